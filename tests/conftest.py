@@ -1,0 +1,114 @@
+"""The fixtures: a real ZooKeeper, alone or as an ensemble, a client, and a deployment of the test's own.
+
+The servers start once in a run, with the first test that asks for them; after each test they are
+brought back from whatever it has done to them.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator
+from typing import NamedTuple
+
+import pytest
+from kazoo.client import KazooClient
+
+from tests.zookeeper import Ensemble, Server
+
+_numbers = itertools.count(1)
+
+
+class Deployment(NamedTuple):
+    """A deployment's place in the tree: `<prefix>/<id>` exists and is empty when the test begins."""
+
+    hosts: str
+    prefix: str
+    id: str
+
+    @property
+    def path(self) -> str:
+        return f"{self.prefix}/{self.id}"
+
+    def environ(self, service: str, **more: str) -> dict[str, str]:
+        """The variables that an agent of `service` needs; `more` are added."""
+        return {
+            "KOLLA_ZK_HOSTS": self.hosts,
+            "KOLLA_SYSTEM_PREFIX": self.prefix,
+            "KOLLA_APP_ID": f"/{self.id}/{service}",
+            **more,
+        }
+
+
+@pytest.fixture(scope="session")
+def shared_zookeeper(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+    """The server that `zookeeper` gives to every test; take that one."""
+    with Server(tmp_path_factory.mktemp("zookeeper")) as server:
+        yield server
+
+
+@pytest.fixture
+def zookeeper(shared_zookeeper: Server) -> Iterator[Server]:
+    """A running ZooKeeper server (`.hosts`, `.kill()`, `.start()`, `.freeze()`, `.thaw()`, `.mntr()`)."""
+    yield shared_zookeeper
+    shared_zookeeper.mend()
+
+
+@pytest.fixture(scope="session")
+def shared_ensemble(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Ensemble]:
+    """The ensemble that `ensemble` gives to every test; take that one."""
+    with Ensemble(tmp_path_factory.mktemp("ensemble")) as ensemble:
+        yield ensemble
+
+
+@pytest.fixture
+def ensemble(shared_ensemble: Ensemble) -> Iterator[Ensemble]:
+    """Three running ZooKeeper servers (`.hosts`, `.leader`, `.followers`, `.cut(follower)`, `.heal()`)."""
+    yield shared_ensemble
+    shared_ensemble.mend()
+
+
+def connected(servers: Server | Ensemble) -> Iterator[KazooClient]:
+    """A client of these servers, closed afterwards."""
+    client = KazooClient(
+        hosts=servers.hosts,
+        connection_retry={"max_tries": -1, "delay": 0.05, "backoff": 1.5, "max_delay": 1.0},
+        command_retry={"max_tries": -1, "delay": 0.05, "backoff": 1.5, "max_delay": 1.0},
+    )
+    client.start(timeout=60)
+    yield client
+    client.stop()
+    client.close()
+
+
+@pytest.fixture
+def zk(zookeeper: Server) -> Iterator[KazooClient]:
+    """A client of `zookeeper` for the test itself to write with and to look through."""
+    yield from connected(zookeeper)
+
+
+@pytest.fixture
+def ensemble_zk(ensemble: Ensemble) -> Iterator[KazooClient]:
+    """A client of `ensemble`."""
+    yield from connected(ensemble)
+
+
+@pytest.fixture
+def deployment(zookeeper: Server, zk: KazooClient) -> Iterator[Deployment]:
+    """A deployment of the test's own on `zookeeper`, removed afterwards."""
+    yield from made(zookeeper, zk)
+
+
+@pytest.fixture
+def ensemble_deployment(ensemble: Ensemble, ensemble_zk: KazooClient) -> Iterator[Deployment]:
+    """A deployment of the test's own on `ensemble`, removed afterwards."""
+    yield from made(ensemble, ensemble_zk)
+
+
+def made(servers: Server | Ensemble, client: KazooClient) -> Iterator[Deployment]:
+    """A deployment for one test. The prefix is new as well, since a test may look at the whole of it."""
+    deployment = Deployment(servers.hosts, f"/kolla-{next(_numbers)}", "site")
+    client.ensure_path(deployment.path)
+    yield deployment
+    # A test may have left the servers frozen or dead: bring them back before the client waits for them.
+    servers.mend()
+    client.retry(client.delete, deployment.prefix, recursive=True)

@@ -1,0 +1,1 @@
+"""Tests that need a real ZooKeeper; the fixtures are in `tests/conftest.py`."""

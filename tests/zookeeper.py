@@ -1,0 +1,331 @@
+"""Real ZooKeeper servers on the loopback interface, which a test may kill, freeze and cut off.
+
+What lives here: processes, their configuration, and what can be done to them. Nothing here is a
+double of ZooKeeper, and nothing here knows the agent. Every process dies with the one that
+started it (`setpriv --pdeathsig`), so an interrupted run leaves nothing behind.
+
+    with Server(directory) as server:             one server
+        server.hosts                              "127.0.0.1:21810"
+        server.freeze(); server.thaw()            SIGSTOP, SIGCONT: it hangs, it does not close connections
+        server.kill(); server.start()             SIGKILL, and back with its data
+        server.mntr()["zk_packets_received"]      what it counts
+    with Ensemble(directory) as ensemble:         three servers
+        ensemble.leader.kill()
+        follower = ensemble.followers[0]
+        ensemble.cut(follower)                    a partition: the follower still answers its clients' pings
+        ensemble.heal(follower)
+"""
+
+from __future__ import annotations
+
+import os
+import random
+import signal
+import socket
+import subprocess
+import sys
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from types import TracebackType
+from typing import TypeVar
+
+from tests.waiting import eventually
+
+HOST = "127.0.0.1"
+JAVA = (
+    "java",
+    "-Xmx256m",
+    # A test wants a server that starts quickly and is small, not one that is fast after a minute.
+    "-XX:+UseSerialGC",
+    "-XX:TieredStopAtLevel=1",
+    "-Dorg.slf4j.simpleLogger.defaultLogLevel=warn",
+    # kill -9 of a process loses nothing that the kernel has: no test here needs the disk's own word.
+    "-Dzookeeper.forceSync=no",
+    "-cp",
+    "/usr/share/java/zookeeper.jar:/usr/share/java/slf4j-simple.jar",
+)
+SERVER = "org.apache.zookeeper.server.quorum.QuorumPeerMain"
+DEFAULTS: Mapping[str, object] = {
+    "tickTime": 500,
+    "initLimit": 20,
+    "syncLimit": 10,
+    "clientPortAddress": HOST,
+    "admin.enableServer": "false",
+    "4lw.commands.whitelist": "*",
+    "maxClientCnxns": 0,
+}
+
+S = TypeVar("S", bound="Server")
+
+
+def free_port() -> int:
+    """A TCP port of the loopback interface on which nobody listens.
+
+    It lies below the range from which the kernel gives ports to outgoing connections: there a
+    client that keeps trying a dead server can be given that very port, and then talks to itself,
+    or keeps the server from coming back.
+    """
+    lowest = int(Path("/proc/sys/net/ipv4/ip_local_port_range").read_text().split()[0])
+    for _ in range(1000):
+        port = random.randrange(10000, max(lowest, 10100))
+        with socket.socket() as probe:
+            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            try:
+                probe.bind((HOST, port))
+            except OSError:
+                continue
+        return port
+    raise AssertionError("no free TCP port found on 127.0.0.1")
+
+
+class Process:
+    """A process that can be stopped, frozen and killed, and dies with its parent."""
+
+    def __init__(self, argv: Sequence[str], log: Path) -> None:
+        self.argv = tuple(argv)
+        self.log = log
+        self._process: subprocess.Popen[bytes] | None = None
+
+    @property
+    def pid(self) -> int:
+        assert self._process is not None, "not started"
+        return self._process.pid
+
+    @property
+    def running(self) -> bool:
+        return self._process is not None and self._process.poll() is None
+
+    def launch(self) -> None:
+        """Start it; where it already runs, do nothing."""
+        if self.running:
+            return
+        with self.log.open("ab") as log:
+            self._process = subprocess.Popen(
+                ("setpriv", "--pdeathsig", "KILL", *self.argv),
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=subprocess.STDOUT,
+                # Ctrl-C at the terminal is for the test, which then ends what it started.
+                start_new_session=True,
+            )
+
+    def freeze(self) -> None:
+        """SIGSTOP: it does nothing any more, and its connections stay open."""
+        os.kill(self.pid, signal.SIGSTOP)
+
+    def thaw(self) -> None:
+        """SIGCONT."""
+        if self.running:
+            os.kill(self.pid, signal.SIGCONT)
+
+    def kill(self) -> None:
+        """SIGKILL, and wait until it is gone."""
+        self._end(signal.SIGKILL)
+
+    def stop(self) -> None:
+        """SIGTERM, and wait until it is gone."""
+        self.thaw()
+        self._end(signal.SIGTERM)
+
+    def _end(self, signum: int) -> None:
+        if self._process is None:
+            return
+        if self.running:
+            os.kill(self.pid, signum)
+        try:
+            self._process.wait(30)
+        except subprocess.TimeoutExpired:
+            self._process.kill()
+            self._process.wait(30)
+
+    def said(self) -> str:
+        """The end of its log, for a message."""
+        return self.log.read_text(errors="replace")[-2000:] if self.log.exists() else ""
+
+
+class Server(Process):
+    """One ZooKeeper server.
+
+    `settings` are lines of zoo.cfg that are added to, or replace, DEFAULTS; `java` are more
+    arguments for the JVM (`-D...`). Its data stay in `directory` over `kill()` and `start()`.
+    """
+
+    def __init__(
+        self,
+        directory: Path,
+        *,
+        settings: Mapping[str, object] | None = None,
+        java: Sequence[str] = (),
+        my_id: int | None = None,
+    ) -> None:
+        directory.mkdir(parents=True, exist_ok=True)
+        self.directory = directory
+        self.settings = dict(settings or {})
+        self.port = free_port()
+        self.my_id = my_id
+        super().__init__((*JAVA, *java, SERVER, str(directory / "zoo.cfg")), directory / "log")
+
+    @property
+    def hosts(self) -> str:
+        """As KOLLA_ZK_HOSTS wants it."""
+        return f"{HOST}:{self.port}"
+
+    def start(self) -> None:
+        """Start the server and wait until it serves clients."""
+        self.launch_server()
+        self.await_serving()
+
+    def launch_server(self) -> None:
+        """Start the server; the members of an ensemble can't serve before the others have started."""
+        if self.running:
+            return
+        lines = {**DEFAULTS, "dataDir": self.directory, "clientPort": self.port, **self.settings}
+        (self.directory / "zoo.cfg").write_text("".join(f"{name}={value}\n" for name, value in lines.items()))
+        if self.my_id is not None:
+            (self.directory / "myid").write_text(str(self.my_id))
+        self.launch()
+
+    def await_serving(self, seconds: float = 60.0) -> None:
+        """Wait until the server serves clients: alone, or as a member of a quorum."""
+
+        def serving_or_dead() -> str:
+            return self.mode or ("" if self.running else "dead")
+
+        state = eventually(serving_or_dead, f"{self.hosts} serves; its log: {self.said()}", seconds=seconds)
+        assert state != "dead", f"the server has ended: {self.said()}"
+
+    @property
+    def mode(self) -> str:
+        """`standalone`, `leader`, `follower`; or empty while it serves nobody."""
+        for line in self.ask("srvr", seconds=2.0).splitlines():
+            if line.startswith("Mode: "):
+                return line[len("Mode: ") :]
+        return ""
+
+    def mntr(self) -> dict[str, str]:
+        """What the server counts, `zk_packets_received` for one."""
+        lines = (line.partition("\t") for line in self.ask("mntr").splitlines())
+        return {name: value for name, tab, value in lines if tab}
+
+    def packets(self) -> int:
+        """Requests that the server has received so far, pings and this question included."""
+        return int(self.mntr()["zk_packets_received"])
+
+    def ask(self, word: str, seconds: float = 10.0) -> str:
+        """The answer to one of ZooKeeper's four-letter words; empty where there is none."""
+        try:
+            with socket.create_connection((HOST, self.port), timeout=seconds) as connection:
+                connection.sendall(word.encode())
+                answer = b"".join(iter(lambda: connection.recv(65536), b""))
+        except OSError:
+            return ""
+        return answer.decode(errors="replace")
+
+    def mend(self) -> None:
+        """Bring the server back from whatever a test has done to it."""
+        self.thaw()
+        self.start()
+
+    def __enter__(self: S) -> S:
+        self.start()
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.stop()
+
+
+class Ensemble:
+    """Three servers with a leader.
+
+    Each server reaches the others' quorum ports through a proxy of its own; `cut` freezes it.
+    Elections don't go through it: a server that is cut off can vote, as after a real partition
+    of one link.
+    """
+
+    def __init__(
+        self,
+        directory: Path,
+        *,
+        size: int = 3,
+        settings: Mapping[str, object] | None = None,
+        java: Sequence[str] = (),
+    ) -> None:
+        quorum = {n: free_port() for n in range(1, size + 1)}
+        election = {n: free_port() for n in quorum}
+        self.servers: list[Server] = []
+        self._proxies: dict[int, Process] = {}
+        for n in quorum:
+            links = {other: free_port() for other in quorum if other != n}
+            members = {
+                f"server.{other}": f"{HOST}:{links.get(other, quorum[other])}:{election[other]}"
+                for other in quorum
+            }
+            self.servers.append(
+                Server(directory / str(n), settings={**(settings or {}), **members}, java=java, my_id=n)
+            )
+            arguments = (f"{link}:{quorum[other]}" for other, link in links.items())
+            self._proxies[n] = Process(
+                (sys.executable, str(Path(__file__).with_name("tcp_proxy.py")), *arguments),
+                directory / str(n) / "proxy.log",
+            )
+
+    @property
+    def hosts(self) -> str:
+        """As KOLLA_ZK_HOSTS wants it."""
+        return ",".join(server.hosts for server in self.servers)
+
+    @property
+    def leader(self) -> Server:
+        """The leader; an error while there is none."""
+        return next(server for server in self.servers if server.mode == "leader")
+
+    @property
+    def followers(self) -> list[Server]:
+        return [server for server in self.servers if server.mode == "follower"]
+
+    def cut(self, server: Server) -> None:
+        """Cut a follower's link to its leader: it answers pings until syncLimit x tickTime has passed."""
+        assert server.my_id is not None
+        self._proxies[server.my_id].freeze()
+
+    def heal(self, server: Server) -> None:
+        """Take back `cut`."""
+        assert server.my_id is not None
+        self._proxies[server.my_id].thaw()
+
+    def start(self) -> None:
+        """Start what does not run, and wait until all serve."""
+        for proxy in self._proxies.values():
+            proxy.launch()
+        for server in self.servers:
+            server.launch_server()
+        for server in self.servers:
+            server.await_serving()
+
+    def mend(self) -> None:
+        """Bring the ensemble back from whatever a test has done to it."""
+        for process in (*self._proxies.values(), *self.servers):
+            process.thaw()
+        self.start()
+
+    def stop(self) -> None:
+        """End all servers."""
+        for process in (*self.servers, *self._proxies.values()):
+            process.kill()
+
+    def __enter__(self) -> Ensemble:
+        self.start()
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.stop()
