@@ -10,6 +10,8 @@ import sys
 from functools import partial
 
 HOST = "127.0.0.1"
+ATTEMPTS = 50
+PAUSE = 0.02  # seconds
 
 
 async def pump(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -27,10 +29,24 @@ async def pump(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> No
         writer.close()
 
 
+async def connect(target: int) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+    """Connect as a follower does to the leader it has just elected: again for a while, if it is refused.
+
+    The proxy has accepted already, so the follower itself will not; it would vote anew, and the
+    leader wait for it until initLimit has passed.
+    """
+    for _ in range(ATTEMPTS):
+        try:
+            return await asyncio.open_connection(HOST, target)
+        except ConnectionRefusedError:
+            await asyncio.sleep(PAUSE)
+    return await asyncio.open_connection(HOST, target)
+
+
 async def carry(reader: asyncio.StreamReader, writer: asyncio.StreamWriter, *, target: int) -> None:
     """Join one accepted connection to the target port."""
     try:
-        target_reader, target_writer = await asyncio.open_connection(HOST, target)
+        target_reader, target_writer = await connect(target)
     except OSError:
         writer.close()
         return
