@@ -1,0 +1,422 @@
+"""The environment becomes Settings, or one error that names every bad variable.
+
+What lives here: what each variable may hold, and what it stands for where it is not set.
+Nothing here acts on it, and nobody else reads the environment (but `health`, to stay light).
+
+A variable set to nothing counts as not set, since launchers pass on what they don't have. Not
+so one that closes a door: there a forgotten value would silently leave the door open.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import socket
+from collections.abc import Callable, Mapping, Sequence
+from typing import NamedTuple, TypeVar
+
+from kolla_mesos_start.errors import BadEnvironment
+from kolla_mesos_start.health import default_run_dir
+from kolla_mesos_start.znodes import GLOBAL, RESERVED
+
+T = TypeVar("T")
+Acl = tuple[str, str, str]
+
+# What a command or a daemon has no business with.
+NOT_EXPORTED = ("KOLLA_ZK_AUTH_FILE", "KOLLA_ZK_CERT", "KOLLA_ZK_KEY")
+CLOSES_A_DOOR = (*NOT_EXPORTED, "KOLLA_ZK_CA", "KOLLA_ZK_ACL")
+
+ZOOKEEPER_PORT = 2181
+WORLD: Acl = ("world", "anyone", "cdrwa")
+LOGLEVELS = ("debug", "info", "warning", "error")
+TERMINATION_LOG = "/dev/termination-log"
+OS_HOSTNAME = "KOLLA_HOSTNAME (from the hostname)"  # as if it were a variable
+RUN_DIR_LIMIT = 80  # bytes: a socket lies in it, whose whole path may have 107
+INTERFACE_LIMIT = 15  # bytes: Linux has no longer names
+SESSION_TIMEOUT_LIMIT = 3600  # seconds: more is a value meant as milliseconds
+
+
+class Settings(NamedTuple):
+    """What the environment asks of the agent. Times are seconds, and None is no limit."""
+
+    hosts: str  # "h1:2181,h2:2181"
+    chroot: str  # "" or "/a/b"
+    prefix: str  # "" or "/a/b", the root of all deployments
+    deployment_id: str
+    service_name: str
+    host: str
+    host_is_pod: bool  # nobody said on which node, so that `local` is this pod alone
+    address: str | None  # None: that of the private interface
+    ports: tuple[int, ...]
+    private_interface: str | None  # None: the default route's
+    public_interface: str | None
+    copy_once: bool
+    stay: bool  # a finished task idles until SIGTERM
+    wait_timeout: float | None
+    missing_is_empty: bool
+    loglevel: str
+    json_logs: bool
+    run_dir: str
+    state_dir: str
+    session_timeout: float  # what is asked for; the server decides
+    connect_timeout: float | None
+    auth: tuple[tuple[str, str], ...]  # (scheme, credential)
+    ca: str | None  # None: no TLS
+    cert: str | None
+    key: str | None  # None beside a cert: it is in the cert's file
+    acl: tuple[Acl, ...]  # (scheme, id, perms), perms of the letters c, d, r, w, a
+    termination_log: str | None
+
+
+def _read_text(path: str) -> str:
+    with open(path, encoding="utf-8") as file:
+        return file.read()
+
+
+def _readable(path: str) -> bool:
+    return os.path.isfile(path) and os.access(path, os.R_OK)
+
+
+def parse(
+    environ: Mapping[str, str],
+    *,
+    hostname: Callable[[], str] = socket.gethostname,
+    read_text: Callable[[str], str] = _read_text,
+    readable: Callable[[str], bool] = _readable,
+    exists: Callable[[str], bool] = os.path.exists,
+    uid: Callable[[], int] = os.getuid,
+) -> Settings:
+    """What the variables ask for, or BadEnvironment with an issue for each one that is unusable."""
+    variables = _Variables({**environ, OS_HOSTNAME: hostname()})
+    read, require = variables.read, variables.require
+    file = _file(readable)
+
+    hosts, chroot = require("KOLLA_ZK_HOSTS", _ensemble, ("", ""))
+    deployment_id, service_name = require("KOLLA_APP_ID", _app_id, ("", ""), ["MARATHON_APP_ID"])
+    read("KOLLA_START_MODE", _one_of("exec"), "exec")
+    _check_tls(variables)
+    settings = Settings(
+        hosts=hosts,
+        chroot=chroot,
+        prefix=read("KOLLA_SYSTEM_PREFIX", _prefix, "/kolla"),
+        deployment_id=deployment_id,
+        service_name=service_name,
+        host=require("KOLLA_HOSTNAME", _host_name, "", _host_sources(variables)),
+        host_is_pod=_host_is_pod(variables),
+        address=read("KOLLA_ADDRESS", _address, None),
+        ports=read("KOLLA_PORTS", _ports, (), ["PORTS"]),
+        private_interface=read("KOLLA_PRIVATE_INTERFACE", _interface, None),
+        public_interface=read("KOLLA_PUBLIC_INTERFACE", _interface, None),
+        copy_once=read("KOLLA_CONFIG_STRATEGY", _switch("COPY_ALWAYS", "COPY_ONCE"), False),
+        stay=read("KOLLA_TASK_END", _switch("exit", "stay"), False),
+        wait_timeout=read("KOLLA_WAIT_TIMEOUT", _limit, None),
+        missing_is_empty=read("KOLLA_MISSING_VARIABLES", _switch("error", "empty"), False),
+        loglevel=read("KOLLA_LOGLEVEL", _loglevel, "info"),
+        json_logs=read("KOLLA_LOG_FORMAT", _switch("text", "json"), False),
+        run_dir=read("KOLLA_RUN_DIR", _run_dir, default_run_dir(uid())),
+        state_dir=read("KOLLA_STATE_DIR", _path, "/var/lib/kolla_mesos_start"),
+        session_timeout=read("KOLLA_ZK_SESSION_TIMEOUT", _session_timeout, 10.0),
+        connect_timeout=read("KOLLA_ZK_CONNECT_TIMEOUT", _limit, None),
+        auth=read("KOLLA_ZK_AUTH_FILE", _auth_file(read_text), ()),
+        ca=read("KOLLA_ZK_CA", file, None),
+        cert=read("KOLLA_ZK_CERT", file, None),
+        key=read("KOLLA_ZK_KEY", file, None),
+        acl=read("KOLLA_ZK_ACL", _acl, (WORLD,)),
+        termination_log=read(
+            "KOLLA_TERMINATION_LOG", _path, TERMINATION_LOG if exists(TERMINATION_LOG) else None
+        ),
+    )
+    if variables.issues:
+        raise BadEnvironment(variables.issues)
+    return settings
+
+
+def exported(settings: Settings, environ: Mapping[str, str]) -> dict[str, str]:
+    """The environment of commands and daemon: without our credentials, with the strategy in effect."""
+    kept = {name: value for name, value in environ.items() if name not in NOT_EXPORTED}
+    return {**kept, "KOLLA_CONFIG_STRATEGY": "COPY_ONCE" if settings.copy_once else "COPY_ALWAYS"}
+
+
+class _Unexpected(Exception):
+    """A value is not what was expected; `hidden` if it may hold a secret."""
+
+    def __init__(self, expected: str, *, hidden: bool = False) -> None:
+        super().__init__(expected)
+        self.expected = expected
+        self.hidden = hidden
+
+
+class _Variables:
+    """The variables, read one by one; what is wrong with them gathers in `issues`."""
+
+    def __init__(self, environ: Mapping[str, str]) -> None:
+        self.environ = environ
+        self.issues: list[str] = []
+
+    def is_set(self, name: str) -> bool:
+        """Whether the variable counts; see the module's docstring for an empty one."""
+        return bool(self.environ.get(name)) or (name in CLOSES_A_DOOR and name in self.environ)
+
+    def read(self, name: str, convert: Callable[[str], T], otherwise: T, fallbacks: Sequence[str] = ()) -> T:
+        """The first of the variables that is set, converted; `otherwise` where none is."""
+        found = self.first_set(name, fallbacks)
+        return self._converted(found, convert, otherwise) if found else otherwise
+
+    def require(
+        self, name: str, convert: Callable[[str], T], otherwise: T, fallbacks: Sequence[str] = ()
+    ) -> T:
+        """As `read`, but that none is set is an issue."""
+        return self._converted(self.first_set(name, fallbacks) or name, convert, otherwise)
+
+    def first_set(self, name: str, fallbacks: Sequence[str]) -> str | None:
+        """The one of the variables that counts."""
+        return next(filter(self.is_set, (name, *fallbacks)), None)
+
+    def _converted(self, name: str, convert: Callable[[str], T], otherwise: T) -> T:
+        value = self.environ.get(name)
+        try:
+            return convert(value or "")
+        except _Unexpected as unexpected:
+            told = "is not set" if value is None else f"is {value!r}"
+            subject = name if unexpected.hidden else f"{name} {told}"
+            self.issues.append(f"{subject}: expected {unexpected.expected}")
+            return otherwise
+
+
+def _host_sources(variables: _Variables) -> list[str]:
+    """What names the host, the first that is set, where KOLLA_HOSTNAME doesn't."""
+    # Marathon puts the agent's name into HOST; elsewhere shells and images set it to anything.
+    mesos = ["HOST"] if variables.is_set("MESOS_TASK_ID") else []
+    return [*mesos, "NODE_NAME", OS_HOSTNAME]
+
+
+def _host_is_pod(variables: _Variables) -> bool:
+    named = variables.first_set("KOLLA_HOSTNAME", _host_sources(variables)) != OS_HOSTNAME
+    return variables.is_set("KUBERNETES_SERVICE_HOST") and not named
+
+
+def _check_tls(variables: _Variables) -> None:
+    if variables.is_set("KOLLA_ZK_KEY") and not variables.is_set("KOLLA_ZK_CERT"):
+        variables.issues.append("KOLLA_ZK_KEY is set, KOLLA_ZK_CERT is not: expected both or none")
+    if variables.is_set("KOLLA_ZK_CERT") and not variables.is_set("KOLLA_ZK_CA"):
+        # Without a CA we would show a certificate to whoever answers.
+        variables.issues.append("KOLLA_ZK_CERT is set, KOLLA_ZK_CA is not: expected the CA of the ensemble")
+
+
+# -- What a value may be. Each takes the text and returns the value, or raises _Unexpected. --
+
+_SERVER = re.compile(r"(?P<host>\[(?P<ipv6>[^]]+)\]|[^]:[]+)(?::(?P<port>[0-9]{1,5}))?")
+_HOST_NAME = re.compile(r"[A-Za-z0-9]([A-Za-z0-9_.-]*[A-Za-z0-9])?")
+_NOT_IN_ZNODES = re.compile(r"[\x00-\x1f\x7f-\x9f\ud800-\uf8ff\ufff0-\U0010ffff]")
+_ACL_IDS = {
+    "world": "anyone",
+    "auth": ".*",
+    "digest": "[^:]+:[A-Za-z0-9+/]{27,}=*",  # Base64 of the digest: a bare password would lock all out.
+}
+
+
+def _ensemble(text: str) -> tuple[str, str]:
+    expected = "h1:2181,h2:2181[/chroot] or zk://h1:2181,h2:2181[/chroot], an IPv6 address in brackets"
+    if "@" in text:
+        raise _Unexpected(f"{expected}; credentials belong in KOLLA_ZK_AUTH_FILE", hidden=True)
+    servers, slash, chroot = text.strip().removeprefix("zk://").partition("/")
+    hosts = ",".join(_server(server.strip(), expected) for server in servers.split(","))
+    return hosts, _znode(slash + chroot, expected)
+
+
+def _server(text: str, expected: str) -> str:
+    match = _SERVER.fullmatch(text)
+    if not match:
+        raise _Unexpected(expected)
+    host, ipv6, port = match["host"], match["ipv6"], int(match["port"] or ZOOKEEPER_PORT)
+    if not (_is_ip(ipv6, socket.AF_INET6) if ipv6 else _is_host(host)) or not _is_port(port):
+        raise _Unexpected(expected)
+    return f"{host}:{port}"
+
+
+def _prefix(text: str) -> str:
+    return _znode(text, "the absolute path of a znode, like /kolla")
+
+
+def _znode(path: str, expected: str) -> str:
+    """The path without a slash at its end, so that the root is empty."""
+    path = path[:-1] if path.endswith("/") else path
+    root, *names = path.split("/")
+    if root or not all(map(_is_znode_name, names)):
+        raise _Unexpected(expected)
+    return path
+
+
+def _is_znode_name(name: str) -> bool:
+    return name not in ("", ".", "..") and not _NOT_IN_ZNODES.search(name)
+
+
+def _app_id(text: str) -> tuple[str, str]:
+    root, *names = text.split("/")
+    if root or len(names) < 2 or not all(map(_is_znode_name, names)):
+        raise _Unexpected("/<deployment>/<service>, like /prod/openstack/keystone/keystone-api")
+    deployment_id, *service = names
+    # The tree has these names already: below each service, and below the deployment.
+    if service[-1] in (*RESERVED, ".party") or service[0] in ("variables", "status"):
+        reserved = _either(*RESERVED, ".party")
+        raise _Unexpected(f"a service that neither ends in {reserved} nor begins with variables or status")
+    return deployment_id, "/".join(service)
+
+
+def _host_name(text: str) -> str:
+    if "/" in text or text == GLOBAL or not _is_znode_name(text):
+        raise _Unexpected(f"a name without /, other than {GLOBAL}")
+    return text
+
+
+def _address(text: str) -> str:
+    if not _is_ip(text, socket.AF_INET6) and not _is_host(text):
+        raise _Unexpected("an IP address (without brackets or a port) or a host name")
+    return text
+
+
+def _is_host(text: str) -> bool:
+    """A host name or an IPv4 address; digits and dots that are no address are a slip."""
+    if re.fullmatch("[0-9.]+", text):
+        return _is_ip(text, socket.AF_INET)
+    return bool(_HOST_NAME.fullmatch(text))
+
+
+def _is_ip(text: str, family: socket.AddressFamily) -> bool:
+    try:
+        socket.inet_pton(family, text)
+    except (OSError, UnicodeError):
+        return False
+    return True
+
+
+def _ports(text: str) -> tuple[int, ...]:
+    numbers = [number.strip() for number in text.split(",")]
+    if not all(re.fullmatch("[0-9]{1,5}", number) and _is_port(int(number)) for number in numbers):
+        raise _Unexpected("port numbers from 1 to 65535, like 5000,35357")
+    return tuple(map(int, numbers))
+
+
+def _is_port(number: int) -> bool:
+    return 1 <= number <= 65535
+
+
+def _interface(text: str) -> str:
+    if "/" in text or re.search(r"\s", text) or len(os.fsencode(text)) > INTERFACE_LIMIT:
+        raise _Unexpected("the name of a network interface, like eth0")
+    return text
+
+
+def _one_of(*choices: str) -> Callable[[str], str]:
+    def convert(text: str) -> str:
+        if text not in choices:
+            raise _Unexpected(_either(*choices))
+        return text
+
+    return convert
+
+
+def _switch(off: str, on: str) -> Callable[[str], bool]:
+    convert = _one_of(off, on)
+    return lambda text: convert(text) == on
+
+
+def _either(*words: str) -> str:
+    *most, last = words
+    return f"{', '.join(most)} or {last}" if most else last
+
+
+def _loglevel(text: str) -> str:
+    return _one_of(*LOGLEVELS)(text.lower())
+
+
+def _limit(text: str) -> float | None:
+    return _seconds(text, "seconds, or 0 for no limit") or None
+
+
+def _session_timeout(text: str) -> float:
+    expected = f"seconds (not milliseconds), more than 0 and at most {SESSION_TIMEOUT_LIMIT}"
+    seconds = _seconds(text, expected)
+    if not 0 < seconds <= SESSION_TIMEOUT_LIMIT:
+        raise _Unexpected(expected)
+    return seconds
+
+
+def _seconds(text: str, expected: str) -> float:
+    # float() alone would take nan, inf, 1e9 and 1_000 as well.
+    if not re.fullmatch(r"[0-9]{1,9}(\.[0-9]{1,9})?", text):
+        raise _Unexpected(expected)
+    return float(text)
+
+
+def _path(text: str, *, hidden: bool = False) -> str:
+    if not text.startswith("/"):
+        raise _Unexpected("an absolute path", hidden=hidden)
+    return os.path.normpath(text)
+
+
+def _run_dir(text: str) -> str:
+    if len(os.fsencode(text)) > RUN_DIR_LIMIT:
+        raise _Unexpected(f"at most {RUN_DIR_LIMIT} bytes, since a socket lies in it")
+    return _path(text)
+
+
+def _file(readable: Callable[[str], bool]) -> Callable[[str], str]:
+    def convert(text: str) -> str:
+        path = _path(text, hidden=True)  # Somebody may have put the key itself here.
+        if not readable(path):
+            raise _Unexpected("a file that this user can read")
+        return path
+
+    return convert
+
+
+def _auth_file(read_text: Callable[[str], str]) -> Callable[[str], tuple[tuple[str, str], ...]]:
+    def convert(text: str) -> tuple[tuple[str, str], ...]:
+        path = _path(text, hidden=True)  # Somebody may have put the credential itself here.
+        try:
+            return _credentials(read_text(path))
+        except OSError as error:
+            raise _Unexpected(f"a file that this user can read ({error.strerror})") from error
+        except UnicodeDecodeError as error:
+            raise _Unexpected("a file of UTF-8 text") from error
+
+    return convert
+
+
+def _credentials(text: str) -> tuple[tuple[str, str], ...]:
+    lines = [line.rstrip("\r") for line in text.split("\n")]
+    credentials = tuple(_credential(number, line) for number, line in enumerate(lines, 1) if line)
+    if not credentials:
+        raise _Unexpected("a file with scheme:credential in each line, but it is empty")
+    return credentials
+
+
+def _credential(number: int, line: str) -> tuple[str, str]:
+    scheme, _, credential = line.partition(":")
+    if not re.fullmatch("[a-z0-9]+", scheme) or not credential:
+        raise _Unexpected(f"a file with scheme:credential in line {number}")
+    if scheme == "digest" and not re.fullmatch("[^:]+:.+", credential):
+        raise _Unexpected(f"a file with digest:user:password in line {number}")
+    return scheme, credential
+
+
+def _acl(text: str) -> tuple[Acl, ...]:
+    # An x509 id has commas of its own, but none that a scheme follows.
+    return tuple(map(_acl_entry, re.split(r",\s*(?=[a-z0-9]+:)", text.strip())))
+
+
+def _acl_entry(text: str) -> Acl:
+    scheme, _, rest = text.partition(":")
+    identity, _, perms = rest.rpartition(":")
+    if (
+        not re.fullmatch("[a-z0-9]+", scheme)
+        or not re.fullmatch(_ACL_IDS.get(scheme, ".+"), identity)
+        or not re.fullmatch("[cdrwa]+", perms)
+    ):
+        raise _Unexpected(
+            "scheme:id:perms[,...] with perms of the letters cdrwa, like world:anyone:r or"
+            " digest:<user>:<base64 of the digest>:cdrwa",
+            hidden=True,
+        )
+    return scheme, identity, perms

@@ -1,0 +1,268 @@
+"""What the probe says of a container, from the lock and the state that the agent left."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import stat
+import subprocess
+import sys
+import textwrap
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+from kolla_mesos_start import health as health_module
+from kolla_mesos_start.errors import BadEnvironment, CannotWrite
+from kolla_mesos_start.health import VERDICTS, Pulse, default_run_dir, health
+
+if TYPE_CHECKING:
+    from kolla_mesos_start.health import Stage
+
+PROBE = (
+    "import os, sys; from kolla_mesos_start.health import health; sys.exit(health(sys.argv[1:], os.environ))"
+)
+
+
+@pytest.fixture
+def run_dir(tmp_path: Path) -> str:
+    return str(tmp_path / "run")
+
+
+@pytest.fixture
+def pulse(run_dir: str) -> Iterator[Pulse]:
+    """An agent that lives as long as the test."""
+    taken = Pulse.take(run_dir)
+    yield taken
+    os.close(taken.fd)
+
+
+def probe(run_dir: str, *argv: str) -> subprocess.CompletedProcess[str]:
+    """The real thing: a process of its own."""
+    return subprocess.run(
+        [sys.executable, "-c", PROBE, *argv],
+        env={**os.environ, "KOLLA_RUN_DIR": run_dir},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+
+
+# The exit statuses of `health` and `health --ready` while the lock is held, and after it is gone.
+STAGES: list[tuple[Stage, int, int, str]] = [
+    ("waiting", 0, 1, "no agent runs here; last seen: waiting on mariadb"),
+    ("bootstrapping", 0, 1, "no agent runs here; last seen: bootstrapping on mariadb"),
+    ("starting", 0, 1, "daemon runs, unregistered"),
+    ("ready", 0, 0, "daemon runs, unregistered"),
+    ("unready", 1, 1, "daemon runs, unregistered"),
+    ("finished", 0, 0, "no agent runs here; last seen: finished on mariadb"),
+    ("ended", 1, 1, "no agent runs here; last seen: ended on mariadb"),
+]
+
+
+@pytest.mark.parametrize(("stage", "alive", "ready", "without"), STAGES)
+def test_a_stage_is_told_as_long_as_the_lock_is_held(
+    capsys: pytest.CaptureFixture[str], run_dir: str, stage: Stage, alive: int, ready: int, without: str
+) -> None:
+    """Held, the line is the agent's own; free, whoever held it has died, and that is 1."""
+    environ = {"KOLLA_RUN_DIR": run_dir}
+    pulse = Pulse.take(run_dir)
+    pulse.tell(stage, "on mariadb")
+    assert health([], environ) == alive
+    assert health(["--ready"], environ) == ready
+    os.close(pulse.fd)
+    assert health([], environ) == health(["--ready"], environ) == 1
+    held = f"{stage} on mariadb"
+    assert capsys.readouterr().out.splitlines() == [held, held, without, without]
+
+
+def test_every_stage_is_in_the_table() -> None:
+    """A stage that is added must be given its meaning here too."""
+    assert {stage for stage, *_ in STAGES} == set(VERDICTS)
+
+
+def test_the_probe_prints_one_line_and_exits(run_dir: str, pulse: Pulse) -> None:
+    """As a launcher runs it."""
+    pulse.tell("ready", "tcp 3306\nand more")
+    found = probe(run_dir, "--ready")
+    assert (found.returncode, found.stdout, found.stderr) == (0, "ready tcp 3306 and more\n", "")
+
+
+@pytest.mark.parametrize("argv", [["--redy"], ["--ready", "--ready"], [""]])
+def test_a_word_it_does_not_know_is_64(capsys: pytest.CaptureFixture[str], argv: list[str]) -> None:
+    """A probe that is misspelt must not look like a healthy or an ill container."""
+    assert health(argv, {}) == 64
+    assert capsys.readouterr().out == "usage: kolla_mesos_start health [--ready]\n"
+
+
+def test_where_no_agent_ever_ran_it_is_1(capsys: pytest.CaptureFixture[str], run_dir: str) -> None:
+    """The line names the directory, for it may be the wrong one."""
+    assert health([], {"KOLLA_RUN_DIR": run_dir}) == 1
+    assert capsys.readouterr().out == f"no agent runs here; last seen: nothing in {run_dir}\n"
+
+
+def test_a_directory_that_can_not_be_read_is_1(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    """The line says what is in the way; there is no traceback."""
+    (tmp_path / "file").touch()
+    assert health([], {"KOLLA_RUN_DIR": f"{tmp_path}/file"}) == 1
+    assert capsys.readouterr().out == f"{tmp_path}/file/lock: Not a directory\n"
+
+
+@pytest.mark.parametrize("content", ["", "\n", "read", "b\xe4d \udcff\n"])
+def test_a_state_it_does_not_know_is_1(
+    capsys: pytest.CaptureFixture[str], run_dir: str, pulse: Pulse, content: str
+) -> None:
+    """Only what the table has is healthy."""
+    Path(run_dir, "state").write_bytes(content.encode(errors="surrogateescape"))
+    assert health([], {"KOLLA_RUN_DIR": run_dir}) == 1
+    assert len(capsys.readouterr().out.splitlines()) == 1
+
+
+def test_probes_at_the_same_time_do_not_take_each_other_for_an_agent(run_dir: str) -> None:
+    """Liveness and readiness are asked together; neither makes a dead container look alive."""
+    os.close(Pulse.take(run_dir).fd)
+    with open(f"{run_dir}/lock") as another_probe:
+        fcntl.flock(another_probe, fcntl.LOCK_SH)
+        assert health([], {"KOLLA_RUN_DIR": run_dir}) == 1
+
+
+def test_a_new_agent_starts_with_a_state_of_its_own(run_dir: str) -> None:
+    """`ready` of the previous run is not the new one's."""
+    first = Pulse.take(run_dir)
+    first.tell("ready", "")
+    os.close(first.fd)
+    second = Pulse.take(run_dir)
+    assert health(["--ready"], {"KOLLA_RUN_DIR": run_dir}) == 1
+    assert health([], {"KOLLA_RUN_DIR": run_dir}) == 0
+    os.close(second.fd)
+
+
+def test_the_files_can_be_read_by_every_probe_whatever_the_umask(run_dir: str) -> None:
+    """A probe may run as another user."""
+    before = os.umask(0o077)
+    try:
+        os.close(Pulse.take(run_dir).fd)
+    finally:
+        os.umask(before)
+    modes = {path.name: stat.S_IMODE(path.stat().st_mode) for path in Path(run_dir).iterdir()}
+    assert modes == {"lock": 0o644, "state": 0o644}
+    assert stat.S_IMODE(os.stat(run_dir).st_mode) == 0o755
+
+
+def test_a_reader_never_sees_half_a_state(run_dir: str, pulse: Pulse) -> None:
+    """The state is replaced as a whole, as often as it changes."""
+    texts = {"waiting " + letter * 5000 for letter in "ab"}
+    seen = set()
+    pulse.tell("waiting", "a" * 5000)
+
+    def rewrite() -> None:
+        for n in range(500):
+            pulse.tell("waiting", "ab"[n % 2] * 5000)
+
+    writer = threading.Thread(target=rewrite)
+    writer.start()
+    while writer.is_alive():
+        seen.add(Path(run_dir, "state").read_text().rstrip("\n"))
+    writer.join()
+    assert seen <= texts
+
+
+def test_a_second_agent_is_refused(run_dir: str, pulse: Pulse) -> None:
+    """Two agents would overwrite each other's state; the variable to change is named."""
+    pulse.tell("ready", "")
+    with pytest.raises(BadEnvironment, match=r"KOLLA_RUN_DIR is .* another agent runs here"):
+        Pulse.take(run_dir, patience=0.1)
+    assert Path(run_dir, "state").read_text() == "ready\n"
+
+
+def test_a_predecessor_is_given_time_to_leave(run_dir: str) -> None:
+    """A restarted container meets the registrar of its last run, which ends with its daemon."""
+    first = Pulse.take(run_dir)
+    threading.Timer(0.3, os.close, [first.fd]).start()
+    started = time.monotonic()
+    second = Pulse.take(run_dir, patience=30)
+    assert 0.2 < time.monotonic() - started < 15
+    os.close(second.fd)
+
+
+def test_the_lock_passes_to_the_registrar(run_dir: str) -> None:
+    """The agent's copy goes with exec; the inherited one goes on holding, and is passed on to no child."""
+    registrar = """
+        import subprocess, sys
+        from kolla_mesos_start.health import Pulse
+        run_dir, fd = sys.argv[1], int(sys.argv[2])
+        pulse = Pulse.inherit(run_dir, fd)
+        pulse.tell("ready", "as the registrar says")
+        child = subprocess.run(["test", "-e", f"/proc/self/fd/{fd}"], close_fds=False, check=False)
+        print(child.returncode, flush=True)
+        sys.stdin.read()
+    """
+    pulse = Pulse.take(run_dir)
+    process = subprocess.Popen(
+        [sys.executable, "-c", textwrap.dedent(registrar), run_dir, str(pulse.fd)],
+        pass_fds=[pulse.fd],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+    os.close(pulse.fd)
+    assert process.stdout is not None
+    assert process.stdout.readline() == "1\n"
+    found = probe(run_dir, "--ready")
+    assert (found.returncode, found.stdout) == (0, "ready as the registrar says\n")
+    process.kill()
+    process.communicate()
+    found = probe(run_dir)
+    assert (found.returncode, found.stdout) == (1, "daemon runs, unregistered\n")
+
+
+def test_a_run_dir_that_can_not_be_made_is_told(tmp_path: Path) -> None:
+    """What is in the way is named, and the variable."""
+    (tmp_path / "file").touch()
+    with pytest.raises(BadEnvironment, match=r"KOLLA_RUN_DIR is .*/file: File exists"):
+        Pulse.take(f"{tmp_path}/file/run")
+
+
+def test_parents_of_the_run_dir_are_made(tmp_path: Path) -> None:
+    """KOLLA_RUN_DIR may be anywhere."""
+    os.close(Pulse.take(f"{tmp_path}/a/b/c").fd)
+    assert Path(tmp_path, "a/b/c/state").exists()
+
+
+def test_a_state_that_can_not_be_written_is_told(run_dir: str, pulse: Pulse) -> None:
+    """A stale state would mislead the probes, so that it is no small matter."""
+    os.mkdir(f"{run_dir}/state.new")
+    with pytest.raises(CannotWrite, match=r"state.*Is a directory.*KOLLA_RUN_DIR"):
+        pulse.tell("ready", "")
+
+
+@pytest.mark.parametrize(
+    ("writable", "expected"), [(True, "/run/kolla_mesos_start"), (False, "/tmp/kolla_mesos_start-7")]
+)
+def test_an_unprivileged_agent_lives_in_tmp(writable: bool, expected: str) -> None:
+    """/run belongs to root in most images."""
+    assert default_run_dir(7, {"/run/kolla_mesos_start": writable}.__getitem__) == expected
+
+
+def test_a_directory_counts_as_writable_if_it_can_be_made(tmp_path: Path) -> None:
+    """The agent's answer, before the directory is there, and the probe's, after, are the same."""
+    path = f"{tmp_path}/run"
+    assert health_module.writable_directory(path)
+    os.mkdir(path)
+    assert health_module.writable_directory(path)
+    assert not health_module.writable_directory(f"{tmp_path}/no/run")
+
+
+def test_the_probe_imports_nothing_heavy() -> None:
+    """It is as quick as bare Python because it loads next to nothing on top of it."""
+    script = (
+        "import sys; sys.path.insert(0, sys.argv[1]); before = set(sys.modules);"
+        "import kolla_mesos_start.health; print(*set(sys.modules) - before)"
+    )
+    package = Path(health_module.__file__).parents[1]
+    loaded = subprocess.check_output([sys.executable, "-I", "-c", script, package], text=True)
+    assert set(loaded.split()) <= {"__future__", "fcntl", "kolla_mesos_start", "kolla_mesos_start.health"}

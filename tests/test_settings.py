@@ -1,0 +1,393 @@
+"""The environment becomes Settings, or one message that names every bad variable."""
+
+from __future__ import annotations
+
+import os
+import re
+from pathlib import Path
+from typing import Any
+
+import hypothesis
+import pytest
+from hypothesis import strategies as st
+
+from kolla_mesos_start.errors import BadEnvironment
+from kolla_mesos_start.health import default_run_dir
+from kolla_mesos_start.settings import CLOSES_A_DOOR, WORLD, Settings, exported, parse
+
+NEEDED = {"KOLLA_ZK_HOSTS": "zoo:2181", "KOLLA_APP_ID": "/prod/openstack/keystone"}
+DIGEST = "digest:kolla:Dp2pT+dZUlvZWqBS2vPWBqy0NiM="
+FILES = {
+    "/auth": "digest:kolla:s3cr3t\n\nip:10.0.0.1\r\n",
+    "/empty": "\n",
+    "/no-scheme": "digest:kolla:s3cr3t\nkolla-s3cr3t\n",
+    "/no-password": "digest:s3cr3t\n",
+    "/ca": "",
+    "/cert": "",
+    "/key": "",
+}
+
+
+def read(path: str) -> str:
+    """A file of FILES, or the error of a machine that doesn't have it."""
+    if path == "/latin-1":
+        return b"digest:kolla:\xe9s3cr3t".decode()
+    if path not in FILES:
+        raise FileNotFoundError(2, os.strerror(2), path)
+    return FILES[path]
+
+
+def settings(**environ: str) -> Settings:
+    """What the variables give beside the needed ones, on a machine that has nothing but FILES."""
+    return parse(
+        {**NEEDED, **environ},
+        hostname=lambda: "machine",
+        read_text=read,
+        readable=FILES.__contains__,
+        exists=lambda path: False,
+        uid=lambda: 42424,
+    )
+
+
+def issues(**environ: str) -> tuple[str, ...]:
+    with pytest.raises(BadEnvironment) as caught:
+        settings(**environ)
+    return caught.value.issues
+
+
+def test_what_is_not_set_has_the_value_of_the_contract() -> None:
+    """With the two needed variables alone, all else is as documented."""
+    assert settings() == Settings(
+        hosts="zoo:2181",
+        chroot="",
+        prefix="/kolla",
+        deployment_id="prod",
+        service_name="openstack/keystone",
+        host="machine",
+        host_is_pod=False,
+        address=None,
+        ports=(),
+        private_interface=None,
+        public_interface=None,
+        copy_once=False,
+        stay=False,
+        wait_timeout=None,
+        missing_is_empty=False,
+        loglevel="info",
+        json_logs=False,
+        run_dir=default_run_dir(42424),
+        state_dir="/var/lib/kolla_mesos_start",
+        session_timeout=10.0,
+        connect_timeout=None,
+        auth=(),
+        ca=None,
+        cert=None,
+        key=None,
+        acl=(WORLD,),
+        termination_log=None,
+    )
+
+
+GOOD: list[tuple[str, str, dict[str, Any]]] = [
+    ("KOLLA_ZK_HOSTS", "h1:2181,h2:2182", {"hosts": "h1:2181,h2:2182", "chroot": ""}),
+    ("KOLLA_ZK_HOSTS", "zk://h1:2181,h2:2181/a/b/", {"hosts": "h1:2181,h2:2181", "chroot": "/a/b"}),
+    ("KOLLA_ZK_HOSTS", " h_1 , 10.0.0.1:99/", {"hosts": "h_1:2181,10.0.0.1:99", "chroot": ""}),
+    ("KOLLA_ZK_HOSTS", "[fe80::1]:2181,[::1]", {"hosts": "[fe80::1]:2181,[::1]:2181"}),
+    ("KOLLA_APP_ID", "/dev/keystone", {"deployment_id": "dev", "service_name": "keystone"}),
+    ("KOLLA_APP_ID", "/dev/files/web", {"deployment_id": "dev", "service_name": "files/web"}),
+    ("KOLLA_SYSTEM_PREFIX", "/clouds/kolla/", {"prefix": "/clouds/kolla"}),
+    ("KOLLA_SYSTEM_PREFIX", "/", {"prefix": ""}),
+    ("KOLLA_HOSTNAME", "node-1", {"host": "node-1"}),
+    ("NODE_NAME", "node-2", {"host": "node-2"}),
+    ("HOST", "not beside MESOS_TASK_ID", {"host": "machine"}),
+    ("KOLLA_ADDRESS", "10.0.0.7", {"address": "10.0.0.7"}),
+    ("KOLLA_ADDRESS", "2001:db8::7", {"address": "2001:db8::7"}),
+    ("KOLLA_ADDRESS", "agent-7.example.org", {"address": "agent-7.example.org"}),
+    ("KOLLA_PORTS", "5000, 35357", {"ports": (5000, 35357)}),
+    ("PORTS", "31000", {"ports": (31000,)}),
+    ("KOLLA_PRIVATE_INTERFACE", "eth0", {"private_interface": "eth0"}),
+    ("KOLLA_PUBLIC_INTERFACE", "br-ex.100", {"public_interface": "br-ex.100"}),
+    ("KOLLA_CONFIG_STRATEGY", "COPY_ONCE", {"copy_once": True}),
+    ("KOLLA_CONFIG_STRATEGY", "COPY_ALWAYS", {"copy_once": False}),
+    ("KOLLA_START_MODE", "exec", {}),
+    ("KOLLA_TASK_END", "stay", {"stay": True}),
+    ("KOLLA_TASK_END", "exit", {"stay": False}),
+    ("KOLLA_WAIT_TIMEOUT", "90.5", {"wait_timeout": 90.5}),
+    ("KOLLA_WAIT_TIMEOUT", "0", {"wait_timeout": None}),
+    ("KOLLA_MISSING_VARIABLES", "empty", {"missing_is_empty": True}),
+    ("KOLLA_LOGLEVEL", "DEBUG", {"loglevel": "debug"}),
+    ("KOLLA_LOG_FORMAT", "json", {"json_logs": True}),
+    ("KOLLA_RUN_DIR", "/run/x/", {"run_dir": "/run/x"}),
+    ("KOLLA_STATE_DIR", "/var/x", {"state_dir": "/var/x"}),
+    ("KOLLA_ZK_SESSION_TIMEOUT", "4", {"session_timeout": 4.0}),
+    ("KOLLA_ZK_CONNECT_TIMEOUT", "60", {"connect_timeout": 60.0}),
+    ("KOLLA_ZK_AUTH_FILE", "/auth", {"auth": (("digest", "kolla:s3cr3t"), ("ip", "10.0.0.1"))}),
+    ("KOLLA_ZK_CA", "/ca", {"ca": "/ca"}),
+    ("KOLLA_ZK_ACL", "world:anyone:r", {"acl": (("world", "anyone", "r"),)}),
+    (
+        "KOLLA_ZK_ACL",
+        f"{DIGEST}:cdrwa, auth::r",
+        {"acl": ((*DIGEST.split(":", 1), "cdrwa"), ("auth", "", "r"))},
+    ),
+    ("KOLLA_ZK_ACL", "ip:2001:db8::/32:rw", {"acl": (("ip", "2001:db8::/32", "rw"),)}),
+    ("KOLLA_ZK_ACL", "x509:CN=a,O=b:r,sasl:c:w", {"acl": (("x509", "CN=a,O=b", "r"), ("sasl", "c", "w"))}),
+    ("KOLLA_TERMINATION_LOG", "/tmp/end", {"termination_log": "/tmp/end"}),
+]
+
+
+@pytest.mark.parametrize(("name", "value", "expected"), GOOD)
+def test_a_good_value_is_taken(name: str, value: str, expected: dict[str, Any]) -> None:
+    """Each variable reaches its fields, in the form that the rest of the agent relies on."""
+    assert settings(**{name: value}) == settings()._replace(**expected)
+
+
+BAD = [
+    ("KOLLA_ZK_HOSTS", "", "h1:2181,h2:2181[/chroot]"),
+    ("KOLLA_ZK_HOSTS", "h1:2181,,h2:2181", "'h1:2181,,h2:2181'"),
+    ("KOLLA_ZK_HOSTS", "h1:0", "h1:2181"),
+    ("KOLLA_ZK_HOSTS", "h1:65536", "h1:2181"),
+    ("KOLLA_ZK_HOSTS", "h1:99999999999999999999", "h1:2181"),
+    ("KOLLA_ZK_HOSTS", "::1:2181", "brackets"),
+    ("KOLLA_ZK_HOSTS", "[h1]:2181", "brackets"),
+    ("KOLLA_ZK_HOSTS", "10.0.0.256:2181", "h1:2181"),
+    ("KOLLA_ZK_HOSTS", "http://h1:2181", "zk://h1:2181"),
+    ("KOLLA_ZK_HOSTS", "h1:2181/a//b", "/chroot"),
+    ("KOLLA_ZK_HOSTS", "h1:2181/a/../b", "/chroot"),
+    ("KOLLA_APP_ID", "", "/<deployment>/<service>"),
+    ("KOLLA_APP_ID", "prod/keystone", "/<deployment>/<service>"),
+    ("KOLLA_APP_ID", "/prod", "/<deployment>/<service>"),
+    ("KOLLA_APP_ID", "/prod/keystone/", "/<deployment>/<service>"),
+    ("KOLLA_APP_ID", "/prod/a\n", "/<deployment>/<service>"),
+    ("KOLLA_APP_ID", "/prod/a\udce9", "/<deployment>/<service>"),
+    ("KOLLA_APP_ID", "/prod/keystone/files", "variables, status, files"),
+    ("KOLLA_APP_ID", "/prod/variables", "variables, status, files"),
+    ("KOLLA_APP_ID", "/prod/status/keystone", "begins with variables or status"),
+    ("KOLLA_SYSTEM_PREFIX", "kolla", "absolute path of a znode"),
+    ("KOLLA_SYSTEM_PREFIX", "/kolla//x", "absolute path of a znode"),
+    ("KOLLA_HOSTNAME", "rack/node", "without /"),
+    ("KOLLA_HOSTNAME", "global", "other than global"),
+    ("KOLLA_HOSTNAME", "..", "without /"),
+    ("NODE_NAME", "global", "other than global"),
+    ("KOLLA_ADDRESS", "10.0.0.7:5000", "an IP address"),
+    ("KOLLA_ADDRESS", "10.0.0.300", "an IP address"),
+    ("KOLLA_ADDRESS", "[::1]", "without brackets"),
+    ("KOLLA_PORTS", "5000,http", "1 to 65535"),
+    ("KOLLA_PORTS", "0", "1 to 65535"),
+    ("KOLLA_PORTS", "5000 5001", "1 to 65535"),
+    ("PORTS", "65536", "1 to 65535"),
+    ("KOLLA_PRIVATE_INTERFACE", "eth 0", "like eth0"),
+    ("KOLLA_PUBLIC_INTERFACE", "a-name-of-16-bytes", "like eth0"),
+    ("KOLLA_CONFIG_STRATEGY", "copy_once", "COPY_ALWAYS or COPY_ONCE"),
+    ("KOLLA_START_MODE", "supervise", "expected exec"),
+    ("KOLLA_TASK_END", "idle", "exit or stay"),
+    ("KOLLA_WAIT_TIMEOUT", "5m", "seconds, or 0 for no limit"),
+    ("KOLLA_WAIT_TIMEOUT", "-1", "seconds, or 0 for no limit"),
+    ("KOLLA_WAIT_TIMEOUT", "nan", "seconds, or 0 for no limit"),
+    ("KOLLA_WAIT_TIMEOUT", "9" * 5000, "seconds, or 0 for no limit"),
+    ("KOLLA_MISSING_VARIABLES", "ignore", "error or empty"),
+    ("KOLLA_LOGLEVEL", "loud", "debug, info, warning or error"),
+    ("KOLLA_LOG_FORMAT", "xml", "text or json"),
+    ("KOLLA_RUN_DIR", "run", "absolute path"),
+    ("KOLLA_RUN_DIR", "/" + "x" * 80, "at most 80 bytes"),
+    ("KOLLA_STATE_DIR", "state", "absolute path"),
+    ("KOLLA_ZK_SESSION_TIMEOUT", "0", "more than 0"),
+    ("KOLLA_ZK_SESSION_TIMEOUT", "10000", "not milliseconds"),
+    ("KOLLA_ZK_CONNECT_TIMEOUT", "soon", "seconds, or 0 for no limit"),
+    ("KOLLA_ZK_AUTH_FILE", "/nowhere", "No such file or directory"),
+    ("KOLLA_ZK_AUTH_FILE", "/latin-1", "UTF-8"),
+    ("KOLLA_ZK_AUTH_FILE", "/empty", "scheme:credential"),
+    ("KOLLA_ZK_AUTH_FILE", "/no-scheme", "scheme:credential in line 2"),
+    ("KOLLA_ZK_AUTH_FILE", "/no-password", "digest:user:password in line 1"),
+    ("KOLLA_ZK_AUTH_FILE", "", "absolute path"),
+    ("KOLLA_ZK_CA", "/nowhere", "this user can read"),
+    ("KOLLA_ZK_CA", "", "absolute path"),
+    ("KOLLA_ZK_ACL", "", "scheme:id:perms"),
+    ("KOLLA_ZK_ACL", "world:anyone", "scheme:id:perms"),
+    ("KOLLA_ZK_ACL", "world:everyone:r", "scheme:id:perms"),
+    ("KOLLA_ZK_ACL", "world:anyone:rx", "cdrwa"),
+    ("KOLLA_ZK_ACL", "world:anyone:r,", "cdrwa"),
+    ("KOLLA_ZK_ACL", "digest:kolla:password:r", "base64 of the digest"),
+    ("KOLLA_TERMINATION_LOG", "end", "absolute path"),
+]
+
+
+@pytest.mark.parametrize(("name", "value", "words"), BAD)
+def test_a_bad_value_is_told_with_its_name_and_what_was_expected(name: str, value: str, words: str) -> None:
+    """One bad variable gives one issue, which begins with its name."""
+    (issue,) = issues(**{name: value})
+    assert issue.startswith(f"{name} is " if value and name != "KOLLA_ZK_ACL" else name)
+    assert words in issue
+
+
+def test_every_variable_has_a_good_and_a_bad_value_here() -> None:
+    """A variable that parse() reads must not be forgotten in the tables."""
+    source = Path(parse.__code__.co_filename).read_text(encoding="utf-8")
+    variables = set(re.findall(r'(?:read|require)\(\s*"(KOLLA_\w+)"', source))
+    assert len(variables) > 20
+    elsewhere = {"KOLLA_ZK_CERT", "KOLLA_ZK_KEY"}  # in the table TLS, since they need one another
+    assert variables - elsewhere - {name for name, _, _ in GOOD} == set()
+    assert variables - elsewhere - {name for name, _, _ in BAD} == set()
+
+
+def test_all_bad_values_are_told_in_one_message() -> None:
+    """Nobody has to start a container once for each mistake."""
+    bad = {"KOLLA_START_MODE": "fork", "KOLLA_LOGLEVEL": "loud", "KOLLA_ZK_HOSTS": ":", "KOLLA_PORTS": "x"}
+    with pytest.raises(BadEnvironment) as caught:
+        settings(**bad)
+    assert len(caught.value.issues) == len(bad)
+    assert all(name in str(caught.value) for name in bad)
+    assert caught.value.status == 64
+    assert not caught.value.retriable
+
+
+def test_what_is_required_is_asked_for() -> None:
+    """An empty environment is told both variables that the agent can't do without."""
+    with pytest.raises(BadEnvironment) as caught:
+        parse({})
+    hosts, app_id = caught.value.issues
+    assert hosts.startswith("KOLLA_ZK_HOSTS is not set: expected h1:2181")
+    assert app_id.startswith("KOLLA_APP_ID is not set: expected /<deployment>/<service>")
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("KOLLA_ZK_HOSTS", "zk://kolla:s3cr3t@h1:2181"),
+        ("KOLLA_ZK_AUTH_FILE", "digest:kolla:s3cr3t"),
+        ("KOLLA_ZK_AUTH_FILE", "/no-scheme"),
+        ("KOLLA_ZK_AUTH_FILE", "/no-password"),
+        ("KOLLA_ZK_AUTH_FILE", "/latin-1"),
+        ("KOLLA_ZK_KEY", "-----BEGIN PRIVATE KEY-----s3cr3t"),
+        ("KOLLA_ZK_ACL", "digest:kolla:s3cr3t:cdrwa"),
+    ],
+)
+def test_no_credential_is_told(name: str, value: str) -> None:
+    """A credential, in the wrong place perhaps, stays out of the message, which goes to the log."""
+    told = issues(**{name: value})
+    assert any(issue.startswith(name) for issue in told)
+    assert not any("s3cr3t" in issue for issue in told)
+
+
+@pytest.mark.parametrize("name", sorted({name for name, _, _ in GOOD} - set(NEEDED) - set(CLOSES_A_DOOR)))
+def test_a_variable_set_to_nothing_counts_as_not_set(name: str) -> None:
+    """Launchers pass on what they don't have as an empty value."""
+    assert settings(**{name: ""}) == settings()
+
+
+@pytest.mark.parametrize("name", CLOSES_A_DOOR)
+def test_a_variable_that_closes_a_door_may_not_be_empty(name: str) -> None:
+    """A forgotten value must not mean: no credentials, no TLS, or an ACL for the world."""
+    assert issues(**{name: ""})[-1].startswith(name)
+
+
+HOSTS: list[tuple[dict[str, str], tuple[str, bool]]] = [
+    ({}, ("machine", False)),
+    ({"NODE_NAME": "node"}, ("node", False)),
+    ({"NODE_NAME": "node", "HOST": "agent"}, ("node", False)),
+    ({"NODE_NAME": "node", "HOST": "agent", "MESOS_TASK_ID": "t1"}, ("agent", False)),
+    ({"KOLLA_HOSTNAME": "given", "HOST": "agent", "MESOS_TASK_ID": "t1"}, ("given", False)),
+    ({"KUBERNETES_SERVICE_HOST": "10.96.0.1"}, ("machine", True)),
+    ({"KUBERNETES_SERVICE_HOST": "10.96.0.1", "NODE_NAME": ""}, ("machine", True)),
+    ({"KUBERNETES_SERVICE_HOST": "10.96.0.1", "NODE_NAME": "node"}, ("node", False)),
+    ({"KUBERNETES_SERVICE_HOST": "10.96.0.1", "KOLLA_HOSTNAME": "given"}, ("given", False)),
+]
+
+
+@pytest.mark.parametrize(("environ", "expected"), HOSTS)
+def test_the_host_is_named_by_the_first_that_knows_it(
+    environ: dict[str, str], expected: tuple[str, bool]
+) -> None:
+    """KOLLA_HOSTNAME, Marathon's HOST, NODE_NAME, the hostname; a pod alone is told as such."""
+    found = settings(**environ)
+    assert (found.host, found.host_is_pod) == expected
+
+
+def test_a_hostname_that_can_not_be_a_host_is_told() -> None:
+    """A machine may have any name; what to set instead is in the message."""
+    with pytest.raises(
+        BadEnvironment, match=r"KOLLA_HOSTNAME \(from the hostname\) is 'global': expected a name"
+    ):
+        parse(NEEDED, hostname=lambda: "global")
+
+
+def test_the_own_variable_wins_over_the_launchers() -> None:
+    """KOLLA_APP_ID and KOLLA_PORTS are looked at before what Marathon sets."""
+    found = settings(MARATHON_APP_ID="/m/s", PORTS="31000", KOLLA_PORTS="5000")
+    assert (found.deployment_id, found.ports) == ("prod", (5000,))
+    found = settings(KOLLA_APP_ID="", MARATHON_APP_ID="/m/a/s")
+    assert (found.deployment_id, found.service_name) == ("m", "a/s")
+    (issue,) = issues(KOLLA_APP_ID="", MARATHON_APP_ID="m")
+    assert issue.startswith("MARATHON_APP_ID is 'm': ")
+
+
+TLS: list[tuple[dict[str, str], list[str]]] = [
+    ({"KOLLA_ZK_CA": "/ca", "KOLLA_ZK_CERT": "/cert", "KOLLA_ZK_KEY": "/key"}, []),
+    ({"KOLLA_ZK_CA": "/ca", "KOLLA_ZK_CERT": "/cert"}, []),
+    ({"KOLLA_ZK_CA": "/ca", "KOLLA_ZK_KEY": "/key"}, ["KOLLA_ZK_KEY is set, KOLLA_ZK_CERT is not"]),
+    ({"KOLLA_ZK_CERT": "/cert"}, ["KOLLA_ZK_CERT is set, KOLLA_ZK_CA is not"]),
+    ({"KOLLA_ZK_CA": "/ca", "KOLLA_ZK_CERT": "/x"}, ["KOLLA_ZK_CERT is '/x': expected a file"]),
+    (
+        {"KOLLA_ZK_CA": "/ca", "KOLLA_ZK_CERT": "/cert", "KOLLA_ZK_KEY": "/x"},
+        ["KOLLA_ZK_KEY is '/x': expected a file"],
+    ),
+]
+
+
+@pytest.mark.parametrize(("environ", "expected"), TLS)
+def test_a_certificate_needs_its_companions(environ: dict[str, str], expected: list[str]) -> None:
+    """A key without a certificate, or a certificate without a CA, would not do what was meant."""
+    try:
+        found = settings(**environ)
+    except BadEnvironment as error:
+        assert len(error.issues) == len(expected)
+        assert all(issue.startswith(words) for issue, words in zip(error.issues, expected))
+    else:
+        assert not expected
+        names = ("KOLLA_ZK_CA", "KOLLA_ZK_CERT", "KOLLA_ZK_KEY")
+        assert [found.ca, found.cert, found.key] == [environ.get(name) for name in names]
+
+
+def test_files_are_read_from_the_machine(tmp_path: Path) -> None:
+    """Without doubles: a file that is there is read, a directory is no certificate, a missing one is told."""
+    (tmp_path / "auth").write_text("digest:kolla:s3cr3t\n")
+    assert parse({**NEEDED, "KOLLA_ZK_AUTH_FILE": f"{tmp_path}/auth"}).auth == (("digest", "kolla:s3cr3t"),)
+    with pytest.raises(BadEnvironment) as caught:
+        parse({**NEEDED, "KOLLA_ZK_AUTH_FILE": f"{tmp_path}/none", "KOLLA_ZK_CA": f"{tmp_path}"})
+    auth, ca = caught.value.issues
+    assert "No such file or directory" in auth
+    assert "this user can read" in ca
+
+
+def test_the_termination_log_is_kubernetes_own_where_there_is_one() -> None:
+    """In a pod a failure is written to where the kubelet reads it, without being asked."""
+    assert parse(NEEDED, exists="/dev/termination-log".__eq__).termination_log == "/dev/termination-log"
+
+
+def test_commands_get_the_environment_without_our_credentials() -> None:
+    """The daemon has no business with them, and Kolla's script needs the strategy in effect."""
+    mine = {name: f"/{name[9:].lower()}" for name in ("KOLLA_ZK_CA", "KOLLA_ZK_CERT", "KOLLA_ZK_KEY")}
+    environ = {**NEEDED, **mine, "KOLLA_ZK_AUTH_FILE": "/auth", "PATH": "/bin"}
+    assert exported(settings(**environ), environ) == {
+        **NEEDED,
+        "KOLLA_ZK_CA": "/ca",
+        "PATH": "/bin",
+        "KOLLA_CONFIG_STRATEGY": "COPY_ALWAYS",
+    }
+
+
+@pytest.mark.parametrize(
+    ("given", "effective"), [("COPY_ONCE", "COPY_ONCE"), ("COPY_ALWAYS", "COPY_ALWAYS"), ("", "COPY_ALWAYS")]
+)
+def test_the_strategy_in_effect_is_exported(given: str, effective: str) -> None:
+    """Kolla's own script refuses to start without it."""
+    environ = {"KOLLA_CONFIG_STRATEGY": given}
+    assert exported(settings(**environ), environ) == {"KOLLA_CONFIG_STRATEGY": effective}
+
+
+@hypothesis.given(environ=st.dictionaries(st.sampled_from(sorted({name for name, _, _ in BAD})), st.text()))
+def test_no_value_at_all_breaks_the_parser(environ: dict[str, str]) -> None:
+    """Whatever stands in the variables, the answer is Settings or BadEnvironment."""
+    try:
+        assert isinstance(settings(**environ), Settings)
+    except BadEnvironment as error:
+        assert all("expected" in issue for issue in error.issues)
