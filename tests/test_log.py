@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import calendar
 import io
 import json
 import logging
 import re
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -44,6 +46,20 @@ def test_a_text_line_tells_time_level_and_logger() -> None:
     stream = logged()
     log.info("waits on %s", "mariadb/daemon")
     assert re.fullmatch(TIME + r" INFO kolla_mesos_start\.wait: waits on mariadb/daemon\n", stream.getvalue())
+
+
+def test_times_are_utc_wherever_the_machine_is(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The lines of containers in different time zones can be put in order."""
+    monkeypatch.setenv("TZ", "FAR-9")
+    time.tzset()
+    try:
+        stream = logged()
+        log.info("now")
+    finally:
+        monkeypatch.undo()
+        time.tzset()
+    told = calendar.timegm(time.strptime(stream.getvalue()[:19], "%Y-%m-%dT%H:%M:%S"))
+    assert abs(told - time.time()) < 600
 
 
 def test_a_json_line_is_one_object() -> None:
