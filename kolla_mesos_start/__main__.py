@@ -1,6 +1,65 @@
-"""python -m kolla_mesos_start: the agent's command line."""
+"""The command line: which of the agent's commands is meant.
 
-from kolla_mesos_start.main import main
+`health` is decided first and imports nothing else, since it is run as a probe every few seconds;
+without a word on the command line the agent runs, and pays for no parser.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+
+DESCRIPTION = "The startup agent of Kolla containers: waits, renders, bootstraps once, registers, execs."
+EPILOG = """\
+What it needs to know comes from the environment: KOLLA_ZK_HOSTS and KOLLA_APP_ID at least;
+README.rst has the others, the definition's schema and the exit statuses.
+"""
+
+
+def main() -> None:
+    """Run the command that the words after the program's name ask for, and exit with its status."""
+    words = sys.argv[1:]
+    if words[:1] == ["health"] and not {"-h", "--help"} & set(words):
+        from kolla_mesos_start.health import health
+
+        raise SystemExit(health(words[1:], os.environ))
+    verb, show = ("run", False) if not words else _parse(words)
+
+    from kolla_mesos_start import main as stages
+
+    stages.main(verb, show)
+
+
+def _parse(words: list[str]) -> tuple[str, bool]:
+    import argparse
+
+    from kolla_mesos_start import __version__
+
+    class Parser(argparse.ArgumentParser):
+        def error(self, message: str) -> None:  # type: ignore[override]
+            self.print_usage(sys.stderr)
+            self.exit(64, f"{self.prog}: {message}\n")
+
+    parser = Parser(
+        prog="kolla_mesos_start",
+        description=DESCRIPTION,
+        epilog=EPILOG,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("--version", action="version", version=f"kolla_mesos_start {__version__}")
+    commands = parser.add_subparsers(dest="verb", metavar="COMMAND", parser_class=Parser)
+    commands.add_parser("run", help="start the container (the entrypoint; also without any word)")
+    check = commands.add_parser("check", help="validate the definition and render all files; write nothing")
+    check.add_argument(
+        "--show", action="store_true", help="print the content of the files too, secrets and all"
+    )
+    health = commands.add_parser("health", help="exit 0 if this container is where it should be (a probe)")
+    health.add_argument(
+        "--ready", action="store_true", help="only if its daemon is ready, or its task finished"
+    )
+    parsed = parser.parse_args(words)
+    return parsed.verb or "run", getattr(parsed, "show", False)
+
 
 if __name__ == "__main__":
     main()

@@ -6,7 +6,7 @@ logs or decides; `main` does that, in one place.
 
 from __future__ import annotations
 
-from typing import Iterable, Optional, Sequence
+from collections.abc import Iterable, Sequence
 
 
 class AgentError(Exception):
@@ -19,7 +19,7 @@ class AgentError(Exception):
     status = 70
     retriable = False
 
-    def __init__(self, reason: str, *, command: Optional[str] = None) -> None:
+    def __init__(self, reason: str, *, command: str | None = None) -> None:
         super().__init__(reason)
         self.reason = reason
         self.command = command

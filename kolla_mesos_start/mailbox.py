@@ -7,6 +7,7 @@ state of the agent is touched by one thread only, and no lock is needed.
 
 from __future__ import annotations
 
+import contextlib
 import heapq
 import itertools
 import os
@@ -15,7 +16,7 @@ import signal
 import time
 from collections import deque
 from types import FrameType
-from typing import Callable, Optional, TypeVar
+from typing import Callable, TypeVar
 
 T = TypeVar("T")
 Handler = Callable[[], object]
@@ -40,10 +41,9 @@ class Mailbox:
     def post(self, handler: Handler) -> None:
         """Have `handler` run on the main thread. From any thread, and from a signal handler."""
         self._posted.append(handler)
-        try:
+        # A full pipe wakes the reader anyway.
+        with contextlib.suppress(BlockingIOError):
             os.write(self._wake_write, b"\0")
-        except BlockingIOError:
-            pass  # The pipe is full: the reader is going to wake anyway.
 
     def listen(self, fd: int, handler: Handler) -> None:
         """Have `handler` run whenever `fd` is readable. `handler` must read what is there."""
@@ -60,12 +60,12 @@ class Mailbox:
     def on_signal(self, signum: int, handler: Callable[[int], object]) -> None:
         """Have `handler(signum)` run on the main thread, inside `wait`, when the signal comes."""
 
-        def deliver(number: int, frame: Optional[FrameType]) -> None:
+        def deliver(number: int, frame: FrameType | None) -> None:
             self.post(lambda: handler(number))
 
         signal.signal(signum, deliver)
 
-    def wait(self, condition: Callable[[], T], deadline: Optional[float] = None) -> T:
+    def wait(self, condition: Callable[[], T], deadline: float | None = None) -> T:
         """Run what arrives until `condition()` is true or `deadline` (see `now`) has passed.
 
         Returns the last value of `condition()`; raises whatever a handler raises.
@@ -84,7 +84,7 @@ class Mailbox:
         while self._timers and self._timers[0][0] <= now():
             heapq.heappop(self._timers)[2]()
 
-    def _patience(self, deadline: Optional[float]) -> Optional[float]:
+    def _patience(self, deadline: float | None) -> float | None:
         """Seconds until something is due; None where only an event can be awaited."""
         if self._posted:
             return 0
@@ -94,7 +94,5 @@ class Mailbox:
         return max(0.0, min(instants) - now()) if instants else None
 
     def _drain(self) -> None:
-        try:
+        with contextlib.suppress(BlockingIOError):
             os.read(self._wake_read, 4096)
-        except BlockingIOError:
-            pass

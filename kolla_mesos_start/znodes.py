@@ -15,17 +15,49 @@
         hosts/<host>                        hosts on which it has succeeded   (under global)
         ready/<id>                          a ready instance of a daemon      (ephemeral)
 
-Only paths are made here; what stands at them is read and written elsewhere.
+Only paths are made here, and the names of what can be asked about them; reading and writing is
+the business of `ensemble`.
 """
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any, NamedTuple
 from urllib.parse import quote
 
+if TYPE_CHECKING:
+    from kazoo.protocol.states import ZnodeStat
+
 GLOBAL = "global"
+LOCAL = "local"
 DAEMON = "daemon"
 RESERVED = ("variables", "status", "files")
+
+
+class Znode(NamedTuple):
+    """What stands at a path."""
+
+    data: bytes
+    stat: ZnodeStat
+
+
+class Query(NamedTuple):
+    """What can be asked about a path: the Znode there (None where there is none), or the sorted
+    tuple of the names below it (empty where there is none)."""
+
+    path: str
+    children: bool
+
+
+def data_of(path: str) -> Query:
+    return Query(path, children=False)
+
+
+def children_of(path: str) -> Query:
+    return Query(path, children=True)
+
+
+View = Mapping[Query, Any]
 
 
 class CommandZnodes(NamedTuple):
@@ -97,9 +129,13 @@ class Znodes(NamedTuple):
             f"{self.deployment}/variables/{name}",
         )
 
+    @property
+    def status(self) -> str:
+        return f"{self.deployment}/status"
+
     def scope(self, scope: str) -> str:
         """`scope` is `global` or `local`, as a dependency says it."""
-        return f"{self.deployment}/status/{GLOBAL if scope == GLOBAL else self.host}"
+        return f"{self.status}/{GLOBAL if scope == GLOBAL else self.host}"
 
     def owner(self, scope: str, role: str) -> str:
         return f"{self.scope(scope)}/{role}"

@@ -1,0 +1,270 @@
+"""Run a command to its end: once, under its lease, where it says so; else as it is.
+
+The guard spawns and kills; `record` writes; `lease` says until when. What comes together here is
+one attempt after another, and what cuts an attempt short: its timeout, a signal, a lost lock.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import signal
+import time
+from collections.abc import Mapping
+from typing import Callable
+
+from retrying import RetryError, Retrying
+
+from kolla_mesos_start.ensemble import Ensemble
+from kolla_mesos_start.errors import AgentError, CommandFailed, Stopped
+from kolla_mesos_start.graph import Command
+from kolla_mesos_start.lease import Lease
+from kolla_mesos_start.mailbox import Mailbox, now
+from kolla_mesos_start.prepare import Prepared
+from kolla_mesos_start.process import Ended, Guard
+from kolla_mesos_start.record import Lost, Outcome, Records
+from kolla_mesos_start.states import DONE, ERROR, RETRY
+from kolla_mesos_start.wait import Turn
+from kolla_mesos_start.znodes import data_of
+
+log = logging.getLogger(__name__)
+
+STOP_SIGNALS = (signal.SIGTERM, signal.SIGINT)
+
+
+class Renewals:
+    """Proves the session to the leader every T/6, one `sync` at a time, for as long as the agent lives.
+
+    They go on while the agent only waits: a holder must be able to look back on them the moment
+    it gets its lock. They cost no disk write, and spare the pings.
+    """
+
+    def __init__(self, ensemble: Ensemble, mailbox: Mailbox, path: str, *, wanted: bool) -> None:
+        """`wanted` is false where there is no one-time command: then nothing is ever sent."""
+        self.lease = Lease(ensemble.timeout)
+        self.renewed: Callable[[], None] = lambda: None
+        self._ensemble = ensemble
+        self._mailbox = mailbox
+        self._path = path
+        self._outstanding = False
+        ensemble.on_proof(self._proven)
+        self._proven(ensemble.proven_at)
+        if wanted:
+            self._tick()
+
+    def await_deadline(self) -> float:
+        """A deadline that leaves an attempt a fair start; waits for a renewal where there is none."""
+        self._mailbox.wait(lambda: self.lease.deadline > now() + self.lease.renewal_interval)
+        return self.lease.deadline
+
+    def _tick(self) -> None:
+        self._mailbox.call_at(now() + self.lease.renewal_interval, self._tick)
+        if self._outstanding or not self._ensemble.connected:
+            return
+        self._outstanding = True
+        sent, session = now(), self._ensemble.session
+        reply = self._ensemble.client.sync_async(self._path)
+        reply.rawlink(lambda result: self._mailbox.post(lambda: self._answered(result, sent, session)))
+
+    def _answered(self, reply: object, sent: float, session: int) -> None:
+        self._outstanding = False
+        if reply.successful() and session == self._ensemble.session:  # type: ignore[attr-defined]
+            self.lease.acknowledged(sent)
+            self.renewed()
+
+    def _proven(self, sent: float) -> None:
+        # At each connection the leader opens or finds the session: younger than all that was
+        # proved before it, and all that counts where the session is a new one.
+        self.lease = Lease(self._ensemble.timeout)
+        self.lease.proven(sent)
+        self.renewed()
+
+
+class Bootstrap:
+    """Runs the commands of one container, one at a time."""
+
+    def __init__(
+        self,
+        ensemble: Ensemble,
+        mailbox: Mailbox,
+        guard: Guard,
+        records: Records,
+        renewals: Renewals,
+        environ: Mapping[str, str],
+    ) -> None:
+        """`environ` is what every command finds in its environment."""
+        self._ensemble = ensemble
+        self._mailbox = mailbox
+        self._guard = guard
+        self._records = records
+        self._renewals = renewals
+        self._environ = environ
+        self._busy = False
+        self._running = False
+        self._stopped_by: Stopped | None = None
+
+    def on_stop(self, signum: int) -> None:
+        """A stop signal: it ends the agent at once, or goes to the command that runs.
+
+        The end of that command is awaited, and its outcome written: a success that is not
+        written would be run again.
+        """
+        stopped = Stopped(signum, signal.Signals(signum).name)
+        if not self._busy:
+            raise stopped
+        self._stopped_by = stopped
+        if self._running:
+            log.info("%s: passed to the running command", signal.Signals(signum).name)
+            self._guard.signal(signum)
+
+    def run(self, prepared: Prepared, turn: Turn) -> bool:
+        """Run the command until it succeeds; False where it has to be judged anew.
+
+        Raises CommandFailed after the last attempt, Stopped where a signal came meanwhile.
+        """
+        command = prepared.step.command
+        number = 0
+
+        def attempt() -> Outcome:
+            nonlocal number
+            number += 1
+            last = number > command.retries
+            self._busy = True
+            try:
+                if turn.contender is None:
+                    return self._attempt_plain(prepared, number, last)
+                return self._attempt_once(prepared, turn.contender, last)
+            finally:
+                self._busy = False
+
+        try:
+            self._repeatedly(attempt, command)
+        except Lost as lost:
+            log.warning("%s; judging it anew", lost)
+            return False
+        except RetryError as exhausted:
+            outcome = exhausted.last_attempt.value
+            times = f" ({number} attempts)" if number > 1 else ""
+            raise CommandFailed(outcome.message + times, command=command.path) from exhausted
+        return True
+
+    def _repeatedly(self, attempt: Callable[[], Outcome], command: Command) -> None:
+        def pause(number: int, elapsed: int) -> int:
+            log.warning("%s: next attempt in %g s", command.path, command.delay)
+            self._mailbox.wait(lambda: False, now() + command.delay)
+            return 0  # The mailbox has done the waiting: signals and renewals went on meanwhile.
+
+        Retrying(
+            stop_max_attempt_number=command.retries + 1,
+            wait_func=pause,
+            retry_on_result=lambda outcome: outcome.state != DONE,
+            retry_on_exception=lambda error: False,
+        ).call(attempt)
+
+    def _attempt_plain(self, prepared: Prepared, number: int, last: bool) -> Outcome:
+        command = prepared.step.command
+        begun = time.time()
+        self._records.begin(command)
+        outcome = self._execute(prepared, {}, None, last)
+        self._records.end(command, begun, number, outcome)
+        return self._honour_stop(outcome)
+
+    def _attempt_once(self, prepared: Prepared, contender: str, last: bool) -> Outcome:
+        command = prepared.step.command
+        self._renewals.await_deadline()
+        claim = self._records.claim(command, contender)
+        environ = {"KOLLA_FENCING_TOKEN": str(claim.token)}
+        if claim.previous_unfinished:
+            log.warning("%s: the attempt before left no outcome", command.path)
+            environ["KOLLA_PREVIOUS_ATTEMPT"] = "unfinished"
+        outcome = self._execute(prepared, environ, contender, last)
+        self._records.conclude(command, claim, contender, outcome)
+        return self._honour_stop(outcome)
+
+    def _honour_stop(self, outcome: Outcome) -> Outcome:
+        if self._stopped_by is not None:
+            raise self._stopped_by
+        return outcome
+
+    # -- one process group ------------------------------------------------------------------------
+
+    def _execute(
+        self, prepared: Prepared, extra: Mapping[str, str], contender: str | None, last: bool
+    ) -> Outcome:
+        """Start the command, await its end and that of all its descendants, and say how it ended."""
+        command = prepared.step.command
+        if self._stopped_by is not None:
+            return Outcome(ERROR, None, f"{self._stopped_by.reason} before it started")
+        environ = {**self._environ, **dict(command.env), **extra}
+        deadline = None if contender is None else self._renewals.await_deadline()
+        log.info("%s: starting", command.path)
+        begun = now()
+        self._running = True
+        try:
+            self._guard.spawn(prepared.step.argv, environ, prepared.ids, deadline, command.stop_grace)
+            timed_out = self._await_end(command, contender)
+        finally:
+            self._running = False
+            self._renewals.renewed = lambda: None
+        ended = self._guard.ended
+        assert ended is not None
+        outcome = _judge(command, ended, timed_out, self._stopped_by, last)
+        log.log(
+            logging.INFO if outcome.state == DONE else logging.WARNING,
+            "%s: %s after %.1f s",
+            command.path,
+            outcome.message,
+            now() - begun,
+        )
+        return outcome
+
+    def _await_end(self, command: Command, contender: str | None) -> bool:
+        """Wait until nothing of the command is left; True where it had to be ended for its timeout."""
+        session = self._ensemble.session
+        if contender is not None:
+            self._ensemble.watch([data_of(contender)])
+            self._renewals.renewed = lambda: self._guard.extend(self._renewals.lease.deadline)
+
+        def lock_is_lost() -> bool:
+            if contender is None:
+                return False
+            gone = self._ensemble.view.get(data_of(contender), contender) is None
+            return gone or self._ensemble.session != session
+
+        limit = None if command.timeout is None else now() + command.timeout
+        self._mailbox.wait(lambda: self._guard.ended or lock_is_lost(), limit)
+        if self._guard.ended:
+            return False
+        if lock_is_lost():
+            log.warning("%s: the lock is lost: killing the command", command.path)
+            self._guard.end(0)
+        else:
+            log.warning("%s: has run for its timeout of %g s: ending it", command.path, command.timeout)
+            self._guard.end(command.stop_grace)
+        lost = lock_is_lost()
+        self._mailbox.wait(lambda: self._guard.ended)
+        if lost:
+            raise Lost(f"{command.path}: killed, for its lock was lost")
+        return True
+
+
+def _judge(
+    command: Command, ended: Ended, timed_out: bool, stopped_by: Stopped | None, last: bool
+) -> Outcome:
+    """What the end of an attempt makes of the command."""
+    if ended.unkillable:
+        raise AgentError(
+            "a process of the command can't be killed; the container must end", command=command.path
+        )
+    if ended.reason == "deadline":
+        raise Lost(f"{command.path}: killed, for its lease could not be renewed in time")
+    failed = ERROR if last or stopped_by is not None else RETRY
+    if timed_out:
+        return Outcome(failed, ended.status, f"timed out after {command.timeout:g} s")
+    if ended.errno is not None:
+        return Outcome(failed, None, f"could not be started: {os.strerror(ended.errno)}")
+    if ended.signum is not None:
+        return Outcome(failed, ended.status, f"killed by {signal.Signals(ended.signum).name}")
+    if ended.status != 0:
+        return Outcome(failed, ended.status, f"exit status {ended.status}")
+    return Outcome(DONE, 0, "done")

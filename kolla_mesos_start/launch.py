@@ -1,0 +1,194 @@
+"""Become the daemon: hand the session over to the registrar, then exec.
+
+Nothing here waits for ZooKeeper. From the signal mask on, nothing may fail but the exec itself:
+what could be found wrong before has been found before the registrar is started.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import shutil
+import signal
+import socket
+from collections.abc import Mapping, Sequence
+from typing import NoReturn
+
+from kolla_mesos_start import registrar
+from kolla_mesos_start.ensemble import Ensemble
+from kolla_mesos_start.errors import BadEnvironment, CannotExecute, NotFound, Stopped
+from kolla_mesos_start.health import Pulse
+from kolla_mesos_start.mailbox import Mailbox, now
+from kolla_mesos_start.prepare import Prepared
+from kolla_mesos_start.published import Facts
+from kolla_mesos_start.settings import Settings
+from kolla_mesos_start.znodes import DAEMON, GLOBAL, LOCAL, Znodes
+
+log = logging.getLogger(__name__)
+
+# How long a healthy server may take to answer what is still on its way; not waited for in an outage.
+LAST_REPLIES = 1.0
+STOP_SIGNALS = (signal.SIGTERM, signal.SIGINT)
+
+
+class Launch:
+    """The last stage of one container."""
+
+    def __init__(
+        self,
+        settings: Settings,
+        mailbox: Mailbox,
+        ensemble: Ensemble,
+        znodes: Znodes,
+        pulse: Pulse,
+        member: str,
+        facts: Facts,
+    ) -> None:
+        """`member`: the id under which the daemon is registered."""
+        self._settings = settings
+        self._ensemble = ensemble
+        self._mailbox = mailbox
+        self._znodes = znodes
+        self._pulse = pulse
+        self._member = member
+        self._facts = facts
+
+    def exec(self, prepared: Prepared, exported: Mapping[str, str]) -> NoReturn:
+        """Replace this process by the daemon; `exported` is what it finds in its environment, and more.
+
+        NotFound and CannotExecute where it can't be done.
+        """
+        step = prepared.step
+        self._warn(prepared)
+        notify, notify_path = self._notify_socket()
+        environ = {**exported, **dict(step.env), "NOTIFY_SOCKET": notify_path}
+        program = _program(step.argv[0], environ, step.command.path)
+        self._mailbox.wait(
+            lambda: not self._ensemble.connected or not self._ensemble.unwanted, now() + LAST_REPLIES
+        )
+        # Inherited by nobody, and closed by the exec: that is how the registrar learns of it.
+        held = registrar.spawn(self._handoff(prepared, environ, notify.fileno()))
+        log.info("%s: exec", step.command.path)
+        self._pulse.tell("starting", f"{step.command.path} is started, not ready yet")
+        self._settle_signals()
+        try:
+            _become(prepared)
+            os.execve(program, step.argv, environ)
+        except OSError as error:
+            raise CannotExecute(f"can't be executed: {error.strerror}", command=step.command.path) from error
+        finally:
+            os.close(held)
+
+    def _warn(self, prepared: Prepared) -> None:
+        if prepared.step.lacks_exec:
+            log.warning(
+                "%s is a shell that stays between it and its signals: write `exec`",
+                prepared.step.command.path,
+            )
+        if os.getpid() == 1:
+            log.warning(
+                "the agent is process 1, so the registrar will be a child of the daemon, which may not "
+                "expect one: use `dumb-init --single-child --` as the ENTRYPOINT before the agent"
+            )
+
+    def _notify_socket(self) -> tuple[socket.socket, str]:
+        path = os.path.join(self._pulse.run_dir, "notify")
+        try:
+            if os.path.lexists(path):
+                os.unlink(path)
+            notify = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
+            notify.bind(path)
+            os.chmod(path, 0o666)  # The daemon may be another user than the agent.
+        except OSError as error:
+            raise BadEnvironment([f"KOLLA_RUN_DIR: {path} can't be made: {error.strerror}"]) from error
+        return notify, path
+
+    def _settle_signals(self) -> None:
+        """Honour what has come so far, and leave what comes from now on to the kernel and the daemon."""
+        signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())
+        self._mailbox.wait(lambda: True)
+        for signum in signal.valid_signals() - {signal.SIGKILL, signal.SIGSTOP}:
+            signal.signal(signum, signal.SIG_DFL)
+        # To process 1 the kernel does not deliver what it has no handler for: it would be lost.
+        for signum in signal.sigpending() & set(STOP_SIGNALS):
+            raise Stopped(signum, signal.Signals(signum).name)
+        signal.pthread_sigmask(signal.SIG_SETMASK, ())
+
+    def _handoff(self, prepared: Prepared, environ: Mapping[str, str], notify_fd: int) -> registrar.Handoff:
+        settings, ensemble, znodes = self._settings, self._ensemble, self._znodes
+        session_id, password = ensemble.client_id or (0, b"")
+        ready = prepared.step.ready
+        assert ready is not None
+        daemons = [znodes.command(scope, f"{znodes.role}/{DAEMON}") for scope in (GLOBAL, LOCAL)]
+        instance = json.dumps(
+            {
+                "host": settings.host,
+                "address": self._facts["address"],
+                "ports": list(settings.ports),
+                "service": settings.service_name,
+            }
+        ).encode()
+        presence = (f"{znodes.party(settings.service_name)}/{self._member}", json.dumps(self._facts).encode())
+        ids = prepared.ids
+        return registrar.Handoff(
+            hosts=list(ensemble.client.hosts),
+            chroot=settings.chroot,
+            session_id=session_id,
+            session_password=password,
+            zxid=ensemble.client.last_zxid,
+            timeout=ensemble.timeout,
+            auth=settings.auth,
+            ca=settings.ca,
+            cert=settings.cert,
+            key=settings.key,
+            acl=[(acl.perms, acl.id.scheme, acl.id.id) for acl in ensemble.acl],
+            presence=[presence],
+            ready=[(f"{daemon.ready}/{self._member}", instance) for daemon in daemons],
+            parents=self._parents(),
+            states=[daemon.state for daemon in daemons],
+            check=(ready.kind, ready.value, ready.interval, ready.timeout, ready.fall),
+            check_env=environ,
+            check_ids=(ids.uid, ids.gid, list(ids.groups)) if ids else None,
+            addresses=[self._facts["private_address"]],
+            run_dir=self._pulse.run_dir,
+            pulse_fd=self._pulse.fd,
+            pidfd=os.pidfd_open(os.getpid()),
+            notify_fd=notify_fd,
+            exec_fd=-1,
+            loglevel=settings.loglevel,
+            json_logs=settings.json_logs,
+        )
+
+    def _parents(self) -> Sequence[tuple[str, bytes]]:
+        """What stands above the ephemerals, outermost first, for the case that it gets deleted."""
+        znodes = self._znodes
+        parents = [(znodes.party(znodes.service_name), b""), (znodes.status, b"")]
+        for scope in (GLOBAL, LOCAL):
+            daemon = znodes.command(scope, f"{znodes.role}/{DAEMON}")
+            parents += [
+                (znodes.scope(scope), b""),
+                (znodes.owner(scope, znodes.role), znodes.service_name.encode()),
+                (daemon.state, b"waiting"),
+                (daemon.ready, b""),
+            ]
+        return parents
+
+
+def _program(name: str, environ: Mapping[str, str], command: str) -> str:
+    """The file to execute, found as a shell finds it."""
+    found = shutil.which(name, path=environ.get("PATH", os.defpath))
+    if found is not None:
+        return found
+    there = "/" in name and os.path.exists(name)
+    raise (CannotExecute if there else NotFound)(
+        "its program is there but not executable" if there else "its program is not there", command=command
+    )
+
+
+def _become(prepared: Prepared) -> None:
+    """Take the daemon's user, its supplementary groups included."""
+    if prepared.ids is not None:
+        os.setgroups(prepared.ids.groups)
+        os.setgid(prepared.ids.gid)
+        os.setuid(prepared.ids.uid)

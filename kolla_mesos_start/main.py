@@ -1,0 +1,259 @@
+"""The stages of the agent, one after the other: read, wait, render, bootstrap, register, exec.
+
+The only place that catches what ends the agent, says so, and exits.
+"""
+
+from __future__ import annotations
+
+import functools
+import json
+import logging
+import os
+import signal
+import sys
+import threading
+from typing import Callable, NoReturn
+
+from kolla_mesos_start import log as logs
+from kolla_mesos_start import settings as environment
+from kolla_mesos_start.bootstrap import Bootstrap, Renewals
+from kolla_mesos_start.check import check
+from kolla_mesos_start.config_files import CopyOnce, place
+from kolla_mesos_start.ensemble import Ensemble
+from kolla_mesos_start.errors import AgentError, Stopped
+from kolla_mesos_start.graph import Command, Dependency, Graph
+from kolla_mesos_start.health import Pulse
+from kolla_mesos_start.launch import STOP_SIGNALS, Launch
+from kolla_mesos_start.mailbox import Mailbox
+from kolla_mesos_start.prepare import Prepared, Preparer
+from kolla_mesos_start.process import Guard, reap
+from kolla_mesos_start.published import Facts, Published
+from kolla_mesos_start.record import Records
+from kolla_mesos_start.register import StatusTree, identity
+from kolla_mesos_start.settings import Settings
+from kolla_mesos_start.wait import Waiting
+from kolla_mesos_start.znodes import DAEMON, GLOBAL, LOCAL, Znodes
+
+log = logging.getLogger(__name__)
+
+# A session that can't be closed in this time ends with its timeout instead.
+CLOSE_PATIENCE = 1.0
+
+
+def main(verb: str = "run", show: bool = False) -> NoReturn:
+    """Run the agent, or `check` what it would do, and exit with what contract and operator expect."""
+    container = Container()
+    try:
+        status = container.check(show) if verb == "check" else container.run()
+    except AgentError as error:
+        container.close()
+        logs.last_line(logs.ending(container.stage, error), container.termination_log)
+        status = error.status
+    # kazoo's threads may be in the middle of an outage: nothing of theirs is worth waiting for.
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(status)
+
+
+class Container:
+    """One container on its way; `stage` is how far it has come."""
+
+    def __init__(self) -> None:
+        self.stage = "environment"
+        self.termination_log: str | None = None
+        self._on_stop: Callable[[int], None] = _stop
+        self._ensemble: Ensemble | None = None
+        self._guard: Guard | None = None
+
+    def run(self) -> int:
+        """All stages. Returns the exit status of a task; a daemon takes this process over instead."""
+        settings, mailbox = self._settle()
+        pulse = Pulse.take(settings.run_dir)
+        facts = _facts(settings)
+
+        self.stage = "connect"
+        pulse.tell("waiting", "for a connection to ZooKeeper")
+        ensemble = self._connect(settings, mailbox)
+
+        self.stage = "read"
+        znodes = Znodes(settings.prefix, settings.deployment_id, settings.service_name, settings.host)
+        published = Published(ensemble, znodes)
+        definition = published.await_definition(mailbox, pulse, settings.wait_timeout)
+        preparer = Preparer(settings, znodes, published, facts)
+        graph = preparer.read_graph(definition)
+        _warn_of_pods(settings, graph)
+
+        self.stage = "register"
+        tree = StatusTree(ensemble, znodes, graph)
+        tree.ensure()
+        tree.restart()
+        member = self._register(settings, ensemble, znodes, graph, facts)
+
+        waiting = Waiting(
+            graph, definition.zxid, ensemble, mailbox, znodes, tree, pulse, settings.wait_timeout
+        )
+        records = Records(ensemble, znodes, tree, definition.zxid)
+        bootstrap = self._bootstrap(settings, mailbox, ensemble, znodes, records, graph)
+        copied = CopyOnce(settings.state_dir) if settings.copy_once else None
+        self.stage = "wait"
+        for turn in waiting:
+            self.stage = "render"
+            prepared = _configure(preparer, turn.command, copied)
+            if turn.command.is_daemon:
+                self.stage = "exec"
+                self._end_guard()
+                launch = Launch(settings, mailbox, ensemble, znodes, pulse, member, facts())
+                launch.exec(prepared, environment.exported(settings, os.environ))
+            self.stage = "bootstrap"
+            pulse.tell("bootstrapping", turn.command.path)
+            assert bootstrap is not None
+            if turn.contender is None and turn.command.run_once:
+                log.info("%s: already done", turn.command.path)
+                records.pass_through(turn.command)
+                waiting.passed(turn.command)
+            elif bootstrap.run(prepared, turn):
+                waiting.passed(turn.command)
+            self.stage = "wait"
+        return self._finish(settings, mailbox, pulse)
+
+    def check(self, show: bool) -> int:
+        """Say what a start would do to this container's files; write nothing at all."""
+        settings, mailbox = self._settle()
+        self.stage = "connect"
+        ensemble = self._connect(settings, mailbox)
+        self.stage = "read"
+        znodes = Znodes(settings.prefix, settings.deployment_id, settings.service_name, settings.host)
+        published = Published(ensemble, znodes)
+        preparer = Preparer(settings, znodes, published, _facts(settings))
+        graph = preparer.read_graph(published.definition())
+        self.stage = "render"
+        check(graph, preparer, show)
+        self.close()
+        return 0
+
+    def close(self) -> None:
+        """End what was begun: first the running command, then the session that held its lock."""
+        self._end_guard()
+        if self._ensemble is not None and self._ensemble.connected:
+            closing = threading.Thread(target=self._ensemble.close, daemon=True)
+            closing.start()
+            closing.join(CLOSE_PATIENCE)
+
+    # -- the stages ---------------------------------------------------------------------------------
+
+    def _settle(self) -> tuple[Settings, Mailbox]:
+        logs.configure("info", json_lines=os.environ.get("KOLLA_LOG_FORMAT") == "json")
+        settings = environment.parse(os.environ)
+        logs.configure(settings.loglevel, settings.json_logs)
+        self.termination_log = settings.termination_log
+        mailbox = Mailbox()
+        for signum in STOP_SIGNALS:
+            mailbox.on_signal(signum, lambda number: self._on_stop(number))
+        # As process 1, or as the parent that a dead guard leaves behind.
+        mailbox.on_signal(signal.SIGCHLD, lambda number: reap())
+        return settings, mailbox
+
+    def _connect(self, settings: Settings, mailbox: Mailbox) -> Ensemble:
+        self._ensemble = Ensemble(settings, mailbox)
+        self._ensemble.connect()
+        return self._ensemble
+
+    def _register(
+        self, settings: Settings, ensemble: Ensemble, znodes: Znodes, graph: Graph, facts: Callable[[], Facts]
+    ) -> str:
+        """Make this container known, if it is to become a daemon; returns the id of its member."""
+        if graph.daemon is None:
+            return ""
+        member, used_before = identity(settings.state_dir)
+        if used_before:
+            for scope in (GLOBAL, LOCAL):
+                ensemble.discard(f"{znodes.command(scope, f'{znodes.role}/{DAEMON}').ready}/{member}")
+        ensemble.keep(f"{znodes.party(settings.service_name)}/{member}", json.dumps(facts()).encode())
+        return member
+
+    def _bootstrap(
+        self,
+        settings: Settings,
+        mailbox: Mailbox,
+        ensemble: Ensemble,
+        znodes: Znodes,
+        records: Records,
+        graph: Graph,
+    ) -> Bootstrap | None:
+        """What runs the commands; a definition that has none needs no guard."""
+        if not graph.commands:
+            return None
+        self._guard = Guard(mailbox)
+        once = any(command.run_once for command in graph.commands)
+        bootstrap = Bootstrap(
+            ensemble,
+            mailbox,
+            self._guard,
+            records,
+            Renewals(ensemble, mailbox, znodes.status, wanted=once),
+            environment.exported(settings, os.environ),
+        )
+        self._on_stop = bootstrap.on_stop
+        return bootstrap
+
+    def _finish(self, settings: Settings, mailbox: Mailbox, pulse: Pulse) -> int:
+        """The end of a task: it exits, or idles without a session until it is told to stop."""
+        self.close()
+        pulse.tell("finished", "all commands are done")
+        log.info("all commands are done")
+        if settings.stay:
+            try:
+                mailbox.wait(lambda: False)
+            except Stopped as stopped:
+                log.info("%s; the task had finished", stopped.reason)
+        return 0
+
+    def _end_guard(self) -> None:
+        if self._guard is not None:
+            self._guard.close()
+            self._guard = None
+
+
+def _stop(signum: int) -> None:
+    raise Stopped(signum, signal.Signals(signum).name)
+
+
+def _warn_of_pods(settings: Settings, graph: Graph) -> None:
+    """Without the node's name a pod is a host of its own, and nothing else is ever local to it."""
+    local = [
+        f"{command.path} on {dependency.path}"
+        for command in graph.steps
+        for dependency in command.dependencies
+        if isinstance(dependency, Dependency) and dependency.scope == LOCAL
+    ]
+    if settings.host_is_pod and local:
+        log.warning(
+            "local dependencies (%s) mean this pod alone: set NODE_NAME through the downward API",
+            ", ".join(local),
+        )
+
+
+def _configure(preparer: Preparer, command: Command, copied: CopyOnce | None) -> Prepared:
+    """Render the command and place its files, unless an earlier start of this container has."""
+    if copied is not None and copied.done(command.path):
+        return preparer.prepare(command, with_files=False)
+    prepared = preparer.prepare(command)
+    if copied is not None:
+        copied.require()
+    place(prepared.contents)
+    if copied is not None:
+        copied.record(command.path)
+    return prepared
+
+
+def _facts(settings: Settings) -> Callable[[], Facts]:
+    """This host's facts, found when they are first needed: psutil is slow to import."""
+
+    @functools.cache
+    def facts() -> Facts:
+        from kolla_mesos_start import host
+
+        found: Facts = host.facts(settings)
+        return found
+
+    return facts

@@ -1,0 +1,161 @@
+"""One command made ready to run: its strings rendered, its files too, out of what is published now.
+
+All that a command needs is read together, between two looks at the definition. Nothing is
+written here; `config_files` places what comes out.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping, Sequence
+from functools import partial
+from typing import TYPE_CHECKING, Callable, NamedTuple, TypeVar
+
+from kolla_mesos_start import graph, render
+from kolla_mesos_start.config_files import Content
+from kolla_mesos_start.errors import BadDefinition, CannotRender
+from kolla_mesos_start.graph import Command, File, Graph, Step, Text
+from kolla_mesos_start.published import Definition, Facts, Published
+from kolla_mesos_start.render import Context, Renderer
+from kolla_mesos_start.settings import Settings
+from kolla_mesos_start.znodes import Znodes
+
+if TYPE_CHECKING:
+    from kolla_mesos_start.host import Ids
+
+
+T = TypeVar("T")
+
+
+class Prepared(NamedTuple):
+    """A command whose every string is final, the user it runs as, and the files it wants."""
+
+    step: Step
+    ids: Ids | None
+    contents: Sequence[Content]
+
+
+class Preparer:
+    """Renders for one container. `facts` are this host's own, as they are registered."""
+
+    def __init__(
+        self, settings: Settings, znodes: Znodes, published: Published, facts: Callable[[], Facts]
+    ) -> None:
+        self._settings = settings
+        self._znodes = znodes
+        self._published = published
+        self._facts = facts
+
+    def read_graph(self, definition: Definition) -> Graph:
+        """The graph of a definition; what has to be known at once is rendered with what is published."""
+        document = graph.load(definition.data)
+        texts = graph.early_texts(document)
+        variables = self._published.variables(render.names(texts))
+        renderer = self._renderer(variables, texts)
+        return self._checked(
+            renderer, lambda: graph.build(document, self._znodes.service_name, renderer.text)
+        )
+
+    def prepare(self, command: Command, with_files: bool = True) -> Prepared:
+        """Render a command's strings and, unless they are written already, its files.
+
+        Raises CannotRender for all that is missing at once, BadDefinition for strings that are
+        no use once rendered.
+        """
+        files = command.files if with_files else ()
+        texts = list(graph.late_texts(command))
+        while True:
+            zxid = self._published.definition_zxid()
+            sources = self._read_sources(files)
+            templates = [*texts, *self._templates(files, sources)]
+            variables = self._published.variables(render.names(templates))
+            if self._published.definition_zxid() == zxid:
+                break
+        renderer = self._renderer(variables, templates)
+        contents = {
+            file.name: renderer.content(file.name, data, file.template)
+            for file in files
+            if (data := sources[file.name]) is not None
+        }
+        step = self._checked(renderer, lambda: graph.resolve(command, renderer.text))
+        placed = [_content(file, contents.get(file.name)) for file in step.files] if with_files else []
+        return Prepared(step, self._ids(step), placed)
+
+    def _checked(self, renderer: Renderer, make: Callable[[], T]) -> T:
+        """What `make` makes of rendered strings; what was missing is told before what came of it."""
+        try:
+            made = make()
+        except BadDefinition:
+            renderer.check(self._znodes.variable)
+            raise
+        renderer.check(self._znodes.variable)
+        return made
+
+    def _read_sources(self, files: Sequence[File]) -> Mapping[str, bytes | None]:
+        """The content of each file, None for an optional one that isn't there."""
+        published = self._published.files(file.name for file in files if file.mounted is None)
+        sources = {
+            file.name: published[file.name] if file.mounted is None else _read_mounted(file) for file in files
+        }
+        missing = [
+            f"file {file.name}: nothing at {file.mounted or self._znodes.file(file.name)}"
+            for file in files
+            if sources[file.name] is None and not file.optional
+        ]
+        if missing:
+            raise CannotRender("missing: " + ", ".join(missing))
+        return sources
+
+    def _templates(self, files: Sequence[File], sources: Mapping[str, bytes | None]) -> Sequence[Text]:
+        texts = [render.file_text(file.name, sources[file.name] or b"", file.template) for file in files]
+        return [text for text in texts if text is not None]
+
+    def _renderer(self, variables: Mapping[str, str], texts: Sequence[Text]) -> Renderer:
+        """A renderer for `texts`; only where there is a template is this host asked about itself."""
+        needed = any(text.is_template for text in texts)
+        return Renderer(self._context(variables) if needed else None, self._settings.missing_is_empty)
+
+    def _context(self, variables: Mapping[str, str]) -> Context:
+        from kolla_mesos_start import host
+
+        facts = self._facts()
+        return Context(
+            deployment_id=self._znodes.deployment_id,
+            service_name=self._znodes.service_name,
+            address=facts["private_address"],
+            hostname=host.hostname(),
+            private_interface=facts["private_interface"],
+            api_interface=facts["api_interface"],
+            variables=variables,
+            members=self._published.members,
+            parties=self._published.parties,
+            ready_instances=self._published.ready_instances,
+            get_ip_address=partial(host.get_ip_address, self._settings),
+            cpu_count=os.cpu_count() or 1,
+            facts=facts,
+        )
+
+    def _ids(self, step: Step) -> Ids | None:
+        if step.user is None:
+            return None
+        from kolla_mesos_start import host
+
+        return host.ids(step.user)
+
+
+def _read_mounted(file: File) -> bytes | None:
+    assert file.mounted is not None
+    try:
+        with open(file.mounted, "rb") as source:
+            return source.read()
+    except FileNotFoundError:
+        return None
+    except OSError as error:
+        raise CannotRender(f"file {file.name}: {file.mounted} can't be read: {error.strerror}") from error
+
+
+def _content(file: File, data: bytes | None) -> Content:
+    from kolla_mesos_start import host
+
+    uid, gid = host.owner_ids(file.owner) if file.owner else (None, None)
+    return Content(file.name, file.dest, uid, gid, file.mode, data)

@@ -1,0 +1,168 @@
+"""What publishers and other containers have put into the tree: definition, variables, files, members.
+
+Only reads. A definition is published last, so what belongs to it is read between two looks at
+it: where it changed in between, everything is read again.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from typing import Any, NamedTuple
+
+from kolla_mesos_start.ensemble import PROGRESS_INTERVAL, Ensemble, text
+from kolla_mesos_start.errors import BadDefinition, DependenciesNotSatisfied
+from kolla_mesos_start.health import Pulse
+from kolla_mesos_start.mailbox import Mailbox, now
+from kolla_mesos_start.znodes import DAEMON, GLOBAL, RESERVED, Znode, Znodes, data_of
+
+log = logging.getLogger(__name__)
+
+Facts = Mapping[str, Any]
+
+
+class Definition(NamedTuple):
+    """The definition as it was read; `zxid` is that of its last change."""
+
+    data: bytes
+    zxid: int
+
+
+class Published:
+    """One deployment's tree, as one service reads it."""
+
+    def __init__(self, ensemble: Ensemble, znodes: Znodes) -> None:
+        self._ensemble = ensemble
+        self._znodes = znodes
+
+    def await_definition(self, mailbox: Mailbox, pulse: Pulse, limit: float | None) -> Definition:
+        """The definition, once it is published; an empty one counts as not there yet.
+
+        Raises DependenciesNotSatisfied past `limit` seconds.
+        """
+        path = self._znodes.definition
+        ancestors = [data_of(self._znodes.deployment), data_of("/")]
+        begun = told = now()
+        deadline = float("inf") if limit is None else begun + limit
+        self._ensemble.watch([data_of(path), *ancestors])
+        while True:
+            mailbox.wait(lambda: self._published(path), min(deadline, told + PROGRESS_INTERVAL))
+            znode = self._published(path)
+            if znode is not None:
+                return Definition(znode.data, znode.stat.mzxid)
+            missing = self._missing(path)
+            pulse.tell("waiting", missing)
+            if now() >= deadline:
+                raise DependenciesNotSatisfied(f"waited {now() - begun:.0f} s: {missing}")
+            told = now()
+            log.info("has waited %.0f s: %s", told - begun, missing)
+
+    def definition(self) -> Definition:
+        """The definition as it stands now; BadDefinition where there is none."""
+        path = self._znodes.definition
+        znode = self._ensemble.read([path])[path]
+        if znode is None or not znode.data.strip():
+            raise BadDefinition([f"{path} is not published"])
+        return Definition(znode.data, znode.stat.mzxid)
+
+    def _published(self, path: str) -> Znode | None:
+        znode: Znode | None = self._ensemble.view.get(data_of(path))
+        return znode if znode is not None and znode.data.strip() else None
+
+    def _missing(self, path: str) -> str:
+        view = self._ensemble.view
+        if not self._ensemble.connected:
+            return f"no connection to ZooKeeper to read the definition {path}"
+        if view.get(data_of("/")) is None:
+            return "the chroot of KOLLA_ZK_HOSTS is not there; it is never created by the agent"
+        if view.get(data_of(self._znodes.deployment)) is None:
+            return f"the deployment {self._znodes.deployment} is not there, nor the definition {path}"
+        return f"the definition {path} is not published yet"
+
+    def definition_zxid(self) -> int | None:
+        """The zxid of the definition's last change; None where it is gone."""
+        znode = self._ensemble.read([self._znodes.definition])[self._znodes.definition]
+        return znode.stat.mzxid if znode else None
+
+    def files(self, names: Iterable[str]) -> dict[str, bytes | None]:
+        """The content of each file; None where it isn't published."""
+        paths = {name: self._znodes.file(name) for name in names}
+        found = self._ensemble.read(paths.values())
+        return {name: znode.data if (znode := found[path]) else None for name, path in paths.items()}
+
+    def variables(self, names: Collection[str]) -> dict[str, str]:
+        """The value of each variable that is there: host wins over service wins over deployment."""
+        places = {name: self._znodes.variable(name) for name in names}
+        found = self._ensemble.read(path for paths in places.values() for path in paths)
+        values = {}
+        for name, paths in places.items():
+            for path in paths:
+                znode = found[path]
+                if znode is not None:
+                    values[name] = text(path, znode.data)
+                    break
+        return values
+
+    # -- members ------------------------------------------------------------------------------------
+
+    def members(self, service: str) -> Sequence[Facts]:
+        """The facts of each member present in the party of a service."""
+        party = self._znodes.party(service)
+        names = self._ensemble.list([party])[party] or ()
+        return self._facts(f"{party}/{name}" for name in names)
+
+    def parties(self) -> Mapping[str, Sequence[Facts]]:
+        """The facts of the members of every service of the deployment that has a party."""
+        parties = self._find_parties()
+        names = self._ensemble.list(self._znodes.party(service) for service in parties)
+        return {
+            service: self._facts(
+                f"{self._znodes.party(service)}/{name}" for name in names[self._znodes.party(service)] or ()
+            )
+            for service in parties
+        }
+
+    def ready_instances(self, service: str) -> Sequence[Facts]:
+        """What each ready instance of a service's daemon registered, sorted by host and id."""
+        role = service.rsplit("/", 1)[-1]
+        ready = self._znodes.command(GLOBAL, f"{role}/{DAEMON}").ready
+        names = self._ensemble.list([ready])[ready] or ()
+        instances = self._facts(f"{ready}/{name}" for name in names)
+        return sorted(instances, key=lambda facts: str(facts.get("host", "")))
+
+    def _find_parties(self) -> list[str]:
+        """Every service with a party, found level by level, each level read together."""
+        found, level = [], [""]
+        while level:
+            below = self._ensemble.list(
+                self._znodes.service(name) if name else self._znodes.deployment for name in level
+            )
+            deeper = []
+            for name in level:
+                children = below[self._znodes.service(name) if name else self._znodes.deployment] or ()
+                if ".party" in children:
+                    found.append(name)
+                deeper += [f"{name}/{child}".lstrip("/") for child in children if _is_service(name, child)]
+            level = deeper
+        return sorted(found)
+
+    def _facts(self, paths: Iterable[str]) -> list[Facts]:
+        facts: list[Facts] = []
+        for path, znode in self._ensemble.read(paths).items():
+            if znode is None:
+                continue  # It left between the two reads.
+            try:
+                member = json.loads(znode.data)
+            except ValueError:
+                member = None
+            if isinstance(member, dict):
+                facts.append(member)
+            else:
+                log.warning("%s is not a JSON object and is left out", path)
+        return facts
+
+
+def _is_service(parent: str, name: str) -> bool:
+    """Whether a znode below a service or the deployment may be (on the way to) a service."""
+    return name not in RESERVED and not name.startswith(".")

@@ -1,0 +1,114 @@
+"""Who this container is in the tree: its role's znodes below `status/`, and the id of its member.
+
+Presence itself is an ephemeral that `ensemble` keeps; readiness is the registrar's.
+"""
+
+from __future__ import annotations
+
+import logging
+import uuid
+from pathlib import Path
+
+import six
+from kazoo.exceptions import BadVersionError, NoNodeError
+
+from kolla_mesos_start.ensemble import Ensemble
+from kolla_mesos_start.errors import BadDefinition
+from kolla_mesos_start.graph import Graph
+from kolla_mesos_start.states import WAITING
+from kolla_mesos_start.znodes import DAEMON, GLOBAL, LOCAL, Znodes
+
+log = logging.getLogger(__name__)
+
+
+class StatusTree:
+    """The znodes below `status/` that one definition needs; its role is claimed with them."""
+
+    def __init__(self, ensemble: Ensemble, znodes: Znodes, graph: Graph) -> None:
+        self._ensemble = ensemble
+        self._znodes = znodes
+        self._graph = graph
+
+    def ensure(self) -> None:
+        """Create what is absent; BadDefinition where another service has claimed the role."""
+        self._ensemble.ensure(self._nodes())
+        owners = [self._znodes.owner(scope, self._znodes.role) for scope in (GLOBAL, LOCAL)]
+        for path, znode in self._ensemble.read(owners).items():
+            owner = six.ensure_text(znode.data, errors="replace") if znode else ""
+            if owner and owner != self._znodes.service_name:
+                raise BadDefinition(
+                    [
+                        f"the role {self._znodes.role} of {self._znodes.service_name} is claimed by {owner} "
+                        f"({path}): give one of them another last segment"
+                    ]
+                )
+
+    def restart(self) -> None:
+        """A container of the role starts on this host: what was done here before is to be done again."""
+        plain = [command.path for command in self._graph.commands if command.run_once is None]
+        if self._graph.daemon:
+            plain.append(self._graph.daemon.path)
+        states = [self._znodes.command(LOCAL, path).state for path in plain]
+        for path, znode in self._ensemble.read(states).items():
+            if znode is not None and znode.data != WAITING.encode():
+                self._set_waiting(path, znode.stat.version)
+
+    def _set_waiting(self, path: str, version: int) -> None:
+        try:
+            self._ensemble.request(
+                lambda client: client.set_async(path, WAITING.encode(), version=version), f"{path}: waiting"
+            )
+        except (BadVersionError, NoNodeError):
+            # Another replica on this host has changed it since: its word is newer than ours.
+            log.debug("%s changed meanwhile", path)
+
+    def _nodes(self) -> dict[str, bytes]:
+        znodes, role = self._znodes, self._znodes.role
+        owner = six.ensure_binary(znodes.service_name)
+        nodes = {znodes.status: b""}
+        for scope in (GLOBAL, LOCAL):
+            nodes[znodes.scope(scope)] = b""
+            nodes[znodes.owner(scope, role)] = owner
+            for command in self._graph.commands:
+                at = znodes.command(scope, command.path)
+                nodes[at.state] = WAITING.encode()
+                nodes[at.detail] = b""
+                if scope == GLOBAL:
+                    nodes[at.hosts] = b""
+                if scope == command.run_once:
+                    nodes[at.lock] = b""
+                    nodes[at.generations] = b""
+            if self._graph.daemon:
+                at = znodes.command(scope, f"{role}/{DAEMON}")
+                nodes[at.state] = WAITING.encode()
+                nodes[at.ready] = b""
+        return nodes
+
+
+def identity(state_dir: str) -> tuple[str, bool]:
+    """The id under which this container registers, and whether an earlier run of it has used it.
+
+    It outlives a restart of the container, so that a restarted one replaces its own older
+    member. Where it can't be kept, each run has an id of its own.
+    """
+    path = Path(state_dir) / "registration"
+    try:
+        known = path.read_text().strip()
+        if known:
+            return known, True
+    except FileNotFoundError:
+        pass
+    except OSError as error:
+        log.warning("%s can't be read (%s): a restart will register as another member", path, error.strerror)
+    # The suffix is kazoo's: its Party counts such members only.
+    fresh = f"{uuid.uuid4().hex}__party__"
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(fresh + "\n")
+    except OSError as error:
+        log.warning(
+            "%s can't be written (%s): after a restart the old member stays for a session timeout",
+            path,
+            error.strerror,
+        )
+    return fresh, False

@@ -1,0 +1,240 @@
+"""The states of a command: what satisfies a dependency, who may change what, and how it is told.
+
+Pure decisions over a view of znodes (`znodes.View`). Nothing here reads, writes or waits.
+"""
+
+from __future__ import annotations
+
+import json
+from typing import NamedTuple
+
+from kolla_mesos_start.graph import Command, Dependency, Members
+from kolla_mesos_start.znodes import GLOBAL, CommandZnodes, Query, View, Znode, Znodes, children_of, data_of
+
+# waiting -> running -> (retry -> running)* -> error or done; error -> running with the next claim,
+# and done -> running only for another generation.
+WAITING = "waiting"
+RUNNING = "running"
+RETRY = "retry"
+DONE = "done"
+ERROR = "error"
+
+MAX_MESSAGE = 1024
+
+
+class Lack(NamedTuple):
+    """A dependency that isn't satisfied, what was found instead and since when (seconds since the
+    epoch), and the znode that tells how the last attempt ended, where there is one."""
+
+    dependency: Dependency | Members
+    found: str
+    since: float | None = None
+    detail: str | None = None
+
+    @property
+    def what(self) -> str:
+        dependency = self.dependency
+        if isinstance(dependency, Members):
+            return f"members of {dependency.service}"
+        generation = "" if dependency.generation is None else f" generation {dependency.generation}"
+        return f"{dependency.path}{generation}{'' if dependency.scope == GLOBAL else ' on this host'}"
+
+
+class Mark(NamedTuple):
+    """That a one-time command is done for one generation: by which attempt, of which definition."""
+
+    name: str
+    token: int
+    definition: int
+
+
+class Detail(NamedTuple):
+    """The last attempt of a command. `finished` is None while it has no outcome.
+
+    `claim` tells attempts apart, `token` (the zxid of the claim) orders them. Times are seconds
+    since the epoch, for people. `message` never holds output or command text.
+    """
+
+    attempt: int = 0
+    claim: str = ""
+    host: str = ""
+    generation: str | None = None
+    started: float | None = None
+    finished: float | None = None
+    state: str = ""
+    status: int | None = None
+    token: int | None = None
+    message: str = ""
+
+    def encoded(self) -> bytes:
+        fields = self._replace(message=cut(self.message, MAX_MESSAGE))._asdict()
+        return json.dumps({name: value for name, value in fields.items() if value is not None}).encode()
+
+
+def decode_detail(znode: Znode | None) -> Detail:
+    """What a `detail` znode says; an empty or foreign one says nothing."""
+    try:
+        fields = json.loads(znode.data) if znode and znode.data else {}
+    except ValueError:
+        fields = {}
+    if not isinstance(fields, dict):
+        fields = {}
+    return Detail(**{name: fields[name] for name in Detail._fields if name in fields})
+
+
+def cut(message: str, limit: int) -> str:
+    """`message` in at most `limit` bytes of UTF-8, cut between characters."""
+    return message.encode("utf-8", "replace")[:limit].decode("utf-8", "ignore")
+
+
+def decode_mark(name: str, znode: Znode | None) -> Mark:
+    """A mark as `encode_mark` made it; a foreign one counts as older than all others."""
+    words = znode.data.split() if znode else []
+    token, definition = (int(word) for word in words) if len(words) == 2 else (0, 0)
+    return Mark(name, token, definition)
+
+
+def encode_mark(token: int, definition: int) -> bytes:
+    return b"%d %d" % (token, definition)
+
+
+def state_of(view: View, path: str) -> tuple[str | None, float | None]:
+    """The state that stands at `path`, and since when (seconds since the epoch)."""
+    znode = view.get(data_of(path))
+    if znode is None:
+        return None, None
+    return znode.data.decode("utf-8", "replace") or None, znode.stat.mtime / 1000
+
+
+# -- dependencies ---------------------------------------------------------------------------------
+
+
+def queries(dependency: Dependency | Members, znodes: Znodes) -> list[Query]:
+    """What must be known to judge a dependency."""
+    if isinstance(dependency, Members):
+        return [children_of(znodes.party(dependency.service))]
+    at = znodes.command(dependency.scope, dependency.path)
+    if dependency.is_daemon:
+        return [children_of(at.ready)]
+    if dependency.generation is not None:
+        return [data_of(at.generation(dependency.generation))]
+    if dependency.count is not None:
+        return [children_of(znodes.command(GLOBAL, dependency.path).hosts)]
+    return [data_of(at.state), children_of(at.generations)]
+
+
+def lack(dependency: Dependency | Members, view: View, znodes: Znodes) -> Lack | None:
+    """None where the dependency is satisfied, else what is missing."""
+    if isinstance(dependency, Members):
+        return _lack_of_members(dependency, view, znodes)
+    if dependency.is_daemon:
+        return _lack_of_instances(dependency, view, znodes)
+    if dependency.generation is not None:
+        return _lack_of_generation(dependency, view, znodes)
+    if dependency.count is not None:
+        return _lack_of_hosts(dependency, view, znodes)
+    return _lack_of_done(dependency, view, znodes)
+
+
+def _lack_of_members(dependency: Members, view: View, znodes: Znodes) -> Lack | None:
+    present = len(view[children_of(znodes.party(dependency.service))])
+    if present >= dependency.count:
+        return None
+    return Lack(dependency, f"{present} of {dependency.count} present")
+
+
+def _lack_of_instances(dependency: Dependency, view: View, znodes: Znodes) -> Lack | None:
+    at = znodes.command(dependency.scope, dependency.path)
+    wanted = dependency.count or 1
+    ready = len(view[children_of(at.ready)])
+    if ready >= wanted:
+        return None
+    return Lack(dependency, f"{ready} of {wanted} instances ready")
+
+
+def _lack_of_generation(dependency: Dependency, view: View, znodes: Znodes) -> Lack | None:
+    at = znodes.command(dependency.scope, dependency.path)
+    assert dependency.generation is not None
+    if view[data_of(at.generation(dependency.generation))] is not None:
+        return None
+    return Lack(dependency, "not done for this generation", detail=at.detail)
+
+
+def _lack_of_hosts(dependency: Dependency, view: View, znodes: Znodes) -> Lack | None:
+    at = znodes.command(GLOBAL, dependency.path)
+    assert dependency.count is not None
+    hosts = len(view[children_of(at.hosts)])
+    if hosts >= dependency.count:
+        return None
+    return Lack(dependency, f"done on {hosts} of {dependency.count} hosts", detail=at.detail)
+
+
+def _lack_of_done(dependency: Dependency, view: View, znodes: Znodes) -> Lack | None:
+    at = znodes.command(dependency.scope, dependency.path)
+    state, since = state_of(view, at.state)
+    if state == DONE or view[children_of(at.generations)]:
+        return None
+    return Lack(dependency, state or "not started", since, at.detail)
+
+
+# -- one-time commands ----------------------------------------------------------------------------
+
+
+def once_queries(command: Command, znodes: Znodes, view: View) -> list[Query]:
+    """What must be known to tell whether a one-time command is done. Grows with what is found."""
+    at = once_znodes(command, znodes)
+    if command.generation is None:
+        return [data_of(at.state), data_of(at.detail)]
+    names = view.get(children_of(at.generations), ())
+    return [
+        children_of(at.generations),
+        *(data_of(f"{at.generations}/{name}") for name in names),
+        data_of(at.detail),
+    ]
+
+
+def once_znodes(command: Command, znodes: Znodes) -> CommandZnodes:
+    """Where a one-time command's state, lock and marks stand: its scope is that of `run_once`."""
+    assert command.run_once is not None
+    return znodes.command(command.run_once, command.path)
+
+
+def is_done(command: Command, znodes: Znodes, view: View) -> bool:
+    """Whether a one-time command is done, for its generation where it has one."""
+    at = once_znodes(command, znodes)
+    if command.generation is None:
+        return state_of(view, at.state)[0] == DONE
+    return at.generation(command.generation) in {mark.name for mark in _marks(at, view)}
+
+
+def superseded_by(command: Command, znodes: Znodes, view: View, definition: int) -> Mark | None:
+    """The newest mark, where it was made from a newer definition than ours (its mzxid).
+
+    An old replica that wakes up late must not run an old migration after a new one.
+    """
+    if command.generation is None:
+        return None
+    newest = max(_marks(once_znodes(command, znodes), view), key=lambda mark: mark.token, default=None)
+    return newest if newest is not None and newest.definition > definition else None
+
+
+def _marks(at: CommandZnodes, view: View) -> list[Mark]:
+    paths = [f"{at.generations}/{name}" for name in view.get(children_of(at.generations), ())]
+    return [decode_mark(path, view.get(data_of(path))) for path in paths]
+
+
+def plain_state(scope: str, current: str | None, new: str) -> str:
+    """The text for a plain command: in the deployment's scope `done` stays, for one has succeeded."""
+    return DONE if scope == GLOBAL and current == DONE else new
+
+
+def told(lack: Lack, detail: Detail, epoch: float) -> str:
+    """A lack in one clause: what, in which state, since when, and where and why it failed last."""
+    words = [lack.found]
+    if lack.since is not None:
+        words.append(f"for {max(0.0, epoch - lack.since):.0f} s")
+    if detail.finished is not None and detail.state != DONE:
+        words.append(f"attempt {detail.attempt} on {detail.host} failed: {detail.message}")
+    elif detail.started is not None and detail.state != DONE:
+        words.append(f"attempt {detail.attempt} runs on {detail.host}")
+    return f"{lack.what} ({', '.join(words)})"

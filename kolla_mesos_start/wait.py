@@ -1,0 +1,223 @@
+"""Yields each command once it is satisfied: whichever is ready first, the daemon last.
+
+All that is waited for is watched together; after each event everything is judged anew, from what
+the server said last. Judging is the business of `states`, the queues for locks that of `lock`.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Iterator, Sequence
+from typing import NamedTuple
+
+from kazoo.exceptions import NoNodeError
+
+from kolla_mesos_start import states
+from kolla_mesos_start.ensemble import PROGRESS_INTERVAL, Ensemble
+from kolla_mesos_start.errors import DependenciesNotSatisfied
+from kolla_mesos_start.graph import Command, Dependency, Graph
+from kolla_mesos_start.health import Pulse
+from kolla_mesos_start.lock import Queues
+from kolla_mesos_start.mailbox import Mailbox, now
+from kolla_mesos_start.register import StatusTree
+from kolla_mesos_start.states import Lack
+from kolla_mesos_start.znodes import Query, Znodes
+
+log = logging.getLogger(__name__)
+
+NEVER = float("inf")
+
+
+class Turn(NamedTuple):
+    """A command whose turn it is. `contender` is our znode that holds its lock; a one-time
+    command without one is done already, and only passed through."""
+
+    command: Command
+    contender: str | None = None
+
+
+class Standing(NamedTuple):
+    """How far a command is from its turn: the dependencies it lacks, then what blocks it."""
+
+    command: Command
+    lacks: Sequence[Lack]
+    blocked: str = ""
+
+
+class Waiting:
+    """The commands of one definition that this container has not passed yet."""
+
+    def __init__(
+        self,
+        graph: Graph,
+        definition_zxid: int,
+        ensemble: Ensemble,
+        mailbox: Mailbox,
+        znodes: Znodes,
+        tree: StatusTree,
+        pulse: Pulse,
+        limit: float | None,
+    ) -> None:
+        """`limit`: seconds for which a command may wait on its dependencies; None for ever."""
+        self._definition_zxid = definition_zxid
+        self._ensemble = ensemble
+        self._mailbox = mailbox
+        self._znodes = znodes
+        self._tree = tree
+        self._pulse = pulse
+        self._limit = limit
+        self._queues = Queues(ensemble, znodes.host)
+        self._pending = list(graph.commands)
+        self._daemon = graph.daemon
+        self._own = frozenset(command.path for command in graph.commands)
+        self._passed: set[str] = set()
+        self._begun: dict[str, float] = {}
+
+    def __iter__(self) -> Iterator[Turn]:
+        """Each command when its turn has come, again and again until it is `passed`."""
+        while self._candidates():
+            turn = self._next()
+            self._queues.leave(but=self._lock(turn.command) if turn.contender else None)
+            yield turn
+
+    def passed(self, command: Command) -> None:
+        """The command is behind this container, run or found done: what depends on it may go on."""
+        self._passed.add(command.path)
+        self._queues.leave()
+        if command in self._pending:
+            self._pending.remove(command)
+        else:
+            self._daemon = None
+
+    def _candidates(self) -> Sequence[Command]:
+        return self._pending or ([self._daemon] if self._daemon else [])
+
+    # -- the loop -------------------------------------------------------------------------------
+
+    def _next(self) -> Turn:
+        ensemble = self._ensemble
+        told = now()
+        for command in self._candidates():
+            self._begun.setdefault(command.path, told)
+        standings = [Standing(command, self._unknown(command)) for command in self._candidates()]
+        seen = -1
+        while True:
+            ensemble.watch(self._queries())
+            limit = min(self._limit_of(standing) for standing in standings)
+            self._mailbox.wait(
+                lambda seen=seen: ensemble.fresh() and ensemble.changes != seen,  # type: ignore[misc]
+                min(limit, told + PROGRESS_INTERVAL),
+            )
+            if ensemble.fresh() and ensemble.changes != seen:
+                seen = ensemble.changes
+                standings = []
+                for command in self._candidates():
+                    standing = self._judge(command)
+                    if isinstance(standing, Turn):
+                        return standing
+                    standings.append(standing)
+                self._pulse.tell("waiting", "; ".join(_brief(standing) for standing in standings))
+            elif now() >= limit:
+                self._give_up([standing for standing in standings if self._limit_of(standing) <= now()])
+            elif now() >= told + PROGRESS_INTERVAL:
+                told = now()
+                log.info("%s", self._progress(standings))
+
+    def _judge(self, command: Command) -> Turn | Standing:
+        lacks = self._lacks(command)
+        if lacks:
+            return Standing(command, lacks)
+        if command.run_once is None or states.is_done(command, self._znodes, self._ensemble.view):
+            return Turn(command)
+        newer = states.superseded_by(command, self._znodes, self._ensemble.view, self._definition_zxid)
+        if newer is not None:
+            return Standing(command, (), "a newer definition has run it since; restart this container")
+        return self._contend(command)
+
+    def _contend(self, command: Command) -> Turn | Standing:
+        lock = self._lock(command)
+        try:
+            contender = self._queues.turn(lock)
+        except NoNodeError:
+            # The status tree was deleted under us, by a redeploy for instance: it is made again.
+            self._tree.ensure()
+            contender = None
+        if contender is not None:
+            return Turn(command, contender)
+        return Standing(command, (), f"{self._queues.holder(lock) or 'another container'} is running it")
+
+    # -- what is known --------------------------------------------------------------------------
+
+    def _queries(self) -> set[Query]:
+        queries: set[Query] = set()
+        for command in self._candidates():
+            for dependency in command.dependencies:
+                queries.update(states.queries(dependency, self._znodes))
+            if command.run_once is not None:
+                queries.update(states.once_queries(command, self._znodes, self._ensemble.view))
+                queries.update(self._queues.queries(self._lock(command)))
+        return queries
+
+    def _lacks(self, command: Command) -> list[Lack]:
+        lacks = []
+        for dependency in command.dependencies:
+            if isinstance(dependency, Dependency) and dependency.path in self._own:
+                lack = self._lack_of_own(dependency)
+            else:
+                lack = states.lack(dependency, self._ensemble.view, self._znodes)
+            if lack is not None:
+                lacks.append(lack)
+        return lacks
+
+    def _lack_of_own(self, dependency: Dependency) -> Lack | None:
+        """Inside one definition a dependency means this container's own passage, and what it asks beyond."""
+        if dependency.path not in self._passed:
+            return Lack(dependency, "not passed by this container yet")
+        if dependency.generation is None and dependency.count is None:
+            return None
+        return states.lack(dependency, self._ensemble.view, self._znodes)
+
+    def _unknown(self, command: Command) -> list[Lack]:
+        return [Lack(dependency, "unknown: not read yet") for dependency in command.dependencies]
+
+    def _lock(self, command: Command) -> str:
+        return states.once_znodes(command, self._znodes).lock
+
+    # -- limits and words -----------------------------------------------------------------------
+
+    def _limit_of(self, standing: Standing) -> float:
+        """When this command has waited for its dependencies as long as it may."""
+        timeouts = [lack.dependency.timeout for lack in standing.lacks] + [self._limit] * bool(standing.lacks)
+        given = [timeout for timeout in timeouts if timeout is not None]
+        return self._begun[standing.command.path] + min(given) if given else NEVER
+
+    def _give_up(self, overdue: Sequence[Standing]) -> None:
+        standing = overdue[0]
+        waited = now() - self._begun[standing.command.path]
+        raise DependenciesNotSatisfied(
+            f"waited {waited:.0f} s for {self._in_full(standing.lacks)}", command=standing.command.path
+        )
+
+    def _progress(self, standings: Sequence[Standing]) -> str:
+        words = []
+        for standing in standings:
+            waited = now() - self._begun[standing.command.path]
+            what = f"for {self._in_full(standing.lacks)}" if standing.lacks else f"while {standing.blocked}"
+            words.append(f"{standing.command.path} has waited {waited:.0f} s {what}")
+        outage = "" if self._ensemble.connected else "no connection to ZooKeeper; as last known: "
+        return outage + "; ".join(words)
+
+    def _in_full(self, lacks: Sequence[Lack]) -> str:
+        """Each lack with its state, since when, and where and why it failed."""
+        paths = [lack.detail for lack in lacks if lack.detail]
+        details = self._ensemble.read(paths) if paths and self._ensemble.connected else {}
+        return ", ".join(
+            states.told(lack, states.decode_detail(details.get(lack.detail or "")), time.time())
+            for lack in lacks
+        )
+
+
+def _brief(standing: Standing) -> str:
+    what = ", ".join(f"{lack.what}: {lack.found}" for lack in standing.lacks) or standing.blocked
+    return f"{standing.command.path} waits for {what}"

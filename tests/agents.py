@@ -1,0 +1,102 @@
+"""Agents as real processes, each in a directory of its own: what a container is to the runtime."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from tests.waiting import eventually
+
+PROGRAM = Path(__file__).resolve().parent.parent / "bin" / "kolla_mesos_start"
+
+
+class Agent:
+    """One agent and what becomes of it. `directory` is its container: run, state, and its log."""
+
+    def __init__(self, directory: Path, environ: Mapping[str, str], *words: str) -> None:
+        directory.mkdir(parents=True, exist_ok=True)
+        self.directory = directory
+        self.log = directory / "log"
+        self._environ = {
+            "PATH": os.environ["PATH"],
+            "KOLLA_RUN_DIR": str(directory / "run"),
+            "KOLLA_STATE_DIR": str(directory / "state"),
+            "KOLLA_TERMINATION_LOG": str(directory / "termination-log"),
+            **environ,
+        }
+        self._words = words
+        self.process = self._start()
+
+    def _start(self) -> subprocess.Popen[bytes]:
+        with self.log.open("ab") as log:
+            return subprocess.Popen(
+                [sys.executable, str(PROGRAM), *self._words],
+                env=self._environ,
+                cwd=self.directory,
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+                start_new_session=True,
+            )
+
+    @property
+    def pid(self) -> int:
+        return self.process.pid
+
+    @property
+    def said(self) -> str:
+        return self.log.read_text(errors="replace")
+
+    @property
+    def running(self) -> bool:
+        return self.process.poll() is None
+
+    @property
+    def ending(self) -> dict[str, Any]:
+        """The last line of the log, which is one JSON object."""
+        ending: dict[str, Any] = json.loads(self.said.splitlines()[-1])
+        return ending
+
+    def restart(self) -> None:
+        """Start the same container again."""
+        assert not self.running
+        self.process = self._start()
+
+    def says(self, words: str, seconds: float = 30.0) -> None:
+        """Wait until the log holds `words`."""
+        eventually(lambda: words in self.said, f"{words!r} in the log of {self.directory}", seconds=seconds)
+
+    def ends(self, seconds: float = 30.0) -> int:
+        """Wait for the process to end; its exit status, as a shell would have it."""
+        try:
+            status = self.process.wait(seconds)
+        except subprocess.TimeoutExpired:
+            raise AssertionError(f"still running after {seconds:g} s; it said:\n{self.said}") from None
+        return status if status >= 0 else 128 - status
+
+    def signal(self, signum: int) -> None:
+        self.process.send_signal(signum)
+
+    def health(self, *words: str) -> subprocess.CompletedProcess[str]:
+        """What the probe says in this container."""
+        return subprocess.run(
+            [sys.executable, str(PROGRAM), "health", *words],
+            env=self._environ,
+            capture_output=True,
+            text=True,
+            timeout=30,
+            check=False,
+        )
+
+    def end(self) -> None:
+        """Kill it, if it is still there; its registrar and guard follow by themselves."""
+        if self.running:
+            self.process.send_signal(signal.SIGCONT)
+            self.process.kill()
+        self.process.wait()
