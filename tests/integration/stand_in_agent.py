@@ -1,0 +1,76 @@
+"""An agent reduced to its end: it has a session and a member, starts the registrar, and execs the daemon.
+
+python stand_in_agent.py '{"hosts": [["127.0.0.1", 2181]], "run_dir": "...", "daemon": ["sleep", "9"], ...}'
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import socket
+import sys
+from typing import Any
+
+from kazoo.client import KazooClient
+
+from kolla_mesos_start.health import Pulse
+from kolla_mesos_start.registrar import Handoff, spawn
+
+
+def main(options: dict[str, Any]) -> None:
+    pulse = Pulse.take(options["run_dir"])
+    client = KazooClient(hosts=",".join(f"{host}:{port}" for host, port in options["hosts"]))
+    client.start()
+    for path, data in options["parents"]:
+        client.ensure_path(path)
+        client.set(path, data.encode())
+    for path, data in options["presence"]:
+        client.create(path, data.encode(), ephemeral=True)
+    session_id, password = client.client_id
+    print(json.dumps([session_id, password.hex()]), flush=True)
+    notify = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
+    path = f"{options['run_dir']}/notify"
+    notify.bind(path)
+    os.environ["NOTIFY_SOCKET"] = path
+    # The agent's handoff happens between two heartbeats, whatever its log level.
+    held = spawn(
+        Handoff(
+            hosts=[tuple(host) for host in options["hosts"]],
+            chroot="",
+            session_id=session_id,
+            session_password=password,
+            zxid=client.last_zxid,
+            timeout=10.0,
+            auth=[],
+            ca=None,
+            cert=None,
+            key=None,
+            tree=(
+                _entries(options["presence"]),
+                _entries(options["ready"]),
+                _entries(options["parents"]),
+                options["states"],
+                options["acl"],
+            ),
+            check=tuple(options["check"]),
+            check_env=dict(os.environ),
+            check_ids=None,
+            addresses=["127.0.0.1"],
+            run_dir=options["run_dir"],
+            pulse_fd=pulse.fd,
+            pidfd=os.pidfd_open(os.getpid()),
+            notify_fd=notify.fileno(),
+            loglevel="debug",
+            json_logs=False,
+        )
+    )
+    assert not os.get_inheritable(held)
+    os.execvp(options["daemon"][0], options["daemon"])
+
+
+def _entries(pairs: list[list[str]]) -> list[tuple[str, bytes]]:
+    return [(path, data.encode()) for path, data in pairs]
+
+
+if __name__ == "__main__":
+    main(json.loads(sys.argv[1]))

@@ -1,0 +1,410 @@
+"""The registrar beside a real daemon, with a real ZooKeeper: what it keeps, and what it survives."""
+
+from __future__ import annotations
+
+import json
+import os
+import resource
+import signal
+import socket
+import subprocess
+import sys
+import uuid
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any, Callable
+
+import pytest
+from kazoo.client import KazooClient
+from kazoo.protocol.states import WatchedEvent
+from kazoo.security import make_acl
+
+from tests.conftest import Deployment
+from tests.waiting import eventually
+from tests.zookeeper import Server, free_port
+
+STAND_IN = Path(__file__).with_name("stand_in_agent.py")
+NOTIFY, ALIVE = ["notify", None, 1.0, 1.0, 1], ["alive", 0.2, 1.0, 1.0, 1]
+
+# Daemons. Each prints its lines to a file, so that a test can tell how far it has come.
+SLEEP = ["sleep", "300"]
+PYTHON_NOTIFIES = """
+import os, socket, sys
+ours = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
+for line in sys.stdin:
+    ours.sendto(line.strip().encode().decode("unicode_escape").encode("latin-1"), os.environ["NOTIFY_SOCKET"])
+    print("sent", flush=True)
+"""
+NOTIFIES = [sys.executable, "-c", PYTHON_NOTIFIES]
+
+
+class Container:
+    """A daemon and its registrar, started by an agent reduced to its end."""
+
+    def __init__(self, zookeeper: Server, deployment: Deployment, run_dir: Path, name: str) -> None:
+        self._hosts = [["127.0.0.1", zookeeper.port]]
+        self.run_dir = run_dir
+        self.name = name
+        self.log = run_dir.with_name(f"{run_dir.name}.log")
+        self.mark = uuid.uuid4().hex
+        self.service = f"{deployment.path}/openstack/web"
+        daemon = f"{deployment.path}/status/global/web/daemon"
+        self.member, self.ready, self.state = (
+            f"{self.service}/.party/{name}",
+            f"{daemon}/ready/{name}",
+            daemon,
+        )
+        self.parents = [
+            [f"{deployment.path}/status", ""],
+            [f"{deployment.path}/status/global", ""],
+            [f"{deployment.path}/status/global/web", "openstack/web"],
+            [daemon, "waiting"],
+            [f"{daemon}/ready", ""],
+            [f"{self.service}/.party", ""],
+        ]
+        self.session: tuple[int, bytes] = (0, b"")
+        self.process: subprocess.Popen[bytes]
+
+    def start(self, daemon: Sequence[str], check: list[Any], **more: Any) -> Container:
+        options = {
+            "hosts": self._hosts,
+            "run_dir": str(self.run_dir),
+            "presence": [[self.member, '{"host": "h"}']],
+            "ready": [[self.ready, '{"host": "h"}']],
+            "parents": self.parents,
+            "states": [self.state],
+            "acl": [],
+            "check": check,
+            "daemon": list(daemon),
+            **more,
+        }
+        with self.log.open("ab") as log:
+            self.process = subprocess.Popen(
+                [sys.executable, str(STAND_IN), json.dumps(options)],
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=log,
+                env={**os.environ, "PYTHONPATH": str(Path(__file__).parents[2]), "MARK": self.mark},
+            )
+        assert self.process.stdout
+        session, password = json.loads(self.process.stdout.readline() or "[0, ''] ")
+        self.session = (session, bytes.fromhex(password))
+        return self
+
+    def say(self, line: str) -> None:
+        """Have the daemon send a datagram, and wait until it has."""
+        assert self.process.stdin and self.process.stdout
+        self.process.stdin.write(f"{line}\n".encode())
+        self.process.stdin.flush()
+        assert self.process.stdout.readline() == b"sent\n"
+
+    @property
+    def registrar(self) -> int:
+        """The registrar's process id; 0 where there is none."""
+        for entry in Path("/proc").iterdir():
+            try:
+                ours = entry.name.isdigit() and (entry / "comm").read_text() == "kolla_registrar\n"
+                if ours and f"MARK={self.mark}".encode() in (entry / "environ").read_bytes().split(b"\0"):
+                    return int(entry.name)
+            except OSError:
+                continue  # It has ended meanwhile.
+        return 0
+
+    @property
+    def stage(self) -> str:
+        return (self.run_dir / "state").read_text().split()[0]
+
+    def end(self) -> None:
+        self.process.kill()
+        self.process.wait()
+        for stream in (self.process.stdin, self.process.stdout):
+            assert stream
+            stream.close()
+        eventually(lambda: not self.registrar, "the registrar ends with its daemon")
+
+
+@pytest.fixture
+def container(zookeeper: Server, deployment: Deployment, tmp_path: Path) -> Iterator[Container]:
+    """A container that a test starts; its daemon and registrar are ended afterwards."""
+    container = Container(zookeeper, deployment, tmp_path / "run", "one")
+    yield container
+    zookeeper.mend()
+    container.end()
+
+
+def exists(zk: KazooClient, path: str) -> Callable[[], bool]:
+    return lambda: zk.exists(path) is not None
+
+
+def gone(zk: KazooClient, path: str) -> Callable[[], bool]:
+    return lambda: zk.exists(path) is None
+
+
+def owner(zk: KazooClient, path: str) -> int:
+    stat = zk.exists(path)
+    return stat.ephemeralOwner if stat else 0
+
+
+def expire(zookeeper: Server, session: tuple[int, bytes]) -> None:
+    """End a session from outside, as its expiry would."""
+    thief = KazooClient(hosts=zookeeper.hosts, client_id=session)
+    thief.start()
+    thief.stop()
+    thief.close()
+
+
+def test_the_session_is_taken_over_without_a_gap(container: Container, zk: KazooClient) -> None:
+    """The member that the agent has made is never gone, and is owned by the same session."""
+    events: list[WatchedEvent] = []
+    zk.ensure_path(container.service)
+    zk.exists(container.member, watch=events.append)
+    container.start(SLEEP, ALIVE)
+    eventually(exists(zk, container.ready), "it is ready")
+    assert owner(zk, container.ready) == owner(zk, container.member) == container.session[0]
+    assert zk.exists(container.member).czxid < zk.exists(container.ready).czxid
+    assert [event.type for event in events] == ["CREATED"]
+
+
+def test_readiness_is_shown(container: Container, zk: KazooClient) -> None:
+    """A ready daemon has its instance, with the time, and says so in the state, for people and for probes."""
+    zk.ensure_path(container.service)
+    container.start(NOTIFIES, NOTIFY)
+    eventually(lambda: container.stage == "starting", "the registrar is there")
+    assert zk.exists(container.ready) is None
+    container.say("READY=1")
+    eventually(exists(zk, container.ready), "it is ready")
+    instance = json.loads(zk.get(container.ready)[0])
+    assert instance["host"] == "h" and instance["since"].endswith("Z")
+    eventually(lambda: zk.get(container.state)[0] == b"running", "the state says so")
+    assert container.stage == "ready"
+
+
+def test_stopping_withdraws(container: Container, zk: KazooClient) -> None:
+    """STOPPING=1 takes the instance back while the daemon still lives; READY=1 brings it back."""
+    zk.ensure_path(container.service)
+    container.start(NOTIFIES, NOTIFY)
+    container.say("READY=1")
+    eventually(exists(zk, container.ready), "it is ready")
+    container.say("STOPPING=1")
+    eventually(gone(zk, container.ready), "it is withdrawn")
+    assert container.stage == "unready" and container.process.poll() is None
+    container.say("READY=1")
+    eventually(exists(zk, container.ready), "it is ready again")
+    assert container.stage == "ready"
+
+
+def test_a_killed_daemon_is_gone_long_before_its_session_would_be(
+    container: Container, zk: KazooClient
+) -> None:
+    """kill -9 of the daemon: the registrar sees it and closes the session, and leaves the run directory."""
+    zk.ensure_path(container.service)
+    container.start(SLEEP, ALIVE)
+    eventually(exists(zk, container.ready), "it is ready")
+    container.process.kill()
+    eventually(gone(zk, container.ready), "the instance is gone", seconds=3)
+    assert zk.exists(container.member) is None
+    eventually(lambda: not container.registrar, "the registrar has ended")
+    assert container.stage == "ended"
+    assert not (container.run_dir / "notify").exists()
+
+
+def test_a_daemon_gone_at_once_leaves_nothing(container: Container, zk: KazooClient) -> None:
+    """A daemon that ends before the registrar has attached: its member doesn't wait for the timeout."""
+    zk.ensure_path(container.service)
+    container.start(["true"], ALIVE)
+    container.process.wait()
+    eventually(gone(zk, container.member), "the member is gone", seconds=3)
+    eventually(lambda: not container.registrar, "the registrar has ended")
+
+
+def test_an_expired_session_is_replaced(container: Container, zookeeper: Server, zk: KazooClient) -> None:
+    """Presence and readiness are made again under a new session."""
+    zk.ensure_path(container.service)
+    container.start(SLEEP, ALIVE)
+    eventually(exists(zk, container.ready), "it is ready")
+    expire(zookeeper, container.session)
+
+    def is_new(path: str) -> bool:
+        return owner(zk, path) not in (0, container.session[0])
+
+    eventually(lambda: is_new(container.member) and is_new(container.ready), "both are back")
+
+
+def test_an_outage_ends_nobody(container: Container, zookeeper: Server, zk: KazooClient) -> None:
+    """Without ZooKeeper daemon and registrar live on and readiness is followed; all is back afterwards."""
+    zk.ensure_path(container.service)
+    container.start(NOTIFIES, NOTIFY)
+    eventually(lambda: container.stage == "starting", "the registrar is there")
+    zookeeper.kill()
+    container.say("READY=1")
+    eventually(lambda: container.stage == "ready", "probes see it ready")
+    registrar = container.registrar
+    zookeeper.start()
+    eventually(exists(zk, container.ready), "it is ready")
+    assert container.registrar == registrar and container.process.poll() is None
+    warnings = [line for line in container.log.read_text().splitlines() if " WARNING " in line]
+    assert len([line for line in warnings if "no connection" in line]) == 1
+
+
+def test_a_flooded_notify_socket_blocks_nobody(container: Container, zk: KazooClient) -> None:
+    """Thousands of datagrams, garbage among them, are read as they come, and READY=1 is heard behind them."""
+    flood = (
+        "import os, socket, time\n"
+        "ours = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)\n"
+        "ours.settimeout(60)\n"
+        "for n in range(20000):\n"
+        "    ours.sendto(os.urandom(n % 2000), os.environ['NOTIFY_SOCKET'])\n"
+        "ours.sendto(b'READY=1', os.environ['NOTIFY_SOCKET'])\n"
+        "time.sleep(300)\n"
+    )
+    zk.ensure_path(container.service)
+    container.start([sys.executable, "-c", flood], NOTIFY)
+    eventually(exists(zk, container.ready), "it is ready", seconds=120)
+    assert owner(zk, container.member) == container.session[0]
+
+
+def test_a_failing_check_withdraws(container: Container, zk: KazooClient) -> None:
+    """A port that nobody listens on any more withdraws the instance; it comes back with the port."""
+    port = free_port()
+    zk.ensure_path(container.service)
+    container.start(SLEEP, ["tcp", port, 0.1, 1.0, 3])
+    for _ in range(2):
+        with socket.socket() as server:
+            server.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            server.bind(("127.0.0.1", port))
+            server.listen(100)
+            eventually(exists(zk, container.ready), "it is ready")
+        eventually(gone(zk, container.ready), "it is withdrawn")
+
+
+def test_signals_are_the_daemons(container: Container, zk: KazooClient) -> None:
+    """HUP, INT and TERM, which may reach every process of a container, don't end the registrar."""
+    zk.ensure_path(container.service)
+    container.start(NOTIFIES, NOTIFY)
+    registrar = eventually(lambda: container.registrar, "the registrar is there")
+    for signum in (signal.SIGHUP, signal.SIGINT, signal.SIGTERM):
+        os.kill(registrar, signum)
+    container.say("READY=1")
+    eventually(exists(zk, container.ready), "it is ready")
+    assert container.registrar == registrar
+
+
+def test_it_is_nobodys_child_and_holds_nothing(container: Container, zk: KazooClient) -> None:
+    """The daemon has no child and no descriptor of ours; the registrar no descriptor of the daemon's."""
+    zk.ensure_path(container.service)
+    container.start(SLEEP, ALIVE)
+    eventually(exists(zk, container.ready), "it is ready")
+    daemon, registrar = Path(f"/proc/{container.process.pid}"), Path(f"/proc/{container.registrar}")
+    assert (daemon / "task" / daemon.name / "children").read_text() == ""
+    assert {int(fd.name) for fd in (daemon / "fd").iterdir()} == {0, 1, 2}
+    session_id = (registrar / "stat").read_text().rpartition(")")[2].split()[3]
+    assert session_id not in (registrar.name, str(os.getsid(0)))
+    held = sorted(os.readlink(fd).split(":")[0] for fd in (registrar / "fd").iterdir())
+    lock, log = str(container.run_dir / "lock"), str(container.log)
+    expected = ["/dev/null", "/dev/null", lock, log, "anon_inode", "socket", "socket"]
+    assert held == sorted(expected)
+
+
+def test_it_is_small(container: Container, zk: KazooClient) -> None:
+    """At most 15 MB and one thread, once it has registered everything."""
+    zk.ensure_path(container.service)
+    container.start(SLEEP, ALIVE)
+    eventually(lambda: zk.exists(container.ready) and zk.get(container.state)[0] == b"running", "it is ready")
+    lines = Path(f"/proc/{container.registrar}/status").read_text().splitlines()
+    status = dict(line.split(":", 1) for line in lines)
+    assert int(status["VmRSS"].split()[0]) < 15 * 1024
+    assert status["Threads"].strip() == "1"
+
+
+def test_out_of_descriptors(container: Container, zookeeper: Server, zk: KazooClient) -> None:
+    """A registrar that may open no descriptor after its connection is lost connects when it may again."""
+    zk.ensure_path(container.service)
+    container.start(SLEEP, ALIVE)
+    eventually(exists(zk, container.ready), "it is ready")
+    registrar = container.registrar
+    limits = resource.prlimit(registrar, resource.RLIMIT_NOFILE)
+    resource.prlimit(registrar, resource.RLIMIT_NOFILE, (3, limits[1]))
+    zookeeper.kill()
+    zookeeper.start()
+    eventually(lambda: "Too many open files" in container.log.read_text(), "it can't open a socket")
+    resource.prlimit(registrar, resource.RLIMIT_NOFILE, limits)
+    before = zk.exists(container.ready)
+    eventually(lambda: "connected to ZooKeeper again" in container.log.read_text(), "it is back")
+    eventually(exists(zk, container.ready), f"it is ready (before: {before})")
+    assert container.registrar == registrar
+
+
+def test_a_state_that_cant_be_told(container: Container, zk: KazooClient) -> None:
+    """Where the state can't be written (a full disk, here a directory in the way) registering goes on."""
+    zk.ensure_path(container.service)
+    container.start(NOTIFIES, NOTIFY)
+    eventually(lambda: container.stage == "starting", "the registrar is there")
+    (container.run_dir / "state.new").mkdir()
+    container.say("READY=1")
+    eventually(exists(zk, container.ready), "it is ready")
+    assert container.stage == "starting"
+    (container.run_dir / "state.new").rmdir()
+    eventually(lambda: container.stage == "ready", "it is told once it can be", seconds=60)
+
+
+def test_a_deleted_instance_is_made_again(container: Container, zk: KazooClient) -> None:
+    """Somebody who deletes the instance of a ready daemon, or the whole status tree, finds it again."""
+    zk.ensure_path(container.service)
+    container.start(SLEEP, ALIVE)
+    eventually(exists(zk, container.ready), "it is ready")
+    zk.delete(container.ready)
+    eventually(exists(zk, container.ready), "it is back")
+    zk.delete(container.parents[0][0], recursive=True)
+    eventually(exists(zk, container.ready), "it is back")
+    assert zk.get(container.parents[2][0])[0] == b"openstack/web"
+
+
+def test_a_deleted_deployment_stays_deleted(
+    container: Container, deployment: Deployment, zk: KazooClient
+) -> None:
+    """Where the deployment is gone nothing is made; where it is published again the instance is back."""
+    zk.ensure_path(container.service)
+    container.start(SLEEP, ALIVE)
+    eventually(exists(zk, container.ready), "it is ready")
+    zk.delete(deployment.path, recursive=True)
+    eventually(lambda: "can't be made" in container.log.read_text(), "it says so")
+    assert zk.exists(deployment.path) is None
+    zk.ensure_path(container.service)
+    eventually(exists(zk, container.ready), "it is back", seconds=60)
+    eventually(exists(zk, container.member), "it is back", seconds=60)
+
+
+def test_an_instance_of_a_previous_run_is_replaced(container: Container, zk: KazooClient) -> None:
+    """What a container killed whole has left under the same id gives way to the one that lives now."""
+    zk.ensure_path(container.service)
+    zk.create(container.ready, b"{}", ephemeral=True, makepath=True)
+    container.start(SLEEP, ALIVE)
+    eventually(lambda: owner(zk, container.ready) == container.session[0], "it is replaced")
+
+
+def test_two_with_one_id_dont_fight(container: Container, zk: KazooClient) -> None:
+    """Whoever comes later under the same id keeps it; when he goes the first one is there again."""
+    zk.ensure_path(container.service)
+    container.start(SLEEP, ALIVE)
+    eventually(exists(zk, container.ready), "it is ready")
+    transaction = zk.transaction()
+    transaction.delete(container.ready)
+    transaction.create(container.ready, b"{}", ephemeral=True)
+    transaction.commit()
+    eventually(lambda: "another container has taken" in container.log.read_text(), "it sees him")
+    assert owner(zk, container.ready) == zk.client_id[0]
+    zk.delete(container.ready)
+    eventually(lambda: owner(zk, container.ready) == container.session[0], "it is back")
+
+
+def test_a_refusal_ends_nobody(container: Container, zk: KazooClient) -> None:
+    """An ACL that forbids the instance is a warning; once it is lifted the instance is made."""
+    zk.ensure_path(container.service)
+    container.start(NOTIFIES, NOTIFY)
+    eventually(lambda: container.stage == "starting", "the registrar is there")
+    parent = container.parents[4][0]
+    zk.set_acls(parent, [make_acl("world", "anyone", read=True, admin=True)])
+    container.say("READY=1")
+    eventually(lambda: "NoAuthError" in container.log.read_text(), "it says so")
+    zk.set_acls(parent, [make_acl("world", "anyone", all=True)])
+    eventually(exists(zk, container.ready), "it is ready", seconds=60)
