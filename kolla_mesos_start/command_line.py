@@ -12,9 +12,10 @@ from typing import NamedTuple
 EXTEND_START = "kolla_extend_start"
 EMPTY = "is empty: expected a program to run"
 
-_QUOTED = re.compile(r"""\\.|'[^']*'|"(?:[^"\\]|\\.)*\"""", re.DOTALL)
-_FOR_SHELL = re.compile(r"[$`;&|<>()*?\[~#\n]")
-_EXEC = re.compile(r"(?:^|[\s;&|({])exec\s")
+# Left to re's own cache: compiled when a command first needs them, not by every start.
+_QUOTED = r"""(?s)\\.|'[^']*'|"(?:[^"\\]|\\.)*\""""
+_FOR_SHELL = r"[$`;&|<>()*?\[~#\n]"
+_EXEC = r"(?:^|[\s;&|({])exec\s"
 # POSIX's special built-ins (2.14) and `!`: no such programs exist, so who writes them means a shell.
 _SHELL_WORDS = {
     *("!", ".", ":", "break", "continue", "eval", "exec", "exit", "export", "readonly"),
@@ -31,7 +32,7 @@ class CommandLine(NamedTuple):
     @property
     def lacks_exec(self) -> bool:
         """Whether a shell stays between the agent's process id and the daemon: its text never says `exec`."""
-        return self.shell and not _EXEC.search(self.argv[-1])
+        return self.shell and not re.search(_EXEC, self.argv[-1])
 
 
 def parse(command: str | tuple[str, ...]) -> CommandLine:
@@ -59,9 +60,9 @@ def complaint(command: str | tuple[str, ...]) -> str | None:
 def _needs_shell(text: str) -> bool:
     """Whether only a shell can give `text` the meaning that its author expects."""
     # Outer newlines separate nothing: a block scalar of YAML ends in one.
-    bare = _QUOTED.sub(_mark, text).strip("\n")
+    bare = re.sub(_QUOTED, _mark, text).strip("\n")
     first = (bare.split() or [""])[0]
-    return bool(_FOR_SHELL.search(bare)) or "=" in first or first in _SHELL_WORDS
+    return bool(re.search(_FOR_SHELL, bare)) or "=" in first or first in _SHELL_WORDS
 
 
 def _mark(quoted: re.Match[str]) -> str:

@@ -11,9 +11,10 @@ import json
 import re
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import Callable, NamedTuple, Optional, TypeVar
+from typing import Callable, NamedTuple, TypeVar
 
 from kolla_mesos_start.errors import BadDefinition
+from kolla_mesos_start.forms import Form, unusable
 
 D = TypeVar("D")
 T = TypeVar("T")
@@ -22,10 +23,11 @@ MOST = 1_000_000_000
 """The largest number that a definition may hold; in seconds 31 years, which every clock can add."""
 
 _SHOWN = 80
+_DIGITS = 300
 BY_TEMPLATE = ", its template gives something else"
 _MARKS = ("{{", "{%", "{#")
-_WHOLE = re.compile(r"\s*-?[0-9]{1,18}\s*")
-_NUMBER = re.compile(r"\s*-?[0-9]{1,18}(\.[0-9]{1,18})?\s*")
+_WHOLE = r"\s*-?[0-9]{1,18}\s*"
+_NUMBER = r"\s*-?[0-9]{1,18}(\.[0-9]{1,18})?\s*"
 _FLAGS = {"true": True, "yes": True, "false": False, "no": False}
 
 
@@ -48,8 +50,6 @@ class Text(NamedTuple):
 
 
 Render = Callable[[Text], str]
-Complaint = Callable[[str], Optional[str]]
-"""What is wrong with a string, in words that don't repeat it, for it may hold a secret; or None."""
 
 
 def load(data: bytes) -> Document:
@@ -77,7 +77,7 @@ def load(data: bytes) -> Document:
             text, object_pairs_hook=mapping, parse_int=number, parse_float=number, parse_constant=number
         )
     except json.JSONDecodeError as error:
-        what = error.msg.rstrip(":")
+        what = error.msg.removesuffix(" at").rstrip(": ")
         raise BadDefinition([f"bad JSON: {what}, line {error.lineno} column {error.colno}"]) from error
     except RecursionError as error:
         raise BadDefinition(["bad JSON: nested too deep"]) from error
@@ -99,13 +99,12 @@ def _decoded(data: bytes) -> str:
 
 
 def _finite(literal: str) -> int | float | None:
-    """The number that `literal` stands for; None for NaN, for infinities, and past Python's digits."""
-    try:
-        if literal.lstrip("-").isdigit():
-            return int(literal)
-        value = float(literal)
-    except ValueError:
+    """The number that `literal` stands for; None for NaN, for infinities, and past all use."""
+    if len(literal) > _DIGITS:  # Python 3.11 has a limit of its own, 3.9 takes its time.
         return None
+    if literal.lstrip("-").isdigit():
+        return int(literal)
+    value = float(literal)
     return value if abs(value) < float("inf") else None
 
 
@@ -146,17 +145,6 @@ def kind(value: object) -> str:
     return "a list" if isinstance(value, list) else "an object"
 
 
-def unusable(text: str) -> str | None:
-    """Why no file, process or znode can be given `text`, if that is so."""
-    if "\0" in text:
-        return "holds a NUL character"
-    try:
-        text.encode()
-    except UnicodeEncodeError:
-        return "holds half of a surrogate pair"
-    return None
-
-
 def nearest(name: str, known: Iterable[str]) -> str:
     """`; nearest is 'x'`, to end the message about an unknown name; empty where nothing is known."""
     from difflib import get_close_matches  # Only bad definitions pay for it.
@@ -179,17 +167,17 @@ class Reading:
     def rendered(self, text: Text) -> str:
         return self._render(text) if text.is_template else text.text
 
-    def final(self, text: Text, complaint: Complaint) -> str:
-        """`text` rendered; what `complaint` has against the outcome becomes an issue."""
+    def final(self, text: Text, form: Form) -> str:
+        """`text` rendered; what `form` has against the outcome becomes an issue."""
         value = self.rendered(text)
-        reason = unusable(value) or complaint(value)
+        reason = unusable(value) or form(value)
         if reason:
             self.wrong(text.label, f"{reason}{BY_TEMPLATE if text.is_template else ''}")
         return value
 
-    def judge_name(self, label: str, name: str, complaint: Complaint) -> None:
+    def judge_name(self, label: str, name: str, form: Form) -> None:
         """Make an issue of what is wrong with a key that names something."""
-        reason = unusable(name) or complaint(name)
+        reason = unusable(name) or form(name)
         if reason:
             self.wrong(label, reason)
 
@@ -214,6 +202,7 @@ class Fields:
         self.reading = reading
         self.label = label
         self._values = _mapping(reading, label, value)
+        self._is_object = value is None or isinstance(value, dict)
         misplaced = misplaced or {}
         for key in self._values:
             if key in misplaced:
@@ -222,6 +211,12 @@ class Fields:
                 self.wrong(key, f"unknown key{nearest(key, (*known, *ignored))}")
 
     def __contains__(self, key: str) -> bool:
+        return key in self._values
+
+    def require(self, key: str, what: str) -> bool:
+        """Whether `key` is there; if not, that is an issue, unless the lack of an object was one already."""
+        if self._is_object and key not in self._values:
+            self.wrong(key, f"is required: {what}")
         return key in self._values
 
     def at(self, key: str) -> str:
@@ -246,7 +241,7 @@ class Fields:
     def whole(self, key: str, default: D, least: int = 0, most: int = MOST) -> int | D:
         """A whole number, or text that stands for one."""
         value = self.early(key, default)
-        number = int(value) if isinstance(value, str) and _WHOLE.fullmatch(value) else value
+        number = int(value) if isinstance(value, str) and re.fullmatch(_WHOLE, value) else value
         if isinstance(number, int) and not isinstance(number, bool) and least <= number <= most:
             return number
         return self._default(key, default, f"a whole number from {least} to {most}")
@@ -254,7 +249,7 @@ class Fields:
     def seconds(self, key: str, default: D, least: float = 0) -> float | D:
         """A number of seconds, or text that stands for one."""
         value = self.early(key, default)
-        number = float(value) if isinstance(value, str) and _NUMBER.fullmatch(value) else value
+        number = float(value) if isinstance(value, str) and re.fullmatch(_NUMBER, value) else value
         if isinstance(number, (int, float)) and not isinstance(number, bool) and least <= number <= MOST:
             return float(number)
         return self._default(key, default, f"a number of seconds from {least:g} to {MOST}")
@@ -265,33 +260,37 @@ class Fields:
         flag = as_flag(value)
         return self._default(key, default, "true or false") if flag is None else flag
 
-    def word(self, key: str, default: D, complaint: Complaint) -> str | D:
+    def word(self, key: str, default: D, form: Form) -> str | D:
         """A string that is needed when the definition is read, so it is rendered at once."""
-        value = self.early(key, default)
+        if key not in self._values:
+            return default
+        value = self.early(key)
         if not isinstance(value, str):
             return self._default(key, default, "text")
-        reason = unusable(value) or complaint(value)
+        reason = unusable(value) or form(value)
         if reason:
             self.wrong(key, f"{reason}{self.found(key)}")
             return default
         return value
 
-    def late(self, key: str, default: D, complaint: Complaint, *, number: bool = False) -> str | D:
+    def late(self, key: str, default: D, form: Form, *, number: bool = False) -> str | D:
         """A string that is rendered when the command's turn comes; judged at once if it is no template.
 
         With `number` a whole JSON number is as good as its digits.
         """
-        value = self._values.get(key, default)
+        if key not in self._values:
+            return default
+        value = self._values[key]
         if number and isinstance(value, int) and not isinstance(value, bool) and value >= 0:
             value = str(value)
         if not isinstance(value, str):
             return self._default(key, default, "text")
-        self.judge(Text(self.at(key), value), complaint)
+        self.judge(Text(self.at(key), value), form)
         return value
 
-    def judge(self, text: Text, complaint: Complaint) -> None:
+    def judge(self, text: Text, form: Form) -> None:
         """Make an issue of what is wrong with `text`, unless only its rendering can tell."""
-        reason = unusable(text.text) or (None if text.is_template else complaint(text.text))
+        reason = unusable(text.text) or (None if text.is_template else form(text.text))
         if reason:
             self.reading.wrong(text.label, reason)
 

@@ -1,25 +1,29 @@
 """What the single strings of a definition must look like: names, paths, modes, owners, URLs.
 
-Each `bad_...` answers what was expected instead, or None for a good string. No answer repeats the
+Each form answers what was expected instead, or None for a good string. No answer repeats the
 string, for what a template gave may hold a secret.
 """
 
 from __future__ import annotations
 
 import re
+from typing import Callable, Optional
 
 from kolla_mesos_start.znodes import GLOBAL, LOCAL
 
-_PERM = re.compile(r"[0-7]{3,4}|0o0*[0-7]{1,4}")
-_URL = re.compile(r"https?://(\[[0-9A-Fa-f:.%]+\]|[^\s/:?#@\[\]]+)(:[0-9]{1,5})?([/?]\S*)?")
-_NUMBERED_USER = re.compile(r"[^\s:/]+")
+Form = Callable[[str], Optional[str]]
+
+# Left to re's own cache: compiled when a definition first needs them, not by every start.
+_PERM = r"[0-7]{3,4}|0o0*[0-7]{1,4}"
+_URL = r"https?://(\[[0-9A-Fa-f:.%]+\]|[^\s/:?#@\[\]]+)(:[0-9]{1,5})?([/?]\S*)?"
+_USER = r"[^\s:/]+"
 # Refused by ZooKeeper in any path; the last range because Java sees it as surrogates.
-_NOT_IN_ZNODES = re.compile("[\0-\x1f\x7f-\x9f\ud800-\uf8ff\ufff0-\uffff\U00010000-\U0010ffff]")
+_NOT_IN_ZNODES = "[\0-\x1f\x7f-\x9f\ud800-\uf8ff\ufff0-\uffff\U00010000-\U0010ffff]"
 
 
 def parse_perm(text: str) -> int:
     """The mode that `0600`, `755` or `0o640` stands for. Raises ValueError for anything else."""
-    if not _PERM.fullmatch(text):
+    if not re.fullmatch(_PERM, text):
         raise ValueError('expected octal text such as "0600"')
     return int(text, 8)
 
@@ -29,13 +33,25 @@ def any_text(text: str) -> str | None:
     return None
 
 
+def unusable(text: str) -> str | None:
+    """Why no file, process or znode can be given `text`, if that is so."""
+    if "\0" in text:
+        return "holds a NUL character"
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return "holds half of a surrogate pair"
+    return None
+
+
 def bad_perm(text: str) -> str | None:
-    return None if _PERM.fullmatch(text) else 'expected octal text such as "0600"'
+    return None if re.fullmatch(_PERM, text) else 'expected octal text such as "0600"'
 
 
 def bad_segment(text: str) -> str | None:
     """For what becomes one segment of a znode's path: a role, a command, a file."""
-    if text in ("", ".", "..") or "/" in text or _NOT_IN_ZNODES.search(text):
+    plain = text.isascii() and text.isprintable()
+    if text in ("", ".", "..") or "/" in text or (not plain and re.search(_NOT_IN_ZNODES, text)):
         return "expected a name that can be one segment of a znode's path"
     return None
 
@@ -72,7 +88,7 @@ def bad_file(text: str) -> str | None:
 
 
 def bad_user(text: str) -> str | None:
-    return None if _NUMBERED_USER.fullmatch(text) else "expected a user's name or number"
+    return None if re.fullmatch(_USER, text) else "expected a user's name or number"
 
 
 def bad_owner(text: str) -> str | None:
@@ -81,4 +97,4 @@ def bad_owner(text: str) -> str | None:
 
 
 def bad_url(text: str) -> str | None:
-    return None if _URL.fullmatch(text) else "expected http[s]://host[:port][/path]"
+    return None if re.fullmatch(_URL, text) else "expected http[s]://host[:port][/path]"

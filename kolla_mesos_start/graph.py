@@ -16,7 +16,6 @@ from typing import NamedTuple
 from kolla_mesos_start import command_line, forms
 from kolla_mesos_start.command import Command, Dependency, File, Members, Ready, Step
 from kolla_mesos_start.document import (
-    Complaint,
     Document,
     Fields,
     Reading,
@@ -151,8 +150,6 @@ def _command(reading: Reading, label: str, role: str, name: str, value: object) 
     fields = Fields(reading, label, value, (*SHARED_KEYS, *ONCE_KEYS), UNREAD_KEYS, misplaced)
     run_once = _run_once(fields)
     generation = fields.word("generation", None, forms.bad_generation)
-    if fields.raw("generation") is not None and run_once is None:
-        fields.wrong("generation", "has no meaning without run_once")
     return _step(fields, role, name)._replace(run_once=run_once, generation=generation)
 
 
@@ -184,13 +181,14 @@ def _step(fields: Fields, role: str, name: str) -> Command:
 
 def _command_text(fields: Fields) -> str | tuple[str, ...]:
     """The `command` of a step or of a readiness check: a string, or a list of strings."""
+    if not fields.require("command", "text or a list of texts"):
+        return ()
     value = fields.raw("command")
     if isinstance(value, str):
         fields.judge(Text(fields.at("command"), value), command_line.complaint)
         return value
     if not isinstance(value, list):
-        found = "; it is required" if value is None else f", found {kind(value)}"
-        fields.wrong("command", f"expected text or a list of texts{found}")
+        fields.wrong("command", f"expected text or a list of texts, found {kind(value)}")
         return ()
     words = []
     for label, item in labelled(fields.at("command"), value):
@@ -205,12 +203,14 @@ def _command_text(fields: Fields) -> str | tuple[str, ...]:
 
 
 def _run_once(fields: Fields) -> str | None:
-    value = fields.early("run_once")
+    value = fields.early("run_once", False)
     if isinstance(value, str) and value.strip() == "host":
         return LOCAL
     flag = as_flag(value)
-    if flag is None and "run_once" in fields:
+    if flag is None:
         fields.wrong("run_once", f'expected true, false or "host"{fields.found("run_once")}')
+    elif not flag and fields.raw("generation") is not None:
+        fields.wrong("generation", "has no meaning without run_once")
     return GLOBAL if flag else None
 
 
@@ -234,8 +234,7 @@ def _dependency(fields: Fields) -> Dependency | None:
         generation=fields.word("generation", None, forms.bad_generation),
         timeout=fields.seconds("timeout", None, least=LEAST),
     )
-    if "path" not in fields:
-        fields.reading.wrong(fields.label, 'expected "role/command", or an object with path or members')
+    fields.require("path", "role/command; or members, the path of a service")
     if dependency.is_daemon and dependency.generation:
         fields.wrong("generation", "a daemon has no generations")
     return dependency if dependency.path else None
@@ -277,8 +276,7 @@ def _files(fields: Fields) -> Iterator[File]:
 
 
 def _file(fields: Fields, name: str) -> File:
-    if "dest" not in fields:
-        fields.wrong("dest", "is required: the absolute path of a file")
+    fields.require("dest", "the absolute path of a file")
     return File(
         name=name,
         dest=fields.late("dest", "", forms.bad_file),
@@ -299,10 +297,10 @@ def _perm(fields: Fields) -> str:
 
 
 def _ready(daemon: Fields) -> Ready:
-    value = daemon.raw("ready")
-    fields = Fields(daemon.reading, daemon.at("ready"), value, (*CHECKS, "interval", "timeout", "fall"))
+    tuning = ("interval", "timeout", "fall")
+    fields = Fields(daemon.reading, daemon.at("ready"), daemon.raw("ready"), (*CHECKS, *tuning))
     checks = [check for check in CHECKS if check in fields]
-    if value and len(checks) != 1:
+    if len(checks) > 1 or (not checks and any(key in fields for key in tuning)):
         found = " and ".join(checks) or "none"
         daemon.wrong("ready", f"expected one of {', '.join(CHECKS)}, found {found}")
     check = checks[0] if checks else "default"
@@ -421,11 +419,11 @@ class _Turn(NamedTuple):
     reading: Reading
     label: str
 
-    def text(self, key: str, text: str, complaint: Complaint = forms.any_text) -> str:
-        return self.reading.final(Text(f"{self.label}.{key}", text), complaint)
+    def text(self, key: str, text: str, form: forms.Form = forms.any_text) -> str:
+        return self.reading.final(Text(f"{self.label}.{key}", text), form)
 
-    def optional(self, key: str, text: str | None, complaint: Complaint) -> str | None:
-        return None if text is None else self.text(key, text, complaint)
+    def optional(self, key: str, text: str | None, form: forms.Form) -> str | None:
+        return None if text is None else self.text(key, text, form)
 
     def command(self, key: str, command: str | tuple[str, ...]) -> str | tuple[str, ...]:
         """A string is rendered whole and split later; a list keeps its items, whatever they become."""
