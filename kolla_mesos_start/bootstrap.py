@@ -29,8 +29,6 @@ from kolla_mesos_start.znodes import data_of
 
 log = logging.getLogger(__name__)
 
-STOP_SIGNALS = (signal.SIGTERM, signal.SIGINT)
-
 
 class Renewals:
     """Proves the session to the leader every T/6, one `sync` at a time, for as long as the agent lives.
@@ -235,13 +233,12 @@ class Bootstrap:
         self._mailbox.wait(lambda: self._guard.ended or lock_is_lost(), limit)
         if self._guard.ended:
             return False
-        if lock_is_lost():
+        lost = lock_is_lost()
+        if lost:
             log.warning("%s: the lock is lost: killing the command", command.path)
-            self._guard.end(0)
         else:
             log.warning("%s: has run for its timeout of %g s: ending it", command.path, command.timeout)
-            self._guard.end(command.stop_grace)
-        lost = lock_is_lost()
+        self._guard.end(0 if lost else command.stop_grace)
         self._mailbox.wait(lambda: self._guard.ended)
         if lost:
             raise Lost(f"{command.path}: killed, for its lock was lost")

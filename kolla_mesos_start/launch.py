@@ -19,6 +19,7 @@ from kolla_mesos_start import registrar
 from kolla_mesos_start.ensemble import Ensemble
 from kolla_mesos_start.errors import BadEnvironment, CannotExecute, NotFound, Stopped
 from kolla_mesos_start.health import Pulse
+from kolla_mesos_start.instance import Tree
 from kolla_mesos_start.mailbox import Mailbox, now
 from kolla_mesos_start.prepare import Prepared
 from kolla_mesos_start.published import Facts
@@ -116,21 +117,10 @@ class Launch:
         signal.pthread_sigmask(signal.SIG_SETMASK, ())
 
     def _handoff(self, prepared: Prepared, environ: Mapping[str, str], notify_fd: int) -> registrar.Handoff:
-        settings, ensemble, znodes = self._settings, self._ensemble, self._znodes
+        settings, ensemble = self._settings, self._ensemble
         session_id, password = ensemble.client_id or (0, b"")
-        ready = prepared.step.ready
+        ready, ids = prepared.step.ready, prepared.ids
         assert ready is not None
-        daemons = [znodes.command(scope, f"{znodes.role}/{DAEMON}") for scope in (GLOBAL, LOCAL)]
-        instance = json.dumps(
-            {
-                "host": settings.host,
-                "address": self._facts["address"],
-                "ports": list(settings.ports),
-                "service": settings.service_name,
-            }
-        ).encode()
-        presence = (f"{znodes.party(settings.service_name)}/{self._member}", json.dumps(self._facts).encode())
-        ids = prepared.ids
         return registrar.Handoff(
             hosts=list(ensemble.client.hosts),
             chroot=settings.chroot,
@@ -142,22 +132,38 @@ class Launch:
             ca=settings.ca,
             cert=settings.cert,
             key=settings.key,
-            acl=[(acl.perms, acl.id.scheme, acl.id.id) for acl in ensemble.acl],
-            presence=[presence],
-            ready=[(f"{daemon.ready}/{self._member}", instance) for daemon in daemons],
-            parents=self._parents(),
-            states=[daemon.state for daemon in daemons],
-            check=(ready.kind, ready.value, ready.interval, ready.timeout, ready.fall),
+            tree=self._tree(),
+            check=tuple(ready),
             check_env=environ,
-            check_ids=(ids.uid, ids.gid, list(ids.groups)) if ids else None,
-            addresses=[self._facts["private_address"]],
+            check_ids=(ids.uid, ids.gid, ids.groups) if ids else None,
+            addresses=list(dict.fromkeys([self._facts["private_address"], "127.0.0.1", "::1"])),
             run_dir=self._pulse.run_dir,
             pulse_fd=self._pulse.fd,
             pidfd=os.pidfd_open(os.getpid()),
             notify_fd=notify_fd,
-            exec_fd=-1,
             loglevel=settings.loglevel,
             json_logs=settings.json_logs,
+        )
+
+    def _tree(self) -> Tree:
+        """What the registrar shows of this instance in ZooKeeper."""
+        settings, znodes = self._settings, self._znodes
+        daemons = [znodes.command(scope, f"{znodes.role}/{DAEMON}") for scope in (GLOBAL, LOCAL)]
+        instance = {
+            "host": settings.host,
+            "address": self._facts["address"],
+            "ports": list(settings.ports),
+            "service": settings.service_name,
+        }
+        data = json.dumps(instance).encode()
+        return Tree(
+            presence=[
+                (f"{znodes.party(settings.service_name)}/{self._member}", json.dumps(self._facts).encode())
+            ],
+            ready=[(f"{daemon.ready}/{self._member}", data) for daemon in daemons],
+            parents=self._parents(),
+            states=[daemon.state for daemon in daemons],
+            acl=[(acl.perms, acl.id.scheme, acl.id.id) for acl in self._ensemble.acl],
         )
 
     def _parents(self) -> Sequence[tuple[str, bytes]]:
