@@ -152,9 +152,9 @@ def http(url: str) -> Steps[str]:
 
 def _judged(answer: bytes) -> str:
     words = answer[:STATUS_LINE].split(b"\r\n")[0].split()
-    if len(words) < 2 or not words[0].startswith(b"HTTP/") or not words[1].isdigit():
+    if len(words) < 2 or not words[0].startswith(b"HTTP/") or len(words[1]) != 3 or not words[1].isdigit():
         return "no HTTP answer"
-    return "" if words[1][:1] in b"23" and len(words[1]) == 3 else f"HTTP status {int(words[1])}"
+    return "" if words[1][:1] in b"23" else f"HTTP status {words[1].decode()}"
 
 
 class Ids(NamedTuple):
