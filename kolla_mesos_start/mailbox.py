@@ -91,7 +91,8 @@ class Mailbox:
         instants = [when for when, _, _ in self._timers[:1]]
         if deadline is not None:
             instants.append(deadline)
-        return max(0.0, min(instants) - now()) if instants else None
+        # An hour at most: epoll takes no more than 24 days at once, and to wake early costs nothing.
+        return max(0.0, min(min(instants) - now(), 3600.0)) if instants else None
 
     def _drain(self) -> None:
         with contextlib.suppress(BlockingIOError):
