@@ -1,0 +1,308 @@
+"""The agent's side of the guard: start a command, move its deadline, signal it, end it, hear how it ended.
+
+What lives here: the guard process, what is said to it and heard from it, and what has to be done
+when it dies: then the agent itself ends the command. Also the reaping of orphans. What never does:
+any decision on what to run, how often, or what an exit status means.
+
+While a `Guard` lives, this process is a child subreaper, so that the command of a guard that was
+killed comes here; `close` takes that back, since it would pass through exec to the daemon. And it
+has no other children meanwhile: in an emergency all children are ended.
+"""
+
+from __future__ import annotations
+
+import errno
+import logging
+import os
+import select
+import signal
+import socket
+import sys
+import time
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, NamedTuple
+
+from kolla_mesos_start import guard
+from kolla_mesos_start.errors import AgentError
+from kolla_mesos_start.mailbox import Mailbox, now
+
+if TYPE_CHECKING:
+    import subprocess
+
+    from kolla_mesos_start.host import Ids
+
+log = logging.getLogger(__name__)
+
+SEND_PATIENCE = 5.0  # A guard that has not read for so long never will: it is stopped, and gets ended.
+OVERDUE = 0.25  # What the guard gets to report an end at the deadline, before it is done without the guard.
+KILLED = 128 + signal.SIGKILL
+
+
+class Ended(NamedTuple):
+    """How a command ended. All its descendants are gone too, unless `unkillable`."""
+
+    status: int
+    """The exit status; 128 + n for a signal; 126 or 127, as a shell says it, if it could not be started."""
+    signum: int | None
+    """The signal that ended the leader; None also if it never ran."""
+    reason: str
+    """Why the leader ended.
+
+    `exited`: by itself. `ended`: after `Guard.end`. `deadline`: killed at its deadline, or refused past it
+    (then `signum` is None). `spawn-failed`: see `errno` and `at`. `lost`: the guard died under it, and it was
+    killed from here.
+    """
+    leftovers: int
+    """How many processes had to be ended because they went on after the leader."""
+    errno: int | None
+    unkillable: bool
+    """Something could not be killed: only the end of the whole container ends it."""
+    at: str | None = None
+    """What a failed start failed at: `fork`, `user` (it could not become that user) or `program`."""
+
+
+class Guard:
+    """A guard process, and the one command that it may run at a time.
+
+    `ended` and `gone` change while `Mailbox.wait` runs, or in a method here that finds the guard dead.
+    Where what a dead guard ran can't be killed, AgentError is raised there.
+    """
+
+    def __init__(self, mailbox: Mailbox) -> None:
+        """Start the guard; does not wait until it is up."""
+        self.ready = False
+        self.gone = False
+        self.ended: Ended | None = None
+        self._mailbox = mailbox
+        self._heard = bytearray()
+        self._running = False
+        self._name = ""
+        self._deadline: float | None = None
+        self._stop_grace = 0.0
+        self._socket, theirs = socket.socketpair()
+        with theirs:
+            self._process = _start(theirs.fileno())
+        self.pid = self._process.pid
+        self._socket.settimeout(SEND_PATIENCE)
+        mailbox.listen(self._socket.fileno(), self._hear)
+        # After the start, for the import of ctypes takes as long as the guard's own.
+        guard.prctl(guard.PR_SET_CHILD_SUBREAPER, 1)
+
+    @property
+    def running(self) -> bool:
+        """Whether a command has been spawned and has not ended."""
+        return self._running
+
+    def spawn(
+        self,
+        argv: Sequence[str],
+        env: Mapping[str, str],
+        ids: Ids | None = None,
+        deadline: float | None = None,
+        stop_grace: float = 10.0,
+        *,
+        name: str = "the command",
+    ) -> None:
+        """Start a command; `ended` is None from here on, and set when it and all its descendants are gone.
+
+        `argv[0]` is looked up in the PATH of `env`, which is the whole environment. `deadline` (see
+        `mailbox.now`) is when it gets killed; past it, it is not even started. `stop_grace` is what
+        left-overs get, in seconds, between TERM and KILL. `name` is for log lines.
+        """
+        if self._running or self.gone or (self.ended and self.ended.unkillable):
+            raise AgentError(f"{name} can't be started: the guard is gone, or still has a command")
+        self.ended = None
+        self._running = True
+        self._name = name
+        self._stop_grace = stop_grace
+        self._set_deadline(deadline)
+        self._say(
+            "spawn",
+            [os.fsencode(word) for word in argv],
+            {os.fsencode(key): os.fsencode(value) for key, value in env.items()},
+            ids and (ids.uid, ids.gid, list(ids.groups)),
+            deadline,
+            stop_grace,
+        )
+
+    def extend(self, deadline: float) -> None:
+        """Move the deadline of the command. Past its deadline nothing saves it any more."""
+        if self._running:
+            self._set_deadline(deadline)
+            self._say("extend", deadline)
+
+    def signal(self, signum: int) -> None:
+        """Pass a signal to the command's process group."""
+        if self._running:
+            self._say("signal", int(signum))
+
+    def end(self, grace: float) -> None:
+        """TERM the command and its descendants, KILL what is left after `grace` seconds; 0: KILL at once."""
+        if self._running:
+            self._say("end", float(grace))
+
+    def close(self) -> None:
+        """End the guard, and this process's being a subreaper. A command that still runs is killed."""
+        if not self.gone:
+            self.gone = True
+            self._running = False
+            self._mailbox.ignore(self._socket.fileno())
+            with self._socket:
+                self._socket.shutdown(socket.SHUT_WR)
+                if not _at_end_of_file(self._socket, now() + guard.KILL_PATIENCE):
+                    end_children(now() + guard.KILL_PATIENCE)
+            self._process.wait()
+        guard.prctl(guard.PR_SET_CHILD_SUBREAPER, 0)
+
+    def _set_deadline(self, deadline: float | None) -> None:
+        self._deadline = deadline
+        if deadline is not None:
+            self._mailbox.call_at(deadline + OVERDUE, self._enforce)
+
+    def _enforce(self) -> None:
+        """End the command from here if its guard has let the deadline pass, as one that is stopped does."""
+        while self._running and select.select([self._socket], [], [], 0)[0]:
+            self._hear()  # This process itself may have been stopped, and the word be waiting here.
+        if self._running and self._deadline is not None and now() >= self._deadline + OVERDUE:
+            log.warning("the guard has let the deadline of %s pass", self._name)
+            self._lose()
+
+    def _say(self, *message: object) -> None:
+        try:
+            self._socket.sendall(guard.frame(message))
+        except (BrokenPipeError, ConnectionResetError, socket.timeout):
+            self._lose()
+
+    def _hear(self) -> None:
+        try:
+            data = self._socket.recv(65536)
+        except ConnectionResetError:
+            data = b""
+        self._heard += data
+        for verb, *words in guard.unframe(self._heard):
+            self._take(verb, words)
+        if not data:
+            self._lose()
+
+    def _take(self, verb: str, words: Sequence[object]) -> None:
+        """One message of the guard."""
+        if verb == "ready":
+            self.ready = True
+        elif verb == "broken":
+            raise AgentError(f"the guard of the commands can't work: {words[0]}")
+        elif verb == "leftovers":
+            log.warning(
+                "%s has ended but left %s processes running: TERM now, KILL in %g s",
+                self._name,
+                words[0],
+                self._stop_grace,
+            )
+        elif verb == "ended":
+            self._running = False
+            self.ended = _ended(*words)  # type: ignore[arg-type]
+
+    def _lose(self) -> None:
+        """Without a guard: what it ran has come to this process, or is about to, and is ended here."""
+        if self.gone:
+            return
+        self.gone = True
+        self._mailbox.ignore(self._socket.fileno())
+        self._socket.close()
+        log.warning("the guard (pid %d) is gone%s", self.pid, self._running * f"; ending {self._name}")
+        deadline = float("inf") if self._deadline is None else self._deadline
+        end_children(min(now() + guard.KILL_PATIENCE, max(now(), deadline) + guard.LATE_PATIENCE))
+        self._process.wait()
+        if self._running:
+            self._running = False
+            self.ended = Ended(KILLED, signal.SIGKILL, "lost", 0, None, False)
+
+
+def reap() -> list[tuple[int, int]]:
+    """Reap every child that has ended; returns their pids and wait statuses.
+
+    For SIGCHLD: orphans come to process 1 and to a subreaper, and are zombies until somebody asks.
+    """
+    reaped = []
+    try:
+        while True:
+            pid, status = os.waitpid(-1, os.WNOHANG)
+            if pid == 0:
+                break
+            reaped.append((pid, status))
+    except ChildProcessError:
+        pass
+    return reaped
+
+
+def end_children(until: float) -> None:
+    """Kill and reap all that descends from this process; AgentError if something is left at `until`."""
+    import psutil
+
+    while _has_children():
+        for process in psutil.Process().children(recursive=True):
+            # What has ended meanwhile needs no signal; what is another user's shows as not gone.
+            try:
+                process.kill()
+            except (psutil.NoSuchProcess, psutil.AccessDenied):
+                continue
+        if now() >= until:
+            raise AgentError("processes of a command can't be killed; the container has to end")
+        time.sleep(0.01)
+
+
+def _has_children() -> bool:
+    reap()
+    try:
+        return os.waitpid(-1, os.WNOHANG) == (0, 0)
+    except ChildProcessError:
+        return False
+
+
+def _start(fd: int) -> subprocess.Popen[bytes]:
+    """Start a guard that inherits `fd` and nothing else.
+
+    Its environment is empty but for the linker's variables, which its interpreter may need: what is secret
+    in ours shall not stand in one more place. (Not os.posix_spawn: the C library's lets signals 32 and 33
+    be ignored in whatever comes of it.)
+    """
+    import subprocess
+
+    return subprocess.Popen(
+        [sys.executable, "-I", "-S", guard.__file__, str(fd)],
+        stdin=subprocess.DEVNULL,
+        env={name: value for name, value in os.environ.items() if name.startswith("LD_")},
+        pass_fds=[fd],
+    )
+
+
+def _ended(
+    wait_status: int | None,
+    reason: str,
+    leftovers: int,
+    number: int | None,
+    at: str | None,
+    unkillable: bool,
+) -> Ended:
+    """The guard's word as the agent reads it."""
+    if reason == "spawn-failed":
+        status, signum = 127 if number in (errno.ENOENT, errno.ENOTDIR) else 126, None
+    elif wait_status is None:
+        status, signum = KILLED, None
+    else:
+        code = os.waitstatus_to_exitcode(wait_status)
+        status, signum = (code, None) if code >= 0 else (128 - code, -code)
+    return Ended(status, signum, reason, leftovers, number, unkillable, at)
+
+
+def _at_end_of_file(connection: socket.socket, until: float) -> bool:
+    """Read until the other end is gone; False if it is still there at `until`."""
+    while now() < until:
+        connection.settimeout(max(until - now(), 0.001))
+        try:
+            if not connection.recv(65536):
+                return True
+        except ConnectionResetError:
+            return True
+        except socket.timeout:
+            continue
+    return False

@@ -1,0 +1,205 @@
+"""A guard without an agent, for tests: it is talked to over its socketpair, and its output is read."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import select
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from types import TracebackType
+from typing import Any, NamedTuple
+
+from kolla_mesos_start import guard
+
+PATIENCE = 60.0
+PATH = {"PATH": "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"}
+
+# Programs for /bin/sh. Each of those that wait says its pid first, and that of each process it has made.
+SLEEP = "echo $$; exec sleep 1000"
+# Those of a tree are all there, and shall all be gone, once as many pids have been said as stand beside it.
+TREES = {
+    "a leader": ("echo $$; sleep 1000; true", 1),
+    "in the group": ("sleep 1000 & echo $! $$; wait", 2),
+    "setsid": ("setsid sleep 1000 & echo $! $$; wait", 2),
+    "double fork": ("(sleep 1000 & echo $!); echo $$; sleep 1000; true", 2),
+    "double fork and setsid": ("(setsid sleep 1000 & echo $!); echo $$; sleep 1000; true", 2),
+    "sessions in sessions": (
+        "echo $$; setsid sh -c 'echo $$; setsid sh -c \"echo \\$\\$; exec sleep 9\"'; wait",
+        3,
+    ),
+    "stopped": ("sleep 1000 & echo $! $$; kill -STOP $!; kill -STOP $$", 2),
+    "without ears": ("trap '' TERM INT HUP; setsid sleep 1000 & echo $! $$; sleep 1000; true", 2),
+}
+
+
+class Word(NamedTuple):
+    """The guard's word of the end."""
+
+    status: int | None
+    reason: str
+    leftovers: int
+    errno: int | None
+    at: str | None
+    unkillable: bool
+
+
+class Alone:
+    """A guard that this process plays the agent to. At the end of `with` all must be gone."""
+
+    def __init__(
+        self, *, preexec: Callable[[], None] | None = None, fork: bool = False, leak: int | None = None
+    ) -> None:
+        """`fork`: no new program, for a `preexec` that may start none; `leak`: a descriptor to inherit."""
+        self.socket, theirs = socket.socketpair()
+        self.output, stdout = os.pipe()
+        self.text = b""
+        with theirs:
+            self.pid = (_forked if fork else _started)(theirs.fileno(), stdout, preexec, leak)
+        os.close(stdout)
+        self.heard = bytearray()
+        self.words: list[tuple[Any, ...]] = []
+        self.exit_status: int | None = None
+
+    def say(self, *message: Any) -> None:
+        self.socket.sendall(guard.frame(message))
+
+    def spawn(
+        self,
+        *argv: str | bytes,
+        env: dict[str, str] = PATH,
+        ids: tuple[int, int, list[int]] | None = None,
+        deadline: float | None = None,
+        stop_grace: float = 30.0,
+    ) -> None:
+        words = [os.fsencode(word) for word in argv]
+        variables = {os.fsencode(name): os.fsencode(value) for name, value in env.items()}
+        self.say("spawn", words, variables, ids, deadline, stop_grace)
+
+    def sh(self, script: str, **more: Any) -> None:
+        self.spawn("/bin/sh", "-c", script, **more)
+
+    def grow(self, tree: str, **more: Any) -> list[int]:
+        """Start one of TREES; returns its pids once all of it is there."""
+        script, count = TREES[tree]
+        self.sh(script, **more)
+        return self.pids(count)
+
+    def hear(self) -> tuple[Any, ...]:
+        """The next thing the guard says."""
+        self.socket.settimeout(PATIENCE)
+        while not self.words:
+            data = self.socket.recv(65536)
+            assert data, "the guard is gone"
+            self.heard += data
+            self.words += guard.unframe(self.heard)
+        return self.words.pop(0)
+
+    def ended(self) -> Word:
+        """The guard's word of the end; what it says before is dropped."""
+        while True:
+            verb, *words = self.hear()
+            if verb == "ended":
+                return Word(*words)
+
+    def says_nothing(self) -> bool:
+        return not self.words and not select.select([self.socket], [], [], 0)[0]
+
+    def read(self, until: Callable[[bytes], object] = lambda text: False) -> bytes:
+        """What was written to standard output, once `until` is true of it, or nobody is left to write."""
+        deadline = time.monotonic() + PATIENCE
+        while not until(self.text):
+            assert select.select([self.output], [], [], deadline - time.monotonic())[0], self.text
+            data = os.read(self.output, 65536)
+            if not data:
+                break
+            self.text += data
+        return self.text
+
+    def pids(self, count: int) -> list[int]:
+        """The first `count` numbers that the command has written, once they are there."""
+        text = self.read(lambda text: len(text[: text.rfind(b"\n") + 1].split()) >= count)
+        return [int(word) for word in text.split()]
+
+    def leave(self) -> None:
+        """Do as an agent that is killed: say nothing more."""
+        self.socket.close()
+
+    def wait(self) -> int:
+        """The guard's wait status, once it has ended."""
+        if self.exit_status is None:
+            deadline = time.monotonic() + PATIENCE
+            while (found := os.waitpid(self.pid, os.WNOHANG)) == (0, 0):
+                assert time.monotonic() < deadline, "the guard does not end"
+                time.sleep(0.005)
+            self.exit_status = found[1]
+        return self.exit_status
+
+    def __enter__(self) -> Alone:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        try:
+            self.leave()
+            if error is None:
+                assert self.wait() == 0
+                self.read()  # Up to the end of file: nobody holds the output any more.
+        finally:
+            if self.exit_status is None:
+                os.kill(self.pid, signal.SIGKILL)
+                os.waitpid(self.pid, 0)
+            os.close(self.output)
+
+
+def _started(fd: int, stdout: int, preexec: Callable[[], None] | None, leak: int | None) -> int:
+    argv = [sys.executable, "-I", "-S", guard.__file__, str(fd)]
+    kept = (fd,) if leak is None else (fd, leak)
+    process = subprocess.Popen(
+        argv,
+        stdin=subprocess.DEVNULL,
+        stdout=stdout,
+        pass_fds=kept,
+        preexec_fn=preexec,
+        restore_signals=False,
+    )
+    process.returncode = 0  # We wait for it ourselves.
+    return process.pid
+
+
+def _forked(fd: int, stdout: int, preexec: Callable[[], None] | None, leak: int | None) -> int:
+    guard.libc()
+    pid = os.fork()
+    if pid == 0:
+        try:
+            os.dup2(stdout, 1)
+            with open(os.devnull, "rb") as null:
+                os.dup2(null.fileno(), 0)
+            if preexec:
+                preexec()
+            guard.main(fd)
+        finally:
+            os._exit(0)
+    return pid
+
+
+def lives(pid: int) -> bool:
+    """Whether there is such a process, be it a zombie."""
+    with contextlib.suppress(ProcessLookupError):
+        os.kill(pid, 0)
+        return True
+    return False
+
+
+def state(pid: int) -> str:
+    """R, S, D, T, Z: as ps says it; empty if there is no such process."""
+    try:
+        with open(f"/proc/{pid}/stat") as file:
+            return file.read().rpartition(")")[2].split()[0]
+    except (FileNotFoundError, ProcessLookupError):
+        return ""
