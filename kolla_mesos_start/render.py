@@ -81,7 +81,7 @@ def names(texts: Sequence[Text]) -> frozenset[str]:
 
 def needs_parties(texts: Sequence[Text]) -> bool:
     """Whether a template uses `groups` or `hostvars`, for which all parties have to be read."""
-    # Most templates are sure not to; to parse one takes as long as to connect to ZooKeeper.
+    # Most are sure not to, and a long one takes tens of milliseconds to parse.
     return not PARTIES.isdisjoint(_undeclared([text for text in texts if _may_use_parties(text)]))
 
 
@@ -102,9 +102,12 @@ def file_text(name: str, data: bytes, template: bool = True) -> Text | None:
 
 
 class Renderer:
-    """Renders what belongs together, one command's strings and files, and tells all that was missing."""
+    """Renders what belongs together, one command's strings and files, and tells all that was missing.
 
-    def __init__(self, context: Context, missing_is_empty: bool = False) -> None:
+    Without a context it passes on what is no template.
+    """
+
+    def __init__(self, context: Context | None, missing_is_empty: bool = False) -> None:
         self._context = context
         self._missing_is_empty = missing_is_empty
         self._missing: dict[Missing, None] = {}  # A set that keeps the order.
@@ -117,6 +120,7 @@ class Renderer:
         """
         if not text.is_template:
             return text.text
+        assert self._context is not None, "a template needs a context"
         if self._sandbox is None:
             from kolla_mesos_start.sandbox import Sandbox  # jinja2's import is slow.
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import logging
+import pathlib
 import re
 import subprocess
 import sys
@@ -368,7 +369,7 @@ def test_jinja2_is_imported_only_for_a_template() -> None:
         "renderer.check(None)\n"
         "assert 'jinja2' not in sys.modules and 'psutil' not in sys.modules\n"
     )
-    subprocess.run([sys.executable, "-c", program], check=True)
+    subprocess.run([sys.executable, "-c", program], check=True, cwd=pathlib.Path(__file__).parent.parent)
 
 
 # -- what is missing

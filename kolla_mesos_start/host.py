@@ -1,0 +1,318 @@
+"""This host as others know it: its interfaces and addresses, its name, its users and groups.
+
+What lives here: psutil, the kernel's route tables, the user and group databases, and what of them
+is told to other members. Never here: what anybody does with it.
+
+An address is the interface's first IPv4 address, else its first IPv6 address, a link-local one
+last. psutil is imported only in `interfaces`: it takes a tenth of the agent's start.
+"""
+
+from __future__ import annotations
+
+import grp
+import logging
+import os
+import pwd
+import socket
+from collections.abc import Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from kolla_mesos_start.errors import BadEnvironment, CannotExecute, CannotRender, CannotWrite, listed
+
+if TYPE_CHECKING:
+    from kolla_mesos_start.settings import Settings
+
+log = logging.getLogger(__name__)
+
+FACTS_LIMIT = 16 * 1024  # bytes of JSON: every member of every party reads them
+
+_ROUTE, _ROUTE6 = "/proc/net/route", "/proc/net/ipv6_route"
+_UP, _REJECT = 0x1, 0x200  # RTF_UP, RTF_REJECT of linux/route.h
+_ANYWHERE = "0" * 8
+_ANYWHERE6 = "0" * 32
+
+
+class Interface(NamedTuple):
+    """A network interface and its addresses, the preferred one first."""
+
+    name: str
+    ipv4: Sequence[str]
+    ipv6: Sequence[str]  # a link-local one as fe80::1%eth0
+
+    @property
+    def address(self) -> str | None:
+        return next(iter((*self.ipv4, *self.ipv6)), None)
+
+
+class Ids(NamedTuple):
+    """Who a process runs as. `name` and `home` are None for a number without an account."""
+
+    uid: int
+    gid: int
+    groups: Sequence[int]
+    name: str | None
+    home: str | None
+
+
+class Route(NamedTuple):
+    """A default route; the kernel takes the one with the lowest metric."""
+
+    metric: int
+    interface: str
+
+
+def interfaces() -> Mapping[str, Interface]:
+    """All interfaces of this network namespace by name, those without an address too."""
+    import psutil
+
+    found = {}
+    for name, addresses in psutil.net_if_addrs().items():
+        ipv4 = [one.address for one in addresses if one.family == socket.AF_INET]
+        ipv6 = [one.address for one in addresses if one.family == socket.AF_INET6]
+        found[name] = Interface(name, tuple(ipv4), tuple(sorted(ipv6, key=_is_link_local)))
+    return found
+
+
+def default_interface() -> str:
+    """The interface of the default route, IPv4's before IPv6's.
+
+    Without such a route, the only one that has an address, loopback left aside. Raises
+    BadEnvironment where that leaves a choice.
+    """
+    routes = sorted(_routes()) or sorted(_routes6())
+    return routes[0].interface if routes else _only_interface()
+
+
+def address_of(interface: str) -> str:
+    """The interface's preferred address, or CannotRender; for an interface that a template names."""
+    found = interfaces()
+    # The name is not repeated: it may be the value of a variable.
+    if interface not in found:
+        raise CannotRender(f"no such interface here: there are {listed(found)}")
+    address = found[interface].address
+    if address is None:
+        raise CannotRender(f"the interface has no address: there are {_addressed(found)}")
+    return address
+
+
+def hostname() -> str:
+    """The name of this machine as the operating system has it, never KOLLA_HOSTNAME."""
+    return socket.gethostname()
+
+
+def private_interface(settings: Settings) -> str:
+    """KOLLA_PRIVATE_INTERFACE, else the default route's. Raises BadEnvironment if it has no address."""
+    return _interface("KOLLA_PRIVATE_INTERFACE", settings.private_interface).name
+
+
+def public_interface(settings: Settings) -> str:
+    """KOLLA_PUBLIC_INTERFACE, else the default route's. Raises BadEnvironment if it has no address."""
+    return _interface("KOLLA_PUBLIC_INTERFACE", settings.public_interface).name
+
+
+def private_address(settings: Settings) -> str:
+    """The address to bind to and to be reached at by peers on this network."""
+    return address_of(private_interface(settings))
+
+
+def get_ip_address(settings: Settings, interface: str | None = None) -> str:
+    """An address of this host, for templates: the interface's, or the private one. Never KOLLA_ADDRESS."""
+    return private_address(settings) if interface is None else address_of(interface)
+
+
+def facts(settings: Settings) -> dict[str, Any]:
+    """What is told of this host in a party: plain JSON, at most FACTS_LIMIT bytes as json.dumps writes it.
+
+    Each interface that has an address is `ansible_<interface>`, in Ansible's form:
+    `{"ipv4": {"address"}, "ipv6": [{"address"}, ...]}`. Where they are too many, the private and
+    the public one stay, and a warning tells of the others. Raises BadEnvironment, with an issue
+    for each of the two that is not usable.
+    """
+    private, public = _chosen(settings)
+    told: dict[str, Any] = {
+        "ansible_hostname": hostname(),
+        "api_interface": public.name,
+        "private_interface": private.name,
+        "host": settings.host,
+        "service": settings.service_name,
+        "address": settings.address or private.address,
+        "private_address": private.address,
+        "ports": list(settings.ports),
+    }
+    others = (interface for interface in sorted(interfaces().values()) if interface.address)
+    _tell_interfaces(told, dict.fromkeys((private, public, *others)))
+    return told
+
+
+def ids(user: str) -> Ids:
+    """Whom `user`, a name or a number, stands for, with supplementary groups. CannotExecute for nobody.
+
+    A number without an account is taken as it is, with the group of the same number: no group of
+    root's, and none that anybody gave it.
+    """
+    account = _account(user)
+    if account is not None:
+        groups = os.getgrouplist(account.pw_name, account.pw_gid)
+        return Ids(account.pw_uid, account.pw_gid, tuple(groups), account.pw_name, account.pw_dir)
+    number = _number(user)
+    if number is None:
+        raise CannotExecute(
+            f"user {user!r} is not known here; make the account in the image, or give a number"
+        )
+    return Ids(number, number, (number,), None, None)
+
+
+def owner_ids(owner: str) -> tuple[int, int]:
+    """The user's and the group's number of `user` or `user:group`, names or numbers. CannotWrite for nobody.
+
+    Without a group it is the user's own; a number without an account has the agent's.
+    """
+    user, colon, group = owner.partition(":")
+    account = _account(user)
+    uid = account.pw_uid if account is not None else _number(user)
+    if uid is None:
+        raise CannotWrite(f"owner {owner!r}: user {user!r} is not known here; make the account in the image")
+    if not colon:
+        return uid, account.pw_gid if account is not None else os.getegid()
+    gid = _group(group)
+    if gid is None:
+        raise CannotWrite(f"owner {owner!r}: group {group!r} is not known here; make it in the image")
+    return uid, gid
+
+
+def _is_link_local(address: str) -> bool:
+    return int(address.split(":")[0] or "0", 16) & 0xFFC0 == 0xFE80  # fe80::/10
+
+
+def _routes() -> Iterator[Route]:
+    for line in _table(_ROUTE):
+        if line[0] == "Iface":
+            continue
+        interface, destination, flags, metric, mask = line[0], line[1], int(line[3], 16), line[6], line[7]
+        if destination == mask == _ANYWHERE and flags & _UP and not flags & _REJECT:
+            yield Route(int(metric), interface)
+
+
+def _routes6() -> Iterator[Route]:
+    for destination, length, _, _, _, metric, _, _, flags, interface in _table(_ROUTE6):
+        is_default = destination == _ANYWHERE6 and length == "00"
+        if is_default and int(flags, 16) & _UP and not int(flags, 16) & _REJECT:
+            yield Route(int(metric, 16), interface)
+
+
+def _table(path: str) -> list[list[str]]:
+    try:
+        with open(path, encoding="ascii") as lines:
+            return [line.split() for line in lines]
+    except FileNotFoundError:
+        return []  # A kernel without IPv6 has no such table.
+
+
+def _only_interface() -> str:
+    found = interfaces()
+    addressed = [one.name for one in found.values() if one.address]
+    choice = [name for name in addressed if not _is_loopback(name)] or addressed
+    if len(choice) != 1:
+        raise BadEnvironment(
+            [
+                "KOLLA_PRIVATE_INTERFACE, KOLLA_PUBLIC_INTERFACE: there is no default route to tell; "
+                f"expected one of {_addressed(found) or 'the interfaces with an address, but there is none'}"
+            ]
+        )
+    return choice[0]
+
+
+def _is_loopback(name: str) -> bool:
+    return name == "lo"
+
+
+def _chosen(settings: Settings) -> tuple[Interface, Interface]:
+    """The private and the public interface, or BadEnvironment for both of them at once."""
+    variables = {
+        "KOLLA_PRIVATE_INTERFACE": settings.private_interface,
+        "KOLLA_PUBLIC_INTERFACE": settings.public_interface,
+    }
+    chosen: list[Interface] = []
+    issues: dict[str, None] = {}  # A set that keeps the order: both may tell the same.
+    for variable, name in variables.items():
+        try:
+            chosen.append(_interface(variable, name))
+        except BadEnvironment as error:
+            issues.update(dict.fromkeys(error.issues))
+    if issues:
+        raise BadEnvironment(list(issues))
+    private, public = chosen
+    return private, public
+
+
+def _interface(variable: str, name: str | None) -> Interface:
+    """The interface of that name, else the default one; with an address, or BadEnvironment tells why not."""
+    found = interfaces()
+    chosen = name or default_interface()
+    source = f"{variable}={name}" if name else f"{variable} is not set, and the default route's is {chosen}"
+    if chosen not in found:
+        raise BadEnvironment([f"{source}: no such interface here, expected one of {listed(found)}"])
+    if found[chosen].address is None:
+        raise BadEnvironment([f"{source}: it has no address, expected one of {_addressed(found)}"])
+    return found[chosen]
+
+
+def _addressed(found: Mapping[str, Interface]) -> str:
+    return listed(one.name for one in found.values() if one.address)
+
+
+def _tell_interfaces(told: dict[str, Any], told_of: Mapping[Interface, object]) -> None:
+    """Add each interface's facts to `told` as long as they have room, with a warning for the rest."""
+    import json
+
+    size = len(json.dumps(told))
+    left_out = []
+    for interface in told_of:
+        fact = {f"ansible_{interface.name}": _fact(interface)}
+        more = len(json.dumps(fact))  # its two braces are the comma and space between two facts
+        if size + more > FACTS_LIMIT:
+            left_out.append(interface.name)
+            continue
+        told.update(fact)
+        size += more
+    if left_out:
+        log.warning(
+            "%d interfaces are left out of what others are told of this host, which is at most %d bytes; "
+            "the first are %s",
+            len(left_out),
+            FACTS_LIMIT,
+            listed(left_out[:5]),
+        )
+
+
+def _fact(interface: Interface) -> dict[str, Any]:
+    fact: dict[str, Any] = {}
+    if interface.ipv4:
+        fact["ipv4"] = {"address": interface.ipv4[0]}
+    if interface.ipv6:
+        fact["ipv6"] = [{"address": address} for address in interface.ipv6]
+    return fact
+
+
+def _account(user: str) -> pwd.struct_passwd | None:
+    try:
+        return pwd.getpwnam(user)
+    except (KeyError, ValueError):  # ValueError: no account's name can be written like that.
+        number = _number(user)
+    try:
+        return None if number is None else pwd.getpwuid(number)
+    except KeyError:
+        return None
+
+
+def _group(group: str) -> int | None:
+    try:
+        return grp.getgrnam(group).gr_gid
+    except (KeyError, ValueError):
+        return _number(group)
+
+
+def _number(text: str) -> int | None:
+    """A user's or group's number; the largest one means "leave it" to chown and is none."""
+    number = int(text) if text.isascii() and text.isdecimal() and len(text) <= 10 else None
+    return number if number is not None and number < 2**32 - 1 else None

@@ -1,0 +1,418 @@
+"""The host's addresses, in network namespaces with real interfaces; its users and groups."""
+
+from __future__ import annotations
+
+import grp
+import json
+import logging
+import os
+import pathlib
+import pwd
+import socket
+import subprocess
+import sys
+from typing import Any, NamedTuple
+
+import psutil
+import pytest
+
+from kolla_mesos_start import host
+from kolla_mesos_start.errors import AgentError, BadEnvironment, CannotExecute, CannotRender, CannotWrite
+from kolla_mesos_start.settings import parse
+
+PROGRAM = """
+import json, sys
+from kolla_mesos_start import host
+from kolla_mesos_start.errors import AgentError
+from kolla_mesos_start.settings import parse
+
+settings = parse(json.loads(sys.argv[2]))
+try:
+    print(json.dumps({"value": eval(sys.argv[1])}))
+except AgentError as error:
+    print(json.dumps({"error": type(error).__name__, "reason": error.reason}))
+"""
+
+
+ENVIRON = {"KOLLA_ZK_HOSTS": "zk", "KOLLA_APP_ID": "/cloud/infra/x/y", "KOLLA_HOSTNAME": "node"}
+ROOT = pathlib.Path(__file__).parent.parent
+
+
+def in_namespace(setup: str, expression: str, **environ: str) -> Any:
+    """The value of a Python expression on a host whose network `setup` makes; an AgentError is raised here.
+
+    The namespace has the loopback interface, up, and goes with the process.
+    """
+    # Whoever is not root is root in a user namespace.
+    root = [] if os.geteuid() == 0 else ["--map-root-user"]
+    inner = f'ip link set lo up\n{setup}\nexec "$0" -c "$1" "$2" "$3"'
+    command = ["unshare", "--net", *root, "sh", "-euc", inner, sys.executable, PROGRAM]
+    arguments = [expression, json.dumps({**ENVIRON, **environ})]
+    done = subprocess.run([*command, *arguments], stdout=subprocess.PIPE, check=True, cwd=ROOT)
+    outcome = json.loads(done.stdout)
+    if "error" in outcome:
+        raise Refused(outcome["error"], outcome["reason"])
+    return outcome["value"]
+
+
+class Refused(Exception):
+    """An AgentError of the other process: the name of its class, and its reason."""
+
+    def __init__(self, kind: str, reason: str) -> None:
+        super().__init__(kind, reason)
+        self.kind = kind
+        self.reason = reason
+
+
+def link(name: str, *addresses: str) -> str:
+    """The commands that make an interface; a second one, `<name>p`, has no address."""
+    lines = [f"ip link add {name} type veth peer name {name}p", f"ip link set {name} addrgenmode none up"]
+    lines += [f"ip address add {one} dev {name}" + (" nodad" if ":" in one else "") for one in addresses]
+    return "\n".join(lines)
+
+
+TWO = "\n".join((link("eth0", "192.0.2.7/24"), link("eth1", "10.0.0.7/24", "10.0.0.8/24", "fd00::7/64")))
+VIA_ETH0 = f"{TWO}\nip route add default via 192.0.2.1"
+VIA_ETH1 = f"{TWO}\nip -6 route add default via fd00::1"
+IPV6_ONLY = f"{link('eth0', 'fe80::5/64', 'fd00::5/64')}\nip -6 route add default via fd00::1"
+
+
+# -- which interface
+
+
+class Choice(NamedTuple):
+    """A network, and the interface and address that the agent has on it by default."""
+
+    name: str
+    setup: str
+    interface: str
+    address: str
+
+
+CHOICES = [
+    Choice("an IPv4 default route", VIA_ETH0, "eth0", "192.0.2.7"),
+    Choice("an IPv6 default route alone", VIA_ETH1, "eth1", "10.0.0.7"),
+    Choice("IPv6 only", IPV6_ONLY, "eth0", "fd00::5"),
+    Choice("IPv6 and link-local alone", link("eth0", "fe80::5/64"), "eth0", "fe80::5%eth0"),
+    Choice(
+        "IPv4's goes before IPv6's", f"{VIA_ETH1}\nip route add default via 192.0.2.1", "eth0", "192.0.2.7"
+    ),
+    Choice(
+        "the lowest metric",
+        f"{TWO}\nip route add default via 192.0.2.1 metric 200\nip route add default via 10.0.0.1 metric 50",
+        "eth1",
+        "10.0.0.7",
+    ),
+    Choice(
+        "the lowest IPv6 metric, which is written in hexadecimal",
+        f"{TWO}\nip address add fd01::7/64 dev eth0 nodad\n"
+        "ip -6 route add default via fd00::1 metric 256\nip -6 route add default via fd01::1 metric 159",
+        "eth0",
+        "192.0.2.7",
+    ),
+    Choice(
+        "half the world and a refusal are no default route",
+        f"{VIA_ETH0}\nip route add 0.0.0.0/1 via 10.0.0.1\nip -6 route add unreachable default metric 1",
+        "eth0",
+        "192.0.2.7",
+    ),
+    Choice(
+        "a refusal is no default route",
+        f"{link('eth1', '10.0.0.7/24')}\n"
+        "ip route add unreachable default\nip -6 route add unreachable default",
+        "eth1",
+        "10.0.0.7",
+    ),
+    Choice("no default route, one interface", link("eth1", "10.0.0.7/24"), "eth1", "10.0.0.7"),
+    Choice("loopback only", "", "lo", "127.0.0.1"),
+]
+
+
+@pytest.mark.parametrize("choice", CHOICES, ids=[choice.name for choice in CHOICES])
+def test_the_default_is_the_default_routes_interface(choice: Choice) -> None:
+    """Without any variable set, an agent registers the address that others reach it at."""
+    functions = "host.default_interface(), host.private_address(settings), host.get_ip_address(settings)"
+    assert in_namespace(choice.setup, functions) == [choice.interface, choice.address, choice.address]
+
+
+def test_a_named_interface_goes_before_the_default_routes() -> None:
+    """Private and public are independent; a template's interface is one more."""
+    functions = (
+        "host.private_interface(settings), host.public_interface(settings), host.private_address(settings), "
+        "host.get_ip_address(settings), host.get_ip_address(settings, 'eth0'), host.address_of('eth1')"
+    )
+    assert in_namespace(VIA_ETH0, functions, KOLLA_PRIVATE_INTERFACE="eth1") == [
+        *("eth1", "eth0", "10.0.0.7"),
+        *("10.0.0.7", "192.0.2.7", "10.0.0.7"),
+    ]
+
+
+def test_the_registered_address_is_not_the_one_to_bind_to() -> None:
+    """KOLLA_ADDRESS is a node's or an agent's: no process in here can listen on it."""
+    functions = (
+        "host.private_address(settings), host.get_ip_address(settings), host.facts(settings)['address']"
+    )
+    addresses = in_namespace(VIA_ETH0, functions, KOLLA_ADDRESS="203.0.113.9")
+    assert addresses == ["192.0.2.7", "192.0.2.7", "203.0.113.9"]
+
+
+@pytest.mark.parametrize("function", ["host.private_address(settings)", "host.facts(settings)"])
+def test_an_interface_that_is_not_there_is_told_with_its_variable(function: str) -> None:
+    """The operator sees the name that was given, and those to choose from."""
+    with pytest.raises(Refused) as caught:
+        in_namespace(TWO, function, KOLLA_PRIVATE_INTERFACE="ens3", KOLLA_PUBLIC_INTERFACE="eth0")
+    assert caught.value.kind == BadEnvironment.__name__
+    assert "KOLLA_PRIVATE_INTERFACE=ens3: no such interface here" in caught.value.reason
+    assert "expected one of eth0, eth0p, eth1, eth1p, lo" in caught.value.reason
+
+
+def test_both_interfaces_are_told_at_once_if_both_are_wrong() -> None:
+    """One failure, one list."""
+    with pytest.raises(Refused) as caught:
+        in_namespace(TWO, "host.facts(settings)", KOLLA_PRIVATE_INTERFACE="a", KOLLA_PUBLIC_INTERFACE="eth0p")
+    assert caught.value.reason.startswith("environment: 2 issues: KOLLA_PRIVATE_INTERFACE=a: no such")
+    assert (
+        "KOLLA_PUBLIC_INTERFACE=eth0p: it has no address, expected one of eth0, eth1, lo"
+        in caught.value.reason
+    )
+
+
+@pytest.mark.parametrize(
+    ("setup", "expected"), [(TWO, "expected one of eth0, eth1, lo"), ("ip link set lo down", "there is none")]
+)
+def test_without_a_default_route_a_choice_is_the_operators(setup: str, expected: str) -> None:
+    """To take either of two would be a guess that others then connect to."""
+    with pytest.raises(Refused) as caught:
+        in_namespace(
+            f"{setup}\nip address flush dev lo" if "down" in setup else setup, "host.facts(settings)"
+        )
+    assert caught.value.kind == BadEnvironment.__name__
+    assert caught.value.reason.startswith(
+        "environment: 1 issue: KOLLA_PRIVATE_INTERFACE, KOLLA_PUBLIC_INTERFACE"
+    )
+    assert expected in caught.value.reason
+
+
+@pytest.mark.parametrize("interface", ["ens3", "eth0p", ""])
+def test_a_templates_wrong_interface_is_told_without_repeating_it(interface: str) -> None:
+    """The name may be the value of a variable."""
+    with pytest.raises(Refused) as caught:
+        in_namespace(TWO, f"host.get_ip_address(settings, {interface!r})")
+    assert caught.value.kind == CannotRender.__name__
+    assert "there are eth0, " in caught.value.reason
+    assert "ens3" not in caught.value.reason
+
+
+# -- addresses
+
+
+def test_every_interface_is_known_with_its_addresses() -> None:
+    """Also one that is down, or has none."""
+    assert in_namespace(TWO, "{name: list(one) for name, one in host.interfaces().items()}") == {
+        "lo": ["lo", ["127.0.0.1"], ["::1"]],
+        "eth0": ["eth0", ["192.0.2.7"], []],
+        "eth0p": ["eth0p", [], []],
+        "eth1": ["eth1", ["10.0.0.7", "10.0.0.8"], ["fd00::7"]],
+        "eth1p": ["eth1p", [], []],
+    }
+
+
+class Address(NamedTuple):
+    """What psutil tells of an address, as far as it matters."""
+
+    family: socket.AddressFamily
+    address: str
+
+
+@pytest.mark.parametrize(
+    ("addresses", "preferred"),
+    [
+        (["fe80::1%eth0", "fd00::1", "10.0.0.1"], "10.0.0.1"),
+        (["fe80::1%eth0", "fd00::1", "fd00::2"], "fd00::1"),
+        (["febf:1::1%eth0", "2001:db8::1"], "2001:db8::1"),
+        (["fe80::1%eth0"], "fe80::1%eth0"),
+        (["fe8::1", "fd00::1"], "fe8::1"),
+        (["::1"], "::1"),
+        ([], None),
+    ],
+)
+def test_a_link_local_address_is_the_last_choice(
+    addresses: list[str], preferred: str | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It needs a scope, and means nothing to others; the kernel's order decides the rest."""
+    found = [Address(socket.AF_INET6 if ":" in one else socket.AF_INET, one) for one in addresses]
+    monkeypatch.setattr(psutil, "net_if_addrs", lambda: {"eth0": found})
+    assert host.interfaces()["eth0"].address == preferred
+
+
+def test_psutil_is_not_imported_before_an_address_is_asked_for() -> None:
+    """Its import takes a tenth of the agent's start, and a finished run_once task needs no address."""
+    program = (
+        "import sys\nfrom kolla_mesos_start import host\n"
+        "host.hostname(), host.ids('0'), host.owner_ids('0:0')\n"
+        "assert 'psutil' not in sys.modules\n"
+    )
+    subprocess.run([sys.executable, "-c", program], check=True, cwd=ROOT)
+
+
+# -- facts
+
+
+def test_facts_are_what_other_members_render_with() -> None:
+    """kolla-mesos' keys, and this agent's own."""
+    environ = {"KOLLA_PRIVATE_INTERFACE": "eth1", "KOLLA_PORTS": "80,443"}
+    facts = in_namespace(VIA_ETH0, "host.facts(settings)", **environ)
+    assert facts == {
+        "ansible_hostname": socket.gethostname(),
+        "api_interface": "eth0",
+        "private_interface": "eth1",
+        "host": "node",
+        "service": "infra/x/y",
+        "address": "10.0.0.7",
+        "private_address": "10.0.0.7",
+        "ports": [80, 443],
+        "ansible_eth1": {"ipv4": {"address": "10.0.0.7"}, "ipv6": [{"address": "fd00::7"}]},
+        "ansible_eth0": {"ipv4": {"address": "192.0.2.7"}},
+        "ansible_lo": {"ipv4": {"address": "127.0.0.1"}, "ipv6": [{"address": "::1"}]},
+    }
+
+
+def test_facts_of_an_ipv6_host_have_no_ipv4() -> None:
+    """A template that needs IPv4 there is told that it is missing."""
+    facts = in_namespace(IPV6_ONLY, "host.facts(settings)")
+    assert facts["ansible_eth0"] == {"ipv6": [{"address": "fd00::5"}, {"address": "fe80::5%eth0"}]}
+    assert facts["private_address"] == facts["address"] == "fd00::5"
+
+
+def with_interfaces(monkeypatch: pytest.MonkeyPatch, names: list[str]) -> None:
+    """Give this host interfaces with an address each."""
+    found = {name: host.Interface(name, ("192.0.2.1",), ("2001:db8::1",)) for name in names}
+    monkeypatch.setattr(host, "interfaces", lambda: found)
+
+
+def test_facts_are_limited_and_keep_the_private_and_the_public_interface(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Every member reads every other's facts; a host of containers has hundreds of interfaces."""
+    with_interfaces(monkeypatch, [*(f"cali{number:03}" for number in range(500)), "ens1", "ens2"])
+    settings = parse({**ENVIRON, "KOLLA_PRIVATE_INTERFACE": "ens2", "KOLLA_PUBLIC_INTERFACE": "ens1"})
+    with caplog.at_level(logging.WARNING):
+        facts = host.facts(settings)
+    kept = [key for key in facts if isinstance(facts[key], dict)]
+    assert kept[:3] == ["ansible_ens2", "ansible_ens1", "ansible_cali000"]
+    assert 16384 - 100 < len(json.dumps(facts).encode()) <= 16384
+    assert len(caplog.records) == 1
+    assert caplog.records[0].getMessage().startswith(f"{502 - len(kept)} interfaces are left out ")
+
+
+def test_facts_that_have_room_are_complete(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The limit is no news where it is not reached."""
+    with_interfaces(monkeypatch, [f"eth{number}" for number in range(100)])
+    facts = host.facts(
+        parse({**ENVIRON, "KOLLA_PRIVATE_INTERFACE": "eth0", "KOLLA_PUBLIC_INTERFACE": "eth0"})
+    )
+    assert {f"ansible_eth{number}" for number in range(100)} < set(facts)
+    assert not caplog.records
+
+
+def test_the_hostname_is_the_machines_not_the_agents() -> None:
+    """RabbitMQ's and Galera's node names depend on it."""
+    assert in_namespace("", "host.hostname(), settings.host") == [socket.gethostname(), "node"]
+
+
+# -- users and groups
+
+
+@pytest.fixture(name="accounts")
+def _accounts(monkeypatch: pytest.MonkeyPatch) -> None:
+    """An account `nova` (4242, group 4243, also in 4300), and one whose name is a number."""
+    users = {
+        "nova": pwd.struct_passwd(("nova", "x", 4242, 4243, "", "/var/lib/nova", "/bin/false")),
+        "777": pwd.struct_passwd(("777", "x", 5000, 5001, "", "/home/777", "/bin/false")),
+    }
+    groups = {"nova": 4243, "kolla": 4300}
+    by_number = {one.pw_uid: one for one in users.values()}
+    monkeypatch.setattr(pwd, "getpwnam", users.__getitem__)
+    monkeypatch.setattr(pwd, "getpwuid", by_number.__getitem__)
+    monkeypatch.setattr(grp, "getgrnam", lambda name: grp.struct_group((name, "x", groups[name], [])))
+    monkeypatch.setattr(os, "getgrouplist", lambda name, gid: [gid, 4300] if name == "nova" else [gid])
+    monkeypatch.setattr(os, "getegid", lambda: 99)
+
+
+@pytest.mark.usefixtures("accounts")
+@pytest.mark.parametrize(
+    ("user", "ids"),
+    [
+        ("nova", host.Ids(4242, 4243, (4243, 4300), "nova", "/var/lib/nova")),
+        ("4242", host.Ids(4242, 4243, (4243, 4300), "nova", "/var/lib/nova")),
+        ("777", host.Ids(5000, 5001, (5001,), "777", "/home/777")),
+        ("1234", host.Ids(1234, 1234, (1234,), None, None)),
+    ],
+)
+def test_a_command_runs_with_the_users_own_groups(user: str, ids: host.Ids) -> None:
+    """Supplementary groups included; a number may stand for an account, and a name goes before a number."""
+    assert host.ids(user) == ids
+
+
+@pytest.mark.usefixtures("accounts")
+@pytest.mark.parametrize("user", ["nobody-here", "", "-1", "4294967295", "9" * 5000, "٣", "1.5", "0x1"])
+def test_an_unknown_user_of_a_command_is_told(user: str) -> None:
+    """4294967295 is what chown takes for "leave it"."""
+    with pytest.raises(CannotExecute) as caught:
+        host.ids(user)
+    assert repr(user) in caught.value.reason
+
+
+@pytest.mark.usefixtures("accounts")
+@pytest.mark.parametrize(
+    ("owner", "expected"),
+    [
+        ("nova", (4242, 4243)),
+        ("nova:kolla", (4242, 4300)),
+        ("nova:55", (4242, 55)),
+        ("4242", (4242, 4243)),
+        ("1234", (1234, 99)),
+        ("1234:kolla", (1234, 4300)),
+        ("0:0", (0, 0)),
+    ],
+)
+def test_an_owner_is_a_user_and_a_group_by_name_or_number(owner: str, expected: tuple[int, int]) -> None:
+    """Without a group it is the account's own, or the agent's where there is no account."""
+    assert host.owner_ids(owner) == expected
+
+
+@pytest.mark.usefixtures("accounts")
+@pytest.mark.parametrize(
+    ("owner", "at_fault"),
+    [
+        ("nowa", "user 'nowa'"),
+        ("nova:nowhere", "group 'nowhere'"),
+        ("nova:", "group ''"),
+        (":nova", "user ''"),
+    ],
+)
+def test_an_unknown_owner_is_told(owner: str, at_fault: str) -> None:
+    """With the part of it that is not known."""
+    with pytest.raises(CannotWrite, match=at_fault) as caught:
+        host.owner_ids(owner)
+    assert caught.value.status == 73
+
+
+def test_a_name_that_no_account_can_have_is_unknown_too() -> None:
+    """The databases refuse a NUL in their own way."""
+    for ask in (host.ids, host.owner_ids):
+        with pytest.raises(AgentError, match="is not known here"):
+            ask("a\0b")
+    with pytest.raises(CannotWrite, match="is not known here"):
+        host.owner_ids("0:a\0b")
+
+
+def test_real_accounts_are_found() -> None:
+    """Every system has root."""
+    root = pwd.getpwuid(0)
+    assert host.ids("root")[:2] == (0, root.pw_gid)
+    assert root.pw_gid in host.ids("root").groups
+    assert host.owner_ids("root") == (0, root.pw_gid)
+    assert host.owner_ids(f"root:{grp.getgrgid(root.pw_gid).gr_name}") == (0, root.pw_gid)
