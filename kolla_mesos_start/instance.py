@@ -80,10 +80,10 @@ class Tree(NamedTuple):
 class Ephemeral:
     """One ephemeral, and what is known of it."""
 
-    def __init__(self, path: str, data: bytes, *, wanted: bool, held: bool) -> None:
-        self.path, self.data = path, data
-        self.wanted, self.held = wanted, held
+    def __init__(self, path: str, data: bytes, *, wanted: bool) -> None:
+        self.path, self.data, self.wanted = path, data, wanted
         self.whose = UNKNOWN
+        self.held = False  # in any session so far
         self.busy = False
         self.not_before = 0.0
 
@@ -98,9 +98,8 @@ class Instance:
     def __init__(self, session: Session, tree: Tree) -> None:
         self._session, self._tree = session, tree
         self._acl = [ACL(perms, Id(scheme, name)) for perms, scheme, name in tree.acl] or OPEN_ACL_UNSAFE
-        # The agent has made the member of the party: who replaces it now is a stranger.
-        self.presence = [Ephemeral(*entry, wanted=True, held=True) for entry in tree.presence]
-        self.instances = [Ephemeral(*entry, wanted=False, held=False) for entry in tree.ready]
+        self.presence = [Ephemeral(path, data, wanted=True) for path, data in tree.presence]
+        self.instances = [Ephemeral(path, data, wanted=False) for path, data in tree.ready]
         self._ready = self._states_due = False
         self._complained: set[str] = set()
         session.on_open, session.on_event = self._on_open, self._on_event

@@ -84,11 +84,15 @@ def is_ready(check: Check, notified: Notified, health: Health, age: float, befor
     if check.kind == "notify":
         return notified.ready
     if check.kind == "alive":
-        return age >= float(check.value)
+        return age >= _age(check)
     if check.kind == "default":
         # One that only begins to speak after it was taken for ready stays so.
-        return notified.ready or ((before or not notified.speaks) and age >= (check.value or ALIVE))
+        return notified.ready or ((before or not notified.speaks) and age >= _age(check))
     return health.ready
+
+
+def _age(check: Check) -> float:
+    return ALIVE if check.value is None else float(check.value)
 
 
 # -- checks: each returns why it failed, or nothing -------------------------------------------------
@@ -233,7 +237,7 @@ class Readiness:
             return self._task.deadline if self._task else self._next
         if self.ready or self._check.kind == "notify":
             return math.inf
-        return self._start + float(self._check.value or ALIVE)
+        return self._start + _age(self._check)
 
     @property
     def reason(self) -> str:
@@ -246,7 +250,7 @@ class Readiness:
             return self._failure
         if self._check.kind == "notify" or (self._check.kind == "default" and self._notified.speaks):
             return "its READY=1 has not come"
-        return f"it is not {self._check.value or ALIVE:g} s old"
+        return f"it is not {_age(self._check):g} s old"
 
     def hear(self, datagram: bytes) -> None:
         """Take in what the daemon has sent to its notify socket."""

@@ -86,7 +86,7 @@ class Session:
         on_open: Callable[[], object] = lambda: None,
         on_event: Callable[[str], object] = lambda path: None,
     ) -> None:
-        self.id, self.password = session_id, password
+        self.id, self.password = session_id, password or NO_PASSWORD
         self.timeout = timeout
         self.former: set[int] = set()
         self.open = False
@@ -233,6 +233,7 @@ class Session:
         self._socket, self.open, self._opened = connection, True, now()
         for scheme, credential in self._ensemble.auth:
             self._send(int_struct.pack(AUTH_XID) + int_struct.pack(Auth.type), Auth(0, scheme, credential))
+        log.debug("connected to ZooKeeper, session %#x, timeout %.1f s", self.id, self.timeout)
         if self._lost is not None:
             log.warning("connected to ZooKeeper again after %.1f s", now() - self._lost)
             self._lost = None
