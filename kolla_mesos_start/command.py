@@ -46,7 +46,7 @@ class Members(NamedTuple):
 
 
 class File(NamedTuple):
-    """One config file of a command. `dest`, `owner`, `perm` and `mounted` may be templates."""
+    """One config file of a command. `dest`, `owner` and `perm` may be templates."""
 
     name: str
     dest: str

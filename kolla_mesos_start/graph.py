@@ -283,7 +283,7 @@ def _file(fields: Fields, name: str) -> File:
         owner=fields.late("owner", None, forms.bad_owner, number=True),
         perm=_perm(fields),
         optional=fields.flag("optional", False),
-        mounted=fields.late("mounted", None, forms.bad_file),
+        mounted=fields.word("mounted", None, forms.bad_file),
         template=fields.flag("template", True),
     )
 
@@ -393,7 +393,7 @@ def resolve(command: Command, render: Render) -> Step:
 
 
 def late_texts(command: Command) -> tuple[Text, ...]:
-    """The templates that `resolve` renders: command, env, user, ready; dest, owner, perm, mounted."""
+    """The templates that `resolve` renders: command, env, user, ready; dest, owner, perm of files."""
     recorder = _Recorder()
     _resolve(command, recorder.record)
     return tuple(recorder.texts)
@@ -444,7 +444,6 @@ class _Turn(NamedTuple):
             dest=self.text(f"{at}.dest", file.dest, forms.bad_file),
             owner=self.optional(f"{at}.owner", file.owner, forms.bad_owner),
             perm=self.text(f"{at}.perm", file.perm, forms.bad_perm),
-            mounted=self.optional(f"{at}.mounted", file.mounted, forms.bad_file),
         )
 
     def ready(self, ready: Ready) -> Ready:

@@ -422,6 +422,7 @@ EARLY = {
     "commands.a.dependencies[1].count": "{{ n }}",
     "commands.a.run_once": "{% if x %}true{% endif %}",
     "commands.a.generation": "{{ tag }}",
+    "commands.a.files.f.mounted": "{{ m }}",
     "commands.a.retries": "{{ r }}",
     "commands.a.delay": "{{ r }}",
     "commands.a.timeout": "{{ r }}",
@@ -434,7 +435,7 @@ EARLY = {
 EARLY_VALUES = {
     **{"{{ role }}/daemon": "mariadb/daemon", "{{ role }}": "infra/mariadb", "{{ s }}": "local"},
     **{"{{ n }}": "2", "{{ tag }}": "k:1", "{{ r }}": "7", "{{ i }}": "4", "{# r #}5": "5"},
-    "{% if x %}true{% endif %}": "true",
+    **{"{% if x %}true{% endif %}": "true", "{{ m }}": "/mounted"},
 }
 
 
@@ -485,7 +486,6 @@ LATE = {
     "commands.a.files.f.dest": "/{{ d }}",
     "commands.a.files.f.owner": "{{ o }}",
     "commands.a.files.f.perm": "{{ p }}",
-    "commands.a.files.f.mounted": "{{ m }}",
     "commands.a.user": "{{ u }}",
     "service.daemon.command": "run {{ word }}",
     "service.daemon.ready.command[1]": "{{ h }}",
@@ -565,11 +565,6 @@ LATE_BAD: list[tuple[dict[str, ANY], str, str]] = [
     ({"files": {"f": {"dest": "{{ x }}"}}}, "s3cret", "files.f.dest: expected the absolute path"),
     ({"files": {"f": {"dest": "/f", "owner": "{{ x }}"}}}, "s3 cret", "files.f.owner: expected user"),
     ({"files": {"f": {"dest": "/f", "perm": "{{ x }}"}}}, "s3cret", "files.f.perm: expected octal"),
-    (
-        {"files": {"f": {"dest": "/f", "mounted": "{{ x }}"}}},
-        "s3cret",
-        "files.f.mounted: expected the absolute",
-    ),
 ]
 
 
