@@ -1,0 +1,260 @@
+"""A directory that holds a deployment, as an operator keeps it under version control.
+
+    DIR/
+      variables/<name>                            a value for the whole deployment: the file's content,
+                                                  but for one newline at its end
+      variables.yml                               or all in one file, a mapping of names to values
+      services/<service>/
+        definition.yml                            the command graph
+        variables/<name>, variables.yml           values for this service
+        variables/<host>/<name>                   values for this service on one host; in a
+                                                  variables.yml a mapping under the host's name
+        files/<name>                              content or template of one file
+
+`.yaml` and `.json` are as good as `.yml`. Names that begin with a dot are left out everywhere, as
+is whatever else lies beside `services`; below it, where a misspelt name would silently not be
+published, anything unknown is an error.
+
+Only reads, and knows nothing of ZooKeeper but what a znode may be called and hold.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+from kolla_mesos_start.ensemble import MAX_DATA
+from kolla_mesos_start.errors import BadDefinition
+from kolla_mesos_start.operator import notation
+from kolla_mesos_start.znodes import RESERVED
+
+Contents = Mapping[str, bytes]
+
+DEFINITION = "definition"
+VARIABLES = "variables"
+FILES = "files"
+NO_NAME = "a znode can't have this name: expected printable characters"
+
+
+class Values(NamedTuple):
+    """Variables by name, and those of single hosts by host and name."""
+
+    own: Contents
+    hosts: Mapping[str, Contents]
+
+
+class Service(NamedTuple):
+    """One service: `definition` is its JSON, `source` the file that it was written in."""
+
+    name: str
+    source: str
+    definition: bytes
+    variables: Values
+    files: Contents
+
+
+class Deployment(NamedTuple):
+    """All that a directory holds. `left_out` are names beside `services` that mean nothing here."""
+
+    variables: Contents
+    services: Sequence[Service]
+    left_out: Sequence[str]
+
+
+def read(root: Path) -> Deployment:
+    """What the directory holds. Raises BadDefinition with all that is wrong in it."""
+    return _Reading(root).deployment()
+
+
+class _Reading:
+    """One pass over the directory, which goes on past what is wrong, to tell it all at once."""
+
+    def __init__(self, root: Path) -> None:
+        self.root = root
+        self.issues: list[str] = []
+
+    def deployment(self) -> Deployment:
+        variables = self.variables(self.root)
+        for host in variables.hosts:
+            self.wrong(self.root / VARIABLES, f"{host}: values for one host belong to a service")
+        services = tuple(self.services(self.root / "services"))
+        if not services and not variables.own and not self.issues:
+            self.issues.append(f"{self.root} holds neither services nor variables")
+        if self.issues:
+            raise BadDefinition(self.issues)
+        return Deployment(variables.own, services, tuple(self.left_out()))
+
+    def wrong(self, path: Path, what: str) -> None:
+        self.issues.append(f"{path.relative_to(self.root)}: {what}")
+
+    def left_out(self) -> Iterator[str]:
+        for path in self.entries(self.root):
+            if path.name != "services" and not _is_variables(path):
+                yield path.name
+
+    def entries(self, directory: Path) -> list[Path]:
+        """What lies in a directory, sorted by name; nothing if there is none."""
+        if not directory.is_dir():
+            return []
+        return [path for path in sorted(directory.iterdir()) if not path.name.startswith(".")]
+
+    # -- services ---------------------------------------------------------------------------------
+
+    def services(self, directory: Path) -> Iterator[Service]:
+        """Every service below a directory, whose path below `services` is its name."""
+        for path in self.entries(directory):
+            if not path.is_dir():
+                self.wrong(path, "expected a directory, a part of a service's name")
+            elif path.name in RESERVED:
+                self.wrong(path, f"no service can have {path.name} in its name")
+            elif self.is_name(path):
+                yield from self.service(path)
+
+    def service(self, directory: Path) -> Iterator[Service]:
+        definitions = []
+        for path in self.entries(directory):
+            if path.stem == DEFINITION and path.suffix in notation.SUFFIXES:
+                definitions.append(path)
+            elif path.name == FILES or _is_variables(path):
+                continue  # Read below, with the definition.
+            elif not path.is_dir():
+                self.wrong(
+                    path, "not known here: expected definition.yml, variables.yml, variables/ or files/"
+                )
+            elif path.name in RESERVED:
+                self.wrong(path, f"no service can have {path.name} in its name")
+            elif self.is_name(path):
+                yield from self.service(path)
+        if len(definitions) == 1:
+            yield self.one_service(directory, definitions[0])
+        elif definitions:
+            self.wrong(directory, f"expected one definition, found {', '.join(p.name for p in definitions)}")
+        elif (directory / FILES).is_dir() or any(map(_is_variables, self.entries(directory))):
+            self.wrong(directory, "expected a definition.yml beside its variables and files")
+
+    def one_service(self, directory: Path, path: Path) -> Service:
+        try:
+            data = notation.definition(path)
+        except BadDefinition as error:
+            data = b""
+            for issue in error.issues:
+                self.wrong(path, issue)
+        return Service(
+            name=directory.relative_to(self.root / "services").as_posix(),
+            source=str(path.relative_to(self.root)),
+            definition=self.checked(path, data),
+            variables=self.variables(directory),
+            files=self.files(directory / FILES),
+        )
+
+    def files(self, directory: Path) -> Contents:
+        contents = {}
+        for path in self.entries(directory):
+            if path.is_dir():
+                self.wrong(
+                    path, "a directory: the name of a file has no / in it; where it goes is its `dest`"
+                )
+            elif self.is_name(path):
+                contents[path.name] = self.checked(path, path.read_bytes())
+        return contents
+
+    # -- variables --------------------------------------------------------------------------------
+
+    def variables(self, directory: Path) -> Values:
+        """The variables of a service or the deployment, from a directory, a file, or both."""
+        own: dict[str, bytes] = {}
+        hosts: dict[str, dict[str, bytes]] = {}
+        for path in self.entries(directory):
+            if not _is_variables(path):
+                continue
+            found = self.variables_directory(path) if path.is_dir() else self.variables_file(path)
+            self.join(path, own, found.own)
+            for host, values in found.hosts.items():
+                self.join(path, hosts.setdefault(host, {}), values)
+        return Values(own, hosts)
+
+    def join(self, path: Path, known: dict[str, bytes], more: Contents) -> None:
+        for name in sorted(known.keys() & more.keys()):
+            self.wrong(path, f"{name} has a value elsewhere already")
+        known.update(more)
+
+    def variables_directory(self, directory: Path) -> Values:
+        own: dict[str, bytes] = {}
+        hosts: dict[str, Contents] = {}
+        for path in self.entries(directory):
+            if not self.is_name(path):
+                continue
+            if path.is_dir():
+                hosts[path.name] = self.values_of_host(path)
+            else:
+                own[path.name] = self.value(path)
+        return Values(own, hosts)
+
+    def values_of_host(self, directory: Path) -> Contents:
+        values = {}
+        for path in self.entries(directory):
+            if path.is_dir():
+                self.wrong(path, "a directory: the name of a variable has no / in it")
+            elif self.is_name(path):
+                values[path.name] = self.value(path)
+        return values
+
+    def value(self, path: Path) -> bytes:
+        """A variable's value, without the newline that editors put at the end of each file."""
+        data = path.read_bytes()
+        value = data[:-1] if data.endswith(b"\n") else data
+        try:
+            value.decode()
+        except UnicodeDecodeError as error:
+            self.wrong(path, f"not UTF-8 text (byte {error.start})")
+        return self.checked(path, value)
+
+    def variables_file(self, path: Path) -> Values:
+        try:
+            content = notation.values(path)
+        except BadDefinition as error:
+            for issue in error.issues:
+                self.wrong(path, issue)
+            return Values({}, {})
+        hosts = {name: value for name, value in content.items() if isinstance(value, dict)}
+        own = {name: value for name, value in content.items() if name not in hosts}
+        return Values(
+            self.texts(path, "", own),
+            {host: self.texts(path, f"{host}.", values) for host, values in hosts.items()},
+        )
+
+    def texts(self, path: Path, prefix: str, values: Mapping[str, object]) -> Contents:
+        contents = {}
+        for name, value in values.items():
+            text = notation.text(value)
+            if text is None:
+                self.wrong(path, f"{prefix}{name}: expected a single value, found a list or a mapping")
+            elif not _is_znode_name(name):
+                self.wrong(path, f"{prefix}{name}: {NO_NAME}")
+            else:
+                # What JSON escapes as half of a surrogate pair is no text; the agent would say so.
+                contents[name] = self.checked(path, text.encode(errors="replace"), f"{prefix}{name}: ")
+        return contents
+
+    # -- what a znode may be called, and hold -----------------------------------------------------
+
+    def is_name(self, path: Path) -> bool:
+        if not _is_znode_name(path.name):
+            self.wrong(path, NO_NAME)
+        return _is_znode_name(path.name)
+
+    def checked(self, path: Path, data: bytes, label: str = "") -> bytes:
+        if len(data) > MAX_DATA:
+            self.wrong(path, f"{label}{len(data)} bytes are more than ZooKeeper takes ({MAX_DATA})")
+        return data
+
+
+def _is_variables(path: Path) -> bool:
+    if path.is_dir():
+        return path.name == VARIABLES
+    return path.stem == VARIABLES and path.suffix in notation.SUFFIXES
+
+
+def _is_znode_name(name: str) -> bool:
+    return name not in ("", ".", "..") and "/" not in name and name.isprintable()

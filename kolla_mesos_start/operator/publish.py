@@ -1,0 +1,315 @@
+"""The operator's tool `kolla_mesos_publish`: a directory becomes a deployment's tree in ZooKeeper.
+
+    read the directory -> check every definition -> write variables and files -> write definitions
+
+What lives here: the command line, the checks that need the whole deployment, and the writing.
+Nothing is written before everything is right, definitions come last, and what is unchanged is
+not written again: publishing twice is the same as publishing once.
+"""
+
+from __future__ import annotations
+
+import argparse
+import logging
+import os
+import sys
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import NoReturn
+
+from kolla_mesos_start import __version__, settings
+from kolla_mesos_start.ensemble import Ensemble, text
+from kolla_mesos_start.errors import (
+    AgentError,
+    BadDefinition,
+    BadEnvironment,
+    BadUsage,
+    CannotRender,
+    Issues,
+)
+from kolla_mesos_start.graph import Graph, early_texts, load
+from kolla_mesos_start.mailbox import Mailbox
+from kolla_mesos_start.operator import directory
+from kolla_mesos_start.operator.directory import Contents, Deployment, Service
+from kolla_mesos_start.operator.rehearsal import Rehearsal, check_templates, needed_files
+from kolla_mesos_start.render import names
+from kolla_mesos_start.settings import Settings
+from kolla_mesos_start.znodes import Znodes
+
+CONNECT_TIMEOUT = 30.0  # seconds: somebody sits in front of it
+
+DESCRIPTION = "Write a directory of definitions, files and variables to ZooKeeper, for kolla_mesos_start."
+EPILOG = """\
+DIR holds variables/<name> or variables.yml, and for each service services/<service>/ with
+definition.yml, files/<name>, and variables of its own: variables/<name>, variables/<host>/<name>
+or variables.yml. KOLLA_ZK_AUTH_FILE, KOLLA_ZK_CA, KOLLA_ZK_CERT, KOLLA_ZK_KEY, KOLLA_ZK_ACL and
+KOLLA_ZK_CONNECT_TIMEOUT (here 30 seconds) mean what they mean to the agent.
+"""
+
+
+class Parser(argparse.ArgumentParser):
+    """argparse, but for the exit status of bad usage, which is the agent's."""
+
+    def error(self, message: str) -> NoReturn:
+        raise BadUsage(f"{message}; see kolla_mesos_publish --help")
+
+
+def main() -> NoReturn:
+    """Publish what the command line says, and exit as the agent would."""
+    logging.basicConfig(format="kolla_mesos_publish: %(message)s")
+    # It tells each try to connect; the agent's own lines say the same once every 30 s.
+    logging.getLogger("kazoo").setLevel(logging.CRITICAL)
+    try:
+        publish(arguments(sys.argv[1:]), os.environ)
+    except Issues as error:
+        fail([f"{error.subject}: {issue}" for issue in error.issues], error.status)
+    except AgentError as error:
+        fail([error.reason], error.status)
+    except KeyboardInterrupt:
+        fail(["stopped by SIGINT; publish again to finish"], 130)
+    sys.exit(0)
+
+
+def fail(lines: Iterable[str], status: int) -> NoReturn:
+    for line in lines:
+        print(f"kolla_mesos_publish: {line}", file=sys.stderr)
+    sys.exit(status)
+
+
+def arguments(argv: Sequence[str]) -> argparse.Namespace:
+    """The command line; BadUsage where it is wrong."""
+    parser = Parser(
+        prog="kolla_mesos_publish",
+        description=DESCRIPTION,
+        epilog=EPILOG,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("directory", metavar="DIR", type=Path, help="the deployment's directory")
+    parser.add_argument("--deployment", metavar="ID", required=True, help="the first part of KOLLA_APP_ID")
+    parser.add_argument("--prefix", metavar="PATH", help="default: KOLLA_SYSTEM_PREFIX, else /kolla")
+    parser.add_argument("--hosts", metavar="HOSTS", help="default: KOLLA_ZK_HOSTS")
+    parser.add_argument(
+        "--prune",
+        action="store_true",
+        help="remove variables and files that are not in DIR: the deployment's variables, and what"
+        " belongs to the services in DIR; other services are left alone",
+    )
+    parser.add_argument("--version", action="version", version=__version__)
+    parsed = parser.parse_args(argv)
+    if "/" in parsed.deployment or not parsed.deployment:
+        raise BadUsage("--deployment: expected a name without /")
+    return parsed
+
+
+def settings_of(options: argparse.Namespace, environ: Mapping[str, str]) -> Settings:
+    """How to reach ZooKeeper, from the agent's own variables; those of a container don't matter here."""
+    kept = {name: value for name, value in environ.items() if name.startswith("KOLLA_ZK_")}
+    kept["KOLLA_APP_ID"] = f"/{options.deployment}/publisher"
+    kept["KOLLA_HOSTNAME"] = "publisher"
+    kept["KOLLA_MISSING_VARIABLES"] = environ.get("KOLLA_MISSING_VARIABLES", "")
+    given = {"KOLLA_SYSTEM_PREFIX": options.prefix or environ.get("KOLLA_SYSTEM_PREFIX")}
+    given["KOLLA_ZK_HOSTS"] = options.hosts or environ.get("KOLLA_ZK_HOSTS")
+    kept.update({name: value for name, value in given.items() if value})
+    found = settings.parse(kept)
+    return found if found.connect_timeout else found._replace(connect_timeout=CONNECT_TIMEOUT)
+
+
+# -- the stages -----------------------------------------------------------------------------------
+
+
+def publish(options: argparse.Namespace, environ: Mapping[str, str]) -> None:
+    """All stages, in their order; what was done is printed, by path, never by value."""
+    config = settings_of(options, environ)
+    deployment = read(options.directory)
+    for name in deployment.left_out:
+        print(f"left out {options.directory / name}")
+    mailbox = Mailbox()
+    ensemble = Ensemble(config, mailbox)
+    try:
+        ensemble.connect()
+        tree = Tree(ensemble, mailbox, config)
+        tree.check_chroot()
+        tree.check(deployment)
+        tree.write(tree.contents(deployment))
+        tree.write(tree.definitions(deployment))
+        if options.prune:
+            tree.prune(deployment)
+        print(f"published {options.directory} to {tree.znodes.deployment}: {tree.counts}")
+    finally:
+        ensemble.close()
+
+
+def read(path: Path) -> Deployment:
+    """The directory; BadUsage where there is none that can be read."""
+    if not path.is_dir():
+        raise BadUsage(f"{path} is not a directory")
+    try:
+        return directory.read(path)
+    except OSError as error:
+        raise BadUsage(f"{error.filename} can't be read: {error.strerror}") from error
+
+
+class Counts:
+    """What has been done to the tree."""
+
+    def __init__(self) -> None:
+        self.done = {"created": 0, "updated": 0, "removed": 0, "unchanged": 0}
+
+    def note(self, what: str, path: str) -> None:
+        self.done[what] += 1
+        if what != "unchanged":
+            print(f"{what} {path}")
+
+    def __str__(self) -> str:
+        return ", ".join(f"{count} {what}" for what, count in self.done.items())
+
+
+class Tree:
+    """A deployment's tree, as the publisher writes it."""
+
+    def __init__(self, ensemble: Ensemble, mailbox: Mailbox, config: Settings) -> None:
+        self.ensemble = ensemble
+        self.mailbox = mailbox
+        self.chroot = config.chroot
+        self.missing_is_empty = config.missing_is_empty
+        self.znodes = Znodes(config.prefix, config.deployment_id, "", "")
+        self.counts = Counts()
+
+    def check_chroot(self) -> None:
+        """Refuse a chroot that isn't there: created for a typo, it would be a tree that no agent reads."""
+        if self.ensemble.read(["/"])["/"] is None:
+            raise BadEnvironment(
+                [f"KOLLA_ZK_HOSTS: the chroot {self.chroot} is not there; create it, or correct it"]
+            )
+
+    # -- what stands where ------------------------------------------------------------------------
+
+    def contents(self, deployment: Deployment) -> dict[str, bytes]:
+        """Every znode but the definitions."""
+        nodes = _under(f"{self.znodes.deployment}/variables", deployment.variables)
+        for service in deployment.services:
+            path = self.znodes.service(service.name)
+            nodes.update(_under(f"{path}/variables", service.variables.own))
+            for host, values in service.variables.hosts.items():
+                nodes.update(_under(f"{path}/variables/{host}", values))
+            nodes.update(_under(f"{path}/files", service.files))
+        return nodes
+
+    def definitions(self, deployment: Deployment) -> dict[str, bytes]:
+        return {self.znodes.service(service.name): service.definition for service in deployment.services}
+
+    # -- checking ---------------------------------------------------------------------------------
+
+    def check(self, deployment: Deployment) -> None:
+        """Raise BadDefinition, or CannotRender, with all that would end the agents of a service."""
+        issues: list[str] = []
+        missing: list[str] = []
+        planned = self.contents(deployment)
+        for service in deployment.services:
+            try:
+                self.check_service(service, planned)
+            except BadDefinition as error:
+                issues += [f"{service.source}: {issue}" for issue in error.issues]
+            except CannotRender as error:
+                missing.append(f"{service.source}: {error.reason}")
+        if issues:
+            raise BadDefinition(issues + missing)
+        if missing:
+            raise CannotRender("; ".join(missing))
+
+    def check_service(self, service: Service, planned: Contents) -> None:
+        """What the agent does when it reads the definition, on every host that has values of its own."""
+        document = load(service.definition)
+        wanted = names(early_texts(document))
+        for host in service.variables.hosts or [""]:
+            znodes = self.znodes._replace(service_name=service.name, host=host)
+            variables = self.variables(wanted, znodes, planned)
+            graph = Rehearsal(znodes, variables, self.missing_is_empty).build(document)
+            if graph is not None:
+                check_templates(graph, service.files)
+                self.check_files(graph, znodes, planned)
+
+    def variables(self, wanted: Iterable[str], znodes: Znodes, planned: Contents) -> dict[str, str]:
+        """The values that an agent will find: those about to be written, and what is there already."""
+        # Without a host's name the path of its own value has a gap, and is no path at all.
+        places = {name: [path for path in znodes.variable(name) if "//" not in path] for name in wanted}
+        paths = {path for candidates in places.values() for path in candidates}
+        there = self.ensemble.read(paths - planned.keys())
+        values = {**{path: znode.data for path, znode in there.items() if znode}, **planned}
+        return {
+            name: text(path, values[path])
+            for name, candidates in places.items()
+            for path in candidates[::-1]  # The first that is there wins, so it comes last.
+            if path in values
+        }
+
+    def check_files(self, graph: Graph, znodes: Znodes, planned: Contents) -> None:
+        """Refuse a definition whose files have no content, neither in the directory nor published."""
+        needed = dict(needed_files(graph, znodes))
+        there = self.ensemble.read(path for path in needed if path not in planned)
+        absent = [path for path in needed if path not in planned and there[path] is None]
+        if absent:
+            raise CannotRender(
+                ", ".join(
+                    f"{needed[path]} has no content, neither in files/ nor at {path}" for path in absent
+                )
+            )
+
+    # -- writing ----------------------------------------------------------------------------------
+
+    def write(self, nodes: Contents) -> None:
+        """Create what is absent, rewrite what differs, leave the rest."""
+        before = self.ensemble.read(nodes)
+        absent = [path for path in nodes if before[path] is None]
+        self.ensemble.ensure({**_parents(absent), **{path: nodes[path] for path in absent}})
+        for path, data in nodes.items():
+            znode = before[path]
+            if znode is not None and znode.data == data:
+                self.counts.note("unchanged", path)
+                continue
+            if znode is not None:
+                self.rewrite(path, data)
+            # What was empty counts as new: most definitions were the parents of their variables first.
+            self.counts.note("updated" if znode and znode.data else "created", path)
+
+    def rewrite(self, path: str, data: bytes) -> None:
+        # Whatever version is there: the directory is what counts, and a second try does no harm.
+        self.ensemble.request(lambda client: client.set_async(path, data), f"{path} can't be written")
+
+    def prune(self, deployment: Deployment) -> None:
+        """Remove the variables and files that the directory doesn't hold, deepest first."""
+        kept = self.contents(deployment)
+        kept = {**_parents(kept), **kept}
+        roots = [f"{self.znodes.deployment}/variables"]
+        for service in deployment.services:
+            path = self.znodes.service(service.name)
+            roots += [f"{path}/variables", f"{path}/files"]
+        for path in self.below(roots):
+            if path not in kept:
+                self.ensemble.discard(path)
+                self.counts.note("removed", path)
+        self.mailbox.wait(lambda: not self.ensemble.unwanted)
+
+    def below(self, roots: Sequence[str]) -> list[str]:
+        """Every znode below `roots`, children before their parents."""
+        found: list[str] = []
+        level = list(roots)
+        while level:
+            children = self.ensemble.list(level)
+            level = [f"{path}/{name}" for path in level for name in children[path] or ()]
+            found += level
+        return found[::-1]
+
+
+def _under(parent: str, contents: Contents) -> dict[str, bytes]:
+    return {f"{parent}/{name}": data for name, data in contents.items()}
+
+
+def _parents(paths: Iterable[str]) -> dict[str, bytes]:
+    """The znodes above `paths`, from the root down, each of them empty."""
+    parents: dict[str, bytes] = {}
+    for path in paths:
+        names_above = path.split("/")[1:-1]
+        for depth in range(1, len(names_above) + 1):
+            parents["/" + "/".join(names_above[:depth])] = b""
+    return parents

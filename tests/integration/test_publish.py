@@ -1,0 +1,241 @@
+"""The operator's tool as a process of its own, against a real ZooKeeper."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from kazoo.client import KazooClient
+from kazoo.security import make_digest_acl
+
+from tests.conftest import Deployment
+from tests.test_publish import write
+
+TOOL = Path(__file__).parents[2] / "bin" / "kolla_mesos_publish"
+DEFINITION = "commands:\n  sync: {command: 'true', files: {conf: {dest: /conf}}}\n"
+
+
+def publish(
+    root: Path, deployment: Deployment, *options: str, status: int = 0, **environ: str
+) -> subprocess.CompletedProcess[str]:
+    """Run the tool, and hold it to its exit status."""
+    done = subprocess.run(
+        [sys.executable, TOOL, root, "--deployment", deployment.id, *options],
+        env={
+            "PATH": os.environ["PATH"],
+            "KOLLA_ZK_HOSTS": deployment.hosts,
+            "KOLLA_SYSTEM_PREFIX": deployment.prefix,
+            **environ,
+        },
+        capture_output=True,
+        text=True,
+        timeout=60,
+    )
+    assert done.returncode == status, done.stderr
+    assert "Traceback" not in done.stderr
+    return done
+
+
+def tree(zk: KazooClient, path: str) -> dict[str, bytes]:
+    """Every znode below `path` that holds something, by its path from there."""
+    found = {}
+    for name in zk.get_children(path):
+        child = f"{path}/{name}"
+        data = zk.get(child)[0]
+        found.update({f"{name}/{rest}": value for rest, value in tree(zk, child).items()})
+        if data:
+            found[name] = data
+    return found
+
+
+@pytest.fixture
+def root(tmp_path: Path) -> Path:
+    """A directory with one service, a variable of each kind, and a file."""
+    return write(
+        tmp_path / "site",
+        variables_yml="region: one\nempty:\n",
+        services__a__db__definition_yml=DEFINITION,
+        services__a__db__variables__size="3\n",
+        services__a__db__variables__web1__size="5\n",
+        services__a__db__files__conf="size = {{ size }}\n",
+    )
+
+
+def test_a_directory_becomes_the_tree(zk: KazooClient, deployment: Deployment, root: Path) -> None:
+    """The prefix and the deployment are created too, and the definition is JSON."""
+    zk.delete(deployment.prefix, recursive=True)
+    done = publish(root, deployment)
+    found = tree(zk, deployment.path)
+    assert b'"command": "true"' in found.pop("a/db")
+    assert found == {
+        "variables/region": b"one",
+        "a/db/variables/size": b"3",
+        "a/db/variables/web1/size": b"5",
+        "a/db/files/conf": b"size = {{ size }}\n",
+    }
+    assert zk.get(f"{deployment.path}/variables/empty")[0] == b""
+    assert done.stdout.endswith("6 created, 0 updated, 0 removed, 0 unchanged\n")
+
+
+def test_publishing_twice_writes_nothing(zk: KazooClient, deployment: Deployment, root: Path) -> None:
+    """No znode gets a new version, so no agent wakes."""
+    publish(root, deployment)
+    before = zk.get(f"{deployment.path}/a/db")[1].mzxid
+    done = publish(root, deployment)
+    assert done.stdout.endswith("0 created, 0 updated, 0 removed, 6 unchanged\n")
+    assert zk.get(f"{deployment.path}/a/db")[1].mzxid == before
+
+
+def test_the_definition_is_written_last(zk: KazooClient, deployment: Deployment, root: Path) -> None:
+    """An agent that sees a new definition finds all that belongs to it, at the first time and later."""
+    for size, definition in (("3", DEFINITION), ("4", DEFINITION.replace("true", "false"))):
+        write(root, services__a__db__variables__size=size, services__a__db__definition_yml=definition)
+        publish(root, deployment)
+        zxids = {
+            name: zk.get(f"{deployment.path}/a/db{name}")[1].mzxid
+            for name in ("/variables/size", "/files/conf", "")
+        }
+        assert max(zxids, key=lambda name: zxids[name]) == ""
+
+
+def test_what_changed_is_rewritten_and_told_by_path(
+    zk: KazooClient, deployment: Deployment, root: Path
+) -> None:
+    """The output names what it wrote, never what it holds."""
+    publish(root, deployment)
+    write(root, services__a__db__variables__size="s3cret")
+    done = publish(root, deployment)
+    assert f"updated {deployment.path}/a/db/variables/size\n" in done.stdout
+    assert "s3cret" not in done.stdout + done.stderr
+    assert zk.get(f"{deployment.path}/a/db/variables/size")[0] == b"s3cret"
+
+
+def test_nothing_is_removed_unless_it_is_asked_for(
+    zk: KazooClient, deployment: Deployment, root: Path
+) -> None:
+    """--prune takes what the directory no longer has, of its own services, and nothing else."""
+    publish(root, deployment)
+    foreign = f"{deployment.path}/other/variables/size"
+    zk.create(foreign, b"1", makepath=True)
+    zk.create(f"{deployment.path}/status/global/db/sync", b"done", makepath=True)
+    (root / "services/a/db/variables/web1/size").unlink()
+    write(root, variables_yml="empty:\n")
+    assert publish(root, deployment).stdout.endswith("0 removed, 4 unchanged\n")
+    done = publish(root, deployment, "--prune")
+    assert done.stdout.endswith("3 removed, 4 unchanged\n")
+    assert not zk.exists(f"{deployment.path}/variables/region")
+    assert not zk.exists(f"{deployment.path}/a/db/variables/web1")
+    assert set(tree(zk, deployment.path)) == {
+        "a/db",
+        "a/db/variables/size",
+        "a/db/files/conf",
+        "other/variables/size",
+        "status/global/db/sync",
+    }
+
+
+@pytest.mark.parametrize(
+    ("files", "status", "expected"),
+    [
+        ({"services__a__db__definition_yml": "commands: {sync: {comand: 'true'}}"}, 65, "comand"),
+        (
+            {"services__x__definition_yml": "name: y\ncommands: {a: {command: b}}"},
+            65,
+            "services/x/definition.yml",
+        ),
+        ({"services__x__definition_json": "{"}, 65, "line 1 column 2"),
+        (
+            {"services__a__db__definition_yml": "commands: {s: {command: b, retries: '{{ n }}'}}"},
+            78,
+            "missing: n",
+        ),
+        ({"services__a__db__files__conf": "{% if %}"}, 78, "file conf"),
+        ({"services__x__definition_yml": DEFINITION}, 78, "commands.sync.files.conf has no content"),
+    ],
+)
+def test_nothing_is_written_if_anything_is_wrong(
+    zk: KazooClient, deployment: Deployment, root: Path, files: dict[str, str], status: int, expected: str
+) -> None:
+    """Every definition is checked as an agent would, with the agent's exit status, before the first write."""
+    done = publish(write(root, **files), deployment, status=status)
+    assert expected in done.stderr
+    assert tree(zk, deployment.path) == {}
+
+
+def test_variables_and_files_that_are_published_already_count(
+    zk: KazooClient, deployment: Deployment, root: Path
+) -> None:
+    """Secrets may come from elsewhere than the directory; a value that is wrong there is told."""
+    (root / "services/a/db/files/conf").unlink()
+    write(
+        root, services__a__db__definition_yml=DEFINITION.replace("{command", "{retries: '{{ n }}', command")
+    )
+    zk.create(f"{deployment.path}/variables/n", b"many", makepath=True)
+    zk.create(f"{deployment.path}/a/db/files/conf", b"", makepath=True)
+    assert "commands.sync.retries" in publish(root, deployment, status=65).stderr
+    zk.set(f"{deployment.path}/variables/n", b"3")
+    publish(root, deployment)
+
+
+def test_a_value_of_one_host_is_checked_for_that_host(deployment: Deployment, root: Path) -> None:
+    """One bad host would otherwise be found by its agent only."""
+    write(
+        root,
+        services__a__db__definition_yml=DEFINITION.replace("{command", "{retries: '{{ size }}', command"),
+        services__a__db__variables__web2__size="many",
+    )
+    assert "commands.sync.retries" in publish(root, deployment, status=65).stderr
+
+
+def test_a_missing_chroot_is_refused(zk: KazooClient, deployment: Deployment, root: Path) -> None:
+    """A typo must not create a tree in which no agent looks."""
+    done = publish(root, deployment, "--hosts", f"{deployment.hosts}/typo", status=64)
+    assert "chroot /typo is not there" in done.stderr
+    assert not zk.exists("/typo")
+
+
+def test_credentials_and_acl_are_those_of_the_agent(
+    zk: KazooClient, deployment: Deployment, root: Path, tmp_path: Path
+) -> None:
+    """What KOLLA_ZK_ACL says stands on every new znode, and without its credential nothing can be written."""
+    auth = tmp_path / "auth"
+    auth.write_text("digest:operator:password\n")
+    acl = make_digest_acl("operator", "password", all=True)
+    zk.delete(deployment.path)
+    publish(root, deployment, KOLLA_ZK_AUTH_FILE=str(auth), KOLLA_ZK_ACL=f"digest:{acl.id.id}:cdrwa")
+    zk.add_auth("digest", "operator:password")
+    assert zk.get_acls(f"{deployment.path}/a/db/variables/size")[0] == [acl]
+    assert "can't be read" in publish(root, deployment, status=77).stderr
+
+
+@pytest.mark.parametrize(
+    ("arguments", "environ", "status"),
+    [
+        (["DIR"], {}, 64),
+        (["no-such-directory", "--deployment", "x"], {"KOLLA_ZK_HOSTS": "h"}, 64),
+        ([".", "--deployment", "x"], {}, 64),
+        (
+            ["services", "--deployment", "x", "--hosts", "127.0.0.1:1"],
+            {"KOLLA_ZK_CONNECT_TIMEOUT": "0.2"},
+            65,
+        ),
+        ([".", "--deployment", "x", "--hosts", "127.0.0.1:1"], {"KOLLA_ZK_CONNECT_TIMEOUT": "0.2"}, 69),
+    ],
+)
+def test_it_ends_with_the_agents_exit_statuses(
+    root: Path, arguments: list[str], environ: dict[str, str], status: int
+) -> None:
+    """Usage and environment 64, an empty directory 65, no ZooKeeper 69; told without a traceback."""
+    done = subprocess.run(
+        [sys.executable, TOOL, *arguments],
+        env={"PATH": os.environ["PATH"], **environ},
+        cwd=root,
+        capture_output=True,
+        text=True,
+        timeout=60,
+    )
+    assert done.returncode == status, done.stderr
+    assert done.stderr.startswith("kolla_mesos_publish: ")
