@@ -435,7 +435,7 @@ EARLY = {
 EARLY_VALUES = {
     **{"{{ role }}/daemon": "mariadb/daemon", "{{ role }}": "infra/mariadb", "{{ s }}": "local"},
     **{"{{ n }}": "2", "{{ tag }}": "k:1", "{{ r }}": "7", "{{ i }}": "4", "{# r #}5": "5"},
-    **{"{% if x %}true{% endif %}": "true", "{{ m }}": "/mounted"},
+    **{"{% if x %}true{% endif %}": "true", "{{ m }}": "/m/f"},
 }
 
 
@@ -499,7 +499,7 @@ LATE_VALUES = {
         "{{ o }}": "a:b",
         "{{ p }}": "0640",
     },
-    **{"{{ m }}": "/m/f", "{{ u }}": "keystone", "run {{ word }}": "run 'a b' c", "{{ h }}": "10.0.0.1"},
+    **{"{{ u }}": "keystone", "run {{ word }}": "run 'a b' c", "{{ h }}": "10.0.0.1"},
 }
 
 
