@@ -1,0 +1,51 @@
+"""Publishing for tests: what a test says in Python goes through the operator's own tool.
+
+What the tool refuses, a bad definition for one, a test writes with its own client instead.
+"""
+
+from __future__ import annotations
+
+import json
+import tempfile
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from kolla_mesos_start.operator import publish as tool
+from tests.conftest import Deployment
+
+Texts = Mapping[str, "str | bytes"]
+
+
+def publish(
+    deployment: Deployment,
+    service: str,
+    definition: Mapping[str, Any],
+    *,
+    files: Texts | None = None,
+    variables: Texts | None = None,
+    host_variables: Mapping[str, Texts] | None = None,
+    shared: Texts | None = None,
+) -> None:
+    """Publish one service: its definition, and what else is given.
+
+    `variables` are the service's own, `host_variables` those of single hosts, `shared` the
+    deployment's. `name` is added to the definition. Published again, only what differs is written.
+    """
+    with tempfile.TemporaryDirectory() as name:
+        root = Path(name)
+        place = root / "services" / service
+        _write(place, {"definition.json": json.dumps({"name": service, **definition})})
+        _write(place / "files", files or {})
+        _write(place / "variables", variables or {})
+        for host, values in (host_variables or {}).items():
+            _write(place / "variables" / host, values)
+        _write(root / "variables", shared or {})
+        words = [name, "--deployment", deployment.id, "--prefix", deployment.prefix]
+        tool.publish(tool.arguments([*words, "--hosts", deployment.hosts]), {})
+
+
+def _write(directory: Path, contents: Texts) -> None:
+    directory.mkdir(parents=True, exist_ok=True)
+    for name, content in contents.items():
+        (directory / name).write_bytes(content if isinstance(content, bytes) else content.encode())
