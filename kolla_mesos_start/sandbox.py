@@ -88,8 +88,9 @@ class Absent(Undefined):
             raise AttributeError(name)  # Python asks for its protocols; that is no use of the value.
         return self._act(getattr, "", name, self)
 
-    def __getitem__(self, key: object) -> Any:
-        return self._act(lambda: self)
+    def __getitem__(self, key: object) -> Absent:
+        self._use()
+        return self
 
     def __call__(self, *args: object, **kwargs: object) -> Any:
         self._use()
@@ -199,7 +200,7 @@ class Sandbox:
             raise CannotRender(f"{text.label} line {_line_of(error)}: {error.reason}") from error
         except FAULTS as error:
             # What is missing can make an operation fail, and is then the thing to tell.
-            is_consequence = self._wanted and not isinstance(error, (TemplateSyntaxError, SecurityError))
+            is_consequence = self._wanted and not isinstance(error, SecurityError)
             if is_consequence and not self.missing_is_empty:
                 return Rendered("", tuple(self._wanted))
             raise _fault(text.label, error) from None

@@ -112,9 +112,10 @@ CHOICES = [
     ),
     Choice(
         "half the world and a refusal are no default route",
-        f"{VIA_ETH0}\nip route add 0.0.0.0/1 via 10.0.0.1\nip -6 route add unreachable default metric 1",
-        "eth0",
-        "192.0.2.7",
+        f"{TWO}\nip route add default via 10.0.0.1\nip route add 0.0.0.0/1 via 192.0.2.1\n"
+        "ip -6 route add unreachable default metric 1",
+        "eth1",
+        "10.0.0.7",
     ),
     Choice(
         "a refusal is no default route",

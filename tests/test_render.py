@@ -108,6 +108,11 @@ def complaint(*templates: str, variables: Mapping[str, str] = VARIABLES, **more:
     return caught.value.reason
 
 
+def nothing_behind(error: BaseException) -> bool:
+    """Whether no traceback shows another error, whose message may hold a value."""
+    return error.__cause__ is None and (error.__suppress_context__ or error.__context__ is None)
+
+
 def plain(template: str) -> str:
     """What jinja2 by itself makes of the template, given the same values."""
     environment = jinja2.Environment()
@@ -298,6 +303,17 @@ def test_a_member_of_another_private_interface_is_known_by_its_api_interface() -
     """kolla-mesos' facts name two interfaces; hosts may call their private one differently."""
     other = {"infra/x/x": [{"api_interface": "ens1", "ansible_ens1": {"ipv4": {"address": "10.0.0.7"}}}]}
     assert render("{{ list_ips_by_service('infra/x/x') }}", members=other.__getitem__) == "10.0.0.7"
+
+
+def test_no_member_is_asked_for_under_a_missing_name() -> None:
+    """It would be asked for at a path that is none."""
+
+    def refuse(service: str) -> NoReturn:
+        raise NoConnection(service)
+
+    template = "{{ list_ips_by_service(m) }}{{ ready_instances(m) }}{{ get_ip_address(m) }}"
+    reason = complaint(template, members=refuse, ready_instances=refuse, get_ip_address=refuse)
+    assert reason.startswith("missing: m (wanted by a line 1;")
 
 
 def test_ready_instances_are_in_the_order_of_hosts_and_then_of_ids() -> None:
@@ -526,6 +542,14 @@ def test_whatever_is_done_with_a_missing_variable_the_next_one_is_found_too(use:
         ("{{ database_password.username }}", "database_password.username"),
         ("{% set h = hostvars %}{{ h['x'] }}", "h['x']"),
         ("{% for x in groups['mariadb'] %}{{ hostvars[x].y }}{% endfor %}", "hostvars[x].y"),
+        (
+            "{{ hostvars[database_password]['ansible_' + api_interface]['ipv4'] }}",
+            "hostvars[database_password]",
+        ),
+        (
+            "{{ hostvars[inventory_hostname].x }}\n{{ hostvars['10.0.0.2'].x | default('') }}",
+            "hostvars[inventory_hostname].x",
+        ),
         ("{{ groups['nobody'] | first }}", "an item of an empty sequence"),
         ("{{ groups['mariadb'][7] }}", "groups['mariadb'][7]"),
         ("{{ [hostvars] | map(attribute=database_password) | join }}", "an attribute"),
@@ -651,6 +675,15 @@ def test_no_template_leaves_the_sandbox(escape: str) -> None:
     assert "x line 2" in caught.value.reason
 
 
+@pytest.mark.parametrize("missing_is_empty", [False, True])
+@pytest.mark.parametrize("template", ["{{ ''.__class__ }}", "{{ nowhere }}{{ get_hostname.__globals__.x }}"])
+def test_what_the_sandbox_refuses_is_never_taken_for_missing(template: str, missing_is_empty: bool) -> None:
+    """Else it would be rendered empty where missing is empty, and an attempt would go unseen."""
+    with pytest.raises(CannotRender) as caught:
+        Renderer(context(), missing_is_empty).text(Text("x", template))
+    assert caught.value.reason == "x line 1: SecurityError: the sandbox does not allow this"
+
+
 @pytest.mark.parametrize(
     "template",
     [
@@ -673,7 +706,6 @@ def test_no_template_leaves_the_sandbox(escape: str) -> None:
         "{{ database_password() }}",
     ],
 )
-@pytest.mark.filterwarnings("error")
 def test_no_message_holds_a_value(template: str, caplog: pytest.LogCaptureFixture) -> None:
     """Python's and jinja2's own messages often do; even the error's chain must not bring one into a log."""
     renderer = Renderer(context())
@@ -681,7 +713,7 @@ def test_no_message_holds_a_value(template: str, caplog: pytest.LogCaptureFixtur
         renderer.text(Text("x", template))
         renderer.check(looked_at)
     assert SECRET not in caught.value.reason
-    assert caught.value.__suppress_context__ or caught.value.__context__ is None
+    assert nothing_behind(caught.value)
     assert SECRET not in caplog.text
 
 
@@ -734,6 +766,7 @@ def test_a_template_that_is_not_utf_8_is_told_with_what_to_do(mark: bytes) -> No
     assert caught.value.reason.startswith("file key.der: ")
     assert '"template": false' in caught.value.reason
     assert "byte 2" in caught.value.reason
+    assert nothing_behind(caught.value)
 
 
 def test_text_that_is_no_unicode_is_told() -> None:
