@@ -1,0 +1,149 @@
+"""Stand-ins for containers: an agent each, with a root, a local state and a log of its own.
+
+The file system, the process ids and the network are the machine's; what a container has for
+itself are directories and a port. Everything that one starts has its root in the environment,
+and so can be found.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator, Mapping
+from contextlib import suppress
+from pathlib import Path
+
+from tests.waiting import eventually
+
+CHECKOUT = Path(__file__).resolve().parents[2]
+AGENT = (sys.executable, str(CHECKOUT / "bin" / "kolla_mesos_start"))
+REGISTRAR = "kolla_mesos_start.registrar"
+
+
+class Container:
+    """One container of `service` on `host`; `root` is where its file system would begin."""
+
+    def __init__(self, service: str, host: str, root: Path, environ: Mapping[str, str]) -> None:
+        self.service = service
+        self.host = host
+        self.root = root
+        self.log = root / "log"
+        self.run_dir = root / "run-agent"
+        self.environ = {
+            **environ,
+            "KOLLA_HOSTNAME": host,
+            "KOLLA_RUN_DIR": str(self.run_dir),
+            "KOLLA_STATE_DIR": str(root / "state"),
+        }
+        self._process: subprocess.Popen[bytes] | None = None
+        root.mkdir(parents=True, mode=0o755)
+
+    @property
+    def role(self) -> str:
+        return self.service.rsplit("/", 1)[-1]
+
+    @property
+    def name(self) -> str:
+        return f"{self.role}@{self.host}"
+
+    @property
+    def pid(self) -> int:
+        """The process id of the agent, and then of the daemon that it has become."""
+        assert self._process is not None, f"{self.name} was not started"
+        return self._process.pid
+
+    @property
+    def status(self) -> int | None:
+        """The exit status (-n: ended by signal n); None while it runs or was never started."""
+        return self._process.poll() if self._process else None
+
+    @property
+    def running(self) -> bool:
+        return self._process is not None and self.status is None
+
+    def start(self) -> None:
+        with self.log.open("ab") as log:
+            self._process = subprocess.Popen(
+                AGENT,
+                env=self.environ,
+                cwd="/",
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=subprocess.STDOUT,
+                # Ctrl-C at the terminal is for the test, which then stops what it has started.
+                start_new_session=True,
+            )
+
+    def stop(self) -> int:
+        """SIGTERM, as a launcher would; the exit status."""
+        if self.status is None:
+            os.kill(self.pid, signal.SIGTERM)
+        return self.ended()
+
+    def ended(self, seconds: float = 60.0) -> int:
+        """Wait for its end; the exit status."""
+        assert self._process is not None, f"{self.name} was not started"
+        try:
+            return self._process.wait(seconds)
+        except subprocess.TimeoutExpired:
+            raise AssertionError(f"{self.name} did not end within {seconds:g} s: {self.said()}") from None
+
+    def kill(self, *, with_registrar: bool) -> None:
+        """SIGKILL. With the registrar it is what the end of a pid namespace does: nobody is left to tell."""
+        victims = [self.pid, *(self.registrars() if with_registrar else ())]
+        for pid in victims:
+            os.kill(pid, signal.SIGKILL)
+        self.ended()
+
+    def registrars(self) -> list[int]:
+        """The process that holds the daemon's session; one or none."""
+        return [pid for pid in processes_of(self.root) if REGISTRAR in command_line(pid)]
+
+    def health(self, *arguments: str) -> tuple[int, str]:
+        """What `kolla_mesos_start health` says of this container."""
+        done = subprocess.run(
+            (*AGENT, "health", *arguments), env=self.environ, stdout=subprocess.PIPE, text=True, timeout=60
+        )
+        return done.returncode, done.stdout.strip()
+
+    def said(self) -> str:
+        """The end of its log, for a message."""
+        return self.log.read_text(errors="replace")[-2000:] if self.log.exists() else ""
+
+
+def processes_of(directory: Path) -> Iterator[int]:
+    """The processes that were started with something of `directory` in their environment."""
+    mark = os.fsencode(f"{directory}/")
+    for pid in processes():
+        if mark in _read(pid, "environ"):
+            yield pid
+
+
+def processes() -> list[int]:
+    return [int(entry) for entry in os.listdir("/proc") if entry.isdigit()]
+
+
+def command_line(pid: int) -> str:
+    """A process's arguments, as everybody on the machine can read them; empty where it is gone."""
+    return os.fsdecode(_read(pid, "cmdline").replace(b"\0", b" "))
+
+
+def environment(pid: int) -> str:
+    return os.fsdecode(_read(pid, "environ").replace(b"\0", b"\n"))
+
+
+def _read(pid: int, name: str) -> bytes:
+    try:
+        return Path(f"/proc/{pid}/{name}").read_bytes()
+    except (FileNotFoundError, ProcessLookupError, PermissionError):
+        return b""  # gone, or another user's
+
+
+def end_all(directory: Path) -> None:
+    """Kill what still runs of `directory`."""
+    for pid in processes_of(directory):
+        with suppress(ProcessLookupError):  # it has ended by itself meanwhile
+            os.kill(pid, signal.SIGKILL)
+    eventually(lambda: not list(processes_of(directory)), f"the processes of {directory} are gone")

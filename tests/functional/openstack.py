@@ -1,0 +1,115 @@
+"""The real programs that the functional test starts: Debian's servers, and Keystone from PyPI.
+
+What lives here: how they get onto this machine. Nothing here starts any of them: what runs is
+started by the agent alone, so a package's own service must not come up either.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import hashlib
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Callable
+
+import pytest
+
+HERE = Path(__file__).resolve().parent
+CACHE = HERE.parents[1] / ".cache"
+REQUIREMENTS = HERE / "requirements.txt"
+CONSTRAINTS = HERE / "constraints.txt"
+SYSTEM_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
+
+# Debian's package, and the program by which it is known to be there.
+PACKAGES = {"mariadb-server": "mariadbd", "mariadb-client": "mariadb", "memcached": "memcached"}
+# Asked by every Debian package before it starts its service; 101 says no.
+POLICY = Path("/usr/sbin/policy-rc.d")
+
+Say = Callable[[str], None]
+
+
+def install_packages(say: Say) -> None:
+    """Install the servers where they are missing. Without root, fail and name the command."""
+    missing = [name for name, program in PACKAGES.items() if not shutil.which(program, path=SYSTEM_PATH)]
+    if not missing:
+        return
+    install = ("apt-get", "install", "-qq", "-y", "--no-install-recommends", *missing)
+    if os.geteuid() != 0:
+        pytest.fail(f"packages are missing; run: sudo {' '.join(install)}", pytrace=False)
+    say(f"installing {', '.join(missing)} (about 20 s)")
+    with no_service_starts():
+        run(("apt-get", "update", "-qq"))
+        run(install, DEBIAN_FRONTEND="noninteractive")
+
+
+@contextmanager
+def no_service_starts() -> Iterator[None]:
+    """No package starts its service meanwhile; a policy that the machine has already stays as it is."""
+    if POLICY.exists():
+        yield
+        return
+    POLICY.write_text("#!/bin/sh\nexit 101\n")
+    POLICY.chmod(0o755)
+    try:
+        yield
+    finally:
+        POLICY.unlink()
+
+
+def keystone_environment(say: Say) -> Path:
+    """The directory with `keystone-manage` and `uwsgi`, of a virtual environment of their own.
+
+    It is kept in the checkout, out of git, and made anew when a version or the Python changes.
+    """
+    python = python_for_keystone()
+    wanted = (REQUIREMENTS.read_bytes(), CONSTRAINTS.read_bytes(), run((python, "-VV")))
+    directory = CACHE / f"keystone-{hashlib.sha256(b''.join(wanted)).hexdigest()[:12]}"
+    CACHE.mkdir(exist_ok=True)
+    (CACHE / ".gitignore").write_text("*\n")
+    with (CACHE / "lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        if not (directory / "complete").exists():
+            say(f"installing Keystone into {directory} (about 40 s)")
+            make_environment(python, directory)
+    return directory / "bin"
+
+
+def make_environment(python: str, directory: Path) -> None:
+    """Make the virtual environment; what an interrupted run has left there goes first."""
+    shutil.rmtree(directory, ignore_errors=True)
+    run((python, "-m", "venv", str(directory)))
+    pip = (str(directory / "bin" / "python"), "-m", "pip", "install", "-q", "--disable-pip-version-check")
+    run((*pip, "-c", str(CONSTRAINTS), "-r", str(REQUIREMENTS)))
+    (directory / "complete").touch()
+
+
+def python_for_keystone() -> str:
+    """A Python that this Keystone runs on, which needs a newer one than the agent does."""
+    question = "import ensurepip, sys, venv; sys.exit(sys.version_info < (3, 11))"
+    for python in (sys.executable, "python3.13", "python3.12", "python3.11", "/usr/bin/python3"):
+        found = shutil.which(python)
+        if found and subprocess.run((found, "-c", question), stderr=subprocess.DEVNULL).returncode == 0:
+            return found
+    pytest.fail("Keystone needs Python 3.11 or newer, with its venv module, on PATH", pytrace=False)
+
+
+def run(argv: Sequence[str], **environ: str) -> bytes:
+    """What the command prints; where it fails, the test fails with the end of that."""
+    # Byte code is written, whatever the environment says: without it every start would compile.
+    inherited = {name: value for name, value in os.environ.items() if name != "PYTHONDONTWRITEBYTECODE"}
+    done = subprocess.run(
+        argv,
+        env={**inherited, **environ},
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+    )
+    if done.returncode:
+        said = done.stdout.decode(errors="replace")[-2000:]
+        pytest.fail(f"{' '.join(argv)}: status {done.returncode}: {said}", pytrace=False)
+    return done.stdout

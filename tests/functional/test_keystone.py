@@ -1,0 +1,305 @@
+"""MariaDB, memcached and three Keystones, all started at the same moment, order themselves.
+
+One deployment serves all tests of this file. A test that breaks something mends it, but the last
+one, which stops everything.
+"""
+
+from __future__ import annotations
+
+import configparser
+import stat
+import subprocess
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from typing import NamedTuple
+from urllib.error import HTTPError
+from urllib.parse import unquote
+
+import pytest
+import yaml
+
+from tests.functional import timeline
+from tests.functional.cloud import API, EXAMPLE, HOSTS, MARIADB, MEMCACHED, Cloud
+from tests.functional.command_lines import CommandLines
+from tests.functional.containers import Container, command_line, environment
+from tests.functional.steps import steps_of
+from tests.zookeeper import HOST
+
+# The first test waits for packages, for Keystone's installation and for the start.
+pytestmark = pytest.mark.timeout(900)
+
+# Log lines and znodes tell milliseconds.
+CLOCK_GRAIN = 0.002
+# What ordering the start may cost. Alone on two cores it is 1 s, most of it six Pythons that start; an
+# agent that looked every few seconds would need more than this for the chain's first steps.
+LOST_LIMIT = 10.0
+# The longest that an instance of the dead may stand: what the agent asks of ZooKeeper by default.
+SESSION_TIMEOUT = 10.0
+
+
+class Once(NamedTuple):
+    """A one-time command: where its state stands, and how its program is called."""
+
+    command: str
+    scope: str
+    program: str
+    argument: str
+
+
+ONCE = (
+    Once("mariadb/bootstrap", HOSTS[0], "mariadb-install-db", "--skip-test-db"),
+    Once("keystone-api/fernet_setup", "global", "keystone-manage", "fernet_setup"),
+    Once("keystone-api/credential_setup", "global", "keystone-manage", "credential_setup"),
+    Once("keystone-api/db_sync", "global", "keystone-manage", "db_sync"),
+    Once("keystone-api/bootstrap", "global", "keystone-manage", "bootstrap"),
+)
+
+
+def runs_of(cloud: Cloud, once: Once) -> list[str]:
+    """The fencing tokens of the command's runs."""
+    return [
+        run.token
+        for run in cloud.runs()
+        if run.program == once.program and once.argument in run.arguments.split()
+    ]
+
+
+@pytest.mark.parametrize("issuer", range(len(HOSTS)))
+def test_each_replica_accepts_the_token_that_another_issued(cloud: Cloud, issuer: int) -> None:
+    """Same database, same keys: the files and the one-time commands reached every host."""
+    token = cloud.issue_token(HOSTS[issuer])
+    known = cloud.validate_token(HOSTS[(issuer + 1) % len(HOSTS)], token)
+    assert known["user"]["name"] == "admin"
+    assert "admin" in {role["name"] for role in known["roles"]}
+
+
+def test_a_token_that_nobody_issued_is_refused(cloud: Cloud) -> None:
+    """The acceptance above is not for anything at all."""
+    token = cloud.issue_token(HOSTS[0])
+    with pytest.raises(HTTPError, match="401"):
+        cloud.validate_token(HOSTS[1], token[:40] + "AAAA" + token[44:])
+
+
+@pytest.mark.parametrize("once", ONCE, ids=lambda once: str(once.command))
+def test_a_one_time_command_ran_once(cloud: Cloud, once: Once) -> None:
+    """Three replicas wanted it; its own program was called once, by the attempt that `detail` tells of."""
+    detail = cloud.detail(once.command, once.scope)
+    assert runs_of(cloud, once) == [str(detail["token"])]
+    assert (detail["attempt"], detail["status"], detail["state"]) == (1, 0, "done")
+    assert cloud.state(once.command, once.scope) == "done"
+
+
+def test_the_task_made_the_database_and_its_user_in_this_order(cloud: Cloud) -> None:
+    """Two calls of the database's client, by a container that then ended with 0."""
+    calls = [run.token for run in cloud.runs() if run.program == "mariadb"]
+    details = [cloud.detail(f"keystone_tasks/{name}") for name in ("create_database", "create_user")]
+    database, user = (calls.index(str(detail["token"])) for detail in details)
+    assert database < user
+    assert len(calls) == sum(detail["attempt"] for detail in details)
+    assert [detail["state"] for detail in details] == ["done", "done"]
+    assert cloud.tasks.status == 0
+
+
+def test_the_migration_is_marked_for_its_release(cloud: Cloud) -> None:
+    """The same release does not migrate again; the next one does."""
+    marks = cloud.zk.get_children(f"{cloud.path}/status/global/keystone-api/db_sync/generations")
+    assert marks == [yaml.safe_load((EXAMPLE / "variables.yml").read_text())["keystone_release"]]
+
+
+@pytest.mark.parametrize("replica", range(len(HOSTS)))
+def test_every_replica_has_its_config_with_mode_and_owner(cloud: Cloud, replica: int) -> None:
+    """Whoever ran the one-time commands: the files are written in each container."""
+    directory = cloud.replicas[replica].root / "etc" / "keystone"
+    assert {path.name: described(path) for path in directory.iterdir()} == dict.fromkeys(
+        ("keystone.conf", "keys.conf", "uwsgi.ini"),
+        ("-rw-r-----", cloud.users.keystone, cloud.users.keystone_group),
+    )
+    config = parsed(directory / "keystone.conf")
+    user, _, address = config["database"]["connection"].rpartition("@")
+    assert address.startswith(f"{HOST}:")
+    assert unquote(user.partition("keystone:")[2]) == cloud.secrets.keystone_database_password
+    assert config["cache"]["memcache_servers"].startswith(f"{HOST}:")
+    assert parsed(directory / "uwsgi.ini")["uwsgi"]["http-socket"] == f"{HOST}:{cloud.ports[HOSTS[replica]]}"
+
+
+def described(path: Path) -> tuple[str, str, str]:
+    return stat.filemode(path.stat().st_mode), path.owner(), path.group()
+
+
+def parsed(path: Path) -> configparser.ConfigParser:
+    parser = configparser.ConfigParser(interpolation=None)
+    parser.read_string(path.read_text())
+    return parser
+
+
+def test_the_database_runs_as_its_own_user_and_alone_can_read_its_files(cloud: Cloud) -> None:
+    """`user` and `owner` of the definition: the agent was started by root and gave it up."""
+    assert Path(f"/proc/{cloud.mariadb.pid}").owner() == cloud.users.mariadb
+    for name in ("my.cnf", "init.sql"):
+        path = cloud.mariadb.root / "etc" / "mysql" / name
+        assert stat.filemode(path.stat().st_mode) == "-rw-------"
+        assert path.owner() == cloud.users.mariadb
+
+
+def test_ready_instances_tell_where_they_can_be_reached(cloud: Cloud) -> None:
+    """Three replicas on one address: by host and by port they differ."""
+    instances = cloud.ready(API).values()
+    assert {(each["host"], each["address"], tuple(each["ports"])) for each in instances} == {
+        (host, HOST, (port,)) for host, port in cloud.ports.items()
+    }
+    assert len(cloud.members(API)) == len(HOSTS)
+
+
+@pytest.mark.parametrize("index", [0, 1, 3, 4, 5])
+def test_a_daemon_has_the_agents_process_id_and_is_healthy(cloud: Cloud, index: int) -> None:
+    """exec: the process that the launcher started is now the daemon itself."""
+    container = cloud.containers[index]
+    program = {MARIADB: "mariadbd", MEMCACHED: "memcached", API: "uwsgi"}[container.service]
+    assert program in command_line(container.pid)
+    status, line = container.health("--ready")
+    assert (status, line.partition(" ")[0]) == (0, "ready")
+
+
+def test_nothing_starts_before_what_it_needs(cloud: Cloud) -> None:
+    """Every command and daemon began after all that its definition makes it depend on was done."""
+    steps = steps_of(cloud)
+    assert {name for step in steps for name in step.needs} <= {step.name for step in steps}
+    early = [
+        f"{step.name} on {step.host} at {step.started:.3f}, {before.name} done at {before.finished:.3f}"
+        for step in steps
+        for before in timeline.needed(step, steps)
+        if step.started < before.finished - CLOCK_GRAIN
+    ]
+    assert not early
+
+
+def test_the_start_takes_little_more_than_its_critical_path(cloud: Cloud) -> None:
+    """What is ready to go goes at once: six containers, seven steps in a row, and nobody polls."""
+    steps = steps_of(cloud)
+    cloud.report.append(timeline.drawn(steps, cloud.started_at))
+    assert timeline.lost(steps, cloud.started_at) < LOST_LIMIT
+
+
+def test_a_restarted_replica_passes_through_what_is_done(cloud: Cloud) -> None:
+    """Stopped and started again: nothing runs a second time, no file is touched, and it serves again."""
+    replica = cloud.replicas[-1]
+    runs, files = cloud.runs(), fingerprints(replica)
+    assert replica.stop() == 0
+    cloud.eventually(lambda: len(cloud.ready(API)) == len(HOSTS) - 1, "its instance is gone")
+    replica.start()
+    cloud.eventually(lambda: len(cloud.ready(API)) == len(HOSTS), "it is ready again", seconds=120)
+    assert cloud.runs() == runs
+    assert fingerprints(replica) == files
+    assert len(cloud.members(API)) == len(HOSTS)
+    assert cloud.validate_token(replica.host, cloud.issue_token(HOSTS[0]))["user"]["name"] == "admin"
+
+
+def fingerprints(container: Container) -> dict[str, tuple[int, int]]:
+    """Of each config file what changes with every writing."""
+    files = (container.root / "etc" / "keystone").iterdir()
+    return {path.name: (path.stat().st_ino, path.stat().st_mtime_ns) for path in files}
+
+
+@pytest.mark.parametrize(
+    ("with_registrar", "limit"),
+    [
+        # The registrar sees it at once; where it is gone too, ZooKeeper has to miss its session.
+        pytest.param(False, SESSION_TIMEOUT / 3, id="daemon alone"),
+        pytest.param(True, SESSION_TIMEOUT, id="whole container"),
+    ],
+)
+def test_dependents_see_that_the_database_was_killed(
+    cloud: Cloud, with_registrar: bool, limit: float
+) -> None:
+    """kill -9 of the database: no ready instance within the session timeout; who needs it waits for it."""
+    killed = time.monotonic()
+    cloud.mariadb.kill(with_registrar=with_registrar)
+    cloud.eventually(lambda: not cloud.ready(MARIADB), "the instance is gone", seconds=limit)
+    cloud.report.append(
+        f"kill -9 of MariaDB{' and its registrar' * with_registrar}: no ready instance after "
+        f"{time.monotonic() - killed:.2f} s"
+    )
+    runs = cloud.runs()
+    cloud.tasks.start()
+    cloud.eventually(lambda: waits_for_the_database(cloud), "a dependent says that it waits for the database")
+    cloud.mariadb.start()
+    cloud.eventually(lambda: cloud.ready(MARIADB), "the database is back")
+    assert cloud.tasks.ended() == 0
+    assert cloud.runs() == runs, "what was done is not done again"
+    cloud.eventually(lambda: accepted(cloud, HOSTS[1]), "Keystone reaches the database again")
+
+
+def waits_for_the_database(cloud: Cloud) -> bool:
+    status, line = cloud.tasks.health()
+    return status == 0 and line.startswith("waiting") and "mariadb/daemon" in line
+
+
+def accepted(cloud: Cloud, host: str) -> bool:
+    try:
+        return bool(cloud.issue_token(host))
+    except HTTPError:
+        return False
+
+
+def test_no_secret_shows_anywhere(cloud: Cloud) -> None:
+    """Not in a log, a state, an argument; not in a znode, but for the variables that hold it."""
+    planted = dict(cloud.znodes())
+    public = {
+        path: data for path, data in planted.items() if not {"variables", "files"} & set(path.split("/"))
+    }
+    assert shown(cloud, planted) == {
+        f"{name} in {cloud.path}/variables/{name}" for name in cloud.secrets._fields
+    }
+    assert len(public) > 50
+    assert shown(cloud, public) == set()
+    assert shown(cloud, local_files(cloud)) == set()
+    assert shown(cloud, environments(cloud)) == set()
+    seen = cloud.command_lines.seen
+    for program in ("bin/kolla_mesos_start", "guard.py", "registrar", "keystone-manage", "mariadbd", "uwsgi"):
+        assert any(program in line for line in seen), f"never saw the arguments of {program}"
+    assert cloud.command_lines.found == set()
+
+
+def shown(cloud: Cloud, places: Mapping[str, bytes]) -> set[str]:
+    """Which secret shows where."""
+    return {
+        f"{name} in {place}"
+        for place, data in places.items()
+        for name, needle in cloud.secrets.needles().items()
+        if needle.encode() in data
+    }
+
+
+def local_files(cloud: Cloud) -> dict[str, bytes]:
+    """What the containers have left on disk: logs, the agents' state; not config files, not the database."""
+    hidden = {"etc", "mysql"}
+    paths = (
+        path for each in cloud.containers for path in each.root.rglob("*") if not hidden & set(path.parts)
+    )
+    found = {str(path): path.read_bytes() for path in paths if path.is_file()}
+    assert all(str(each.log) in found for each in cloud.containers)
+    return found
+
+
+def environments(cloud: Cloud) -> dict[str, bytes]:
+    """The environment of every process that runs now: the password of a command was for it alone."""
+    return {command_line(pid): environment(pid).encode() for pid in cloud.processes()}
+
+
+def test_arguments_are_searched_well(cloud: Cloud) -> None:
+    """A process with a secret in its arguments would have been found above."""
+    search = CommandLines(cloud.secrets.needles())
+    secret = cloud.secrets.keystone_admin_password
+    with subprocess.Popen(("sh", "-c", "read line", secret), stdin=subprocess.PIPE) as leaking:
+        search.look()
+        leaking.communicate(b"\n")
+    assert search.found == {"keystone_admin_password in the arguments of sh"}
+
+
+def test_everything_stops_and_leaves_nothing(cloud: Cloud) -> None:
+    """SIGTERM to each container: clean exits; no process, no instance, no member stays."""
+    assert set(cloud.stop().values()) == {0}
+    for service in (MARIADB, MEMCACHED, API):
+        assert not cloud.ready(service)
+        assert not cloud.members(service)

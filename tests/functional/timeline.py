@@ -1,0 +1,73 @@
+"""How long a start took, and how long it had to take: the critical path.
+
+Pure: steps with their times in, text out. The critical path goes back from the step that ended
+last to whatever it needed that ended last, and so on. What passed between its steps is what
+ordering them has cost.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import NamedTuple
+
+WIDTH = 36  # characters for the whole start
+
+
+class Step(NamedTuple):
+    """One command or daemon. Times are seconds since the epoch; a daemon is finished when it is ready."""
+
+    name: str  # role/command
+    host: str
+    needs: tuple[str, ...]  # names of steps
+    started: float
+    finished: float
+
+    @property
+    def work(self) -> float:
+        return self.finished - self.started
+
+
+def needed(step: Step, steps: Iterable[Step]) -> list[Step]:
+    """The steps that had to be finished before this one; of several daemons the first that was ready."""
+    first: dict[str, Step] = {}
+    for other in sorted(steps, key=lambda each: each.finished):
+        if other.name in step.needs:
+            first.setdefault(other.name, other)
+    return list(first.values())
+
+
+def due(step: Step, steps: Iterable[Step], began: float) -> float:
+    """When the step could have started: the last thing that it needs was finished, or nothing was needed."""
+    return max((other.finished for other in needed(step, steps)), default=began)
+
+
+def critical_path(steps: Sequence[Step]) -> list[Step]:
+    """The chain of steps that decided when the last one could be finished, in the order of time."""
+    path = [max(steps, key=lambda each: each.finished)]
+    while before := needed(path[0], steps):
+        path.insert(0, max(before, key=lambda each: each.finished))
+    return path
+
+
+def lost(steps: Sequence[Step], began: float) -> float:
+    """Seconds of the whole start that are not work on its critical path."""
+    path = critical_path(steps)
+    return path[-1].finished - began - sum(step.work for step in path)
+
+
+def drawn(steps: Sequence[Step], began: float) -> str:
+    """A line for each step, `*` where it is on the critical path, and the sums. Times in seconds.
+
+    `wait` is how long a step stood after all that it needs was done.
+    """
+    path = critical_path(steps)
+    total = path[-1].finished - began
+    lines = [f"  {'':38} {'start':>6} {'end':>6} {'wait':>5} {'work':>6}"]
+    for step in sorted(steps, key=lambda each: (each.started, each.finished)):
+        begin, end = step.started - began, step.finished - began
+        times = f"{begin:6.2f} {end:6.2f} {step.started - due(step, steps, began):5.2f} {step.work:6.2f}"
+        bar = " " * int(begin / total * WIDTH) + "#" * max(1, round(step.work / total * WIDTH))
+        lines.append(f"{'*' if step in path else ' '} {step.name + ' (' + step.host + ')':38} {times} |{bar}")
+    work = total - lost(steps, began)
+    lines.append(f"the whole start {total:.2f}; the work on its critical path (*) {work:.2f}")
+    return "\n".join(lines)
