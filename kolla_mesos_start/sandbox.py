@@ -88,7 +88,7 @@ class Absent(Undefined):
             raise AttributeError(name)  # Python asks for its protocols; that is no use of the value.
         return self._act(getattr, "", name, self)
 
-    def __getitem__(self, key: object) -> Absent:
+    def __getitem__(self, key: object) -> Any:
         self._use()
         return self
 
