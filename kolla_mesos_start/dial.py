@@ -1,8 +1,9 @@
 """Connections made without blocking: a name resolved, a socket connected, TLS agreed on.
 
 What lives here: steps for a loop of one thread. Each function is a generator that yields what it
-waits for (a descriptor, and the events of poll()) and returns what it was asked for, or raises
-OSError. Time limits are the caller's: closing the generator closes whatever it had open.
+waits for (a descriptor, and the events of poll()) and returns what it was asked for; it raises
+OSError, or ValueError for a name that can't be one. Time limits are the caller's: closing the
+generator closes whatever it had open.
 """
 
 from __future__ import annotations
@@ -13,7 +14,6 @@ import os
 import random
 import select
 import socket
-import threading
 from collections.abc import Generator, Iterable
 from typing import TYPE_CHECKING, Any, Callable, TypeVar
 
@@ -28,6 +28,8 @@ Address = tuple[int, Any]  # the family, and what connect() wants
 
 def aside(work: Callable[[], T]) -> Steps[T]:
     """The result of `work`, which blocks and knows no other way: it runs in a thread of its own."""
+    import threading
+
     results: list[T] = []
     errors: list[OSError] = []
     reader, writer = os.pipe()
@@ -57,13 +59,13 @@ def aside(work: Callable[[], T]) -> Steps[T]:
 
 def resolve(host: str, port: int) -> Steps[list[Address]]:
     """The addresses of a host, in random order: one that is dead must not stand first for ever."""
+    # As bytes: for text Python loads the tables of all of Unicode, a megabyte.
+    name = host.encode("ascii" if host.isascii() else "idna")
     try:
-        found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_NUMERICHOST)
+        found = socket.getaddrinfo(name, port, type=socket.SOCK_STREAM, flags=socket.AI_NUMERICHOST)
     except socket.gaierror:
         # A name server that is away keeps getaddrinfo busy for half a minute.
-        found = yield from aside(lambda: socket.getaddrinfo(host, port, type=socket.SOCK_STREAM))
-    except UnicodeError as error:
-        raise OSError(errno.EINVAL, "not a host name") from error
+        found = yield from aside(lambda: socket.getaddrinfo(name, port, type=socket.SOCK_STREAM))
     random.shuffle(found)
     return [(family, address) for family, _, _, _, address in found]
 

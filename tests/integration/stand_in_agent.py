@@ -9,6 +9,7 @@ import json
 import os
 import socket
 import sys
+import time
 from typing import Any
 
 from kazoo.client import KazooClient
@@ -65,6 +66,11 @@ def main(options: dict[str, Any]) -> None:
         )
     )
     assert not os.get_inheritable(held)
+    # What its own connection goes through while the registrar is there already.
+    states: list[str] = []
+    client.add_listener(states.append)
+    time.sleep(options["linger"])
+    print(json.dumps(states), flush=True)
     os.execvp(options["daemon"][0], options["daemon"])
 
 

@@ -76,6 +76,7 @@ class Container:
             "acl": [],
             "check": check,
             "daemon": list(daemon),
+            "linger": 0.0,
             **more,
         }
         with self.log.open("ab") as log:
@@ -87,8 +88,9 @@ class Container:
                 env={**os.environ, "PYTHONPATH": str(Path(__file__).parents[2]), "MARK": self.mark},
             )
         assert self.process.stdout
-        session, password = json.loads(self.process.stdout.readline() or "[0, ''] ")
+        session, password = json.loads(self.process.stdout.readline())
         self.session = (session, bytes.fromhex(password))
+        assert json.loads(self.process.stdout.readline()) == [], "the agent's connection was disturbed"
         return self
 
     def say(self, line: str) -> None:
@@ -163,6 +165,48 @@ def test_the_session_is_taken_over_without_a_gap(container: Container, zk: Kazoo
     assert owner(zk, container.ready) == owner(zk, container.member) == container.session[0]
     assert zk.exists(container.member).czxid < zk.exists(container.ready).czxid
     assert [event.type for event in events] == ["CREATED"]
+
+
+def test_the_agent_keeps_its_session_until_it_execs(container: Container, zk: KazooClient) -> None:
+    """A registrar that is up long before the exec leaves the connection of the agent alone."""
+    zk.ensure_path(container.service)
+    container.start(SLEEP, ALIVE, linger=1.0)
+    eventually(lambda: owner(zk, container.ready) == container.session[0], "it is ready")
+
+
+def test_a_command_is_checked(container: Container, zk: KazooClient) -> None:
+    """It has the environment it was given, and isn't deaf to the signals that the registrar is deaf to."""
+    script = 'test "$MARK" || exit 1; sh -c "kill -TERM \\$\\$; exit 0"; test $? = 143'
+    zk.ensure_path(container.service)
+    container.start(SLEEP, ["command", ["sh", "-c", script], 0.1, 5.0, 1])
+    eventually(exists(zk, container.ready), "it is ready")
+
+
+def test_a_url_is_checked(container: Container, zookeeper: Server, zk: KazooClient) -> None:
+    """A web server is asked, by a name that must be resolved, as ZooKeeper's here."""
+    port = free_port()
+    zk.ensure_path(container.service)
+    container.start(
+        [sys.executable, "-m", "http.server", str(port), "--bind", "127.0.0.1"],
+        ["http", f"http://localhost:{port}/", 0.1, 5.0, 1],
+        hosts=[["localhost", zookeeper.port]],
+    )
+    eventually(exists(zk, container.ready), "it is ready")
+
+
+def test_a_url_with_tls_is_checked(container: Container, zk: KazooClient, tmp_path: Path) -> None:
+    """The registrar, which has no TLS loaded, loads it where it must."""
+    port, key, cert = free_port(), str(tmp_path / "key"), str(tmp_path / "cert")
+    request = "req -x509 -newkey rsa:2048 -nodes -days 2 -subj /CN=elsewhere"
+    subprocess.run(
+        ["openssl", *request.split(), "-keyout", key, "-out", cert], check=True, stderr=subprocess.DEVNULL
+    )
+    zk.ensure_path(container.service)
+    container.start(
+        ["openssl", "s_server", "-quiet", "-www", "-accept", str(port), "-cert", cert, "-key", key],
+        ["http", f"https://127.0.0.1:{port}/", 0.1, 5.0, 1],
+    )
+    eventually(exists(zk, container.ready), "it is ready")
 
 
 def test_readiness_is_shown(container: Container, zk: KazooClient) -> None:

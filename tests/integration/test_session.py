@@ -309,10 +309,10 @@ def test_names_are_resolved_aside(zookeeper: Server, monkeypatch: pytest.MonkeyP
     answer = threading.Event()
     real = socket.getaddrinfo
 
-    def slow(host: str, port: int, *args: Any, **more: Any) -> Any:
+    def slow(host: bytes, port: int, *args: Any, **more: Any) -> Any:
         if not more.get("flags"):
             answer.wait(30)
-            host = "127.0.0.1"
+            host = b"127.0.0.1"
         return real(host, port, *args, **more)
 
     monkeypatch.setattr(socket, "getaddrinfo", slow)
@@ -326,7 +326,9 @@ def test_names_are_resolved_aside(zookeeper: Server, monkeypatch: pytest.MonkeyP
     session.abandon()
 
 
-@pytest.mark.parametrize("host", ["no-such-host.invalid", "a" * 70 + ".invalid", "bad..name"])
+@pytest.mark.parametrize(
+    "host", ["no-such-host.invalid", "a" * 70 + ".invalid", "bad..name", "ö" * 70, "", "\0"]
+)
 def test_a_name_that_isnt_one(host: str) -> None:
     """A name that has no address, or can't have one, is tried for ever like any other."""
     session = Session(Ensemble([(host, 2181)]), 4.0)
