@@ -1,0 +1,151 @@
+"""The rules of the house that no single module can keep: who imports what, and what a start may cost."""
+
+from __future__ import annotations
+
+import ast
+import re
+import subprocess
+import sys
+from collections.abc import Iterator
+from importlib.util import find_spec
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[1]
+PACKAGE = ROOT / "kolla_mesos_start"
+OPERATOR = PACKAGE / "operator"
+AGENT = [path for path in sorted(PACKAGE.rglob("*.py")) if OPERATOR not in path.parents]
+NEEDED = {"kazoo", "jinja2", "psutil", "retrying", "six"}
+# What a start must not pay for, unless kazoo has paid already. Who needs one imports it when it does.
+COSTLY = {
+    *("jinja2", "psutil", "yaml", "ctypes", "ssl", "http", "tempfile", "argparse", "dataclasses", "uuid"),
+    *("subprocess", "asyncio", "multiprocessing", "concurrent", "difflib", "urllib.request", "email"),
+    *("xml", "sqlite3", "unittest", "logging.config", "hashlib", "shlex", "shutil", "inspect"),
+}
+# The one module that needs it wherever it is used, and is itself imported only there.
+ALLOWED = {"kolla_mesos_start.sandbox": {"jinja2", "tempfile", "shutil"}}
+# A probe runs every few seconds, and a guard beside every command: not even what kazoo pays for.
+LEAN = {
+    "kolla_mesos_start.health": {
+        "json",
+        "re",
+        "logging",
+        "typing",
+        "collections",
+        "kazoo",
+        "socket",
+        "threading",
+    },
+    "kolla_mesos_start.__main__": {"json", "re", "logging", "typing", "collections", "kazoo", "socket"},
+    "kolla_mesos_start.guard": {
+        "json",
+        "re",
+        "logging",
+        "typing",
+        "kazoo",
+        "socket",
+        "threading",
+        "subprocess",
+    },
+}
+# What decides is apart from what does: the same input has the same output.
+DECIDE = ("znodes", "document", "forms", "command", "command_line", "graph", "states", "lease", "render")
+EFFECTS = {
+    "os",
+    "io",
+    "time",
+    "socket",
+    "subprocess",
+    "threading",
+    "signal",
+    "pathlib",
+    "random",
+    "kazoo",
+    "psutil",
+}
+
+
+def module_name(path: Path) -> str:
+    """As it is imported."""
+    return ".".join(path.relative_to(ROOT).with_suffix("").parts).replace(".__init__", "")
+
+
+def imported(path: Path) -> Iterator[str]:
+    """Every module that a file imports, anywhere in it, by its full name."""
+    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        if isinstance(node, ast.Import):
+            yield from (alias.name for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            module = "." * node.level + (node.module or "")
+            yield module
+            yield from (f"{module}.{alias.name}" for alias in node.names)
+
+
+def is_third_party(name: str) -> bool:
+    """Whether a top-level module is neither ours nor Python's own."""
+    spec = find_spec(name)
+    return spec is None or (spec.origin is not None and "site-packages" in spec.origin)
+
+
+def loaded_by(statement: str) -> set[str]:
+    """The modules that are there after a statement, in a Python of its own."""
+    script = f"{statement}\nimport sys\nprint(*sys.modules)"
+    done = subprocess.run(
+        [sys.executable, "-c", script], cwd=ROOT, capture_output=True, text=True, check=True
+    )
+    return set(done.stdout.split())
+
+
+@pytest.fixture(scope="module")
+def bare() -> set[str]:
+    """What a bare Python has loaded."""
+    return loaded_by("pass")
+
+
+@pytest.fixture(scope="module")
+def kazoo() -> set[str]:
+    """What kazoo alone brings, the floor of every start."""
+    return loaded_by("import kazoo.client")
+
+
+@pytest.mark.parametrize("path", [*AGENT, ROOT / "bin" / "kolla_mesos_start"], ids=lambda path: path.name)
+def test_the_agent_never_imports_the_operators_tools(path: Path) -> None:
+    """They may need packages that no container has."""
+    assert not [name for name in imported(path) if name.startswith((".", "kolla_mesos_start.operator"))]
+
+
+def test_a_container_needs_five_packages_and_no_other() -> None:
+    """Each of them is used, is said in setup.py, and nothing else is imported."""
+    names = {name.split(".")[0] for path in AGENT for name in imported(path)}
+    assert set(filter(is_third_party, names)) == NEEDED
+    said = re.search(r"install_requires=\[(.*?)\]", (ROOT / "setup.py").read_text(), re.DOTALL)
+    assert said is not None
+    assert set(re.findall(r'"([a-z0-9]+)', said[1])) == NEEDED
+
+
+@pytest.mark.parametrize("path", AGENT, ids=module_name)
+def test_importing_a_module_costs_no_more_than_kazoo(path: Path, kazoo: set[str]) -> None:
+    """Every container pays for every import at each start; the budget is 18 ms on top of kazoo."""
+    name = module_name(path)
+    costly = (loaded_by(f"import {name}") - kazoo) & COSTLY
+    assert costly <= ALLOWED.get(name, set())
+
+
+@pytest.mark.parametrize("name", LEAN)
+def test_probe_and_guard_start_like_bare_python(name: str, bare: set[str]) -> None:
+    """What they import besides is small, and written in C."""
+    assert not (loaded_by(f"import {name}") - bare) & (LEAN[name] | COSTLY)
+
+
+@pytest.mark.parametrize("name", DECIDE)
+def test_what_decides_has_no_effects(name: str) -> None:
+    """No clock, no file, no process, no ZooKeeper; types for the checker don't count."""
+    path = PACKAGE / f"{name}.py"
+    checked_only = re.sub(r"(?m)^if TYPE_CHECKING:\n(    .*\n)+", "", path.read_text(encoding="utf-8"))
+    names = {
+        (node.names[0].name if isinstance(node, ast.Import) else node.module or "").split(".")[0]
+        for node in ast.walk(ast.parse(checked_only))
+        if isinstance(node, (ast.Import, ast.ImportFrom))
+    }
+    assert not names & EFFECTS
