@@ -9,7 +9,7 @@ import subprocess
 import sys
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, Callable
 
 from tests.waiting import eventually
 
@@ -100,3 +100,24 @@ class Agent:
             self.process.send_signal(signal.SIGCONT)
             self.process.kill()
         self.process.wait()
+
+
+class Containers:
+    """Starts agents, each in a directory of its own, and ends them all."""
+
+    def __init__(self, directory: Path, environ: Callable[..., Mapping[str, str]]) -> None:
+        """`environ(service, **more)` is what an agent of `service` needs (`Deployment.environ`)."""
+        self._directory = directory
+        self._environ = environ
+        self._agents: list[Agent] = []
+
+    def start(self, service: str, host: str = "web1", **environ: str) -> Agent:
+        """A container of `service` that takes itself to be on `host`."""
+        directory = self._directory / f"{len(self._agents)}-{host}"
+        agent = Agent(directory, self._environ(service, KOLLA_HOSTNAME=host, **environ))
+        self._agents.append(agent)
+        return agent
+
+    def end(self) -> None:
+        for agent in self._agents:
+            agent.end()

@@ -8,11 +8,13 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Iterator
+from pathlib import Path
 from typing import NamedTuple
 
 import pytest
 from kazoo.client import KazooClient
 
+from tests.agents import Containers
 from tests.zookeeper import Ensemble, Server
 
 _numbers = itertools.count(1)
@@ -112,3 +114,11 @@ def made(servers: Server | Ensemble, client: KazooClient) -> Iterator[Deployment
     # A test may have left the servers frozen or dead: bring them back before the client waits for them.
     servers.mend()
     client.retry(client.delete, deployment.prefix, recursive=True)
+
+
+@pytest.fixture
+def containers(deployment: Deployment, tmp_path: Path) -> Iterator[Containers]:
+    """Starts real agents of `deployment` (`.start(service, host)`), and ends them before it is removed."""
+    containers = Containers(tmp_path / "containers", deployment.environ)
+    yield containers
+    containers.end()
