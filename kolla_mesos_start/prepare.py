@@ -35,6 +35,14 @@ class Prepared(NamedTuple):
     contents: Sequence[Content]
 
 
+class Inputs(NamedTuple):
+    """What a command is rendered from: the content of each file, the templates, the variables."""
+
+    sources: Mapping[str, bytes | None]
+    texts: Sequence[Text]
+    variables: Mapping[str, str]
+
+
 class Preparer:
     """Renders for one container. `facts` are this host's own, as they are registered."""
 
@@ -63,52 +71,63 @@ class Preparer:
         no use once rendered.
         """
         files = command.files if with_files else ()
-        texts = list(graph.late_texts(command))
-        while True:
-            zxid = self._published.definition_zxid()
-            sources = self._read_sources(files)
-            templates = [*texts, *self._templates(files, sources)]
-            variables = self._published.variables(render.names(templates))
-            if self._published.definition_zxid() == zxid:
-                break
-        renderer = self._renderer(variables, templates)
+        inputs = self._read(files, graph.late_texts(command))
+        renderer = self._renderer(inputs.variables, inputs.texts)
         contents = {
             file.name: renderer.content(file.name, data, file.template)
             for file in files
-            if (data := sources[file.name]) is not None
+            if (data := inputs.sources[file.name]) is not None
         }
-        step = self._checked(renderer, lambda: graph.resolve(command, renderer.text))
+        absent = self._absent(files, inputs.sources)
+        step = self._checked(renderer, lambda: graph.resolve(command, renderer.text), absent)
         placed = [_content(file, contents.get(file.name)) for file in step.files] if with_files else []
         return Prepared(step, self._ids(step), placed)
 
-    def _checked(self, renderer: Renderer, make: Callable[[], T]) -> T:
+    def _read(self, files: Sequence[File], strings: Sequence[Text]) -> Inputs:
+        """All that these files and strings are made of, as one definition means it."""
+        if not files and not strings:
+            return Inputs({}, (), {})
+        while True:
+            zxid = self._published.definition_zxid()
+            sources = self._read_sources(files)
+            texts = (*strings, *_templates(files, sources))
+            variables = self._published.variables(render.names(texts))
+            if self._published.definition_zxid() == zxid:
+                return Inputs(sources, texts, variables)
+
+    def _checked(self, renderer: Renderer, make: Callable[[], T], absent: Sequence[str] = ()) -> T:
         """What `make` makes of rendered strings; what was missing is told before what came of it."""
         try:
             made = make()
         except BadDefinition:
-            renderer.check(self._znodes.variable)
+            self._check(renderer, absent)
             raise
-        renderer.check(self._znodes.variable)
+        self._check(renderer, absent)
         return made
 
+    def _check(self, renderer: Renderer, absent: Sequence[str]) -> None:
+        """Raise CannotRender if a variable was missing or a file is `absent`, all of them in one."""
+        try:
+            renderer.check(self._znodes.variable)
+        except CannotRender as error:
+            raise CannotRender(", ".join([error.reason, *absent])) from error
+        if absent:
+            raise CannotRender("missing: " + ", ".join(absent))
+
     def _read_sources(self, files: Sequence[File]) -> Mapping[str, bytes | None]:
-        """The content of each file, None for an optional one that isn't there."""
+        """The content of each file; None where there is none."""
         published = self._published.files(file.name for file in files if file.mounted is None)
-        sources = {
+        return {
             file.name: published[file.name] if file.mounted is None else _read_mounted(file) for file in files
         }
-        missing = [
+
+    def _absent(self, files: Sequence[File], sources: Mapping[str, bytes | None]) -> Sequence[str]:
+        """The files that should have content and have none, and where it was looked for."""
+        return [
             f"file {file.name}: nothing at {file.mounted or self._znodes.file(file.name)}"
             for file in files
             if sources[file.name] is None and not file.optional
         ]
-        if missing:
-            raise CannotRender("missing: " + ", ".join(missing))
-        return sources
-
-    def _templates(self, files: Sequence[File], sources: Mapping[str, bytes | None]) -> Sequence[Text]:
-        texts = [render.file_text(file.name, sources[file.name] or b"", file.template) for file in files]
-        return [text for text in texts if text is not None]
 
     def _renderer(self, variables: Mapping[str, str], texts: Sequence[Text]) -> Renderer:
         """A renderer for `texts`; only where there is a template is this host asked about itself."""
@@ -131,7 +150,7 @@ class Preparer:
             parties=self._published.parties,
             ready_instances=self._published.ready_instances,
             get_ip_address=partial(host.get_ip_address, self._settings),
-            cpu_count=os.cpu_count() or 1,
+            cpu_count=len(os.sched_getaffinity(0)),
             facts=facts,
         )
 
@@ -141,6 +160,11 @@ class Preparer:
         from kolla_mesos_start import host
 
         return host.ids(step.user)
+
+
+def _templates(files: Sequence[File], sources: Mapping[str, bytes | None]) -> Sequence[Text]:
+    texts = (render.file_text(file.name, sources[file.name] or b"", file.template) for file in files)
+    return [text for text in texts if text is not None]
 
 
 def _read_mounted(file: File) -> bytes | None:
