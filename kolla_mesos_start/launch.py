@@ -9,7 +9,6 @@ from __future__ import annotations
 import json
 import logging
 import os
-import shutil
 import signal
 import socket
 from collections.abc import Mapping, Sequence
@@ -64,7 +63,6 @@ class Launch:
         self._warn(prepared)
         notify, notify_path = self._notify_socket()
         environ = {**exported, **dict(step.env), "NOTIFY_SOCKET": notify_path}
-        program = _program(step.argv[0], environ, step.command.path)
         self._mailbox.wait(
             lambda: not self._ensemble.connected or not self._ensemble.unwanted, now() + LAST_REPLIES
         )
@@ -75,7 +73,11 @@ class Launch:
         self._settle_signals()
         try:
             _become(prepared)
-            os.execve(program, step.argv, environ)
+            os.execvpe(step.argv[0], step.argv, environ)
+        except (FileNotFoundError, NotADirectoryError) as error:
+            raise NotFound(
+                "its program, or what that needs to run, is not there", command=step.command.path
+            ) from error
         except OSError as error:
             raise CannotExecute(f"can't be executed: {error.strerror}", command=step.command.path) from error
         finally:
@@ -179,17 +181,6 @@ class Launch:
                 (daemon.ready, b""),
             ]
         return parents
-
-
-def _program(name: str, environ: Mapping[str, str], command: str) -> str:
-    """The file to execute, found as a shell finds it."""
-    found = shutil.which(name, path=environ.get("PATH", os.defpath))
-    if found is not None:
-        return found
-    there = "/" in name and os.path.exists(name)
-    raise (CannotExecute if there else NotFound)(
-        "its program is there but not executable" if there else "its program is not there", command=command
-    )
 
 
 def _become(prepared: Prepared) -> None:
