@@ -159,7 +159,9 @@ class Preparer:
             return None
         from kolla_mesos_start import host
 
-        return host.ids(step.user)
+        ids = host.ids(step.user)
+        # Without root nothing can be changed, and who is that user already has nothing to change.
+        return None if ids.uid == os.geteuid() != 0 else ids
 
 
 def _templates(files: Sequence[File], sources: Mapping[str, bytes | None]) -> Sequence[Text]:
