@@ -207,7 +207,8 @@ def _check_tls(variables: _Variables) -> None:
 
 _SERVER = re.compile(r"(?P<host>\[(?P<ipv6>[^]]+)\]|[^]:[]+)(?::(?P<port>[0-9]{1,5}))?")
 _HOST_NAME = re.compile(r"[A-Za-z0-9]([A-Za-z0-9_.-]*[A-Za-z0-9])?")
-_NOT_IN_ZNODES = re.compile(r"[\x00-\x1f\x7f-\x9f\ud800-\uf8ff\ufff0-\U0010ffff]")
+# What ZooKeeper refuses in a path; as ranges, since to compile a regular expression of them takes 1 ms.
+_NOT_IN_ZNODES = (range(0x20), range(0x7F, 0xA0), range(0xD800, 0xF900), range(0xFFF0, 0x110000))
 _ACL_IDS = {
     "world": "anyone",
     "auth": ".*",
@@ -248,7 +249,8 @@ def _znode(path: str, expected: str) -> str:
 
 
 def _is_znode_name(name: str) -> bool:
-    return name not in ("", ".", "..") and not _NOT_IN_ZNODES.search(name)
+    refused = any(ord(character) in codes for character in name for codes in _NOT_IN_ZNODES)
+    return name not in ("", ".", "..") and not refused
 
 
 def _app_id(text: str) -> tuple[str, str]:
