@@ -19,6 +19,7 @@ RETRY = "retry"
 DONE = "done"
 ERROR = "error"
 
+MAX_DETAIL = 4096
 MAX_MESSAGE = 1024
 
 
@@ -67,8 +68,17 @@ class Detail(NamedTuple):
     message: str = ""
 
     def encoded(self) -> bytes:
-        fields = self._replace(message=cut(self.message, MAX_MESSAGE))._asdict()
-        return json.dumps({name: value for name, value in fields.items() if value is not None}).encode()
+        """At most MAX_DETAIL bytes of JSON; what people read is cut until it fits."""
+        limit = MAX_MESSAGE
+        while True:
+            short = self._replace(
+                message=cut(self.message, limit), generation=self.generation and cut(self.generation, limit)
+            )
+            fields = {name: value for name, value in short._asdict().items() if value is not None}
+            data = json.dumps(fields).encode()
+            if len(data) <= MAX_DETAIL or limit == 0:
+                return data
+            limit //= 2  # JSON makes up to six bytes of one.
 
 
 def decode_detail(znode: Znode | None) -> Detail:
@@ -77,7 +87,7 @@ def decode_detail(znode: Znode | None) -> Detail:
         fields = json.loads(znode.data) if znode and znode.data else {}
     except ValueError:
         fields = {}
-    if not isinstance(fields, dict):
+    if not isinstance(fields, dict) or not isinstance(fields.get("attempt", 0), int):
         fields = {}
     return Detail(**{name: fields[name] for name in Detail._fields if name in fields})
 
@@ -89,8 +99,10 @@ def cut(message: str, limit: int) -> str:
 
 def decode_mark(name: str, znode: Znode | None) -> Mark:
     """A mark as `encode_mark` made it; a foreign one counts as older than all others."""
-    words = znode.data.split() if znode else []
-    token, definition = (int(word) for word in words) if len(words) == 2 else (0, 0)
+    try:
+        token, definition = (int(word) for word in (znode.data if znode else b"").split())
+    except ValueError:
+        token, definition = 0, 0
     return Mark(name, token, definition)
 
 
