@@ -158,7 +158,8 @@ class Instance:
         if reply.error and not isinstance(reply.error, NoNodeError):
             self._refused(ephemeral, reply)
             return
-        owner = None if reply.error else reply.value.owner_session_id
+        # Not owner_session_id, which takes a znode that isn't ephemeral for none.
+        owner = None if reply.error else reply.value.ephemeralOwner
         session = self._session
         ephemeral.whose = whose(owner, session.id, session.former, ephemeral.held)
         ephemeral.held = ephemeral.held or ephemeral.whose == OURS

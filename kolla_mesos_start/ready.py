@@ -256,6 +256,11 @@ class Readiness:
         """Take in what the daemon has sent to its notify socket."""
         self._notified = heard(self._notified, datagram)
 
+    def close(self) -> None:
+        """End the check that is under way; a command of it must not outlive the daemon."""
+        if self._task:
+            self._task.close()
+
     def turn(self, now: float, ready: bool) -> None:
         """Go on with the check; `ready` says whether `wait` has come."""
         if self._attempt:

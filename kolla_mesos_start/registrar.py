@@ -10,6 +10,7 @@ heavy may be imported, and nothing that goes wrong outside may end it.
 from __future__ import annotations
 
 import contextlib
+import errno
 import logging
 import marshal
 import math
@@ -37,6 +38,7 @@ log = logging.getLogger(__name__)
 LONGEST_SESSION = 6.0  # seconds; so that the instance of a container that was killed goes quickly
 PULSE_AGAIN = 2.0  # seconds until the state is told again, where that failed
 DATAGRAM, DATAGRAMS = 4096, 64  # bytes; and how many are read before the others have their turn
+LONGEST_POLL = 3600.0  # seconds; poll() has a limit, and a definition may name any number
 DEAF_TO = (signal.SIGHUP, signal.SIGINT, signal.SIGTERM)  # they are for the daemon
 
 # The paths come as arguments: -I and -S keep site-packages, and what it costs to find them, away.
@@ -86,8 +88,8 @@ class Handoff(NamedTuple):
 def spawn(handoff: Handoff) -> int:
     """Start the registrar; it is nobody's child when this returns.
 
-    Returns a close-on-exec descriptor that the agent holds until it execs: before it is closed
-    the registrar leaves the session alone.
+    Returns a close-on-exec descriptor that the agent holds until it execs or ends: before that
+    the registrar leaves the session alone. OSError where no process can be started.
     """
     exec_fd, held = os.pipe()
     record = os.memfd_create("handoff")
@@ -105,7 +107,11 @@ def spawn(handoff: Handoff) -> int:
         if child == 0:
             _become(argv, fds)
         with contextlib.suppress(ChildProcessError):  # whoever started the agent ignores SIGCHLD
-            os.waitpid(child, 0)
+            if os.waitpid(child, 0)[1] != 0:
+                raise OSError(errno.EAGAIN, "no process can be started")
+    except OSError:
+        os.close(held)
+        raise
     finally:
         signal.pthread_sigmask(signal.SIG_SETMASK, mask)
         os.close(record)
@@ -127,6 +133,10 @@ def _become(argv: list[str], fds: Sequence[int]) -> NoReturn:
         for fd in fds:
             os.set_inheritable(fd, True)
         os.execv(argv[0], argv)
+    except OSError as error:
+        os.write(
+            2, f"{argv[0]} can't be executed: {error.strerror}; the daemon stays unregistered\n".encode()
+        )
     finally:
         os._exit(127)
 
@@ -236,6 +246,7 @@ class Registrar:
 
     def leave(self) -> None:
         """The daemon has ended: nothing of it stays behind."""
+        self.readiness.close()
         self._teller.end()
         self._unlink_notify_socket()
         # From here on the next one may take the run directory; it can't take our session.
@@ -270,8 +281,10 @@ class Teller:
     def turn(self, ready: bool, reason: str) -> None:
         """Tell what has changed, and what could not be told before."""
         stage: Stage = "ready" if ready else "unready" if self._stage in ("ready", "unready") else "starting"
-        if stage != self._stage and stage != "starting":
-            log.log(logging.INFO if ready else logging.WARNING, "the daemon is %s %s", stage, reason)
+        if ready and self._stage != "ready":
+            log.info("the daemon is ready")
+        elif self._stage == "ready" and not ready:
+            log.warning("the daemon is ready no more: %s", reason)
         if (stage, reason) != (self._stage, self._text):
             self._stage, self._text, self.deadline = stage, reason, 0.0
         if now() >= self.deadline:
@@ -315,6 +328,6 @@ def _poll(waits: Sequence[Wait | None], deadline: float) -> list[bool]:
         if wait is not None and wait[0] >= 0:
             poller.register(*wait)
     # Upwards, since a bit too early would mean spinning for the rest of the millisecond.
-    timeout = None if deadline == math.inf else max(0, math.ceil((deadline - now()) * 1000))
+    timeout = math.ceil(min(max(0.0, deadline - now()), LONGEST_POLL) * 1000)
     come = {fd for fd, _ in poller.poll(timeout)}
     return [wait is not None and wait[0] in come for wait in waits]

@@ -25,7 +25,7 @@ def main(options: dict[str, Any]) -> None:
     for path, data in options["parents"]:
         client.ensure_path(path)
         client.set(path, data.encode())
-    for path, data in options["presence"]:
+    for path, data in options["presence"] if options["member"] else ():
         client.create(path, data.encode(), ephemeral=True)
     session_id, password = client.client_id
     print(json.dumps([session_id, password.hex()]), flush=True)

@@ -77,6 +77,7 @@ class Container:
             "check": check,
             "daemon": list(daemon),
             "linger": 0.0,
+            "member": True,
             **more,
         }
         with self.log.open("ab") as log:
@@ -180,6 +181,17 @@ def test_a_command_is_checked(container: Container, zk: KazooClient) -> None:
     zk.ensure_path(container.service)
     container.start(SLEEP, ["command", ["sh", "-c", script], 0.1, 5.0, 1])
     eventually(exists(zk, container.ready), "it is ready")
+
+
+def test_a_check_ends_with_the_daemon(container: Container, zk: KazooClient, tmp_path: Path) -> None:
+    """The command of a check that hangs doesn't outlive the daemon that it asks about."""
+    pid = tmp_path / "pid"
+    zk.ensure_path(container.service)
+    script = f"echo $$ > {pid}.new; mv {pid}.new {pid}; exec sleep 300"
+    container.start(SLEEP, ["command", ["sh", "-c", script], 1.0, 300.0, 1])
+    eventually(pid.exists, "the check runs")
+    container.process.kill()
+    eventually(lambda: not Path(f"/proc/{pid.read_text().strip()}").exists(), "it has ended")
 
 
 def test_a_url_is_checked(container: Container, zookeeper: Server, zk: KazooClient) -> None:
@@ -418,12 +430,22 @@ def test_a_deleted_deployment_stays_deleted(
     eventually(exists(zk, container.member), "it is back", seconds=60)
 
 
-def test_an_instance_of_a_previous_run_is_replaced(container: Container, zk: KazooClient) -> None:
-    """What a container killed whole has left under the same id gives way to the one that lives now."""
+@pytest.mark.parametrize("ephemeral", [True, False])
+def test_an_instance_of_a_previous_run_is_replaced(
+    container: Container, zk: KazooClient, ephemeral: bool
+) -> None:
+    """What stands under our id, of a container killed whole or made by hand, gives way to what is true."""
     zk.ensure_path(container.service)
-    zk.create(container.ready, b"{}", ephemeral=True, makepath=True)
+    zk.create(container.ready, b"{}", ephemeral=ephemeral, makepath=True)
     container.start(SLEEP, ALIVE)
     eventually(lambda: owner(zk, container.ready) == container.session[0], "it is replaced")
+
+
+def test_a_member_that_the_agent_could_not_make_is_made(container: Container, zk: KazooClient) -> None:
+    """Where an outage kept the agent from replacing its previous member, the registrar does."""
+    zk.create(container.member, b"{}", ephemeral=True, makepath=True)
+    container.start(SLEEP, ALIVE, member=False)
+    eventually(lambda: owner(zk, container.member) == container.session[0], "it is replaced")
 
 
 def test_two_with_one_id_dont_fight(container: Container, zk: KazooClient) -> None:
