@@ -19,12 +19,13 @@ from kolla_mesos_start.ensemble import Ensemble
 from kolla_mesos_start.errors import AgentError, CommandFailed, Stopped
 from kolla_mesos_start.graph import Command
 from kolla_mesos_start.lease import Lease
-from kolla_mesos_start.mailbox import Mailbox, now
+from kolla_mesos_start.mailbox import now
 from kolla_mesos_start.prepare import Prepared
 from kolla_mesos_start.process import Ended, Guard
 from kolla_mesos_start.record import Lost, Outcome, Records
 from kolla_mesos_start.states import DONE, ERROR, RETRY
 from kolla_mesos_start.wait import Turn
+from kolla_mesos_start.watches import Watches
 from kolla_mesos_start.znodes import data_of
 
 log = logging.getLogger(__name__)
@@ -37,16 +38,16 @@ class Renewals:
     it gets its lock. They cost no disk write, and spare the pings.
     """
 
-    def __init__(self, ensemble: Ensemble, mailbox: Mailbox, path: str, *, wanted: bool) -> None:
+    def __init__(self, ensemble: Ensemble, path: str, *, wanted: bool) -> None:
         """`wanted` is false where there is no one-time command: then nothing is ever sent."""
         self.lease = Lease(ensemble.timeout)
         self.renewed: Callable[[], None] = lambda: None
         self._ensemble = ensemble
-        self._mailbox = mailbox
+        self._mailbox = ensemble.mailbox
         self._path = path
         self._outstanding = False
-        ensemble.on_proof(self._proven)
-        self._proven(ensemble.proven_at)
+        ensemble.on_connected(self._connected)
+        self._connected()
         if wanted:
             self._tick()
 
@@ -70,11 +71,11 @@ class Renewals:
             self.lease.acknowledged(sent)
             self.renewed()
 
-    def _proven(self, sent: float) -> None:
+    def _connected(self) -> None:
         # At each connection the leader opens or finds the session: younger than all that was
         # proved before it, and all that counts where the session is a new one.
         self.lease = Lease(self._ensemble.timeout)
-        self.lease.proven(sent)
+        self.lease.proven(self._ensemble.proven_at)
         self.renewed()
 
 
@@ -84,22 +85,35 @@ class Bootstrap:
     def __init__(
         self,
         ensemble: Ensemble,
-        mailbox: Mailbox,
-        guard: Guard,
+        watches: Watches,
         records: Records,
         renewals: Renewals,
         environ: Mapping[str, str],
     ) -> None:
         """`environ` is what every command finds in its environment."""
         self._ensemble = ensemble
-        self._mailbox = mailbox
-        self._guard = guard
+        self._watches = watches
+        self._mailbox = ensemble.mailbox
+        self._guard: Guard | None = None
         self._records = records
         self._renewals = renewals
         self._environ = environ
         self._busy = False
         self._running = False
         self._stopped_by: Stopped | None = None
+
+    @property
+    def guard(self) -> Guard:
+        """What spawns and kills. Asked for early it is up by the time the first command is."""
+        if self._guard is None:
+            self._guard = Guard(self._mailbox)
+        return self._guard
+
+    def close(self) -> None:
+        """End the guard, and with it whatever command still runs."""
+        if self._guard is not None:
+            self._guard.close()
+            self._guard = None
 
     def on_stop(self, signum: int) -> None:
         """A stop signal: it ends the agent at once, or goes to the command that runs.
@@ -113,14 +127,18 @@ class Bootstrap:
         self._stopped_by = stopped
         if self._running:
             log.info("%s: passed to the running command", signal.Signals(signum).name)
-            self._guard.signal(signum)
+            self.guard.signal(signum)
 
     def run(self, prepared: Prepared, turn: Turn) -> bool:
-        """Run the command until it succeeds; False where it has to be judged anew.
+        """Run the command until it succeeds, unless it is done; False where it has to be judged anew.
 
         Raises CommandFailed after the last attempt, Stopped where a signal came meanwhile.
         """
         command = prepared.step.command
+        if turn.contender is None and command.run_once:
+            log.info("%s: already done", command.path)
+            self._records.pass_through(command)
+            return True
         number = 0
 
         def attempt() -> Outcome:
@@ -199,12 +217,12 @@ class Bootstrap:
         begun = now()
         self._running = True
         try:
-            self._guard.spawn(prepared.step.argv, environ, prepared.ids, deadline, command.stop_grace)
+            self.guard.spawn(prepared.step.argv, environ, prepared.ids, deadline, command.stop_grace)
             timed_out = self._await_end(command, contender)
         finally:
             self._running = False
             self._renewals.renewed = lambda: None
-        ended = self._guard.ended
+        ended = self.guard.ended
         assert ended is not None
         outcome = _judge(command, ended, timed_out, self._stopped_by, last)
         log.log(
@@ -220,26 +238,26 @@ class Bootstrap:
         """Wait until nothing of the command is left; True where it had to be ended for its timeout."""
         session = self._ensemble.session
         if contender is not None:
-            self._ensemble.watch([data_of(contender)])
-            self._renewals.renewed = lambda: self._guard.extend(self._renewals.lease.deadline)
+            self._watches.watch([data_of(contender)])
+            self._renewals.renewed = lambda: self.guard.extend(self._renewals.lease.deadline)
 
         def lock_is_lost() -> bool:
             if contender is None:
                 return False
-            gone = self._ensemble.view.get(data_of(contender), contender) is None
+            gone = self._watches.results.get(data_of(contender), contender) is None
             return gone or self._ensemble.session != session
 
         limit = None if command.timeout is None else now() + command.timeout
-        self._mailbox.wait(lambda: self._guard.ended or lock_is_lost(), limit)
-        if self._guard.ended:
+        self._mailbox.wait(lambda: self.guard.ended or lock_is_lost(), limit)
+        if self.guard.ended:
             return False
         lost = lock_is_lost()
         if lost:
             log.warning("%s: the lock is lost: killing the command", command.path)
         else:
             log.warning("%s: has run for its timeout of %g s: ending it", command.path, command.timeout)
-        self._guard.end(0 if lost else command.stop_grace)
-        self._mailbox.wait(lambda: self._guard.ended)
+        self.guard.end(0 if lost else command.stop_grace)
+        self._mailbox.wait(lambda: self.guard.ended)
         if lost:
             raise Lost(f"{command.path}: killed, for its lock was lost")
         return True

@@ -1,8 +1,7 @@
-"""The agent's one session with the ZooKeeper ensemble: connect, read together, watch, write, lost and found.
+"""The agent's one session with the ZooKeeper ensemble: connect, read together, write, lost and found.
 
-All of kazoo is used here, and here alone. What the agent wants to know is a set of queries; this
-module keeps a view of their results true: it sets the watch, then reads, and does so again after
-every event, every reconnection and in every new session. Bytes become text here (`text`).
+The session is kazoo's; what is awaited is awaited in the mailbox, so that signals and the other
+events are never kept waiting. Bytes become text here (`text`).
 """
 
 from __future__ import annotations
@@ -21,7 +20,7 @@ from kazoo.security import ACL, Id, Permissions
 from kolla_mesos_start.errors import AccessDenied, AgentError, CannotRender, NoConnection
 from kolla_mesos_start.mailbox import Mailbox, now
 from kolla_mesos_start.settings import Settings
-from kolla_mesos_start.znodes import Query, Znode
+from kolla_mesos_start.znodes import Znode
 
 log = logging.getLogger(__name__)
 
@@ -34,8 +33,9 @@ BACK_OFF = {"max_tries": -1, "delay": 0.05, "backoff": 1.5, "max_delay": 1.0}
 
 PROGRESS_INTERVAL = 30.0
 
-_OUTAGE = (kazoo_errors.ConnectionLoss, kazoo_errors.SessionExpiredError, kazoo_errors.OperationTimeoutError)
-_DENIED = (kazoo_errors.NoAuthError, kazoo_errors.AuthFailedError, kazoo_errors.InvalidACLError)
+# What a request meets when the connection goes away, and when it may not do what it wants.
+OUTAGE = (kazoo_errors.ConnectionLoss, kazoo_errors.SessionExpiredError, kazoo_errors.OperationTimeoutError)
+DENIED = (kazoo_errors.NoAuthError, kazoo_errors.AuthFailedError, kazoo_errors.InvalidACLError)
 _PERMISSIONS = {
     "c": Permissions.CREATE,
     "d": Permissions.DELETE,
@@ -70,8 +70,7 @@ class Ensemble:
 
     `connected`: requests may be sent. `session` counts sessions. `client_id`: id and password of
     the session. `timeout`: negotiated, seconds. `proven_at`: the leader has known of the session
-    since. `view`: the results of the watched queries; `changes` counts its changes. `unwanted`:
-    znodes that are to be deleted, and aren't known to be gone.
+    since.
     """
 
     def __init__(self, settings: Settings, mailbox: Mailbox) -> None:
@@ -80,42 +79,24 @@ class Ensemble:
         self.client_id: tuple[int, bytes] | None = None
         self.timeout = settings.session_timeout
         self.proven_at = 0.0
-        self.view: dict[Query, Any] = {}
-        self.changes = 0
-        self.unwanted: set[str] = set()
         self._settings = settings
-        self._mailbox = mailbox
-        self._wanted: dict[Query, Callable[[object], None]] = {}
-        self._reading: set[Query] = set()
-        self._dirty: set[Query] = set()
-        self._kept: dict[str, bytes] = {}
-        self._unmade: set[str] = set()
-        self._on_proof: list[Callable[[float], None]] = []
+        self.mailbox = mailbox
+        self._on_connected: list[Callable[[], None]] = []
         self._lost = True
+        self._away_since = now()
         self.client = self._new_client()
 
     # -- the session --------------------------------------------------------------------------
 
     def connect(self) -> None:
         """Wait for the first connection; NoConnection past KOLLA_ZK_CONNECT_TIMEOUT."""
-        begun = now()
         limit = self._settings.connect_timeout
-        deadline = None if limit is None else begun + limit
         self.client.start_async()
-        while not self.connected:
-            step = now() + PROGRESS_INTERVAL
-            self._mailbox.wait(lambda: self.connected, step if deadline is None else min(step, deadline))
-            if self.connected:
-                break
-            if deadline is not None and now() >= deadline:
-                raise NoConnection(
-                    f"no connection to ZooKeeper at {self._settings.hosts} within {limit:g} s "
-                    "(KOLLA_ZK_CONNECT_TIMEOUT)"
-                )
-            log.warning(
-                "no connection to ZooKeeper at %s for %.0f s; still trying",
-                self._settings.hosts,
-                now() - begun,
+        self.mailbox.call_at(self._away_since + PROGRESS_INTERVAL, self._still_away)
+        if not self.mailbox.wait(lambda: self.connected, None if limit is None else self._away_since + limit):
+            raise NoConnection(
+                f"no connection to ZooKeeper at {self._settings.hosts} within {limit:g} s "
+                "(KOLLA_ZK_CONNECT_TIMEOUT)"
             )
 
     def close(self) -> None:
@@ -123,9 +104,9 @@ class Ensemble:
         self.client.stop()
         self.client.close()
 
-    def on_proof(self, handler: Callable[[float], None]) -> None:
-        """Have `handler(sent)` run when the leader has proved to know of this session since `sent`."""
-        self._on_proof.append(handler)
+    def on_connected(self, handler: Callable[[], None]) -> None:
+        """Have `handler` run at each connection after this, whether the session is the same or a new one."""
+        self._on_connected.append(handler)
 
     def _new_client(self) -> KazooClient:
         settings = self._settings
@@ -165,14 +146,14 @@ class Ensemble:
             begun = now()
             read_timeout, connect_timeout = connect(*args)
             timeout = round(read_timeout * 1.5) / 1000
-            self._mailbox.post(partial(self._connected, begun, timeout, client.client_id))
+            self.mailbox.post(partial(self._connected, begun, timeout, client.client_id))
             return read_timeout, connect_timeout
 
         connection._connect = observed
 
     def _state_changed(self, state: str) -> None:
         # Runs on kazoo's thread.
-        self._mailbox.post(partial(self._on_state, state, self.client.client_state))
+        self.mailbox.post(partial(self._on_state, state, self.client.client_state))
 
     def _on_state(self, state: str, keeper: str) -> None:
         if keeper == KeeperState.AUTH_FAILED:
@@ -181,7 +162,15 @@ class Ensemble:
             self._lost = True
         if state != KazooState.CONNECTED and self.connected:
             self.connected = False
-            log.warning("connection to ZooKeeper lost; still trying")
+            self._away_since = now()
+            self.mailbox.call_at(self._away_since + PROGRESS_INTERVAL, self._still_away)
+            log.warning("connection to ZooKeeper lost; trying on")
+
+    def _still_away(self) -> None:
+        away = now() - self._away_since
+        if not self.connected and away >= PROGRESS_INTERVAL:
+            log.warning("no connection to ZooKeeper at %s for %.0f s; trying on", self._settings.hosts, away)
+            self.mailbox.call_at(now() + PROGRESS_INTERVAL, self._still_away)
 
     def _connected(self, begun: float, timeout: float, client_id: tuple[int, bytes] | None) -> None:
         self.connected = True
@@ -189,89 +178,11 @@ class Ensemble:
         self.proven_at = begun
         self.client_id = client_id or self.client_id
         renewed, self._lost = self._lost, False
-        if renewed:
-            # Whatever the expired session owned is gone.
-            self.session += 1
-            self._unmade.update(self._kept)
+        self.session += renewed
         if self.session > 1 or not renewed:
             log.warning("connected to ZooKeeper again%s", ": the session had expired" * renewed)
-        for handler in self._on_proof:
-            handler(begun)
-        for path in self._unmade:
-            self._make(path)
-        for path in self.unwanted:
-            self._delete(path)
-        # kazoo drops every watch with the connection, and anything may have happened meanwhile.
-        self._dirty.update(self._wanted)
-        self._refresh()
-
-    # -- the view -------------------------------------------------------------------------------
-
-    def watch(self, queries: Iterable[Query]) -> None:
-        """Keep `view` true for these queries, and for no others."""
-        wanted = set(queries)
-        for query in set(self._wanted) - wanted:
-            del self._wanted[query]
-            self.view.pop(query, None)
-            self._dirty.discard(query)
-        for query in wanted - set(self._wanted):
-            self._wanted[query] = partial(self._fired, query)
-            self._dirty.add(query)
-        self._refresh()
-
-    def fresh(self) -> bool:
-        """Whether the view holds what the server said last, of everything that is watched."""
-        return self.connected and not self._dirty and not self._reading
-
-    def _fired(self, query: Query, event: object) -> None:
-        # Runs on kazoo's thread.
-        self._mailbox.post(partial(self._changed, query))
-
-    def _changed(self, query: Query) -> None:
-        if query in self._wanted:
-            self._dirty.add(query)
-            self._refresh()
-
-    def _refresh(self) -> None:
-        if not self.connected:
-            return
-        for query in self._dirty - self._reading:
-            self._dirty.discard(query)
-            self._reading.add(query)
-            self._read(query)
-
-    def _read(self, query: Query) -> None:
-        fired = self._wanted[query]
-        # A watch can only be set by get where there is a znode, and by exists everywhere; sent
-        # first, so that nothing can happen between the watch and the read.
-        self.client.exists_async(query.path, watch=fired)
-        if query.children:
-            reply = self.client.get_children_async(query.path, watch=fired)
-        else:
-            reply = self.client.get_async(query.path)
-        reply.rawlink(lambda result: self._mailbox.post(partial(self._arrived, query, result)))
-
-    def _arrived(self, query: Query, reply: Any) -> None:
-        self._reading.discard(query)
-        if query not in self._wanted:
-            return
-        try:
-            value = reply.get()
-        except kazoo_errors.NoNodeError:
-            value = None
-        except _OUTAGE:
-            # The connection may be back by the time the failure is told: try again at once.
-            self._dirty.add(query)
-            self._refresh()
-            return
-        except _DENIED as error:
-            raise AccessDenied(f"{query.path} can't be read: {type(error).__name__}") from error
-        if query.children:
-            self.view[query] = tuple(sorted(value or ()))
-        else:
-            self.view[query] = Znode(*value) if value else None
-        self.changes += 1
-        self._refresh()
+        for handler in self._on_connected:
+            handler()
 
     # -- requests -------------------------------------------------------------------------------
 
@@ -280,14 +191,14 @@ class Ensemble:
 
         `what` names the request in an error. Other errors of ZooKeeper pass through as they are.
         """
-        self._mailbox.wait(lambda: self.connected)
+        self.mailbox.wait(lambda: self.connected)
         reply = start(self.client)
         self._await([reply])
         try:
             return reply.get()
-        except _OUTAGE as error:
+        except OUTAGE as error:
             raise Outage(what) from error
-        except _DENIED as error:
+        except DENIED as error:
             raise AccessDenied(f"{what}: {type(error).__name__}") from error
 
     def request(self, start: Callable[[KazooClient], Any], what: str) -> Any:
@@ -297,7 +208,7 @@ class Ensemble:
                 return self.attempt(start, what)
             except Outage:
                 # The state change is on its way: until it is here, another try would fail at once.
-                self._mailbox.wait(lambda: not self.connected, now() + 0.05)
+                self.mailbox.wait(lambda: not self.connected, now() + 0.05)
 
     def transaction(self, operations: Callable[[Any], None], what: str) -> Sequence[Any]:
         """Apply all `operations` or none; Refused where one met an error, Outage where it is unknown."""
@@ -312,7 +223,7 @@ class Ensemble:
         results: Sequence[Any] = self.attempt(start, what)
         errors = [result for result in results if isinstance(result, Exception)]
         for error in errors:
-            if isinstance(error, _DENIED):
+            if isinstance(error, DENIED):
                 raise AccessDenied(f"{what}: {type(error).__name__}")
         causes = [e for e in errors if not isinstance(e, (kazoo_errors.RolledBackError, _INCONSISTENT))]
         if errors:
@@ -322,8 +233,8 @@ class Ensemble:
     def _await(self, replies: Sequence[Any]) -> None:
         """Wait until all of `replies` have come; in an outage they come as errors."""
         # Replies come in the order of the requests: the last one wakes us.
-        replies[-1].rawlink(lambda result: self._mailbox.post(lambda: None))
-        self._mailbox.wait(lambda: all(reply.ready() for reply in replies))
+        replies[-1].rawlink(lambda result: self.mailbox.post(lambda: None))
+        self.mailbox.wait(lambda: all(reply.ready() for reply in replies))
 
     def read(self, paths: Iterable[str]) -> dict[str, Znode | None]:
         """What stands at each of `paths`, read together, without a watch."""
@@ -339,7 +250,7 @@ class Ensemble:
         results: dict[str, Any] = {}
         missing = list(dict.fromkeys(paths))
         while missing:
-            self._mailbox.wait(lambda: self.connected)
+            self.mailbox.wait(lambda: self.connected)
             replies = [(path, start(self.client, path)) for path in missing]
             self._await([reply for _, reply in replies])
             for path, reply in replies:
@@ -347,87 +258,21 @@ class Ensemble:
                     results[path] = parse(reply.get())
                 except kazoo_errors.NoNodeError:
                     results[path] = None
-                except _OUTAGE:
+                except OUTAGE:
                     continue
-                except _DENIED as error:
+                except DENIED as error:
                     raise AccessDenied(f"{path} can't be read: {type(error).__name__}") from error
             missing = [path for path in missing if path not in results]
             if missing:
-                self._mailbox.wait(lambda: not self.connected, now() + 0.05)
+                self.mailbox.wait(lambda: not self.connected, now() + 0.05)
         return results
-
-    def keep(self, path: str, data: bytes) -> None:
-        """Keep an ephemeral at `path`, in this session and in every later one, without waiting for it."""
-        check_size(path, data)
-        self._kept[path] = data
-        self._unmade.add(path)
-        if self.connected:
-            self._make(path)
-
-    def _make(self, path: str) -> None:
-        self.client.create_async(path.rsplit("/", 1)[0])
-        reply = self.client.create_async(path, self._kept[path], ephemeral=True)
-        reply.rawlink(lambda result: self._mailbox.post(partial(self._made, path, result)))
-
-    def _made(self, path: str, reply: Any) -> None:
-        try:
-            reply.get()
-        except kazoo_errors.NodeExistsError:
-            # A previous run of this container left it, or our own request was applied and its
-            # reply lost. Replaced in one transaction, so that nobody counts two, nor none.
-            transaction = self.client.transaction()
-            transaction.delete(path)
-            transaction.create(path, self._kept[path], ephemeral=True)
-            transaction.commit_async().rawlink(
-                lambda result: self._mailbox.post(partial(self._replaced, path, result))
-            )
-        except _OUTAGE:
-            if self.connected:
-                self._make(path)
-        except _DENIED as error:
-            raise AccessDenied(f"{path} can't be created: {type(error).__name__}") from error
-        else:
-            self._unmade.discard(path)
-
-    def _replaced(self, path: str, reply: Any) -> None:
-        try:
-            replaced = not any(isinstance(result, Exception) for result in reply.get())
-        except _OUTAGE:
-            replaced = False
-        if replaced:
-            self._unmade.discard(path)
-        elif self.connected:
-            self._make(path)  # What stood there has gone by itself.
-
-    def discard(self, path: str) -> None:
-        """Have `path` deleted, now or after an outage, without waiting for it."""
-        self.unwanted.add(path)
-        if self.connected:
-            self._delete(path)
-
-    def _delete(self, path: str) -> None:
-        reply = self.client.delete_async(path)
-        reply.rawlink(lambda result: self._mailbox.post(partial(self._deleted, path, result)))
-
-    def _deleted(self, path: str, reply: Any) -> None:
-        try:
-            reply.get()
-        except kazoo_errors.NoNodeError:
-            pass  # Somebody was quicker, or the reply to an earlier try was lost.
-        except _OUTAGE:
-            if self.connected:
-                self._delete(path)
-            return
-        except _DENIED as error:
-            raise AccessDenied(f"{path} can't be deleted: {type(error).__name__}") from error
-        self.unwanted.discard(path)
 
     def ensure(self, nodes: Mapping[str, bytes]) -> None:
         """Create those of `nodes` that are not there, parents first as they are given."""
         present = self.read(nodes)
         absent = [path for path in nodes if present[path] is None]
         while absent:
-            self._mailbox.wait(lambda: self.connected)
+            self.mailbox.wait(lambda: self.connected)
             replies = [self.client.create_async(path, nodes[path]) for path in absent]
             self._await(replies)
             absent = [path for path, reply in zip(absent, replies) if not self._is_created(path, reply)]
@@ -437,11 +282,11 @@ class Ensemble:
             reply.get()
         except kazoo_errors.NodeExistsError:
             return True  # Another agent, or this one before the connection was lost.
-        except _OUTAGE:
+        except OUTAGE:
             return False
         except kazoo_errors.NoNodeError as error:
             raise AgentError(f"{path} can't be created: its parent has been deleted meanwhile") from error
-        except _DENIED as error:
+        except DENIED as error:
             raise AccessDenied(f"{path} can't be created: {type(error).__name__}") from error
         return True
 

@@ -16,10 +16,11 @@ from typing import NoReturn
 
 from kolla_mesos_start import registrar
 from kolla_mesos_start.ensemble import Ensemble
+from kolla_mesos_start.ephemerals import Ephemerals
 from kolla_mesos_start.errors import BadEnvironment, CannotExecute, NotFound, Stopped
 from kolla_mesos_start.health import Pulse
 from kolla_mesos_start.instance import Tree
-from kolla_mesos_start.mailbox import Mailbox, now
+from kolla_mesos_start.mailbox import now
 from kolla_mesos_start.prepare import Prepared
 from kolla_mesos_start.published import Facts
 from kolla_mesos_start.settings import Settings
@@ -38,8 +39,8 @@ class Launch:
     def __init__(
         self,
         settings: Settings,
-        mailbox: Mailbox,
         ensemble: Ensemble,
+        ephemerals: Ephemerals,
         znodes: Znodes,
         pulse: Pulse,
         member: str,
@@ -48,7 +49,8 @@ class Launch:
         """`member`: the id under which the daemon is registered."""
         self._settings = settings
         self._ensemble = ensemble
-        self._mailbox = mailbox
+        self._ephemerals = ephemerals
+        self._mailbox = ensemble.mailbox
         self._znodes = znodes
         self._pulse = pulse
         self._member = member
@@ -64,7 +66,7 @@ class Launch:
         notify, notify_path = self._notify_socket()
         environ = {**exported, **dict(step.env), "NOTIFY_SOCKET": notify_path}
         self._mailbox.wait(
-            lambda: not self._ensemble.connected or not self._ensemble.unwanted, now() + LAST_REPLIES
+            lambda: not self._ensemble.connected or not self._ephemerals.unwanted, now() + LAST_REPLIES
         )
         # Inherited by nobody, and closed by the exec: that is how the registrar learns of it.
         held = registrar.spawn(self._handoff(prepared, environ, notify.fileno()))

@@ -16,6 +16,8 @@ import six
 from kazoo.exceptions import NoNodeError
 
 from kolla_mesos_start.ensemble import Ensemble
+from kolla_mesos_start.ephemerals import Ephemerals
+from kolla_mesos_start.watches import Watches
 from kolla_mesos_start.znodes import Query, data_of
 
 log = logging.getLogger(__name__)
@@ -33,8 +35,10 @@ class Place(NamedTuple):
 class Queues:
     """The agent's places, by the path of the lock."""
 
-    def __init__(self, ensemble: Ensemble, host: str) -> None:
+    def __init__(self, ensemble: Ensemble, watches: Watches, ephemerals: Ephemerals, host: str) -> None:
         self._ensemble = ensemble
+        self._watches = watches
+        self._ephemerals = ephemerals
         self._identifier = six.ensure_binary(host)
         self._places: dict[str, Place] = {}
         self._session = ensemble.session
@@ -57,13 +61,13 @@ class Queues:
     def holder(self, lock: str) -> str | None:
         """The host of the contender before ours, for people."""
         place = self._places.get(lock)
-        znode = self._ensemble.view.get(data_of(place.before)) if place and place.before else None
+        znode = self._watches.results.get(data_of(place.before)) if place and place.before else None
         return znode.data.decode("utf-8", "replace") if znode else None
 
     def leave(self, but: str | None = None) -> None:
         """Give back every place, except the one for the lock `but`."""
         for lock in [lock for lock in self._places if lock != but]:
-            self._ensemble.discard(self._places.pop(lock).contender)
+            self._ephemerals.discard(self._places.pop(lock).contender)
 
     def _forget_lost_session(self) -> None:
         if self._session != self._ensemble.session:
@@ -71,9 +75,9 @@ class Queues:
             self._places.clear()
 
     def _moved(self, place: Place) -> bool:
-        view = self._ensemble.view
+        results = self._watches.results
         return any(
-            path is not None and data_of(path) in view and view[data_of(path)] is None
+            path is not None and data_of(path) in results and results[data_of(path)] is None
             for path in (place.contender, place.before)
         )
 
@@ -99,7 +103,7 @@ class Queues:
         # tells which contenders are ours, and one is enough.
         mine, *doubles = [name for name in self._contenders(lock) if name.startswith(prefix)] or [prefix]
         for name in doubles:
-            self._ensemble.discard(f"{lock}/{name}")
+            self._ephemerals.discard(f"{lock}/{name}")
         return mine
 
     def _contenders(self, lock: str) -> list[str]:

@@ -20,18 +20,20 @@ from kolla_mesos_start.bootstrap import Bootstrap, Renewals
 from kolla_mesos_start.check import check
 from kolla_mesos_start.config_files import CopyOnce, place
 from kolla_mesos_start.ensemble import Ensemble
+from kolla_mesos_start.ephemerals import Ephemerals
 from kolla_mesos_start.errors import AgentError, Stopped
 from kolla_mesos_start.graph import Command, Dependency, Graph
 from kolla_mesos_start.health import Pulse
 from kolla_mesos_start.launch import STOP_SIGNALS, Launch
 from kolla_mesos_start.mailbox import Mailbox
 from kolla_mesos_start.prepare import Prepared, Preparer
-from kolla_mesos_start.process import Guard, reap
+from kolla_mesos_start.process import reap
 from kolla_mesos_start.published import Facts, Published
 from kolla_mesos_start.record import Records
 from kolla_mesos_start.register import StatusTree, identity
 from kolla_mesos_start.settings import Settings
 from kolla_mesos_start.wait import Waiting
+from kolla_mesos_start.watches import Watches
 from kolla_mesos_start.znodes import DAEMON, GLOBAL, LOCAL, Znodes
 
 log = logging.getLogger(__name__)
@@ -61,24 +63,24 @@ class Container:
     def __init__(self) -> None:
         self.stage = "environment"
         self.termination_log: str | None = None
-        self._on_stop: Callable[[int], None] = _stop
         self._ensemble: Ensemble | None = None
-        self._guard: Guard | None = None
+        self._bootstrap: Bootstrap | None = None
 
     def run(self) -> int:
         """All stages. Returns the exit status of a task; a daemon takes this process over instead."""
-        settings, mailbox = self._settle()
+        settings = self._settle()
         pulse = Pulse.take(settings.run_dir)
         facts = _facts(settings)
 
         self.stage = "connect"
         pulse.tell("waiting", "for a connection to ZooKeeper")
-        ensemble = self._connect(settings, mailbox)
+        ensemble = self._connect(settings)
+        watches, ephemerals = Watches(ensemble), Ephemerals(ensemble)
 
         self.stage = "read"
-        znodes = Znodes(settings.prefix, settings.deployment_id, settings.service_name, settings.host)
-        published = Published(ensemble, znodes)
-        definition = published.await_definition(mailbox, pulse, settings.wait_timeout)
+        znodes = _znodes(settings)
+        published = Published(ensemble, watches, znodes)
+        definition = published.await_definition(pulse, settings.wait_timeout)
         preparer = Preparer(settings, znodes, published, facts)
         graph = preparer.read_graph(definition)
         _warn_of_pods(settings, graph)
@@ -87,13 +89,13 @@ class Container:
         tree = StatusTree(ensemble, znodes, graph)
         tree.ensure()
         tree.restart()
-        member = self._register(settings, ensemble, znodes, graph, facts)
+        member = _register(settings, ephemerals, znodes, facts) if graph.daemon else ""
 
         waiting = Waiting(
-            graph, definition.zxid, ensemble, mailbox, znodes, tree, pulse, settings.wait_timeout
+            graph, definition.zxid, ensemble, watches, ephemerals, znodes, tree, pulse, settings.wait_timeout
         )
         records = Records(ensemble, znodes, tree, definition.zxid)
-        bootstrap = self._bootstrap(settings, mailbox, ensemble, znodes, records, graph)
+        bootstrap = self._bootstrap = _bootstrap(settings, ensemble, watches, znodes, records, graph)
         copied = CopyOnce(settings.state_dir) if settings.copy_once else None
         self.stage = "wait"
         for turn in waiting:
@@ -101,29 +103,24 @@ class Container:
             prepared = _configure(preparer, turn.command, copied)
             if turn.command.is_daemon:
                 self.stage = "exec"
-                self._end_guard()
-                launch = Launch(settings, mailbox, ensemble, znodes, pulse, member, facts())
+                bootstrap.close()
+                launch = Launch(settings, ensemble, ephemerals, znodes, pulse, member, facts())
                 launch.exec(prepared, environment.exported(settings, os.environ))
             self.stage = "bootstrap"
             pulse.tell("bootstrapping", turn.command.path)
-            assert bootstrap is not None
-            if turn.contender is None and turn.command.run_once:
-                log.info("%s: already done", turn.command.path)
-                records.pass_through(turn.command)
-                waiting.passed(turn.command)
-            elif bootstrap.run(prepared, turn):
+            if bootstrap.run(prepared, turn):
                 waiting.passed(turn.command)
             self.stage = "wait"
-        return self._finish(settings, mailbox, pulse)
+        return self._finish(settings, ensemble.mailbox, pulse)
 
     def check(self, show: bool) -> int:
         """Say what a start would do to this container's files; write nothing at all."""
-        settings, mailbox = self._settle()
+        settings = self._settle()
         self.stage = "connect"
-        ensemble = self._connect(settings, mailbox)
+        ensemble = self._connect(settings)
         self.stage = "read"
-        znodes = Znodes(settings.prefix, settings.deployment_id, settings.service_name, settings.host)
-        published = Published(ensemble, znodes)
+        znodes = _znodes(settings)
+        published = Published(ensemble, Watches(ensemble), znodes)
         preparer = Preparer(settings, znodes, published, _facts(settings))
         graph = preparer.read_graph(published.definition())
         self.stage = "render"
@@ -133,7 +130,8 @@ class Container:
 
     def close(self) -> None:
         """End what was begun: first the running command, then the session that held its lock."""
-        self._end_guard()
+        if self._bootstrap is not None:
+            self._bootstrap.close()
         if self._ensemble is not None and self._ensemble.connected:
             closing = threading.Thread(target=self._ensemble.close, daemon=True)
             closing.start()
@@ -141,60 +139,22 @@ class Container:
 
     # -- the stages ---------------------------------------------------------------------------------
 
-    def _settle(self) -> tuple[Settings, Mailbox]:
+    def _settle(self) -> Settings:
         logs.configure("info", json_lines=os.environ.get("KOLLA_LOG_FORMAT") == "json")
         settings = environment.parse(os.environ)
         logs.configure(settings.loglevel, settings.json_logs)
         self.termination_log = settings.termination_log
+        return settings
+
+    def _connect(self, settings: Settings) -> Ensemble:
         mailbox = Mailbox()
         for signum in STOP_SIGNALS:
-            mailbox.on_signal(signum, lambda number: self._on_stop(number))
+            mailbox.on_signal(signum, self._on_stop)
         # As process 1, or as the parent that a dead guard leaves behind.
         mailbox.on_signal(signal.SIGCHLD, lambda number: reap())
-        return settings, mailbox
-
-    def _connect(self, settings: Settings, mailbox: Mailbox) -> Ensemble:
         self._ensemble = Ensemble(settings, mailbox)
         self._ensemble.connect()
         return self._ensemble
-
-    def _register(
-        self, settings: Settings, ensemble: Ensemble, znodes: Znodes, graph: Graph, facts: Callable[[], Facts]
-    ) -> str:
-        """Make this container known, if it is to become a daemon; returns the id of its member."""
-        if graph.daemon is None:
-            return ""
-        member, used_before = identity(settings.state_dir)
-        if used_before:
-            for scope in (GLOBAL, LOCAL):
-                ensemble.discard(f"{znodes.command(scope, f'{znodes.role}/{DAEMON}').ready}/{member}")
-        ensemble.keep(f"{znodes.party(settings.service_name)}/{member}", json.dumps(facts()).encode())
-        return member
-
-    def _bootstrap(
-        self,
-        settings: Settings,
-        mailbox: Mailbox,
-        ensemble: Ensemble,
-        znodes: Znodes,
-        records: Records,
-        graph: Graph,
-    ) -> Bootstrap | None:
-        """What runs the commands; a definition that has none needs no guard."""
-        if not graph.commands:
-            return None
-        self._guard = Guard(mailbox)
-        once = any(command.run_once for command in graph.commands)
-        bootstrap = Bootstrap(
-            ensemble,
-            mailbox,
-            self._guard,
-            records,
-            Renewals(ensemble, mailbox, znodes.status, wanted=once),
-            environment.exported(settings, os.environ),
-        )
-        self._on_stop = bootstrap.on_stop
-        return bootstrap
 
     def _finish(self, settings: Settings, mailbox: Mailbox, pulse: Pulse) -> int:
         """The end of a task: it exits, or idles without a session until it is told to stop."""
@@ -208,14 +168,44 @@ class Container:
                 log.info("%s; the task had finished", stopped.reason)
         return 0
 
-    def _end_guard(self) -> None:
-        if self._guard is not None:
-            self._guard.close()
-            self._guard = None
+    def _on_stop(self, signum: int) -> None:
+        """A stop signal ends the agent at once, unless a command is running."""
+        if self._bootstrap is not None:
+            self._bootstrap.on_stop(signum)
+        else:
+            raise Stopped(signum, signal.Signals(signum).name)
 
 
-def _stop(signum: int) -> None:
-    raise Stopped(signum, signal.Signals(signum).name)
+def _znodes(settings: Settings) -> Znodes:
+    return Znodes(settings.prefix, settings.deployment_id, settings.service_name, settings.host)
+
+
+def _register(settings: Settings, ephemerals: Ephemerals, znodes: Znodes, facts: Callable[[], Facts]) -> str:
+    """Make this container known, as one that is to become a daemon; returns the id of its member."""
+    member, used_before = identity(settings.state_dir)
+    if used_before:
+        for scope in (GLOBAL, LOCAL):
+            ephemerals.discard(f"{znodes.command(scope, f'{znodes.role}/{DAEMON}').ready}/{member}")
+    ephemerals.keep(f"{znodes.party(settings.service_name)}/{member}", json.dumps(facts()).encode())
+    return member
+
+
+def _bootstrap(
+    settings: Settings,
+    ensemble: Ensemble,
+    watches: Watches,
+    znodes: Znodes,
+    records: Records,
+    graph: Graph,
+) -> Bootstrap:
+    """What runs the commands; where a definition has none, nothing is started for it."""
+    once = any(command.run_once for command in graph.commands)
+    renewals = Renewals(ensemble, znodes.status, wanted=once)
+    environ = environment.exported(settings, os.environ)
+    bootstrap = Bootstrap(ensemble, watches, records, renewals, environ)
+    if graph.commands:
+        bootstrap.guard  # noqa: B018 (it starts while we wait)
+    return bootstrap
 
 
 def _warn_of_pods(settings: Settings, graph: Graph) -> None:

@@ -14,7 +14,8 @@ from typing import Any, NamedTuple
 from kolla_mesos_start.ensemble import PROGRESS_INTERVAL, Ensemble, text
 from kolla_mesos_start.errors import BadDefinition, DependenciesNotSatisfied
 from kolla_mesos_start.health import Pulse
-from kolla_mesos_start.mailbox import Mailbox, now
+from kolla_mesos_start.mailbox import now
+from kolla_mesos_start.watches import Watches
 from kolla_mesos_start.znodes import DAEMON, GLOBAL, RESERVED, Znode, Znodes, data_of
 
 log = logging.getLogger(__name__)
@@ -32,11 +33,12 @@ class Definition(NamedTuple):
 class Published:
     """One deployment's tree, as one service reads it."""
 
-    def __init__(self, ensemble: Ensemble, znodes: Znodes) -> None:
+    def __init__(self, ensemble: Ensemble, watches: Watches, znodes: Znodes) -> None:
         self._ensemble = ensemble
+        self._watches = watches
         self._znodes = znodes
 
-    def await_definition(self, mailbox: Mailbox, pulse: Pulse, limit: float | None) -> Definition:
+    def await_definition(self, pulse: Pulse, limit: float | None) -> Definition:
         """The definition, once it is published; an empty one counts as not there yet.
 
         Raises DependenciesNotSatisfied past `limit` seconds.
@@ -45,9 +47,11 @@ class Published:
         ancestors = [data_of(self._znodes.deployment), data_of("/")]
         begun = told = now()
         deadline = float("inf") if limit is None else begun + limit
-        self._ensemble.watch([data_of(path), *ancestors])
+        self._watches.watch([data_of(path), *ancestors])
         while True:
-            mailbox.wait(lambda: self._published(path), min(deadline, told + PROGRESS_INTERVAL))
+            self._ensemble.mailbox.wait(
+                lambda: self._published(path), min(deadline, told + PROGRESS_INTERVAL)
+            )
             znode = self._published(path)
             if znode is not None:
                 return Definition(znode.data, znode.stat.mzxid)
@@ -67,16 +71,16 @@ class Published:
         return Definition(znode.data, znode.stat.mzxid)
 
     def _published(self, path: str) -> Znode | None:
-        znode: Znode | None = self._ensemble.view.get(data_of(path))
+        znode: Znode | None = self._watches.results.get(data_of(path))
         return znode if znode is not None and znode.data.strip() else None
 
     def _missing(self, path: str) -> str:
-        view = self._ensemble.view
+        results = self._watches.results
         if not self._ensemble.connected:
             return f"no connection to ZooKeeper to read the definition {path}"
-        if view.get(data_of("/")) is None:
+        if results.get(data_of("/")) is None:
             return "the chroot of KOLLA_ZK_HOSTS is not there; it is never created by the agent"
-        if view.get(data_of(self._znodes.deployment)) is None:
+        if results.get(data_of(self._znodes.deployment)) is None:
             return f"the deployment {self._znodes.deployment} is not there, nor the definition {path}"
         return f"the definition {path} is not published yet"
 

@@ -15,13 +15,15 @@ from kazoo.exceptions import NoNodeError
 
 from kolla_mesos_start import states
 from kolla_mesos_start.ensemble import PROGRESS_INTERVAL, Ensemble
+from kolla_mesos_start.ephemerals import Ephemerals
 from kolla_mesos_start.errors import DependenciesNotSatisfied
 from kolla_mesos_start.graph import Command, Dependency, Graph
 from kolla_mesos_start.health import Pulse
 from kolla_mesos_start.lock import Queues
-from kolla_mesos_start.mailbox import Mailbox, now
+from kolla_mesos_start.mailbox import now
 from kolla_mesos_start.register import StatusTree
 from kolla_mesos_start.states import Lack
+from kolla_mesos_start.watches import Watches
 from kolla_mesos_start.znodes import Query, Znodes
 
 log = logging.getLogger(__name__)
@@ -53,7 +55,8 @@ class Waiting:
         graph: Graph,
         definition_zxid: int,
         ensemble: Ensemble,
-        mailbox: Mailbox,
+        watches: Watches,
+        ephemerals: Ephemerals,
         znodes: Znodes,
         tree: StatusTree,
         pulse: Pulse,
@@ -62,12 +65,13 @@ class Waiting:
         """`limit`: seconds for which a command may wait on its dependencies; None for ever."""
         self._definition_zxid = definition_zxid
         self._ensemble = ensemble
-        self._mailbox = mailbox
+        self._watches = watches
+        self._mailbox = ensemble.mailbox
         self._znodes = znodes
         self._tree = tree
         self._pulse = pulse
         self._limit = limit
-        self._queues = Queues(ensemble, znodes.host)
+        self._queues = Queues(ensemble, watches, ephemerals, znodes.host)
         self._pending = list(graph.commands)
         self._daemon = graph.daemon
         self._own = frozenset(command.path for command in graph.commands)
@@ -96,21 +100,21 @@ class Waiting:
     # -- the loop -------------------------------------------------------------------------------
 
     def _next(self) -> Turn:
-        ensemble = self._ensemble
+        watches = self._watches
         told = now()
         for command in self._candidates():
             self._begun.setdefault(command.path, told)
         standings = [Standing(command, self._unknown(command)) for command in self._candidates()]
         seen = -1
         while True:
-            ensemble.watch(self._queries())
+            watches.watch(self._queries())
             limit = min(self._limit_of(standing) for standing in standings)
             self._mailbox.wait(
-                lambda seen=seen: ensemble.fresh() and ensemble.changes != seen,  # type: ignore[misc]
+                lambda seen=seen: watches.fresh() and watches.changes != seen,  # type: ignore[misc]
                 min(limit, told + PROGRESS_INTERVAL),
             )
-            if ensemble.fresh() and ensemble.changes != seen:
-                seen = ensemble.changes
+            if watches.fresh() and watches.changes != seen:
+                seen = watches.changes
                 standings = []
                 for command in self._candidates():
                     standing = self._judge(command)
@@ -128,9 +132,9 @@ class Waiting:
         lacks = self._lacks(command)
         if lacks:
             return Standing(command, lacks)
-        if command.run_once is None or states.is_done(command, self._znodes, self._ensemble.view):
+        if command.run_once is None or states.is_done(command, self._znodes, self._watches.results):
             return Turn(command)
-        newer = states.superseded_by(command, self._znodes, self._ensemble.view, self._definition_zxid)
+        newer = states.superseded_by(command, self._znodes, self._watches.results, self._definition_zxid)
         if newer is not None:
             return Standing(command, (), "a newer definition has run it since; restart this container")
         return self._contend(command)
@@ -155,7 +159,7 @@ class Waiting:
             for dependency in command.dependencies:
                 queries.update(states.queries(dependency, self._znodes))
             if command.run_once is not None:
-                queries.update(states.once_queries(command, self._znodes, self._ensemble.view))
+                queries.update(states.once_queries(command, self._znodes, self._watches.results))
                 queries.update(self._queues.queries(self._lock(command)))
         return queries
 
@@ -165,7 +169,7 @@ class Waiting:
             if isinstance(dependency, Dependency) and dependency.path in self._own:
                 lack = self._lack_of_own(dependency)
             else:
-                lack = states.lack(dependency, self._ensemble.view, self._znodes)
+                lack = states.lack(dependency, self._watches.results, self._znodes)
             if lack is not None:
                 lacks.append(lack)
         return lacks
@@ -176,7 +180,7 @@ class Waiting:
             return Lack(dependency, "not passed by this container yet")
         if dependency.generation is None and dependency.count is None:
             return None
-        return states.lack(dependency, self._ensemble.view, self._znodes)
+        return states.lack(dependency, self._watches.results, self._znodes)
 
     def _unknown(self, command: Command) -> list[Lack]:
         return [Lack(dependency, "unknown: not read yet") for dependency in command.dependencies]

@@ -10,12 +10,15 @@ not written again: publishing twice is the same as publishing once.
 from __future__ import annotations
 
 import argparse
+import contextlib
 import logging
 import os
 import sys
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import NoReturn
+
+from kazoo.exceptions import NoNodeError
 
 from kolla_mesos_start import __version__, settings
 from kolla_mesos_start.ensemble import Ensemble, text
@@ -123,11 +126,10 @@ def publish(options: argparse.Namespace, environ: Mapping[str, str]) -> None:
     deployment = read(options.directory)
     for name in deployment.left_out:
         print(f"left out {options.directory / name}")
-    mailbox = Mailbox()
-    ensemble = Ensemble(config, mailbox)
+    ensemble = Ensemble(config, Mailbox())
     try:
         ensemble.connect()
-        tree = Tree(ensemble, mailbox, config)
+        tree = Tree(ensemble, config)
         tree.check_chroot()
         tree.check(deployment)
         tree.write(tree.contents(deployment))
@@ -167,9 +169,8 @@ class Counts:
 class Tree:
     """A deployment's tree, as the publisher writes it."""
 
-    def __init__(self, ensemble: Ensemble, mailbox: Mailbox, config: Settings) -> None:
+    def __init__(self, ensemble: Ensemble, config: Settings) -> None:
         self.ensemble = ensemble
-        self.mailbox = mailbox
         self.chroot = config.chroot
         self.missing_is_empty = config.missing_is_empty
         self.znodes = Znodes(config.prefix, config.deployment_id, "", "")
@@ -276,6 +277,12 @@ class Tree:
         # Whatever version is there: the directory is what counts, and a second try does no harm.
         self.ensemble.request(lambda client: client.set_async(path, data), f"{path} can't be written")
 
+    def remove(self, path: str) -> None:
+        with contextlib.suppress(
+            NoNodeError
+        ):  # Another publisher was quicker, or the reply to a first try was lost.
+            self.ensemble.request(lambda client: client.delete_async(path), f"{path} can't be removed")
+
     def prune(self, deployment: Deployment) -> None:
         """Remove the variables and files that the directory doesn't hold, deepest first."""
         kept = self.contents(deployment)
@@ -286,9 +293,8 @@ class Tree:
             roots += [f"{path}/variables", f"{path}/files"]
         for path in self.below(roots):
             if path not in kept:
-                self.ensemble.discard(path)
+                self.remove(path)
                 self.counts.note("removed", path)
-        self.mailbox.wait(lambda: not self.ensemble.unwanted)
 
     def below(self, roots: Sequence[str]) -> list[str]:
         """Every znode below `roots`, children before their parents."""
