@@ -278,9 +278,8 @@ class Tree:
         self.ensemble.request(lambda client: client.set_async(path, data), f"{path} can't be written")
 
     def remove(self, path: str) -> None:
-        with contextlib.suppress(
-            NoNodeError
-        ):  # Another publisher was quicker, or the reply to a first try was lost.
+        # Another publisher may be quicker, or the reply to a first try be lost.
+        with contextlib.suppress(NoNodeError):
             self.ensemble.request(lambda client: client.delete_async(path), f"{path} can't be removed")
 
     def prune(self, deployment: Deployment) -> None:

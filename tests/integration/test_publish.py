@@ -211,6 +211,20 @@ def test_credentials_and_acl_are_those_of_the_agent(
     assert "can't be read" in publish(root, deployment, status=77).stderr
 
 
+def test_without_pyyaml_json_still_works(
+    zk: KazooClient, deployment: Deployment, root: Path, tmp_path: Path
+) -> None:
+    """And YAML is answered by the one command that installs it."""
+    broken = tmp_path / "broken"
+    broken.mkdir()
+    (broken / "yaml.py").write_text("raise ModuleNotFoundError('no yaml')")
+    done = publish(root, deployment, status=64, PYTHONPATH=str(broken))
+    assert "pip install 'kolla_mesos_start[operator]'" in done.stderr
+    json_only = write(tmp_path / "json", variables__region="one")
+    publish(json_only, deployment, PYTHONPATH=str(broken))
+    assert tree(zk, deployment.path) == {"variables/region": b"one"}
+
+
 @pytest.mark.parametrize(
     ("arguments", "environ", "status"),
     [
