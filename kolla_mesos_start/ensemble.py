@@ -32,6 +32,7 @@ MAX_DATA = 1_000_000
 BACK_OFF = {"max_tries": -1, "delay": 0.05, "backoff": 1.5, "max_delay": 1.0}
 
 PROGRESS_INTERVAL = 30.0
+SHORT_SESSION = 3.0
 
 # What a request meets when the connection goes away, and when it may not do what it wants.
 OUTAGE = (kazoo_errors.ConnectionLoss, kazoo_errors.SessionExpiredError, kazoo_errors.OperationTimeoutError)
@@ -77,7 +78,7 @@ class Ensemble:
         self.connected = False
         self.session = 0
         self.client_id: tuple[int, bytes] | None = None
-        self.timeout = settings.session_timeout
+        self.timeout = 0.0
         self.proven_at = 0.0
         self._settings = settings
         self.mailbox = mailbox
@@ -173,14 +174,20 @@ class Ensemble:
             self.mailbox.call_at(now() + PROGRESS_INTERVAL, self._still_away)
 
     def _connected(self, begun: float, timeout: float, client_id: tuple[int, bytes] | None) -> None:
+        previous, self.timeout = self.timeout, timeout
         self.connected = True
-        self.timeout = timeout
         self.proven_at = begun
         self.client_id = client_id or self.client_id
         renewed, self._lost = self._lost, False
         self.session += renewed
         if self.session > 1 or not renewed:
             log.warning("connected to ZooKeeper again%s", ": the session had expired" * renewed)
+        if timeout < SHORT_SESSION and timeout != previous:
+            log.warning(
+                "the session timeout is %g s, as the server grants it: a short hiccup will look like the end "
+                "of this container; set KOLLA_ZK_SESSION_TIMEOUT, or the server's tickTime, higher",
+                timeout,
+            )
         for handler in self._on_connected:
             handler()
 

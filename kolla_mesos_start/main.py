@@ -48,9 +48,11 @@ def main(verb: str = "run", show: bool = False) -> NoReturn:
     try:
         status = container.check(show) if verb == "check" else container.run()
     except AgentError as error:
-        container.close()
-        logs.last_line(logs.ending(container.stage, error), container.termination_log)
-        status = error.status
+        status = container.end(error)
+    except Exception as defect:
+        # Whatever this is, the operator has to learn of it like of any other end, and that it is ours.
+        log.exception("a defect of the agent; please report it with this traceback")
+        status = container.end(AgentError(f"a defect of the agent: {type(defect).__name__}"))
     # kazoo's threads may be in the middle of an outage: nothing of theirs is worth waiting for.
     sys.stdout.flush()
     sys.stderr.flush()
@@ -127,6 +129,12 @@ class Container:
         check(graph, preparer, show)
         self.close()
         return 0
+
+    def end(self, error: AgentError) -> int:
+        """End unhappily: close all, say why in the last line, and return the exit status."""
+        self.close()
+        logs.last_line(logs.ending(self.stage, error), self.termination_log)
+        return error.status
 
     def close(self) -> None:
         """End what was begun: first the running command, then the session that held its lock."""
