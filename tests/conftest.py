@@ -15,6 +15,7 @@ import pytest
 from kazoo.client import KazooClient
 
 from tests.agents import Containers
+from tests.link import Link
 from tests.zookeeper import Ensemble, Server
 
 _numbers = itertools.count(1)
@@ -53,6 +54,14 @@ def zookeeper(shared_zookeeper: Server) -> Iterator[Server]:
     """A running ZooKeeper server (`.hosts`, `.kill()`, `.start()`, `.freeze()`, `.thaw()`, `.mntr()`)."""
     yield shared_zookeeper
     shared_zookeeper.mend()
+
+
+@pytest.fixture
+def link(zookeeper: Server, tmp_path: Path) -> Iterator[Link]:
+    """A way to `zookeeper` that can be cut while the test's own stays (`.hosts`, `.kill()`, `.launch()`)."""
+    link = Link(zookeeper, tmp_path / "link.log")
+    yield link
+    link.kill()
 
 
 @pytest.fixture(scope="session")
