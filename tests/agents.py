@@ -121,3 +121,5 @@ class Containers:
     def end(self) -> None:
         for agent in self._agents:
             agent.end()
+            # pytest shows it where the test has failed.
+            print(f"--- {agent.directory.name} said:\n{agent.said}")

@@ -126,8 +126,9 @@ def made(servers: Server | Ensemble, client: KazooClient) -> Iterator[Deployment
 
 
 @pytest.fixture
-def containers(deployment: Deployment, tmp_path: Path) -> Iterator[Containers]:
+def containers(deployment: Deployment, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Containers]:
     """Starts real agents of `deployment` (`.start(service, host)`), and ends them before it is removed."""
-    containers = Containers(tmp_path / "containers", deployment.environ)
+    # Not below `tmp_path`, whose name is that of the test: a socket's path must be short.
+    containers = Containers(tmp_path_factory.mktemp("c"), deployment.environ)
     yield containers
     containers.end()
