@@ -28,12 +28,14 @@ class CommandLines(threading.Thread):
             self.look()
             self.stopping.wait(self.every)
 
-    def look(self) -> None:
+    def look(self) -> bool:
+        """Look once; whether anything has been found so far."""
         for line in {command_line(pid) for pid in processes()} - self.seen:
             self.seen.add(line)
             for name, needle in self.needles.items():
                 if needle in line:
                     self.found.add(f"{name} in the arguments of {line.split(' ')[0]}")
+        return bool(self.found)
 
     def stop(self) -> None:
         self.stopping.set()

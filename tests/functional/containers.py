@@ -92,14 +92,16 @@ class Container:
 
     def kill(self, *, with_registrar: bool) -> None:
         """SIGKILL. With the registrar it is what the end of a pid namespace does: nobody is left to tell."""
-        victims = [self.pid, *(self.registrars() if with_registrar else ())]
-        for pid in victims:
-            os.kill(pid, signal.SIGKILL)
+        if with_registrar:
+            # First, or it might see the daemon's end before its own.
+            os.kill(self.registrar(), signal.SIGKILL)
+        os.kill(self.pid, signal.SIGKILL)
         self.ended()
 
-    def registrars(self) -> list[int]:
-        """The process that holds the daemon's session; one or none."""
-        return [pid for pid in processes_of(self.root) if REGISTRAR in command_line(pid)]
+    def registrar(self) -> int:
+        """The process that holds the daemon's session."""
+        (pid,) = (each for each in processes_of(self.root) if REGISTRAR in command_line(each))
+        return pid
 
     def health(self, *arguments: str) -> tuple[int, str]:
         """What `kolla_mesos_start health` says of this container."""

@@ -24,6 +24,7 @@ from tests.functional.cloud import API, EXAMPLE, HOSTS, MARIADB, MEMCACHED, Clou
 from tests.functional.command_lines import CommandLines
 from tests.functional.containers import Container, command_line, environment
 from tests.functional.steps import steps_of
+from tests.waiting import eventually
 from tests.zookeeper import HOST
 
 # The first test waits for packages, for Keystone's installation and for the start.
@@ -255,7 +256,7 @@ def test_no_secret_shows_anywhere(cloud: Cloud) -> None:
     assert shown(cloud, public) == set()
     assert shown(cloud, local_files(cloud)) == set()
     assert shown(cloud, environments(cloud)) == set()
-    seen = cloud.command_lines.seen
+    seen = cloud.command_lines.seen.copy()  # it goes on looking
     for program in ("bin/kolla_mesos_start", "guard.py", "registrar", "keystone-manage", "mariadbd", "uwsgi"):
         assert any(program in line for line in seen), f"never saw the arguments of {program}"
     assert cloud.command_lines.found == set()
@@ -292,7 +293,8 @@ def test_arguments_are_searched_well(cloud: Cloud) -> None:
     search = CommandLines(cloud.secrets.needles())
     secret = cloud.secrets.keystone_admin_password
     with subprocess.Popen(("sh", "-c", "read line", secret), stdin=subprocess.PIPE) as leaking:
-        search.look()
+        # Not at once: for a moment after exec a process has no arguments yet.
+        eventually(search.look, "the process is found")
         leaking.communicate(b"\n")
     assert search.found == {"keystone_admin_password in the arguments of sh"}
 
