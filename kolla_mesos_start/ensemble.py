@@ -274,15 +274,17 @@ class Ensemble:
                 self.mailbox.wait(lambda: not self.connected, now() + 0.05)
         return results
 
-    def ensure(self, nodes: Mapping[str, bytes]) -> None:
-        """Create those of `nodes` that are not there, parents first as they are given."""
-        present = self.read(nodes)
-        absent = [path for path in nodes if present[path] is None]
+    def ensure(self, nodes: Mapping[str, bytes]) -> dict[str, Znode | None]:
+        """Create those of `nodes` that are absent, parents first as given; returns what stands there then."""
+        found = self.read(nodes)
+        absent = [path for path, znode in found.items() if znode is None]
         while absent:
             self.mailbox.wait(lambda: self.connected)
-            replies = [self.client.create_async(path, nodes[path]) for path in absent]
-            self._await(replies)
-            absent = [path for path, reply in zip(absent, replies) if not self._is_created(path, reply)]
+            created = [self.client.create_async(path, nodes[path]) for path in absent]
+            self._await(created)
+            found.update(self.read(absent))
+            absent = [path for path, reply in zip(absent, created) if not self._is_created(path, reply)]
+        return found
 
     def _is_created(self, path: str, reply: Any) -> bool:
         try:

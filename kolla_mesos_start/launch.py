@@ -68,8 +68,9 @@ class Launch:
         self._mailbox.wait(
             lambda: not self._ensemble.connected or not self._ephemerals.unwanted, now() + LAST_REPLIES
         )
-        # Inherited by nobody, and closed by the exec: that is how the registrar learns of it.
-        held = registrar.spawn(self._handoff(prepared, environ, notify.fileno()))
+        # The descriptor that it returns stays open until the exec closes it, or the end of this process:
+        # were it closed before, the registrar and this process would fight for the session.
+        registrar.spawn(self._handoff(prepared, environ, notify.fileno()))
         log.info("%s: exec", step.command.path)
         self._pulse.tell("starting", f"{step.command.path} is started, not ready yet")
         self._settle_signals()
@@ -82,8 +83,6 @@ class Launch:
             ) from error
         except OSError as error:
             raise CannotExecute(f"can't be executed: {error.strerror}", command=step.command.path) from error
-        finally:
-            os.close(held)
 
     def _warn(self, prepared: Prepared) -> None:
         if prepared.step.lacks_exec:

@@ -89,8 +89,7 @@ class Container:
 
         self.stage = "register"
         tree = StatusTree(ensemble, znodes, graph)
-        tree.ensure()
-        tree.restart()
+        tree.start()
         member = _register(settings, ephemerals, znodes, facts) if graph.daemon else ""
 
         waiting = Waiting(

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import logging
 import uuid
+from collections.abc import Mapping
 from pathlib import Path
 
 import six
@@ -16,7 +17,7 @@ from kolla_mesos_start.ensemble import Ensemble
 from kolla_mesos_start.errors import BadDefinition
 from kolla_mesos_start.graph import Graph
 from kolla_mesos_start.states import WAITING
-from kolla_mesos_start.znodes import DAEMON, GLOBAL, LOCAL, Znodes
+from kolla_mesos_start.znodes import DAEMON, GLOBAL, LOCAL, Znode, Znodes
 
 log = logging.getLogger(__name__)
 
@@ -29,11 +30,12 @@ class StatusTree:
         self._znodes = znodes
         self._graph = graph
 
-    def ensure(self) -> None:
+    def ensure(self) -> Mapping[str, Znode | None]:
         """Create what is absent; BadDefinition where another service has claimed the role."""
-        self._ensemble.ensure(self._nodes())
-        owners = [self._znodes.owner(scope, self._znodes.role) for scope in (GLOBAL, LOCAL)]
-        for path, znode in self._ensemble.read(owners).items():
+        found = self._ensemble.ensure(self._nodes())
+        for scope in (GLOBAL, LOCAL):
+            path = self._znodes.owner(scope, self._znodes.role)
+            znode = found[path]
             owner = six.ensure_text(znode.data, errors="replace") if znode else ""
             if owner and owner != self._znodes.service_name:
                 raise BadDefinition(
@@ -42,15 +44,15 @@ class StatusTree:
                         f"({path}): give one of them another last segment"
                     ]
                 )
+        return found
 
-    def restart(self) -> None:
+    def start(self) -> None:
         """A container of the role starts on this host: what was done here before is to be done again."""
-        plain = [command.path for command in self._graph.commands if command.run_once is None]
-        if self._graph.daemon:
-            plain.append(self._graph.daemon.path)
-        states = [self._znodes.command(LOCAL, path).state for path in plain]
-        for path, znode in self._ensemble.read(states).items():
-            if znode is not None and znode.data != WAITING.encode():
+        found = self.ensure()
+        for command in self._graph.steps:
+            path = self._znodes.command(LOCAL, command.path).state
+            znode = found[path]
+            if command.run_once is None and znode is not None and znode.data != WAITING.encode():
                 self._set_waiting(path, znode.stat.version)
 
     def _set_waiting(self, path: str, version: int) -> None:
