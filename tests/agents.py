@@ -7,7 +7,7 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Callable
 
@@ -19,7 +19,10 @@ PROGRAM = Path(__file__).resolve().parent.parent / "bin" / "kolla_mesos_start"
 class Agent:
     """One agent and what becomes of it. `directory` is its container: run, state, and its log."""
 
-    def __init__(self, directory: Path, environ: Mapping[str, str], *words: str) -> None:
+    def __init__(
+        self, directory: Path, environ: Mapping[str, str], *words: str, under: Sequence[str] = ()
+    ) -> None:
+        """`under` is what launches it, `("sh", "-c", 'exec "$@"', "sh")` for one; `words` are its arguments."""
         directory.mkdir(parents=True, exist_ok=True)
         self.directory = directory
         self.log = directory / "log"
@@ -30,13 +33,13 @@ class Agent:
             "KOLLA_TERMINATION_LOG": str(directory / "termination-log"),
             **environ,
         }
-        self._words = words
+        self._argv = (*under, sys.executable, str(PROGRAM), *words)
         self.process = self._start()
 
     def _start(self) -> subprocess.Popen[bytes]:
         with self.log.open("ab") as log:
             return subprocess.Popen(
-                [sys.executable, str(PROGRAM), *self._words],
+                self._argv,
                 env=self._environ,
                 cwd=self.directory,
                 stdin=subprocess.DEVNULL,
@@ -56,6 +59,19 @@ class Agent:
     @property
     def running(self) -> bool:
         return self.process.poll() is None
+
+    @property
+    def registrar(self) -> int:
+        """The process id of its registrar; 0 while there is none."""
+        mark = f"KOLLA_STATE_DIR={self._environ['KOLLA_STATE_DIR']}".encode()
+        for entry in Path("/proc").iterdir():
+            try:
+                named = entry.name.isdigit() and (entry / "comm").read_text() == "kolla_registrar\n"
+                if named and mark in (entry / "environ").read_bytes().split(b"\0"):
+                    return int(entry.name)
+            except OSError:
+                continue  # It has ended meanwhile.
+        return 0
 
     @property
     def ending(self) -> dict[str, Any]:
@@ -111,10 +127,18 @@ class Containers:
         self._environ = environ
         self._agents: list[Agent] = []
 
-    def start(self, service: str, host: str = "web1", **environ: str) -> Agent:
-        """A container of `service` that takes itself to be on `host`."""
-        directory = self._directory / f"{len(self._agents)}-{host}"
-        agent = Agent(directory, self._environ(service, KOLLA_HOSTNAME=host, **environ))
+    def start(
+        self,
+        service: str,
+        host: str = "web1",
+        *,
+        under: Sequence[str] = (),
+        directory: Path | None = None,
+        **environ: str,
+    ) -> Agent:
+        """A container of `service` that takes itself to be on `host`; `under` launches it."""
+        directory = directory or self._directory / f"{len(self._agents)}-{host}"
+        agent = Agent(directory, self._environ(service, KOLLA_HOSTNAME=host, **environ), under=under)
         self._agents.append(agent)
         return agent
 
