@@ -16,6 +16,7 @@ from kolla_mesos_start.errors import AgentError
 log = logging.getLogger(__name__)
 
 AGENT = "kolla_mesos_start"
+LIBRARIES_REPEAT_AFTER = 30.0  # seconds
 TERMINATION_LOG_LIMIT = 4096  # bytes; Kubernetes cuts there, and would cut the JSON in two
 
 
@@ -55,6 +56,7 @@ def configure(level: str, json_lines: bool, stream: TextIO | None = None) -> Non
     """
     handler = logging.StreamHandler(stream or sys.stderr)
     handler.setFormatter(_JsonLines() if json_lines else _TextLines())
+    handler.addFilter(_Sparing())
     own = getattr(logging, level.upper())
     others = max(own, logging.WARNING)
     root = logging.getLogger()
@@ -85,6 +87,23 @@ def _write_termination_log(path: str, line: str) -> None:
     except OSError as error:
         # The agent is ending already, and for a better reason than this one.
         log.warning("%s can't be written: %s; set KOLLA_TERMINATION_LOG", path, error.strerror)
+
+
+class _Sparing(logging.Filter):
+    """Lets the same line of a library pass once in a while: of an outage kazoo tells every second."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._told: dict[str, float] = {}
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        if record.name.startswith(AGENT):
+            return True
+        line, instant = record.getMessage(), time.monotonic()
+        if line in self._told and instant < self._told[line] + LIBRARIES_REPEAT_AFTER:
+            return False
+        self._told[line] = instant
+        return True
 
 
 class _Lines(logging.Formatter):

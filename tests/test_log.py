@@ -107,6 +107,19 @@ LEVELS = [
 ]
 
 
+def test_a_library_says_the_same_once_in_a_while_only(monkeypatch: pytest.MonkeyPatch) -> None:
+    """In an outage kazoo says every second that it can't connect; each of our own lines is meant."""
+    stream = logged()
+    instant = time.monotonic()
+    for later, reason in ((0, "refused"), (1, "refused"), (2, "reset"), (29, "refused"), (31, "refused")):
+        monkeypatch.setattr(time, "monotonic", lambda later=later: instant + later)
+        logging.getLogger("kazoo.client").warning("dropped: %s", reason)
+        log.info("still waiting")
+    lines = [line.rpartition(" ")[2] for line in stream.getvalue().splitlines()]
+    assert [line for line in lines if line != "waiting"] == ["refused", "reset", "refused"]
+    assert lines.count("waiting") == 5
+
+
 @pytest.mark.parametrize(("level", "name", "lowest"), LEVELS)
 def test_the_level_is_the_agents_own(level: str, name: str, lowest: int) -> None:
     """Kazoo stays at WARNING even under `debug`: its debug lines hold data and passwords."""
