@@ -24,7 +24,7 @@ from kolla_mesos_start.mailbox import now
 from kolla_mesos_start.register import StatusTree
 from kolla_mesos_start.states import Lack
 from kolla_mesos_start.watches import Watches
-from kolla_mesos_start.znodes import Query, Znodes
+from kolla_mesos_start.znodes import Query, Znodes, data_of
 
 log = logging.getLogger(__name__)
 
@@ -83,7 +83,10 @@ class Waiting:
         while self._candidates():
             turn = self._next()
             self._queues.leave(but=self._lock(turn.command) if turn.contender else None)
+            away = now()
             yield turn
+            # Nobody waits while this container is busy with a command: that is no part of a limit.
+            self._begun = {path: begun + now() - away for path, begun in self._begun.items()}
 
     def passed(self, command: Command) -> None:
         """The command is behind this container, run or found done: what depends on it may go on."""
@@ -107,7 +110,7 @@ class Waiting:
         standings = [Standing(command, self._unknown(command)) for command in self._candidates()]
         seen = -1
         while True:
-            watches.watch(self._queries())
+            watches.watch(self._queries(standings))
             limit = min(self._limit_of(standing) for standing in standings)
             self._mailbox.wait(
                 lambda seen=seen: watches.fresh() and watches.changes != seen,  # type: ignore[misc]
@@ -153,8 +156,10 @@ class Waiting:
 
     # -- what is known --------------------------------------------------------------------------
 
-    def _queries(self) -> set[Query]:
-        queries: set[Query] = set()
+    def _queries(self, standings: Sequence[Standing]) -> set[Query]:
+        # How an attempt failed is watched too: it could not be read when a limit is reached in an outage.
+        details = [lack.detail for standing in standings for lack in standing.lacks]
+        queries = {data_of(detail) for detail in details if detail}
         for command in self._candidates():
             for dependency in command.dependencies:
                 queries.update(states.queries(dependency, self._znodes))
@@ -197,29 +202,27 @@ class Waiting:
         return self._begun[standing.command.path] + min(given) if given else NEVER
 
     def _give_up(self, overdue: Sequence[Standing]) -> None:
-        standing = overdue[0]
-        waited = now() - self._begun[standing.command.path]
-        raise DependenciesNotSatisfied(
-            f"waited {waited:.0f} s for {self._in_full(standing.lacks)}", command=standing.command.path
-        )
+        first, *others = overdue
+        reason = "; ".join([self._waited(first), *map(self._has_waited, others)])
+        raise DependenciesNotSatisfied(reason, command=first.command.path)
 
     def _progress(self, standings: Sequence[Standing]) -> str:
-        words = []
-        for standing in standings:
-            waited = now() - self._begun[standing.command.path]
-            what = f"for {self._in_full(standing.lacks)}" if standing.lacks else f"while {standing.blocked}"
-            words.append(f"{standing.command.path} has waited {waited:.0f} s {what}")
+        words = map(self._has_waited, standings)
         outage = "" if self._ensemble.connected else "no connection to ZooKeeper; as last known: "
         return outage + "; ".join(words)
 
-    def _in_full(self, lacks: Sequence[Lack]) -> str:
-        """Each lack with its state, since when, and where and why it failed."""
-        paths = [lack.detail for lack in lacks if lack.detail]
-        details = self._ensemble.read(paths) if paths and self._ensemble.connected else {}
-        return ", ".join(
-            states.told(lack, states.decode_detail(details.get(lack.detail or "")), time.time())
-            for lack in lacks
-        )
+    def _has_waited(self, standing: Standing) -> str:
+        return f"{standing.command.path} has {self._waited(standing)}"
+
+    def _waited(self, standing: Standing) -> str:
+        """For how long, and for what: each lack with its state, since when, where and why it failed."""
+        waited = now() - self._begun[standing.command.path]
+        lacks = [self._told(lack) for lack in standing.lacks]
+        return f"waited {waited:.0f} s {'for ' + ', '.join(lacks) if lacks else 'while ' + standing.blocked}"
+
+    def _told(self, lack: Lack) -> str:
+        znode = self._watches.results.get(data_of(lack.detail)) if lack.detail else None
+        return states.told(lack, states.decode_detail(znode), time.time())
 
 
 def _brief(standing: Standing) -> str:
