@@ -22,7 +22,7 @@ class Agent:
     def __init__(
         self, directory: Path, environ: Mapping[str, str], *words: str, under: Sequence[str] = ()
     ) -> None:
-        """`under` is what launches it, `("sh", "-c", 'exec "$@"', "sh")` for one; `words` are its arguments."""
+        """`under` launches it, `("sh", "-c", 'exec "$@"', "sh")` for one; `words` are its arguments."""
         directory.mkdir(parents=True, exist_ok=True)
         self.directory = directory
         self.log = directory / "log"
