@@ -137,7 +137,6 @@ class CopyOnce(NamedTuple):
     def require(self) -> None:
         """Raise CannotWrite unless a marker can be recorded. Call it before a file is written."""
         with self._explained(), _closing(_make_directory(self._markers)) as directory:
-            _remove_leftovers(directory, self._markers)
             fd, stage = _open_stage(directory)
             os.close(fd)
             os.unlink(stage, dir_fd=directory)
@@ -268,7 +267,10 @@ def _holds(directory: int, name: str, data: bytes) -> bool:
 def _mend(directory: int, content: Content) -> bool:
     """Set owner and mode of a file whose content is right; False where it must be replaced instead."""
     with _closing(os.open(content.basename, os.O_RDONLY | _SAME_FILE, dir_fd=directory)) as fd:
-        if os.fstat(fd).st_nlink > 1 and not _is_mount(directory, content.basename):
+        there = os.fstat(fd)
+        if not stat.S_ISREG(there.st_mode):
+            return False  # Somebody has put something else there just now.
+        if there.st_nlink > 1 and not _is_mount(directory, content.basename):
             return False  # Another name of the same file is not ours to change.
         try:
             _give(fd, content)

@@ -55,6 +55,11 @@ class Outcome(NamedTuple):
 
 def in_child(action: Callable[[], Any], uid: int, mounts: Sequence[Mount] = ()) -> Outcome:
     """Run `action` in a child process as `uid`; `mounts` are arguments of mount(8), seen by it alone."""
+    return _ended(*_start(action, uid, mounts))
+
+
+def _start(action: Callable[[], Any], uid: int, mounts: Sequence[Mount] = ()) -> tuple[int, int]:
+    """The child's process id, and the descriptor from which its answer is read."""
     read, write = os.pipe()
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", DeprecationWarning)  # Threads of other tests: none is needed here.
@@ -62,18 +67,23 @@ def in_child(action: Callable[[], Any], uid: int, mounts: Sequence[Mount] = ()) 
     if pid == 0:
         _act(action, uid, mounts, write)
     os.close(write)
-    with open(read, "rb") as pipe:
-        answer = pipe.read()
+    return pid, read
+
+
+def _ended(pid: int, answer: int) -> Outcome:
+    with open(answer, "rb") as pipe:
+        told = pipe.read()
     status = os.waitpid(pid, 0)[1]
     if os.WIFSIGNALED(status):
         return Outcome(None, None, os.WTERMSIG(status))
-    value, error = pickle.loads(answer)
+    value, error = pickle.loads(told)
     assert not isinstance(error, str), error
     return Outcome(value, error, None)
 
 
 def _act(action: Callable[[], Any], uid: int, mounts: Sequence[Mount], answer: int) -> None:
     result: tuple[Any, AgentError | str | None]
+    signal.alarm(120)  # One that hangs is ended, and its test fails.
     try:
         if mounts:
             _mount_privately(mounts)
@@ -220,7 +230,7 @@ def test_missing_parents_are_made_for_all_to_enter(home: Path, uid: int) -> None
 
 def test_very_long_paths_are_written(home: Path, uid: int) -> None:
     """The longest name that a file may have, below more directories than Python may recurse."""
-    dest = home.joinpath(*["d"] * 1500, "n" * 255)
+    dest = home.joinpath(*["d"] * 1100, "n" * 255)
     assert in_child(lambda: place([content(dest)]), uid).error is None
     assert in_child(lambda: plan(content(dest)), uid).value == "unchanged"
 
@@ -286,6 +296,36 @@ def test_what_is_neither_file_nor_link_is_refused(home: Path, uid: int, kind: st
     assert in_child(lambda: plan(content(dest)), uid).reason == reason
 
 
+@pytest.mark.parametrize("number", [2, 3])
+@pytest.mark.parametrize("kind", ["link", "fifo"])
+def test_what_takes_the_place_of_dest_meanwhile_is_not_followed(
+    home: Path, uid: int, kind: str, number: int
+) -> None:
+    """Between a look at dest and its opening somebody swaps it: nothing else is changed, nothing hangs."""
+    dest = write(home / "app.conf", SECRET, uid, 0o644)
+    target = write(home / "target", SECRET, uid, 0o644)
+
+    def swap() -> None:
+        dest.unlink()
+        if kind == "link":
+            dest.symlink_to(target)
+        else:
+            os.mkfifo(dest)
+
+    def action() -> None:
+        _before("open", number, swap)  # Of the directory, of dest to compare, of dest to mend.
+        place([content(dest)])
+
+    outcome = in_child(action, uid)
+    assert outcome.signum is None
+    assert mode_of(target) == 0o644
+    if kind == "link":
+        assert str(dest) in outcome.reason
+    else:
+        assert stat.S_ISREG(dest.lstat().st_mode)
+        assert (dest.read_bytes(), mode_of(dest)) == (SECRET, 0o600)
+
+
 def test_a_device_is_not_replaced(root: None) -> None:
     """A dest of /dev/null by mistake does not take the machine's away."""
     reason = in_child(lambda: place([content("/dev/null")]), 0).reason
@@ -318,24 +358,25 @@ def test_nobody_ever_reads_half_a_file(home: Path, uid: int) -> None:
     """While two contents are written in turns, a reader finds one or the other."""
     dest = home / "app.conf"
     contents = [b"a" * 300_000, b"b" * 200_000]
-    place([content(dest, contents[0], 0o644, uid=uid, gid=os.getegid() if uid != NOBODY else uid)])
-    pid = os.fork()
-    if pid == 0:
+    assert in_child(lambda: place([content(dest, contents[0], 0o644)]), uid).error is None
+
+    def action() -> None:
         for data in itertools.cycle(contents):
-            in_child(lambda data=data: place([content(dest, data, 0o644)]), uid)  # type: ignore[misc]
+            place([content(dest, data, 0o644)])
+
+    pid, answer = _start(action, uid)
     try:
         seen: set[int] = set()
-        first, deadline = dest.stat().st_ino, time.monotonic() + 60
-        reads = 0
+        reads, deadline = 0, time.monotonic() + 60
         while reads < 300 or len(seen) < 2:
-            assert time.monotonic() < deadline, first
+            assert time.monotonic() < deadline, seen
             data = dest.read_bytes()
             assert data in contents
             seen.add(len(data))
             reads += 1
     finally:
         os.kill(pid, signal.SIGKILL)
-        os.waitpid(pid, 0)
+        assert _ended(pid, answer).signum == signal.SIGKILL
 
 
 # -- unchanged --
@@ -399,16 +440,43 @@ def test_owner_and_mode_are_set_before_the_first_byte(root: None, home: Path, ui
 
 def _leave_stage(home: Path, uid: int, half: Content) -> Path:
     """Have an agent killed when it has written 4096 bytes of a file; the stage that it leaves."""
-
-    def action() -> None:
-        resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
-        resource.setrlimit(resource.RLIMIT_FSIZE, (4096, 4096))
-        signal.signal(signal.SIGXFSZ, signal.SIG_DFL)
-        place([half])
-
-    assert in_child(action, uid).signum == signal.SIGXFSZ
+    assert in_child(lambda: _die_half_way(half), uid).signum == signal.SIGXFSZ
     (left,) = stages(home)
     return Path(left)
+
+
+def _die_half_way(half: Content) -> None:
+    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+    resource.setrlimit(resource.RLIMIT_FSIZE, (4096, 4096))
+    signal.signal(signal.SIGXFSZ, signal.SIG_DFL)
+    place([half])
+
+
+def test_not_even_the_empty_stage_is_open_to_others(home: Path, uid: int) -> None:
+    """Who opened it before its mode is set could read the content later through his descriptor."""
+
+    def action() -> None:
+        os.umask(0)
+        _kill_at("fchmod", 1)
+        place([content(home / "app.conf", mode=0o640)])
+
+    assert in_child(action, uid).signum == signal.SIGKILL
+    (left,) = stages(home)
+    assert mode_of(Path(left)) == 0o600
+
+
+def test_a_stage_is_never_a_file_that_was_there(home: Path, uid: int) -> None:
+    """Nothing is written into a file that somebody else has made under the stage's name."""
+    planted = write(home / f"{STAGE_PREFIX}{'00' * 8}", b"somebody's", uid, 0o644)
+
+    def action() -> None:
+        os.urandom = bytes  # As many zeros.
+        place([content(home / "app.conf")])
+
+    with planted.open("rb") as living:
+        fcntl.flock(living, fcntl.LOCK_EX)
+        assert "File exists" in in_child(action, uid).reason
+    assert (planted.read_bytes(), mode_of(planted)) == (b"somebody's", 0o644)
 
 
 def test_content_is_synced_before_the_name_and_the_name_before_the_end(home: Path, uid: int) -> None:
@@ -428,6 +496,18 @@ def test_content_is_synced_before_the_name_and_the_name_before_the_end(home: Pat
         ("rename", ""),
         ("fsync", "directory"),
     ]
+
+
+def test_a_mended_mode_is_synced(home: Path, uid: int) -> None:
+    """What was readable for all must not be so again after a power failure."""
+    dest = write(home / "app.conf", SECRET, uid, 0o666)
+
+    def action() -> list[tuple[str, str]]:
+        calls = _record("fchmod", "fsync")
+        place([content(dest)])
+        return calls
+
+    assert in_child(action, uid).value == [("fchmod", "file"), ("fsync", "file")]
 
 
 def test_new_directories_are_synced_too(home: Path, uid: int) -> None:
@@ -470,14 +550,26 @@ STEPS = ["open", "fchown", "fchmod", "write", "fsync", "rename", "close"]
 
 def _kill_at(step: str, number: int) -> None:
     """Have this process killed before its call number `number` of a function."""
+    _before(step, number, lambda: os.kill(os.getpid(), signal.SIGKILL))
+
+
+def _before(step: str, number: int, event: Callable[[], object]) -> None:
+    """Have something happen before call number `number` of a function; only for a child process."""
     real, calls = getattr(os, step), itertools.count(1)
 
     def call(*arguments: Any, **more: Any) -> Any:
         if next(calls) == number:
-            os.kill(os.getpid(), signal.SIGKILL)
+            event()
         return real(*arguments, **more)
 
     setattr(os, step, call)
+
+
+def _fail(cause: int) -> Callable[[], object]:
+    def event() -> None:
+        raise OSError(cause, os.strerror(cause))
+
+    return event
 
 
 @pytest.mark.parametrize("old", [None, b"old"])
@@ -559,15 +651,8 @@ def test_agents_that_write_the_same_file_at_once_do_not_hurt_each_other(home: Pa
             place([content(dest, bytes([byte]) * 50_000)])
             place([content(dest, bytes([byte]) * 40_000)])
 
-    writers = []
-    for byte in b"abcd":
-        pid = os.fork()
-        if pid == 0:
-            outcome = in_child(lambda byte=byte: action(byte), uid)  # type: ignore[misc]
-            os.write(2, str(outcome.error or "").encode())
-            os._exit(1 if outcome.error else 0)
-        writers.append(pid)
-    assert [os.waitpid(pid, 0)[1] for pid in writers] == [0, 0, 0, 0]
+    writers = [_start(lambda byte=byte: action(byte), uid) for byte in b"abcd"]  # type: ignore[misc]
+    assert [_ended(*writer).error for writer in writers] == [None] * 4
     assert dest.read_bytes() in [bytes([byte]) * 40_000 for byte in b"abcd"]
     assert os.listdir(home) == ["shared.conf"]
 
@@ -602,6 +687,69 @@ def test_a_bind_mounted_file_is_rewritten_in_place(
     # Once more: 0400 keeps even its own unprivileged owner from opening it for writing.
     assert in_child(lambda: place([content(dest, b"third", mode)]), uid, mounts).error is None
     assert (source.read_bytes(), mode_of(source)) == (b"third", mode)
+
+
+def test_a_mounted_file_is_synced(mounted: tuple[Path, Path, list[Mount]], uid: int) -> None:
+    """Mode, content, mode once more if the kernel took setuid away; then everything is synced."""
+    _, dest, mounts = mounted
+
+    def action() -> list[tuple[str, str]]:
+        calls = _record("fchmod", "write", "fsync")
+        place([content(dest, mode=0o644)])
+        return calls
+
+    assert in_child(action, uid, mounts).value == [("fchmod", "file"), ("write", "file"), ("fsync", "file")]
+
+
+def test_owner_and_mode_of_a_mounted_file_are_set_before_the_first_byte(
+    mounted: tuple[Path, Path, list[Mount]], uid: int
+) -> None:
+    """The kernel ends the agent in the middle of the content: those who may not read it can't."""
+    source, dest, mounts = mounted
+    write(source, b"o" * 10_000, uid, 0o666)
+    owner = (4242, 4343) if uid == 0 else (uid, uid)
+    half = content(dest, b"n" * 10_000, 0o600, *owner)
+    assert in_child(lambda: _die_half_way(half), uid, mounts).signum == signal.SIGXFSZ
+    assert source.read_bytes() == b"n" * 4096 + b"o" * 5904
+    assert (owner_of(source), mode_of(source)) == (owner, 0o600)
+    assert in_child(lambda: place([half]), uid, mounts).error is None
+    assert source.read_bytes() == b"n" * 10_000
+
+
+def test_a_mounted_file_is_cut_back_if_room_was_made_in_part(
+    mounted: tuple[Path, Path, list[Mount]], uid: int
+) -> None:
+    """Where the C library makes room by writing zeros, the old content is whole again after no space."""
+    source, dest, mounts = mounted
+
+    def fills_up(fd: int, offset: int, size: int) -> None:
+        os.pwrite(fd, b"\0" * 10, os.fstat(fd).st_size)
+        raise OSError(errno.ENOSPC, "full")
+
+    def action() -> None:
+        os.posix_fallocate = fills_up
+        place([content(dest)])
+
+    assert "No space left" in in_child(action, uid, mounts).reason
+    assert source.read_bytes() == b"old"
+
+
+@pytest.mark.parametrize("cause", [errno.EOPNOTSUPP, errno.EINVAL])
+def test_a_mounted_file_is_rewritten_where_room_cannot_be_made_beforehand(
+    mounted: tuple[Path, Path, list[Mount]], uid: int, cause: int
+) -> None:
+    """Some file systems can't reserve: that is no reason not to write."""
+    source, dest, mounts = mounted
+
+    def unsupported(fd: int, offset: int, size: int) -> None:
+        raise OSError(cause, "unsupported")
+
+    def action() -> None:
+        os.posix_fallocate = unsupported
+        place([content(dest)])
+
+    assert in_child(action, uid, mounts).error is None
+    assert source.read_bytes() == SECRET
 
 
 def test_a_bind_mounted_file_is_rewritten_where_there_is_no_proc(
@@ -801,14 +949,7 @@ def test_an_error_at_any_step_leaves_no_stage(home: Path, uid: int, step: str, n
     dest = write(home / "app.conf", b"old", uid)
 
     def action() -> None:
-        real, calls = getattr(os, step), itertools.count(1)
-
-        def call(*arguments: Any, **more: Any) -> Any:
-            if next(calls) == number:
-                raise OSError(errno.EIO, "broken")
-            return real(*arguments, **more)
-
-        setattr(os, step, call)
+        _before(step, number, _fail(errno.EIO))
         place([content(dest, mode=0o4755)])
 
     outcome = in_child(action, uid)
@@ -820,6 +961,17 @@ def test_an_error_at_any_step_leaves_no_stage(home: Path, uid: int, step: str, n
     # The last sync comes when the new file has its name already.
     assert (dest.read_bytes() == SECRET) == ((step, number) == ("fsync", 2) or outcome.error is None)
     assert stages(home) == []
+
+
+def test_a_directory_that_cannot_be_synced_is_no_error(home: Path, uid: int) -> None:
+    """Some network file systems answer EINVAL, and keep their promise otherwise."""
+
+    def action() -> None:
+        _before("fsync", 2, _fail(errno.EINVAL))
+        place([content(home / "app.conf")])
+
+    assert in_child(action, uid).error is None
+    assert (home / "app.conf").read_bytes() == SECRET
 
 
 @pytest.mark.parametrize(
