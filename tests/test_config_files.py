@@ -575,7 +575,7 @@ def _fail(cause: int) -> Callable[[], object]:
 @pytest.mark.parametrize("old", [None, b"old"])
 @pytest.mark.parametrize("step", STEPS)
 def test_an_agent_killed_at_any_step_leaves_the_old_or_the_new_file(
-    root: None, home: Path, uid: int, step: str, old: bytes | None
+    home: Path, uid: int, step: str, old: bytes | None
 ) -> None:
     """And the next start puts it right and leaves no stage."""
     dest = home / "app.conf"
