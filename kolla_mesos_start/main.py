@@ -232,14 +232,20 @@ def _warn_of_pods(settings: Settings, graph: Graph) -> None:
 
 def _configure(preparer: Preparer, command: Command, copied: CopyOnce | None) -> Prepared:
     """Render the command and place its files, unless an earlier start of this container has."""
-    if copied is not None and copied.done(command.path):
-        return preparer.prepare(command, with_files=False)
-    prepared = preparer.prepare(command)
-    if copied is not None:
-        copied.require()
-    place(prepared.contents)
-    if copied is not None:
-        copied.record(command.path)
+    try:
+        if copied is None or not command.files:
+            prepared = preparer.prepare(command)
+            place(prepared.contents)
+        elif copied.done(command.path):
+            prepared = preparer.prepare(command, with_files=False)
+        else:
+            prepared = preparer.prepare(command)
+            copied.require()
+            place(prepared.contents)
+            copied.record(command.path)
+    except AgentError as error:
+        error.command = error.command or command.path
+        raise
     return prepared
 
 
