@@ -76,8 +76,10 @@ def prepare(fd: int) -> int:
             os.close(other)
     os.set_inheritable(fd, False)
     os.set_blocking(fd, False)
-    # It is in the agent's process group, but what is sent there (Ctrl-C, Ctrl-Z, hangup) is not for it.
-    # Blocked, all keep their default, even those that Python ignores: a command has only to empty the mask.
+    # Out of the agent's group: a kill -9 of that must leave somebody who ends the command.
+    os.setpgid(0, 0)
+    # No signal is for the guard. Blocked, all keep their default, even those that Python ignores: a command
+    # has only to empty the mask.
     signal.pthread_sigmask(signal.SIG_SETMASK, SETTABLE - {signal.SIGCHLD})
     for signum in SETTABLE:
         signal.signal(signum, signal.SIG_DFL)
@@ -143,9 +145,7 @@ class Command:
         self.deadline = NEVER if deadline is None else deadline
         self.stop_grace = stop_grace
         self.reason = "exited"  # Why the leader ended.
-        self.status: int | None = (
-            None  # Its wait status. While there is none its pid can't be anybody else's.
-        )
+        self.status: int | None = None  # Its wait status; until then its pid can't be anybody else's.
         self.left_at = NEVER  # When it ended.
         self.leftovers = 0
         self.kill_at = NEVER  # When politeness ends; TERM has been sent, or will not be.

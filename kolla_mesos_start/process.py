@@ -33,7 +33,8 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-SEND_PATIENCE = 5.0  # A guard that has not read for so long never will: it is stopped, and gets ended.
+START_PATIENCE = 60.0  # What a guard may take to start, on a busy machine, and to read a long environment;
+SEND_PATIENCE = 0.1  # after that its end of the socket is full only if somebody has stopped it.
 OVERDUE = 0.25  # What the guard gets to report an end at the deadline, before it is done without the guard.
 KILLED = 128 + signal.SIGKILL
 
@@ -69,7 +70,7 @@ class Guard:
     """
 
     def __init__(self, mailbox: Mailbox) -> None:
-        """Start the guard; does not wait until it is up."""
+        """Start the guard; does not wait until it is up. AgentError if there is no room for a process."""
         self.ready = False
         self.gone = False
         self.ended: Ended | None = None
@@ -81,9 +82,12 @@ class Guard:
         self._stop_grace = 0.0
         self._socket, theirs = socket.socketpair()
         with theirs:
-            self._process = _start(theirs.fileno())
+            try:
+                self._process = _start(theirs.fileno())
+            except AgentError:
+                self._socket.close()
+                raise
         self.pid = self._process.pid
-        self._socket.settimeout(SEND_PATIENCE)
         mailbox.listen(self._socket.fileno(), self._hear)
         # After the start, for the import of ctypes takes as long as the guard's own.
         guard.prctl(guard.PR_SET_CHILD_SUBREAPER, 1)
@@ -142,16 +146,20 @@ class Guard:
             self._say("end", float(grace))
 
     def close(self) -> None:
-        """End the guard, and this process's being a subreaper. A command that still runs is killed."""
+        """End the guard, and this process's being a subreaper. A command that still runs is killed.
+
+        Where something is known to be unkillable it is left to the guard, which goes on trying.
+        """
         if not self.gone:
             self.gone = True
             self._running = False
             self._mailbox.ignore(self._socket.fileno())
-            with self._socket:
-                self._socket.shutdown(socket.SHUT_WR)
+            self._socket.shutdown(socket.SHUT_WR)
+            if not (self.ended and self.ended.unkillable):
                 if not _at_end_of_file(self._socket, now() + guard.KILL_PATIENCE):
                     end_children(now() + guard.KILL_PATIENCE)
-            self._process.wait()
+                self._process.wait()
+            self._socket.close()
         guard.prctl(guard.PR_SET_CHILD_SUBREAPER, 0)
 
     def _set_deadline(self, deadline: float | None) -> None:
@@ -168,12 +176,15 @@ class Guard:
             self._lose()
 
     def _say(self, *message: object) -> None:
+        self._socket.settimeout(START_PATIENCE if message[0] == "spawn" else SEND_PATIENCE)
         try:
             self._socket.sendall(guard.frame(message))
         except (BrokenPipeError, ConnectionResetError, socket.timeout):
             self._lose()
 
     def _hear(self) -> None:
+        if self.gone:
+            return  # Found by another handler, since the mailbox saw that there is something to read.
         try:
             data = self._socket.recv(65536)
         except ConnectionResetError:
@@ -208,7 +219,7 @@ class Guard:
         self.gone = True
         self._mailbox.ignore(self._socket.fileno())
         self._socket.close()
-        log.warning("the guard (pid %d) is gone%s", self.pid, self._running * f"; ending {self._name}")
+        log.warning("the guard (pid %d) is gone: ending %s", self.pid, self._name or "what it ran")
         deadline = float("inf") if self._deadline is None else self._deadline
         end_children(min(now() + guard.KILL_PATIENCE, max(now(), deadline) + guard.LATE_PATIENCE))
         self._process.wait()
@@ -267,12 +278,15 @@ def _start(fd: int) -> subprocess.Popen[bytes]:
     """
     import subprocess
 
-    return subprocess.Popen(
-        [sys.executable, "-I", "-S", guard.__file__, str(fd)],
-        stdin=subprocess.DEVNULL,
-        env={name: value for name, value in os.environ.items() if name.startswith("LD_")},
-        pass_fds=[fd],
-    )
+    try:
+        return subprocess.Popen(
+            [sys.executable, "-I", "-S", guard.__file__, str(fd)],
+            stdin=subprocess.DEVNULL,
+            env={name: value for name, value in os.environ.items() if name.startswith("LD_")},
+            pass_fds=[fd],
+        )
+    except OSError as error:
+        raise AgentError(f"the guard of the commands can't be started: {error.strerror}") from error
 
 
 def _ended(

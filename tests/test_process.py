@@ -307,6 +307,16 @@ def test_kill_9_of_the_agent_ends_its_command(agents: list[Agent], tree: str) ->
     eventually(lambda: not any(map(lives, pids)) and state(agent.guard()) in ("", "Z"), "nobody is left")
 
 
+def test_kill_9_of_the_whole_group_of_the_agent_ends_its_command(agents: list[Agent]) -> None:
+    """As `timeout -s KILL` or a supervisor does it: the guard is not in that group."""
+    script, count = TREES["double fork and setsid"]
+    agents.append(agent := Agent(RUN.format(script=script, seconds=0), "setsid"))
+    pids = agent.pids(count)
+    assert os.getpgid(agent.pid) == agent.pid
+    os.killpg(agent.pid, signal.SIGKILL)
+    eventually(lambda: not any(map(lives, pids)) and state(agent.guard()) in ("", "Z"), "nobody is left")
+
+
 def test_an_agent_that_fails_takes_its_command_with_it(agents: list[Agent], tmp_path: Path) -> None:
     """An unhandled error closes nothing on purpose."""
     up = tmp_path / "up"
@@ -386,6 +396,25 @@ def test_a_command_given_to_a_dead_guard_is_lost(mailbox: Mailbox, guard: Guard)
     assert guard.gone
 
 
+def test_a_death_that_is_found_twice_is_told_once(mailbox: Mailbox, guard: Guard) -> None:
+    """By a renewal that can't be passed on, and by the end of file in the same round."""
+    guard.spawn(["/bin/sleep", "1000"], PATH, deadline=now() + 1000)
+    reader, writer = os.pipe()
+
+    def renew() -> None:
+        os.read(reader, 1)
+        guard.extend(now() + 1000)
+
+    mailbox.listen(reader, renew)
+    os.write(writer, b"x")
+    os.kill(guard.pid, signal.SIGKILL)
+    eventually(lambda: state(guard.pid) == "Z", "the guard is dead")
+    assert await_end(mailbox, guard).reason == "lost"
+    mailbox.ignore(reader)
+    os.close(reader)
+    os.close(writer)
+
+
 def test_what_can_not_be_killed_ends_the_agent(
     mailbox: Mailbox, guard: Guard, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -435,6 +464,39 @@ def test_close_does_not_wait_for_a_guard_that_is_stopped(
     assert not lives(guard.pid)
 
 
+def test_close_leaves_what_cannot_be_killed_to_the_guard(mailbox: Mailbox, guard: Guard) -> None:
+    """The agent has to end at once then, before others may start the command."""
+    guard.ended = Ended(137, None, "deadline", 0, None, True)
+    os.kill(guard.pid, signal.SIGSTOP)
+    with pytest.raises(AgentError, match="can't be started"):
+        guard.spawn(["/bin/true"], PATH)
+    began = now()
+    guard.close()
+    assert now() - began < 5
+    os.kill(guard.pid, signal.SIGCONT)
+    assert guard._process.wait(PATIENCE) == 0  # It sees the end of file.
+
+
+def test_no_room_for_a_guard_is_told(mailbox: Mailbox, monkeypatch: pytest.MonkeyPatch) -> None:
+    """By cause, not as a defect's traceback."""
+    monkeypatch.setattr(sys, "executable", "/nonexistent/python")
+    with pytest.raises(AgentError, match="can't be started: No such file or directory"):
+        Guard(mailbox)
+
+
+def test_a_guard_that_is_stopped_and_deaf_is_given_up(mailbox: Mailbox, guard: Guard, tmp_path: Path) -> None:
+    """The agent is not held up by a full socket, for it has a lease to watch."""
+    (pid,) = started(guard, tmp_path / "pid", SLEEP, 1, deadline=now() + 1000)
+    os.kill(guard.pid, signal.SIGSTOP)
+    began = now()
+    while not guard.gone:
+        guard.extend(now() + 1000)
+        assert now() - began < PATIENCE
+    assert not lives(pid)
+    assert guard.ended is not None
+    assert guard.ended.reason == "lost"
+
+
 def test_the_guard_sees_nothing_of_the_environment(mailbox: Mailbox, monkeypatch: pytest.MonkeyPatch) -> None:
     """What is secret there does not stand in one more place; the linker's variables it may need."""
     monkeypatch.setenv("PASSWORD", "hunter2")
@@ -454,7 +516,7 @@ def test_nothing_of_the_agent_leaks_into_a_command(mailbox: Mailbox, guard: Guar
     another = Guard(mailbox)
     try:
         (pid,) = started(another, tmp_path / "pid", SLEEP, 1)
-        assert sorted(os.listdir(f"/proc/{pid}/fd")) == ["0", "1", "2"]
+        eventually(lambda: sorted(os.listdir(f"/proc/{pid}/fd")) == ["0", "1", "2"], "three descriptors")
         lines = Path(f"/proc/{pid}/status").read_text().splitlines()
         fields = dict(line.split(":\t", 1) for line in lines)
         assert [int(fields[name], 16) for name in ("SigBlk", "SigIgn")] == [0, 0]
