@@ -1,8 +1,8 @@
 """Real ZooKeeper servers on the loopback interface, which a test may kill, freeze and cut off.
 
 What lives here: processes, their configuration, and what can be done to them. Nothing here is a
-double of ZooKeeper, and nothing here knows the agent. Every process dies with the one that
-started it (`setpriv --pdeathsig`), so an interrupted run leaves nothing behind.
+double of ZooKeeper, and nothing here knows the agent. Every process ends with the tests
+(`keeper.py`), so an interrupted run leaves nothing behind.
 
     with Server(directory) as server:             one server
         server.hosts                              "127.0.0.1:21810"
@@ -79,35 +79,44 @@ def free_port() -> int:
 
 
 class Process:
-    """A process that can be stopped, frozen and killed, and dies with its parent."""
+    """A process that can be stopped, frozen and killed, and ends with the tests; it is no child of theirs."""
 
     def __init__(self, argv: Sequence[str], log: Path) -> None:
         self.argv = tuple(argv)
         self.log = log
-        self._process: subprocess.Popen[bytes] | None = None
+        self._pid: int | None = None
+        self._keeper: subprocess.Popen[str] | None = None
 
     @property
     def pid(self) -> int:
-        assert self._process is not None, "not started"
-        return self._process.pid
+        assert self._pid is not None, "not started"
+        return self._pid
 
     @property
     def running(self) -> bool:
-        return self._process is not None and self._process.poll() is None
+        if self._pid is None:
+            return False
+        try:
+            # Behind the name in brackets, in which anything may stand.
+            state = Path(f"/proc/{self._pid}/stat").read_text().rpartition(")")[2].split()[0]
+        except (FileNotFoundError, ProcessLookupError):
+            return False
+        return state != "Z"
 
     def launch(self) -> None:
         """Start it; where it already runs, do nothing."""
         if self.running:
             return
-        with self.log.open("ab") as log:
-            self._process = subprocess.Popen(
-                ("setpriv", "--pdeathsig", "KILL", *self.argv),
-                stdin=subprocess.DEVNULL,
-                stdout=log,
-                stderr=subprocess.STDOUT,
-                # Ctrl-C at the terminal is for the test, which then ends what it started.
-                start_new_session=True,
-            )
+        self._close()
+        self._keeper = subprocess.Popen(
+            [sys.executable, "-S", str(Path(__file__).with_name("keeper.py")), str(self.log), *self.argv],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+        )
+        self._keeper.wait()  # It goes on as somebody else's child.
+        assert self._keeper.stdout is not None
+        self._pid = int(self._keeper.stdout.readline())
 
     def freeze(self) -> None:
         """SIGSTOP: it does nothing any more, and its connections stay open."""
@@ -123,20 +132,25 @@ class Process:
         self._end(signal.SIGKILL)
 
     def stop(self) -> None:
-        """SIGTERM, and wait until it is gone."""
+        """SIGTERM, and wait until it is gone; if that takes too long, SIGKILL."""
         self.thaw()
-        self._end(signal.SIGTERM)
+        try:
+            self._end(signal.SIGTERM)
+        except AssertionError:
+            self.kill()
 
     def _end(self, signum: int) -> None:
-        if self._process is None:
-            return
         if self.running:
             os.kill(self.pid, signum)
-        try:
-            self._process.wait(30)
-        except subprocess.TimeoutExpired:
-            self._process.kill()
-            self._process.wait(30)
+            eventually(lambda: not self.running, f"{self.pid} ends by signal {signum}")
+        self._close()
+
+    def _close(self) -> None:
+        """Close the pipes to the keeper, which ends whatever it still keeps."""
+        if self._keeper is not None:
+            for pipe in (self._keeper.stdin, self._keeper.stdout):
+                assert pipe is not None
+                pipe.close()
 
     def said(self) -> str:
         """The end of its log, for a message."""

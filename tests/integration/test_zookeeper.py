@@ -2,6 +2,11 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
+from pathlib import Path
+
+import psutil
 from kazoo.client import KazooClient
 
 from tests.conftest import Deployment
@@ -55,3 +60,22 @@ def test_a_follower_that_is_cut_off_serves_until_it_notices_and_comes_back(ensem
     eventually(lambda: follower.mode == "", "the follower gives up its leader")
     ensemble.heal(follower)
     eventually(lambda: follower.mode == "follower", "the follower is back")
+
+
+def test_a_server_is_no_child_of_the_tests_and_ends_with_them(tmp_path: Path) -> None:
+    """Tests that count or end their own children don't meet it; kill -9 of a test run leaves none behind."""
+    script = (
+        "import psutil, sys, time; from pathlib import Path; from tests.zookeeper import Process\n"
+        "process = Process(['sleep', '1000'], Path(sys.argv[1]))\n"
+        "process.launch()\n"
+        "print(process.pid, len(psutil.Process().children()), flush=True)\n"
+        "time.sleep(1000)"
+    )
+    command = [sys.executable, "-c", script, str(tmp_path / "log")]
+    with subprocess.Popen(command, cwd=Path(__file__).parents[2], stdout=subprocess.PIPE, text=True) as run:
+        assert run.stdout is not None
+        pid, children = map(int, run.stdout.readline().split())
+        assert psutil.pid_exists(pid)
+        assert children == 0
+        run.kill()
+    eventually(lambda: not psutil.pid_exists(pid), "it is gone")
