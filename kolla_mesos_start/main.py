@@ -21,7 +21,7 @@ from kolla_mesos_start.check import check
 from kolla_mesos_start.config_files import CopyOnce, place
 from kolla_mesos_start.ensemble import Ensemble
 from kolla_mesos_start.ephemerals import Ephemerals
-from kolla_mesos_start.errors import AgentError, Stopped
+from kolla_mesos_start.errors import AgentError, BadUsage, Stopped
 from kolla_mesos_start.graph import Command, Dependency, Graph
 from kolla_mesos_start.health import Pulse
 from kolla_mesos_start.launch import STOP_SIGNALS, Launch
@@ -53,6 +53,18 @@ def main(verb: str = "run", show: bool = False) -> NoReturn:
         # Whatever this is, the operator has to learn of it like of any other end, and that it is ours.
         log.exception("a defect of the agent; please report it with this traceback")
         status = container.end(AgentError(f"a defect of the agent: {type(defect).__name__}"))
+    _exit(status)
+
+
+def refuse(usage: str) -> NoReturn:
+    """End for words that mean nothing to the agent; told as every end is, they may be an entrypoint's."""
+    container = Container()
+    container.stage = "usage"
+    container.settle_log()
+    _exit(container.end(BadUsage(usage)))
+
+
+def _exit(status: int) -> NoReturn:
     # kazoo's threads may be in the middle of an outage: nothing of theirs is worth waiting for.
     sys.stdout.flush()
     sys.stderr.flush()
@@ -60,10 +72,11 @@ def main(verb: str = "run", show: bool = False) -> NoReturn:
 
 
 class Container:
-    """One container on its way; `stage` is how far it has come."""
+    """One container on its way; `stage` is how far it has come, `command` what it is about there."""
 
     def __init__(self) -> None:
         self.stage = "environment"
+        self.command: str | None = None
         self.termination_log: str | None = None
         self._ensemble: Ensemble | None = None
         self._bootstrap: Bootstrap | None = None
@@ -100,7 +113,7 @@ class Container:
         copied = CopyOnce(settings.state_dir) if settings.copy_once else None
         self.stage = "wait"
         for turn in waiting:
-            self.stage = "render"
+            self.stage, self.command = "render", turn.command.path
             prepared = _configure(preparer, turn.command, copied)
             if turn.command.is_daemon:
                 self.stage = "exec"
@@ -111,12 +124,13 @@ class Container:
             pulse.tell("bootstrapping", turn.command.path)
             if bootstrap.run(prepared, turn):
                 waiting.passed(turn.command)
-            self.stage = "wait"
+            self.stage, self.command = "wait", None
         return self._finish(settings, ensemble.mailbox, pulse)
 
     def check(self, show: bool) -> int:
         """Say what a start would do to this container's files; write nothing at all."""
         settings = self._settle()
+        self.termination_log = None  # It is for the end of the container, not of a look into it.
         self.stage = "connect"
         ensemble = self._connect(settings)
         self.stage = "read"
@@ -129,9 +143,15 @@ class Container:
         self.close()
         return 0
 
+    def settle_log(self) -> None:
+        """Where to tell what is wrong, even if that is the environment."""
+        logs.configure("info", json_lines=os.environ.get("KOLLA_LOG_FORMAT") == "json")
+        self.termination_log = environment.termination_log(os.environ)
+
     def end(self, error: AgentError) -> int:
         """End unhappily: close all, say why in the last line, and return the exit status."""
         self.close()
+        error.command = error.command or self.command
         logs.last_line(logs.ending(self.stage, error), self.termination_log)
         return error.status
 
@@ -147,7 +167,7 @@ class Container:
     # -- the stages ---------------------------------------------------------------------------------
 
     def _settle(self) -> Settings:
-        logs.configure("info", json_lines=os.environ.get("KOLLA_LOG_FORMAT") == "json")
+        self.settle_log()
         settings = environment.parse(os.environ)
         logs.configure(settings.loglevel, settings.json_logs)
         self.termination_log = settings.termination_log

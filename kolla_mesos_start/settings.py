@@ -122,13 +122,19 @@ def parse(
         cert=read("KOLLA_ZK_CERT", file, None),
         key=read("KOLLA_ZK_KEY", file, None),
         acl=read("KOLLA_ZK_ACL", _acl, (WORLD,)),
-        termination_log=read(
-            "KOLLA_TERMINATION_LOG", _path, TERMINATION_LOG if exists(TERMINATION_LOG) else None
-        ),
+        termination_log=read("KOLLA_TERMINATION_LOG", _path, termination_log({}, exists)),
     )
     if variables.issues:
         raise BadEnvironment(variables.issues)
     return settings
+
+
+def termination_log(environ: Mapping[str, str], exists: Callable[[str], bool] = os.path.exists) -> str | None:
+    """Where a failure is written, that of a bad environment too: what is no path is nowhere."""
+    given = environ.get("KOLLA_TERMINATION_LOG")
+    if given:
+        return given if given.startswith("/") else None
+    return TERMINATION_LOG if exists(TERMINATION_LOG) else None
 
 
 def exported(settings: Settings, environ: Mapping[str, str]) -> dict[str, str]:
