@@ -19,7 +19,7 @@ from tests.waiting import eventually
 from tests.zookeeper import Server
 
 HOST = "web1"
-SHORT_SESSION = {"KOLLA_ZK_SESSION_TIMEOUT": "2"}
+SHORT = "2"  # seconds; the least that a session may have, so that an outage is noticed and over soon
 
 
 class Kind(NamedTuple):
@@ -235,7 +235,9 @@ def test_an_outage_of_the_agent_loses_nothing(
     agents: dict[str, Agent] = {}
     for number, (name, link) in enumerate(links.items()):
         others = sessions(zookeeper)
-        agents[name] = containers.start("web", HOST, KOLLA_ZK_HOSTS=link.hosts, **SHORT_SESSION)
+        agents[name] = containers.start(
+            "web", HOST, KOLLA_ZK_HOSTS=link.hosts, KOLLA_ZK_SESSION_TIMEOUT=SHORT
+        )
         await_watches(zookeeper, deployment, agents=number + 1)
     (session,) = sessions(zookeeper) - others
     links["cut"].kill()
@@ -266,7 +268,7 @@ def test_an_outage_of_the_server_loses_nothing(
     """The server is killed and comes back on its port, or hangs for a while: watches are set again."""
     publish(deployment, "web", one_command_for_each_kind())
     write_near(zk, deployment)
-    agent = containers.start("web", HOST, **SHORT_SESSION)
+    agent = containers.start("web", HOST, KOLLA_ZK_SESSION_TIMEOUT=SHORT)
     await_watches(zookeeper, deployment)
     if outage == "killed":
         zookeeper.kill()
@@ -380,8 +382,7 @@ def test_an_outage_counts_into_the_wait_that_it_interrupts(
     publish(deployment, "web", one_command_for_all("db/sync"))
     assert containers.start("db", "web2").ends() == 1
     begun = time.monotonic()
-    limit = {"KOLLA_WAIT_TIMEOUT": "3", "KOLLA_ZK_HOSTS": link.hosts}
-    agent = containers.start("web", HOST, **limit)
+    agent = containers.start("web", HOST, KOLLA_WAIT_TIMEOUT="3", KOLLA_ZK_HOSTS=link.hosts)
     detail = f"{deployment.path}/status/global/db/sync/detail"
     eventually(lambda: watchers(zookeeper, detail), f"a watch for {detail}")
     if outage == "cut":

@@ -1,0 +1,177 @@
+"""What is published becomes config files, by whole agents; how a text is rendered is tested elsewhere."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from kazoo.client import KazooClient
+
+from tests.agents import Agent, Containers
+from tests.conftest import Deployment
+from tests.publishing import publish
+from tests.tap import Tap
+from tests.zookeeper import Server
+
+
+def writes(*names: str, **command: Any) -> dict[str, Any]:
+    """A definition with one command, whose files go to where it runs."""
+    files = {name: {"dest": "{{ here }}/" + name} for name in names}
+    return {"commands": {"go": {"command": "true", "files": files, **command}}}
+
+
+def written(agent: Agent, name: str) -> str:
+    return (agent.directory / name).read_text()
+
+
+def test_a_variable_of_the_host_wins_over_the_services_and_that_over_the_deployments(
+    deployment: Deployment, containers: Containers, tmp_path: Any
+) -> None:
+    """On every host its own; an empty value is a value and wins, one for another host is none of ours."""
+    publish(
+        deployment,
+        "web",
+        writes("conf"),
+        files={"conf": "{{ a }} {{ b }} {{ c }} [{{ d }}]"},
+        shared={"a": "shared", "b": "shared", "c": "shared", "d": "shared", "here": "/nowhere"},
+        variables={"a": "service", "b": "service", "d": "", "here": str(tmp_path)},
+        host_variables={host: {"a": host, "here": str(tmp_path / host)} for host in ("web1", "web2")},
+    )
+    agents = [containers.start("web", host) for host in ("web1", "web2", "web3")]
+    assert [agent.ends() for agent in agents] == [0, 0, 0]
+    for directory, first in (("web1", "web1"), ("web2", "web2"), ("", "service")):
+        assert (tmp_path / directory / "conf").read_text() == f"{first} service shared []"
+
+
+def test_what_is_published_while_it_is_read_is_read_again(
+    zookeeper: Server, zk: KazooClient, deployment: Deployment, containers: Containers, tmp_path: Any
+) -> None:
+    """A redeploy in the middle of the reads: all that is rendered is of the same definition."""
+    here = {"here": str(tmp_path)}
+    sources = {"one": "{{ a }} {{ z }}", "two": "{{ z }} {{ a }}"}
+    publish(
+        deployment, "web", writes("one", "two"), files=sources, variables={"a": "old", "z": "old", **here}
+    )
+
+    def redeploy() -> None:
+        publish(
+            deployment,
+            "web",
+            writes("one", "two", retries=1),
+            files={name: f"new: {source}" for name, source in sources.items()},
+            variables={"a": "new", "z": "new", **here},
+        )
+
+    tap = Tap(zookeeper, f"{deployment.path}/web/variables/z", redeploy)
+    try:
+        agent = containers.start("web", KOLLA_ZK_HOSTS=tap.hosts)
+        assert agent.ends() == 0
+    finally:
+        tap.close()
+    assert tap.acted
+    assert [(tmp_path / name).read_text() for name in sources] == ["new: new new"] * 2
+
+
+def test_all_that_is_missing_is_named_at_once(
+    zk: KazooClient, deployment: Deployment, containers: Containers, tmp_path: Any
+) -> None:
+    """Every variable and file, who wants it in which line, where it was looked for; nothing is written."""
+    publish(
+        deployment,
+        "web",
+        writes("one", "two", "three", env={"TOKEN": "{{ token }}"}),
+        files={
+            "one": "{{ good }}\n{{ password }}\n",
+            "two": "{% if false %}{{ unused }}{% endif %}{{ x | default('') }}\n\n{{ password }}{{ user }}",
+            "three": "",
+        },
+        variables={"here": str(tmp_path), "good": "good"},
+    )
+    zk.delete(f"{deployment.path}/web/files/three")
+    agent = containers.start("web")
+    assert agent.ends() == 78
+    assert agent.ending["command"] == "web/go"
+    service = f"{deployment.path}/web"
+
+    def looked_at(name: str) -> str:
+        places = (f"{service}/variables/web1", f"{service}/variables", f"{deployment.path}/variables")
+        return ", ".join(f"{place}/{name}" for place in places)
+
+    assert agent.ending["reason"] == (
+        "missing: "
+        f"password (wanted by file one line 2; file two line 3; looked at {looked_at('password')}), "
+        f"user (wanted by file two line 3; looked at {looked_at('user')}), "
+        f"token (wanted by commands.go.env.TOKEN line 1; looked at {looked_at('token')}), "
+        f"file three: nothing at {service}/files/three"
+    )
+    assert not (tmp_path / "one").exists()
+
+
+def test_missing_variables_may_be_empty_as_they_were_in_kolla_mesos(
+    deployment: Deployment, containers: Containers, tmp_path: Any
+) -> None:
+    """With KOLLA_MISSING_VARIABLES=empty, and one warning for each."""
+    files = {"conf": "[{{ user }}{{ user }}{{ password }}]"}
+    publish(deployment, "web", writes("conf"), files=files, variables={"here": str(tmp_path)})
+    agent = containers.start("web", KOLLA_MISSING_VARIABLES="empty")
+    assert agent.ends() == 0
+    assert (tmp_path / "conf").read_text() == "[]"
+    warnings = [line for line in agent.said.splitlines() if "WARNING" in line]
+    assert len(warnings) == 2
+    assert "user is missing" in warnings[0]
+    assert "password is missing" in warnings[1]
+
+
+def test_a_value_can_not_break_the_definition(deployment: Deployment, containers: Containers) -> None:
+    """Strings are rendered after the JSON is parsed, and a value is no template."""
+    nasty = "\"}, 'x': {{ y }}\n\\ $HOME `id`"
+    script = 'printf %s "$1" > argument; printf %s "$VALUE" > environment; echo x >> attempts; exit "$2"'
+    command = {
+        "command": ["/bin/sh", "-c", script, "sh", "{{ nasty }}", "{{ status }}"],
+        "env": {"VALUE": "{{ nasty }}"},
+        "retries": "{{ tries }}",
+        "delay": "{{ pause }}",
+        "dependencies": ["{{ needs }}/setup"],
+    }
+    publish(deployment, "db", {"commands": {"setup": {"command": "true"}}})
+    publish(
+        deployment,
+        "web",
+        {"commands": {"go": command}},
+        variables={"nasty": nasty, "status": "3", "tries": "2", "pause": "0.01", "needs": "db"},
+    )
+    assert containers.start("db").ends() == 0
+    agent = containers.start("web")
+    assert agent.ends() == 1
+    assert written(agent, "argument") == nasty
+    assert written(agent, "environment") == nasty
+    assert written(agent, "attempts").count("x") == 3
+    assert agent.ending["reason"] == "exit status 3 (3 attempts)"
+
+
+def test_templates_know_who_else_is_there(
+    zk: KazooClient, deployment: Deployment, containers: Containers, tmp_path: Any
+) -> None:
+    """Members with their own addresses, whatever they registered for others; nobody is an empty list."""
+    daemon = {"service": {"daemon": {"command": "sleep 100", "ready": {"alive": 0}}}}
+    publish(deployment, "infra/db", daemon)
+    template = """\
+{{ list_ips_by_service('infra/db', port=3306) == get_ip_address() ~ ':3306,' ~ get_ip_address() ~ ':3306' }}
+{{ groups['db'] == [inventory_hostname] * 2 }} {{ groups['nobody'] }} {{ list_ips_by_service('no/body') }}.
+{{ hostvars[inventory_hostname]['ansible_' + api_interface]['ipv4']['address'] == get_ip_address() }}
+{% for one in ready_instances('infra/db') %}{{ one.host }}={{ one.address }}:{{ one.ports[0] }}
+{% endfor %}"""
+    definition = writes("conf", dependencies=[{"members": "infra/db", "count": 2}, two("db/daemon")])
+    publish(deployment, "web", definition, files={"conf": template}, variables={"here": str(tmp_path)})
+    agent = containers.start("web", "web1")
+    for number in (2, 1):
+        containers.start(
+            "infra/db", f"db{number}", KOLLA_ADDRESS=f"192.0.2.{number}", KOLLA_PORTS=f"330{number}"
+        )
+    assert agent.ends() == 0
+    assert (tmp_path / "conf").read_text() == (
+        "True\nTrue [] .\nTrue\ndb1=192.0.2.1:3301\ndb2=192.0.2.2:3302\n"
+    )
+
+
+def two(path: str) -> dict[str, Any]:
+    return {"path": path, "count": 2}
