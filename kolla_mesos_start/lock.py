@@ -67,7 +67,13 @@ class Queues:
     def leave(self, but: str | None = None) -> None:
         """Give back every place, except the one for the lock `but`."""
         for lock in [lock for lock in self._places if lock != but]:
-            self._ephemerals.discard(self._places.pop(lock).contender)
+            self.give_back(lock)
+
+    def give_back(self, lock: str) -> None:
+        """Give the place for one lock back, where there is one."""
+        place = self._places.pop(lock, None)
+        if place is not None:
+            self._ephemerals.discard(place.contender)
 
     def _forget_lost_session(self) -> None:
         if self._session != self._ensemble.session:

@@ -116,6 +116,8 @@ class Waiting:
                 lambda seen=seen: watches.fresh() and watches.changes != seen,  # type: ignore[misc]
                 min(limit, told + PROGRESS_INTERVAL),
             )
+            if watches.fresh() and self._queries(standings) - watches.results.keys():
+                continue  # What has come asks for more: a new mark's name, for what the mark says.
             if watches.fresh() and watches.changes != seen:
                 seen = watches.changes
                 standings = []
@@ -132,6 +134,16 @@ class Waiting:
                 log.info("%s", self._progress(standings))
 
     def _judge(self, command: Command) -> Turn | Standing:
+        verdict = self._look_at(command)
+        if verdict is None:
+            return self._contend(command)
+        if command.run_once is not None:
+            # Who stands behind us may have a use for the lock that we have none for.
+            self._queues.give_back(self._lock(command))
+        return verdict
+
+    def _look_at(self, command: Command) -> Turn | Standing | None:
+        """Whether it is the command's turn; None where that is for the lock to decide."""
         lacks = self._lacks(command)
         if lacks:
             return Standing(command, lacks)
@@ -140,16 +152,17 @@ class Waiting:
         newer = states.superseded_by(command, self._znodes, self._watches.results, self._definition_zxid)
         if newer is not None:
             return Standing(command, (), "a newer definition has run it since; restart this container")
-        return self._contend(command)
+        return None
 
     def _contend(self, command: Command) -> Turn | Standing:
         lock = self._lock(command)
-        try:
-            contender = self._queues.turn(lock)
-        except NoNodeError:
-            # The status tree was deleted under us, by a redeploy for instance: it is made again.
-            self._tree.ensure()
-            contender = None
+        while True:
+            try:
+                contender = self._queues.turn(lock)
+                break
+            except NoNodeError:
+                # The status tree was deleted under us, by a redeploy for instance: it is made again.
+                self._tree.ensure()
         if contender is not None:
             return Turn(command, contender)
         return Standing(command, (), f"{self._queues.holder(lock) or 'another container'} is running it")
