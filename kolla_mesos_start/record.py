@@ -19,7 +19,16 @@ from kolla_mesos_start.ensemble import Ensemble, Outage, Refused
 from kolla_mesos_start.graph import Command
 from kolla_mesos_start.register import StatusTree
 from kolla_mesos_start.states import DONE, RETRY, RUNNING, Detail
-from kolla_mesos_start.znodes import GLOBAL, LOCAL, CommandZnodes, Znode, Znodes
+from kolla_mesos_start.znodes import (
+    GLOBAL,
+    LOCAL,
+    CommandZnodes,
+    Query,
+    Znode,
+    Znodes,
+    children_of,
+    data_of,
+)
 
 if TYPE_CHECKING:
     from kazoo.protocol.states import ZnodeStat
@@ -71,7 +80,7 @@ class Records:
             znode, found = self._read_detail(at)
             if found.claim == name:  # Applied, though the reply was lost.
                 return Claim(found, znode.stat.version, znode.stat.mzxid, unfinished)
-            self._check_not_done(command, at)
+            self._check_due(command, at)
             unfinished = found.started is not None and found.finished is None
             detail = Detail(
                 attempt=found.attempt + 1,
@@ -100,11 +109,18 @@ class Records:
 
         return self._ensemble.transaction(writes, f"{at.detail}: claiming {command.path}")[1]
 
-    def _check_not_done(self, command: Command, at: CommandZnodes) -> None:
-        mark = at.state if command.generation is None else at.generation(command.generation)
-        znode = self._ensemble.read([mark])[mark]
-        if znode is not None and (command.generation is not None or znode.data == DONE.encode()):
+    def _check_due(self, command: Command, at: CommandZnodes) -> None:
+        """Lost where it has been done meanwhile. Read after `detail`, whose version guards the claim."""
+        view: dict[Query, Any] = {}
+        if command.generation is not None:
+            view[children_of(at.generations)] = self._ensemble.list([at.generations])[at.generations] or ()
+        queries = states.once_queries(command, self._znodes, view)
+        found = self._ensemble.read(query.path for query in queries if not query.children)
+        view.update((data_of(path), znode) for path, znode in found.items())
+        if states.is_done(command, self._znodes, view):
             raise Lost(f"{command.path} was done meanwhile")
+        if states.superseded_by(command, self._znodes, view, self._definition_zxid):
+            raise Lost(f"{command.path} was done by a newer definition meanwhile")
 
     def conclude(self, command: Command, claim: Claim, contender: str, outcome: Outcome) -> None:
         """Write the outcome of a claimed attempt; Lost where somebody has claimed since.
@@ -135,20 +151,25 @@ class Records:
                 raise Lost(f"{command.path} was claimed by another container")
             if found.finished is not None:
                 return
+            # What is missing beside `detail` was deleted under us, by a redeploy or by hand.
+            self._tree.ensure()
             holds_lock = holds_lock and self._ensemble.read([contender])[contender] is not None
 
     def _outcome_writes(
         self, command: Command, at: CommandZnodes, claim: Claim, detail: Detail, contender: str | None
     ) -> Writes:
-        done = detail.state == DONE
         shared = self._shared_writes(command, detail.state, self._other_scopes(command, detail.state))
+        mark = ""
+        if detail.state == DONE and command.generation is not None:
+            mark = at.generation(command.generation)
+        marked = bool(mark) and self._ensemble.read([mark])[mark] is not None  # By hand, meanwhile.
 
         def writes(transaction: Any) -> None:
             transaction.set_data(at.detail, detail.encoded(), claim.version)
             transaction.set_data(at.state, detail.state.encode())
-            if done and command.generation is not None:
-                mark = states.encode_mark(claim.token, self._definition_zxid)
-                transaction.create(at.generation(command.generation), mark)
+            if mark:
+                write = transaction.set_data if marked else transaction.create
+                write(mark, states.encode_mark(claim.token, self._definition_zxid))
             shared(transaction)
             if contender is not None:
                 transaction.delete(contender)
