@@ -280,24 +280,26 @@ class Ensemble:
         absent = [path for path, znode in found.items() if znode is None]
         while absent:
             self.mailbox.wait(lambda: self.connected)
-            created = [self.client.create_async(path, nodes[path]) for path in absent]
-            self._await(created)
+            replies = [self.client.create_async(path, nodes[path]) for path in absent]
+            self._await(replies)
+            for path, reply in zip(absent, replies):
+                self._check_created(path, reply, nodes)
             found.update(self.read(absent))
-            absent = [path for path, reply in zip(absent, created) if not self._is_created(path, reply)]
+            if any(found[path] is None for path in absent):
+                found = self.read(nodes)  # An outage, or somebody who deletes while we create.
+            absent = [path for path, znode in found.items() if znode is None]
         return found
 
-    def _is_created(self, path: str, reply: Any) -> bool:
+    def _check_created(self, path: str, reply: Any, nodes: Mapping[str, bytes]) -> None:
         try:
             reply.get()
-        except kazoo_errors.NodeExistsError:
-            return True  # Another agent, or this one before the connection was lost.
-        except OUTAGE:
-            return False
+        except (kazoo_errors.NodeExistsError, *OUTAGE):
+            pass  # Another agent's, or ours from before an outage; what is absent is tried again.
         except kazoo_errors.NoNodeError as error:
-            raise AgentError(f"{path} can't be created: its parent has been deleted meanwhile") from error
+            if path.rsplit("/", 1)[0] not in nodes:
+                raise AgentError(f"{path} can't be created: its parent is not there any more") from error
         except DENIED as error:
             raise AccessDenied(f"{path} can't be created: {type(error).__name__}") from error
-        return True
 
 
 _INCONSISTENT = kazoo_errors.RuntimeInconsistency
