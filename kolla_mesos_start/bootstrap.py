@@ -11,7 +11,7 @@ import os
 import signal
 import time
 from collections.abc import Mapping
-from typing import Callable
+from typing import Callable, NamedTuple
 
 from retrying import RetryError, Retrying
 
@@ -29,6 +29,10 @@ from kolla_mesos_start.watches import Watches
 from kolla_mesos_start.znodes import data_of
 
 log = logging.getLogger(__name__)
+
+# What a one-time command is told by its environment.
+TOKEN = "KOLLA_FENCING_TOKEN"
+PREVIOUS = "KOLLA_PREVIOUS_ATTEMPT"
 
 
 class Renewals:
@@ -79,6 +83,13 @@ class Renewals:
         self.renewed()
 
 
+class Hold(NamedTuple):
+    """A lock that is ours: for as long as `contender` is there, which is as long as its session."""
+
+    contender: str
+    session: int
+
+
 class Bootstrap:
     """Runs the commands of one container, one at a time."""
 
@@ -97,8 +108,9 @@ class Bootstrap:
         self._guard: Guard | None = None
         self._records = records
         self._renewals = renewals
-        self._environ = environ
-        self._busy = False
+        # A launcher may itself be a one-time command, and hand its own on.
+        self._environ = {name: value for name, value in environ.items() if name not in (TOKEN, PREVIOUS)}
+        self._claimed = False
         self._running = False
         self._stopped_by: Stopped | None = None
 
@@ -118,11 +130,11 @@ class Bootstrap:
     def on_stop(self, signum: int) -> None:
         """A stop signal: it ends the agent at once, or goes to the command that runs.
 
-        The end of that command is awaited, and its outcome written: a success that is not
-        written would be run again.
+        The end of that command is awaited, and the outcome of a one-time command written: a
+        success that is not written would be run again.
         """
         stopped = Stopped(signum, signal.Signals(signum).name)
-        if not self._busy:
+        if not self._claimed and not self._running:
             raise stopped
         self._stopped_by = stopped
         if self._running:
@@ -145,17 +157,15 @@ class Bootstrap:
             nonlocal number
             number += 1
             last = number > command.retries
-            self._busy = True
-            try:
-                if turn.contender is None:
-                    return self._attempt_plain(prepared, number, last)
-                return self._attempt_once(prepared, turn.contender, last)
-            finally:
-                self._busy = False
+            if turn.contender is None:
+                return self._attempt_plain(prepared, number, last)
+            return self._attempt_once(prepared, turn.contender, last)
 
         try:
             self._repeatedly(attempt, command)
         except Lost as lost:
+            if self._stopped_by is not None:
+                raise self._stopped_by from lost
             log.warning("%s; judging it anew", lost)
             return False
         except RetryError as exhausted:
@@ -182,19 +192,25 @@ class Bootstrap:
         begun = time.time()
         self._records.begin(command)
         outcome = self._execute(prepared, {}, None, last)
-        self._records.end(command, begun, number, outcome)
+        if self._stopped_by is None or self._ensemble.connected:
+            self._records.end(command, begun, number, outcome)
         return self._honour_stop(outcome)
 
     def _attempt_once(self, prepared: Prepared, contender: str, last: bool) -> Outcome:
         command = prepared.step.command
+        hold = Hold(contender, self._ensemble.session)
         self._renewals.await_deadline()
         claim = self._records.claim(command, contender)
-        environ = {"KOLLA_FENCING_TOKEN": str(claim.token)}
+        self._claimed = True
+        environ = {TOKEN: str(claim.token)}
         if claim.previous_unfinished:
             log.warning("%s: the attempt before left no outcome", command.path)
-            environ["KOLLA_PREVIOUS_ATTEMPT"] = "unfinished"
-        outcome = self._execute(prepared, environ, contender, last)
-        self._records.conclude(command, claim, contender, outcome)
+            environ[PREVIOUS] = "unfinished"
+        try:
+            outcome = self._execute(prepared, environ, hold, last)
+            self._records.conclude(command, claim, contender, outcome)
+        finally:
+            self._claimed = False
         return self._honour_stop(outcome)
 
     def _honour_stop(self, outcome: Outcome) -> Outcome:
@@ -205,20 +221,22 @@ class Bootstrap:
     # -- one process group ------------------------------------------------------------------------
 
     def _execute(
-        self, prepared: Prepared, extra: Mapping[str, str], contender: str | None, last: bool
+        self, prepared: Prepared, extra: Mapping[str, str], hold: Hold | None, last: bool
     ) -> Outcome:
         """Start the command, await its end and that of all its descendants, and say how it ended."""
         command = prepared.step.command
         if self._stopped_by is not None:
             return Outcome(ERROR, None, f"{self._stopped_by.reason} before it started")
         environ = {**self._environ, **dict(command.env), **extra}
-        deadline = None if contender is None else self._renewals.await_deadline()
+        deadline = None if hold is None else self._renewals.await_deadline()
+        if hold is not None and self._is_lost(hold):
+            raise Lost(f"{command.path}: the lock was lost before it started")
         log.info("%s: starting", command.path)
         begun = now()
         self._running = True
         try:
             self.guard.spawn(prepared.step.argv, environ, prepared.ids, deadline, command.stop_grace)
-            timed_out = self._await_end(command, contender)
+            timed_out = self._await_end(command, hold)
         finally:
             self._running = False
             self._renewals.renewed = lambda: None
@@ -234,18 +252,23 @@ class Bootstrap:
         )
         return outcome
 
-    def _await_end(self, command: Command, contender: str | None) -> bool:
+    def _is_lost(self, hold: Hold) -> bool:
+        gone = self._watches.results.get(data_of(hold.contender), hold.contender) is None
+        return gone or self._ensemble.session != hold.session
+
+    def _await_end(self, command: Command, hold: Hold | None) -> bool:
         """Wait until nothing of the command is left; True where it had to be ended for its timeout."""
-        session = self._ensemble.session
-        if contender is not None:
-            self._watches.watch([data_of(contender)])
-            self._renewals.renewed = lambda: self.guard.extend(self._renewals.lease.deadline)
 
         def lock_is_lost() -> bool:
-            if contender is None:
-                return False
-            gone = self._watches.results.get(data_of(contender), contender) is None
-            return gone or self._ensemble.session != session
+            return hold is not None and self._is_lost(hold)
+
+        def renewed() -> None:
+            if not lock_is_lost():  # What a new session proves is of no use to this command.
+                self.guard.extend(self._renewals.lease.deadline)
+
+        if hold is not None:
+            self._watches.watch([data_of(hold.contender)])
+            self._renewals.renewed = renewed
 
         limit = None if command.timeout is None else now() + command.timeout
         self._mailbox.wait(lambda: self.guard.ended or lock_is_lost(), limit)
