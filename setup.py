@@ -24,6 +24,8 @@ setup(
     name="kolla_mesos_start",
     version=version(),
     description="The startup agent of Kolla containers: waits, renders, bootstraps once, registers, execs",
+    long_description=(HERE / "README.rst").read_text(encoding="utf-8"),
+    long_description_content_type="text/x-rst",
     license="Apache-2.0",
     classifiers=[
         "Environment :: OpenStack",
