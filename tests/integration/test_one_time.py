@@ -1,0 +1,912 @@
+"""Commands as several containers run them: once in the deployment where they say so, or each for itself.
+
+Whole agents against a real ZooKeeper. What is looked at is what the commands have written down at
+their start, and what stands in the tree.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import re
+import signal
+import sys
+import time
+from collections.abc import Mapping
+from datetime import datetime
+from pathlib import Path
+from typing import Any, NamedTuple
+from urllib.parse import unquote
+
+import psutil
+import pytest
+from kazoo.client import KazooClient
+from kazoo.exceptions import NoNodeError, NotEmptyError
+from kazoo.protocol.states import ZnodeStat
+from kazoo.recipe.watchers import DataWatch
+
+from kolla_mesos_start import guard
+from tests import lossy_proxy
+from tests.agents import Agent, Containers
+from tests.conftest import Deployment
+from tests.guarded import lives
+from tests.link import Link
+from tests.publishing import publish
+from tests.waiting import eventually
+from tests.zookeeper import HOST, Process, Server, free_port
+
+SERVICE = "infra/db"
+TIMEOUT = 4.0  # seconds: of the sessions, where it is their end that is tested
+SHORT = {"KOLLA_ZK_SESSION_TIMEOUT": f"{TIMEOUT:g}"}
+
+Command = dict[str, Any]
+
+
+class Run(NamedTuple):
+    """What one run of a command has written down at its start."""
+
+    command: str
+    pid: int
+    host: str
+    token: int
+    previous: str
+
+
+class Site:
+    """One service, the containers that run its commands, and what becomes of them.
+
+    Commands wait for a file (`let_go`) before they end. They work in `path`.
+    """
+
+    def __init__(self, deployment: Deployment, zk: KazooClient, containers: Containers, path: Path) -> None:
+        self.deployment = deployment
+        self.zk = zk
+        self.containers = containers
+        self.path = path
+        path.mkdir()
+
+    # -- the definition -----------------------------------------------------------------------------
+
+    def once(
+        self,
+        name: str = "sync",
+        *,
+        first: str = ":",
+        gate: str | None = "go",
+        then: str = ":",
+        lock: str = "",
+        **keys: Any,
+    ) -> Command:
+        """A one-time command that writes a Run down, waits for the file `gate`, and goes on with `then`.
+
+        `first`, `then` and `gate` are shell text. That it runs alone is told by a lock (`lock`: of
+        this name) that the kernel takes back only once the last of its processes is gone.
+        """
+        wait = ":" if gate is None else f'while ! test -e "{gate}"; do sleep 0.05; done'
+        previous = "${KOLLA_PREVIOUS_ATTEMPT-none}"
+        script = f"""
+            cd {self.path}
+            exec 9>>"{lock or name}.lock"
+            flock -n 9 || echo "$$ $KOLLA_HOSTNAME" >>overlaps
+            echo "{name} $$ $KOLLA_HOSTNAME ${{KOLLA_FENCING_TOKEN-0}} {previous}" >>runs
+            {first}
+            {wait}
+            {then}
+        """
+        return {"command": ["/bin/sh", "-c", script], "run_once": True, **keys}
+
+    def plain(self, name: str = "step", **keys: Any) -> Command:
+        """The same without `run_once`: it may well run beside itself."""
+        return self.once(name, **{"run_once": False, "lock": f"{name}.$$", **keys})
+
+    def publish(self, *, files: Mapping[str, str] | None = None, **commands: Command) -> int:
+        """Publish the service; returns the definition's zxid."""
+        publish(self.deployment, SERVICE, {"commands": commands}, files=files)
+        zxid: int = self.zk.exists(f"{self.deployment.path}/{SERVICE}").mzxid
+        return zxid
+
+    def start(self, host: str = "web1", **environ: Any) -> Agent:
+        return self.containers.start(SERVICE, host, **environ)
+
+    # -- what the commands do -----------------------------------------------------------------------
+
+    def runs(self, command: str = "sync") -> list[Run]:
+        """All runs of a command so far; no two may have overlapped."""
+        assert not (self.path / "overlaps").exists(), (self.path / "runs").read_text()
+        file = self.path / "runs"
+        lines = [line.split() for line in file.read_text().splitlines()] if file.exists() else []
+        return [
+            Run(name, int(pid), host, int(token), previous)
+            for name, pid, host, token, previous in lines
+            if name == command
+        ]
+
+    def running(self, count: int = 1, command: str = "sync") -> Run:
+        """Wait for the run of this number, which is to be the last so far; returns it."""
+        eventually(lambda: len(self.runs(command)) >= count, f"run {count} of {command}")
+        runs = self.runs(command)
+        assert len(runs) == count
+        return runs[-1]
+
+    def let_go(self, gate: str = "go") -> None:
+        (self.path / gate).touch()
+
+    # -- what stands in the tree --------------------------------------------------------------------
+
+    def at(self, command: str = "sync", scope: str = "global") -> str:
+        """The path of a command's state; `scope` is `global` or a host."""
+        return f"{self.deployment.path}/status/{scope}/db/{command}"
+
+    def get(self, path: str) -> tuple[bytes, ZnodeStat] | None:
+        try:
+            found: tuple[bytes, ZnodeStat] = self.zk.retry(self.zk.get, path)
+        except NoNodeError:
+            return None
+        return found
+
+    def names(self, path: str) -> list[str]:
+        try:
+            return sorted(self.zk.retry(self.zk.get_children, path))
+        except NoNodeError:
+            return []
+
+    def state(self, command: str = "sync", scope: str = "global") -> str | None:
+        found = self.get(self.at(command, scope))
+        return found[0].decode() if found else None
+
+    def detail(self, command: str = "sync", scope: str = "global") -> dict[str, Any]:
+        """What is told of the last attempt; empty before the first."""
+        found = self.get(f"{self.at(command, scope)}/detail")
+        detail: dict[str, Any] = json.loads(found[0]) if found and found[0] else {}
+        return detail
+
+    def queue(self, command: str = "sync", scope: str = "global") -> list[str]:
+        """The hosts of the contenders for a command's lock, in their order."""
+        lock = f"{self.at(command, scope)}/lock"
+        found = [self.get(f"{lock}/{name}") for name in sorted(self.names(lock), key=lambda name: name[-10:])]
+        return [contender[0].decode() for contender in found if contender]
+
+    def queued(self, *hosts: str) -> None:
+        """Wait until these hosts stand in the queue for `sync`, in this order and nobody else."""
+        eventually(lambda: self.queue() == [*hosts], f"the queue is {hosts}", seconds=60)
+
+    def put(self, path: str, text: str = "", **options: Any) -> None:
+        """Write as another service would, below `status`."""
+        self.zk.create(f"{self.deployment.path}/status/{path}", text.encode(), makepath=True, **options)
+
+    def take(self, path: str) -> None:
+        """Take that back."""
+        self.zk.delete(f"{self.deployment.path}/status/{path}")
+
+
+@pytest.fixture
+def site(deployment: Deployment, zk: KazooClient, containers: Containers, tmp_path: Path) -> Site:
+    """A service whose commands work in a directory of the test's own."""
+    return Site(deployment, zk, containers, tmp_path / "work")
+
+
+def gone(*pids: int) -> None:
+    """Wait until none of these processes is left."""
+    eventually(lambda: not any(lives(pid) for pid in pids), f"{pids} are gone")
+
+
+def numbers(file: Path) -> list[int]:
+    """The pids that a command has written into a file, once they are there."""
+    eventually(lambda: file.exists() and file.read_text(), str(file))
+    return [int(word) for word in file.read_text().split()]
+
+
+def said_at(agent: Agent, words: str) -> float:
+    """When an agent said this, in seconds since the epoch."""
+    line = next(line for line in agent.said.splitlines() if words in line)
+    return datetime.strptime(line.split()[0], "%Y-%m-%dT%H:%M:%S.%fZ").timestamp()
+
+
+# -- claim, outcome, queue ------------------------------------------------------------------------
+
+
+def test_a_claim_and_an_outcome_are_written_down(site: Site, zk: KazooClient) -> None:
+    """Who runs it since when stands in the tree while it runs, and afterwards how it ended."""
+    site.publish(sync=site.once(then="echo chatter"))
+    agent = site.start("web1")
+    run = site.running()
+    claimed, stat = zk.get(f"{site.at()}/detail")
+    claim = json.loads(claimed)
+    assert (claim["attempt"], claim["host"], claim["state"]) == (1, "web1", "running")
+    assert not {"finished", "status", "token"} & set(claim)
+    assert (run.token, run.previous) == (stat.mzxid, "none")
+    assert site.state() == "running"
+    [contender] = site.names(f"{site.at()}/lock")
+    assert re.fullmatch(r"[0-9a-f]{32}__lock__\d{10}", contender)
+    assert zk.exists(f"{site.at()}/lock/{contender}").ephemeralOwner
+
+    site.let_go()
+    assert agent.ends() == 0
+    raw = zk.get(f"{site.at()}/detail")[0]
+    assert b"chatter" not in raw
+    outcome = json.loads(raw)
+    expected = {**claim, "state": "done", "status": 0, "token": run.token, "message": "done"}
+    assert outcome == {**expected, "finished": outcome["finished"]}
+    assert claim["started"] <= outcome["finished"] <= time.time()
+    assert (site.state(), site.state(scope="web1")) == ("done", "done")
+    assert site.names(f"{site.at()}/hosts") == ["web1"]
+    assert site.queue() == []
+    assert len(site.runs()) == 1
+
+
+def test_what_the_container_was_given_is_not_taken_for_the_agents_word(site: Site) -> None:
+    """A launcher that is itself such a command hands its own token and warning on."""
+    site.publish(sync=site.once(gate=None))
+    agent = site.start(KOLLA_FENCING_TOKEN="1", KOLLA_PREVIOUS_ATTEMPT="unfinished")
+    assert agent.ends() == 0
+    [run] = site.runs()
+    assert run.previous == "none"
+    assert run.token > 1
+
+
+def test_twenty_replicas_run_it_once_and_go_on_at_once(site: Site) -> None:
+    """None waits for its turn at the lock: not even a replica that hangs in the queue holds others up."""
+    site.publish(sync=site.once())
+    agents = {f"web{n}": site.start(f"web{n}") for n in range(20)}
+    eventually(lambda: len(site.queue()) == 20, "twenty in the queue", seconds=120)
+    holder, hangs, *others = site.queue()
+    agents[hangs].signal(signal.SIGSTOP)
+    site.let_go()
+    assert [agents[host].ends(60) for host in (holder, *others)] == [0] * 19
+    done = said_at(agents[holder], "db/sync: done after")
+    waits = sorted(said_at(agents[host], "db/sync: already done") - done for host in others)
+    print(f"18 waiting replicas went on {waits[0] * 1000:.0f} to {waits[-1] * 1000:.0f} ms after the end")
+    assert waits[-1] < 5
+    agents[hangs].signal(signal.SIGCONT)
+    assert agents[hangs].ends() == 0
+    assert [run.host for run in site.runs()] == [holder]
+    assert site.detail()["attempt"] == 1
+
+
+def test_a_held_lock_blocks_only_the_command_that_needs_it(site: Site) -> None:
+    """Siblings that are ready go on meanwhile, one-time ones too; what depends on it waits."""
+    site.publish(
+        sync=site.once(),
+        other=site.once("other", gate=None),
+        step=site.plain("step", gate=None),
+        after=site.plain("after", gate=None, dependencies=["db/sync"]),
+    )
+    one = site.start("web1")
+    site.running()
+    two = site.start("web2")
+    assert site.running(1, "other").host == "web2"
+    assert site.running(1, "step").host == "web2"
+    site.queued("web1", "web2")
+    assert site.runs("after") == []
+    site.let_go()
+    assert (one.ends(), two.ends()) == (0, 0)
+    assert [len(site.runs(name)) for name in ("sync", "other", "step", "after")] == [1, 1, 2, 2]
+
+
+def test_a_replica_without_its_dependency_keeps_nobody_waiting(site: Site) -> None:
+    """It gives its place in the queue back, and takes another one when it can use it."""
+    for host in ("web1", "web2", "web3"):
+        site.put(f"{host}/cache/daemon/ready/1")
+    local = {"path": "cache/daemon", "scope": "local"}
+    site.publish(sync=site.once(then="test $KOLLA_HOSTNAME != web1 || exit 3", dependencies=[local]))
+    agents = []
+    for number in (1, 2, 3):
+        agents.append(site.start(f"web{number}"))
+        site.queued(*(f"web{n}" for n in range(1, number + 1)))
+    site.take("web2/cache/daemon/ready/1")
+    site.queued("web1", "web3")
+    site.let_go()
+    assert (agents[0].ends(), agents[2].ends()) == (1, 0)
+    assert [run.host for run in site.runs()] == ["web1", "web3"]
+    site.put("web2/cache/daemon/ready/1")
+    assert agents[1].ends() == 0
+    assert len(site.runs()) == 2
+
+
+def test_what_is_done_is_passed_through_not_skipped(site: Site) -> None:
+    """A replica that comes later awaits the dependencies and writes the files, but runs nothing."""
+    conf = site.path / "db.conf"
+    site.put("global/cache/daemon/ready/1")
+    sync = site.once(gate=None, dependencies=["cache/daemon"], files={"conf": {"dest": str(conf)}})
+    site.publish(sync=sync, files={"conf": "for {{ service_name }}\n"})
+    assert site.start("web1").ends() == 0
+    assert conf.read_text() == f"for {SERVICE}"
+    conf.unlink()
+    site.take("global/cache/daemon/ready/1")
+
+    late = site.start("web2")
+    eventually(lambda: "cache/daemon: 0 of 1 instances ready" in late.health().stdout, "it waits")
+    assert not conf.exists()
+    assert site.state(scope="web2") == "waiting"
+    site.put("global/cache/daemon/ready/1")
+    assert late.ends() == 0
+    assert conf.exists()
+    assert len(site.runs()) == 1
+    assert site.state(scope="web2") == "done"
+    assert site.names(f"{site.at()}/hosts") == ["web1"]
+
+
+def test_once_on_each_host(site: Site) -> None:
+    """Two containers on each of two hosts: two runs, each under the lock of its host."""
+    site.publish(sync=site.once(gate="go.$KOLLA_HOSTNAME", lock="sync.$KOLLA_HOSTNAME", run_once="host"))
+    agents = [site.start(host) for host in ("web1", "web1", "web2", "web2")]
+    eventually(
+        lambda: all(site.queue(scope=host) == [host] * 2 for host in ("web1", "web2")), "two queues of two"
+    )
+    eventually(lambda: sorted(run.host for run in site.runs()) == ["web1", "web2"], "one run on each")
+    assert site.queue() == []
+    site.let_go("go.web1")
+    assert [agent.ends() for agent in agents[:2]] == [0, 0]
+    assert (site.state(scope="web1"), site.state(scope="web2")) == ("done", "running")
+    assert site.state() == "done"
+    site.let_go("go.web2")
+    assert [agent.ends() for agent in agents[2:]] == [0, 0]
+    assert len(site.runs()) == 2
+    assert site.detail(scope="web2")["host"] == "web2"
+    assert site.names(f"{site.at()}/hosts") == ["web1", "web2"]
+
+
+# -- attempts -------------------------------------------------------------------------------------
+
+
+def watched(zk: KazooClient, path: str) -> list[str]:
+    """The texts that stand at `path`, one after the other, as a watcher sees them."""
+    texts: list[str] = []
+
+    def changed(data: bytes | None, stat: ZnodeStat | None) -> None:
+        if data:
+            texts.append(data.decode())
+
+    DataWatch(zk, path, changed)
+    return texts
+
+
+def test_attempts_are_repeated_and_shown(site: Site, zk: KazooClient) -> None:
+    """All states in their order; the tokens of the attempts grow, the next container's too."""
+    texts = watched(zk, site.at())
+    number = "$(grep -c '^sync ' runs)"
+    fails = f"test {number} -gt 2 || exit 7"
+    sync = site.once(gate=f"go.{number}", then=fails, retries=1, delay=1, dependencies=["gate/open"])
+    site.publish(sync=sync)
+    one = site.start("web1")
+    eventually(lambda: texts == ["waiting"], "it waits")
+    site.put("global/gate/open", "done")
+    site.running(1)
+    site.let_go("go.1")
+    eventually(lambda: texts[-1] == "retry", "the first attempt has failed")
+    first = site.detail()
+    assert (first["attempt"], first["status"], first["state"]) == (1, 7, "retry")
+    assert (first["host"], first["message"]) == ("web1", "exit status 7")
+
+    assert site.running(2).host == "web1"
+    assert site.detail()["started"] >= first["finished"] + 0.9
+    assert "status" not in site.detail()
+    site.let_go("go.2")
+    assert one.ends() == 1
+    assert "exit status 7 (2 attempts)" in one.ending["reason"]
+    eventually(lambda: texts[-1] == "error", "both attempts have failed")
+    site.let_go("go.3")
+    assert site.start("web2").ends() == 0
+    eventually(lambda: texts[-1] == "done", "it is done")
+    assert texts == ["waiting", "running", "retry", "running", "error", "running", "done"]
+    tokens = [run.token for run in site.runs()]
+    assert tokens == sorted(set(tokens))
+    assert [run.previous for run in site.runs()] == ["none"] * 3
+    assert site.detail()["attempt"] == 3
+
+
+def test_an_error_is_not_final(site: Site) -> None:
+    """It says why; then the next contender tries, once the holder has no attempt left, and after it
+    the next container that starts."""
+    fails = "test $(grep -c '^sync ' runs) -gt 4 || exit 3"
+    site.publish(sync=site.once(then=fails, retries=1, delay=0.1))
+    one, two = site.start("web1"), site.start("web2")
+    eventually(lambda: len(site.queue()) == 2, "two in the queue")
+    site.let_go()
+    assert (one.ends(), two.ends()) == (1, 1)
+    for agent in (one, two):
+        assert agent.ending["command"] == "db/sync"
+        assert (agent.ending["status"], agent.ending["retriable"]) == (1, True)
+        assert "exit status 3" in agent.ending["reason"]
+    assert site.state() == "error"
+    detail = site.detail()
+    assert (detail["attempt"], detail["status"], detail["message"]) == (4, 3, "exit status 3")
+    assert site.queue() == []
+    assert site.names(f"{site.at()}/hosts") == []
+
+    assert site.start("web3").ends() == 0
+    assert site.state() == "done"
+    holder, contender = (site.runs()[0].host, site.runs()[2].host)
+    assert {holder, contender} == {"web1", "web2"}
+    assert [run.host for run in site.runs()] == [holder, holder, contender, contender, "web3"]
+    assert [run.previous for run in site.runs()] == ["none"] * 5
+
+
+@pytest.mark.parametrize(
+    ("trap", "status"), [("echo polite >polite; exit 0", 0), ("", 137)], ids=["polite", "deaf"]
+)
+def test_a_timeout_ends_the_whole_group(site: Site, trap: str, status: int) -> None:
+    """TERM, after `stop_grace` KILL, and it has failed whatever its exit status says."""
+    first = f"trap '{trap}' TERM; setsid sleep 1000 & echo $! >pids"
+    site.publish(sync=site.once(first=first, timeout=0.5, stop_grace=1))
+    agent = site.start()
+    run = site.running()
+    assert agent.ends() == 1
+    assert not any(lives(pid) for pid in (run.pid, *numbers(site.path / "pids")))
+    assert (site.path / "polite").exists() is (status == 0)
+    detail = site.detail()
+    assert (detail["state"], detail["status"]) == ("error", status)
+    assert detail["message"] == "timed out after 0.5 s"
+    assert "timed out after 0.5 s" in agent.ending["reason"]
+
+
+def test_a_command_that_is_not_there_has_failed(site: Site) -> None:
+    """It is an attempt with an outcome like any other."""
+    site.publish(sync={"command": ["/nowhere/sync"], "run_once": True})
+    agent = site.start()
+    assert agent.ends() == 1
+    detail = site.detail()
+    assert (detail["state"], detail["attempt"]) == ("error", 1)
+    assert detail["message"] == "could not be started: No such file or directory"
+
+
+# -- ends that nobody wants -----------------------------------------------------------------------
+
+
+def test_a_killed_agent_takes_its_command_along_and_another_replica_takes_over(site: Site) -> None:
+    """kill -9: all of the command is gone at once, and the next one is told after the session timeout."""
+    finish = '[ "$KOLLA_PREVIOUS_ATTEMPT" = unfinished ] && exit 0'
+    site.publish(sync=site.once(first=f"{finish}; setsid sleep 1000 & echo $! >pids"))
+    one = site.start("web1", **SHORT)
+    first = site.running()
+    two = site.start("web2", **SHORT)
+    site.queued("web1", "web2")
+    pids = (one.pid, first.pid, *numbers(site.path / "pids"))
+    one.process.kill()
+    killed_at = time.monotonic()
+    one.ends()
+    gone(*pids)
+    print(f"the command was gone {time.monotonic() - killed_at:.2f} s after the kill", end=", ")
+    assert len(site.runs()) == 1
+    second = site.running(2)
+    took = time.monotonic() - killed_at
+    print(f"another replica took over after {took:.1f} s; the session timeout is {TIMEOUT:g} s")
+    assert took < 2.5 * TIMEOUT
+    assert two.ends() == 0
+    assert (second.host, second.previous, first.previous) == ("web2", "unfinished", "none")
+    assert second.token > first.token
+    assert (site.detail()["attempt"], site.state()) == (2, "done")
+
+
+def test_a_stopped_agent_has_lost_its_command_before_another_replica_begins(site: Site) -> None:
+    """SIGSTOP: the guard kills at the lease's end; the agent, thawed, leaves the command to the others."""
+    site.publish(sync=site.once(gate="go.$KOLLA_HOSTNAME"))
+    one = site.start("web1", **SHORT)
+    first = site.running()
+    two = site.start("web2", **SHORT)
+    site.queued("web1", "web2")
+    one.signal(signal.SIGSTOP)
+    second = site.running(2)
+    assert not lives(first.pid)
+    assert (second.host, second.previous) == ("web2", "unfinished")
+    one.signal(signal.SIGCONT)
+    one.says("its lease could not be renewed in time; judging it anew")
+    site.queued("web2", "web1")
+    site.let_go("go.web2")
+    assert (one.ends(), two.ends()) == (0, 0)
+    assert len(site.runs()) == 2
+
+
+def test_a_killed_guard_takes_the_command_along(site: Site) -> None:
+    """The agent ends what the guard ran, and says how it ended."""
+    site.publish(sync=site.once(first="setsid sleep 1000 & echo $! >pids"))
+    agent = site.start()
+    run = site.running()
+    [found] = [child for child in psutil.Process(agent.pid).children() if guard.__file__ in child.cmdline()]
+    pids = (run.pid, *numbers(site.path / "pids"))
+    found.kill()
+    gone(*pids)
+    assert agent.ends() == 1
+    assert (site.state(), site.detail()["message"]) == ("error", "killed by SIGKILL")
+
+
+def test_a_stop_signal_is_passed_on_and_the_outcome_still_written(site: Site) -> None:
+    """The command's end is awaited: its success counts, though the agent ends with 143."""
+    site.publish(
+        sync=site.once(first="trap 'echo term >heard' TERM", then="while ! test -e end; do sleep 0.05; done")
+    )
+    agent = site.start()
+    site.running()
+    agent.signal(signal.SIGTERM)
+    eventually((site.path / "heard").exists, "the command has heard of it")
+    site.let_go()
+    assert agent.running
+    assert site.state() == "running"
+    site.let_go("end")
+    assert agent.ends() == 143
+    assert (site.state(), site.detail()["status"]) == ("done", 0)
+
+
+def test_a_command_that_dies_of_a_stop_signal_has_failed(site: Site) -> None:
+    """No further attempt is made here; the next container makes it, and nothing was left unfinished."""
+    site.publish(sync=site.once(gate="go.$KOLLA_HOSTNAME", retries=3))
+    agent = site.start("web1")
+    site.running()
+    agent.signal(signal.SIGINT)
+    agent.says("SIGINT: passed to the running command")
+    agent.signal(signal.SIGTERM)
+    assert agent.ends() in (130, 143)
+    detail = site.detail()
+    assert (detail["state"], detail["attempt"]) == ("error", 1)
+    assert detail["message"] in ("killed by SIGINT", "killed by SIGTERM")
+    site.let_go("go.web2")
+    assert site.start("web2").ends() == 0
+    assert site.runs()[-1].previous == "none"
+
+
+# -- the lock goes away ---------------------------------------------------------------------------
+
+
+def delete_at_once(site: Site) -> None:
+    """The whole status tree in one transaction."""
+
+    def below(path: str) -> list[str]:
+        return [path, *(deeper for name in site.names(path) for deeper in below(f"{path}/{name}"))]
+
+    def deleted() -> bool:
+        transaction = site.zk.transaction()
+        for path in reversed(below(f"{site.deployment.path}/status")):
+            transaction.delete(path)
+        return not any(isinstance(result, Exception) for result in transaction.commit())
+
+    eventually(deleted, "the status tree is deleted")
+
+
+def delete_bit_by_bit(site: Site) -> None:
+    """The status tree as a shell deletes it, while the agent is at work in it."""
+    with contextlib.suppress(NotEmptyError):
+        site.zk.delete(f"{site.deployment.path}/status", recursive=True)
+
+
+def delete_contender(site: Site) -> None:
+    """The holder's znode alone."""
+    lock = f"{site.at()}/lock"
+    site.zk.delete(f"{lock}/{min(site.names(lock), key=lambda name: name[-10:])}")
+
+
+@pytest.mark.parametrize("delete", [delete_at_once, delete_bit_by_bit, delete_contender])
+def test_a_command_whose_lock_is_deleted_is_killed_and_run_again(site: Site, delete: Any) -> None:
+    """A redeploy under a running command: nobody could tell any more that it runs."""
+    site.publish(sync=site.once(first="setsid sleep 1000 & echo $! >>pids"))
+    agent = site.start()
+    first = site.running()
+    [grandchild] = numbers(site.path / "pids")
+    delete(site)
+    eventually(lambda: site.state() == "running" and len(site.runs()) > 1, "it runs again")
+    assert not lives(first.pid)
+    assert not lives(grandchild)
+    assert "the lock is lost: killing the command" in agent.said
+    site.let_go()
+    assert agent.ends() == 0
+    again = site.runs()[-1]
+    assert again.token > first.token
+    assert site.state() == "done"
+    if delete is delete_contender:
+        assert (again.previous, site.detail()["attempt"]) == ("unfinished", 2)
+    else:
+        assert site.get(f"{site.deployment.path}/status/global/db") is not None
+
+
+def test_no_attempt_is_made_without_the_lock(site: Site) -> None:
+    """It went away between two attempts, and somebody else has it now: his attempt is awaited."""
+    fails = "test $KOLLA_HOSTNAME = web2 || exit 3"
+    site.publish(sync=site.once(gate="go.$KOLLA_HOSTNAME", then=fails, retries=3, delay=1))
+    one = site.start("web1")
+    site.running()
+    two = site.start("web2")
+    site.queued("web1", "web2")
+    site.let_go("go.web1")
+    eventually(lambda: site.state() == "retry", "the first attempt has failed")
+    delete_contender(site)
+    assert site.running(2).host == "web2"
+    one.says("db/sync was not claimed")
+    site.queued("web2", "web1")
+    site.let_go("go.web2")
+    assert (one.ends(), two.ends()) == (0, 0)
+    assert [run.host for run in site.runs()] == ["web1", "web2"]
+
+
+def test_a_stop_signal_is_not_forgotten_when_the_lock_is_lost(site: Site) -> None:
+    """The command was deaf to it, and is killed for another reason: the agent still ends."""
+    site.publish(sync=site.once(first="trap '' TERM"))
+    agent = site.start()
+    run = site.running()
+    agent.signal(signal.SIGTERM)
+    agent.says("SIGTERM: passed to the running command")
+    delete_contender(site)
+    assert agent.ends() == 143
+    assert not lives(run.pid)
+    assert len(site.runs()) == 1
+
+
+def test_a_late_success_is_accepted_where_nobody_has_claimed_since(site: Site, link: Link) -> None:
+    """The session is gone and its lock with it, but the command had ended before that."""
+    site.publish(sync=site.once())
+    agent = site.start("web1", **SHORT, KOLLA_ZK_HOSTS=link.hosts)
+    run = site.running()
+    link.freeze()
+    site.let_go()
+    gone(run.pid)
+    site.queued()
+    assert site.state() == "running"
+    link.thaw()
+    assert agent.ends() == 0
+    assert "the session had expired" in agent.said
+    assert site.state() == "done"
+    detail = site.detail()
+    assert (detail["attempt"], detail["status"], detail["token"]) == (1, 0, run.token)
+    assert site.start("web2").ends() == 0
+    assert len(site.runs()) == 1
+
+
+def test_a_late_success_is_refused_where_somebody_has_claimed_since(site: Site, link: Link) -> None:
+    """The attempt of another replica is its own now; whether that succeeds is waited for."""
+    site.publish(sync=site.once(gate="go.$KOLLA_HOSTNAME"))
+    one = site.start("web1", **SHORT, KOLLA_ZK_HOSTS=link.hosts)
+    first = site.running()
+    two = site.start("web2", **SHORT)
+    site.queued("web1", "web2")
+    link.freeze()
+    site.let_go("go.web1")
+    gone(first.pid)
+    second = site.running(2)
+    assert (second.host, second.previous) == ("web2", "unfinished")
+    link.thaw()
+    one.says("was claimed by another container; judging it anew")
+    site.queued("web2", "web1")
+    assert (site.state(), site.detail()["host"]) == ("running", "web2")
+    site.let_go("go.web2")
+    assert (one.ends(), two.ends()) == (0, 0)
+    assert (site.detail()["attempt"], site.detail()["token"]) == (2, second.token)
+    assert len(site.runs()) == 2
+
+
+@pytest.mark.parametrize("loses", ["request", "reply"])
+@pytest.mark.parametrize(("number", "write"), [(1, "claim"), (2, "outcome")])
+def test_a_write_whose_fate_is_unknown_is_not_made_twice(
+    site: Site, zookeeper: Server, tmp_path: Path, number: int, write: str, loses: str
+) -> None:
+    """The connection breaks under it: what stands in `detail` tells whether it was applied."""
+    port = free_port()
+    words = [f"{port}", f"{zookeeper.port}", f"{number}", loses]
+    proxy = Process([sys.executable, lossy_proxy.__file__, *words], tmp_path / "proxy.log")
+    proxy.launch()
+    try:
+        site.publish(sync=site.once(gate=None, retries=2, generation="1.0"))
+        agent = site.start(KOLLA_ZK_HOSTS=f"{HOST}:{port}")
+        assert agent.ends() == 0
+    finally:
+        proxy.kill()
+    assert f"the reply to the {write} was lost" in agent.said
+    [run] = site.runs()
+    assert run.previous == "none"
+    detail = site.detail()
+    assert (detail["attempt"], detail["state"], detail["token"]) == (1, "done", run.token)
+    assert site.state() == "done"
+    assert len(site.names(f"{site.at()}/generations")) == 1
+    assert site.queue() == []
+
+
+def test_renewals_keep_a_command_running_past_its_session_timeout(site: Site, link: Link) -> None:
+    """As long as the session is renewed, over a short outage too; the lease has no other end."""
+    site.publish(sync=site.once(lock="sync.$KOLLA_HOSTNAME", run_once="host"))
+    steady, shaken = site.start("web1", **SHORT), site.start("web2", **SHORT, KOLLA_ZK_HOSTS=link.hosts)
+    site.running(2)
+    begun = time.monotonic()
+    link.kill()
+    shaken.says("connection to ZooKeeper lost")
+    link.launch()
+    shaken.says("connected to ZooKeeper again")
+    eventually(lambda: time.monotonic() - begun > 1.25 * TIMEOUT, "the time is over")
+    assert all(lives(run.pid) for run in site.runs())
+    site.let_go()
+    assert (steady.ends(), shaken.ends()) == (0, 0)
+    assert len(site.runs()) == 2
+
+
+def test_an_outage_past_the_lease_kills_the_command_and_it_is_judged_anew(
+    site: Site, zookeeper: Server
+) -> None:
+    """Nobody can know who holds the lock, so the command is gone before its session can be."""
+    site.publish(sync=site.once(first="setsid sleep 1000 & echo $! >>pids"))
+    agent = site.start(**SHORT)
+    first = site.running()
+    pids = (first.pid, *numbers(site.path / "pids"))
+    zookeeper.freeze()
+    frozen_at = time.monotonic()
+    gone(*pids)
+    print(f"killed {time.monotonic() - frozen_at:.1f} s after the freeze; the timeout is {TIMEOUT:g} s")
+    agent.says("its lease could not be renewed in time; judging it anew")
+    assert len(site.runs()) == 1
+    zookeeper.thaw()
+    second = site.running(2)
+    assert (second.previous, site.detail()["attempt"]) == ("unfinished", 2)
+    assert second.token > first.token
+    site.let_go()
+    assert agent.ends() == 0
+
+
+def test_what_has_ended_in_an_outage_is_written_after_it(site: Site, zookeeper: Server) -> None:
+    """A success that is not written would be run again: even a stop signal waits for it, but for no more."""
+    site.publish(sync=site.once(), step=site.plain())
+    holder = site.start("web1")
+    site.running()
+    stopped, goes_on = site.start("web2"), site.start("web3")
+    site.running(2, "step")
+    pids = [run.pid for run in (*site.runs(), *site.runs("step"))]
+    zookeeper.kill()
+    site.let_go()
+    gone(*pids)
+    goes_on.says("db/step: done")
+    for agent in (holder, stopped):
+        agent.says(": done after")
+        agent.signal(signal.SIGTERM)
+    assert stopped.ends() == 143
+    assert holder.running
+    zookeeper.start()
+    assert holder.ends() == 143
+    assert goes_on.ends() == 0
+    assert (site.state(), site.detail()["host"]) == ("done", "web1")
+    assert site.state("step", "web3") == "done"
+    assert len(site.runs()) == 1
+
+
+# -- generations ----------------------------------------------------------------------------------
+
+
+def test_each_generation_runs_once_and_a_rollback_does_not(site: Site, zk: KazooClient) -> None:
+    """Whatever an image tag may hold; a mark says which attempt made it, of which definition."""
+    tags = ["1.0", "quay.io/kolla/db:16.1.0", "..", "100%2F"]
+    marks = {}
+    for tag in tags:
+        zxid = site.publish(sync=site.once(gate=None, generation=tag))
+        agents = [site.start("web1"), site.start("web2")]
+        assert [agent.ends() for agent in agents] == [0, 0]
+        marks[tag] = f"{site.runs()[-1].token} {zxid}".encode()
+    site.publish(sync=site.once(gate=None, generation="1.0"))
+    assert site.start("web1").ends() == 0
+    assert len(site.runs()) == len(tags)
+    parent = f"{site.at()}/generations"
+    assert {unquote(name): zk.get(f"{parent}/{name}")[0] for name in zk.get_children(parent)} == marks
+    assert site.detail()["generation"] == tags[-1]
+
+
+def test_a_late_old_replica_does_not_run_an_old_migration_after_a_newer_one(site: Site) -> None:
+    """It says so and waits; its own next start reads the newer definition."""
+    site.publish(sync=site.once(gate=None, generation="1.0", dependencies=["gate/open"]))
+    old = site.start("web1")
+    eventually(lambda: "waits for gate/open" in old.health().stdout, "the old replica waits")
+    site.publish(sync=site.once(gate=None, generation="2.0"))
+    assert site.start("web2").ends() == 0
+    site.put("global/gate/open", "done")
+    refusal = "db/sync waits for a newer definition has run it since"
+    eventually(lambda: "a newer definition has run it since" in old.health().stdout, refusal)
+    assert site.queue() == []
+    assert [run.host for run in site.runs()] == ["web2"]
+    old.signal(signal.SIGTERM)
+    assert old.ends() == 143
+    old.restart()
+    assert old.ends() == 0
+    assert len(site.runs()) == 1
+
+
+def test_a_late_old_replica_keeps_no_newer_one_waiting(site: Site) -> None:
+    """It was in the queue already when it became too old: it gives its place back."""
+    site.publish(sync=site.once(generation="1.0", dependencies=["gate/open"]))
+    old = site.start("web1")
+    eventually(lambda: "waits for gate/open" in old.health().stdout, "the old replica waits")
+    site.publish(sync=site.once(generation="2.0"))
+    holder = site.start("web2")
+    site.running()
+    site.put("global/gate/open", "done")
+    site.queued("web2", "web1")
+    site.publish(sync=site.once(generation="3.0"))
+    newest = site.start("web3")
+    site.queued("web2", "web1", "web3")
+    site.let_go()
+    assert (holder.ends(), newest.ends()) == (0, 0)
+    assert [run.host for run in site.runs()] == ["web2", "web3"]
+    assert old.running
+
+
+# -- plain commands -------------------------------------------------------------------------------
+
+
+def test_a_plain_command_shows_its_state_on_the_host_and_in_the_deployment(site: Site) -> None:
+    """One success stays in the deployment; what depends on so many hosts waits for as many."""
+    fails = "test $KOLLA_HOSTNAME != web2 || test -e mended || exit 3"
+    site.publish(step=site.plain(gate="go.$KOLLA_HOSTNAME", then=fails))
+    needs = {"command": "true", "dependencies": [{"path": "db/step", "count": 2}]}
+    publish(site.deployment, "infra/app", {"commands": {"main": needs}})
+    app = site.containers.start("infra/app")
+    one, two = site.start("web1"), site.start("web2")
+    site.running(2, "step")
+    assert {site.state("step", scope) for scope in ("web1", "web2", "global")} == {"running"}
+    assert {(run.token, run.previous) for run in site.runs("step")} == {(0, "none")}
+
+    site.let_go("go.web1")
+    assert one.ends() == 0
+    assert [site.state("step", scope) for scope in ("web1", "web2", "global")] == ["done", "running", "done"]
+    site.let_go("go.web2")
+    assert two.ends() == 1
+    assert [site.state("step", scope) for scope in ("web1", "web2", "global")] == ["done", "error", "done"]
+    detail = site.detail("step", "web2")
+    assert (detail["host"], detail["status"], detail["message"]) == ("web2", 3, "exit status 3")
+    assert site.names(f"{site.at('step')}/hosts") == ["web1"]
+    eventually(lambda: "db/step: done on 1 of 2 hosts" in app.health().stdout, "one host is not enough")
+
+    site.let_go("mended")
+    two.restart()
+    assert (two.ends(), app.ends()) == (0, 0)
+    assert site.state("step", "web2") == "done"
+    assert site.names(f"{site.at('step')}/hosts") == ["web1", "web2"]
+
+
+def test_a_plain_command_runs_again_with_its_container(site: Site) -> None:
+    """On the host its state starts anew, in the deployment its success stays; a stop signal is passed on."""
+    site.publish(step=site.plain(dependencies=["gate/open"]))
+    site.put("global/gate/open", "done")
+    site.let_go()
+    agent = site.start()
+    assert agent.ends() == 0
+    (site.path / "go").unlink()
+    site.take("global/gate/open")
+    agent.restart()
+    eventually(lambda: site.state("step", "web1") == "waiting", "it is to be done again")
+    site.put("global/gate/open", "done")
+    site.running(2, "step")
+    assert (site.state("step", "web1"), site.state("step")) == ("running", "done")
+    agent.signal(signal.SIGTERM)
+    assert agent.ends() == 143
+    assert (site.state("step", "web1"), site.state("step")) == ("error", "done")
+    assert site.detail("step", "web1")["message"] == "killed by SIGTERM"
+
+
+def test_a_plain_commands_attempts_are_repeated_and_shown(site: Site, zk: KazooClient) -> None:
+    """The same states in the same order, on its host."""
+    texts = watched(zk, site.at("step", "web1"))
+    number = "$(grep -c '^step ' runs)"
+    step = site.plain(gate=f"go.{number}", then=f"test {number} -gt 1 || exit 7", retries=1, delay=1)
+    site.publish(step={**step, "dependencies": ["gate/open"]})
+    agent = site.start()
+    eventually(lambda: texts == ["waiting"], "it waits")
+    site.put("global/gate/open", "done")
+    site.running(1, "step")
+    site.let_go("go.1")
+    eventually(lambda: texts[-1] == "retry", "the first attempt has failed")
+    detail = site.detail("step", "web1")
+    assert (detail["attempt"], detail["status"], detail["message"]) == (1, 7, "exit status 7")
+    site.running(2, "step")
+    site.let_go("go.2")
+    assert agent.ends() == 0
+    eventually(lambda: texts[-1] == "done", "it is done")
+    assert texts == ["waiting", "running", "retry", "running", "done"]
+    assert site.detail("step", "web1")["attempt"] == 2
+
+
+def test_a_plain_command_has_no_lease(site: Site, zookeeper: Server) -> None:
+    """An outage past the session timeout, and a status tree that is gone after it, end nothing."""
+    site.publish(step=site.plain())
+    agent = site.start(KOLLA_ZK_SESSION_TIMEOUT="2")
+    run = site.running(1, "step")
+    zookeeper.freeze()
+    begun = time.monotonic()
+    eventually(lambda: time.monotonic() - begun > 3, "the time is over")
+    assert lives(run.pid)
+    zookeeper.thaw()
+    delete_at_once(site)
+    assert lives(run.pid)
+    site.let_go()
+    assert agent.ends() == 0
+    assert (site.state("step", "web1"), site.state("step")) == ("done", "done")
+    assert len(site.runs("step")) == 1
