@@ -16,7 +16,7 @@ from typing import Callable, NamedTuple
 from retrying import RetryError, Retrying
 
 from kolla_mesos_start.ensemble import Ensemble
-from kolla_mesos_start.errors import AgentError, CommandFailed, Stopped
+from kolla_mesos_start.errors import CommandFailed, Stopped, Unkillable
 from kolla_mesos_start.graph import Command
 from kolla_mesos_start.lease import Lease
 from kolla_mesos_start.mailbox import now
@@ -227,15 +227,19 @@ class Bootstrap:
         command = prepared.step.command
         if self._stopped_by is not None:
             return Outcome(ERROR, None, f"{self._stopped_by.reason} before it started")
-        environ = {**self._environ, **dict(command.env), **extra}
-        deadline = None if hold is None else self._renewals.await_deadline()
+        environ = {**prepared.environ(self._environ), **extra}
+        deadline = None if hold is None else self._renewals.lease.deadline
         if hold is not None and self._is_lost(hold):
             raise Lost(f"{command.path}: the lock was lost before it started")
+        if self.guard.gone:
+            self.close()  # It was killed under an attempt before; this one gets another.
         log.info("%s: starting", command.path)
         begun = now()
         self._running = True
         try:
-            self.guard.spawn(prepared.step.argv, environ, prepared.ids, deadline, command.stop_grace)
+            self.guard.spawn(
+                prepared.step.argv, environ, prepared.ids, deadline, command.stop_grace, name=command.path
+            )
             timed_out = self._await_end(command, hold)
         finally:
             self._running = False
@@ -272,18 +276,17 @@ class Bootstrap:
 
         limit = None if command.timeout is None else now() + command.timeout
         self._mailbox.wait(lambda: self.guard.ended or lock_is_lost(), limit)
-        if self.guard.ended:
-            return False
-        lost = lock_is_lost()
-        if lost:
-            log.warning("%s: the lock is lost: killing the command", command.path)
-        else:
+        timed_out = not self.guard.ended and not lock_is_lost()
+        if timed_out:
             log.warning("%s: has run for its timeout of %g s: ending it", command.path, command.timeout)
-        self.guard.end(0 if lost else command.stop_grace)
-        self._mailbox.wait(lambda: self.guard.ended)
-        if lost:
+            self.guard.end(command.stop_grace)
+            self._mailbox.wait(lambda: self.guard.ended or lock_is_lost())
+        if not self.guard.ended:
+            log.warning("%s: the lock is lost: killing the command", command.path)
+            self.guard.end(0)
+            self._mailbox.wait(lambda: self.guard.ended)
             raise Lost(f"{command.path}: killed, for its lock was lost")
-        return True
+        return timed_out
 
 
 def _judge(
@@ -291,12 +294,12 @@ def _judge(
 ) -> Outcome:
     """What the end of an attempt makes of the command."""
     if ended.unkillable:
-        raise AgentError(
-            "a process of the command can't be killed; the container must end", command=command.path
-        )
+        raise Unkillable("a process of it can't be killed: the container has to end", command=command.path)
     if ended.reason == "deadline":
         raise Lost(f"{command.path}: killed, for its lease could not be renewed in time")
     failed = ERROR if last or stopped_by is not None else RETRY
+    if ended.reason == "lost":
+        return Outcome(failed, ended.status, "killed, for its guard was")
     if timed_out:
         return Outcome(failed, ended.status, f"timed out after {command.timeout:g} s")
     if ended.errno is not None:

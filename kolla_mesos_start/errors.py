@@ -39,6 +39,13 @@ class Issues(AgentError):
         super().__init__(f"{self.subject}: {count}: " + "; ".join(self.issues))
 
 
+class Unkillable(AgentError):
+    """Something that a command started can't be killed: only the end of the whole container ends it.
+
+    The session that holds its lock is left to expire, so that nobody else begins any sooner.
+    """
+
+
 class BadUsage(AgentError):
     """A word on the command line that the agent does not know."""
 

@@ -64,7 +64,7 @@ class Launch:
         step = prepared.step
         self._warn(prepared)
         notify, notify_path = self._notify_socket()
-        environ = {**exported, **dict(step.env), "NOTIFY_SOCKET": notify_path}
+        environ = {**prepared.environ(exported), "NOTIFY_SOCKET": notify_path}
         self._mailbox.wait(
             lambda: not self._ensemble.connected or not self._ephemerals.unwanted, now() + LAST_REPLIES
         )

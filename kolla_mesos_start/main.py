@@ -150,16 +150,19 @@ class Container:
 
     def end(self, error: AgentError) -> int:
         """End unhappily: close all, say why in the last line, and return the exit status."""
-        self.close()
+        try:
+            self.close(session=not isinstance(error, Unkillable))
+        except Unkillable as worse:
+            error = worse
         error.command = error.command or self.command
         logs.last_line(logs.ending(self.stage, error), self.termination_log)
         return error.status
 
-    def close(self) -> None:
-        """End what was begun: first the running command, then the session that held its lock."""
+    def close(self, *, session: bool = True) -> None:
+        """End what was begun: first the running command, then the `session` that held its lock."""
         if self._bootstrap is not None:
             self._bootstrap.close()
-        if self._ensemble is not None and self._ensemble.connected:
+        if session and self._ensemble is not None and self._ensemble.connected:
             closing = threading.Thread(target=self._ensemble.close, daemon=True)
             closing.start()
             closing.join(CLOSE_PATIENCE)

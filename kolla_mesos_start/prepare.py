@@ -34,6 +34,13 @@ class Prepared(NamedTuple):
     ids: Ids | None
     contents: Sequence[Content]
 
+    def environ(self, base: Mapping[str, str]) -> dict[str, str]:
+        """`base` as this command finds it: with its user's account, and what the definition adds."""
+        account = {}
+        if self.ids is not None and self.ids.name is not None:
+            account = {"USER": self.ids.name, "LOGNAME": self.ids.name, "HOME": self.ids.home or "/"}
+        return {**base, **account, **dict(self.step.env)}
+
 
 class Inputs(NamedTuple):
     """What a command is rendered from: the content of each file, the templates, the variables."""

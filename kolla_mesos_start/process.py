@@ -23,7 +23,7 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
 from kolla_mesos_start import guard
-from kolla_mesos_start.errors import AgentError
+from kolla_mesos_start.errors import AgentError, Unkillable
 from kolla_mesos_start.mailbox import Mailbox, now
 
 if TYPE_CHECKING:
@@ -257,7 +257,7 @@ def end_children(until: float) -> None:
             except (psutil.NoSuchProcess, psutil.AccessDenied):
                 continue
         if now() >= until:
-            raise AgentError("processes of a command can't be killed; the container has to end")
+            raise Unkillable("processes of a command can't be killed: the container has to end")
         time.sleep(0.01)
 
 
