@@ -21,7 +21,7 @@ from kolla_mesos_start.check import check
 from kolla_mesos_start.config_files import CopyOnce, place
 from kolla_mesos_start.ensemble import Ensemble
 from kolla_mesos_start.ephemerals import Ephemerals
-from kolla_mesos_start.errors import AgentError, BadUsage, Stopped
+from kolla_mesos_start.errors import AgentError, BadUsage, Stopped, Unkillable
 from kolla_mesos_start.graph import Command, Dependency, Graph
 from kolla_mesos_start.health import Pulse
 from kolla_mesos_start.launch import STOP_SIGNALS, Launch
