@@ -61,6 +61,14 @@ class Agent:
         return self.process.poll() is None
 
     @property
+    def state(self) -> str:
+        """What the probes are told: the stage and a text; empty before anything is."""
+        try:
+            return Path(self._environ["KOLLA_RUN_DIR"], "state").read_text().rstrip("\n")
+        except FileNotFoundError:
+            return ""
+
+    @property
     def registrar(self) -> int:
         """The process id of its registrar; 0 while there is none."""
         mark = f"KOLLA_STATE_DIR={self._environ['KOLLA_STATE_DIR']}".encode()
@@ -123,21 +131,14 @@ class Containers:
 
     def __init__(self, directory: Path, environ: Callable[..., Mapping[str, str]]) -> None:
         """`environ(service, **more)` is what an agent of `service` needs (`Deployment.environ`)."""
-        self._directory = directory
+        directory.mkdir(parents=True, exist_ok=True)
+        self.directory = directory
         self._environ = environ
         self._agents: list[Agent] = []
 
-    def start(
-        self,
-        service: str,
-        host: str = "web1",
-        *,
-        under: Sequence[str] = (),
-        directory: Path | None = None,
-        **environ: str,
-    ) -> Agent:
+    def start(self, service: str, host: str = "web1", *, under: Sequence[str] = (), **environ: str) -> Agent:
         """A container of `service` that takes itself to be on `host`; `under` launches it."""
-        directory = directory or self._directory / f"{len(self._agents)}-{host}"
+        directory = self.directory / f"{len(self._agents)}-{host}"
         agent = Agent(directory, self._environ(service, KOLLA_HOSTNAME=host, **environ), under=under)
         self._agents.append(agent)
         return agent
