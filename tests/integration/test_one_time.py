@@ -507,7 +507,20 @@ def test_a_killed_guard_takes_the_command_along(site: Site) -> None:
     found.kill()
     gone(*pids)
     assert agent.ends() == 1
-    assert (site.state(), site.detail()["message"]) == ("error", "killed by SIGKILL")
+    assert (site.state(), site.detail()["message"]) == ("error", "killed, for its guard was")
+
+
+def test_a_retry_after_a_killed_guard_runs_under_another_one(site: Site) -> None:
+    """Losing the guard costs an attempt, not the container."""
+    site.publish(sync=site.once(retries=1, delay=0))
+    agent = site.start()
+    run = site.running()
+    [found] = [child for child in psutil.Process(agent.pid).children() if guard.__file__ in child.cmdline()]
+    found.kill()
+    gone(run.pid)
+    site.let_go()
+    assert agent.ends() == 0
+    assert (site.state(), site.detail()["attempt"]) == ("done", 2)
 
 
 def test_a_stop_signal_is_passed_on_and_the_outcome_still_written(site: Site) -> None:
