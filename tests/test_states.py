@@ -228,6 +228,7 @@ MARKS = {f"{SYNC}/generations/v1": b"100 30", f"{SYNC}/generations/v2": b"200 20
         (one_time(generation="v3"), 19, MARKS, "v2"),
         (one_time(generation="v3"), 20, MARKS, None),
         (one_time(generation="v3"), 25, MARKS, None),
+        (one_time(generation="v3"), 10, {**MARKS, f"{SYNC}/generations/v0": b"300 5"}, None),
         # A foreign mark is older than all others, and alone it is no newer than any definition.
         (one_time(generation="v3"), 10, {**MARKS, f"{SYNC}/generations/odd": b"mine"}, "v2"),
         (one_time(generation="v3"), 10, {f"{SYNC}/generations/odd": b"mine"}, None),

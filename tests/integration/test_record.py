@@ -1,0 +1,168 @@
+"""Claims and outcomes while somebody else acts between any two requests of theirs."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Any, Callable
+
+import pytest
+from kazoo.client import KazooClient
+
+from kolla_mesos_start import graph, settings
+from kolla_mesos_start.command import Command
+from kolla_mesos_start.ensemble import Ensemble
+from kolla_mesos_start.mailbox import Mailbox
+from kolla_mesos_start.record import Lost, Outcome, Records
+from kolla_mesos_start.register import StatusTree
+from kolla_mesos_start.znodes import GLOBAL, CommandZnodes, Znode, Znodes
+from tests.conftest import Deployment
+
+SERVICE = "infra/db"
+# More requests than any of what is tested sends: what comes after the last of them comes too late.
+PLENTY = 20
+DONE = Outcome("done", 0, "done")
+
+
+class Interrupted(Ensemble):
+    """An ensemble between whose requests something happens: `interlude` before the one of number `at`."""
+
+    def __init__(self, config: settings.Settings) -> None:
+        super().__init__(config, Mailbox())
+        self.at = 0
+        self.interlude: Callable[[], None] = lambda: None
+
+    def interrupt(self, at: int, interlude: Callable[[], None]) -> None:
+        self.at, self.interlude = at, interlude
+
+    @property
+    def was_interrupted(self) -> bool:
+        return self.at <= 0
+
+    def _count(self) -> None:
+        self.at -= 1
+        if self.at == 0:
+            self.interlude()
+
+    def read(self, paths: Iterable[str]) -> dict[str, Znode | None]:
+        self._count()
+        return super().read(paths)
+
+    def list(self, paths: Iterable[str]) -> dict[str, Sequence[str] | None]:
+        self._count()
+        return super().list(paths)
+
+    def transaction(self, operations: Callable[[Any], None], what: str) -> Sequence[Any]:
+        self._count()
+        return super().transaction(operations, what)
+
+
+@pytest.fixture
+def ensemble(deployment: Deployment) -> Iterator[Interrupted]:
+    """The session of an agent on web1."""
+    ensemble = Interrupted(settings.parse(deployment.environ(SERVICE, KOLLA_HOSTNAME="web1")))
+    ensemble.connect()
+    yield ensemble
+    ensemble.close()
+
+
+class Bench:
+    """One command after the other, all alike, each with a contender of ours."""
+
+    def __init__(
+        self, zk: KazooClient, deployment: Deployment, ensemble: Ensemble, names: Sequence[str]
+    ) -> None:
+        self.zk = zk
+        definition = {name: {"command": "true", "run_once": True, "generation": "1.0"} for name in names}
+        document = graph.load(json.dumps({"name": SERVICE, "commands": definition}).encode())
+        built = graph.build(document, SERVICE, lambda text: text.text)
+        self.znodes = Znodes(deployment.prefix, deployment.id, SERVICE, "web1")
+        tree = StatusTree(ensemble, self.znodes, built)
+        tree.start()
+        self.commands = built.commands
+        self.records = Records(ensemble, self.znodes, tree, definition_zxid=1)
+
+    def at(self, command: Command) -> CommandZnodes:
+        return self.znodes.command(GLOBAL, command.path)
+
+    def contend(self, command: Command) -> str:
+        path: str = self.zk.create(f"{self.at(command).lock}/x__lock__", b"", ephemeral=True, sequence=True)
+        return path
+
+    def detail(self, command: Command) -> dict[str, Any]:
+        detail: dict[str, Any] = json.loads(self.zk.get(self.at(command).detail)[0])
+        return detail
+
+    def claim_as_another(self, command: Command, *, finishes: bool) -> None:
+        """What another container does once the lock is free; it may be through with it, too."""
+        at = self.at(command)
+        for name in self.zk.get_children(at.lock):
+            self.zk.delete(f"{at.lock}/{name}")
+        contender = self.contend(command)
+        state = "done" if finishes else "running"
+        detail = {"attempt": 7, "claim": "theirs", "host": "web2", "started": 1.0, "state": state}
+        self.zk.set(at.detail, json.dumps({**detail, **({"finished": 2.0} if finishes else {})}).encode())
+        self.zk.set(at.state, state.encode())
+        if finishes:
+            self.zk.create(at.generation("1.0"), b"1 1")
+            self.zk.delete(contender)
+
+
+@pytest.fixture
+def bench(zk: KazooClient, deployment: Deployment, ensemble: Interrupted) -> Bench:
+    """A command for each number of a request."""
+    return Bench(zk, deployment, ensemble, [f"sync{number}" for number in range(PLENTY)])
+
+
+@pytest.mark.parametrize("finishes", [False, True], ids=["claims", "finishes"])
+def test_no_claim_succeeds_after_another_one(ensemble: Interrupted, bench: Bench, finishes: bool) -> None:
+    """Whenever another container comes between: the claim is lost, and theirs stands."""
+    interruptions = 0
+    for number, command in enumerate(bench.commands):
+        contender = bench.contend(command)
+        ensemble.interrupt(number + 1, lambda c=command: bench.claim_as_another(c, finishes=finishes))  # type: ignore[misc]
+        try:
+            claim = bench.records.claim(command, contender)
+        except Lost:
+            assert ensemble.was_interrupted
+            assert bench.detail(command)["claim"] == "theirs"
+            interruptions += 1
+        else:
+            assert not ensemble.was_interrupted
+            assert bench.detail(command)["claim"] == claim.detail.claim
+    assert 0 < interruptions < PLENTY
+
+
+@pytest.mark.parametrize("finishes", [False, True], ids=["claims", "finishes"])
+@pytest.mark.parametrize("lock", ["held", "lost"])
+@pytest.mark.parametrize("state", ["done", "retry", "error"])
+def test_no_outcome_is_written_over_a_later_claim(
+    ensemble: Interrupted, bench: Bench, state: str, lock: str, finishes: bool
+) -> None:
+    """Whenever another container comes between; without one it is written, even where the lock is lost."""
+    interruptions = 0
+    for number, command in enumerate(bench.commands):
+        ensemble.interrupt(0, lambda: None)
+        contender = bench.contend(command)
+        claim = bench.records.claim(command, contender)
+        if lock == "lost":
+            bench.zk.delete(contender)
+        ensemble.interrupt(number + 1, lambda c=command: bench.claim_as_another(c, finishes=finishes))  # type: ignore[misc]
+        try:
+            bench.records.conclude(command, claim, contender, DONE._replace(state=state))
+        except Lost:
+            assert ensemble.was_interrupted
+            assert bench.detail(command)["claim"] == "theirs"
+            interruptions += 1
+        else:
+            assert not ensemble.was_interrupted
+            detail = bench.detail(command)
+            assert (detail["claim"], detail["state"], detail["token"]) == (
+                claim.detail.claim,
+                state,
+                claim.token,
+            )
+            assert bench.zk.get(bench.at(command).state)[0] == state.encode()
+            marked = bench.zk.exists(bench.at(command).generation("1.0")) is not None
+            assert marked is (state == "done")
+    assert 0 < interruptions < PLENTY
