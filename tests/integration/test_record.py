@@ -133,6 +133,29 @@ def test_no_claim_succeeds_after_another_one(ensemble: Interrupted, bench: Bench
     assert 0 < interruptions < PLENTY
 
 
+@pytest.mark.parametrize("generation", ["1.0", "2.0"])
+def test_no_claim_succeeds_once_there_is_no_need(
+    ensemble: Interrupted, bench: Bench, generation: str
+) -> None:
+    """The one before us in the queue finishes, for our generation or for a newer definition's: we are
+    first then, but a look from before that is no reason to begin."""
+
+    def finish(command: Command) -> None:
+        at = bench.at(command)
+        bench.zk.set(at.detail, b'{"attempt": 7, "claim": "theirs", "started": 1, "finished": 2}')
+        bench.zk.create(at.generation(generation), b"1000 1000")
+
+    for number, command in enumerate(bench.commands):
+        contender = bench.contend(command)
+        ensemble.interrupt(number + 1, lambda c=command: finish(c))  # type: ignore[misc]
+        try:
+            bench.records.claim(command, contender)
+        except Lost:
+            assert bench.detail(command)["claim"] == "theirs"
+        else:
+            assert not ensemble.was_interrupted
+
+
 @pytest.mark.parametrize("finishes", [False, True], ids=["claims", "finishes"])
 @pytest.mark.parametrize("lock", ["held", "lost"])
 @pytest.mark.parametrize("state", ["done", "retry", "error"])
