@@ -771,23 +771,28 @@ def test_what_has_ended_in_an_outage_is_written_after_it(site: Site, zookeeper: 
     site.publish(sync=site.once(), step=site.plain())
     holder = site.start("web1")
     site.running()
-    stopped, goes_on = site.start("web2"), site.start("web3")
-    site.running(2, "step")
+    others = [site.start(host) for host in ("web2", "web3", "web4")]
+    stopped, stopped_late, goes_on = others
+    site.running(3, "step")
     pids = [run.pid for run in (*site.runs(), *site.runs("step"))]
     zookeeper.kill()
+    for agent in (holder, *others):
+        agent.says("connection to ZooKeeper lost")
+    stopped.signal(signal.SIGTERM)
+    assert stopped.ends() == 143
     site.let_go()
     gone(*pids)
-    goes_on.says("db/step: done")
-    for agent in (holder, stopped):
+    for agent in (holder, stopped_late, goes_on):
         agent.says(": done after")
-        agent.signal(signal.SIGTERM)
-    assert stopped.ends() == 143
+    holder.signal(signal.SIGTERM)
+    stopped_late.signal(signal.SIGTERM)
+    assert stopped_late.ends() == 143
     assert holder.running
     zookeeper.start()
     assert holder.ends() == 143
     assert goes_on.ends() == 0
     assert (site.state(), site.detail()["host"]) == ("done", "web1")
-    assert site.state("step", "web3") == "done"
+    assert site.state("step", "web4") == "done"
     assert len(site.runs()) == 1
 
 

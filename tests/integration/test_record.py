@@ -67,14 +67,15 @@ def ensemble(deployment: Deployment) -> Iterator[Interrupted]:
 
 
 class Bench:
-    """One command after the other, all alike, each with a contender of ours."""
+    """Commands that are all alike, one for each number of a request."""
 
     def __init__(
-        self, zk: KazooClient, deployment: Deployment, ensemble: Ensemble, names: Sequence[str]
+        self, zk: KazooClient, deployment: Deployment, ensemble: Ensemble, generation: str | None = "1.0"
     ) -> None:
         self.zk = zk
-        definition = {name: {"command": "true", "run_once": True, "generation": "1.0"} for name in names}
-        document = graph.load(json.dumps({"name": SERVICE, "commands": definition}).encode())
+        once = {"command": "true", "run_once": True, "generation": generation}
+        commands = {f"sync{number}": once for number in range(PLENTY)}
+        document = graph.load(json.dumps({"name": SERVICE, "commands": commands}).encode())
         built = graph.build(document, SERVICE, lambda text: text.text)
         self.znodes = Znodes(deployment.prefix, deployment.id, SERVICE, "web1")
         tree = StatusTree(ensemble, self.znodes, built)
@@ -110,8 +111,8 @@ class Bench:
 
 @pytest.fixture
 def bench(zk: KazooClient, deployment: Deployment, ensemble: Interrupted) -> Bench:
-    """A command for each number of a request."""
-    return Bench(zk, deployment, ensemble, [f"sync{number}" for number in range(PLENTY)])
+    """Commands of one generation, in a deployment of the test's own."""
+    return Bench(zk, deployment, ensemble)
 
 
 @pytest.mark.parametrize("finishes", [False, True], ids=["claims", "finishes"])
@@ -133,17 +134,33 @@ def test_no_claim_succeeds_after_another_one(ensemble: Interrupted, bench: Bench
     assert 0 < interruptions < PLENTY
 
 
-@pytest.mark.parametrize("generation", ["1.0", "2.0"])
+@pytest.mark.parametrize(
+    ("generation", "node", "data"),
+    [
+        (None, "", b"done"),
+        ("1.0", "generations/1.0", b"1000 1"),
+        ("1.0", "generations/2.0", b"1000 1000"),
+    ],
+    ids=["done", "this generation is done", "a newer definition's generation is done"],
+)
 def test_no_claim_succeeds_once_there_is_no_need(
-    ensemble: Interrupted, bench: Bench, generation: str
+    zk: KazooClient,
+    deployment: Deployment,
+    ensemble: Interrupted,
+    generation: str | None,
+    node: str,
+    data: bytes,
 ) -> None:
-    """The one before us in the queue finishes, for our generation or for a newer definition's: we are
-    first then, but a look from before that is no reason to begin."""
+    """The one before us in the queue finishes: we are first then, but what we knew before is no reason
+    to begin."""
+    bench = Bench(zk, deployment, ensemble, generation)
 
     def finish(command: Command) -> None:
         at = bench.at(command)
-        bench.zk.set(at.detail, b'{"attempt": 7, "claim": "theirs", "started": 1, "finished": 2}')
-        bench.zk.create(at.generation(generation), b"1000 1000")
+        zk.set(at.detail, b'{"attempt": 7, "claim": "theirs", "started": 1, "finished": 2}')
+        path = f"{at.state}/{node}".rstrip("/")
+        zk.ensure_path(path)
+        zk.set(path, data)
 
     for number, command in enumerate(bench.commands):
         contender = bench.contend(command)
