@@ -64,6 +64,8 @@ class Mailbox:
             self.post(lambda: handler(number))
 
         signal.signal(signum, deliver)
+        # A mask is inherited: whoever launched us may have had it blocked.
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, {signum})
 
     def wait(self, condition: Callable[[], T], deadline: float | None = None) -> T:
         """Run what arrives until `condition()` is true or `deadline` (see `now`) has passed.
