@@ -7,6 +7,7 @@ events are never kept waiting. Bytes become text here (`text`).
 from __future__ import annotations
 
 import logging
+import signal
 from collections.abc import Iterable, Mapping, Sequence
 from functools import partial
 from typing import Any, Callable
@@ -84,6 +85,7 @@ class Ensemble:
         self.mailbox = mailbox
         self._on_connected: list[Callable[[], None]] = []
         self._lost = True
+        self._closing = False
         self._away_since = now()
         self.client = self._new_client()
 
@@ -92,7 +94,10 @@ class Ensemble:
     def connect(self) -> None:
         """Wait for the first connection; NoConnection past KOLLA_ZK_CONNECT_TIMEOUT."""
         limit = self._settings.connect_timeout
+        # Signals are the main thread's: one that another thread takes just before the exec is lost with it.
+        mask = signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())
         self.client.start_async()
+        signal.pthread_sigmask(signal.SIG_SETMASK, mask)
         self.mailbox.call_at(self._away_since + PROGRESS_INTERVAL, self._still_away)
         if not self.mailbox.wait(lambda: self.connected, None if limit is None else self._away_since + limit):
             raise NoConnection(
@@ -101,7 +106,8 @@ class Ensemble:
             )
 
     def close(self) -> None:
-        """End the session: its ephemerals go at once."""
+        """End the session: its ephemerals go at once. From here on its connection is nobody's concern."""
+        self._closing = True
         self.client.stop()
         self.client.close()
 
@@ -163,13 +169,15 @@ class Ensemble:
             self._lost = True
         if state != KazooState.CONNECTED and self.connected:
             self.connected = False
+            if self._closing:
+                return
             self._away_since = now()
             self.mailbox.call_at(self._away_since + PROGRESS_INTERVAL, self._still_away)
             log.warning("connection to ZooKeeper lost; trying on")
 
     def _still_away(self) -> None:
         away = now() - self._away_since
-        if not self.connected and away >= PROGRESS_INTERVAL:
+        if not self.connected and not self._closing and away >= PROGRESS_INTERVAL:
             log.warning("no connection to ZooKeeper at %s for %.0f s; trying on", self._settings.hosts, away)
             self.mailbox.call_at(now() + PROGRESS_INTERVAL, self._still_away)
 
