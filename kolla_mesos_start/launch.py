@@ -6,6 +6,7 @@ what could be found wrong before has been found before the registrar is started.
 
 from __future__ import annotations
 
+import contextlib
 import json
 import logging
 import os
@@ -17,7 +18,7 @@ from typing import NoReturn
 from kolla_mesos_start import registrar
 from kolla_mesos_start.ensemble import Ensemble
 from kolla_mesos_start.ephemerals import Ephemerals
-from kolla_mesos_start.errors import BadEnvironment, CannotExecute, NotFound, Stopped
+from kolla_mesos_start.errors import BadEnvironment, CannotExecute, CannotWrite, NotFound, Stopped
 from kolla_mesos_start.health import Pulse
 from kolla_mesos_start.instance import Tree
 from kolla_mesos_start.mailbox import now
@@ -68,13 +69,13 @@ class Launch:
         self._mailbox.wait(
             lambda: not self._ensemble.connected or not self._ephemerals.unwanted, now() + LAST_REPLIES
         )
-        # The descriptor that it returns stays open until the exec closes it, or the end of this process:
-        # were it closed before, the registrar and this process would fight for the session.
-        registrar.spawn(self._handoff(prepared, environ, notify.fileno()))
+        # Closed by the exec, or by the end of this process: were it closed before, the registrar and
+        # this process would fight for the session.
+        held = registrar.spawn(self._handoff(prepared, environ, notify.fileno()))
         log.info("%s: exec", step.command.path)
-        self._pulse.tell("starting", f"{step.command.path} is started, not ready yet")
-        self._settle_signals()
         try:
+            self._pulse.tell("starting", f"{step.command.path} is started, not ready yet")
+            self._settle_signals()
             _become(prepared)
             os.execvpe(step.argv[0], step.argv, environ)
         except (FileNotFoundError, NotADirectoryError) as error:
@@ -83,6 +84,18 @@ class Launch:
             ) from error
         except OSError as error:
             raise CannotExecute(f"can't be executed: {error.strerror}", command=step.command.path) from error
+        finally:
+            self._take_back(held, step.command.path)
+
+    def _take_back(self, held: int, path: str) -> None:
+        """There is no daemon after all: neither the registrar nor a probe may take it for one."""
+        # Ignored again, as it was until just now: the registrar may be gone, or whoever reads our log.
+        signal.signal(signal.SIGPIPE, signal.SIG_IGN)
+        with contextlib.suppress(BrokenPipeError):
+            os.write(held, registrar.NO_DAEMON)
+        # Where we have become the daemon's user already, it may not be ours to tell.
+        with contextlib.suppress(CannotWrite):
+            self._pulse.tell("ended", f"{path} was not started")
 
     def _warn(self, prepared: Prepared) -> None:
         if prepared.step.lacks_exec:

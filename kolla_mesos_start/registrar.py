@@ -39,6 +39,7 @@ LONGEST_SESSION = 6.0  # seconds; so that the instance of a container that was k
 PULSE_AGAIN = 2.0  # seconds until the state is told again, where that failed
 DATAGRAM, DATAGRAMS = 4096, 64  # bytes; and how many are read before the others have their turn
 LONGEST_POLL = 3600.0  # seconds; poll() has a limit, and a definition may name any number
+NO_DAEMON = b"\0"  # the agent's word to a registrar that isn't needed after all
 DEAF_TO = (signal.SIGHUP, signal.SIGINT, signal.SIGTERM)  # they are for the daemon
 
 # The paths come as arguments: -I and -S keep site-packages, and what it costs to find them, away.
@@ -55,7 +56,7 @@ class Handoff(NamedTuple):
     `check_ids` ready.Ids or None; `addresses` are our own, where a port is looked for.
     Descriptors: `pulse_fd` holds the lock of `run_dir`, `pidfd` is the daemon's, `notify_fd` its
     notify socket (-1: it has none), `exec_fd` (see `spawn`) is at its end once the agent has
-    become the daemon.
+    become the daemon, or is gone.
     """
 
     hosts: Sequence[tuple[str, int]]
@@ -89,7 +90,8 @@ def spawn(handoff: Handoff) -> int:
     """Start the registrar; it is nobody's child when this returns.
 
     Returns a close-on-exec descriptor that the agent holds until it execs or ends: before that
-    the registrar leaves the session alone. OSError where no process can be started.
+    the registrar leaves the session alone. Where nothing comes of the exec it writes NO_DAEMON
+    there. OSError where no process can be started.
     """
     exec_fd, held = os.pipe()
     record = os.memfd_create("handoff")
@@ -170,8 +172,8 @@ def main(record: int) -> None:
     _settle_in(handoff)
     registrar = Registrar(handoff)
     # While the agent's connection lives, ours would be thrown out by it, and it by ours.
-    while os.read(handoff.exec_fd, 1):
-        pass
+    if os.read(handoff.exec_fd, len(NO_DAEMON)):
+        return  # The agent itself gives back what is registered.
     os.close(handoff.exec_fd)
     registrar.run()
 
@@ -237,6 +239,8 @@ class Registrar:
         deadlines = (session.deadline, readiness.deadline, instance.deadline, self._teller.deadline)
         waits = (session.wait, readiness.wait, (self._notify_fd, select.POLLIN), (self._pidfd, select.POLLIN))
         to_session, to_readiness, notified, self.ended = _poll(waits, min(deadlines))
+        if self.ended:
+            return
         if notified:
             self._listen()
         readiness.turn(now(), to_readiness)
