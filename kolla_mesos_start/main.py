@@ -12,6 +12,7 @@ import os
 import signal
 import sys
 import threading
+from collections.abc import Mapping
 from typing import Callable, NoReturn
 
 from kolla_mesos_start import log as logs
@@ -119,7 +120,7 @@ class Container:
                 self.stage = "exec"
                 bootstrap.close()
                 launch = Launch(settings, ensemble, ephemerals, znodes, pulse, member, facts())
-                launch.exec(prepared, environment.exported(settings, os.environ))
+                launch.exec(prepared, _exported(settings))
             self.stage = "bootstrap"
             pulse.tell("bootstrapping", turn.command.path)
             if bootstrap.run(prepared, turn):
@@ -206,6 +207,11 @@ class Container:
             raise Stopped(signum, signal.Signals(signum).name)
 
 
+def _exported(settings: Settings) -> Mapping[str, str]:
+    """What commands and daemon find in their environment."""
+    return environment.exported(settings, environment.given(os.environ))
+
+
 def _znodes(settings: Settings) -> Znodes:
     return Znodes(settings.prefix, settings.deployment_id, settings.service_name, settings.host)
 
@@ -231,7 +237,7 @@ def _bootstrap(
     """What runs the commands; where a definition has none, nothing is started for it."""
     once = any(command.run_once for command in graph.commands)
     renewals = Renewals(ensemble, znodes.status, wanted=once)
-    environ = environment.exported(settings, os.environ)
+    environ = _exported(settings)
     bootstrap = Bootstrap(ensemble, watches, records, renewals, environ)
     if graph.commands:
         bootstrap.guard  # noqa: B018 (it starts while we wait)

@@ -24,6 +24,7 @@ Acl = tuple[str, str, str]
 
 # What a command or a daemon has no business with.
 NOT_EXPORTED = ("KOLLA_ZK_AUTH_FILE", "KOLLA_ZK_CERT", "KOLLA_ZK_KEY")
+COERCED = ("C.UTF-8", "C.utf8", "UTF-8")  # what Python makes of the C locale
 CLOSES_A_DOOR = (*NOT_EXPORTED, "KOLLA_ZK_CA", "KOLLA_ZK_ACL")
 
 ZOOKEEPER_PORT = 2181
@@ -135,6 +136,31 @@ def termination_log(environ: Mapping[str, str], exists: Callable[[str], bool] = 
     if given:
         return given if given.startswith("/") else None
     return TERMINATION_LOG if exists(TERMINATION_LOG) else None
+
+
+def _environ_at_first() -> str:
+    with open("/proc/self/environ", encoding="utf-8", errors="surrogateescape") as file:
+        return file.read()
+
+
+def given(
+    environ: Mapping[str, str], environ_at_first: Callable[[], str] = _environ_at_first
+) -> dict[str, str]:
+    """The environment as the launcher gave it: `environ` without what Python has put there.
+
+    In the C locale Python sets LC_CTYPE for itself (PEP 538); a daemon's locale is not ours to choose.
+    """
+    if environ.get("LC_CTYPE") not in COERCED:
+        return dict(environ)
+    others = {name: value for name, value in environ.items() if name != "LC_CTYPE"}
+    try:
+        words = environ_at_first().split("\0")
+    except OSError:  # no /proc here
+        return others
+    for word in words:
+        if word.startswith("LC_CTYPE="):
+            others["LC_CTYPE"] = word.partition("=")[2]
+    return others
 
 
 def exported(settings: Settings, environ: Mapping[str, str]) -> dict[str, str]:

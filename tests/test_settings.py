@@ -11,6 +11,7 @@ import hypothesis
 import pytest
 from hypothesis import strategies as st
 
+from kolla_mesos_start import settings as settings_module
 from kolla_mesos_start.errors import BadEnvironment
 from kolla_mesos_start.health import default_run_dir
 from kolla_mesos_start.settings import CLOSES_A_DOOR, WORLD, Settings, exported, parse
@@ -385,6 +386,31 @@ def test_the_strategy_in_effect_is_exported(given: str, effective: str) -> None:
     """Kolla's own script refuses to start without it."""
     environ = {"KOLLA_CONFIG_STRATEGY": given}
     assert exported(settings(**environ), environ) == {"KOLLA_CONFIG_STRATEGY": effective}
+
+
+@pytest.mark.parametrize(
+    ("now", "at_first", "given"),
+    [
+        ({"LC_CTYPE": "C.UTF-8"}, "A=1\0LANG=C\0", {}),
+        ({"LC_CTYPE": "C.utf8"}, "LC_CTYPE=POSIX\0XLC_CTYPE=no\0", {"LC_CTYPE": "POSIX"}),
+        ({"LC_CTYPE": "C.UTF-8"}, "LC_CTYPE=C.UTF-8\0", {"LC_CTYPE": "C.UTF-8"}),
+        ({"LC_CTYPE": "de_DE.UTF-8"}, "", {"LC_CTYPE": "de_DE.UTF-8"}),
+        ({}, "LC_CTYPE=C\0", {}),
+    ],
+)
+def test_the_locale_is_the_launchers(now: dict[str, str], at_first: str, given: dict[str, str]) -> None:
+    """What Python sets for itself in the C locale is not passed on; what the launcher has set is."""
+    found = settings_module.given({"A": "1", **now}, lambda: at_first)
+    assert found == {"A": "1", **given}
+
+
+def test_without_proc_nothing_of_python_is_passed_on() -> None:
+    """Nobody can tell then; the launcher would hardly have chosen just that."""
+
+    def no_proc() -> str:
+        raise FileNotFoundError
+
+    assert settings_module.given({"A": "1", "LC_CTYPE": "C.UTF-8"}, no_proc) == {"A": "1"}
 
 
 @hypothesis.given(environ=st.dictionaries(st.sampled_from(sorted({name for name, _, _ in BAD})), st.text()))
