@@ -26,7 +26,7 @@ class Agent:
         directory.mkdir(parents=True, exist_ok=True)
         self.directory = directory
         self.log = directory / "log"
-        self._environ = {
+        self.environ = {
             "PATH": os.environ["PATH"],
             "KOLLA_RUN_DIR": str(directory / "run"),
             "KOLLA_STATE_DIR": str(directory / "state"),
@@ -40,7 +40,7 @@ class Agent:
         with self.log.open("ab") as log:
             return subprocess.Popen(
                 self._argv,
-                env=self._environ,
+                env=self.environ,
                 cwd=self.directory,
                 stdin=subprocess.DEVNULL,
                 stdout=log,
@@ -64,14 +64,14 @@ class Agent:
     def state(self) -> str:
         """What the probes are told: the stage and a text; empty before anything is."""
         try:
-            return Path(self._environ["KOLLA_RUN_DIR"], "state").read_text().rstrip("\n")
+            return Path(self.environ["KOLLA_RUN_DIR"], "state").read_text().rstrip("\n")
         except FileNotFoundError:
             return ""
 
     @property
     def registrar(self) -> int:
         """The process id of its registrar; 0 while there is none."""
-        mark = f"KOLLA_STATE_DIR={self._environ['KOLLA_STATE_DIR']}".encode()
+        mark = f"KOLLA_STATE_DIR={self.environ['KOLLA_STATE_DIR']}".encode()
         for entry in Path("/proc").iterdir():
             try:
                 named = entry.name.isdigit() and (entry / "comm").read_text() == "kolla_registrar\n"
@@ -107,11 +107,11 @@ class Agent:
     def signal(self, signum: int) -> None:
         self.process.send_signal(signum)
 
-    def health(self, *words: str) -> subprocess.CompletedProcess[str]:
+    def health(self, *words: str, under: Sequence[str] = ()) -> subprocess.CompletedProcess[str]:
         """What the probe says in this container."""
         return subprocess.run(
-            [sys.executable, str(PROGRAM), "health", *words],
-            env=self._environ,
+            [*under, sys.executable, str(PROGRAM), "health", *words],
+            env=self.environ,
             capture_output=True,
             text=True,
             timeout=30,
