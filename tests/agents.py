@@ -136,10 +136,24 @@ class Containers:
         self._environ = environ
         self._agents: list[Agent] = []
 
-    def start(self, service: str, host: str = "web1", *, under: Sequence[str] = (), **environ: str) -> Agent:
-        """A container of `service` that takes itself to be on `host`; `under` launches it."""
-        directory = self.directory / f"{len(self._agents)}-{host}"
-        agent = Agent(directory, self._environ(service, KOLLA_HOSTNAME=host, **environ), under=under)
+    def start(
+        self,
+        service: str,
+        host: str = "web1",
+        *,
+        words: Sequence[str] = (),
+        under: Sequence[str] = (),
+        directory: Path | None = None,
+        environ: Mapping[str, str] | None = None,
+        **more: str,
+    ) -> Agent:
+        """A container of `service` that takes itself to be on `host`; `under` launches it with `words`.
+
+        Its environment is what the service needs, `environ`, and `more`.
+        """
+        directory = directory or self.directory / f"{len(self._agents)}-{host}"
+        given = {**self._environ(service), "KOLLA_HOSTNAME": host, **(environ or {}), **more}
+        agent = Agent(directory, given, *words, under=under)
         self._agents.append(agent)
         return agent
 

@@ -1,0 +1,417 @@
+"""How an agent ends: its exit status, its last line, the termination log; and when it is told to."""
+
+from __future__ import annotations
+
+import json
+import re
+import signal
+import time
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import pytest
+from kazoo.client import KazooClient
+from kazoo.security import ACL, make_acl, make_digest_acl
+
+from kolla_mesos_start import __version__
+from tests.agents import Agent, Containers
+from tests.conftest import Deployment
+from tests.link import Link
+from tests.publishing import publish
+from tests.waiting import eventually
+from tests.zookeeper import Server
+
+NOBODY = "127.0.0.1:1"
+AT_ONCE = 5.0  # seconds, on a busy machine
+WAITS = {"commands": {"go": {"command": "true", "dependencies": ["db/sync"]}}}
+
+
+def one_command(text: str, **more: Any) -> dict[str, Any]:
+    return {"commands": {"go": {"command": text, **more}}}
+
+
+def one_daemon(text: str, **more: Any) -> dict[str, Any]:
+    return {"service": {"daemon": {"command": text, **more}}}
+
+
+def file(dest: str) -> dict[str, Any]:
+    return {"files": {"conf": {"dest": dest}}}
+
+
+def termination_log(agent: Agent) -> str:
+    path = agent.directory / "termination-log"
+    return path.read_text() if path.exists() else ""
+
+
+# -- exit statuses ------------------------------------------------------------------------------------
+
+
+class End(NamedTuple):
+    """An end, and what leads to it. `said` is a part of the reason; `environ` is the agent's."""
+
+    status: int
+    stage: str
+    command: str | None
+    retriable: bool
+    said: str
+    definition: Mapping[str, Any] = one_command("true")
+    environ: Mapping[str, str] = {}
+
+
+ENDS = [
+    End(
+        64, "environment", None, False, "KOLLA_WAIT_TIMEOUT is 'soon'", environ={"KOLLA_WAIT_TIMEOUT": "soon"}
+    ),
+    End(65, "read", None, False, "commands.go.comand", {"commands": {"go": {"comand": "true"}}}),
+    End(
+        69,
+        "connect",
+        None,
+        True,
+        f"no connection to ZooKeeper at {NOBODY} within 0.2 s",
+        environ={"KOLLA_ZK_HOSTS": NOBODY, "KOLLA_ZK_CONNECT_TIMEOUT": "0.2"},
+    ),
+    End(73, "render", "web/go", False, "/proc/nowhere", one_command("true", **file("/proc/nowhere/conf"))),
+    End(75, "wait", "web/go", True, "db/sync (not started)", WAITS, {"KOLLA_WAIT_TIMEOUT": "0.2"}),
+    End(78, "render", "web/go", False, "missing: user", one_command("true", env={"USER": "{{ user }}"})),
+    End(78, "render", "web/daemon", False, "missing: user", one_daemon("true", env={"USER": "{{ user }}"})),
+    End(126, "exec", "web/daemon", False, "can't be executed: Permission denied", one_daemon("/etc/passwd")),
+    End(127, "exec", "web/daemon", False, "is not there", one_daemon("/nowhere/daemon")),
+    End(1, "bootstrap", "web/go", True, "exit status 7", one_command("exit 7")),
+    End(1, "bootstrap", "web/go", True, "killed by SIGSEGV", one_command("kill -SEGV $$")),
+    End(1, "bootstrap", "web/go", True, "timed out after 0.2 s", one_command("sleep 100", timeout=0.2)),
+    End(1, "bootstrap", "web/go", True, "No such file or directory", one_command("/nowhere/command")),
+]
+
+
+@pytest.mark.parametrize("end", ENDS, ids=lambda end: f"{end.status}-{end.said.split(':')[0]}")
+def test_an_end_has_its_status_and_is_told_in_one_json_object(
+    zk: KazooClient, deployment: Deployment, containers: Containers, end: End
+) -> None:
+    """The last line of the log and the termination log are the same, and say all that is known."""
+    zk.create(f"{deployment.path}/web", json.dumps(end.definition).encode())
+    zk.create(f"{deployment.path}/web/files/conf", b"", makepath=True)
+    agent = containers.start("web", environ=end.environ)
+    assert agent.ends() == end.status
+    ending = agent.ending
+    assert end.said in ending.pop("reason")
+    assert ending == {
+        "stage": end.stage,
+        "command": end.command,
+        "retriable": end.retriable,
+        "status": end.status,
+    }
+    assert termination_log(agent) == agent.said.splitlines()[-1]
+
+
+def test_a_good_end_is_status_0_and_writes_no_termination_log(
+    deployment: Deployment, containers: Containers
+) -> None:
+    """Kubernetes would show it as the message of a failure."""
+    publish(deployment, "web", one_command("true"))
+    agent = containers.start("web")
+    assert agent.ends() == 0
+    assert termination_log(agent) == ""
+
+
+def test_a_defect_is_told_as_one(deployment: Deployment, containers: Containers, tmp_path: Path) -> None:
+    """Whatever nobody thought of ends with 70 and a last line, never with the status of a failed command."""
+    (tmp_path / "sitecustomize.py").write_text("import socket\nsocket.gethostname = lambda: 1 / 0\n")
+    publish(deployment, "web", one_command("true"))
+    agent = containers.start("web", PYTHONPATH=str(tmp_path))
+    assert agent.ends() == 70
+    assert agent.ending["reason"] == "a defect of the agent: ZeroDivisionError"
+    assert agent.ending["retriable"] is False
+    assert "Traceback" in agent.said
+    assert termination_log(agent) == agent.said.splitlines()[-1]
+
+
+def test_two_services_can_not_have_one_role(
+    zk: KazooClient, deployment: Deployment, containers: Containers
+) -> None:
+    """Their states would be mixed up: the second one is refused, both are named, nothing has run."""
+    for service in ("nova/api", "glance/api"):
+        publish(deployment, service, one_command("touch ran"))
+    assert containers.start("nova/api").ends() == 0
+    second = containers.start("glance/api", "web2")
+    assert second.ends() == 65
+    assert "the role api of glance/api is claimed by nova/api" in second.ending["reason"]
+    assert not (second.directory / "ran").exists()
+    assert zk.get(f"{deployment.path}/status/global/api")[0] == b"nova/api"
+
+
+# -- told to stop -------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("signum", [signal.SIGTERM, signal.SIGINT])
+def test_a_stop_signal_ends_an_agent_that_waits_at_once(
+    zookeeper: Server, deployment: Deployment, containers: Containers, link: Link, signum: signal.Signals
+) -> None:
+    """Whatever it waits for: a connection, the definition, a dependency, a lock, a delay."""
+    publish(deployment, "web", WAITS)
+    publish(deployment, "once", one_command("sleep 100", run_once=True))
+    publish(deployment, "retries", one_command("false", retries=1, delay=100))
+    link_hosts = link.hosts
+    holder = containers.start("once")
+    holder.says("starting")
+    agents = {
+        "connection": containers.start("web", KOLLA_ZK_HOSTS=NOBODY),
+        "definition": containers.start("nothing"),
+        "dependency": containers.start("web"),
+        "frozen server": containers.start("web", KOLLA_ZK_HOSTS=link_hosts),
+        "lock": containers.start("once"),
+        "delay": containers.start("retries"),
+    }
+    words = {
+        "connection": "connection",
+        "definition": "definition",
+        "lock": "is running it",
+        "delay": "retries",
+    }
+    for name, agent in agents.items():
+        word = words.get(name, "db/sync")
+        eventually(lambda agent=agent, word=word: word in agent.health().stdout, f"{name} waits")  # type: ignore[misc]
+    agents["delay"].says("next attempt in 100 s")
+    link.freeze()
+    begun = time.monotonic()
+    for agent in agents.values():
+        agent.signal(signum)
+    assert [agent.ends(AT_ONCE) for agent in agents.values()] == [128 + signum] * len(agents)
+    assert time.monotonic() - begun < AT_ONCE
+    for agent in agents.values():
+        assert agent.ending["reason"] == f"stopped by {signum.name}"
+        assert agent.ending["status"] == 128 + signum
+        assert termination_log(agent) == agent.said.splitlines()[-1]
+
+
+def test_a_stop_signal_in_an_outage_ends_an_agent_at_once(
+    deployment: Deployment, containers: Containers, link: Link
+) -> None:
+    """Also one that knows of the outage already."""
+    publish(deployment, "web", WAITS)
+    agent = containers.start("web", KOLLA_ZK_HOSTS=link.hosts)
+    eventually(lambda: "db/sync" in agent.health().stdout, "it waits")
+    link.kill()
+    agent.says("connection to ZooKeeper lost")
+    agent.signal(signal.SIGTERM)
+    assert agent.ends(AT_ONCE) == 143
+
+
+def test_a_stop_signal_is_passed_to_the_running_command_whose_end_is_awaited(
+    zk: KazooClient, deployment: Deployment, containers: Containers
+) -> None:
+    """It may end well, and that is written; the agent ends with the signal's status all the same."""
+    publish(
+        deployment,
+        "web",
+        one_command("trap 'sleep 0.5; exit 0' TERM; echo up > up; while :; do sleep 0.05; done"),
+    )
+    agent = containers.start("web")
+    eventually((agent.directory / "up").exists, "the command runs")
+    agent.signal(signal.SIGTERM)
+    assert agent.ends() == 143
+    assert agent.ending["command"] == "web/go"
+    assert zk.get(f"{deployment.path}/status/global/web/go")[0] == b"done"
+
+
+def test_a_task_that_stays_ends_well_when_it_is_told_to(
+    deployment: Deployment, containers: Containers
+) -> None:
+    """For launchers that restart whatever ends: SIGTERM is what it waited for."""
+    publish(deployment, "web", one_command("true"))
+    agent = containers.start("web", KOLLA_TASK_END="stay")
+    eventually(lambda: agent.health("--ready").returncode == 0, "it has finished")
+    assert agent.running
+    agent.signal(signal.SIGTERM)
+    assert agent.ends(AT_ONCE) == 0
+
+
+# -- who may do what in ZooKeeper ---------------------------------------------------------------------
+
+
+def owner_acl(zk: KazooClient) -> ACL:
+    """Everything for the user `agent`, which the test is now too, and nothing for anybody else."""
+    zk.add_auth("digest", "agent:s3cret")
+    return make_digest_acl("agent", "s3cret", all=True)
+
+
+def credentials(directory: Path, line: str) -> str:
+    """For KOLLA_ZK_AUTH_FILE."""
+    path = directory / "auth"
+    path.write_text(line + "\n")
+    return str(path)
+
+
+def paths_below(zk: KazooClient, path: str) -> Iterator[str]:
+    for name in zk.get_children(path):
+        yield f"{path}/{name}"
+        yield from paths_below(zk, f"{path}/{name}")
+
+
+def test_every_znode_that_an_agent_creates_has_the_acl(
+    zk: KazooClient, deployment: Deployment, containers: Containers, tmp_path: Path
+) -> None:
+    """Those of the status tree, of lock and outcome, presence and readiness: the registrar's too."""
+    commands = {
+        "once": {"command": "true", "run_once": True, "generation": "1"},
+        "plain": {"command": "true"},
+    }
+    publish(deployment, "web", {"commands": commands, **one_daemon("sleep 100", ready={"alive": 0})})
+    publish(deployment, "task", one_command("sleep 100", run_once=True))
+    published = set(paths_below(zk, deployment.path))
+    owner = owner_acl(zk)
+    environ = {
+        "KOLLA_ZK_AUTH_FILE": credentials(tmp_path, "digest:agent:s3cret"),
+        "KOLLA_ZK_ACL": f"digest:{owner.id.id}:cdrwa",
+    }
+    for service in ("task", "web"):
+        containers.start(service, environ=environ)
+    path = deployment.path
+    for expected in (f"{path}/status/global/task/go/lock", f"{path}/status/web1/web/daemon/ready"):
+        eventually(lambda expected=expected: zk.exists(expected) and zk.get_children(expected), expected)  # type: ignore[misc]
+    created = set(paths_below(zk, path)) - published
+    assert {name.rsplit("/", 1)[-1] for name in created} >= {
+        *("status", "global", "web1", "web", "once", "plain", "daemon", "detail", "lock"),
+        *("generations", "1", "hosts", "ready", ".party"),
+    }
+    assert {name: zk.get_acls(name)[0] for name in created} == {name: [owner] for name in created}
+
+
+@pytest.mark.parametrize("line", [None, "digest:agent:wrong", "digest:other:s3cret"])
+def test_who_may_not_read_is_told_where(
+    zk: KazooClient, deployment: Deployment, containers: Containers, tmp_path: Path, line: str | None
+) -> None:
+    """Without a credential or with a wrong one: 77, the znode is named, the credential is not."""
+    zk.create(f"{deployment.path}/web", json.dumps(one_command("true")).encode(), acl=[owner_acl(zk)])
+    environ = {} if line is None else {"KOLLA_ZK_AUTH_FILE": credentials(tmp_path, line)}
+    agent = containers.start("web", environ=environ)
+    assert agent.ends() == 77
+    assert agent.ending["reason"] == f"{deployment.path}/web can't be read: NoAuthError"
+    assert "s3cret" not in agent.said
+    assert "wrong" not in agent.said
+
+
+def test_who_may_not_write_is_told_where(
+    zk: KazooClient, deployment: Deployment, containers: Containers
+) -> None:
+    """An agent that may look at the status tree and not work in it: 77 before anything runs."""
+    publish(deployment, "web", one_command("touch ran"))
+    readers = make_acl("world", "anyone", read=True)
+    zk.create(f"{deployment.path}/status", b"", acl=[owner_acl(zk), readers])
+    agent = containers.start("web")
+    assert agent.ends() == 77
+    assert agent.ending["reason"] == f"{deployment.path}/status/global can't be created: NoAuthError"
+    assert not (agent.directory / "ran").exists()
+
+
+def test_a_scheme_that_the_server_does_not_know_is_refused(
+    deployment: Deployment, containers: Containers, tmp_path: Path
+) -> None:
+    """The server ends the session itself; the agent does not try for ever."""
+    publish(deployment, "web", one_command("true"))
+    agent = containers.start("web", KOLLA_ZK_AUTH_FILE=credentials(tmp_path, "nosuch:s3cret"))
+    assert agent.ends() == 77
+    assert "KOLLA_ZK_AUTH_FILE" in agent.ending["reason"]
+    assert "s3cret" not in agent.said
+
+
+# -- the log ------------------------------------------------------------------------------------------
+
+TIME = r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{3}Z"
+
+
+@pytest.mark.parametrize("log_format", ["text", "json"])
+def test_every_line_has_the_format_that_was_asked_for_but_the_last(
+    deployment: Deployment, containers: Containers, log_format: str
+) -> None:
+    """The last one is the bare object in both, so that it is the same as in the termination log."""
+    publish(deployment, "web", {"commands": {"a": {"command": "true"}, "b": {"command": "exit 3"}}})
+    agent = containers.start("web", KOLLA_LOG_FORMAT=log_format)
+    assert agent.ends() == 1
+    *lines, last = agent.said.splitlines()
+    assert len(lines) >= 4
+    for line in lines:
+        if log_format == "json":
+            told = json.loads(line)
+            assert set(told) == {"time", "level", "logger", "message"}
+            assert re.fullmatch(TIME, told["time"])
+        else:
+            assert re.fullmatch(rf"{TIME} (INFO|WARNING) kolla_mesos_start\.\w+: .+", line)
+    assert last == termination_log(agent)
+    assert list(json.loads(last)) == ["stage", "command", "reason", "retriable", "status"]
+
+
+@pytest.mark.parametrize(
+    ("level", "levels"),
+    [
+        ("debug", {"DEBUG", "INFO", "WARNING"}),
+        ("info", {"INFO", "WARNING"}),
+        ("warning", {"WARNING"}),
+        ("error", set()),
+    ],
+)
+def test_the_log_holds_what_was_asked_for(
+    deployment: Deployment, containers: Containers, level: str, levels: set[str]
+) -> None:
+    """However quiet it is, the last line is there."""
+    publish(deployment, "web", one_command("exit 3"))
+    agent = containers.start("web", KOLLA_LOGLEVEL=level)
+    assert agent.ends() == 1
+    found = {line.split()[1] for line in agent.said.splitlines()[:-1]}
+    assert found <= levels
+    assert agent.ending["status"] == 1
+
+
+@pytest.mark.parametrize(("environ", "warns"), [({}, True), ({"NODE_NAME": "node1"}, False)])
+def test_a_pod_that_does_not_know_its_node_is_told_what_local_means(
+    deployment: Deployment, containers: Containers, environ: dict[str, str], warns: bool
+) -> None:
+    """Only where something is local."""
+    local = {"path": "db/sync", "scope": "local"}
+    publish(deployment, "web", one_command("true", dependencies=[local]))
+    publish(deployment, "other", one_command("true", dependencies=["db/sync"]))
+    pod = {"KUBERNETES_SERVICE_HOST": "192.0.2.1", "KOLLA_WAIT_TIMEOUT": "0.2", **environ}
+    agents = [containers.start(service, "", environ=pod) for service in ("web", "other")]
+    assert [agent.ends() for agent in agents] == [75, 75]
+    assert ["NODE_NAME" in agent.said for agent in agents] == [warns, False]
+
+
+# -- the command line ---------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["start"], "'start'"),
+        (["--start"], "--start"),
+        (["check", "--shwo"], "--shwo"),
+        (["run", "kolla_start"], "kolla_start"),
+        (["health", "--now"], "usage: kolla_mesos_start health"),
+    ],
+)
+def test_words_that_mean_nothing_are_refused(tmp_path: Path, words: list[str], said: str) -> None:
+    """64, and how to say it right; a start does not go on as if nothing had been said."""
+    agent = Agent(tmp_path / "container", {}, *words)
+    assert agent.ends() == 64
+    assert said in agent.said
+    assert "usage: kolla_mesos_start" in agent.said
+    if words[0] != "health":
+        assert agent.ending["status"] == 64
+        assert termination_log(agent) == agent.said.splitlines()[-1]
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["--help"], "usage: kolla_mesos_start [-h] [--version] COMMAND"),
+        (["check", "--help"], "--show"),
+        (["health", "--help"], "--ready"),
+        (["--version"], f"kolla_mesos_start {__version__}"),
+    ],
+)
+def test_help_needs_no_environment(tmp_path: Path, words: list[str], said: str) -> None:
+    """Somebody who asks for help has none yet."""
+    agent = Agent(tmp_path / "container", {}, *words)
+    assert agent.ends() == 0
+    assert said in agent.said
