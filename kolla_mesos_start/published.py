@@ -48,6 +48,7 @@ class Published:
         begun = told = now()
         deadline = float("inf") if limit is None else begun + limit
         self._watches.watch([data_of(path), *ancestors])
+        pulse.tell("waiting", f"for the definition {path}")
         while True:
             self._ensemble.mailbox.wait(
                 lambda: self._published(path), min(deadline, told + PROGRESS_INTERVAL)
