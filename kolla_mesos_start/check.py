@@ -25,6 +25,7 @@ def check(graph: Graph, preparer: Preparer, show: bool) -> None:
         except AgentError as error:
             # The others are worth looking at too: one look should tell all that is wrong.
             print(f"{command.path}: {error.reason}")
+            error.command = error.command or command.path
             failures.append(error)
     if failures:
         raise failures[0]

@@ -156,6 +156,7 @@ class Container:
         except Unkillable as worse:
             error = worse
         error.command = error.command or self.command
+        sys.stdout.flush()  # What a check has found so far comes before the last line.
         logs.last_line(logs.ending(self.stage, error), self.termination_log)
         return error.status
 

@@ -1,0 +1,234 @@
+"""Looking into a container: `check` says what a start would do and does nothing, `health` where it is."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import re
+import signal
+from pathlib import Path
+from typing import Any
+
+import pytest
+from kazoo.client import KazooClient
+
+from tests.agents import Agent, Containers
+from tests.conftest import Deployment
+from tests.publishing import publish
+from tests.waiting import eventually
+
+# -- check --------------------------------------------------------------------------------------------
+
+
+def znodes(zk: KazooClient, path: str) -> dict[str, Any]:
+    """Everything below a path with its versions, which tell of every write."""
+    found = {path: zk.get(path)}
+    for name in zk.get_children(path):
+        found.update(znodes(zk, f"{path}/{name}"))
+    return found
+
+
+def file_system(root: Path) -> dict[str, Any]:
+    """Everything below a directory, with what a write would change."""
+    found = {}
+    for path in sorted(root.rglob("*")):
+        stat = path.lstat()
+        content = path.read_bytes() if path.is_file() else b""
+        found[str(path)] = (stat.st_ino, stat.st_mode, stat.st_uid, stat.st_mtime_ns, content)
+    return found
+
+
+def digest(content: bytes) -> str:
+    return "sha256:" + hashlib.sha256(content).hexdigest()
+
+
+@pytest.fixture
+def etc(deployment: Deployment, tmp_path: Path) -> Path:
+    """Where the files of the service `web` go, once it is published: four of five are different there."""
+    etc = tmp_path / "etc"
+    etc.mkdir()
+    for name, mode, content in (
+        ("same", 0o600, "user kolla"),
+        ("drift", 0o644, "user kolla"),
+        ("old", 0o600, "user nobody"),
+    ):
+        (etc / name).write_text(content)
+        (etc / name).chmod(mode)
+    files: dict[str, Any] = {
+        name.replace("/", "_"): {"dest": f"{etc}/{name}", "perm": "0600"}
+        for name in ("same", "drift", "old", "deep/new")
+    }
+    files["absent"] = {"dest": f"{etc}/absent", "optional": True}
+    publish(
+        deployment,
+        "web",
+        {
+            "commands": {"sync": {"command": "touch ran", "files": files, "run_once": True}},
+            "service": {"daemon": {"command": "sleep 100", "dependencies": ["db/sync"]}},
+        },
+        files=dict.fromkeys(("same", "drift", "old", "deep_new"), "user {{ user }}"),
+        variables={"user": "kolla"},
+    )
+    return etc
+
+
+def test_check_tells_what_a_start_would_do(containers: Containers, etc: Path) -> None:
+    """For every file what would change, its mode, owner, digest and place; what it needs is not awaited."""
+    agent = containers.start("web", words=["check"])
+    assert agent.ends() == 0
+    told = [line.split() for line in agent.said.splitlines()]
+    owner = f"{os.getuid()}:{os.getgid()}"
+    content = digest(b"user kolla")
+    assert told == [
+        ["unchanged", "0600", owner, content, f"{etc}/same", "(web/sync)"],
+        ["mode", "0600", owner, content, f"{etc}/drift", "(web/sync)"],
+        ["rewrite", "0600", owner, content, f"{etc}/old", "(web/sync)"],
+        ["create", "0600", owner, content, f"{etc}/deep/new", "(web/sync)"],
+        ["absent", f"{etc}/absent", "(web/sync:", "optional)"],
+        ["web:", "2", "commands,", "all", "well"],
+    ]
+
+
+@pytest.mark.parametrize("words", [["check"], ["check", "--show"]])
+def test_check_writes_nothing(
+    zk: KazooClient, deployment: Deployment, containers: Containers, etc: Path, words: list[str]
+) -> None:
+    """Neither in ZooKeeper nor in the file system, not even its own state."""
+    first = containers.start("web", words=words)
+    assert first.ends() == 0
+    before = znodes(zk, deployment.path), file_system(etc)
+    agent = containers.start("web", words=words)
+    assert agent.ends() == 0
+    assert (znodes(zk, deployment.path), file_system(etc)) == before
+    assert [path.name for path in agent.directory.iterdir()] == ["log"]
+    assert set(before[0]) == {
+        *(f"{deployment.path}{name}" for name in ("", "/web", "/web/files", "/web/variables")),
+        *(f"{deployment.path}/web/files/{name}" for name in ("same", "drift", "old", "deep_new")),
+        f"{deployment.path}/web/variables/user",
+    }
+
+
+def test_check_shows_content_only_if_it_is_asked_to(containers: Containers, etc: Path) -> None:
+    """Secrets are in it."""
+    quiet, open_ = (containers.start("web", words=["check", *more]) for more in ([], ["--show"]))
+    assert [quiet.ends(), open_.ends()] == [0, 0]
+    assert "user kolla" not in quiet.said
+    assert open_.said.splitlines().count("user kolla") == 4
+
+
+def test_check_in_a_running_container_leaves_it_alone(
+    zk: KazooClient, deployment: Deployment, containers: Containers, etc: Path
+) -> None:
+    """A look that finds something wrong is not how the container ended."""
+    agent = containers.start("web")
+    eventually(lambda: "db/sync" in agent.health().stdout, "the daemon waits")
+    zk.delete(f"{deployment.path}/web/variables/user")
+    before = znodes(zk, deployment.path), file_system(etc), agent.health().stdout
+    look = containers.start("web", words=["check"], directory=agent.directory)
+    assert look.ends() == 78
+    assert (znodes(zk, deployment.path), file_system(etc), agent.health().stdout) == before
+    assert not (agent.directory / "termination-log").exists()
+    assert agent.running
+
+
+@pytest.mark.parametrize(
+    ("definition", "status", "said"),
+    [
+        ({"commands": {"go": {"comand": "true"}}}, 65, ["commands.go.comand"]),
+        (
+            {
+                "commands": {
+                    "one": {"command": "true", "env": {"A": "{{ a }}"}},
+                    "two": {"command": "true", "env": {"B": "{{ b }}"}},
+                }
+            },
+            78,
+            ["web/one: missing: a", "web/two: missing: b"],
+        ),
+        (
+            {"commands": {"go": {"command": "true", "files": {"x": {"dest": "/x"}}}}},
+            78,
+            ["file x: nothing at"],
+        ),
+        (None, 65, ["/web is not published"]),
+    ],
+)
+def test_check_finds_what_would_end_a_start(
+    zk: KazooClient,
+    deployment: Deployment,
+    containers: Containers,
+    definition: dict[str, Any] | None,
+    status: int,
+    said: list[str],
+) -> None:
+    """With the status that a start would have; all commands are looked at, nothing is awaited."""
+    if definition is not None:
+        zk.create(f"{deployment.path}/web", json.dumps(definition).encode())
+    agent = containers.start("web", words=["check"])
+    assert agent.ends() == status
+    assert agent.ending["status"] == status
+    for words in said:
+        assert words in agent.said
+    assert not (agent.directory / "termination-log").exists()
+
+
+# -- health -------------------------------------------------------------------------------------------
+
+
+def probes(agent: Agent) -> tuple[int, int]:
+    """The exit statuses of the liveness and the readiness probe."""
+    return agent.health().returncode, agent.health("--ready").returncode
+
+
+def is_at(agent: Agent, line: str, alive: int, ready: int) -> None:
+    """Wait until the probe says a line, then hold both probes to their statuses."""
+    eventually(
+        lambda: re.match(line, agent.health().stdout), f"health says {line}, not {agent.health().stdout}"
+    )
+    assert probes(agent) == (alive, ready)
+
+
+def test_health_follows_a_container_through_all_its_stages(
+    zk: KazooClient, deployment: Deployment, containers: Containers
+) -> None:
+    """Waiting and bootstrapping are alive and not ready; a dead registrar is neither."""
+    check = {"command": "test -e good", "interval": 0.1, "fall": 1}
+    commands = {
+        "sync": {"command": "until [ -e go ]; do sleep 0.05; done", "dependencies": ["db/sync"]},
+    }
+    definition = {"commands": commands, "service": {"daemon": {"command": "sleep 100", "ready": check}}}
+    agent = containers.start("web")
+    is_at(agent, "waiting for the definition", 0, 1)
+    publish(deployment, "web", definition)
+    is_at(agent, "waiting web/sync waits for db/sync: not started", 0, 1)
+    zk.create(f"{deployment.path}/status/global/db/sync", b"done", makepath=True)
+    is_at(agent, "bootstrapping web/sync", 0, 1)
+    (agent.directory / "go").touch()
+    is_at(agent, "starting", 0, 1)
+    (agent.directory / "good").touch()
+    is_at(agent, "ready", 0, 0)
+    (agent.directory / "good").unlink()
+    is_at(agent, "unready", 1, 1)
+    (agent.directory / "good").touch()
+    is_at(agent, "ready", 0, 0)
+    os.kill(agent.registrar, signal.SIGKILL)
+    is_at(agent, "daemon runs, unregistered", 1, 1)
+    agent.signal(signal.SIGTERM)
+    assert agent.ends() == 143
+
+
+def test_health_of_what_has_ended(deployment: Deployment, containers: Containers) -> None:
+    """A daemon that has gone, a task that has ended, one that stays, one that failed."""
+    publish(deployment, "web", {"service": {"daemon": {"command": "sleep 100", "ready": {"alive": 0}}}})
+    publish(deployment, "task", {"commands": {"go": {"command": "true"}}})
+    publish(deployment, "fails", {"commands": {"go": {"command": "false"}}})
+    daemon, task, failed = (containers.start(service) for service in ("web", "task", "fails"))
+    stays = containers.start("task", KOLLA_TASK_END="stay")
+    is_at(daemon, "ready", 0, 0)
+    daemon.end()
+    is_at(daemon, "no agent runs here; last seen: ended", 1, 1)
+    assert (task.ends(), failed.ends()) == (0, 1)
+    is_at(task, "no agent runs here; last seen: finished", 1, 1)
+    is_at(failed, "no agent runs here; last seen: bootstrapping fails/go", 1, 1)
+    is_at(stays, "finished", 0, 0)

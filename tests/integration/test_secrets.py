@@ -1,0 +1,286 @@
+"""No secret shows anywhere but where it was put: a whole deployment with failures in it, then a search."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+from kazoo.client import KazooClient
+from kazoo.security import make_digest_acl
+
+from tests.agents import Agent, Containers
+from tests.conftest import Deployment, connected, made
+from tests.waiting import eventually
+from tests.zookeeper import Server
+
+# What is planted, by where it stands. Each is found by its text alone, in whatever surrounds it.
+VARIABLE = "S3cretOfTheVariable"
+HOST_VARIABLE = "S3cretOfTheHost"
+FILE = "S3cretOfTheFile"
+MOUNTED = "S3cretOfTheMountedFile"
+COMMAND = "S3cretOfTheCommandText"
+ENV = "S3cretOfTheEnv"
+CHECK = "S3cretOfTheReadinessCheck"
+PASSWORD = "S3cretOfZooKeeper"
+OUTPUT = "S3cretThatACommandPrints"
+LAUNCHER = "S3cretOfTheLauncher"
+SECRETS = (VARIABLE, HOST_VARIABLE, FILE, MOUNTED, COMMAND, ENV, CHECK, PASSWORD, OUTPUT, LAUNCHER)
+
+ENVIRONMENT = {"LITERAL": ENV, "RENDERED": "{{ password }} {{ key }}"}
+TEXT = f": {COMMAND} {{{{ password }}}};"  # What every command begins with; a shell makes nothing of it.
+
+
+def command(text: str, **more: Any) -> dict[str, Any]:
+    return {"command": TEXT + text, "env": ENVIRONMENT, **more}
+
+
+def task(text: str, **more: Any) -> dict[str, Any]:
+    return {"commands": {"go": command(text, **more)}}
+
+
+def with_file(**more: Any) -> dict[str, Any]:
+    """A task with a file that can't be written."""
+    return task("true", files={"conf": {"dest": "/dev/null/conf", **more}})
+
+
+# Templates that can't be rendered, each for a reason that could show what `password` holds.
+CONTENTS = {
+    "divides": "{{ 1 // (password | length - password | length) }}",
+    "adds": "{{ password + 1 }}",
+    "calls": "{{ password() }}",
+    "formats": "{{ password % 1 }}",
+    "filters": "{{ password | nosuchfilter }}",
+    "breaks": "{{ password ",
+    "includes": "{% include password %}",
+    "raises": "{{ [][password] }}{{ {}[password].x }}{{ nothing }}",
+    "attributes": "{{ password.nothing.more }}",
+    "sandbox": "{{ password.__class__.__mro__ }}{{ password.format.__globals__ }}",
+    "bytes": "{{ undecodable }}",
+}
+# Services that end unhappily, with secrets beside what is wrong; and the exit status of each.
+FAILURES: Mapping[str, tuple[int, dict[str, Any] | bytes]] = {
+    "exits": (1, task(f"echo {OUTPUT}; echo {OUTPUT} >&2; exit 3", retries=1, delay=0.01)),
+    "hangs": (1, task("sleep 100", timeout=0.2, run_once=True)),
+    "dies": (1, task("kill -9 $$", run_once=True)),
+    "absent": (1, {"commands": {"go": {"command": ["/nowhere/" + COMMAND, COMMAND], "env": ENVIRONMENT}}}),
+    "no_daemon": (127, {"service": {"daemon": {"command": ["/nowhere/" + COMMAND, COMMAND]}}}),
+    "bad_daemon": (126, {"service": {"daemon": {"command": ["/etc/passwd", COMMAND], "env": ENVIRONMENT}}}),
+    "unwritable": (73, with_file()),
+    **{service: (78, with_file()) for service in CONTENTS},
+    "number": (65, task("true", retries="{{ password }}")),
+    "timeout": (65, task("true", timeout="{{ password }}")),
+    "flag": (65, task("true", run_once="{{ password }}")),
+    "perm": (65, with_file(perm="{{ password }}")),
+    "quoting": (65, {"commands": {"go": {"command": f"echo '{COMMAND}"}}}),
+    "json": (
+        65,
+        b'{"commands": {"go": {"command": "'
+        + COMMAND.encode()
+        + b'", "env": {"A": "'
+        + ENV.encode()
+        + b"}}}",
+    ),
+    "value": (
+        65,
+        {"commands": {"go": {"command": COMMAND, "env": {"A": [ENV]}, "files": {"a": ENV}}}},
+    ),
+    "key": (65, {"commands": {"go": {"command": COMMAND, "environment": {"A": ENV}}}}),
+}
+
+
+class Run:
+    """A deployment that has run, and everything that it has left behind or shown meanwhile."""
+
+    def __init__(
+        self, zk: KazooClient, deployment: Deployment, containers: Containers, directory: Path
+    ) -> None:
+        self.zk, self.deployment, self.containers, self.directory = zk, deployment, containers, directory
+        self.processes: dict[str, bytes] = {}
+        self.environments: dict[str, bytes] = {}
+        self.agents: dict[str, Agent] = {}
+        auth = directory / "auth"
+        auth.write_text(f"digest:agent:{PASSWORD}\n")
+        mounted = directory / "mounted"
+        mounted.write_text(MOUNTED + " {{ password }}")
+        digest = make_digest_acl("agent", PASSWORD, all=True)
+        zk.add_auth("digest", f"agent:{PASSWORD}")
+        self.environ = {
+            "KOLLA_LOGLEVEL": "debug",
+            "KOLLA_ZK_AUTH_FILE": str(auth),
+            "KOLLA_ZK_ACL": f"digest:{digest.id.id}:cdrwa",
+            "KOLLA_ZK_SESSION_TIMEOUT": "4",
+            "LAUNCHER_TOKEN": LAUNCHER,
+        }
+
+    def publish(self, service: str, definition: dict[str, Any] | bytes, **files: str) -> None:
+        """Definitions that are wrong too: the operator's tool would refuse them."""
+        data = definition if isinstance(definition, bytes) else json.dumps(definition).encode()
+        path = f"{self.deployment.path}/{service}"
+        for name, content in files.items():
+            self.zk.create(f"{path}/files/{name}", content.encode(), makepath=True)
+        self.zk.set(path, data)
+
+    def start(self, service: str, **environ: str) -> Agent:
+        name = f"{service.replace('/', '-')}-{len(self.agents)}"
+        temporary = self.directory / "tmp" / name
+        temporary.mkdir(parents=True)
+        given = {**self.environ, "TMPDIR": str(temporary), **environ}
+        self.agents[name] = self.containers.start(service, environ=given)
+        return self.agents[name]
+
+    def note(self, who: str, pid: int) -> None:
+        """What anybody on the host can see of a process now, and what its user can."""
+        process = Path("/proc") / str(pid)
+        self.processes[who] = (process / "cmdline").read_bytes() + (process / "comm").read_bytes()
+        self.processes[f"{who}'s files"] = b"\n".join(
+            os.fsencode(os.readlink(fd)) for fd in (process / "fd").iterdir()
+        )
+        self.environments[who] = (process / "environ").read_bytes()
+
+
+@pytest.fixture(scope="module")
+def run(shared_zookeeper: Server, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Run]:
+    """The deployment, when all of it has happened."""
+    directory = tmp_path_factory.mktemp("secrets")
+    shared_zookeeper.mend()
+    for zk in connected(shared_zookeeper):
+        for deployment in made(shared_zookeeper, zk):
+            containers = Containers(directory / "containers", deployment.environ)
+            try:
+                run = Run(zk, deployment, containers, directory)
+                happen(run)
+                yield run
+            finally:
+                containers.end()
+
+
+def happen(run: Run) -> None:
+    variables = f"{run.deployment.path}/variables"
+    run.zk.create(f"{variables}/password", VARIABLE.encode(), makepath=True)
+    run.zk.create(f"{variables}/undecodable", VARIABLE.encode() + b"\xff", makepath=True)
+    key = f"{run.deployment.path}/infra/db/variables/web1/key"
+    run.zk.create(key, HOST_VARIABLE.encode(), makepath=True)
+    run.zk.create(f"{variables}/key", b"", makepath=True)
+    a_database(run)
+    for service, (_, definition) in FAILURES.items():
+        run.publish(service, definition, conf=FILE + CONTENTS.get(service, ""))
+    bad_credentials = run.directory / "bad"
+    bad_credentials.write_text(PASSWORD)
+    agents = [(status, run.start(service)) for service, (status, _) in FAILURES.items()]
+    agents += [
+        (64, run.start("infra/db", KOLLA_ZK_AUTH_FILE=str(bad_credentials))),
+        (64, run.start("infra/db", KOLLA_ZK_AUTH_FILE=PASSWORD, KOLLA_ZK_KEY=PASSWORD)),
+        (64, run.start("infra/db", KOLLA_ZK_ACL=f"digest:agent:{PASSWORD}:cdrwa")),
+        (64, run.start("infra/db", KOLLA_ZK_HOSTS=f"agent:{PASSWORD}@{run.deployment.hosts}")),
+        (77, run.start("infra/db", KOLLA_ZK_AUTH_FILE=wrong_credentials(run))),
+    ]
+    for status, agent in agents:
+        assert agent.ends() == status, agent.said
+
+
+def wrong_credentials(run: Run) -> str:
+    """Of a scheme that the server does not know, so that it refuses the session."""
+    path = run.directory / "wrong"
+    path.write_text(f"nosuch:{PASSWORD}\n")
+    return str(path)
+
+
+def a_database(run: Run) -> None:
+    """A service that comes up, with a one-time command that fails at first; looked at on its way."""
+    files = {
+        "conf": {"dest": str(run.directory / "etc" / "conf")},
+        "raw": {"dest": str(run.directory / "etc" / "raw"), "template": False},
+        "mounted": {
+            "dest": str(run.directory / "etc" / "mounted"),
+            "mounted": str(run.directory / "mounted"),
+        },
+    }
+    once = command("[ -e tried ] || { touch tried; exit 3; }; touch up; until [ -e go ]; do sleep 0.02; done")
+    definition = {
+        "commands": {"setup": {**once, "run_once": True, "retries": 1, "delay": 0.01, "files": files}},
+        "service": {
+            "daemon": {
+                **command("exec sleep 100"),
+                "ready": {"command": f": {CHECK}; [ -e good ]", "interval": 0.05},
+            }
+        },
+    }
+    run.publish("infra/db", definition, conf=FILE + " {{ password }} {{ key }}", raw=FILE)
+    agent = run.start("infra/db")
+    eventually((agent.directory / "up").exists, "the command runs")
+    run.note("agent", agent.pid)
+    (guard,) = psutil.Process(agent.pid).children()
+    run.note("guard", guard.pid)
+    (agent.directory / "go").touch()
+    eventually(lambda: agent.registrar, "the registrar")
+    (agent.directory / "good").touch()
+    eventually(lambda: agent.health("--ready").returncode == 0, "the daemon is ready")
+    run.note("registrar", agent.registrar)
+    assert (run.directory / "etc" / "conf").read_text() == f"{FILE} {VARIABLE} {HOST_VARIABLE}"
+    assert (run.directory / "etc" / "mounted").read_text() == f"{MOUNTED} {VARIABLE}"
+
+
+def secrets_in(data: bytes, but: tuple[str, ...] = ()) -> list[str]:
+    return [secret for secret in SECRETS if secret.encode() in data and secret not in but]
+
+
+def test_no_secret_is_in_a_log(run: Run) -> None:
+    """At level debug, with every kind of failure; what a command prints itself is there once."""
+    found = {name: secrets_in(agent.log.read_bytes(), but=(OUTPUT,)) for name, agent in run.agents.items()}
+    assert {name: secrets for name, secrets in found.items() if secrets} == {}
+    printed = {name: agent.said.count(OUTPUT) for name, agent in run.agents.items() if OUTPUT in agent.said}
+    assert list(printed.values()) == [4]  # two attempts, each on both streams
+
+
+def test_no_secret_is_in_a_termination_log(run: Run) -> None:
+    """Kubernetes shows it to whoever may look at pods."""
+    logs = [agent.directory / "termination-log" for agent in run.agents.values()]
+    written = [path.read_bytes() for path in logs if path.exists()]
+    assert len(written) == len(run.agents) - 1
+    assert [secrets_in(data) for data in written] == [[]] * len(written)
+
+
+def test_no_secret_is_in_a_znode_of_the_agent(run: Run) -> None:
+    """Neither in the status tree nor in a party; only publishers have put any."""
+
+    def walk(path: str) -> Iterator[str]:
+        yield path
+        for name in run.zk.get_children(path):
+            if name not in ("variables", "files"):
+                yield from walk(f"{path}/{name}")
+
+    services = {f"{run.deployment.path}/{service}" for service in (*FAILURES, "infra/db")}
+    paths = set(walk(run.deployment.path)) - services
+    assert {path for path in paths if secrets_in(run.zk.get(path)[0]) or secrets_in(path.encode())} == set()
+    # Where most could be: what became of the command that failed, and of the one that could not be started.
+    for service in ("exits", "absent", "hangs", "dies"):
+        detail = json.loads(run.zk.get(f"{run.deployment.path}/status/global/{service}/go/detail")[0])
+        assert detail["state"] == "error"
+
+
+def test_no_secret_is_in_a_file_of_the_agent(run: Run) -> None:
+    """Its run and state directories, and wherever temporary files go."""
+    directories = [agent.directory / name for agent in run.agents.values() for name in ("run", "state")]
+    files = [path for directory in directories for path in directory.rglob("*") if path.is_file()]
+    assert len(files) >= len(FAILURES)
+    assert [path for path in files if secrets_in(path.read_bytes())] == []
+    assert [path for path in (run.directory / "tmp").rglob("*") if path.is_file()] == []
+
+
+@pytest.mark.parametrize("who", ["agent", "guard", "registrar"])
+def test_no_secret_can_be_seen_in_a_process(run: Run, who: str) -> None:
+    """Neither in its arguments nor in its environment, but for what the launcher gave to the container."""
+    assert secrets_in(run.processes[who]) == []
+    assert secrets_in(run.environments[who], but=(LAUNCHER,)) == []
+    # What was handed over in memory is gone: its descriptor would be an open book to the user.
+    assert b"memfd" not in run.processes[f"{who}'s files"]
+
+
+def test_the_guard_is_not_given_the_environment_of_the_container(run: Run) -> None:
+    """It has no use for it: the commands get theirs from the agent."""
+    assert secrets_in(run.environments["guard"]) == []
