@@ -11,19 +11,23 @@ from typing import Callable
 from tests.waiting import eventually
 from tests.zookeeper import HOST, Server
 
-GET_DATA = 4  # ZooKeeper's number for reading a znode
-EVENT = -1  # the number that stands before what no request has asked for
+# ZooKeeper's numbers for what can be asked, and for what nobody has asked for.
+EXISTS, GET_DATA, GET_CHILDREN = 3, 4, 8
+EVENT = -1
 
 
 class Tap:
-    """Passes everything on, but acts once, right before a certain znode is read for the first time.
+    """Passes everything on, but acts once, right before a certain question about `path` is asked.
 
     All that was asked before has been answered by then, and nothing that is asked later has arrived.
     """
 
-    def __init__(self, server: Server, path: str, action: Callable[[], None]) -> None:
+    def __init__(
+        self, server: Server, path: str, action: Callable[[], None], question: int = GET_DATA
+    ) -> None:
         self._server = server
         self._path = path.encode()
+        self._question = struct.pack(">i", question)
         self._action = action
         self.acted = False
         self._asked = self._answered = 0
@@ -47,7 +51,7 @@ class Tap:
         with suppress(OSError):
             while packet := _packet(client):
                 # The path stands behind two numbers and its own length.
-                if packet[8:12] == struct.pack(">i", GET_DATA) and packet[16:-1] == self._path:
+                if packet[8:12] == self._question and packet[16:-1] == self._path:
                     self._act()
                 self._asked += 1
                 server.sendall(packet)

@@ -15,6 +15,7 @@ from tests.agents import Agent, Containers
 from tests.conftest import Deployment, connected, made
 from tests.link import Link
 from tests.publishing import publish
+from tests.tap import EXISTS, GET_CHILDREN, GET_DATA, Tap
 from tests.waiting import eventually
 from tests.zookeeper import Server
 
@@ -209,6 +210,41 @@ def test_what_is_near_does_not_satisfy_and_is_told(
     for kind in KINDS.values():
         assert kind.told in ending["reason"]
     assert ran(agent) == []
+
+
+@pytest.mark.parametrize(
+    ("kind", "asked", "question"),
+    [
+        ("plain", "status/global/db/sync", EXISTS),
+        ("plain", "status/global/db/sync", GET_DATA),
+        ("one_instance", "status/global/mq/daemon/ready", EXISTS),
+        ("one_instance", "status/global/mq/daemon/ready", GET_CHILDREN),
+    ],
+)
+def test_what_comes_between_the_watch_and_the_read_is_not_missed(
+    zookeeper: Server,
+    zk: KazooClient,
+    deployment: Deployment,
+    containers: Containers,
+    kind: str,
+    asked: str,
+    question: int,
+) -> None:
+    """The watch is set first: at whatever instant the dependency is satisfied, one of the two sees it."""
+    publish(deployment, "web", one_command_for_all(KINDS[kind].dependency))
+    write(zk, deployment, KINDS[kind].near)
+    tap = Tap(
+        zookeeper,
+        f"{deployment.path}/{asked}",
+        lambda: write(zk, deployment, KINDS[kind].enough),
+        question,
+    )
+    try:
+        agent = containers.start("web", HOST, KOLLA_ZK_HOSTS=tap.hosts)
+        assert agent.ends() == 0
+    finally:
+        tap.close()
+    assert tap.acted
 
 
 @pytest.fixture
