@@ -262,20 +262,16 @@ def _warn_of_pods(settings: Settings, graph: Graph) -> None:
 
 def _configure(preparer: Preparer, command: Command, copied: CopyOnce | None) -> Prepared:
     """Render the command and place its files, unless an earlier start of this container has."""
-    try:
-        if copied is None or not command.files:
-            prepared = preparer.prepare(command)
-            place(prepared.contents)
-        elif copied.done(command.path):
-            prepared = preparer.prepare(command, with_files=False)
-        else:
-            prepared = preparer.prepare(command)
-            copied.require()
-            place(prepared.contents)
-            copied.record(command.path)
-    except AgentError as error:
-        error.command = error.command or command.path
-        raise
+    if copied is None or not command.files:
+        prepared = preparer.prepare(command)
+        place(prepared.contents)
+    elif copied.done(command.path):
+        prepared = preparer.prepare(command, with_files=False)
+    else:
+        prepared = preparer.prepare(command)
+        copied.require()
+        place(prepared.contents)
+        copied.record(command.path)
     return prepared
 
 

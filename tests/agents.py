@@ -143,16 +143,11 @@ class Containers:
         *,
         words: Sequence[str] = (),
         under: Sequence[str] = (),
-        directory: Path | None = None,
-        environ: Mapping[str, str] | None = None,
-        **more: str,
+        **environ: str,
     ) -> Agent:
-        """A container of `service` that takes itself to be on `host`; `under` launches it with `words`.
-
-        Its environment is what the service needs, `environ`, and `more`.
-        """
-        directory = directory or self.directory / f"{len(self._agents)}-{host}"
-        given = {**self._environ(service), "KOLLA_HOSTNAME": host, **(environ or {}), **more}
+        """A container of `service` that takes itself to be on `host`; `under` launches it with `words`."""
+        directory = self.directory / f"{len(self._agents)}-{host}"
+        given = self._environ(service, KOLLA_HOSTNAME=host, **environ)
         agent = Agent(directory, given, *words, under=under)
         self._agents.append(agent)
         return agent

@@ -97,7 +97,7 @@ def test_timers_run_at_their_time_and_in_their_order(mailbox: Mailbox) -> None:
     mailbox.call_at(begun + SOON, lambda: mailbox.call_at(begun + SOON, lambda: ran.append("from a timer")))
     mailbox.wait(lambda: "late" in ran, begun + PATIENCE)
     assert ran == ["early", "early too", "from a timer", "late"]
-    assert now() - begun >= 2 * SOON
+    assert 2 * SOON <= now() - begun < PATIENCE
 
 
 @pytest.mark.parametrize("later", [1e6, 1e9, float("inf")])

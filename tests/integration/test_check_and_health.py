@@ -125,7 +125,7 @@ def test_check_in_a_running_container_leaves_it_alone(
     eventually(lambda: "db/sync" in agent.health().stdout, "the daemon waits")
     zk.delete(f"{deployment.path}/web/variables/user")
     before = znodes(zk, deployment.path), file_system(etc), agent.health().stdout
-    look = containers.start("web", words=["check"], directory=agent.directory)
+    look = Agent(agent.directory, deployment.environ("web", KOLLA_HOSTNAME="web1"), "check")
     assert look.ends() == 78
     assert (znodes(zk, deployment.path), file_system(etc), agent.health().stdout) == before
     assert not (agent.directory / "termination-log").exists()

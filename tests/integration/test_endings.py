@@ -92,7 +92,7 @@ def test_an_end_has_its_status_and_is_told_in_one_json_object(
     """The last line of the log and the termination log are the same, and say all that is known."""
     zk.create(f"{deployment.path}/web", json.dumps(end.definition).encode())
     zk.create(f"{deployment.path}/web/files/conf", b"", makepath=True)
-    agent = containers.start("web", environ=end.environ)
+    agent = containers.start("web", **end.environ)
     assert agent.ends() == end.status
     ending = agent.ending
     assert end.said in ending.pop("reason")
@@ -266,7 +266,7 @@ def test_every_znode_that_an_agent_creates_has_the_acl(
         "KOLLA_ZK_ACL": f"digest:{owner.id.id}:cdrwa",
     }
     for service in ("task", "web"):
-        containers.start(service, environ=environ)
+        containers.start(service, **environ)
     path = deployment.path
     for expected in (f"{path}/status/global/task/go/lock", f"{path}/status/web1/web/daemon/ready"):
         eventually(lambda expected=expected: zk.exists(expected) and zk.get_children(expected), expected)  # type: ignore[misc]
@@ -285,7 +285,7 @@ def test_who_may_not_read_is_told_where(
     """Without a credential or with a wrong one: 77, the znode is named, the credential is not."""
     zk.create(f"{deployment.path}/web", json.dumps(one_command("true")).encode(), acl=[owner_acl(zk)])
     environ = {} if line is None else {"KOLLA_ZK_AUTH_FILE": credentials(tmp_path, line)}
-    agent = containers.start("web", environ=environ)
+    agent = containers.start("web", **environ)
     assert agent.ends() == 77
     assert agent.ending["reason"] == f"{deployment.path}/web can't be read: NoAuthError"
     assert "s3cret" not in agent.said
@@ -372,7 +372,7 @@ def test_a_pod_that_does_not_know_its_node_is_told_what_local_means(
     publish(deployment, "web", one_command("true", dependencies=[local]))
     publish(deployment, "other", one_command("true", dependencies=["db/sync"]))
     pod = {"KUBERNETES_SERVICE_HOST": "192.0.2.1", "KOLLA_WAIT_TIMEOUT": "0.2", **environ}
-    agents = [containers.start(service, "", environ=pod) for service in ("web", "other")]
+    agents = [containers.start(service, "", **pod) for service in ("web", "other")]
     assert [agent.ends() for agent in agents] == [75, 75]
     assert ["NODE_NAME" in agent.said for agent in agents] == [warns, False]
 

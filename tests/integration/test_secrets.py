@@ -130,7 +130,7 @@ class Run:
         temporary = self.directory / "tmp" / name
         temporary.mkdir(parents=True)
         given = {**self.environ, "TMPDIR": str(temporary), **environ}
-        self.agents[name] = self.containers.start(service, environ=given)
+        self.agents[name] = self.containers.start(service, **given)
         return self.agents[name]
 
     def note(self, who: str, pid: int) -> None:
