@@ -179,6 +179,8 @@ class Records:
     def _read_detail(self, at: CommandZnodes) -> tuple[Znode, Detail]:
         znode = self._ensemble.read([at.detail])[at.detail]
         if znode is None:
+            # Perhaps nothing else was: then there would be no end of judging anew.
+            self._tree.ensure()
             raise Lost(f"{at.detail} was deleted")
         return znode, states.decode_detail(znode)
 

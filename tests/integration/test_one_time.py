@@ -591,7 +591,15 @@ def delete_contender(site: Site) -> None:
     site.zk.delete(f"{lock}/{min(site.names(lock), key=lambda name: name[-10:])}")
 
 
-@pytest.mark.parametrize("delete", [delete_at_once, delete_bit_by_bit, delete_contender])
+def delete_contender_and_detail(site: Site) -> None:
+    """What a deletion that has met the agent at work may leave: the parents of what it deleted."""
+    delete_contender(site)
+    site.zk.delete(f"{site.at()}/detail")
+
+
+@pytest.mark.parametrize(
+    "delete", [delete_at_once, delete_bit_by_bit, delete_contender, delete_contender_and_detail]
+)
 def test_a_command_whose_lock_is_deleted_is_killed_and_run_again(site: Site, delete: Any) -> None:
     """A redeploy under a running command: nobody could tell any more that it runs."""
     site.publish(sync=site.once(first="setsid sleep 1000 & echo $! >>pids"))
