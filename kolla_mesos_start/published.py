@@ -80,7 +80,8 @@ class Published:
         if not self._ensemble.connected:
             return f"no connection to ZooKeeper to read the definition {path}"
         if results.get(data_of("/")) is None:
-            return "the chroot of KOLLA_ZK_HOSTS is not there; it is never created by the agent"
+            chroot = self._ensemble.client.chroot
+            return f"the chroot {chroot} of KOLLA_ZK_HOSTS is not there; the agent never creates it"
         if results.get(data_of(self._znodes.deployment)) is None:
             return f"the deployment {self._znodes.deployment} is not there, nor the definition {path}"
         return f"the definition {path} is not published yet"

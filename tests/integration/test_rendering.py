@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 from kazoo.client import KazooClient
@@ -24,7 +25,7 @@ def written(agent: Agent, name: str) -> str:
 
 
 def test_a_variable_of_the_host_wins_over_the_services_and_that_over_the_deployments(
-    deployment: Deployment, containers: Containers, tmp_path: Any
+    deployment: Deployment, containers: Containers, tmp_path: Path
 ) -> None:
     """On every host its own; an empty value is a value and wins, one for another host is none of ours."""
     publish(
@@ -42,8 +43,20 @@ def test_a_variable_of_the_host_wins_over_the_services_and_that_over_the_deploym
         assert (tmp_path / directory / "conf").read_text() == f"{first} service shared []"
 
 
+def test_what_is_no_template_is_written_byte_for_byte(
+    deployment: Deployment, containers: Containers, tmp_path: Path
+) -> None:
+    """Without a mark of jinja2's, or with `"template": false`: no newline is cut, no byte decoded."""
+    contents = {"plain": b"\x00\xff\r\n{ x }\n\n", "kept": b"{{ nothing }}\xff{% nobody %}\n"}
+    files: dict[str, Any] = {name: {"dest": f"{tmp_path}/{name}"} for name in contents}
+    files["kept"]["template"] = False
+    publish(deployment, "web", {"commands": {"go": {"command": "true", "files": files}}}, files=contents)
+    assert containers.start("web").ends() == 0
+    assert {name: (tmp_path / name).read_bytes() for name in contents} == contents
+
+
 def test_what_is_published_while_it_is_read_is_read_again(
-    zookeeper: Server, zk: KazooClient, deployment: Deployment, containers: Containers, tmp_path: Any
+    zookeeper: Server, zk: KazooClient, deployment: Deployment, containers: Containers, tmp_path: Path
 ) -> None:
     """A redeploy in the middle of the reads: all that is rendered is of the same definition."""
     here = {"here": str(tmp_path)}
@@ -72,7 +85,7 @@ def test_what_is_published_while_it_is_read_is_read_again(
 
 
 def test_all_that_is_missing_is_named_at_once(
-    zk: KazooClient, deployment: Deployment, containers: Containers, tmp_path: Any
+    zk: KazooClient, deployment: Deployment, containers: Containers, tmp_path: Path
 ) -> None:
     """Every variable and file, who wants it in which line, where it was looked for; nothing is written."""
     publish(
@@ -107,7 +120,7 @@ def test_all_that_is_missing_is_named_at_once(
 
 
 def test_missing_variables_may_be_empty_as_they_were_in_kolla_mesos(
-    deployment: Deployment, containers: Containers, tmp_path: Any
+    deployment: Deployment, containers: Containers, tmp_path: Path
 ) -> None:
     """With KOLLA_MISSING_VARIABLES=empty, and one warning for each."""
     files = {"conf": "[{{ user }}{{ user }}{{ password }}]"}
@@ -149,7 +162,7 @@ def test_a_value_can_not_break_the_definition(deployment: Deployment, containers
 
 
 def test_templates_know_who_else_is_there(
-    zk: KazooClient, deployment: Deployment, containers: Containers, tmp_path: Any
+    zk: KazooClient, deployment: Deployment, containers: Containers, tmp_path: Path
 ) -> None:
     """Members with their own addresses, whatever they registered for others; nobody is an empty list."""
     daemon = {"service": {"daemon": {"command": "sleep 100", "ready": {"alive": 0}}}}

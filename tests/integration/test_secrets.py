@@ -216,11 +216,13 @@ def a_database(run: Run) -> None:
     run.note("agent", agent.pid)
     (guard,) = psutil.Process(agent.pid).children()
     run.note("guard", guard.pid)
+    run.note("command", guard.children()[0].pid)
     (agent.directory / "go").touch()
     eventually(lambda: agent.registrar, "the registrar")
     (agent.directory / "good").touch()
     eventually(lambda: agent.health("--ready").returncode == 0, "the daemon is ready")
     run.note("registrar", agent.registrar)
+    run.note("daemon", agent.pid)
     assert (run.directory / "etc" / "conf").read_text() == f"{FILE} {VARIABLE} {HOST_VARIABLE}"
     assert (run.directory / "etc" / "mounted").read_text() == f"{MOUNTED} {VARIABLE}"
 
@@ -284,3 +286,14 @@ def test_no_secret_can_be_seen_in_a_process(run: Run, who: str) -> None:
 def test_the_guard_is_not_given_the_environment_of_the_container(run: Run) -> None:
     """It has no use for it: the commands get theirs from the agent."""
     assert secrets_in(run.environments["guard"]) == []
+
+
+@pytest.mark.parametrize("who", ["command", "daemon"])
+def test_commands_and_daemon_are_not_told_where_our_credentials_are(run: Run, who: str) -> None:
+    """They get what the launcher and the definition give them, and no way to ours."""
+    found = run.environments[who].split(b"\0")
+    assert f"LITERAL={ENV}".encode() in found
+    assert f"RENDERED={VARIABLE} {HOST_VARIABLE}".encode() in found
+    assert f"LAUNCHER_TOKEN={LAUNCHER}".encode() in found
+    assert b"KOLLA_CONFIG_STRATEGY=COPY_ALWAYS" in found
+    assert not [entry for entry in found if entry.startswith(b"KOLLA_ZK_AUTH_FILE")]

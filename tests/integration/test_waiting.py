@@ -420,15 +420,18 @@ def test_an_outage_counts_into_the_wait_that_it_interrupts(
     publish(deployment, "web", one_command_for_all("db/sync"))
     assert containers.start("db", "web2").ends() == 1
     begun = time.monotonic()
-    agent = containers.start("web", HOST, KOLLA_WAIT_TIMEOUT="3", KOLLA_ZK_HOSTS=link.hosts)
+    limited = {"KOLLA_WAIT_TIMEOUT": "3", "KOLLA_ZK_HOSTS": link.hosts}
+    agent, early = (containers.start(service, HOST, **limited) for service in ("web", "nothing"))
+    eventually(lambda: watchers(zookeeper, f"{deployment.path}/nothing"), "a watch for the definition")
     detail = f"{deployment.path}/status/global/db/sync/detail"
     eventually(lambda: watchers(zookeeper, detail), f"a watch for {detail}")
     if outage == "cut":
         link.kill()
     else:
         link.freeze()
-    assert agent.ends(20) == 75
+    assert [agent.ends(20), early.ends(20)] == [75, 75]
     assert time.monotonic() - begun < 15
+    assert f"{deployment.path}/nothing" in early.ending["reason"]
     assert agent.ending["reason"].startswith("waited 3 s for db/sync (error, for ")
 
 
@@ -596,7 +599,10 @@ def requests(zookeeper: Server, session: str) -> tuple[int, str]:
             r"has waited 3\d s: the deployment {prefix}-typo/site is not there, "
             r"nor the definition {prefix}-typo/site/web",
         ),
-        ("chroot", r"has waited 3\d s: the chroot .*is not there.*"),
+        (
+            "chroot",
+            r"has waited 3\d s: the chroot /nowhere of KOLLA_ZK_HOSTS is not there; .*",
+        ),
         ("connection", r"no connection to ZooKeeper at 127\.0\.0\.1:1 for 3\d s; trying on"),
     ],
 )
