@@ -69,17 +69,22 @@ class Agent:
             return ""
 
     @property
-    def registrar(self) -> int:
-        """The process id of its registrar; 0 while there is none."""
+    def processes(self) -> dict[int, str]:
+        """Names of all that has this container's environment: agent or daemon, registrar, commands."""
         mark = f"KOLLA_STATE_DIR={self.environ['KOLLA_STATE_DIR']}".encode()
+        found = {}
         for entry in Path("/proc").iterdir():
             try:
-                named = entry.name.isdigit() and (entry / "comm").read_text() == "kolla_registrar\n"
-                if named and mark in (entry / "environ").read_bytes().split(b"\0"):
-                    return int(entry.name)
+                if entry.name.isdigit() and mark in (entry / "environ").read_bytes().split(b"\0"):
+                    found[int(entry.name)] = (entry / "comm").read_text().rstrip("\n")
             except OSError:
                 continue  # It has ended meanwhile.
-        return 0
+        return found
+
+    @property
+    def registrar(self) -> int:
+        """The process id of its registrar; 0 while there is none."""
+        return next((pid for pid, name in self.processes.items() if name == "kolla_registrar"), 0)
 
     @property
     def ending(self) -> dict[str, Any]:

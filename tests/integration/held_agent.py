@@ -1,12 +1,12 @@
 """An agent that something happens to on its way to exec, as chance would have it once in a while.
 
-python held_agent.py hold FILE PYTHON PROGRAM...
-    It comes no further than the first line of Launch.exec until FILE is there; FILE.reached says
-    that it has come so far.
+python held_agent.py hold TEXT FILE PYTHON PROGRAM...
+    It stops before the first line of the last steps, from Launch.exec on, that holds TEXT, until
+    FILE is there; FILE.reached says that it has come so far.
 
 python held_agent.py signal N FILE PYTHON PROGRAM...
-    SIGTERM arrives just before the Nth line from there on (0: never), of those that belong to the
-    last steps. Each line goes to FILE before it is executed.
+    SIGTERM arrives just before the Nth line of the last steps (0: never). Each line goes to FILE
+    before it is executed.
 """
 
 from __future__ import annotations
@@ -23,34 +23,35 @@ from typing import Any, Callable
 
 MODULE = os.path.join("kolla_mesos_start", "launch.py")
 BEGIN = "exec"
-LAST_STEPS = (BEGIN, "_settle_signals", "_become")
+LAST_STEPS = (BEGIN, "_settle_signals", "_become", "_take_back")
 
 
-def on_lines(happens: Callable[[FrameType], None]) -> None:
-    """Have `happens` run before each line of the last steps, once for each line."""
+def on_lines(happens: Callable[[str], None]) -> None:
+    """Have `happens` run with each line of the last steps before that is executed, once for each."""
     seen = set()
     begun = False
 
     def trace(frame: FrameType, event: str, argument: object) -> Any:
         nonlocal begun
-        name = frame.f_code.co_name
-        if not frame.f_code.co_filename.endswith(MODULE) or name not in LAST_STEPS:
+        code = frame.f_code
+        if not code.co_filename.endswith(MODULE) or code.co_name not in LAST_STEPS:
             return None
-        begun = begun or name == BEGIN
+        begun = begun or code.co_name == BEGIN
         if begun and event == "line" and frame.f_lineno not in seen:
             seen.add(frame.f_lineno)
-            happens(frame)
+            happens(linecache.getline(code.co_filename, frame.f_lineno))
         return trace
 
     sys.settrace(trace)
 
 
-def hold(file: Path) -> None:
-    def happens(frame: FrameType) -> None:
-        sys.settrace(None)
-        Path(f"{file}.reached").touch()
-        while not file.exists():
-            time.sleep(0.01)
+def hold(text: str, file: Path) -> None:
+    def happens(line: str) -> None:
+        if text in line:
+            sys.settrace(None)
+            Path(f"{file}.reached").touch()
+            while not file.exists():
+                time.sleep(0.01)
 
     on_lines(happens)
 
@@ -58,8 +59,8 @@ def hold(file: Path) -> None:
 def send(number: int, file: Path) -> None:
     lines = []
 
-    def happens(frame: FrameType) -> None:
-        lines.append(linecache.getline(frame.f_code.co_filename, frame.f_lineno))
+    def happens(line: str) -> None:
+        lines.append(line)
         file.write_text("".join(lines))
         if len(lines) == number:
             os.kill(os.getpid(), signal.SIGTERM)
@@ -68,10 +69,10 @@ def send(number: int, file: Path) -> None:
 
 
 if __name__ == "__main__":
-    if sys.argv[1] == "hold":
-        hold(Path(sys.argv[2]))
-        del sys.argv[:4]
+    how, what, place = sys.argv[1:4]
+    if how == "hold":
+        hold(what, Path(place))
     else:
-        send(int(sys.argv[2]), Path(sys.argv[3]))
-        del sys.argv[:5]
+        send(int(what), Path(place))
+    del sys.argv[:5]
     runpy.run_path(sys.argv[0], run_name="__main__")

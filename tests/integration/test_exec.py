@@ -274,6 +274,22 @@ def test_what_can_not_be_executed_leaves_nothing_behind(
     assert agent.health().returncode == 1
 
 
+def test_the_registrar_of_a_daemon_that_never_was_ends_at_once(
+    deployment: Deployment, containers: Containers, site: Site
+) -> None:
+    """At the agent's word, while that is still there to close the session itself: they never fight for it."""
+    publish_daemon(deployment, ["/not/there"])
+    go = containers.directory / "go"
+    agent = containers.start(SERVICE, under=(*HELD, "hold", 'self._pulse.tell("ended"', str(go)))
+    eventually(Path(f"{go}.reached").exists, "the exec has failed")
+    eventually(lambda: list(agent.processes) == [agent.pid], "the registrar has ended")
+    assert agent.running and site.members
+    go.touch()
+    assert agent.ends() == 127
+    assert not site.members
+    assert " WARNING " not in agent.said
+
+
 # -- signals on the way -------------------------------------------------------------------------------
 
 
@@ -376,7 +392,7 @@ def test_exec_never_waits_for_zookeeper(
     publish_daemon(deployment, commands={"first": {"command": "true"}})
     go = containers.directory / "go"
     agent = containers.start(
-        SERVICE, under=(*HELD, "hold", str(go)), KOLLA_ZK_HOSTS=link.hosts, **SHORT_SESSION
+        SERVICE, under=(*HELD, "hold", "", str(go)), KOLLA_ZK_HOSTS=link.hosts, **SHORT_SESSION
     )
     eventually(Path(f"{go}.reached").exists, "it is about to exec")
     (member,) = site.await_members(1)
