@@ -52,8 +52,10 @@ def main(verb: str = "run", show: bool = False) -> NoReturn:
         status = container.end(error)
     except Exception as defect:
         # Whatever this is, the operator has to learn of it like of any other end, and that it is ours.
-        log.exception("a defect of the agent; please report it with this traceback")
-        status = container.end(AgentError(f"a defect of the agent: {type(defect).__name__}"))
+        # Its own message is left out: that may hold a value.
+        told = AgentError(f"a defect of the agent: {type(defect).__name__}")
+        log.error("please report this", exc_info=(AgentError, told, defect.__traceback__))
+        status = container.end(told)
     _exit(status)
 
 
@@ -79,6 +81,7 @@ class Container:
         self.stage = "environment"
         self.command: str | None = None
         self.termination_log: str | None = None
+        self._mailbox = Mailbox()
         self._ensemble: Ensemble | None = None
         self._bootstrap: Bootstrap | None = None
 
@@ -126,7 +129,7 @@ class Container:
             if bootstrap.run(prepared, turn):
                 waiting.passed(turn.command)
             self.stage, self.command = "wait", None
-        return self._finish(settings, ensemble.mailbox, pulse)
+        return self._finish(settings, pulse)
 
     def check(self, show: bool) -> int:
         """Say what a start would do to this container's files; write nothing at all."""
@@ -172,6 +175,11 @@ class Container:
     # -- the stages ---------------------------------------------------------------------------------
 
     def _settle(self) -> Settings:
+        """The environment understood, and signals heard from here on."""
+        for signum in STOP_SIGNALS:
+            self._mailbox.on_signal(signum, self._on_stop)
+        # As process 1, or as the parent that a dead guard leaves behind.
+        self._mailbox.on_signal(signal.SIGCHLD, lambda number: reap())
         self.settle_log()
         settings = environment.parse(os.environ)
         logs.configure(settings.loglevel, settings.json_logs)
@@ -179,23 +187,18 @@ class Container:
         return settings
 
     def _connect(self, settings: Settings) -> Ensemble:
-        mailbox = Mailbox()
-        for signum in STOP_SIGNALS:
-            mailbox.on_signal(signum, self._on_stop)
-        # As process 1, or as the parent that a dead guard leaves behind.
-        mailbox.on_signal(signal.SIGCHLD, lambda number: reap())
-        self._ensemble = Ensemble(settings, mailbox)
+        self._ensemble = Ensemble(settings, self._mailbox)
         self._ensemble.connect()
         return self._ensemble
 
-    def _finish(self, settings: Settings, mailbox: Mailbox, pulse: Pulse) -> int:
+    def _finish(self, settings: Settings, pulse: Pulse) -> int:
         """The end of a task: it exits, or idles without a session until it is told to stop."""
         self.close()
         pulse.tell("finished", "all commands are done")
         log.info("all commands are done")
         if settings.stay:
             try:
-                mailbox.wait(lambda: False)
+                self._mailbox.wait(lambda: False)
             except Stopped as stopped:
                 log.info("%s; the task had finished", stopped.reason)
         return 0

@@ -22,6 +22,9 @@ log = logging.getLogger(__name__)
 
 Facts = Mapping[str, Any]
 
+# Most agents find their definition at once; who doesn't should not wait half a minute to say so.
+SOON = 1.0
+
 
 class Definition(NamedTuple):
     """The definition as it was read; `zxid` is that of its last change."""
@@ -44,8 +47,11 @@ class Published:
         Raises DependenciesNotSatisfied past `limit` seconds.
         """
         path = self._znodes.definition
-        ancestors = [data_of(self._znodes.deployment), data_of("/")]
-        begun = told = now()
+        ancestors = [data_of(self._znodes.deployment)]
+        if self._ensemble.client.chroot:
+            ancestors.append(data_of("/"))
+        begun = now()
+        told = begun + SOON - PROGRESS_INTERVAL
         deadline = float("inf") if limit is None else begun + limit
         self._watches.watch([data_of(path), *ancestors])
         pulse.tell("waiting", f"for the definition {path}")
@@ -79,8 +85,8 @@ class Published:
         results = self._watches.results
         if not self._ensemble.connected:
             return f"no connection to ZooKeeper to read the definition {path}"
-        if results.get(data_of("/")) is None:
-            chroot = self._ensemble.client.chroot
+        chroot = self._ensemble.client.chroot
+        if chroot and results.get(data_of("/")) is None:
             return f"the chroot {chroot} of KOLLA_ZK_HOSTS is not there; the agent never creates it"
         if results.get(data_of(self._znodes.deployment)) is None:
             return f"the deployment {self._znodes.deployment} is not there, nor the definition {path}"

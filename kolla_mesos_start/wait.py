@@ -29,6 +29,7 @@ from kolla_mesos_start.znodes import Query, Znodes, data_of
 log = logging.getLogger(__name__)
 
 NEVER = float("inf")
+SUPERSEDED = "a newer definition has run it since; restart this container"
 
 
 class Turn(NamedTuple):
@@ -76,6 +77,7 @@ class Waiting:
         self._daemon = graph.daemon
         self._own = frozenset(command.path for command in graph.commands)
         self._passed: set[str] = set()
+        self._superseded: set[str] = set()
         self._begun: dict[str, float] = {}
 
     def __iter__(self) -> Iterator[Turn]:
@@ -104,7 +106,7 @@ class Waiting:
 
     def _next(self) -> Turn:
         watches = self._watches
-        told = now()
+        told, silent = now(), True
         for command in self._candidates():
             self._begun.setdefault(command.path, told)
         standings = [Standing(command, self._unknown(command)) for command in self._candidates()]
@@ -126,7 +128,11 @@ class Waiting:
                     if isinstance(standing, Turn):
                         return standing
                     standings.append(standing)
-                self._pulse.tell("waiting", "; ".join(_brief(standing) for standing in standings))
+                brief = "; ".join(_brief(standing) for standing in standings)
+                self._pulse.tell("waiting", brief)
+                if silent:
+                    silent = False
+                    log.info("%s", brief)
             elif now() >= limit:
                 self._give_up([standing for standing in standings if self._limit_of(standing) <= now()])
             elif now() >= told + PROGRESS_INTERVAL:
@@ -151,7 +157,10 @@ class Waiting:
             return Turn(command)
         newer = states.superseded_by(command, self._znodes, self._watches.results, self._definition_zxid)
         if newer is not None:
-            return Standing(command, (), "a newer definition has run it since; restart this container")
+            if command.path not in self._superseded:
+                self._superseded.add(command.path)
+                log.warning("%s: %s", command.path, SUPERSEDED)
+            return Standing(command, (), SUPERSEDED)
         return None
 
     def _contend(self, command: Command) -> Turn | Standing:
@@ -239,5 +248,8 @@ class Waiting:
 
 
 def _brief(standing: Standing) -> str:
-    what = ", ".join(f"{lack.what}: {lack.found}" for lack in standing.lacks) or standing.blocked
-    return f"{standing.command.path} waits for {what}"
+    if not standing.lacks:
+        return f"{standing.command.path} waits: {standing.blocked}"
+    return f"{standing.command.path} waits for " + ", ".join(
+        f"{lack.what}: {lack.found}" for lack in standing.lacks
+    )

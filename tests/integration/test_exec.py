@@ -101,18 +101,22 @@ def await_nothing(agent: Agent, site: Site) -> None:
 # -- what the daemon finds ----------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("launcher", ["plain", "careless", "generous"])
+@pytest.mark.parametrize("launcher", ["plain", "careless", "generous", "stingy"])
 def test_the_daemon_is_what_the_launcher_started(
     deployment: Deployment, containers: Containers, site: Site, launcher: str
 ) -> None:
-    """Process id, arguments, directory, umask and descriptors; default signals, no mask, no children."""
+    """Process id, arguments, directory, umask and descriptors; default signals, no mask, no children.
+
+    Where the launcher has closed the standard descriptors they are /dev/null, lest something else be there.
+    """
     # With a command, so that there was a guard, and pipes to it.
-    publish_daemon(deployment, commands={"first": {"command": "true"}})
+    publish_daemon(deployment, commands={"first": {"command": "echo hello"}})
     (containers.directory / "input").touch()
     under = {
         "plain": (),
         "careless": (sys.executable, "-c", CARELESS),
         "generous": ("sh", "-c", GENEROUS, str(containers.directory / "input")),
+        "stingy": ("sh", "-c", 'exec "$@" <&- >&- 2>&-', "sh"),
     }[launcher]
     agent = containers.start(SERVICE, under=under)
     site.await_instances(1)
@@ -126,7 +130,8 @@ def test_the_daemon_is_what_the_launcher_started(
     assert status["Umask"] == ("0027" if generous else "0022")
     assert os.readlink(f"/proc/{agent.pid}/cwd") == ("/" if generous else str(agent.directory))
     standard_input = str(containers.directory / "input") if generous else os.devnull
-    expected = {0: standard_input, 1: str(agent.log), 2: str(agent.log)}
+    output = os.devnull if launcher == "stingy" else str(agent.log)
+    expected = {0: standard_input, 1: output, 2: output}
     descriptors = {int(fd.name): os.readlink(fd) for fd in Path(f"/proc/{agent.pid}/fd").iterdir()}
     assert descriptors == (expected | {7: standard_input} if generous else expected)
 
@@ -556,7 +561,7 @@ def test_as_marathon_runs_it(deployment: Deployment, containers: Containers, sit
     os.killpg(agent.pid, signal.SIGTERM)
     assert agent.ends() == TERMINATED
     await_nothing(agent, site)
-    assert not lives(daemon)
+    eventually(lambda: not lives(daemon), "the daemon is gone, and whoever inherited it has noticed")
 
 
 @pytest.mark.parametrize("end", ["exit", "stay"])

@@ -832,7 +832,7 @@ def test_a_late_old_replica_does_not_run_an_old_migration_after_a_newer_one(site
     site.publish(sync=site.once(gate=None, generation="2.0"))
     assert site.start("web2").ends() == 0
     site.put("global/gate/open", "done")
-    refusal = "db/sync waits for a newer definition has run it since"
+    refusal = "db/sync waits: a newer definition has run it since"
     eventually(lambda: "a newer definition has run it since" in old.health().stdout, refusal)
     assert site.queue() == []
     assert [run.host for run in site.runs()] == ["web2"]

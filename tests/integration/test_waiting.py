@@ -496,8 +496,9 @@ class HalfMinute(NamedTuple):
     created: Mapping[str, bool]
 
     def line(self, container: str) -> str:
-        """The one line that the container said while it waited, without time and module."""
-        lines = [line for line in self.logs[container].splitlines() if "waited" in line or "trying" in line]
+        """The one line that the container said after half a minute, without time and module."""
+        told = (line for line in self.logs[container].splitlines() if "waited" in line or "trying" in line)
+        lines = [line for line in told if "has waited 1 s" not in line]
         assert len(lines) == 1, self.logs[container]
         return lines[0].split(": ", 1)[1]
 
@@ -569,7 +570,7 @@ def with_session(zookeeper: Server, start: Callable[[], Agent]) -> tuple[Agent, 
     """An agent that has begun to wait, and the id of its session."""
     others = sessions(zookeeper)
     agent = start()
-    eventually(lambda: "waits for" in agent.health().stdout, "the agent waits")
+    eventually(lambda: "waits" in agent.health().stdout, "the agent waits")
     (session,) = sessions(zookeeper) - others
     return agent, session
 
