@@ -27,11 +27,24 @@ def main() -> None:
         from kolla_mesos_start.health import health
 
         raise SystemExit(health(words[1:], os.environ))
+    _fill_standard_descriptors()
     verb, show = ("run", False) if not words else _parse(words)
 
     from kolla_mesos_start import main as stages
 
     stages.main(verb, show)
+
+
+def _fill_standard_descriptors() -> None:
+    """Open /dev/null where the launcher has left a standard descriptor closed.
+
+    What is opened next would take its place, and then a command would print into a socket of ours.
+    """
+    for fd, name, mode in ((0, "stdin", "r"), (1, "stdout", "w"), (2, "stderr", "w")):
+        if getattr(sys, name) is None:
+            os.open(os.devnull, os.O_RDWR)  # The lowest number that is free: this one.
+            os.set_inheritable(fd, True)
+            setattr(sys, name, os.fdopen(fd, mode, closefd=False))
 
 
 def _parse(words: list[str]) -> tuple[str, bool]:
