@@ -51,14 +51,12 @@ class Published:
         if self._ensemble.client.chroot:
             ancestors.append(data_of("/"))
         begun = now()
-        told = begun + SOON - PROGRESS_INTERVAL
+        due = begun + SOON
         deadline = float("inf") if limit is None else begun + limit
         self._watches.watch([data_of(path), *ancestors])
         pulse.tell("waiting", f"for the definition {path}")
         while True:
-            self._ensemble.mailbox.wait(
-                lambda: self._published(path), min(deadline, told + PROGRESS_INTERVAL)
-            )
+            self._ensemble.mailbox.wait(lambda: self._published(path), min(deadline, due))
             znode = self._published(path)
             if znode is not None:
                 return Definition(znode.data, znode.stat.mzxid)
@@ -66,8 +64,8 @@ class Published:
             pulse.tell("waiting", missing)
             if now() >= deadline:
                 raise DependenciesNotSatisfied(f"waited {now() - begun:.0f} s: {missing}")
-            told = now()
-            log.info("has waited %.0f s: %s", told - begun, missing)
+            log.info("has waited %.0f s: %s", now() - begun, missing)
+            due = PROGRESS_INTERVAL + (begun if due == begun + SOON else due)
 
     def definition(self) -> Definition:
         """The definition as it stands now; BadDefinition where there is none."""
