@@ -224,6 +224,7 @@ class Readiness:
         self._notified, self._health = Notified(), Health()
         self._task: Task | None = None
         self._next = start
+        self._is_of_age = False
 
     @property
     def wait(self) -> Wait | None:
@@ -235,7 +236,8 @@ class Readiness:
         """When `turn` must run at the latest."""
         if self._attempt:
             return self._task.deadline if self._task else self._next
-        if self.ready or self._check.kind == "notify":
+        # Past that age only a notification changes anything: a deadline in the past would spin the loop.
+        if self.ready or self._check.kind == "notify" or self._is_of_age:
             return math.inf
         return self._start + _age(self._check)
 
@@ -263,9 +265,12 @@ class Readiness:
 
     def turn(self, now: float, ready: bool) -> None:
         """Go on with the check; `ready` says whether `wait` has come."""
+        age = now - self._start
         if self._attempt:
             self._try(self._attempt, now, ready)
-        self.ready = is_ready(self._check, self._notified, self._health, now - self._start, self.ready)
+        else:
+            self._is_of_age = age >= _age(self._check)
+        self.ready = is_ready(self._check, self._notified, self._health, age, self.ready)
 
     def _try(self, attempt: Attempt, now: float, ready: bool) -> None:
         if self._task is None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 import select
 import signal
@@ -370,6 +371,23 @@ def test_a_daemon_that_says_nothing() -> None:
     readiness.turn(119.0, False)
     assert not readiness.ready and readiness.reason == "it is not 20 s old"
     readiness.turn(120.0, False)
+    assert readiness.ready
+
+
+@pytest.mark.parametrize(
+    ("kind", "datagram"),
+    [("default", b"STATUS=recovering"), ("default", b"STOPPING=1"), ("alive", b"STOPPING=1")],
+)
+def test_a_daemon_that_is_old_enough_but_not_ready(kind: str, datagram: bytes) -> None:
+    """The loop is not woken for its age any more, again and again; only for what it says."""
+    readiness = Readiness(Check(kind, 20, 10, 5, 3), None, 100.0)
+    readiness.hear(datagram)
+    readiness.turn(119.0, False)
+    assert readiness.deadline == 120.0
+    readiness.turn(120.0, False)
+    assert not readiness.ready and readiness.deadline == math.inf
+    readiness.hear(b"READY=1")
+    readiness.turn(121.0, False)
     assert readiness.ready
 
 
