@@ -552,13 +552,15 @@ def test_as_marathon_runs_it(deployment: Deployment, containers: Containers, sit
         PORT0="31001",
         PORTS="31001,31002",
     )
-    (instance,) = site.await_instances(1).values()
-    assert (instance["host"], instance["ports"]) == ("agent7", [31001, 31002])
-    assert site.instances("agent7")
-    (daemon,) = children_of(agent.pid)
-    assert words_of(daemon, "cmdline") == SLEEPS
-    assert agent.health("--ready", under=("/bin/sh", "-c", '"$0" "$@"; exit $?')).returncode == 0
-    os.killpg(agent.pid, signal.SIGTERM)
+    try:
+        (instance,) = site.await_instances(1).values()
+        assert (instance["host"], instance["ports"]) == ("agent7", [31001, 31002])
+        assert site.instances("agent7")
+        (daemon,) = children_of(agent.pid)
+        assert words_of(daemon, "cmdline") == SLEEPS
+        assert agent.health("--ready", under=("/bin/sh", "-c", '"$0" "$@"; exit $?')).returncode == 0
+    finally:
+        os.killpg(agent.pid, signal.SIGTERM)
     assert agent.ends() == TERMINATED
     await_nothing(agent, site)
     eventually(lambda: not lives(daemon), "the daemon is gone, and whoever inherited it has noticed")
