@@ -19,9 +19,7 @@ double of ZooKeeper, and nothing here knows the agent. Every process ends with t
 from __future__ import annotations
 
 import os
-import random
 import signal
-import socket
 import subprocess
 import sys
 from collections.abc import Mapping, Sequence
@@ -29,53 +27,12 @@ from pathlib import Path
 from types import TracebackType
 from typing import TypeVar
 
+from kolla_mesos_start.operator.zookeeper import HOST as HOST
+from kolla_mesos_start.operator.zookeeper import JAVA, SERVER, ask, configure
+from kolla_mesos_start.operator.zookeeper import free_port as free_port
 from tests.waiting import eventually
 
-HOST = "127.0.0.1"
-JAVA = (
-    "java",
-    "-Xmx256m",
-    # A test wants a server that starts quickly and is small, not one that is fast after a minute.
-    "-XX:+UseSerialGC",
-    "-XX:TieredStopAtLevel=1",
-    "-Dorg.slf4j.simpleLogger.defaultLogLevel=warn",
-    # kill -9 of a process loses nothing that the kernel has: no test here needs the disk's own word.
-    "-Dzookeeper.forceSync=no",
-    "-cp",
-    "/usr/share/java/zookeeper.jar:/usr/share/java/slf4j-simple.jar",
-)
-SERVER = "org.apache.zookeeper.server.quorum.QuorumPeerMain"
-DEFAULTS: Mapping[str, object] = {
-    "tickTime": 500,
-    "initLimit": 20,
-    "syncLimit": 10,
-    "clientPortAddress": HOST,
-    "admin.enableServer": "false",
-    "4lw.commands.whitelist": "*",
-    "maxClientCnxns": 0,
-}
-
 S = TypeVar("S", bound="Server")
-
-
-def free_port() -> int:
-    """A TCP port of the loopback interface on which nobody listens.
-
-    It lies below the range from which the kernel gives ports to outgoing connections: there a
-    client that keeps trying a dead server can be given that very port, and then talks to itself,
-    or keeps the server from coming back.
-    """
-    lowest = int(Path("/proc/sys/net/ipv4/ip_local_port_range").read_text().split()[0])
-    for _ in range(1000):
-        port = random.randrange(10000, max(lowest, 10100))
-        with socket.socket() as probe:
-            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-            try:
-                probe.bind((HOST, port))
-            except OSError:
-                continue
-        return port
-    raise AssertionError("no free TCP port found on 127.0.0.1")
 
 
 class Process:
@@ -193,8 +150,8 @@ class Server(Process):
         """Start the server; the members of an ensemble can't serve before the others have started."""
         if self.running:
             return
-        lines = {**DEFAULTS, "dataDir": self.directory, "clientPort": self.port, **self.settings}
-        (self.directory / "zoo.cfg").write_text("".join(f"{name}={value}\n" for name, value in lines.items()))
+        lines = {"dataDir": self.directory, "clientPort": self.port, **self.settings}
+        configure(self.directory / "zoo.cfg", lines)
         if self.my_id is not None:
             (self.directory / "myid").write_text(str(self.my_id))
         self.launch()
@@ -227,13 +184,7 @@ class Server(Process):
 
     def ask(self, word: str, seconds: float = 10.0) -> str:
         """The answer to one of ZooKeeper's four-letter words; empty where there is none."""
-        try:
-            with socket.create_connection((HOST, self.port), timeout=seconds) as connection:
-                connection.sendall(word.encode())
-                answer = b"".join(iter(lambda: connection.recv(65536), b""))
-        except OSError:
-            return ""
-        return answer.decode(errors="replace")
+        return ask(self.port, word, seconds)
 
     def mend(self) -> None:
         """Bring the server back from whatever a test has done to it."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Mapping
 
-from tests.functional.containers import command_line, processes
+from kolla_mesos_start.operator.containers import command_line, processes
 
 
 class CommandLines(threading.Thread):

@@ -10,8 +10,9 @@ from pathlib import Path
 
 import pytest
 
+from kolla_mesos_start.operator import openstack
+from kolla_mesos_start.operator.containers import CHECKOUT
 from tests.conftest import connected
-from tests.functional import openstack
 from tests.functional.cloud import Cloud
 from tests.zookeeper import Server
 
@@ -46,7 +47,7 @@ def programs(pytestconfig: pytest.Config) -> Path:
             print(f"\n-- {text}", flush=True)
 
     openstack.install_packages(say)
-    return openstack.keystone_environment(say)
+    return openstack.keystone_environment(CHECKOUT / ".cache", say)
 
 
 @pytest.fixture(scope="session")
@@ -69,7 +70,7 @@ def cloud(shared_zookeeper: Server, programs: Path, place: Path, report: list[st
         try:
             cloud.command_lines.start()
             cloud.publish()
-            cloud.start()
+            cloud.start(cloud.seed)
             cloud.await_start()
             yield cloud
             cloud.stop()

@@ -19,11 +19,12 @@ from urllib.parse import unquote
 import pytest
 import yaml
 
-from tests.functional import timeline
-from tests.functional.cloud import API, EXAMPLE, HOSTS, MARIADB, MEMCACHED, Cloud
+from kolla_mesos_start.operator import timeline
+from kolla_mesos_start.operator.containers import Container, command_line, environment
+from kolla_mesos_start.operator.keystone import API, HOSTS, MARIADB, MEMCACHED
+from kolla_mesos_start.operator.openstack import EXAMPLE
+from tests.functional.cloud import Cloud
 from tests.functional.command_lines import CommandLines
-from tests.functional.containers import Container, command_line, environment
-from tests.functional.steps import steps_of
 from tests.waiting import eventually
 from tests.zookeeper import HOST
 
@@ -164,7 +165,7 @@ def test_a_daemon_has_the_agents_process_id_and_is_healthy(cloud: Cloud, index: 
 
 def test_nothing_starts_before_what_it_needs(cloud: Cloud) -> None:
     """Every command and daemon began after all that its definition makes it depend on was done."""
-    steps = steps_of(cloud)
+    steps = cloud.steps()
     assert {name for step in steps for name in step.needs} <= {step.name for step in steps}
     early = [
         f"{step.name} on {step.host} at {step.started:.3f}, {before.name} done at {before.finished:.3f}"
@@ -177,7 +178,7 @@ def test_nothing_starts_before_what_it_needs(cloud: Cloud) -> None:
 
 def test_the_start_takes_little_more_than_its_critical_path(cloud: Cloud) -> None:
     """What is ready to go goes at once: six containers, seven steps in a row, and nobody polls."""
-    steps = steps_of(cloud)
+    steps = cloud.steps()
     cloud.report.append(timeline.drawn(steps, cloud.started_at))
     assert timeline.lost(steps, cloud.started_at) < LOST_LIMIT
 

@@ -7,10 +7,11 @@ ordering them has cost.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import NamedTuple
 
-WIDTH = 36  # characters for the whole start
+WIDTH = 60  # characters for the whole start
+LEGEND = ". waits   # runs, on the critical path   + runs   = ready"
 
 
 class Step(NamedTuple):
@@ -25,6 +26,11 @@ class Step(NamedTuple):
     @property
     def work(self) -> float:
         return self.finished - self.started
+
+    @property
+    def container(self) -> str:
+        """The name of the container that it ran in."""
+        return f"{self.name.partition('/')[0]}@{self.host}"
 
 
 def needed(step: Step, steps: Iterable[Step]) -> list[Step]:
@@ -56,18 +62,42 @@ def lost(steps: Sequence[Step], began: float) -> float:
 
 
 def drawn(steps: Sequence[Step], began: float) -> str:
-    """A line for each step, `*` where it is on the critical path, and the sums. Times in seconds.
+    """A lane for each container, a line for each step, and the sums. Times in seconds.
 
-    `wait` is how long a step stood after all that it needs was done.
+    `*` marks the critical path. `wait` is how long a step stood after all that it needs was done.
     """
     path = critical_path(steps)
     total = path[-1].finished - began
-    lines = [f"  {'':38} {'start':>6} {'end':>6} {'wait':>5} {'work':>6}"]
-    for step in sorted(steps, key=lambda each: (each.started, each.finished)):
+    ordered = sorted(steps, key=lambda each: (each.started, each.finished))
+    lines = [
+        f"  {'':28} 0{f'{total:.2f} s':>{WIDTH - 1}}",
+        *lanes(ordered, path, began),
+        f"  {'':28} {LEGEND}",
+    ]
+    lines += ["", f"  {'':38} {'start':>6} {'end':>6} {'wait':>5} {'work':>6}"]
+    for step in ordered:
         begin, end = step.started - began, step.finished - began
         times = f"{begin:6.2f} {end:6.2f} {step.started - due(step, steps, began):5.2f} {step.work:6.2f}"
-        bar = " " * int(begin / total * WIDTH) + "#" * max(1, round(step.work / total * WIDTH))
-        lines.append(f"{'*' if step in path else ' '} {step.name + ' (' + step.host + ')':38} {times} |{bar}")
+        lines.append(f"{'*' if step in path else ' '} {step.name + ' (' + step.host + ')':38} {times}")
     work = total - lost(steps, began)
     lines.append(f"the whole start {total:.2f}; the work on its critical path (*) {work:.2f}")
     return "\n".join(lines)
+
+
+def lanes(steps: Sequence[Step], path: Sequence[Step], began: float) -> Iterator[str]:
+    """What each container did when, as one line of WIDTH characters (LEGEND)."""
+    scale = WIDTH / (path[-1].finished - began)
+
+    def column(instant: float) -> int:
+        return min(max(0, int((instant - began) * scale)), WIDTH - 1)
+
+    for container in dict.fromkeys(step.container for step in steps):
+        lane = ["."] * WIDTH
+        own = [step for step in steps if step.container == container]
+        for step in own:
+            begin, end = column(step.started), column(step.finished)
+            lane[begin : end + 1] = ("#" if step in path else "+") * (end + 1 - begin)
+            # A daemon stays when it is ready; a task that has done all that it has to is gone.
+            after = "=" if step.name.endswith("/daemon") else " " if step == own[-1] else "."
+            lane[end + 1 :] = after * (WIDTH - end - 1)
+        yield f"  {container:28} {''.join(lane).rstrip()}"

@@ -1,4 +1,4 @@
-"""The real programs that the functional test starts: Debian's servers, and Keystone from PyPI.
+"""The real programs of the Keystone example: Debian's servers, and Keystone from PyPI.
 
 What lives here: how they get onto this machine. Nothing here starts any of them: what runs is
 started by the agent alone, so a package's own service must not come up either.
@@ -17,12 +17,12 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Callable
 
-import pytest
+from kolla_mesos_start.errors import BadUsage
+from kolla_mesos_start.operator.containers import CHECKOUT
 
-HERE = Path(__file__).resolve().parent
-CACHE = HERE.parents[1] / ".cache"
-REQUIREMENTS = HERE / "requirements.txt"
-CONSTRAINTS = HERE / "constraints.txt"
+EXAMPLE = CHECKOUT / "etc" / "examples" / "keystone"
+REQUIREMENTS = EXAMPLE / "requirements.txt"
+CONSTRAINTS = EXAMPLE / "constraints.txt"
 SYSTEM_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 
 # Debian's package, and the program by which it is known to be there.
@@ -34,13 +34,13 @@ Say = Callable[[str], None]
 
 
 def install_packages(say: Say) -> None:
-    """Install the servers where they are missing. Without root, fail and name the command."""
+    """Install the servers where they are missing. Without root, BadUsage names the command."""
     missing = [name for name, program in PACKAGES.items() if not shutil.which(program, path=SYSTEM_PATH)]
     if not missing:
         return
     install = ("apt-get", "install", "-qq", "-y", "--no-install-recommends", *missing)
     if os.geteuid() != 0:
-        pytest.fail(f"packages are missing; run: sudo {' '.join(install)}", pytrace=False)
+        raise BadUsage(f"packages are missing; run: sudo {' '.join(install)}")
     say(f"installing {', '.join(missing)} (about 20 s)")
     with no_service_starts():
         run(("apt-get", "update", "-qq"))
@@ -61,17 +61,17 @@ def no_service_starts() -> Iterator[None]:
         POLICY.unlink()
 
 
-def keystone_environment(say: Say) -> Path:
+def keystone_environment(cache: Path, say: Say) -> Path:
     """The directory with `keystone-manage` and `uwsgi`, of a virtual environment of their own.
 
-    It is kept in the checkout, out of git, and made anew when a version or the Python changes.
+    It is kept in `cache`, out of git, and made anew when a version or the Python changes.
     """
     python = python_for_keystone()
     wanted = (REQUIREMENTS.read_bytes(), CONSTRAINTS.read_bytes(), run((python, "-VV")))
-    directory = CACHE / f"keystone-{hashlib.sha256(b''.join(wanted)).hexdigest()[:12]}"
-    CACHE.mkdir(exist_ok=True)
-    (CACHE / ".gitignore").write_text("*\n")
-    with (CACHE / "lock").open("w") as lock:
+    directory = cache / f"keystone-{hashlib.sha256(b''.join(wanted)).hexdigest()[:12]}"
+    cache.mkdir(exist_ok=True)
+    (cache / ".gitignore").write_text("*\n")
+    with (cache / "lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         if not (directory / "complete").exists():
             say(f"installing Keystone into {directory} (about 40 s)")
@@ -95,11 +95,11 @@ def python_for_keystone() -> str:
         found = shutil.which(python)
         if found and subprocess.run((found, "-c", question), stderr=subprocess.DEVNULL).returncode == 0:
             return found
-    pytest.fail("Keystone needs Python 3.11 or newer, with its venv module, on PATH", pytrace=False)
+    raise BadUsage("Keystone needs Python 3.11 or newer, with its venv module, on PATH")
 
 
 def run(argv: Sequence[str], **environ: str) -> bytes:
-    """What the command prints; where it fails, the test fails with the end of that."""
+    """What the command prints; where it fails, BadUsage with the end of that."""
     # Byte code is written, whatever the environment says: without it every start would compile.
     inherited = {name: value for name, value in os.environ.items() if name != "PYTHONDONTWRITEBYTECODE"}
     done = subprocess.run(
@@ -111,5 +111,5 @@ def run(argv: Sequence[str], **environ: str) -> bytes:
     )
     if done.returncode:
         said = done.stdout.decode(errors="replace")[-2000:]
-        pytest.fail(f"{' '.join(argv)}: status {done.returncode}: {said}", pytrace=False)
+        raise BadUsage(f"{' '.join(argv)}: status {done.returncode}: {said}")
     return done.stdout

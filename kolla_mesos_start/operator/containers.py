@@ -1,25 +1,31 @@
 """Stand-ins for containers: an agent each, with a root, a local state and a log of its own.
 
 The file system, the process ids and the network are the machine's; what a container has for
-itself are directories and a port. Everything that one starts has its root in the environment,
-and so can be found.
+itself are directories and a port. Everything that one starts has its run directory in the
+environment, and so can be found. What lives here: starting, ending and finding it.
 """
 
 from __future__ import annotations
 
 import os
+import re
 import signal
 import subprocess
 import sys
+import time
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
+from datetime import datetime, timezone
 from pathlib import Path
 
-from tests.waiting import eventually
+from kolla_mesos_start.errors import AgentError
 
 CHECKOUT = Path(__file__).resolve().parents[2]
 AGENT = (sys.executable, str(CHECKOUT / "bin" / "kolla_mesos_start"))
 REGISTRAR = "kolla_mesos_start.registrar"
+TIME = r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{3}Z"  # as the agent's log has it, text or JSON
+# Where even SIGKILL ends us, the kernel ends what we have started, and that its own helpers.
+DIES_WITH_US = ("setpriv", "--pdeathsig", "KILL")
 
 
 class Container:
@@ -31,6 +37,7 @@ class Container:
         self.root = root
         self.log = root / "log"
         self.run_dir = root / "run-agent"
+        self.started_at = 0.0  # seconds since the epoch
         self.environ = {
             **environ,
             "KOLLA_HOSTNAME": host,
@@ -63,16 +70,27 @@ class Container:
     def running(self) -> bool:
         return self._process is not None and self.status is None
 
+    @property
+    def state(self) -> tuple[str, str, float]:
+        """What it tells its probes: a stage, a text, and since when (seconds since the epoch)."""
+        try:
+            with (self.run_dir / "state").open() as file:
+                stage, _, text = file.readline().rstrip("\n").partition(" ")
+                return stage, text, os.fstat(file.fileno()).st_mtime
+        except FileNotFoundError:
+            return "begins", "", self.started_at
+
     def start(self) -> None:
+        self.started_at = time.time()
         with self.log.open("ab") as log:
             self._process = subprocess.Popen(
-                AGENT,
+                (*DIES_WITH_US, *AGENT),
                 env=self.environ,
                 cwd="/",
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=subprocess.STDOUT,
-                # Ctrl-C at the terminal is for the test, which then stops what it has started.
+                # Ctrl-C at the terminal is for us, who then stop what we have started.
                 start_new_session=True,
             )
 
@@ -88,7 +106,7 @@ class Container:
         try:
             return self._process.wait(seconds)
         except subprocess.TimeoutExpired:
-            raise AssertionError(f"{self.name} did not end within {seconds:g} s: {self.said()}") from None
+            raise AgentError(f"{self.name} did not end within {seconds:g} s: {self.said()}") from None
 
     def kill(self, *, with_registrar: bool) -> None:
         """SIGKILL. With the registrar it is what the end of a pid namespace does: nobody is left to tell."""
@@ -110,14 +128,23 @@ class Container:
         )
         return done.returncode, done.stdout.strip()
 
+    def exec_time(self) -> float:
+        """When the agent became the daemon last, as its log says; seconds since the epoch."""
+        said = self.log.read_text(errors="replace")
+        told = re.findall(rf'({TIME}).*[ "]{re.escape(self.role)}/daemon: exec', said)
+        if not told:
+            raise AgentError(f"{self.name} never said that it execs: {self.said()}")
+        return datetime.strptime(told[-1], "%Y-%m-%dT%H:%M:%S.%fZ").replace(tzinfo=timezone.utc).timestamp()
+
     def said(self) -> str:
         """The end of its log, for a message."""
         return self.log.read_text(errors="replace")[-2000:] if self.log.exists() else ""
 
 
 def processes_of(directory: Path) -> Iterator[int]:
-    """The processes that were started with something of `directory` in their environment."""
-    mark = os.fsencode(f"{directory}/")
+    """The processes of the containers below `directory`, or of the one whose root it is."""
+    # Not any mention of the directory: a shell that somebody has opened in it is not ours.
+    mark = os.fsencode(f"KOLLA_RUN_DIR={directory}/")
     for pid in processes():
         if mark in _read(pid, "environ"):
             yield pid
@@ -143,9 +170,17 @@ def _read(pid: int, name: str) -> bytes:
         return b""  # gone, or another user's
 
 
-def end_all(directory: Path) -> None:
-    """Kill what still runs of `directory`."""
-    for pid in processes_of(directory):
-        with suppress(ProcessLookupError):  # it has ended by itself meanwhile
-            os.kill(pid, signal.SIGKILL)
-    eventually(lambda: not list(processes_of(directory)), f"the processes of {directory} are gone")
+def end_all(directory: Path, grace: float = 0.0) -> None:
+    """End all that still runs of `directory`: TERM, and after `grace` seconds KILL."""
+    kill_at = time.monotonic() + grace
+    signum = signal.SIGTERM if grace else signal.SIGKILL
+    told: set[tuple[int, int]] = set()
+    while left := set(processes_of(directory)):
+        if time.monotonic() >= kill_at:
+            signum = signal.SIGKILL
+        for pid in left:
+            if (pid, signum) not in told:
+                told.add((pid, signum))
+                with suppress(ProcessLookupError):  # It has ended by itself meanwhile.
+                    os.kill(pid, signum)
+        time.sleep(0.02)

@@ -1,0 +1,155 @@
+"""The Keystone example on this machine: MariaDB, memcached, and Keystone three times.
+
+    ctl-1   mariadb     keystone-api
+    ctl-2   memcached   keystone-api
+    ctl-3   keystone_tasks (ends by itself)   keystone-api
+
+What lives here: the values that only this machine can give (roots, ports, users, passwords), the
+directories that an image or a volume would bring, and what can be asked of a Keystone.
+"""
+
+from __future__ import annotations
+
+import grp
+import json
+import os
+import pwd
+import secrets
+import shutil
+import urllib.request
+from collections.abc import Iterator, Mapping
+from typing import Any, NamedTuple
+
+from kolla_mesos_start.operator.containers import Container
+from kolla_mesos_start.operator.openstack import EXAMPLE
+from kolla_mesos_start.operator.site import Site, Until
+from kolla_mesos_start.operator.zookeeper import HOST, free_port
+
+MARIADB = "infra/mariadb/mariadb"
+MEMCACHED = "infra/memcached/memcached"
+TASKS = "openstack/keystone/keystone_tasks"
+API = "openstack/keystone/keystone-api"
+HOSTS = ("ctl-1", "ctl-2", "ctl-3")
+
+
+class Users(NamedTuple):
+    """Whose the servers' processes and files are."""
+
+    mariadb: str
+    memcached: str
+    keystone: str
+    keystone_group: str
+
+    @classmethod
+    def here(cls) -> Users:
+        """As root those that Debian's packages have made, else nobody but ourselves."""
+        own = pwd.getpwuid(os.geteuid())
+        if own.pw_uid == 0:
+            # A group that isn't root's own, so that giving a file to it shows.
+            return cls("mysql", "memcache", own.pw_name, "www-data")
+        return cls(own.pw_name, own.pw_name, own.pw_name, grp.getgrgid(own.pw_gid).gr_name)
+
+
+class Secrets(NamedTuple):
+    """Passwords with a part that can be searched for, in whatever quoting a file has put the rest."""
+
+    mariadb_root_password: str
+    keystone_database_password: str
+    keystone_admin_password: str
+
+    @classmethod
+    def made(cls) -> Secrets:
+        # What surrounds the part that is searched for is special in SQL, in URLs, in option files.
+        return cls(*(f"{secrets.token_hex(12)}'\"@/%\\" for _ in cls._fields))
+
+    def needles(self) -> dict[str, str]:
+        return {name: value[:24] for name, value in self._asdict().items()}
+
+
+class Keystone(Site):
+    """The containers and their deployment. Their programs are on the PATH of `environ`."""
+
+    once = "keystone-api/db_sync"
+
+    def __init__(self, *args: Any) -> None:
+        """As a Site, but for the example."""
+        super().__init__(EXAMPLE, *args)
+        self.users = Users.here()
+        self.secrets = Secrets.made()
+        self.keys = self.directory / "keys"
+        self.ports = {host: free_port() for host in HOSTS}
+        self.mariadb = self.add(MARIADB, HOSTS[0])
+        self.memcached = self.add(MEMCACHED, HOSTS[1])
+        self.tasks = self.add(TASKS, HOSTS[2])
+        self.replicas = [
+            self.add(API, host, port, {"keystone_port": port}) for host, port in self.ports.items()
+        ]
+        self._prepare_volumes()
+
+    def _prepare_volumes(self) -> None:
+        """The directories that an image or a volume would bring."""
+        for path in ("var/lib/mysql", "run/mysqld"):
+            directory = self.mariadb.root / path
+            directory.mkdir(parents=True)
+            shutil.chown(directory, self.users.mariadb)
+        self.keys.mkdir()
+        shutil.chown(self.keys, self.users.keystone)
+
+    @property
+    def values(self) -> Mapping[str, object]:
+        return {
+            **self.secrets._asdict(),
+            "mariadb_user": self.users.mariadb,
+            "mariadb_port": free_port(),
+            "memcached_user": self.users.memcached,
+            "memcached_port": free_port(),
+            "keystone_user": self.users.keystone,
+            "keystone_group": self.users.keystone_group,
+            "keystone_workers": 1,
+            "keystone_url": self.url(HOSTS[0]),
+            "keystone_keys": self.keys,
+        }
+
+    @property
+    def victim(self) -> Container:
+        return self.replicas[-1]
+
+    def url(self, host: str) -> str:
+        return f"http://{HOST}:{self.ports[host]}/v3"
+
+    def request(self, until: Until) -> Iterator[str]:
+        """Have one replica issue a token, and another one say what it knows of it."""
+        issuer, other = HOSTS[0], HOSTS[1]
+        token = self.issue_token(issuer)
+        yield f"POST {self.url(issuer)}/auth/tokens, as the administrator"
+        yield f"  a token of {len(token)} characters"
+        yield f"GET {self.url(other)}/auth/tokens, with that token"
+        yield f"  {json.dumps(self.validate_token(other, token))[:300]}..."
+
+    def issue_token(self, host: str) -> str:
+        """A token for the administrator, issued by the replica on `host`."""
+        user = {
+            "name": "admin",
+            "domain": {"id": "default"},
+            "password": self.secrets.keystone_admin_password,
+        }
+        wanted = {
+            "identity": {"methods": ["password"], "password": {"user": user}},
+            "scope": {"project": {"name": "admin", "domain": {"id": "default"}}},
+        }
+        request = urllib.request.Request(
+            f"{self.url(host)}/auth/tokens",
+            data=json.dumps({"auth": wanted}).encode(),
+            headers={"Content-Type": "application/json"},
+        )
+        with urllib.request.urlopen(request, timeout=60) as reply:
+            return str(reply.headers["X-Subject-Token"])
+
+    def validate_token(self, host: str, token: str) -> dict[str, Any]:
+        """What the replica on `host` knows of `token`; HTTPError where it does not accept it."""
+        request = urllib.request.Request(
+            f"{self.url(host)}/auth/tokens", headers={"X-Auth-Token": token, "X-Subject-Token": token}
+        )
+        with urllib.request.urlopen(request, timeout=60) as reply:
+            known: dict[str, Any] = json.load(reply)["token"]
+        return known

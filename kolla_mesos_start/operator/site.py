@@ -1,0 +1,235 @@
+"""An example deployment on this machine: published, and a container for each part of it.
+
+What lives here: making, starting, ending, and what its znodes say of it. Which containers there
+are, and which values only this machine can give, is said by the classes below Site: `jobs`,
+`keystone`.
+"""
+
+from __future__ import annotations
+
+import json
+import random
+import shutil
+import subprocess
+import sys
+import time
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any, Callable
+
+from kazoo.client import KazooClient
+from kazoo.exceptions import NoNodeError
+
+from kolla_mesos_start.errors import AgentError
+from kolla_mesos_start.operator import notation
+from kolla_mesos_start.operator.containers import CHECKOUT, Container, end_all, processes_of
+from kolla_mesos_start.operator.timeline import Step
+
+PUBLISH = (sys.executable, str(CHECKOUT / "bin" / "kolla_mesos_publish"))
+LOOPBACK = {"KOLLA_PRIVATE_INTERFACE": "lo", "KOLLA_PUBLIC_INTERFACE": "lo"}
+
+
+# Looks again and again until what it is given is true, so many seconds at most; returns the last value.
+Until = Callable[[Callable[[], Any], float], Any]
+
+
+class Site:
+    """The deployment `id`, below `prefix`, of an example's directory; `zk` sees what its agents write.
+
+    `environ` is what all containers have in their environment; KOLLA_ZK_HOSTS is among it.
+    `once` is one of its one-time commands.
+    """
+
+    once = ""
+
+    def __init__(
+        self,
+        example: Path,
+        directory: Path,
+        zk: KazooClient,
+        environ: Mapping[str, str],
+        prefix: str,
+        id: str,
+    ) -> None:
+        self.example, self.directory, self.zk = example, directory, zk
+        self.prefix, self.id = prefix, id
+        self.environ = {**LOOPBACK, **environ, "KOLLA_SYSTEM_PREFIX": prefix}
+        self.containers: list[Container] = []
+        self.started_at = 0.0  # seconds since the epoch
+        self._values: dict[Container, Mapping[str, object]] = {}
+        self._definitions: dict[str, dict[str, Any]] = {}
+
+    @property
+    def path(self) -> str:
+        return f"{self.prefix}/{self.id}"
+
+    # -- making ---------------------------------------------------------------------------------
+
+    def add(
+        self, service: str, host: str, port: int | None = None, values: Mapping[str, object] | None = None
+    ) -> Container:
+        """One more container, which registers `port`; `values` are variables for it alone, beside `root`."""
+        root = self.directory / host / service.rsplit("/", 1)[-1]
+        environ = {**self.environ, "KOLLA_APP_ID": f"/{self.id}/{service}"}
+        if port is not None:
+            environ["KOLLA_PORTS"] = str(port)
+        container = Container(service, host, root, environ)
+        self.containers.append(container)
+        self._values[container] = {"root": root, **(values or {})}
+        definition = self.example / "services" / service / "definition.yml"
+        self._definitions[service] = json.loads(notation.definition(definition))
+        return container
+
+    @property
+    def values(self) -> Mapping[str, object]:
+        """Variables that replace or join those of the example."""
+        return {}
+
+    @property
+    def victim(self) -> Container:
+        """One that may be killed, to see what happens then."""
+        return self.containers[-1]
+
+    def request(self, until: Until) -> Iterator[str]:
+        """Ask the deployment for something; yields what was asked and the answer, as text."""
+        yield from ()
+
+    def publish(self) -> str:
+        """Publish the example; returns what the tool says."""
+        tree = self.directory / "published"
+        shutil.copytree(self.example, tree)
+        tree.chmod(0o700)  # There may be passwords among the values.
+        self._write_values(tree)
+        done = subprocess.run(
+            (*PUBLISH, str(tree), "--deployment", self.id),
+            env=self.environ,
+            stdin=subprocess.DEVNULL,
+            start_new_session=True,  # Ctrl-C at the terminal is for us.
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+        )
+        if done.returncode != 0:
+            raise AgentError(done.stdout.rstrip())
+        return done.stdout
+
+    def _write_values(self, tree: Path) -> None:
+        variables = tree / "variables.yml"
+        values = {**notation.values(variables), **self.values}
+        (tree / "variables.json").write_text(json.dumps(values, default=str))
+        variables.unlink()
+        for container, own in self._values.items():
+            place = tree / "services" / container.service / "variables" / container.host
+            place.mkdir(parents=True)
+            for name, value in own.items():
+                (place / name).write_text(f"{value}\n")
+
+    # -- starting and ending --------------------------------------------------------------------
+
+    def start(self, seed: int) -> None:
+        """Start all containers at once, in an order that nobody has chosen."""
+        order = random.Random(seed).sample(self.containers, len(self.containers))
+        self.started_at = time.time()
+        for container in order:
+            container.start()
+
+    def is_task(self, container: Container) -> bool:
+        """Whether it ends by itself once its commands are done."""
+        return self._daemon(container) is None
+
+    @property
+    def is_up(self) -> bool:
+        """Whether every task has ended well, and every daemon is ready, as everybody can see."""
+        daemons = [each for each in self.containers if not self.is_task(each)]
+        return (
+            all(each.status == 0 for each in self.containers if each not in daemons)
+            # What is told here first, so that ZooKeeper is asked when it can be true.
+            and all(each.state[0] == "ready" for each in daemons)
+            and all(each.host in self.ready_hosts(each.service) for each in daemons)
+        )
+
+    @property
+    def broken(self) -> list[Container]:
+        """The containers that ended and should not have, or not so."""
+        return [
+            each for each in self.containers if each.status or (each.status == 0 and not self.is_task(each))
+        ]
+
+    def processes(self) -> list[int]:
+        """All processes of all containers."""
+        return list(processes_of(self.directory))
+
+    def end(self, grace: float = 0.0) -> None:
+        """End what is left of all containers: TERM, after `grace` seconds KILL."""
+        end_all(self.directory, grace)
+        for container in self.containers:
+            if container.running:
+                container.ended()
+
+    # -- asking ---------------------------------------------------------------------------------
+
+    def ready(self, service: str) -> dict[str, dict[str, Any]]:
+        """The ready instances of a service's daemon: id -> what it says of itself, and `ready_at`."""
+        role = service.rsplit("/", 1)[-1]
+        parent = f"{self.path}/status/global/{role}/daemon/ready"
+        instances = {}
+        for name in self.children(parent):
+            try:
+                data, stat = self.zk.get(f"{parent}/{name}")
+            except NoNodeError:
+                continue  # withdrawn meanwhile
+            instances[name] = {**json.loads(data), "ready_at": stat.ctime / 1000}
+        return instances
+
+    def ready_hosts(self, service: str) -> dict[str, float]:
+        """On which hosts the service's daemon is ready, and since when (seconds since the epoch)."""
+        return {each["host"]: each["ready_at"] for each in self.ready(service).values()}
+
+    def detail(self, command: str, scope: str = "global") -> dict[str, Any]:
+        data, _ = self.zk.get(f"{self.path}/status/{scope}/{command}/detail")
+        decoded: dict[str, Any] = json.loads(data)
+        return decoded
+
+    def children(self, path: str) -> list[str]:
+        try:
+            children: list[str] = self.zk.get_children(path)
+        except NoNodeError:
+            return []
+        return children
+
+    def rendered(self, container: Container) -> list[str]:
+        """The files that the agent places in a container, as paths from its root."""
+        definition = self._definitions[container.service]
+        steps = [*definition.get("commands", {}).values(), definition.get("service", {}).get("daemon", {})]
+        files = [file["dest"] for step in steps for file in step.get("files", {}).values()]
+        return sorted({dest.replace("{{ root }}/", "") for dest in files})
+
+    # -- what the start consisted of ------------------------------------------------------------
+
+    def steps(self) -> list[Step]:
+        """Every one-time command, and every container's daemon; once all is up."""
+        return [*self._commands(), *self._daemons()]
+
+    def _commands(self) -> Iterator[Step]:
+        for container in {each.service: each for each in self.containers}.values():
+            for name, command in self._definitions[container.service].get("commands", {}).items():
+                path = f"{container.role}/{name}"
+                detail = self.detail(path, container.host if command["run_once"] == "host" else "global")
+                yield Step(path, detail["host"], _needs(command), detail["started"], detail["finished"])
+
+    def _daemons(self) -> Iterator[Step]:
+        for container in self.containers:
+            daemon = self._daemon(container)
+            if daemon is not None:
+                path = f"{container.role}/daemon"
+                ready_at = self.ready_hosts(container.service)[container.host]
+                yield Step(path, container.host, _needs(daemon), container.exec_time(), ready_at)
+
+    def _daemon(self, container: Container) -> dict[str, Any] | None:
+        daemon: dict[str, Any] | None = self._definitions[container.service].get("service", {}).get("daemon")
+        return daemon
+
+
+def _needs(command: Mapping[str, Any]) -> tuple[str, ...]:
+    dependencies = command.get("dependencies", ())
+    return tuple(each if isinstance(each, str) else each["path"] for each in dependencies)
