@@ -1,0 +1,295 @@
+"""`bin/quickstart`: a whole deployment on this machine, in front of somebody who has never seen one.
+
+    ZooKeeper -> publish -> start everything at once -> watch -> tell -> stay until Ctrl-C -> end
+
+What lives here: the stages. The deployment is `site`'s, of the kind `jobs` or `keystone`; how it is
+shown is `view`'s and `timeline`'s. Signals are taken between two steps only, in the mailbox: so there
+is no moment at which something has been started and nobody knows of it.
+"""
+
+from __future__ import annotations
+
+import argparse
+import logging
+import os
+import random
+import shlex
+import shutil
+import signal
+import stat
+import subprocess
+import sys
+from collections.abc import Iterator, Mapping
+from contextlib import suppress
+from pathlib import Path, PurePosixPath
+from typing import Callable, TypeVar
+
+from kazoo.exceptions import KazooException, NoNodeError, NotEmptyError
+
+from kolla_mesos_start import settings
+from kolla_mesos_start.ensemble import Ensemble
+from kolla_mesos_start.errors import AgentError, BadUsage, Stopped
+from kolla_mesos_start.mailbox import Mailbox, now
+from kolla_mesos_start.operator import openstack, timeline, zookeeper
+from kolla_mesos_start.operator.containers import AGENT, DIES_WITH_US, Container, end_all
+from kolla_mesos_start.operator.jobs import Jobs
+from kolla_mesos_start.operator.keystone import Keystone
+from kolla_mesos_start.operator.site import Site
+from kolla_mesos_start.operator.view import View
+from kolla_mesos_start.operator.zookeeper import HOST, free_port
+from kolla_mesos_start.settings import RUN_DIR_LIMIT
+
+T = TypeVar("T")
+ID = "quickstart"
+ZKCLI = "/usr/share/zookeeper/bin/zkCli.sh"
+LOOK_EVERY = 0.05  # seconds
+START_LIMIT, ZOOKEEPER_LIMIT = 600.0, 60.0  # seconds
+GRACE = 10.0  # seconds between TERM and KILL
+RESTART_AFTER = 1.0  # seconds; as a launcher does
+TRY = """
+What to try next, in another terminal; this one tells what happens, and Ctrl-C ends it:
+  kill {victim}; it is started again, and passes by what is done:
+    {kill}
+  look at a znode, that of the one-time command for instance:
+    {get}
+  ask {asked} how it is:
+    KOLLA_RUN_DIR={run_dir} {agent} health --ready"""
+STOP_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+
+
+def main() -> None:
+    """Show the deployment that the command line names, and exit; 0 also for Ctrl-C once all is up."""
+    logging.basicConfig(format="quickstart: %(message)s")
+    logging.getLogger("kazoo").setLevel(logging.CRITICAL)
+    parser = argparse.ArgumentParser(prog="bin/quickstart")
+    parser.add_argument("directory", type=Path)
+    parser.add_argument("--once", action="store_true")
+    parser.add_argument("--keystone", action="store_true")
+    options = parser.parse_args(sys.argv[2:])
+    stays = not options.once and sys.stdin.isatty()
+    quickstart = Quickstart(options.directory, Keystone if options.keystone else Jobs, stays)
+    try:
+        quickstart.run()
+        status = 0
+    except Stopped as stopped:
+        status = 0 if quickstart.is_up and stopped.signum == signal.SIGINT else stopped.status
+    except AgentError as error:
+        print(f"quickstart: {error.reason}", file=sys.stderr)
+        status = error.status
+    finally:
+        quickstart.end()
+    sys.exit(status)
+
+
+class Quickstart:
+    """One deployment, from nothing to nothing; what it leaves in `directory` stays to be looked at."""
+
+    def __init__(self, directory: Path, kind: type[Keystone] | type[Jobs], stays: bool) -> None:
+        """`stays`: it waits for Ctrl-C once all is up."""
+        self.home = directory
+        self.directory = directory / "site"
+        self.kind, self.stays = kind, stays
+        self.is_up = False
+        self.zookeeper: subprocess.Popen[bytes] | None = None
+        self.ensemble: Ensemble | None = None
+        self.site: Site | None = None
+        self.prefix = ""
+        self.made: list[str] = []  # znodes, deepest first
+        self.mailbox = Mailbox()
+        for signum in STOP_SIGNALS:
+            self.mailbox.on_signal(signum, _stop)
+
+    def run(self) -> None:
+        """All stages."""
+        path = self._programs()
+        end_all(self.directory)  # Of one that was killed: whoever changes its user survives that.
+        shutil.rmtree(self.directory, ignore_errors=True)
+        self.directory.mkdir(parents=True, mode=0o755)
+        environ = self._zookeeper_environ()
+        ensemble = self._connect(environ)
+        site = self._publish(ensemble, {**environ, "PATH": path})
+        self._start(site)
+        self.is_up = True
+        say("the timeline of the start")
+        print(timeline.drawn(site.steps(), site.started_at))
+        say("a request and its answer")
+        for line in site.request(self._until):
+            print(f"  {line}")
+        for line in self._directions(site):
+            print(line)
+        if self.stays:
+            self._stay(site)
+
+    # -- the stages -----------------------------------------------------------------------------
+
+    def _programs(self) -> str:
+        """Install what the deployment runs; returns the PATH of its containers."""
+        path = os.environ["PATH"]
+        if self.kind is not Keystone:
+            return path
+        openstack.install_packages(say)
+        return f"{openstack.keystone_environment(self.home / 'cache', say)}:{openstack.SYSTEM_PATH}"
+
+    def _zookeeper_environ(self) -> Mapping[str, str]:
+        """How to reach the ensemble that KOLLA_ZK_HOSTS names, or a private one, which is started."""
+        environ = {name: value for name, value in os.environ.items() if name.startswith("KOLLA_ZK_")}
+        if environ.get("KOLLA_ZK_HOSTS"):
+            say(f"ZooKeeper: {environ['KOLLA_ZK_HOSTS']}")
+            return environ
+        home, port = self.directory / "zookeeper", free_port()
+        home.mkdir()
+        zookeeper.configure(home / "zoo.cfg", {"dataDir": home, "clientPort": port})
+        say(f"ZooKeeper: a private one at {HOST}:{port}, its log in {short(home / 'log')}")
+        with (home / "log").open("wb") as log:
+            self.zookeeper = subprocess.Popen(
+                (*DIES_WITH_US, *zookeeper.JAVA, zookeeper.SERVER, str(home / "zoo.cfg")),
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+                start_new_session=True,
+            )
+        serving = self._until(
+            lambda: "Mode:" in zookeeper.ask(port, "srvr") or self._zookeeper_ended(), ZOOKEEPER_LIMIT
+        )
+        if not serving or self._zookeeper_ended():
+            raise AgentError(f"ZooKeeper does not serve: {(home / 'log').read_text()[-2000:]}")
+        return {**environ, "KOLLA_ZK_HOSTS": f"{HOST}:{port}"}
+
+    def _zookeeper_ended(self) -> bool:
+        return self.zookeeper is not None and self.zookeeper.poll() is not None
+
+    def _connect(self, environ: Mapping[str, str]) -> Ensemble:
+        words = {"KOLLA_APP_ID": f"/{ID}/{ID}", "KOLLA_HOSTNAME": ID, "KOLLA_ZK_CONNECT_TIMEOUT": "30"}
+        words["KOLLA_SYSTEM_PREFIX"] = os.environ.get("KOLLA_SYSTEM_PREFIX", "")
+        config = settings.parse({**words, **environ})
+        self.prefix = config.prefix
+        self.ensemble = ensemble = Ensemble(config, self.mailbox)
+        ensemble.connect()
+        return ensemble
+
+    def _publish(self, ensemble: Ensemble, environ: Mapping[str, str]) -> Site:
+        path = f"{self.prefix}/{ID}"
+        above = [path, *map(str, PurePosixPath(path).parents)][:-1]
+        found = ensemble.read(above)
+        if found[path] is not None:
+            raise BadUsage(
+                f"{path} is there already, another quickstart's perhaps; remove it: deleteall {path}"
+            )
+        self.made = [each for each in above if found[each] is None]
+        places = {"HOME": str(self.directory), "LANG": "C.UTF-8"}
+        self.site = site = self.kind(self.directory, ensemble.client, {**places, **environ}, self.prefix, ID)
+        _check_place(site)
+        say(f"publish {short(site.example)} to {path}")
+        print(f"  {site.publish().splitlines()[-1].rpartition(': ')[2]}")
+        return site
+
+    def _start(self, site: Site) -> None:
+        say(f"start {len(site.containers)} containers at the same moment, in no order")
+        site.start(random.randrange(10**6))
+        view = View(site, live=sys.stdout.isatty())
+
+        def settled() -> bool:
+            view.show()
+            return bool(site.broken) or site.is_up
+
+        if not self._until(settled, START_LIMIT) or site.broken:
+            said = [f"--- {each.name}, {each.log}:\n{each.said()}" for each in site.broken or site.containers]
+            raise AgentError("\n".join(["the deployment did not come up", *said]))
+        view.show()
+
+    def _directions(self, site: Site) -> Iterator[str]:
+        yield from ("", "Where things lie:")
+        for container in site.containers:
+            files = ["log", *site.rendered(container)]
+            yield f"  {container.name:20} {short(container.root)}/  {' '.join(files)}"
+        if not self.stays:
+            return
+        asked, detail = site.containers[-1], f"{site.path}/status/global/{site.once}/detail"
+        zkcli = ZKCLI if Path(ZKCLI).exists() else "zkCli.sh"
+        yield TRY.format(
+            victim=site.victim.name,
+            kill=f"kill -9 {site.victim.pid}",
+            get=f"{zkcli} -server {site.environ['KOLLA_ZK_HOSTS']} get {detail}",
+            asked=asked.name,
+            run_dir=shlex.quote(short(asked.run_dir)),
+            agent=shlex.join(short(Path(word)) for word in AGENT),
+        )
+
+    def _stay(self, site: Site) -> None:
+        """Tell each change; start again what ends, as a launcher does."""
+        say("up; Ctrl-C ends it")
+        view = View(site, live=False, known=True)
+        due: dict[Container, float] = {}
+        while True:
+            view.show()
+            for container in site.broken:
+                if now() >= due.setdefault(container, now() + RESTART_AFTER):
+                    del due[container]
+                    container.start()
+            self._wait()
+
+    # -- the end --------------------------------------------------------------------------------
+
+    def end(self) -> None:
+        """End all that was started, and take back what was written elsewhere. A signal changes nothing."""
+        if self.site is not None and self.site.processes():
+            with suppress(OSError):  # The terminal is gone.
+                say("ending all containers")
+            self.site.end(GRACE)
+        if self.zookeeper is not None:
+            self.zookeeper.kill()
+            self.zookeeper.wait()
+        elif self.ensemble is not None and self.ensemble.connected:
+            self._take_back(self.ensemble)
+
+    def _take_back(self, ensemble: Ensemble) -> None:
+        try:
+            for path in self.made:
+                with suppress(NoNodeError, NotEmptyError):  # Never written; or others use the prefix too.
+                    ensemble.client.delete(path, recursive=path is self.made[0])
+        except KazooException as error:
+            print(f"quickstart: {self.made[0]} is left: {type(error).__name__}", file=sys.stderr)
+
+    # -- waiting --------------------------------------------------------------------------------
+
+    def _until(self, condition: Callable[[], T], seconds: float) -> T:
+        """Look again and again until `condition()` is true, `seconds` at most; Stopped by a signal."""
+        deadline = now() + seconds
+        while True:
+            # First: Ctrl-C also reaches what has not left our process group yet, and looks like a failure.
+            self.mailbox.wait(lambda: True)
+            value = condition()
+            if value or now() >= deadline:
+                return value
+            self._wait()
+
+    def _wait(self) -> None:
+        self.mailbox.wait(lambda: False, now() + LOOK_EVERY)
+
+
+def _check_place(site: Site) -> None:
+    """Refuse a directory in which the containers can't work."""
+    for container in site.containers:
+        if len(os.fsencode(container.run_dir)) > RUN_DIR_LIMIT:
+            raise BadUsage(f"{container.run_dir} is too long for a socket in it: choose a shorter DIRECTORY")
+    if isinstance(site, Keystone) and os.geteuid() == 0:
+        for path in site.directory.parents:
+            if not path.stat().st_mode & stat.S_IXOTH:
+                raise BadUsage(
+                    f"MariaDB's user, {site.users.mariadb}, can't enter {path}: choose another DIRECTORY"
+                )
+
+
+def say(text: str) -> None:
+    print(f"\n-- {text}", flush=True)
+
+
+def short(path: Path) -> str:
+    """The path as it can be typed here."""
+    with suppress(ValueError):
+        return str(path.relative_to(Path.cwd()))
+    return str(path)
+
+
+def _stop(signum: int) -> None:
+    raise Stopped(signum, signal.Signals(signum).name)

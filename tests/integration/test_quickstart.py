@@ -1,0 +1,288 @@
+"""bin/quickstart as a stranger calls it: from a fresh checkout, with and without a terminal, and interrupted.
+
+The checkout is a copy, made once; its environment is made once too, by the first test that needs it.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import pty
+import re
+import shutil
+import signal
+import subprocess
+import tempfile
+from collections.abc import Iterator, Mapping
+from contextlib import suppress
+from pathlib import Path
+from typing import Any, Callable
+
+import pytest
+from kazoo.client import KazooClient
+
+from kolla_mesos_start.operator.containers import command_line, environment, processes
+from tests.conftest import Deployment
+from tests.waiting import eventually
+
+ROOT = Path(__file__).resolve().parents[2]
+CONTAINERS = ("database@db-1", "api@web-1", "api@web-2", "api@web-3", "worker@work-1", "front@edge-1")
+FAILED = 70  # what AgentError ends with
+
+# The first one waits for a virtual environment.
+pytestmark = pytest.mark.timeout(600)
+
+
+class Quickstart:
+    """One call of a checkout's bin/quickstart; `terminal`: its standard streams are one."""
+
+    def __init__(
+        self,
+        checkout: Path,
+        *arguments: str,
+        terminal: bool = False,
+        environ: Mapping[str, str] | None = None,
+    ) -> None:
+        self.checkout = checkout
+        self.directory = checkout / ".quickstart"
+        inherited = {name: value for name, value in os.environ.items() if not name.startswith("KOLLA_")}
+        self.heard = b""
+        self.ours, theirs = pty.openpty() if terminal else os.pipe()
+        os.set_blocking(self.ours, False)
+        self.process = subprocess.Popen(
+            ["bin/quickstart", *arguments],
+            cwd=checkout,
+            env={**inherited, "TMPDIR": str(checkout.parent / "tmp"), **(environ or {})},
+            stdin=theirs if terminal else subprocess.DEVNULL,
+            stdout=theirs,
+            stderr=theirs,
+            start_new_session=True,
+        )
+        os.close(theirs)
+
+    @property
+    def said(self) -> str:
+        with suppress(OSError):  # nothing more for now, or for ever
+            while data := os.read(self.ours, 65536):
+                self.heard += data
+        return self.heard.decode(errors="replace").replace("\r\n", "\n")
+
+    def says(self, words: str) -> None:
+        """Wait until it has said `words`; or has ended, which is an error then."""
+        eventually(lambda: words in self.said or self.process.poll() is not None, words, seconds=300)
+        assert words in self.said, self.said
+
+    def signal(self, signum: int) -> None:
+        """Send it what Ctrl-C, or the end of the terminal, sends: to all processes in front of it."""
+        os.killpg(self.process.pid, signum)
+
+    def ends(self) -> int:
+        eventually(lambda: self.said and self.process.poll() is not None, "it ends", seconds=300)
+        return self.process.wait()
+
+    def left(self) -> list[str]:
+        """What still runs of the checkout."""
+        mark = str(self.checkout)
+        return [command_line(pid) for pid in processes() if mark in command_line(pid) + environment(pid)]
+
+    def close(self) -> None:
+        with suppress(ProcessLookupError):
+            os.killpg(self.process.pid, signal.SIGKILL)
+        self.process.wait()
+        os.close(self.ours)
+
+
+Start = Callable[..., Quickstart]
+
+
+@pytest.fixture(scope="module")
+def checkout() -> Iterator[Path]:
+    """A checkout that nobody has touched yet; its name is short, since sockets will lie in it."""
+    place = Path(tempfile.mkdtemp(prefix="q-"))
+    checkout = place / "c"
+    for name in ("bin", "etc", "kolla_mesos_start"):
+        shutil.copytree(ROOT / name, checkout / name, ignore=shutil.ignore_patterns("__pycache__"))
+    (checkout / "tests").mkdir()
+    (place / "tmp").mkdir()
+    shutil.copy(ROOT / "tests" / "constraints.txt", checkout / "tests")
+    yield checkout
+    shutil.rmtree(place)
+
+
+@pytest.fixture
+def start(checkout: Path) -> Iterator[Start]:
+    """Starts quickstarts (`start(*arguments)`), and ends them."""
+    started: list[Quickstart] = []
+
+    def one(*arguments: str, **more: Any) -> Quickstart:
+        started.append(Quickstart(checkout, *arguments, **more))
+        return started[-1]
+
+    yield one
+    for each in started:
+        each.close()
+
+
+def files(checkout: Path) -> set[Path]:
+    """All that lies in the checkout and beside it, but for the quickstart's own directory."""
+    return {path for path in checkout.parent.rglob("*") if ".quickstart" not in path.parts}
+
+
+@pytest.mark.parametrize(
+    ("moment", "signum", "status"),
+    [
+        ("virtual environment", signal.SIGINT, 130),
+        ("ZooKeeper: ", signal.SIGINT, 130),
+        ("containers at the same moment", signal.SIGTERM, 143),
+        ("schema waits for", signal.SIGINT, 130),
+        ("starting", signal.SIGHUP, 129),
+        ("starting", signal.SIGKILL, -9),
+    ],
+)
+def test_an_interruption_leaves_nothing(
+    start: Start, checkout: Path, moment: str, signum: int, status: int
+) -> None:
+    """No process, and no file outside its directory; also of SIGKILL, though nobody is left to tidy up."""
+    before = files(checkout)
+    quickstart = start()
+    quickstart.says(moment)
+    quickstart.signal(signum)
+    assert quickstart.ends() == status, quickstart.said
+    assert "Traceback" not in quickstart.said
+    eventually(lambda: not quickstart.left(), "nothing is left")
+    assert files(checkout) == before
+
+
+def test_without_a_terminal_it_ends_by_itself(start: Start, checkout: Path) -> None:
+    """A line for each change, the timeline, the request and its answer, and where things lie."""
+    before = files(checkout)
+    quickstart = start()
+    assert quickstart.ends() == 0, quickstart.said
+    said = quickstart.said
+    assert "\x1b" not in said
+    changes, _, rest = said.partition("the timeline of the start")
+    timeline, _, request = rest.partition("a request and its answer")
+    for container in CONTAINERS:
+        assert re.search(rf"\d\.\d\d s  {container} +ready\n", changes)
+        assert re.search(rf"{container} +\.+[.#+]+=*\n", timeline)
+    assert "schema waits for database/daemon: 0 of 1 instances ready" in changes
+    assert re.search(r"\n\* database/daemon \(db-1\) .*\n\* api/schema \(web-\d\) ", timeline)
+    asked, answered = (json.loads(line) for line in request.splitlines() if line.startswith("    {"))
+    assert asked["text"] == "good morning"
+    assert answered["result"] == hashlib.sha256(b"good morning").hexdigest()
+    for path in re.findall(r"\S+/site/\S+/", request):
+        assert (checkout / path / "log").is_file()
+    assert "What to try next" not in request
+    assert not quickstart.left()
+    assert files(checkout) == before
+
+
+def test_one_replica_makes_the_schema_and_the_front_knows_all_three(start: Start) -> None:
+    """What the agents of the last start have said and rendered."""
+    quickstart = start("--once")
+    assert quickstart.ends() == 0, quickstart.said
+    site = quickstart.directory / "site"
+    logs = [(site / host / "api" / "log").read_text() for host in ("web-1", "web-2", "web-3")]
+    assert sorted(log.count("api/schema: starting") for log in logs) == [0, 0, 1]
+    assert sorted(log.count("api/schema: already done") for log in logs) == [0, 1, 1]
+    config = (site / "edge-1" / "front" / "etc" / "front.conf").read_text()
+    assert re.findall(r"upstream 127\.0\.0\.1:\d+ +# (.*)", config) == ["web-1", "web-2", "web-3"]
+
+
+def test_on_a_terminal_it_stays_and_what_it_says_works(start: Start) -> None:
+    """A live view; then each command that it names does what it says; Ctrl-C is a good end."""
+    quickstart = start(terminal=True)
+    quickstart.says("-- up")
+    assert "\x1b[6A" in quickstart.said
+    kill, get, health = re.findall(r"\n    ((?:kill -9|\S+zkCli.sh|KOLLA_RUN_DIR).*)", quickstart.said)
+    done = shell(quickstart, health)
+    assert (done.returncode, done.stdout.partition(" ")[0].rstrip()) == (0, "ready")
+    assert '"state": "done"' in shell(quickstart, get).stdout
+    assert shell(quickstart, kill).returncode == 0
+    stays = quickstart.said.index("-- up")
+    victim = r"api@web-1 +"
+    for stage in ("ended +by signal 9", "begins", "ready"):
+        eventually(lambda stage=stage: re.search(victim + stage, quickstart.said[stays:]), stage)  # type: ignore[misc]
+    quickstart.signal(signal.SIGINT)
+    assert quickstart.ends() == 0
+    assert not quickstart.left()
+
+
+def shell(quickstart: Quickstart, line: str) -> subprocess.CompletedProcess[str]:
+    """What happens when the line is typed in the checkout."""
+    return subprocess.run(
+        ["sh", "-c", line], cwd=quickstart.checkout, capture_output=True, text=True, timeout=60
+    )
+
+
+def test_an_ensemble_that_is_given_is_left_as_it_was(
+    start: Start, deployment: Deployment, zk: KazooClient
+) -> None:
+    """It publishes there, below the prefix, and takes all of that back."""
+    environ = {"KOLLA_ZK_HOSTS": deployment.hosts, "KOLLA_SYSTEM_PREFIX": f"{deployment.prefix}/a/b"}
+    quickstart = start(environ=environ)
+    quickstart.says("schema waits for")
+    assert zk.exists(f"{deployment.prefix}/a/b/quickstart/jobs/api")
+    assert quickstart.ends() == 0, quickstart.said
+    assert zk.get_children(deployment.prefix) == [deployment.id]
+    assert not quickstart.left()
+
+
+def test_a_deployment_that_is_there_is_not_touched(
+    start: Start, deployment: Deployment, zk: KazooClient
+) -> None:
+    """In somebody's ensemble there may be one of this name."""
+    path = f"{deployment.path}/quickstart"
+    zk.create(path, b"theirs")
+    environ = {"KOLLA_ZK_HOSTS": deployment.hosts, "KOLLA_SYSTEM_PREFIX": deployment.path}
+    quickstart = start(environ=environ)
+    assert quickstart.ends() == 64
+    assert f"{path} is there already" in quickstart.said
+    assert zk.get(path)[0] == b"theirs"
+
+
+def test_a_second_one_in_the_same_directory_is_refused(start: Start) -> None:
+    """It would remove what the first one is using."""
+    first = start()
+    first.says("containers at the same moment")
+    second = start()
+    assert second.ends() == 1
+    assert "another quickstart runs in" in second.said
+    first.signal(signal.SIGINT)
+    assert first.ends() == 130
+
+
+def test_a_directory_of_somebody_elses_is_refused(start: Start, tmp_path: Path) -> None:
+    """What is removed at each start has to be ours."""
+    (tmp_path / "site").mkdir()
+    quickstart = start(str(tmp_path))
+    assert quickstart.ends() == 1
+    assert "is not empty" in quickstart.said
+    assert os.listdir(tmp_path) == ["site"]
+
+
+def test_a_deployment_that_fails_says_why(start: Start, checkout: Path) -> None:
+    """The log of whatever has ended is shown, and all the others are ended."""
+    program = checkout / "etc/examples/quickstart/services/jobs/database/files/database.py"
+    good = program.read_text()
+    program.write_text("raise SystemExit('no disk')\n")
+    try:
+        quickstart = start()
+        assert quickstart.ends() == FAILED
+    finally:
+        program.write_text(good)
+    assert "did not come up" in quickstart.said
+    assert "no disk" in quickstart.said
+    assert not quickstart.left()
+
+
+def test_who_is_not_root_is_told_what_to_install(start: Start, tmp_path: Path) -> None:
+    """One command to run; nothing has been made."""
+    for name, script in {"dpkg-query": "exit 1", "id": "echo 1000"}.items():
+        (tmp_path / name).write_text(f"#!/bin/sh\n{script}\n")
+        (tmp_path / name).chmod(0o755)
+    quickstart = start(str(tmp_path / "home"), environ={"PATH": f"{tmp_path}:{os.environ['PATH']}"})
+    assert quickstart.ends() == 1
+    assert re.search("run: sudo apt-get install .*zookeeper default-jre-headless", quickstart.said)
+    assert not (tmp_path / "home").exists()

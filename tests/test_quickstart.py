@@ -1,0 +1,159 @@
+"""What the quickstart shows, its example, and whom it ends."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from kolla_mesos_start.graph import load
+from kolla_mesos_start.operator import directory, timeline
+from kolla_mesos_start.operator.containers import Container, end_all, processes_of
+from kolla_mesos_start.operator.jobs import EXAMPLE
+from kolla_mesos_start.operator.timeline import WIDTH, Step
+from kolla_mesos_start.operator.view import Row, row
+
+# A database for 2 s, a schema for 1 s that one of two replicas makes, the replicas, a task beside them.
+DATABASE = Step("database/daemon", "db-1", (), 0.0, 2.0)
+SCHEMA = Step("api/schema", "web-1", ("database/daemon",), 2.5, 3.5)
+FIRST = Step("api/daemon", "web-1", ("api/schema",), 4.0, 5.0)
+SECOND = Step("api/daemon", "web-2", ("api/schema",), 4.0, 6.0)
+TASK = Step("tidy/tidy", "db-1", ("database/daemon",), 2.0, 3.0)
+STEPS = [FIRST, SECOND, TASK, SCHEMA, DATABASE]
+
+# -- the timeline ---------------------------------------------------------------------------------
+
+
+def test_the_critical_path_goes_back_from_what_was_finished_last() -> None:
+    """Through what each step needed that was finished last."""
+    assert timeline.critical_path(STEPS) == [DATABASE, SCHEMA, SECOND]
+    assert timeline.lost(STEPS, 0.0) == pytest.approx(1.0)
+
+
+def test_who_needs_a_daemon_needs_the_first_instance() -> None:
+    """Of several the one that was ready first satisfies it."""
+    user = Step("front/daemon", "edge", ("api/daemon",), 5.0, 6.5)
+    assert timeline.needed(user, [*STEPS, user]) == [FIRST]
+
+
+def test_each_container_has_a_lane() -> None:
+    """It waits, runs, is ready or gone; what decided is marked, in the lanes and in the list."""
+    lines = timeline.drawn(STEPS, 0.0).splitlines()
+    lanes = {line.split()[0]: line[31:] for line in lines[1:5]}
+    sixth = WIDTH // 6
+    assert lanes["database@db-1"] == "#" * (2 * sixth + 1) + "=" * (4 * sixth - 1)
+    assert lanes["api@web-1"] == "." * 25 + "#" * 11 + "." * 4 + "+" * 11 + "=" * 9
+    assert lanes["api@web-2"] == "." * 40 + "#" * 20
+    assert lanes["tidy@db-1"] == "." * 20 + "+" * 11
+    assert [line.split()[1] for line in lines if line.startswith("* ")] == [
+        "database/daemon",
+        "api/schema",
+        "api/daemon",
+    ]
+    assert lines[-1] == "the whole start 6.00; the work on its critical path (*) 5.00"
+
+
+# -- rows -----------------------------------------------------------------------------------------
+
+
+def test_a_row_tells_since_when() -> None:
+    """In a log when it began, in a live view for how long, cut at the edge of the terminal."""
+    waiting = Row("api@web-1", "waiting", "schema waits for database/daemon: 0 of 1 instances ready", 101.5)
+    assert waiting.told(100.0).split()[:4] == ["1.50", "s", "api@web-1", "waiting"]
+    assert waiting.shown(104.0, 60).split()[:4] == ["api@web-1", "waiting", "2.5", "s"]
+    assert len(waiting.shown(104.0, 60)) == 59
+
+
+@pytest.mark.parametrize(
+    ("state", "expected"),
+    [
+        (None, ("begins", "")),
+        ("waiting api/daemon waits for api/schema: running", ("waiting", "daemon waits for schema: running")),
+        ("starting api/daemon is started, not ready yet", ("starting", "not ready yet")),
+        ("starting", ("starting", "not ready yet")),
+        ("starting Connection refused", ("starting", "Connection refused")),
+        ("ready", ("ready", "")),
+        # The last word of the one before it, which was killed.
+        ("ended the daemon has ended", ("begins", "")),
+    ],
+)
+def test_a_row_is_what_the_container_tells_its_probes(
+    tmp_path: Path, state: str | None, expected: tuple[str, str]
+) -> None:
+    """Without the role, which its name has already."""
+    container = Container("jobs/api", "web-1", tmp_path / "api", {})
+    if state is not None:
+        container.run_dir.mkdir()
+        (container.run_dir / "state").write_text(f"{state}\n")
+    assert row(container)[:3] == ("api@web-1", *expected)
+
+
+# -- the example ----------------------------------------------------------------------------------
+
+
+def test_every_dependency_of_the_example_is_there() -> None:
+    """The definitions are read without an issue, and name each other rightly."""
+    deployment = directory.read(EXAMPLE)
+    assert [service.name for service in deployment.services] == [
+        "jobs/api",
+        "jobs/database",
+        "jobs/front",
+        "jobs/worker",
+    ]
+    for service in deployment.services:
+        load(service.definition)
+        assert service.files
+
+
+def test_a_second_schema_is_an_error(tmp_path: Path) -> None:
+    """Nothing is pretended: were the one-time command run twice, the second run would fail."""
+    database = EXAMPLE / "services" / "jobs" / "database" / "files" / "database.py"
+    api = EXAMPLE / "services" / "jobs" / "api" / "files" / "api.py"
+    statements = f"""
+import sys; sys.path[:0] = [{str(database.parent)!r}, {str(api.parent)!r}]
+import api, database
+database.FILE = {str(tmp_path / "jobs.sqlite")!r}
+database.execute(api.SCHEMA)
+database.execute(api.SCHEMA)
+"""
+    done = subprocess.run(
+        [sys.executable, "-B", "-c", statements], capture_output=True, text=True, timeout=60
+    )
+    assert "table jobs already exists" in done.stderr
+
+
+# -- whom it ends ---------------------------------------------------------------------------------
+
+
+def test_only_what_runs_in_a_container_is_ended(tmp_path: Path) -> None:
+    """Not the shell that somebody has opened in its directory, nor another site's container."""
+    ours, theirs = tmp_path / "site", tmp_path / "site-2"
+    sleep = ("sleep", "300")
+    environ = dict(os.environ)
+    with (
+        subprocess.Popen(sleep, env={**environ, "KOLLA_RUN_DIR": f"{ours}/web-1/api/run"}) as container,
+        subprocess.Popen(sleep, env={**environ, "KOLLA_RUN_DIR": f"{theirs}/web-1/api/run"}) as other,
+        subprocess.Popen(sleep, env={**environ, "PWD": f"{ours}/web-1"}) as shell,
+    ):
+        try:
+            assert list(processes_of(ours)) == [container.pid]
+            end_all(ours, grace=30.0)
+            assert container.wait(30) == -15
+            assert (other.poll(), shell.poll()) == (None, None)
+        finally:
+            for each in (container, other, shell):
+                each.kill()
+
+
+def test_what_does_not_end_by_itself_is_killed(tmp_path: Path) -> None:
+    """SIGTERM first, and after the grace SIGKILL."""
+    deaf = "from signal import *; signal(SIGTERM, SIG_IGN); print(flush=True); pause()"
+    environ = {**os.environ, "KOLLA_RUN_DIR": f"{tmp_path}/run"}
+    with subprocess.Popen([sys.executable, "-c", deaf], env=environ, stdout=subprocess.PIPE) as process:
+        assert process.stdout is not None
+        process.stdout.readline()
+        end_all(tmp_path, grace=0.2)
+        assert process.wait(30) == -9
