@@ -319,7 +319,7 @@ def _is_host(text: str) -> bool:
 def _is_ip(text: str, family: socket.AddressFamily) -> bool:
     try:
         socket.inet_pton(family, text)
-    except (OSError, UnicodeError):
+    except (OSError, ValueError):
         return False
     return True
 
