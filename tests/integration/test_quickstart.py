@@ -22,7 +22,7 @@ from typing import Any, Callable
 import pytest
 from kazoo.client import KazooClient
 
-from kolla_mesos_start.operator.containers import command_line, environment, processes
+from kolla_mesos_start.operator.containers import command_line, end_all, environment, processes
 from tests.conftest import Deployment
 from tests.waiting import eventually
 
@@ -90,6 +90,7 @@ class Quickstart:
         with suppress(ProcessLookupError):
             os.killpg(self.process.pid, signal.SIGKILL)
         self.process.wait()
+        end_all(self.directory / "site")  # of a test that has failed
         os.close(self.ours)
 
 
