@@ -147,7 +147,7 @@ class Bootstrap:
         Raises CommandFailed after the last attempt, Stopped where a signal came meanwhile.
         """
         command = prepared.step.command
-        if turn.contender is None and command.run_once:
+        if turn.is_passage:
             log.info("%s: already done", command.path)
             self._records.pass_through(command)
             return True

@@ -71,7 +71,12 @@ class Launch:
         )
         # Closed by the exec, or by the end of this process: were it closed before, the registrar and
         # this process would fight for the session.
-        held = registrar.spawn(self._handoff(prepared, environ, notify.fileno()))
+        try:
+            held = registrar.spawn(self._handoff(prepared, environ, notify.fileno()))
+        except OSError as error:
+            raise CannotExecute(
+                f"its registrar can't be started: {error.strerror}", command=step.command.path
+            ) from error
         log.info("%s: exec", step.command.path)
         try:
             self._pulse.tell("starting", f"{step.command.path} is started, not ready yet")

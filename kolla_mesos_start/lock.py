@@ -58,12 +58,6 @@ class Queues:
             return []
         return [data_of(path) for path in (place.contender, place.before) if path]
 
-    def holder(self, lock: str) -> str | None:
-        """The host of the contender before ours, for people."""
-        place = self._places.get(lock)
-        znode = self._watches.results.get(data_of(place.before)) if place and place.before else None
-        return znode.data.decode("utf-8", "replace") if znode else None
-
     def leave(self, but: str | None = None) -> None:
         """Give back every place, except the one for the lock `but`."""
         for lock in [lock for lock in self._places if lock != but]:

@@ -125,7 +125,8 @@ class Container:
                 launch = Launch(settings, ensemble, ephemerals, znodes, pulse, member, facts())
                 launch.exec(prepared, _exported(settings))
             self.stage = "bootstrap"
-            pulse.tell("bootstrapping", turn.command.path)
+            if not turn.is_passage:
+                pulse.tell("bootstrapping", turn.command.path)
             if bootstrap.run(prepared, turn):
                 waiting.passed(turn.command)
             self.stage, self.command = "wait", None

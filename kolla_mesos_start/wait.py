@@ -39,6 +39,10 @@ class Turn(NamedTuple):
     command: Command
     contender: str | None = None
 
+    @property
+    def is_passage(self) -> bool:
+        return self.command.run_once is not None and self.contender is None
+
 
 class Standing(NamedTuple):
     """How far a command is from its turn: the dependencies it lacks, then what blocks it."""
@@ -174,7 +178,14 @@ class Waiting:
                 self._tree.ensure()
         if contender is not None:
             return Turn(command, contender)
-        return Standing(command, (), f"{self._queues.holder(lock) or 'another container'} is running it")
+        return Standing(command, (), self._who_runs(command))
+
+    def _who_runs(self, command: Command) -> str:
+        detail = states.once_znodes(command, self._znodes).detail
+        attempt = states.decode_detail(self._watches.results.get(data_of(detail)))
+        if attempt.started is None or attempt.finished is not None:
+            return "another container is about to run it"
+        return f"{attempt.host} is running it"
 
     # -- what is known --------------------------------------------------------------------------
 
