@@ -26,7 +26,12 @@ def main() -> None:
     if words[:1] == ["health"] and not {"-h", "--help"} & set(words):
         from kolla_mesos_start.health import health
 
-        raise SystemExit(health(words[1:], os.environ))
+        status = health(words[1:], os.environ)
+        try:  # noqa: SIM105 (contextlib would cost every probe its import)
+            sys.stdout.flush()
+        except OSError:
+            pass  # Whoever probes reads the status; a closed pipe must not change it.
+        os._exit(status)
     _fill_standard_descriptors()
     verb, show = ("run", False) if not words else _parse(words)
 

@@ -15,7 +15,7 @@ Three promises are kept by this file alone:
    "there are no children", said by waitpid, is the kernel's word that nobody is left.
 
 The agent says:  spawn argv env ids deadline stop_grace, extend deadline, signal number, end grace.
-The guard says:  ready, broken why, leftovers count,
+The guard says:  ready, broken why, heard (a signal, an end), leftovers count,
                  ended wait_status reason leftovers errno at unkillable.
 Deadlines are seconds of CLOCK_BOOTTIME, which goes on while the machine is suspended.
 """
@@ -119,6 +119,8 @@ class Agent:
                 command = self.spawn(*words)
             elif command:  # Otherwise it has crossed our word that the command has ended.
                 command.obey(verb, *words)
+            if verb in ("signal", "end"):
+                self.say("heard")  # One who is stopped does not say so, and the agent does without him.
         return command
 
     def spawn(

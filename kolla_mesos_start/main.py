@@ -5,6 +5,7 @@ The only place that catches what ends the agent, says so, and exits.
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import json
 import logging
@@ -68,9 +69,11 @@ def refuse(usage: str) -> NoReturn:
 
 
 def _exit(status: int) -> NoReturn:
+    # What nobody can read any more must not change the status.
+    for stream in (sys.stdout, sys.stderr):
+        with contextlib.suppress(OSError):
+            stream.flush()
     # kazoo's threads may be in the middle of an outage: nothing of theirs is worth waiting for.
-    sys.stdout.flush()
-    sys.stderr.flush()
     os._exit(status)
 
 

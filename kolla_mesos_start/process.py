@@ -35,6 +35,7 @@ log = logging.getLogger(__name__)
 
 START_PATIENCE = 60.0  # What a guard may take to start, on a busy machine, and to read a long environment;
 SEND_PATIENCE = 0.1  # after that its end of the socket is full only if somebody has stopped it.
+ANSWER_PATIENCE = 2.0  # What the guard gets to say that it has heard, on a machine that is busy.
 OVERDUE = 0.25  # What the guard gets to report an end at the deadline, before it is done without the guard.
 KILLED = 128 + signal.SIGKILL
 
@@ -77,6 +78,7 @@ class Guard:
         self._mailbox = mailbox
         self._heard = bytearray()
         self._running = False
+        self._asked = self._answered = 0
         self._name = ""
         self._deadline: float | None = None
         self._stop_grace = 0.0
@@ -138,12 +140,12 @@ class Guard:
     def signal(self, signum: int) -> None:
         """Pass a signal to the command's process group."""
         if self._running:
-            self._say("signal", int(signum))
+            self._ask("signal", int(signum))
 
     def end(self, grace: float) -> None:
         """TERM the command and its descendants, KILL what is left after `grace` seconds; 0: KILL at once."""
         if self._running:
-            self._say("end", float(grace))
+            self._ask("end", float(grace))
 
     def close(self) -> None:
         """End the guard, and this process's being a subreaper. A command that still runs is killed.
@@ -162,6 +164,24 @@ class Guard:
             self._socket.close()
         guard.prctl(guard.PR_SET_CHILD_SUBREAPER, 0)
 
+    def _ask(self, *message: object) -> None:
+        """Say what the guard has to answer at once; one that is stopped does not, and is done without."""
+        self._asked += 1
+        number = self._asked
+        self._say(*message)
+        self._mailbox.call_at(now() + ANSWER_PATIENCE, lambda: self._check_answer(number))
+
+    def _check_answer(self, number: int) -> None:
+        self._catch_up()
+        if self._running and self._answered < number:
+            log.warning("the guard does not answer about %s", self._name)
+            self._lose()
+
+    def _catch_up(self) -> None:
+        """This process itself may have been stopped, and the guard's word be waiting here."""
+        while self._running and select.select([self._socket], [], [], 0)[0]:
+            self._hear()
+
     def _set_deadline(self, deadline: float | None) -> None:
         self._deadline = deadline
         if deadline is not None:
@@ -169,8 +189,7 @@ class Guard:
 
     def _enforce(self) -> None:
         """End the command from here if its guard has let the deadline pass, as one that is stopped does."""
-        while self._running and select.select([self._socket], [], [], 0)[0]:
-            self._hear()  # This process itself may have been stopped, and the word be waiting here.
+        self._catch_up()
         if self._running and self._deadline is not None and now() >= self._deadline + OVERDUE:
             log.warning("the guard has let the deadline of %s pass", self._name)
             self._lose()
@@ -199,6 +218,8 @@ class Guard:
         """One message of the guard."""
         if verb == "ready":
             self.ready = True
+        elif verb == "heard":
+            self._answered += 1
         elif verb == "broken":
             raise AgentError(f"the guard of the commands can't work: {words[0]}")
         elif verb == "leftovers":

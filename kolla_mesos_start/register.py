@@ -6,6 +6,7 @@ Presence itself is an ephemeral that `ensemble` keeps; readiness is the registra
 from __future__ import annotations
 
 import logging
+import re
 import uuid
 from collections.abc import Mapping
 from pathlib import Path
@@ -87,6 +88,9 @@ class StatusTree:
         return nodes
 
 
+_MEMBER = re.compile("[0-9a-f]{32}__party__")
+
+
 def identity(state_dir: str) -> tuple[str, bool]:
     """The id under which this container registers, and whether an earlier run of it has used it.
 
@@ -95,17 +99,20 @@ def identity(state_dir: str) -> tuple[str, bool]:
     """
     path = Path(state_dir) / "registration"
     try:
-        known = path.read_text().strip()
-        if known:
+        # A FIFO would be waited for, and whatever else is not a file of ours is replaced.
+        known = path.read_bytes()[:100].decode("ascii", "replace").strip() if path.is_file() else ""
+        if _MEMBER.fullmatch(known):
             return known, True
-    except FileNotFoundError:
-        pass
+        if known:
+            log.warning("%s holds no id of a member: replaced", path)
     except OSError as error:
         log.warning("%s can't be read (%s): a restart will register as another member", path, error.strerror)
     # The suffix is kazoo's: its Party counts such members only.
     fresh = f"{uuid.uuid4().hex}__party__"
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
+        if path.exists() and not path.is_file():
+            path.unlink()
         path.write_text(fresh + "\n")
     except OSError as error:
         log.warning(

@@ -9,6 +9,7 @@ so one that closes a door: there a forgotten value would silently leave the door
 
 from __future__ import annotations
 
+import errno
 import os
 import re
 import socket
@@ -70,6 +71,8 @@ class Settings(NamedTuple):
 
 
 def _read_text(path: str) -> str:
+    if os.path.exists(path) and not os.path.isfile(path):
+        raise OSError(errno.EINVAL, "not a regular file")
     with open(path, encoding="utf-8") as file:
         return file.read()
 

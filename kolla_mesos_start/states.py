@@ -85,7 +85,7 @@ def decode_detail(znode: Znode | None) -> Detail:
     """What a `detail` znode says; an empty or foreign one says nothing."""
     try:
         fields = json.loads(znode.data) if znode and znode.data else {}
-    except ValueError:
+    except (ValueError, RecursionError):
         fields = {}
     if not isinstance(fields, dict) or not isinstance(fields.get("attempt", 0), int):
         fields = {}

@@ -497,6 +497,20 @@ def test_a_guard_that_is_stopped_and_deaf_is_given_up(mailbox: Mailbox, guard: G
     assert guard.ended.reason == "lost"
 
 
+@pytest.mark.parametrize("ask", [lambda guard: guard.end(100), lambda guard: guard.signal(signal.SIGTERM)])
+def test_a_stopped_guard_that_is_asked_for_an_end_is_done_without(
+    mailbox: Mailbox, guard: Guard, tmp_path: Path, ask: Callable[[Guard], None]
+) -> None:
+    """Without a deadline too: a timeout and a stop signal must not depend on who is stopped."""
+    (pid,) = started(guard, tmp_path / "pid", SLEEP, 1)
+    os.kill(guard.pid, signal.SIGSTOP)
+    ask(guard)
+    mailbox.wait(lambda: guard.ended, now() + PATIENCE)
+    assert guard.ended is not None
+    assert guard.ended.reason == "lost"
+    assert not lives(pid)
+
+
 def test_the_guard_sees_nothing_of_the_environment(mailbox: Mailbox, monkeypatch: pytest.MonkeyPatch) -> None:
     """What is secret there does not stand in one more place; the linker's variables it may need."""
     monkeypatch.setenv("PASSWORD", "hunter2")
