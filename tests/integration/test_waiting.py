@@ -549,7 +549,7 @@ def observed(
     before = {session: requests(zookeeper, session)[0] for session in (idle_session, queued_session)}
     words = {"outage": "as last known", "connection": "trying on"}
     for name, agent in agents.items():
-        agent.says(words.get(name, "has waited"), seconds=60)
+        agent.says(words.get(name, "has waited 3"), seconds=60)
     after = {session: requests(zookeeper, session) for session in before}
     return HalfMinute(
         deployment,
