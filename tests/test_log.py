@@ -103,7 +103,7 @@ LEVELS = [
     ("debug", "kazoo.client", logging.WARNING),
     ("info", "kazoo.protocol.connection", logging.WARNING),
     ("error", "kazoo.client", logging.ERROR),
-    ("debug", "another.library", logging.WARNING),
+    ("debug", "another_library", logging.WARNING),
 ]
 
 
