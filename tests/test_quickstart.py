@@ -13,15 +13,15 @@ from kolla_mesos_start.graph import load
 from kolla_mesos_start.operator import directory, timeline
 from kolla_mesos_start.operator.containers import Container, end_all, processes_of
 from kolla_mesos_start.operator.jobs import EXAMPLE
-from kolla_mesos_start.operator.timeline import WIDTH, Step
+from kolla_mesos_start.operator.timeline import WIDTH, Need, Step
 from kolla_mesos_start.operator.view import Row, row
 
 # A database for 2 s, a schema for 1 s that one of two replicas makes, the replicas, a task beside them.
 DATABASE = Step("database/daemon", "db-1", (), 0.0, 2.0)
-SCHEMA = Step("api/schema", "web-1", ("database/daemon",), 2.5, 3.5)
-FIRST = Step("api/daemon", "web-1", ("api/schema",), 4.0, 5.0)
-SECOND = Step("api/daemon", "web-2", ("api/schema",), 4.0, 6.0)
-TASK = Step("tidy/tidy", "db-1", ("database/daemon",), 2.0, 3.0)
+SCHEMA = Step("api/schema", "web-1", (Need("database/daemon"),), 2.5, 3.5)
+FIRST = Step("api/daemon", "web-1", (Need("api/schema"),), 4.0, 5.0)
+SECOND = Step("api/daemon", "web-2", (Need("api/schema"),), 4.0, 6.0)
+TASK = Step("tidy/tidy", "db-1", (Need("database/daemon"),), 2.0, 3.0)
 STEPS = [FIRST, SECOND, TASK, SCHEMA, DATABASE]
 
 # -- the timeline ---------------------------------------------------------------------------------
@@ -33,10 +33,32 @@ def test_the_critical_path_goes_back_from_what_was_finished_last() -> None:
     assert timeline.lost(STEPS, 0.0) == pytest.approx(1.0)
 
 
-def test_who_needs_a_daemon_needs_the_first_instance() -> None:
-    """Of several the one that was ready first satisfies it."""
-    user = Step("front/daemon", "edge", ("api/daemon",), 5.0, 6.5)
-    assert timeline.needed(user, [*STEPS, user]) == [FIRST]
+@pytest.mark.parametrize(
+    ("need", "satisfied_by"),
+    [
+        (Need("api/daemon"), "web-1"),
+        (Need("api/daemon", count=2), "web-2"),
+        (Need("api/daemon", count=3), "web-3"),
+        (Need("api/daemon", host="web-2"), "web-2"),
+        # More than there were once all was up: some of them have ended meanwhile.
+        (Need("api/daemon", count=9), "web-3"),
+    ],
+)
+def test_a_need_is_satisfied_by_the_last_of_so_many(need: Need, satisfied_by: str) -> None:
+    """By the n-th that was finished, whatever their order is; on one host by what was finished there."""
+    third = Step("api/daemon", "web-3", (Need("api/schema"),), 4.0, 6.5)
+    front = Step("front/daemon", "edge", (need,), 7.0, 8.0)
+    steps = [front, third, *STEPS]
+    assert [step.container for step in timeline.needed(front, steps)] == [f"api@{satisfied_by}"]
+    assert [step.host for step in timeline.critical_path(steps)] == ["db-1", "web-1", satisfied_by, "edge"]
+
+
+def test_whoever_needs_several_things_waited_for_the_last_of_them() -> None:
+    """Two of one kind may be finished after one of another."""
+    early, late = Need("tidy/tidy"), Need("api/daemon", count=2)
+    front = Step("front/daemon", "edge", (early, late), 6.2, 8.0)
+    assert timeline.needed(front, [*STEPS, front]) == [TASK, SECOND]
+    assert timeline.due(front, [*STEPS, front], 0.0) == SECOND.finished
 
 
 def test_each_container_has_a_lane() -> None:

@@ -20,10 +20,14 @@ from typing import Any, Callable
 from kazoo.client import KazooClient
 from kazoo.exceptions import NoNodeError
 
+from kolla_mesos_start.command import Command, Members
 from kolla_mesos_start.errors import AgentError
-from kolla_mesos_start.operator import notation
+from kolla_mesos_start.graph import Graph, load
+from kolla_mesos_start.operator import directory, notation
 from kolla_mesos_start.operator.containers import CHECKOUT, Container, end_all, processes_of
-from kolla_mesos_start.operator.timeline import Step
+from kolla_mesos_start.operator.rehearsal import Rehearsal
+from kolla_mesos_start.operator.timeline import Need, Step
+from kolla_mesos_start.znodes import GLOBAL, LOCAL, Znodes
 
 PUBLISH = (sys.executable, str(CHECKOUT / "bin" / "kolla_mesos_publish"))
 LOOPBACK = {"KOLLA_PRIVATE_INTERFACE": "lo", "KOLLA_PUBLIC_INTERFACE": "lo"}
@@ -57,7 +61,7 @@ class Site:
         self.containers: list[Container] = []
         self.started_at = 0.0  # seconds since the epoch
         self._values: dict[Container, Mapping[str, object]] = {}
-        self._definitions: dict[str, dict[str, Any]] = {}
+        self._graphs: dict[Container, Graph] = {}
 
     @property
     def path(self) -> str:
@@ -76,8 +80,6 @@ class Site:
         container = Container(service, host, root, environ)
         self.containers.append(container)
         self._values[container] = {"root": root, **(values or {})}
-        definition = self.example / "services" / service / "definition.yml"
-        self._definitions[service] = json.loads(notation.definition(definition))
         return container
 
     @property
@@ -111,6 +113,7 @@ class Site:
         )
         if done.returncode != 0:
             raise AgentError(done.stdout.rstrip())
+        self._read(tree)
         return done.stdout
 
     def _write_values(self, tree: Path) -> None:
@@ -124,6 +127,21 @@ class Site:
             for name, value in own.items():
                 (place / name).write_text(f"{value}\n")
 
+    def _read(self, tree: Path) -> None:
+        """Read what was published, as each container's agent is going to."""
+        deployment = directory.read(tree)
+        services = {service.name: service for service in deployment.services}
+        for container in self.containers:
+            service = services[container.service]
+            own = service.variables.hosts.get(container.host, {})
+            values = {**deployment.variables, **service.variables.own, **own}
+            texts = {name: value.decode() for name, value in values.items()}
+            znodes = Znodes(self.prefix, self.id, container.service, container.host)
+            graph = Rehearsal(znodes, texts, missing_is_empty=False).build(load(service.definition))
+            if graph is None:
+                raise AgentError(f"{service.source}: what it depends on is known to its agent alone")
+            self._graphs[container] = graph
+
     # -- starting and ending --------------------------------------------------------------------
 
     def start(self, seed: int) -> None:
@@ -135,7 +153,7 @@ class Site:
 
     def is_task(self, container: Container) -> bool:
         """Whether it ends by itself once its commands are done."""
-        return self._daemon(container) is None
+        return self._graphs[container].daemon is None
 
     @property
     def is_up(self) -> bool:
@@ -199,37 +217,64 @@ class Site:
 
     def rendered(self, container: Container) -> list[str]:
         """The files that the agent places in a container, as paths from its root."""
-        definition = self._definitions[container.service]
-        steps = [*definition.get("commands", {}).values(), definition.get("service", {}).get("daemon", {})]
-        files = [file["dest"] for step in steps for file in step.get("files", {}).values()]
-        return sorted({dest.replace("{{ root }}/", "") for dest in files})
+        files = (file for step in self._graphs[container].steps for file in step.files)
+        return sorted({file.dest.replace("{{ root }}/", "") for file in files})
 
     # -- what the start consisted of ------------------------------------------------------------
 
     def steps(self) -> list[Step]:
-        """Every one-time command, and every container's daemon; once all is up."""
-        return [*self._commands(), *self._daemons()]
+        """Every command, every container's daemon, and every presence that was waited for; once all is up."""
+        return [*self._commands(), *self._daemons(), *self._presences()]
 
     def _commands(self) -> Iterator[Step]:
-        for container in {each.service: each for each in self.containers}.values():
-            for name, command in self._definitions[container.service].get("commands", {}).items():
-                path = f"{container.role}/{name}"
-                detail = self.detail(path, container.host if command["run_once"] == "host" else "global")
-                yield Step(path, detail["host"], _needs(command), detail["started"], detail["finished"])
+        # What runs once has one detail, whichever container looks at it.
+        runs = {
+            (command.path, GLOBAL if command.run_once == GLOBAL else container.host): command
+            for container in self.containers
+            for command in self._graphs[container].commands
+        }
+        for (path, scope), command in runs.items():
+            detail = self.detail(path, scope)
+            needs = self._needs(command, detail["host"])
+            yield Step(path, detail["host"], needs, detail["started"], detail["finished"])
 
     def _daemons(self) -> Iterator[Step]:
         for container in self.containers:
-            daemon = self._daemon(container)
+            daemon = self._graphs[container].daemon
             if daemon is not None:
-                path = f"{container.role}/daemon"
                 ready_at = self.ready_hosts(container.service)[container.host]
-                yield Step(path, container.host, _needs(daemon), container.exec_time(), ready_at)
+                needs = self._needs(daemon, container.host)
+                yield Step(daemon.path, container.host, needs, container.exec_time(), ready_at)
 
-    def _daemon(self, container: Container) -> dict[str, Any] | None:
-        daemon: dict[str, Any] | None = self._definitions[container.service].get("service", {}).get("daemon")
-        return daemon
+    def _presences(self) -> Iterator[Step]:
+        services = {
+            each.service for step in self._all() for each in step.dependencies if isinstance(each, Members)
+        }
+        for service in services:
+            party = f"{self.path}/{service}/.party"
+            for name in self.children(party):
+                data, stat = self.zk.get(f"{party}/{name}")
+                host = json.loads(data)["host"]
+                yield Step(_presence(service), host, (), self.started_at, stat.ctime / 1000)
+
+    def _all(self) -> Iterator[Command]:
+        """The commands and daemons of all containers."""
+        for graph in self._graphs.values():
+            yield from graph.steps
+
+    def _needs(self, command: Command, host: str) -> tuple[Need, ...]:
+        """What the command, or daemon, waits for where it runs on `host`."""
+        own = command.path.partition("/")[0]
+        once = {each.path for each in self._all() if each.run_once == GLOBAL}
+        needs = []
+        for each in command.dependencies:
+            if isinstance(each, Members):
+                needs.append(Need(_presence(each.service), each.count))
+            else:
+                here = each.path not in once and (each.scope == LOCAL or each.role == own)
+                needs.append(Need(each.path, each.count or 1, host if here else None))
+        return tuple(needs)
 
 
-def _needs(command: Mapping[str, Any]) -> tuple[str, ...]:
-    dependencies = command.get("dependencies", ())
-    return tuple(each if isinstance(each, str) else each["path"] for each in dependencies)
+def _presence(service: str) -> str:
+    return f"{service.rsplit('/', 1)[-1]}/.party"

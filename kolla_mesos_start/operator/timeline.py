@@ -14,12 +14,24 @@ WIDTH = 60  # characters for the whole start
 LEGEND = ". waits   # runs, on the critical path   + runs   = ready"
 
 
+class Need(NamedTuple):
+    """So many steps of one name, finished; on `host` alone where one is given."""
+
+    name: str
+    count: int = 1  # type: ignore[assignment]  # The schema's word; tuple.count is not missed.
+    host: str | None = None
+
+    def is_met_by(self, step: Step) -> bool:
+        """Whether the step is one of them."""
+        return step.name == self.name and self.host in (None, step.host)
+
+
 class Step(NamedTuple):
     """One command or daemon. Times are seconds since the epoch; a daemon is finished when it is ready."""
 
     name: str  # role/command
     host: str
-    needs: tuple[str, ...]  # names of steps
+    needs: tuple[Need, ...]
     started: float
     finished: float
 
@@ -34,12 +46,10 @@ class Step(NamedTuple):
 
 
 def needed(step: Step, steps: Iterable[Step]) -> list[Step]:
-    """The steps that had to be finished before this one; of several daemons the first that was ready."""
-    first: dict[str, Step] = {}
-    for other in sorted(steps, key=lambda each: each.finished):
-        if other.name in step.needs:
-            first.setdefault(other.name, other)
-    return list(first.values())
+    """The steps that had to be finished before this one: for each of its needs the last of so many."""
+    in_order = sorted(steps, key=lambda each: each.finished)
+    groups = ([each for each in in_order if need.is_met_by(each)][: need.count] for need in step.needs)
+    return [group[-1] for group in groups if group]
 
 
 def due(step: Step, steps: Iterable[Step], began: float) -> float:

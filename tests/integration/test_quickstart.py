@@ -22,7 +22,9 @@ from typing import Any, Callable
 import pytest
 from kazoo.client import KazooClient
 
+from kolla_mesos_start.operator import timeline
 from kolla_mesos_start.operator.containers import command_line, end_all, environment, processes
+from kolla_mesos_start.operator.site import Site
 from tests.conftest import Deployment
 from tests.waiting import eventually
 
@@ -163,12 +165,17 @@ def test_without_a_terminal_it_ends_by_itself(start: Start, checkout: Path) -> N
     said = quickstart.said
     assert "\x1b" not in said
     changes, _, rest = said.partition("the timeline of the start")
-    timeline, _, request = rest.partition("a request and its answer")
+    drawn, _, request = rest.partition("a request and its answer")
     for container in CONTAINERS:
         assert re.search(rf"\d\.\d\d s  {container} +ready\n", changes)
-        assert re.search(rf"{container} +\.+[.#+]+=*\n", timeline)
+        assert re.search(rf"{container} +\.+[.#+]+=*\n", drawn)
     assert "schema waits for database/daemon: 0 of 1 instances ready" in changes
-    assert re.search(r"\n\* database/daemon \(db-1\) .*\n\* api/schema \(web-\d\) ", timeline)
+    assert re.search(r"\n\* database/daemon \(db-1\) .*\n\* api/schema \(web-\d\) ", drawn)
+    replicas = re.findall(r"\n(.) api/daemon \(web-\d\) +[\d.]+ +([\d.]+) ", drawn)
+    ends = {float(end) for _, end in replicas}
+    # The worker wants one replica, the front all three: whichever of the two the front waited for last.
+    decided = min(ends) if "\n* worker/daemon" in drawn else max(ends)
+    assert [float(end) for mark, end in replicas if mark == "*"] == [decided]
     asked, answered = (json.loads(line) for line in request.splitlines() if line.startswith("    {"))
     assert asked["text"] == "good morning"
     assert answered["result"] == hashlib.sha256(b"good morning").hexdigest()
@@ -177,6 +184,60 @@ def test_without_a_terminal_it_ends_by_itself(start: Start, checkout: Path) -> N
     assert "What to try next" not in request
     assert not quickstart.left()
     assert files(checkout) == before
+
+
+PAIR = """
+name: pair/twin
+commands:
+  prepare: {command: "true"}
+service:
+  daemon:
+    command: sleep 600
+    dependencies: [twin/prepare]
+    ready: {alive: 0}
+"""
+USER = """
+name: pair/user
+service:
+  daemon:
+    command: sleep 600
+    dependencies:
+      - {members: pair/twin, count: 2}
+      - {path: twin/prepare, scope: local}
+      - {path: twin/daemon, count: "{{ twins }}"}
+    ready: {alive: 0}
+"""
+
+
+def test_the_timeline_knows_whatever_can_be_waited_for(
+    deployment: Deployment, zk: KazooClient, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    """Members, a plain command on this host, and as many instances as a template says."""
+    place = tmp_path_factory.mktemp("s")  # Short: sockets will lie in it.
+    for role, text in {"twin": PAIR, "user": USER}.items():
+        (place / "example" / "services" / "pair" / role).mkdir(parents=True)
+        (place / "example" / "services" / "pair" / role / "definition.yml").write_text(text)
+    (place / "example" / "variables.yml").write_text("twins: 2\n")
+    environ = {"PATH": os.environ["PATH"], "KOLLA_ZK_HOSTS": deployment.hosts}
+    site = Site(place / "example", place / "site", zk, environ, deployment.prefix, "pairs")
+    for service, host in (("pair/twin", "one"), ("pair/twin", "two"), ("pair/user", "one")):
+        site.add(service, host)
+    try:
+        site.publish()
+        site.start(seed=1)
+        eventually(lambda: site.is_up, "all are ready")
+        steps = site.steps()
+    finally:
+        site.end()
+    (user,) = (step for step in steps if step.container == "user@one")
+    needed = [(step.name, step.host) for step in timeline.needed(user, steps)]
+    assert {name for name, _ in needed} == {"twin/.party", "twin/prepare", "twin/daemon"}
+    assert ("twin/prepare", "one") in needed
+    for name in ("twin/.party", "twin/daemon"):
+        last = max((step for step in steps if step.name == name), key=lambda step: step.finished)
+        assert (name, last.host) in needed
+    for step in steps:
+        assert step.started >= timeline.due(step, steps, site.started_at) - 0.002, step
 
 
 def test_one_replica_makes_the_schema_and_the_front_knows_all_three(start: Start) -> None:
