@@ -58,6 +58,7 @@ setup(
         # What people run outside containers.
         "operator": ["PyYAML>=5.4"],
         "test": [
+            "docutils",
             "hypothesis",
             "mypy",
             "pytest",
