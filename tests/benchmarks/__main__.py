@@ -1,0 +1,70 @@
+"""Measures all that the agent is to be quick at, or some of it, and prints one table."""
+
+from __future__ import annotations
+
+import argparse
+import compileall
+import contextlib
+import sys
+import tempfile
+import time
+from pathlib import Path
+from typing import Callable
+
+import kolla_mesos_start
+from tests.benchmarks import starts
+from tests.benchmarks.bench import Bench
+from tests.benchmarks.machine import describe
+from tests.benchmarks.table import Row, as_json, as_text
+from tests.conftest import connected
+from tests.zookeeper import Server
+
+MEASURES: dict[str, Callable[[Bench], list[Row]]] = {
+    "cold-start": starts.cold_start,
+    "template": starts.template,
+    "health": starts.health,
+}
+
+
+def main() -> None:
+    """Run what the command line names, in the order of the table."""
+    options = arguments()
+    # Byte code is a third of a start.
+    compileall.compile_dir(str(Path(kolla_mesos_start.__file__).parent), quiet=1)
+    rows: list[Row] = []
+    with contextlib.ExitStack() as stack:
+        directory = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="bench-")))
+        server = stack.enter_context(Server(directory / "zookeeper"))
+        machine = describe(server)
+        zk = stack.enter_context(contextlib.contextmanager(connected)(server))
+        bench = Bench(directory, server, zk)
+        stack.callback(bench.close)
+        for name, measure in MEASURES.items():
+            if name in (options.names or MEASURES):
+                begun = time.monotonic()
+                print(f"{name} ...", end="", flush=True, file=sys.stderr)
+                rows += measure(bench)
+                print(f" {time.monotonic() - begun:.0f} s", file=sys.stderr)
+    print(as_text(machine, rows))
+    if options.json:
+        options.json.write_text(as_json(machine, rows))
+
+
+def arguments() -> argparse.Namespace:
+    """The command line."""
+    parser = argparse.ArgumentParser(
+        prog="python -m tests.benchmarks",
+        description=__doc__,
+        epilog="\n".join(f"{name:12} {measure.__doc__}" for name, measure in MEASURES.items()),
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("names", metavar="NAME", nargs="*", help="what to measure; default: all of it")
+    parser.add_argument("--json", metavar="FILE", type=Path, help="write the same there, with all samples")
+    options = parser.parse_args()
+    unknown = set(options.names) - MEASURES.keys()
+    if unknown:
+        parser.error(f"unknown: {', '.join(sorted(unknown))}; known: {', '.join(MEASURES)}")
+    return options
+
+
+main()

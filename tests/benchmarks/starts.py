@@ -1,0 +1,79 @@
+"""How long a container's start takes where nothing has to be waited for, and how long a probe."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import time
+from pathlib import Path
+from statistics import median
+
+from tests.agents import PROGRAM
+from tests.benchmarks.bench import Bench, in_turn, ratios
+from tests.benchmarks.table import Row, milliseconds
+
+SERVICE = "openstack/keystone/keystone-api"
+VARIABLES = {f"{name}_variable": f"the value of {name}" for name in ("one", "two", "three", "four", "five")}
+TEMPLATE = "[DEFAULT]\n" + "".join(f"{name} = {{{{ {name} }}}}\n" for name in VARIABLES)
+
+
+def with_template(dest: Path) -> dict[str, object]:
+    """What the daemon of a definition needs to have TEMPLATE rendered."""
+    return {"files": {"config": {"dest": str(dest), "perm": "0600"}}}
+
+
+def cold_start(bench: Bench) -> list[Row]:
+    """Spawn to the daemon's first instruction, nothing to wait for, no template."""
+    deployment = bench.deployment(SERVICE)
+    floor, agent = in_turn(
+        25,
+        lambda: bench.floor_to_mark(deployment.hosts, f"{deployment.path}/{SERVICE}"),
+        lambda: bench.start_to_mark(deployment, SERVICE),
+    )
+    note = (
+        f"{milliseconds(agent)} over {milliseconds(floor)} of a script that connects, reads one znode, execs"
+    )
+    return [Row("cold start, no template", "x", ratios(agent, floor), 1.2, (1.0,), "1.75x", note)]
+
+
+def template(bench: Bench) -> list[Row]:
+    """The same with one template of five variables, over the same floor."""
+    dest = bench.directory / "rendered"
+    deployment = bench.deployment(
+        SERVICE, daemon=with_template(dest), files={"config": TEMPLATE}, variables=VARIABLES
+    )
+    service = f"{deployment.path}/{SERVICE}"
+
+    def rendered() -> float:
+        dest.unlink(missing_ok=True)  # An agent leaves alone what is right already.
+        return bench.start_to_mark(deployment, SERVICE)
+
+    plain, rendering, agent = in_turn(
+        25,
+        lambda: bench.floor_to_mark(deployment.hosts, service),
+        lambda: bench.floor_to_mark(deployment.hosts, service, "--template", str(dest), ",".join(VARIABLES)),
+        rendered,
+    )
+    note = (
+        f"{milliseconds(agent)} over {milliseconds(plain)}, the floor of a start without template;"
+        f" a script that renders the same with jinja2: {median(rendering):.0f} ms"
+    )
+    figures = ratios(agent, plain)
+    return [Row("cold start, one template", "x", figures, 1.7, ratios(rendering, plain), "2x", note)]
+
+
+def health(bench: Bench) -> list[Row]:
+    """The probe `health` in a container whose daemon runs, over bare Python."""
+    deployment = bench.deployment(SERVICE)
+    agent = bench.start(deployment, SERVICE)
+    bench.marks.take()
+
+    def run(*words: str) -> float:
+        begun = time.monotonic()
+        subprocess.run([sys.executable, *words], env=agent.environ, stdout=subprocess.DEVNULL, check=True)
+        return (time.monotonic() - begun) * 1000
+
+    bare, probe = in_turn(40, lambda: run("-c", "pass"), lambda: run(str(PROGRAM), "health"))
+    bench.end(agent)
+    note = f"{milliseconds(probe)} over {milliseconds(bare)} of `python -c pass`"
+    return [Row("health", "x", ratios(probe, bare), 1.3, (1.0,), note=note)]
