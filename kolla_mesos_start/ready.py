@@ -17,7 +17,10 @@ from typing import Any, Callable, NamedTuple
 from kolla_mesos_start.dial import Steps, Task, Wait, agree_on_tls, connect_any, resolve, would_block
 
 ALIVE = 20.0  # seconds after which a daemon that never notifies counts as ready
-EAGER, LEAST = 1.0, 0.05  # seconds between checks, at most, while it is not ready; and at least
+LEAST, EAGER = 0.05, 1.0  # seconds between checks: at least; and at most while it is not ready
+# Then they grow from these seconds, as these parts of its age. A command costs a process each time.
+SOON, SHARE = 0.02, 0.25
+SOON_BY_COMMAND, SHARE_BY_COMMAND = 0.1, 0.5
 STATUS_LINE, LARGEST_ANSWER = 1024, 1 << 16  # bytes
 
 # -- conclusions ------------------------------------------------------------------------------------
@@ -89,6 +92,19 @@ def is_ready(check: Check, notified: Notified, health: Health, age: float, befor
         # One that only begins to speak after it was taken for ready stays so.
         return notified.ready or ((before or not notified.speaks) and age >= _age(check))
     return health.ready
+
+
+def pause(check: Check, ready: bool, age: float) -> float:
+    """Seconds until the next check of a daemon of this `age`.
+
+    One that is not ready may have just begun to listen, and all that needs it waits for that: so
+    it is found late by a part of the time that it has taken, and still costs next to nothing
+    where it never comes up.
+    """
+    if ready:
+        return max(check.interval, LEAST)
+    soon, share = (SOON_BY_COMMAND, SHARE_BY_COMMAND) if check.kind == "command" else (SOON, SHARE)
+    return min(max(soon, share * age), max(min(check.interval, EAGER), LEAST))
 
 
 def _age(check: Check) -> float:
@@ -282,8 +298,8 @@ class Readiness:
             error = self._task.error
             self._failure = _told(error) if error else self._task.result
             self._health = self._health.after(not self._failure, self._check.fall)
-            interval = self._check.interval if self._health.ready else min(self._check.interval, EAGER)
-            self._task, self._next = None, now + max(interval, LEAST)
+            self._task = None
+            self._next = now + pause(self._check, self._health.ready, now - self._start)
 
 
 def _told(error: Exception) -> str:

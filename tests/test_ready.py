@@ -32,6 +32,7 @@ from kolla_mesos_start.ready import (
     heard,
     http,
     is_ready,
+    pause,
     tcp,
 )
 from tests.waiting import eventually
@@ -349,19 +350,54 @@ def test_checks_are_repeated(tmp_path: Path) -> None:
     assert followed(readiness, 1.0)[-1] is False
 
 
-def test_checks_are_eager_until_ready() -> None:
-    """Before the first success a long interval doesn't count; afterwards it does."""
+@pytest.mark.parametrize(
+    ("kind", "interval", "ready", "age", "expected"),
+    [
+        # A daemon just started is looked at again at once; what costs a process, not quite so soon.
+        ("tcp", 10, False, 0.0, 0.02),
+        ("http", 10, False, 0.0, 0.02),
+        ("command", 10, False, 0.0, 0.1),
+        # The older it is without being ready, the less a moment matters.
+        ("tcp", 10, False, 0.4, 0.1),
+        ("http", 10, False, 2.0, 0.5),
+        ("command", 10, False, 0.4, 0.2),
+        # Never longer than the interval, nor than a second.
+        ("tcp", 10, False, 4.0, 1.0),
+        ("command", 10, False, 600.0, 1.0),
+        ("http", 0.5, False, 600.0, 0.5),
+        ("command", 0.06, False, 0.0, 0.06),
+        # Once it is ready only the interval counts, however young it is.
+        ("tcp", 10, True, 0.0, 10),
+        ("command", 100, True, 600.0, 100),
+        # Nobody gets more than twenty checks a second in the long run, whatever he has asked for.
+        ("tcp", 0.001, False, 600.0, 0.05),
+        ("tcp", 0.001, True, 600.0, 0.05),
+    ],
+)
+def test_when_the_next_check_is(kind: str, interval: float, ready: bool, age: float, expected: float) -> None:
+    """Soon while the daemon may come up at any moment, then as its definition says."""
+    assert pause(Check(kind, None, interval, 5, 3), ready, age) == pytest.approx(expected)
+
+
+@given(st.sampled_from(["tcp", "command"]), st.floats(0, 900))
+def test_a_daemon_is_found_soon_after_it_has_come_up(kind: str, up_at: float) -> None:
+    """Within a part of the time that it took, a second at most; and looked for seldom all the same."""
     runs: list[float] = []
+    moment = 0.0
 
     def attempt() -> Any:
-        runs.append(now())
-        return "" if len(runs) == 2 else "no"
+        runs.append(moment)
+        return "" if moment >= up_at else "no"
         yield
 
-    readiness = Readiness(Check("command", (), 100, 5, 3), attempt, 0.0)
-    for moment in (0.0, 0.9, 1.0, 2.0, 50.0, 100.9, 101.0):
+    readiness = Readiness(Check(kind, (), 100, 5, 3), attempt, 0.0)
+    while not readiness.ready:
+        moment = readiness.deadline
         readiness.turn(moment, False)
-    assert len(runs) == 3 and readiness.ready and readiness.deadline == 201.0
+    first, share = {"tcp": (0.02, 0.25), "command": (0.1, 0.5)}[kind]
+    assert moment - up_at <= max(first, min(1.0, share * up_at)) + 1e-9
+    assert len(runs) <= 30 + up_at
+    assert readiness.deadline == moment + 100
 
 
 def test_a_daemon_that_says_nothing() -> None:
