@@ -14,7 +14,7 @@ from kolla_mesos_start.operator import directory, timeline
 from kolla_mesos_start.operator.containers import Container, end_all, processes_of
 from kolla_mesos_start.operator.jobs import EXAMPLE
 from kolla_mesos_start.operator.timeline import WIDTH, Need, Step
-from kolla_mesos_start.operator.view import Row, row
+from kolla_mesos_start.operator.view import Row, Size, after, drawn, row
 
 # A database for 2 s, a schema for 1 s that one of two replicas makes, the replicas, a task beside them.
 DATABASE = Step("database/daemon", "db-1", (), 0.0, 2.0)
@@ -64,7 +64,7 @@ def test_whoever_needs_several_things_waited_for_the_last_of_them() -> None:
 def test_each_container_has_a_lane() -> None:
     """It waits, runs, is ready or gone; what decided is marked, in the lanes and in the list."""
     lines = timeline.drawn(STEPS, 0.0).splitlines()
-    lanes = {line.split()[0]: line[31:] for line in lines[1:5]}
+    lanes = {line.split()[0]: line[16:] for line in lines[1:5]}
     sixth = WIDTH // 6
     assert lanes["database@db-1"] == "#" * (2 * sixth + 1) + "=" * (4 * sixth - 1)
     assert lanes["api@web-1"] == "." * 25 + "#" * 11 + "." * 4 + "+" * 11 + "=" * 9
@@ -78,15 +78,89 @@ def test_each_container_has_a_lane() -> None:
     assert lines[-1] == "the whole start 6.00; the work on its critical path (*) 5.00"
 
 
+@pytest.mark.parametrize(("columns", "lane"), [(200, 60), (80, 60), (60, 43), (30, 20)])
+def test_the_timeline_fits_the_terminal(columns: int, lane: int) -> None:
+    """The lanes get what the names leave, and the legend fits where they do."""
+    lines = timeline.drawn(STEPS, 0.0, columns).splitlines()
+    assert len(lines[1]) == 16 + lane
+    assert max(map(len, lines)) <= max(columns, 60)
+
+
 # -- rows -----------------------------------------------------------------------------------------
 
 
-def test_a_row_tells_since_when() -> None:
-    """In a log when it began, in a live view for how long, cut at the edge of the terminal."""
-    waiting = Row("api@web-1", "waiting", "schema waits for database/daemon: 0 of 1 instances ready", 101.5)
-    assert waiting.told(100.0).split()[:4] == ["1.50", "s", "api@web-1", "waiting"]
-    assert waiting.shown(104.0, 60).split()[:4] == ["api@web-1", "waiting", "2.5", "s"]
-    assert len(waiting.shown(104.0, 60)) == 59
+WAITING = Row(
+    "front@edge-1",
+    "waiting",
+    "daemon waits for api/daemon: 0 of 3 instances ready, worker/daemon: 0 of 1 instances ready",
+    101.5,
+    101.0,
+)
+
+
+def test_a_row_of_a_log_tells_since_when() -> None:
+    """When it began to say so."""
+    assert WAITING.told(100.0).split()[:4] == ["1.50", "s", "front@edge-1", "waiting"]
+    assert WAITING.told(100.0).endswith(WAITING.text)
+
+
+@pytest.mark.parametrize(
+    ("columns", "lines", "expected"),
+    [
+        (
+            120,
+            24,
+            [
+                "  front@edge-1 waiting         3.0 s  daemon for api/daemon: 0 of 3, worker/daemon: 0 of 1",
+                "  db@db-1      ready          10.0 s",
+            ],
+        ),
+        (
+            80,
+            24,
+            [
+                "  front@edge-1 waiting         3.0 s",
+                "      daemon for api/daemon: 0 of 3, worker/daemon: 0 of 1",
+                "  db@db-1      ready          10.0 s",
+            ],
+        ),
+        (
+            40,
+            24,
+            [
+                "  front@edge-1 waiting         3.0 s",
+                "      daemon for api/daemon: 0 of 3,",
+                "      worker/daemon: 0 of 1",
+                "  db@db-1      ready          10.0 s",
+            ],
+        ),
+        # Its first lines would scroll away, and be drawn again below them, for ever.
+        (
+            50,
+            3,
+            [
+                "  front@edge-1 waiting         3.0 s  daemon for ",
+                "  db@db-1      ready          10.0 s",
+            ],
+        ),
+        (20, 2, ["  front@edge-1 wait"]),
+    ],
+)
+def test_a_view_fits_the_terminal(columns: int, lines: int, expected: list[str]) -> None:
+    """For how long each is in its stage, and for what; below it where there is no room beside it."""
+    ready = Row("db@db-1", "ready", "", 94.0, 94.0)
+    assert drawn([WAITING, ready], 104.0, Size(columns, lines)) == expected
+
+
+def test_a_view_tells_how_long_a_container_has_been_waiting() -> None:
+    """Also where what it waits for changes meanwhile; a new stage begins anew."""
+    before = WAITING._replace(
+        text="daemon waits for api/daemon: 1 of 3 instances ready", since=103.0, began=103.0
+    )
+    assert after(WAITING, before).began == WAITING.began
+    assert after(WAITING, before).since == 103.0
+    assert after(WAITING, WAITING._replace(since=109.0, began=109.0)) == WAITING
+    assert after(WAITING, before._replace(stage="starting")).began == 103.0
 
 
 @pytest.mark.parametrize(

@@ -35,7 +35,7 @@ from kolla_mesos_start.operator.containers import AGENT, DIES_WITH_US, Container
 from kolla_mesos_start.operator.jobs import Jobs
 from kolla_mesos_start.operator.keystone import Keystone
 from kolla_mesos_start.operator.site import Site
-from kolla_mesos_start.operator.view import View
+from kolla_mesos_start.operator.view import View, terminal
 from kolla_mesos_start.operator.zookeeper import HOST, free_port
 from kolla_mesos_start.settings import RUN_DIR_LIMIT
 
@@ -47,7 +47,7 @@ START_LIMIT, ZOOKEEPER_LIMIT = 600.0, 60.0  # seconds
 GRACE = 10.0  # seconds between TERM and KILL
 RESTART_AFTER = 1.0  # seconds; as a launcher does
 TRY = """
-What to try next, in another terminal; this one tells what happens, and Ctrl-C ends it:
+What to try next, in another terminal; this one tells what happens:
   kill {victim}; it is started again, and passes by what is done:
     {kill}
   look at a znode, that of the one-time command for instance:
@@ -111,7 +111,8 @@ class Quickstart:
         self._start(site)
         self.is_up = True
         say("the timeline of the start")
-        print(timeline.drawn(site.steps(), site.started_at))
+        size = terminal()
+        print(timeline.drawn(site.steps(), site.started_at, size.columns if size else timeline.PAGE))
         say("a request and its answer")
         for line in site.request(self._until):
             print(f"  {line}")
@@ -139,7 +140,8 @@ class Quickstart:
         home, port = self.directory / "zookeeper", free_port()
         home.mkdir()
         zookeeper.configure(home / "zoo.cfg", {"dataDir": home, "clientPort": port})
-        say(f"ZooKeeper: a private one at {HOST}:{port}, its log in {short(home / 'log')}")
+        say(f"ZooKeeper: a private one at {HOST}:{port}")
+        print(f"  its log: {short(home / 'log')}", flush=True)
         with (home / "log").open("wb") as log:
             self.zookeeper = subprocess.Popen(
                 (*DIES_WITH_US, *zookeeper.JAVA, zookeeper.SERVER, str(home / "zoo.cfg")),
@@ -186,7 +188,7 @@ class Quickstart:
     def _start(self, site: Site) -> None:
         say(f"start {len(site.containers)} containers at the same moment, in no order")
         site.start(random.randrange(10**6))
-        view = View(site, live=sys.stdout.isatty())
+        view = View(site, live=terminal() is not None)
 
         def settled() -> bool:
             view.show()
@@ -199,9 +201,10 @@ class Quickstart:
 
     def _directions(self, site: Site) -> Iterator[str]:
         yield from ("", "Where things lie:")
+        width = max(len(container.name) for container in site.containers)
         for container in site.containers:
             files = ["log", *site.rendered(container)]
-            yield f"  {container.name:20} {short(container.root)}/  {' '.join(files)}"
+            yield f"  {container.name:{width}}  {short(container.root)}/  {' '.join(files)}"
         if not self.stays:
             return
         asked, detail = site.containers[-1], f"{site.path}/status/global/{site.once}/detail"

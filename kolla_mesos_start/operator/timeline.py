@@ -10,7 +10,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from typing import NamedTuple
 
-WIDTH = 60  # characters for the whole start
+PAGE = 100  # characters in a line
+WIDTH, LEAST = 60, 20  # characters for the whole start, where there is room; and at least
 LEGEND = ". waits   # runs, on the critical path   + runs   = ready"
 
 
@@ -71,43 +72,48 @@ def lost(steps: Sequence[Step], began: float) -> float:
     return path[-1].finished - began - sum(step.work for step in path)
 
 
-def drawn(steps: Sequence[Step], began: float) -> str:
+def drawn(steps: Sequence[Step], began: float, columns: int = PAGE) -> str:
     """A lane for each container, a line for each step, and the sums. Times in seconds.
 
     `*` marks the critical path. `wait` is how long a step stood after all that it needs was done.
+    `columns` is how long a line may be.
     """
     path = critical_path(steps)
     total = path[-1].finished - began
     ordered = sorted(steps, key=lambda each: (each.started, each.finished))
+    label = max(len(step.container) for step in steps)
+    width = max(LEAST, min(WIDTH, columns - label - 4))
     lines = [
-        f"  {'':28} 0{f'{total:.2f} s':>{WIDTH - 1}}",
-        *lanes(ordered, path, began),
-        f"  {'':28} {LEGEND}",
+        f"  {'':{label}} 0{f'{total:.2f} s':>{width - 1}}",
+        *(f"  {name:{label}} {lane}" for name, lane in lanes(ordered, path, began, width)),
+        f"  {LEGEND}",
     ]
-    lines += ["", f"  {'':38} {'start':>6} {'end':>6} {'wait':>5} {'work':>6}"]
-    for step in ordered:
+    names = {step: f"{step.name} ({step.host})" for step in ordered}
+    label = max(map(len, names.values()))
+    lines += ["", f"  {'':{label}} {'start':>6} {'end':>6} {'wait':>5} {'work':>6}"]
+    for step, name in names.items():
         begin, end = step.started - began, step.finished - began
         times = f"{begin:6.2f} {end:6.2f} {step.started - due(step, steps, began):5.2f} {step.work:6.2f}"
-        lines.append(f"{'*' if step in path else ' '} {step.name + ' (' + step.host + ')':38} {times}")
+        lines.append(f"{'*' if step in path else ' '} {name:{label}} {times}")
     work = total - lost(steps, began)
     lines.append(f"the whole start {total:.2f}; the work on its critical path (*) {work:.2f}")
     return "\n".join(lines)
 
 
-def lanes(steps: Sequence[Step], path: Sequence[Step], began: float) -> Iterator[str]:
-    """What each container did when, as one line of WIDTH characters (LEGEND)."""
-    scale = WIDTH / (path[-1].finished - began)
+def lanes(steps: Sequence[Step], path: Sequence[Step], began: float, width: int) -> Iterator[tuple[str, str]]:
+    """What each container did when, as its name and `width` characters (LEGEND)."""
+    scale = width / (path[-1].finished - began)
 
     def column(instant: float) -> int:
-        return min(max(0, int((instant - began) * scale)), WIDTH - 1)
+        return min(max(0, int((instant - began) * scale)), width - 1)
 
     for container in dict.fromkeys(step.container for step in steps):
-        lane = ["."] * WIDTH
+        lane = ["."] * width
         own = [step for step in steps if step.container == container]
         for step in own:
             begin, end = column(step.started), column(step.finished)
             lane[begin : end + 1] = ("#" if step in path else "+") * (end + 1 - begin)
             # A daemon stays when it is ready; a task that has done all that it has to is gone.
             after = "=" if step.name.endswith("/daemon") else " " if step == own[-1] else "."
-            lane[end + 1 :] = after * (WIDTH - end - 1)
-        yield f"  {container:28} {''.join(lane).rstrip()}"
+            lane[end + 1 :] = after * (width - end - 1)
+        yield container, "".join(lane).rstrip()

@@ -5,32 +5,50 @@ What lives here: rows, and how they are written. What a container does it says i
 
 from __future__ import annotations
 
-import shutil
+import os
+import re
+import sys
+import textwrap
 import time
+from collections.abc import Sequence
 from typing import NamedTuple
 
 from kolla_mesos_start.operator.containers import Container
 from kolla_mesos_start.operator.site import Site
 
 NOT_YET = "not ready yet"
+# A stage is waiting already, and what it waits for has to find room beside it.
+SHORTER = ((r" of (\d+) instances ready", r" of \1"), (r" waits for ", " for "), (r" waits: ", ": "))
+MOST_LINES = 3  # for what one container waits for
+UP, TO_LINE_END, TO_SCREEN_END, TOP = "\x1b[{}A", "\x1b[K", "\x1b[J", "\x1b[H"
+
+
+class Size(NamedTuple):
+    """Of a terminal, in characters."""
+
+    columns: int
+    lines: int
 
 
 class Row(NamedTuple):
-    """What one container does, and since when (seconds since the epoch)."""
+    """What one container does, since when, and since when it is in this stage (seconds since the epoch)."""
 
     name: str
     stage: str
     text: str
     since: float
+    began: float
 
     def told(self, began: float) -> str:
         """As a line of a log: when it began, seconds after `began`."""
         return f"  {self.since - began:7.2f} s  {self.name:20} {self.stage:13} {self.text}".rstrip()
 
-    def shown(self, instant: float, width: int) -> str:
-        """As a line of a live view: for how long it has been so."""
-        line = f"  {self.name:20} {self.stage:13} {instant - self.since:6.1f} s  {self.text}"
-        return line[: width - 1].rstrip()
+    def shown(self, instant: float, name_width: int) -> str:
+        """As a line of a live view: for how long it has been in its stage, and what it says of it."""
+        text = self.text
+        for long, short in SHORTER:
+            text = re.sub(long, short, text)
+        return f"  {self.name:{name_width}} {self.stage:13} {instant - self.began:5.1f} s  {text}".rstrip()
 
 
 def row(container: Container) -> Row:
@@ -42,9 +60,17 @@ def row(container: Container) -> Row:
         if stage == "starting" and (not text or NOT_YET in text):
             text = NOT_YET
         # `api/daemon waits for ...` in a line that begins with api@web-1.
-        return Row(container.name, stage, text.replace(f"{container.role}/", ""), since)
+        return Row(container.name, stage, text.replace(f"{container.role}/", ""), since, since)
     how = f"by signal {-status}" if status < 0 else f"with status {status}"
-    return Row(container.name, "finished" if status == 0 else "ended", how, since)
+    return Row(container.name, "finished" if status == 0 else "ended", how, since, since)
+
+
+def terminal() -> Size | None:
+    """The terminal that the standard output is; None where it is none that lines can be drawn anew on."""
+    if not sys.stdout.isatty() or os.environ.get("TERM", "dumb") == "dumb":
+        return None
+    size = os.get_terminal_size(sys.stdout.fileno())
+    return Size(size.columns or 80, size.lines or 24)  # A serial line knows no size.
 
 
 class View:
@@ -52,24 +78,68 @@ class View:
 
     def __init__(self, site: Site, live: bool, known: bool = False) -> None:
         """`live`: one block. `known`: how they are now has been told already."""
-        self.site, self.live = site, live
+        self.site = site
+        self.block = Block() if live else None
         self.rows: list[Row] = []
         self.rows = self._look() if known else []
 
     def _look(self) -> list[Row]:
-        before = {each[:3]: each for each in self.rows}
-        rows = map(row, self.site.containers)
-        # What is told again has not begun again.
-        return [before.get(each[:3], each) for each in rows]
+        before = {each.name: each for each in self.rows}
+        return [after(before.get(each.name), each) for each in map(row, self.site.containers)]
 
     def show(self) -> None:
         """Look, and show what is."""
         before, self.rows = self.rows, self._look()
-        if self.live:
-            width = shutil.get_terminal_size().columns
-            up = f"\x1b[{len(before)}A" if before else ""
-            lines = (f"{each.shown(time.time(), width)}\x1b[K\n" for each in self.rows)
-            print(up + "".join(lines), end="", flush=True)
+        size = terminal()
+        if self.block and size:
+            self.block.draw(drawn(self.rows, time.time(), size), size)
             return
         for each in sorted(set(self.rows) - set(before), key=lambda each: each.since):
             print(each.told(self.site.started_at), flush=True)
+
+
+def after(before: Row | None, row: Row) -> Row:
+    """The row, but what is told again has not begun again."""
+    if before is None or before.stage != row.stage:
+        return row
+    return before if before.text == row.text else row._replace(began=before.began)
+
+
+def drawn(rows: Sequence[Row], instant: float, size: Size) -> list[str]:
+    """All rows as lines, fewer than the terminal has, and none as long as it is wide."""
+    width = max(len(each.name) for each in rows)
+    lines = [each.shown(instant, width) for each in rows]
+    folded = [part for line in lines for part in _folded(line, size.columns)]
+    # What scrolls away can't be drawn anew.
+    lines = folded if len(folded) < size.lines else lines
+    return [line[: size.columns - 1] for line in lines][: size.lines - 1]
+
+
+def _folded(line: str, columns: int) -> list[str]:
+    """What has no room behind its time goes below it."""
+    head, end, text = line.partition(" s  ")
+    if len(line) < columns or not text:
+        return [line]
+    below = textwrap.wrap(text, max(20, columns - 7), max_lines=MOST_LINES, placeholder=" ...")
+    return [head + end.rstrip(), *(f"      {part}" for part in below)]
+
+
+class Block:
+    """Lines of a terminal that are written over again and again; the cursor stays below them."""
+
+    def __init__(self) -> None:
+        self._lines: Sequence[str] = ()
+        self._size: Size | None = None
+
+    def draw(self, lines: Sequence[str], size: Size) -> None:
+        """Show these lines in the place of those before."""
+        if (lines, size) == (self._lines, self._size):
+            return
+        start = UP.format(len(self._lines)) if self._lines else ""
+        if self._size not in (None, size):
+            # Nobody knows where a terminal has put the old lines when it was made narrower.
+            start = TOP
+        text = "".join(f"{line}{TO_LINE_END}\n" for line in lines)
+        # At once: whoever looks in between would see half of each.
+        print(f"{start}{text}{TO_SCREEN_END}", end="", flush=True)
+        self._lines, self._size = lines, size

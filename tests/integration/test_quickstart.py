@@ -5,6 +5,7 @@ The checkout is a copy, made once; its environment is made once too, by the firs
 
 from __future__ import annotations
 
+import fcntl
 import hashlib
 import json
 import os
@@ -12,8 +13,10 @@ import pty
 import re
 import shutil
 import signal
+import struct
 import subprocess
 import tempfile
+import termios
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from pathlib import Path
@@ -25,6 +28,7 @@ from kazoo.client import KazooClient
 from kolla_mesos_start.operator import timeline
 from kolla_mesos_start.operator.containers import command_line, end_all, environment, processes
 from kolla_mesos_start.operator.site import Site
+from kolla_mesos_start.operator.view import TOP, Size
 from tests.conftest import Deployment
 from tests.waiting import eventually
 
@@ -37,13 +41,13 @@ pytestmark = pytest.mark.timeout(600)
 
 
 class Quickstart:
-    """One call of a checkout's bin/quickstart; `terminal`: its standard streams are one."""
+    """One call of a checkout's bin/quickstart; in a `terminal` of this size, or without one."""
 
     def __init__(
         self,
         checkout: Path,
         *arguments: str,
-        terminal: bool = False,
+        terminal: Size | None = None,
         environ: Mapping[str, str] | None = None,
     ) -> None:
         self.checkout = checkout
@@ -52,16 +56,26 @@ class Quickstart:
         self.heard = b""
         self.ours, theirs = pty.openpty() if terminal else os.pipe()
         os.set_blocking(self.ours, False)
+        if terminal:
+            self.resize(terminal)
+            inherited["TERM"] = "xterm"
         self.process = subprocess.Popen(
-            ["bin/quickstart", *arguments],
+            # As a login does: what is typed as Ctrl-C reaches the processes in front.
+            [*(("setsid", "--ctty") if terminal else ()), "bin/quickstart", *arguments],
             cwd=checkout,
             env={**inherited, "TMPDIR": str(checkout.parent / "tmp"), **(environ or {})},
             stdin=theirs if terminal else subprocess.DEVNULL,
             stdout=theirs,
             stderr=theirs,
-            start_new_session=True,
+            start_new_session=not terminal,
         )
         os.close(theirs)
+
+    def resize(self, terminal: Size) -> None:
+        fcntl.ioctl(self.ours, termios.TIOCSWINSZ, struct.pack("4H", terminal.lines, terminal.columns, 0, 0))
+
+    def types(self, keys: bytes) -> None:
+        os.write(self.ours, keys)
 
     @property
     def said(self) -> str:
@@ -252,11 +266,29 @@ def test_one_replica_makes_the_schema_and_the_front_knows_all_three(start: Start
     assert re.findall(r"upstream 127\.0\.0\.1:\d+ +# (.*)", config) == ["web-1", "web-2", "web-3"]
 
 
-def test_on_a_terminal_it_stays_and_what_it_says_works(start: Start) -> None:
+def test_on_a_terminal_it_stays_and_what_it_says_works(start: Start, checkout: Path) -> None:
     """A live view; then each command that it names does what it says; Ctrl-C is a good end."""
-    quickstart = start(terminal=True)
+    before = files(checkout)
+    quickstart = start(terminal=Size(100, 30))
+    mode = termios.tcgetattr(quickstart.ours)
     quickstart.says("-- up")
-    assert "\x1b[6A" in quickstart.said
+    assert re.search(
+        r"front@edge-1 +waiting +\d+\.\d s  daemon for api/daemon: 0 of 3, worker", quickstart.said
+    )
+    # One block, however often it was drawn, and below it all that is told at the end.
+    lines = drawn_by(quickstart.said, Size(100, 30))
+    block = lines.index("-- start 6 containers at the same moment, in no order")
+    assert [line.split()[:2] for line in lines[block + 1 :][:7]] == [
+        [name, "ready"] for name in CONTAINERS
+    ] + [[]]
+    told = [line for line in lines[block + 8 :] if line.startswith(("--", "Where", "What"))]
+    assert [line.split(":")[0].split(",")[0] for line in told] == [
+        "-- the timeline of the start",
+        "-- a request and its answer",
+        "Where things lie",
+        "What to try next",
+        "-- up; Ctrl-C ends it",
+    ]
     kill, get, health = re.findall(r"\n    ((?:kill -9|\S+zkCli.sh|KOLLA_RUN_DIR).*)", quickstart.said)
     done = shell(quickstart, health)
     assert (done.returncode, done.stdout.partition(" ")[0].rstrip()) == (0, "ready")
@@ -266,9 +298,60 @@ def test_on_a_terminal_it_stays_and_what_it_says_works(start: Start) -> None:
     victim = r"api@web-1 +"
     for stage in ("ended +by signal 9", "begins", "ready"):
         eventually(lambda stage=stage: re.search(victim + stage, quickstart.said[stays:]), stage)  # type: ignore[misc]
-    quickstart.signal(signal.SIGINT)
+    quickstart.types(b"\x03")
     assert quickstart.ends() == 0
+    assert drawn_by(quickstart.said, Size(100, 30))[-3:] == ["^C", "-- ending all containers", ""]
+    assert "\x1b[?" not in quickstart.said, "neither cursor nor screen were changed"
+    assert termios.tcgetattr(quickstart.ours) == mode
     assert not quickstart.left()
+    assert files(checkout) == before
+
+
+def test_a_narrow_terminal_is_filled_and_no_more(start: Start, checkout: Path) -> None:
+    """No line of the view or of the timeline is broken, also where it becomes narrow in the middle."""
+    before = files(checkout)
+    quickstart = start("--once", terminal=Size(90, 24))
+    quickstart.says("front@edge-1")
+    narrow = Size(60, 20)
+    quickstart.resize(narrow)
+    quickstart.says("a request and its answer")
+    said = quickstart.said
+    _, *frames = said.partition("the timeline of the start")[0].split(TOP)
+    assert len(frames) == 1, "drawn anew from the top, once"
+    assert re.search(r"front@edge-1 +waiting +\d+\.\d s\S*\n      daemon for api/daemon: \d of 3", said)
+    lines = drawn_by(f"{TOP}{frames[0]}", narrow)
+    assert [line.split()[:2] for line in lines[:7]] == [[name, "ready"] for name in CONTAINERS] + [[]]
+    timeline = said.partition("the timeline of the start")[2].partition("-- a request")[0]
+    assert max(map(len, [*lines, *timeline.splitlines()])) <= narrow.columns
+    quickstart.types(b"\x03")
+    quickstart.ends()
+    assert not quickstart.left()
+    assert files(checkout) == before
+
+
+def drawn_by(said: str, size: Size) -> list[str]:
+    """The lines that a terminal of this size has in the end, those that have scrolled away included."""
+    lines, row, column = [""], 0, 0
+    for number, order, text in re.findall(r"\x1b\[(\d*)([A-Z])|([^\x1b])", said):
+        if order == "A":
+            row = max(row - int(number), len(lines) - size.lines, 0)
+        elif order == "H":
+            row, column = max(len(lines) - size.lines, 0), 0
+        elif order == "K":
+            lines[row] = lines[row][:column]
+        elif order == "J":
+            lines[row + 1 :] = []
+            lines[row] = lines[row][:column]
+        elif text == "\r":
+            column = 0
+        elif text == "\n" or column == size.columns:
+            row, column = row + 1, 0
+            lines += [""] * (row + 1 - len(lines))
+        assert not order or order in "AHKJ", order
+        if text and text not in "\r\n":
+            lines[row] = lines[row][:column].ljust(column) + text + lines[row][column + 1 :]
+            column += 1
+    return lines
 
 
 def shell(quickstart: Quickstart, line: str) -> subprocess.CompletedProcess[str]:
