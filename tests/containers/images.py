@@ -1,0 +1,240 @@
+"""The images under test: Kolla's own Dockerfiles, and on top of them the snippet that one is to paste.
+
+What lives here: how the images are made, and kept. kolla-build, from PyPI, renders the Dockerfiles and
+brings the scripts; `kolla/` beside this file says what is left out. Nothing of Kolla's is in git.
+
+    debian          Debian's packages, by mmdebstrap
+    kolla/<name>    Kolla's base, memcached, mariadb-server, openstack-base, keystone-base, keystone
+    agent/<name>    the whole snippet pasted onto it
+    closed/<name>   the snippet without its last part, which opens /etc/<service>
+"""
+
+from __future__ import annotations
+
+import fcntl
+import hashlib
+import re
+import shutil
+import sys
+import tarfile
+import tempfile
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+
+from kolla_mesos_start.operator.containers import CHECKOUT
+from kolla_mesos_start.operator.openstack import CONSTRAINTS, REQUIREMENTS, Say, python_for_keystone, run
+from tests.containers.podman import settings
+
+RECIPE = Path(__file__).with_name("kolla")
+SNIPPET = CHECKOUT / "Dockerfile.snippet"
+OPENS = "# Way 1 only"  # Here begins what opens /etc/<service>.
+AGENT = (
+    "setup.py",
+    "pyproject.toml",
+    "README.rst",
+    "LICENSE",
+    "bin/kolla_mesos_*",
+    "kolla_mesos_start/**/*.py",
+)
+SUITE = "trixie"  # what Kolla's Dockerfiles want to find
+DEBIAN = """\
+FROM scratch
+ADD debian.tar /
+ENV PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin
+"""
+# The images in the order in which they are made, and where kolla-build puts their Dockerfiles.
+KOLLA = {
+    "base": "base",
+    "memcached": "memcached",
+    "mariadb-server": "mariadb-server",
+    "openstack-base": "openstack-base",
+    "keystone-base": "keystone/keystone-base",
+    "keystone": "keystone/keystone",
+}
+# Of which images there is one with the agent, the /etc/<service> that it opens, and the USER of Kolla's.
+SERVICES = {
+    "memcached": ("memcached", "memcached"),
+    "mariadb-server": ("mysql", "mysql"),
+    "keystone": ("keystone", "root"),
+}
+# Debian repositories of OpenStack, on a host that is none of Debian's.
+EXTREPO = re.compile(r"^RUN apt update .*?apt clean$", re.MULTILINE | re.DOTALL)
+# What a machine that reaches its registries through a proxy of its own needs to know there too.
+CERTIFICATES = Path("/etc/ssl/certs/ca-certificates.crt")
+
+
+class Images:
+    """The images, in a storage of their own below `cache`; each is named by what it is made of."""
+
+    def __init__(self, cache: Path, say: Say) -> None:
+        self.store = cache / "images"
+        self._say = say
+        recipe = [Path(__file__), CONSTRAINTS, REQUIREMENTS, *RECIPE.iterdir()]
+        self._kolla = _digest(recipe)
+        self._agent = _digest([*recipe, SNIPPET, *agent_sources()])
+        cache.mkdir(exist_ok=True)
+        (cache / ".gitignore").write_text("*\n")
+        self._lock = (cache / "images.lock").open("w")
+
+    def kolla(self, name: str) -> str:
+        return f"localhost/kolla/{name}:{self._kolla}"
+
+    def agent(self, name: str) -> str:
+        return f"localhost/agent/{name}:{self._agent}"
+
+    def closed(self, name: str) -> str:
+        return f"localhost/closed/{name}:{self._agent}"
+
+    @property
+    def _wanted(self) -> set[str]:
+        with_agent = {make(name) for name in SERVICES for make in (self.agent, self.closed)}
+        return {f"localhost/debian:{SUITE}", *map(self.kolla, KOLLA), *with_agent}
+
+    def make(self) -> None:
+        """Make what is missing and remove what nobody wants any more; hold the rest until `release`."""
+        fcntl.flock(self._lock, fcntl.LOCK_SH)
+        if self._there() != self._wanted:
+            # Whoever runs containers of these images goes on with them until the end.
+            fcntl.flock(self._lock, fcntl.LOCK_EX)
+            with tempfile.TemporaryDirectory(prefix="kolla-images-") as directory:
+                self._make(Path(directory))
+            fcntl.flock(self._lock, fcntl.LOCK_SH)
+
+    def release(self) -> None:
+        self._lock.close()
+
+    def _make(self, directory: Path) -> None:
+        for name in sorted(self._there() - self._wanted):
+            self._buildah("rmi", "--force", name)
+        if self.kolla("keystone") not in self._there():
+            self._make_kolla(directory)
+        wheel = _wheel(directory / "wheel")
+        for name, (service, user) in SERVICES.items():
+            # Both forms that the snippet takes.
+            agent = _archive(directory / "kolla_mesos_start-source.tar.gz") if name == "keystone" else wheel
+            self._paste(directory / name, name, service, user, agent)
+
+    def _there(self) -> set[str]:
+        listed = self._buildah("images", "--format", "{{.Name}}:{{.Tag}}")
+        return {name for name in listed.split() if not name.startswith("<none>")}
+
+    # -- Kolla's --------------------------------------------------------------------------------
+
+    def _make_kolla(self, directory: Path) -> None:
+        self._say("making Debian's and Kolla's images (about 2 minutes)")
+        self._make_debian(directory / "debian")
+        contexts = self._render(directory / "kolla")
+        for name, place in KOLLA.items():
+            self._build(contexts / place, self.kolla(name))
+
+    def _make_debian(self, context: Path) -> None:
+        context.mkdir()
+        (context / "Dockerfile").write_text(DEBIAN)
+        bootstrap = ("mmdebstrap", "--quiet", "--variant=apt", "--include=adduser,ca-certificates")
+        run((*bootstrap, "--dpkgopt=force-unsafe-io", SUITE, str(context / "debian.tar")))
+        self._build(context, f"localhost/debian:{SUITE}")
+
+    def _render(self, directory: Path) -> Path:
+        """Have kolla-build write the Dockerfiles and what they copy; the directory of their contexts."""
+        environment = directory / "environment"
+        run((python_for_keystone(), "-m", "venv", str(environment)))
+        pip = (
+            str(environment / "bin" / "python"),
+            "-m",
+            "pip",
+            "install",
+            "-q",
+            "--disable-pip-version-check",
+        )
+        run((*pip, "-r", str(RECIPE / "requirements.txt")))
+        options = {
+            "--engine": "podman",
+            "--base": "debian",
+            "--base-image": "localhost/debian",
+            "--base-tag": SUITE,
+            "--namespace": "localhost/kolla",
+            "--tag": self._kolla,
+            "--work-dir": str(directory),
+            "--template-override": str(RECIPE / "override.j2"),
+            "--repos-yaml": str(RECIPE / "repos.yaml"),
+        }
+        words = (word for option in options.items() for word in option)
+        names = (f"^{name}$" for name in KOLLA)
+        kolla_build = (str(environment / "bin" / "kolla-build"), "--template-only", "--nodocker-healthchecks")
+        run((*kolla_build, *words, *names))
+        contexts = directory / "docker"
+        _complete(contexts)
+        return contexts
+
+    # -- with the agent -------------------------------------------------------------------------
+
+    def _paste(self, context: Path, name: str, service: str, user: str, agent: Path) -> None:
+        self._say(f"pasting Dockerfile.snippet onto Kolla's {name}")
+        context.mkdir()
+        shutil.copy(agent, context)
+        first, mark, last = SNIPPET.read_text().partition(OPENS)
+        assert mark, f"{SNIPPET} holds no line that begins {OPENS!r}"
+        for base, text, made in (
+            (self.kolla(name), first, self.closed(name)),
+            (self.closed(name), mark + last, self.agent(name)),
+        ):
+            (context / "Dockerfile").write_text(f"FROM {base}\nUSER root\n{text}\nUSER {user}\n")
+            self._build(context, made, {"KOLLA_SERVICE": service})
+
+    # -- buildah --------------------------------------------------------------------------------
+
+    def _build(self, context: Path, name: str, arguments: Mapping[str, str] | None = None) -> None:
+        given = [f"--build-arg={key}={value}" for key, value in (arguments or {}).items()]
+        mounts = [f"--volume={CERTIFICATES}:{CERTIFICATES}:ro"] if CERTIFICATES.exists() else []
+        self._buildah("bud", "--network=host", *given, *mounts, f"--tag={name}", str(context))
+
+    def _buildah(self, *words: str) -> str:
+        with tempfile.TemporaryDirectory(prefix="kolla-buildah-") as directory:
+            return run(("buildah", *words), **settings(Path(directory), self.store)).decode()
+
+
+def agent_sources() -> list[Path]:
+    """The files that the agent's package is made of."""
+    return sorted(path for pattern in AGENT for path in CHECKOUT.glob(pattern))
+
+
+def _digest(files: Iterable[Path]) -> str:
+    digest = hashlib.sha256()
+    for path in sorted(files):
+        content = path.read_bytes()
+        digest.update(f"{path.relative_to(CHECKOUT)} {len(content)}\n".encode() + content)
+    return digest.hexdigest()[:12]
+
+
+def _archive(path: Path) -> Path:
+    """The agent's source as `git archive` would give it, of the files as they are now."""
+    with tarfile.open(path, "w:gz") as archive:
+        for source in agent_sources():
+            archive.add(source, source.relative_to(CHECKOUT))
+    return path
+
+
+def _wheel(directory: Path) -> Path:
+    """The agent's wheel; setuptools leaves nothing in the checkout."""
+    directory.mkdir()
+    source = _archive(directory / "source.tar.gz")
+    pip = (sys.executable, "-m", "pip", "wheel", "-q", "--disable-pip-version-check")
+    run((*pip, "--no-deps", "--no-build-isolation", "-w", str(directory), str(source)))
+    (wheel,) = directory.glob("*.whl")
+    return wheel
+
+
+def _complete(contexts: Path) -> None:
+    """What kolla-build would fetch, had it to build: the pinned versions, and no plugins."""
+    base = contexts / KOLLA["base"] / "Dockerfile"
+    text, count = EXTREPO.subn("", base.read_text())
+    assert count == 1, f"kolla-build has written something new: {base}"
+    base.write_text(text)
+    with tarfile.open(contexts / KOLLA["openstack-base"] / "openstack-base-archive", "w") as archive:
+        archive.add(CONSTRAINTS, "requirements/upper-constraints.txt")
+        archive.add(REQUIREMENTS, "requirements/requirements.txt")
+    for name in ("openstack-base", "keystone"):
+        with tarfile.open(contexts / KOLLA[name] / "plugins-archive", "w") as archive:
+            plugins = tarfile.TarInfo("plugins")
+            plugins.type, plugins.mode = tarfile.DIRTYPE, 0o755
+            archive.addfile(plugins)

@@ -1,0 +1,267 @@
+"""The test images are what Kolla's are, and Dockerfile.snippet does to them what it says and nothing else."""
+
+from __future__ import annotations
+
+import re
+import signal
+import statistics
+from collections.abc import Iterator
+from pathlib import PurePosixPath
+
+import pytest
+
+from tests.conftest import Deployment
+from tests.containers.images import SERVICES, SNIPPET, Images
+from tests.containers.podman import Container, Podman
+from tests.publishing import publish
+from tests.waiting import eventually
+from tests.zookeeper import free_port
+
+# The first test waits for the images.
+pytestmark = pytest.mark.timeout(900)
+
+HOME = "/opt/kolla_mesos_start"
+OWN = ("/run/kolla_mesos_start", "/var/lib/kolla_mesos_start")
+PYTHON = f"{HOME}/bin/python3"
+SERVICE_PYTHON = "/var/lib/kolla/venv/bin/python3"
+USER_OF = {"memcached": 42457, "mariadb-server": 42434, "keystone": 0}  # uids are Kolla's
+
+DUMB_INIT = ["dumb-init", "--single-child", "--"]
+KOLLA_START = ["kolla_start"]
+# Of mysqld_safe Kolla says that it ignores SIGTERM, so that image signals all its processes.
+LAUNCH = {
+    "base": (DUMB_INIT, KOLLA_START, ""),
+    "memcached": (DUMB_INIT, KOLLA_START, "memcached"),
+    "mariadb-server": (["dumb-init", "--"], KOLLA_START, "mysql"),
+    "keystone": (DUMB_INIT, KOLLA_START, ""),
+}
+MODES = {
+    "base": {
+        "/etc/sudoers": "440 root:root",
+        "/usr/local/bin/kolla_copy_cacerts": "755 root:root",
+        "/usr/local/bin/kolla_extend_start": "644 root:root",
+        "/usr/local/bin/kolla_install_projects": "755 root:root",
+        "/usr/local/bin/kolla_set_configs": "755 root:root",
+        "/usr/local/bin/kolla_start": "755 root:root",
+        "/var/log/kolla": "2775 root:kolla",
+        "/var/lib": "755 root:root",
+        "/run": "755 root:root",
+    },
+    "memcached": {"/run/memcache": "755 memcached:memcached"},
+    "mariadb-server": {
+        "/etc/mysql": "755 root:root",
+        "/etc/sudoers.d": "750 root:root",
+        "/etc/sudoers.d/kolla_mariadb_sudoers": "440 root:root",
+        "/usr/local/bin/kolla_extend_start": "644 root:root",
+        "/usr/local/bin/kolla_security_reset": "755 root:root",
+        "/var/lib/mysql": "755 mysql:mysql",
+        "/run/mysqld": "755 mysql:root",
+    },
+    "keystone": {
+        "/etc/keystone": "755 root:root",
+        "/usr/local/bin/kolla_extend_start": "644 root:root",
+        "/usr/local/bin/kolla_keystone_bootstrap": "755 root:root",
+        "/var/lib/keystone": "755 keystone:keystone",
+        "/var/lib/kolla/venv": "755 root:root",
+    },
+}
+# What anybody in Kolla's group may do as root; the service's own user is in it.
+SUDO = {"kolla_set_configs", "kolla_copy_cacerts", "kolla_install_projects"}
+
+
+# -- the images that the snippet is pasted onto ------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", LAUNCH)
+def test_an_image_starts_as_kollas_does(podman: Podman, images: Images, name: str) -> None:
+    """ENTRYPOINT, CMD and USER."""
+    config = podman.config(images.kolla(name))
+    assert (config["Entrypoint"], config["Cmd"], config.get("User", "")) == LAUNCH[name]
+
+
+@pytest.mark.parametrize("name", MODES)
+def test_an_image_is_owned_as_kollas_is(podman: Podman, images: Images, name: str) -> None:
+    """Owners and modes; above all, /etc/<service> is closed and kolla_extend_start can't be executed."""
+    assert modes(podman, images.kolla(name), MODES[name]) == MODES[name]
+
+
+def modes(podman: Podman, image: str, paths: dict[str, str]) -> dict[str, str]:
+    """Mode and owners of each path in the image."""
+    told = podman.output(image, "stat", "--format=%n %a %U:%G", *paths, options=["--user=root"])
+    return dict(line.split(" ", 1) for line in told.splitlines())
+
+
+@pytest.mark.parametrize(
+    ("name", "more"), [("memcached", set()), ("mariadb-server", {"kolla_security_reset"})]
+)
+def test_the_service_may_do_with_sudo_what_kolla_lets_it(
+    podman: Podman, images: Images, name: str, more: set[str]
+) -> None:
+    """Kolla's own scripts as root and without a password, and not another thing."""
+    told = podman.output(images.kolla(name), "sudo", "-n", "-l")
+    assert set(re.findall(r"NOPASSWD: (?:/usr/local/bin/)?(\S+)", told)) == SUDO | more
+    refused = podman("run", "--rm", images.kolla(name), "sudo", "-n", "true", check=False)
+    assert refused.returncode != 0
+
+
+# -- what the snippet adds, and what it does not -----------------------------------------------------
+
+
+@pytest.mark.parametrize("name", SERVICES)
+def test_the_snippet_touches_nothing_else(podman: Podman, images: Images, name: str) -> None:
+    """Nothing is left of what builds: no file anywhere but these."""
+    etc = f"/etc/{SERVICES[name][0]}"
+    told = podman("diff", images.agent(name), images.kolla(name)).stdout.splitlines()
+    changed = {(line[:1], PurePosixPath(line[2:])) for line in told}
+    ours = {PurePosixPath(path) for path in (HOME, *OWN, etc)}
+    link = PurePosixPath("/usr/local/bin/kolla_mesos_start")
+    parents = {parent for path in (*ours, link) for parent in path.parents}
+    strange = {
+        (kind, path)
+        for kind, path in changed
+        if not (path == link or ours & {path, *path.parents} or (kind == "C" and path in parents))
+    }
+    assert ("A", link) in changed
+    assert strange == set()
+    assert not [path for _, path in changed if path.name.startswith(("pip", "setuptools", "wheel"))]
+
+
+@pytest.mark.parametrize("name", SERVICES)
+def test_the_snippet_opens_one_directory_and_no_more(podman: Podman, images: Images, name: str) -> None:
+    """The agent's own directories are for Kolla's group; /etc/<service> for the service's, if wanted."""
+    service, user = SERVICES[name]
+    etc = f"/etc/{service}"
+    own = dict.fromkeys(OWN, "775 root:kolla")
+    assert modes(podman, images.closed(name), own) == own
+    assert modes(podman, images.agent(name), {**own, etc: ""}) == {**own, etc: f"775 root:{service}"}
+    if etc in MODES[name]:
+        assert modes(podman, images.closed(name), {etc: ""}) == {etc: MODES[name][etc]}
+    config = podman.config(images.agent(name))
+    assert (config["Entrypoint"], config["Cmd"]) == (LAUNCH[name][0], ["kolla_mesos_start"])
+    assert config["User"] == user
+
+
+def test_the_image_holds_the_tested_versions() -> None:
+    """What the snippet pins is what bin/test installs."""
+    pinned = set(re.findall(r"\S+==\S+", SNIPPET.read_text()))
+    tested = (SNIPPET.with_name("tests") / "constraints.txt").read_text().split("# What the operator's")[0]
+    assert pinned == {line for line in tested.splitlines() if "==" in line}
+
+
+def test_agent_and_service_have_packages_of_their_own(podman: Podman, images: Images) -> None:
+    """The service pins another jinja2. Neither sees the other's, not even by PYTHONPATH."""
+    version = "import jinja2; print(jinja2.__version__)"
+    script = (
+        f"{SERVICE_PYTHON} -c '{version}';"
+        # As the kernel starts the agent: with all that its first line says.
+        f"$(sed -n '1s/^#!//p' /usr/local/bin/kolla_mesos_start) -c '{version}';"
+        f"{SERVICE_PYTHON} -c 'import kazoo' 2>&1 | tail -n 1"
+    )
+    path = "--env=PYTHONPATH=/var/lib/kolla/venv/lib/python3/site-packages"
+    told = podman.output(images.agent("keystone"), "sh", "-c", script, options=[path])
+    assert told.splitlines() == ["3.1.4", "3.1.6", "ModuleNotFoundError: No module named 'kazoo'"]
+
+
+def test_byte_code_is_used_whatever_the_times_of_the_sources(podman: Podman, images: Images) -> None:
+    """Every module comes from the image's byte code, also after a layer has changed all times."""
+    touch = f"find {HOME} -name '*.py' -exec touch -d 2001-01-01 {{}} +"
+    imported = "import kolla_mesos_start.main, kolla_mesos_start.sandbox, psutil"
+    script = f"{touch} && exec {PYTHON} -I -v -c '{imported}'"
+    done = podman("run", "--rm", "--user=root", images.agent("mariadb-server"), "sh", "-c", script)
+    loaded = re.findall(rf"# code object from '?({HOME}/[^']*?)'?$", done.stderr, re.MULTILINE)
+    assert len([path for path in loaded if "/kazoo/" in path]) > 10
+    assert [path for path in loaded if not path.endswith(".pyc")] == []
+
+
+# -- the agent in the image --------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", SERVICES)
+def test_the_agent_runs_as_the_images_user(podman: Podman, images: Images, name: str) -> None:
+    """From either form that the snippet takes, a wheel or the source, it is on PATH and can be run."""
+    words = (
+        "kolla_mesos_start --version",
+        "kolla_mesos_start health; echo $?",
+        "kolla_mesos_start check; echo $?",
+    )
+    script = "; ".join((*words, "id -u"))
+    told = podman.output(images.agent(name), "sh", "-c", script).splitlines()
+    assert re.fullmatch(r"kolla_mesos_start \d+\.\d+\.\d+", told[0])
+    assert told[1].startswith("no agent runs here; last seen: nothing in /run/kolla_mesos_start")
+    assert told[2:] == ["1", "64", str(USER_OF[name])]
+
+
+@pytest.fixture
+def web(podman: Podman, images: Images, deployment: Deployment) -> Iterator[Container]:
+    """A container of a small web server with one config file, in MariaDB's image."""
+    publish(
+        deployment,
+        "demo/web",
+        {
+            "service": {
+                "daemon": {
+                    "command": ["python3", "-m", "http.server", "--bind=127.0.0.1", "{{ port }}"],
+                    "files": {"web.conf": {"dest": "/etc/mysql/web.conf", "perm": "0640"}},
+                    "ready": {"tcp": "{{ port }}", "interval": 1},
+                }
+            }
+        },
+        files={"web.conf": "port = {{ port }}"},
+        variables={"port": str(free_port())},
+    )
+    container = podman.run(images.agent("mariadb-server"), environ=deployment.environ("demo/web"))
+    yield container
+    print(container.said)
+    container.remove()
+
+
+def test_a_daemon_starts_under_dumb_init_as_the_images_user(web: Container) -> None:
+    """No root anywhere: the daemon is the agent's process, and nobody's child but process 1's."""
+    eventually(lambda: web.exec("kolla_mesos_start", "health", "--ready").returncode == 0, "it is ready")
+    listed = web.exec("ps", "--no-headers", "-eo", "pid,ppid,user:20,comm").stdout.splitlines()
+    processes = {words[3]: words[:3] for words in (line.split() for line in listed) if words[3] != "ps"}
+    assert processes.keys() == {"dumb-init", "python3", "kolla_registrar"}
+    assert {user for _, _, user in processes.values()} == {"mysql"}
+    assert processes["dumb-init"][0] == "1"
+    assert (processes["python3"][1], processes["kolla_registrar"][1]) == ("1", "1")
+    stat = web.exec("stat", "--format=%a %U:%G", "/etc/mysql/web.conf")
+    assert stat.stdout == "640 mysql:mysql\n"
+    assert web.stop() == 128 + signal.SIGTERM
+
+
+def test_check_tells_what_a_start_would_write(web: Container) -> None:
+    """Beside a running daemon: nothing would change any more."""
+    eventually(lambda: web.read("/etc/mysql/web.conf"), "the file is written")
+    done = web.exec("kolla_mesos_start", "check")
+    assert (done.returncode, "/etc/mysql/web.conf" in done.stdout, "unchanged" in done.stdout) == (
+        0,
+        True,
+        True,
+    )
+
+
+def test_the_snippet_says_what_it_costs(
+    podman: Podman, images: Images, deployment: Deployment, measured: list[str]
+) -> None:
+    """Its figures are what is measured here: the size, and how much later a daemon starts."""
+    publish(
+        deployment,
+        "demo/nothing",
+        {"service": {"daemon": {"command": ["true"], "files": {"a": {"dest": "/tmp/a"}}}}},
+        files={"a": "{{ deployment_id }}"},
+    )
+    start = "KOLLA_RUN_DIR=/tmp/run-$i KOLLA_STATE_DIR=/tmp/state-$i kolla_mesos_start >/tmp/log 2>&1 || exit"
+    timed = f"for i in 1 2 3 4 5; do date +%s%N; {start}; date +%s%N; done"
+    environ = [f"--env={name}={value}" for name, value in deployment.environ("demo/nothing").items()]
+    told = podman.output(
+        images.agent("mariadb-server"), "sh", "-c", f"du -sk {HOME}; {timed}", options=environ
+    ).splitlines()
+    size = int(told[0].split()[0]) / 1000
+    times = [int(line) / 1e9 for line in told[1:]]
+    delay = statistics.median(end - begin for begin, end in zip(times[::2], times[1::2]))
+    assert len(times) == 10
+    measured.append(f"Dockerfile.snippet: {size:.1f} MB, a daemon starts {delay:.2f} s later (median of 5)")
+    claim = re.search(r"adds (\d+) MB .* (\d\.\d) s to", SNIPPET.read_text())
+    assert claim is not None
+    assert size < float(claim[1]) + 1
+    assert delay < 5 * float(claim[2])
