@@ -1,0 +1,412 @@
+"""Every block of the documents is executed: typed as a stranger would, or held against what it speaks of.
+
+A block that no check claims fails, and so does a claim that no block has. One substitution is made:
+the ensemble that the documents call zk1:2181,zk2:2181 is the test's server.
+"""
+
+from __future__ import annotations
+
+import functools
+import getpass
+import json
+import os
+import re
+import shlex
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Callable, NamedTuple
+
+import pytest
+from kazoo.client import KazooClient
+
+from kolla_mesos_start.operator import directory
+from tests.agents import Containers
+from tests.conftest import Deployment
+from tests.documents import CONTRIBUTING, DOCUMENTS, KEYSTONE, QUICKSTART, README, ROOT, Block, blocks
+from tests.publishing import publish
+from tests.test_house import DECIDE, PACKAGE
+from tests.waiting import eventually
+from tests.zookeeper import Server
+
+ENSEMBLE = "zk1:2181,zk2:2181"
+START = f"KOLLA_ZK_HOSTS={ENSEMBLE} KOLLA_APP_ID="
+WAITS = "keystone_tasks/create_database waits for mariadb/daemon: 0 of 1 instances ready"
+
+pytestmark = pytest.mark.timeout(600)  # The first ones wait for virtual environments.
+
+
+class Stranger:
+    """Somebody with a fresh checkout, an empty home, and an ensemble. What was installed stays."""
+
+    def __init__(self, place: Path, hosts: str) -> None:
+        self.checkout, self.home, self.hosts = place / "c", place / "h", hosts
+        hidden = shutil.ignore_patterns(".*", "__pycache__", "*.egg-info", "build", "tests")
+        shutil.copytree(ROOT, self.checkout, ignore=hidden)
+        (self.checkout / "tests").mkdir()
+        shutil.copy(ROOT / "tests" / "constraints.txt", self.checkout / "tests")
+        self.home.mkdir()
+        inherited = {name: value for name, value in os.environ.items() if not name.startswith("KOLLA_")}
+        path = (self.home / "venv/bin", Path(sys.executable).parent, inherited["PATH"])
+        self.environ = {
+            # From where pip gets its packages is the machine's business.
+            "XDG_CONFIG_HOME": str(Path.home() / ".config"),
+            "XDG_CACHE_HOME": str(Path.home() / ".cache"),
+            **inherited,
+            "HOME": str(self.home),
+            "PATH": ":".join(map(str, (*path, "/usr/share/zookeeper/bin"))),
+            # The defaults would be the machine's own directories.
+            "KOLLA_RUN_DIR": str(place / "run"),
+            "KOLLA_STATE_DIR": str(place / "state"),
+        }
+        self._printed: dict[str, str] = {}
+
+    def has_typed(self, document: str, start: str) -> str:
+        """What the block printed that begins so; it is typed once, whoever needs it first."""
+        text = the_block(document, start).text
+        if text not in self._printed:
+            self._printed[text] = self.types(text)
+        return self._printed[text]
+
+    def types(self, text: str, **environ: str) -> str:
+        """What is printed when the text is typed in the checkout; it has to end well."""
+        done = subprocess.run(
+            self._argv(text),
+            cwd=self.checkout,
+            env={**self.environ, **environ},
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+        )
+        assert done.returncode == 0, f"{text}\nended with {done.returncode}:\n{done.stdout}"
+        return done.stdout
+
+    @contextmanager
+    def starts(self, text: str, says: str) -> Iterator[None]:
+        """Type the text, wait until the agent has said `says`, and end it by Ctrl-C afterwards."""
+        log = self.home / "log"
+        with log.open("wb") as file:
+            process = subprocess.Popen(
+                self._argv(text),
+                cwd=self.checkout,
+                env=self.environ,
+                stdin=subprocess.DEVNULL,
+                stdout=file,
+                stderr=file,
+                start_new_session=True,
+            )
+        try:
+            eventually(lambda: says in log.read_text(), says)
+            yield
+        finally:
+            os.killpg(process.pid, signal.SIGINT)
+            process.wait(30)
+        eventually(lambda: '"status": 130' in log.read_text(), "the agent has ended by Ctrl-C")
+
+    def _argv(self, text: str) -> list[str]:
+        return ["sh", "-ec", text.replace(ENSEMBLE, self.hosts)]
+
+
+class Ground(NamedTuple):
+    """What a check may need: the stranger, and a deployment of the test's own."""
+
+    stranger: Stranger
+    zk: KazooClient
+    deployment: Deployment
+    containers: Containers
+
+
+@pytest.fixture(scope="module")
+def stranger(shared_zookeeper: Server) -> Iterator[Stranger]:
+    """The directory has a short name, since sockets will lie in it."""
+    place = Path(tempfile.mkdtemp(prefix="r-"))
+    yield Stranger(place, shared_zookeeper.hosts)
+    shutil.rmtree(place)
+
+
+@pytest.fixture
+def ground(
+    stranger: Stranger, zk: KazooClient, deployment: Deployment, containers: Containers
+) -> Iterator[Ground]:
+    yield Ground(stranger, zk, deployment, containers)
+    zk.delete("/kolla", recursive=True)  # where the documents publish
+
+
+# -- checks: each is told the block that it claims --------------------------------------------------
+
+
+def is_typed(block: Block, ground: Ground) -> None:
+    """It ends well; others go on from what it has made."""
+    ground.stranger.has_typed(block.document, block.text)
+
+
+def names_the_stages(block: Block, ground: Ground) -> None:
+    """In the order of `main`, whose docstring they are; and each is a place in the tree."""
+    stages = re.findall(r"^(?:\W*)([a-z]{4,9})  +[a-z]", block.text, re.MULTILINE)
+    rule = (ROOT / "kolla_mesos_start/main.py").read_text().splitlines()[0]
+    assert f": {', '.join(stages)}." in rule
+    tree = the_block(README, "<prefix>/").text
+    places = re.findall(r"\.?\w+/(?:<\w+>)?|<service>", block.text)
+    assert len(places) == 5 and all(place in tree for place in places)
+
+
+def is_what_the_quickstart_prints(block: Block, ground: Ground) -> None:
+    """Each line, in whatever time, and whichever replica comes first."""
+    said = ground.stranger.has_typed(README, "bin/quickstart")
+    assert said.count("\n") > block.text.count("\n")
+    lines = {abstract(line) for line in said.splitlines()}
+    assert [line for line in block.text.splitlines() if abstract(line) not in lines] == []
+
+
+def abstract(line: str) -> str:
+    words = line.removeprefix("* ").split()
+    return re.sub(r"\d+\.\d+", "N", re.sub(r"web-\d", "web-N", " ".join(words)))
+
+
+def is_published(block: Block, ground: Ground) -> None:
+    """All of it is new, and nothing is complained of."""
+    ground.stranger.has_typed(README, "python3 -m venv")
+    assert re.search(
+        r"\npublished \S+ to /kolla/\w+: [1-9]\d+ created, 0 ", ground.stranger.types(block.text)
+    )
+
+
+def is_started(block: Block, ground: Ground) -> None:
+    """It says what the document says that it says, until it is told to stop."""
+    assert f"``{WAITS}``" in " ".join((ROOT / README).read_text(encoding="utf-8").split())
+    is_published(the_block(README, "kolla_mesos_publish"), ground)
+    with ground.stranger.starts(block.text, WAITS):
+        pass
+
+
+def is_typed_in_a_container(block: Block, ground: Ground) -> None:
+    """One whose daemon is ready."""
+    ground.stranger.has_typed(README, "python3 -m venv")
+    publish(
+        ground.deployment,
+        "web",
+        {"service": {"daemon": {"command": "sleep 300", "ready": {"alive": 0.1}}}},
+    )
+    agent = ground.containers.start("web")
+    eventually(lambda: agent.state == "ready", "its daemon is ready")
+    container = {name: value for name, value in agent.environ.items() if name.startswith("KOLLA_")}
+    said = ground.stranger.types(block.text, **container)
+    assert said.splitlines() == [*["web: 1 commands, all well"] * 2, *["ready"] * 2]
+
+
+def is_what_a_run_leaves(block: Block, ground: Ground) -> None:
+    """Everything in the tree is drawn, and everything drawn is there."""
+    publish(
+        ground.deployment,
+        "infra/web",
+        {
+            "commands": {"sync": {"command": "true", "run_once": True, "generation": "1"}},
+            "service": {"daemon": {"command": "sleep 300", "ready": {"alive": 0.1}}},
+        },
+        files={"conf": ""},
+        variables={"size": "1"},
+        host_variables={"web1": {"size": "2"}},
+        shared={"region": "one"},
+    )
+    agent = ground.containers.start("infra/web", "web1")
+    eventually(lambda: agent.state == "ready", "its daemon is ready")
+    names = {
+        "<prefix>/<deployment>": re.escape(ground.deployment.path),
+        **{"<service>": "infra/web", "<role>": "web", "<host>": "web1", "<command>": "(sync|daemon)"},
+        **{"<name>": r"\w+", "<id>": "[0-9a-f]{32}__party__"},
+    }
+    drawn = [
+        functools.reduce(lambda path, name: path.replace(*name), names.items(), path) for path in paths(block)
+    ]
+    found = list(walked(ground.zk, ground.deployment.path))
+    assert [path for path in drawn if not any(re.fullmatch(path, one) for one in found)] == []
+    # "The same on one host"; and what lies between is not drawn: `variables`, `status`, `infra`.
+    known = [*drawn, *(path.replace("/global/", "/web1/") for path in drawn)]
+    known = ["/".join(path.split("/")[:depth]) for path in known for depth in range(2, path.count("/") + 2)]
+    assert [one for one in found if not any(re.fullmatch(path, one) for path in known)] == []
+
+
+def paths(tree: Block) -> Iterator[str]:
+    """The paths that are drawn, each name two spaces to the right of the one above it."""
+    above: list[str] = []
+    for line in tree.text.splitlines():
+        depth = (len(line) - len(line.lstrip())) // 2
+        above[depth:] = [line.split()[0].rstrip("/")]
+        yield "/".join(above)
+
+
+def walked(zk: KazooClient, path: str) -> Iterator[str]:
+    yield path
+    for name in zk.get_children(path):
+        yield from walked(zk, f"{path}/{name}")
+
+
+def is_a_definition(block: Block, ground: Ground) -> None:
+    """The publisher takes it; where its variable, file and user are there, so does an agent."""
+    service = json.loads(block.text)["name"]
+    definition = json.loads(block.text.replace('"keystone"', json.dumps(getpass.getuser())))
+    conf, tag = {"keystone.conf": "[DEFAULT]\n"}, {"keystone_tag": "30.0.0"}
+    publish(ground.deployment, service, definition, files=conf, variables=tag)
+    agent = ground.containers.start(service, words=["check"])
+    assert agent.ends() == 0, agent.said
+    assert f"{service}: 2 commands, all well" in agent.said
+
+
+def shows_who_waits(block: Block, ground: Ground) -> None:
+    """In the words that the document explains."""
+    is_published(the_block(README, "kolla_mesos_publish"), ground)
+    with ground.stranger.starts(the_block(README, START).text, WAITS):
+        said = ground.stranger.types(block.text)
+    assert "/kolla/site/status/global/keystone_tasks/create_database/lock\n" in said
+    assert "\nwaiting\n" in said
+
+
+def makes_it_run_again(block: Block, ground: Ground) -> None:
+    """A one-time command that is done, and that a start of a container did not run any more."""
+    service, runs = "openstack/keystone/keystone-api", ground.stranger.home / "runs"
+    site = Deployment(ground.stranger.hosts, "/kolla", "site")
+    command = {"command": f"echo ran >>{runs}", "run_once": True, "generation": "1"}
+    publish(site, service, {"commands": {"db_sync": command}})
+
+    def count() -> int:
+        assert ground.containers.start(service, **site.environ(service)).ends() == 0
+        return runs.read_text().count("ran")
+
+    assert (count(), count()) == (1, 1)
+    ground.stranger.types(block.text)
+    assert count() == 2
+
+
+def is_the_snippet(block: Block, ground: Ground) -> None:
+    """Which is built and started by a test of its own."""
+    assert f"{block.text}\n" == (ROOT / "Dockerfile.snippet").read_text(encoding="utf-8")
+
+
+def is_a_call_of_the_tests(block: Block, ground: Ground) -> None:
+    """Pytest finds tests by these words; they are not run, since this is one of them."""
+    usage = subprocess.run(
+        [ROOT / "bin/test", "--help"], stdout=subprocess.PIPE, text=True, check=True
+    ).stdout
+    for line in block.text.splitlines():
+        words = shlex.split(line)
+        before, after = words[: words.index("bin/test")], words[words.index("bin/test") + 1 :]
+        assert all(word.partition("=")[0] in usage for word in before)
+        if after:
+            collect = [sys.executable, "-m", "pytest", "--collect-only", "-q", *after]
+            done = subprocess.run(collect, cwd=ROOT, stdout=subprocess.PIPE, text=True)
+            assert done.returncode == 0, done.stdout
+
+
+def is_a_call_of_the_benchmarks(block: Block, ground: Ground) -> None:
+    """They know what they are asked to measure; that takes longer than a test may."""
+    for line in block.text.splitlines():
+        python, *words = shlex.split(line)
+        assert python == ".venv/bin/python"
+        done = subprocess.run(
+            [sys.executable, *words[:2], "--help"], cwd=ROOT, stdout=subprocess.PIPE, text=True, check=True
+        )
+        assert all(re.search(rf"^{name} ", done.stdout, re.MULTILINE) for name in words[2:])
+
+
+def is_the_house(block: Block, ground: Ground) -> None:
+    """Each module once; and those that are said to decide are held to it."""
+    named = re.findall(r"^(\w+)\.py +\S", block.text, re.MULTILINE)
+    assert sorted(named) == sorted(path.stem for path in PACKAGE.glob("*.py") if path.stem != "__init__")
+    (deciding,) = re.findall(r"decide: .*\n((?:\w+\.py .*\n)+)", block.text)
+    assert set(re.findall(r"(\w+)\.py", deciding)) == set(DECIDE)
+
+
+def is_the_order(block: Block, ground: Ground) -> None:
+    """Each arrow is a dependency of the example, and each dependency follows from the arrows."""
+    drawn = {
+        pair
+        for chain in block.text.splitlines()
+        for pair in pairs([name.strip() for name in chain.split("->")])
+    }
+    written = set(dependencies(Path(block.document).parent))
+    assert drawn <= written
+    assert closure(drawn) == closure(written)
+
+
+def pairs(names: list[str]) -> Iterator[tuple[str, str]]:
+    return zip(names, names[1:])
+
+
+def closure(arrows: set[tuple[str, str]]) -> set[tuple[str, str]]:
+    """The arrows, and all that follows from them."""
+    more = arrows | {(a, d) for a, b in arrows for c, d in arrows if b == c}
+    return arrows if more == arrows else closure(more)
+
+
+def dependencies(example: Path) -> Iterator[tuple[str, str]]:
+    """What waits for what in a published directory: the one that must come first, first."""
+    for service in directory.read(ROOT / example).services:
+        definition = json.loads(service.definition)
+        steps = {**definition.get("commands", {}), **definition.get("service", {})}
+        for name, step in steps.items():
+            for needed in step.get("dependencies", ()):
+                before = needed if isinstance(needed, str) else needed["path"]
+                yield before, f"{service.name.rsplit('/', 1)[-1]}/{name}"
+
+
+# -- claims: how a block begins, and its check ------------------------------------------------------
+
+Check = Callable[[Block, Ground], None]
+CLAIMS: Mapping[str, Mapping[str, Check]] = {
+    README: {
+        "in each container": names_the_stages,
+        "bin/quickstart": is_typed,
+        "-- start 6 containers": is_what_the_quickstart_prints,
+        "python3 -m venv": is_typed,
+        "kolla_mesos_publish": is_published,
+        START: is_started,
+        "kolla_mesos_start check": is_typed_in_a_container,
+        "<prefix>/<deployment>/": is_what_a_run_leaves,
+        '{"name": ': is_a_definition,
+        "status=/kolla/site/status": shows_who_waits,
+        f"zkCli.sh -server {ENSEMBLE} deleteall": makes_it_run_again,
+        "# kolla_mesos_start in a Kolla image": is_the_snippet,
+        "bin/test": is_a_call_of_the_tests,
+    },
+    CONTRIBUTING: {
+        "bin/test\n": is_a_call_of_the_tests,
+        "bin/test tests/": is_a_call_of_the_tests,
+        ".venv/bin/python -m tests.benchmarks": is_a_call_of_the_benchmarks,
+        "__main__.py": is_the_house,
+    },
+    KEYSTONE: {
+        "mariadb/bootstrap -> ": is_the_order,
+        f"KOLLA_ZK_HOSTS={ENSEMBLE} kolla_mesos_publish": is_published,
+    },
+    QUICKSTART: {"database/daemon -> ": is_the_order},
+}
+BLOCKS = [block for document in DOCUMENTS for block in blocks(document)]
+
+
+def the_block(document: str, start: str) -> Block:
+    """The one block that begins so."""
+    (found,) = (each for each in BLOCKS if each.document == document and f"{each.text}\n".startswith(start))
+    return found
+
+
+@pytest.mark.parametrize("block", BLOCKS, ids=str)
+def test_a_block_is_executed(block: Block, ground: Ground) -> None:
+    """By the one check that claims it."""
+    claims = CLAIMS.get(block.document, {}).items()
+    checks = [check for start, check in claims if f"{block.text}\n".startswith(start)]
+    assert checks, f"this block of {block.document} is executed by nothing:\n{block.text}"
+    (check,) = checks
+    check(block, ground)
+
+
+def test_every_claim_has_a_block() -> None:
+    """A check that nothing needs any more would look like one that watches."""
+    for document, claims in CLAIMS.items():
+        for start in claims:
+            assert the_block(document, start)

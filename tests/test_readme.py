@@ -1,0 +1,142 @@
+"""What the documents claim without a block is true: tables, names, walk-throughs.
+
+Their blocks are executed by the file of the same name in `integration/`.
+"""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from jinja2 import Environment
+
+from kolla_mesos_start import errors, graph, settings
+from kolla_mesos_start.graph import Dependency, File, Members
+from kolla_mesos_start.render import BUILTIN
+from kolla_mesos_start.sandbox import Sandbox
+from tests.documents import CONTRIBUTING, DOCUMENTS, README, ROOT, items, literals, parsed, table
+from tests.test_house import PACKAGE
+
+REQUIRED = {"KOLLA_ZK_HOSTS": "zk1:2181", "KOLLA_APP_ID": "/site/web"}
+
+
+@pytest.mark.parametrize("document", DOCUMENTS)
+def test_a_document_is_shown_as_it_is_meant(document: str) -> None:
+    """Where docutils has a complaint GitHub shows source text, and PyPI refuses the page."""
+    assert parsed(document)[1] == ""
+
+
+# -- tables -----------------------------------------------------------------------------------------
+
+
+def variables_read() -> set[str]:
+    """The names of our own variables that `settings` reads."""
+    tree = ast.parse((PACKAGE / "settings.py").read_text(encoding="utf-8"))
+    texts = {node.value for node in ast.walk(tree) if isinstance(node, ast.Constant)}
+    return {text for text in texts if isinstance(text, str) and re.fullmatch("KOLLA_[A-Z_]+", text)}
+
+
+def test_every_variable_of_the_environment_is_in_the_table() -> None:
+    """And none that is not there; what stands in for one is one that `settings` knows."""
+    named = [name for row in table(README, "variable") for name in literals(row[0])]
+    assert len(named) == len(set(named))
+    assert {name for name in named if name.startswith("KOLLA_")} == variables_read()
+    source = (PACKAGE / "settings.py").read_text(encoding="utf-8")
+    assert all(f'"{name}"' in source for name in named)
+
+
+def defaults() -> Iterator[tuple[str, str]]:
+    """The variables whose default the table gives as a value that one could set."""
+    for variable, default, _ in table(README, "variable"):
+        names = [name for name in literals(variable) if name.startswith("KOLLA_")]
+        values = literals(default) or re.findall("^[0-9]+", default.astext())
+        if len(names) == len(values) and " if " not in default.astext():
+            yield from zip(names, values)
+
+
+@pytest.mark.parametrize(("name", "value"), list(defaults()))
+def test_a_default_of_the_environment_is_what_it_is_without_it(name: str, value: str) -> None:
+    """To set it changes nothing."""
+    assert settings.parse({**REQUIRED, name: value}) == settings.parse(REQUIRED)
+
+
+def test_every_exit_status_is_in_the_table() -> None:
+    """With its cause's own word on whether to try again."""
+    expected = {cls.status: cls.retriable for cls in errors_of(errors.AgentError)}
+    found = {
+        int(status): retry.astext() == "yes"
+        for cell, _, retry in table(README, "status")
+        for status in re.findall("^[0-9]+$|[0-9]+(?=, )|(?<=, )[0-9]+", cell.astext())
+    }
+    assert found == {0: False, **expected}
+
+
+def errors_of(root: type[errors.AgentError]) -> Iterator[type[errors.AgentError]]:
+    """All kinds of error that have a status."""
+    yield root
+    for cls in root.__subclasses__():
+        yield from errors_of(cls)
+
+
+KEYS = {literals(row[0])[0]: row for row in table(README, "key")}
+
+
+def test_every_key_of_a_definition_is_in_the_table() -> None:
+    """Of a command and of the daemon, of a dependency, a file and a readiness check."""
+    named = [name for row in KEYS.values() for name in literals(row[0])]
+    assert sorted(named) == sorted((*graph.SHARED_KEYS, *graph.ONCE_KEYS, "ready"))
+    inner = {
+        "dependencies": {*Dependency._fields, *Members._fields} - {"service"}
+        | {"members", "global", "local"},
+        "files": set(File._fields[1:]),
+        "ready": set(graph.CHECKS),
+    }
+    for key, expected in inner.items():
+        assert set(re.findall(r'"(\w+)"', KEYS[key][2].astext())) == expected
+    assert {"interval", "timeout", "fall"} <= set(literals(KEYS["ready"][2]))
+
+
+def test_every_default_of_a_key_is_in_the_table() -> None:
+    """Where it is a number or a boolean."""
+    document = graph.load(b'{"commands": {"a": {"command": "true"}}}')
+    command = graph.build(document, "web", lambda text: text.text).commands[0]
+    for row in KEYS.values():
+        names, told = literals(row[0]), row[1].astext().split(", ")
+        for name, value in zip(names, told):
+            found = getattr(command, name)
+            if value in ("none", "unchanged", "false", ""):
+                assert not found
+            elif value not in ("required", "notify"):
+                assert found == float(value)
+
+
+def test_every_name_that_templates_have_is_in_the_table() -> None:
+    """Variables, functions and filters."""
+    named = {re.split(r"[(\[]", name)[0] for row in table(README, "name") for name in literals(row[0])}
+    filters = set(Sandbox()._environment.filters) - set(Environment().filters)
+    assert named == BUILTIN | {"api_interface"} | filters
+
+
+# -- walk-throughs ---------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("section", ["How to add a key to the definition", "How to add a kind of readiness"])
+def test_a_walk_through_leads_somewhere(section: str) -> None:
+    """Each file that a step names is there, and holds the names that the step gives."""
+    steps = list(items(CONTRIBUTING, section))
+    assert steps
+    for step in steps:
+        named = literals(step)
+        files = {name: place(name) for name in named if "/" in name or name.endswith((".py", ".rst"))}
+        sources = "".join(path.read_text(encoding="utf-8") for path in files.values() if path.is_file())
+        for word in re.findall(r"\w+", " ".join(set(named) - files.keys())):
+            assert word in sources, f"{word} is in none of {', '.join(files)}"
+
+
+def place(name: str) -> Path:
+    """A file as the documents name it."""
+    (path,) = (base / name for base in (ROOT, PACKAGE) if (base / name).exists())
+    return path
