@@ -1,0 +1,205 @@
+"""The first way into a Kolla image: the agent alone starts it, under dumb-init, and nothing else does."""
+
+from __future__ import annotations
+
+import random
+import shutil
+import signal
+import tempfile
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from urllib.error import HTTPError
+
+import pytest
+
+from kolla_mesos_start.operator.keystone import API, HOSTS, MARIADB, MEMCACHED
+from tests.conftest import Deployment, connected
+from tests.containers.cloud import Cloud
+from tests.containers.images import Images
+from tests.containers.podman import Container, Podman
+from tests.publishing import publish
+from tests.waiting import eventually
+from tests.zookeeper import Server
+
+# The first test waits for the images and for the start.
+pytestmark = pytest.mark.timeout(900)
+
+START_LIMIT = 300.0  # seconds: ten times what it takes on two cores that do nothing else
+SESSION_TIMEOUT = 10.0  # the longest that an instance of the dead may stand
+ONCE = {
+    "mariadb/bootstrap": ("mariadb-install-db", "--skip-test-db"),
+    "keystone-api/fernet_setup": ("keystone-manage", "fernet_setup"),
+    "keystone-api/db_sync": ("keystone-manage", "db_sync"),
+    "keystone-api/bootstrap": ("keystone-manage", "bootstrap"),
+}
+
+
+@pytest.fixture(scope="module")
+def cloud(shared_zookeeper: Server, podman: Podman, images: Images, measured: list[str]) -> Iterator[Cloud]:
+    """MariaDB, memcached and three Keystones, all started at once, and up."""
+    shared_zookeeper.mend()
+    directory = Path(tempfile.mkdtemp(prefix="kolla-"))
+    directory.chmod(0o755)
+    with contextmanager(connected)(shared_zookeeper) as zk:
+        cloud = Cloud(podman, images, directory, zk, shared_zookeeper.hosts)
+        zk.ensure_path(cloud.path)
+        try:
+            cloud.publish()
+            cloud.start(random.randrange(10**6))
+            eventually(lambda: cloud.broken or cloud.is_up, "Keystone is up", seconds=START_LIMIT, every=0.2)
+            assert not cloud.broken, cloud.told()
+            took = time.time() - cloud.started_at
+            measured.append(
+                f"MariaDB, memcached, three Keystones, all started at once: up after {took:.1f} s"
+            )
+            yield cloud
+        finally:
+            print(cloud.told())
+            cloud.end()
+            zk.delete(cloud.prefix, recursive=True)
+            shutil.rmtree(directory)
+
+
+# -- a real deployment -------------------------------------------------------------------------------
+
+
+def test_each_replica_accepts_the_token_that_another_issued(cloud: Cloud) -> None:
+    """Same database, same keys."""
+    for issuer, other in zip(HOSTS, (*HOSTS[1:], HOSTS[0])):
+        assert cloud.validate_token(other, cloud.issue_token(issuer))["user"]["name"] == "admin"
+
+
+@pytest.mark.parametrize("command", ONCE)
+def test_a_one_time_command_ran_once(cloud: Cloud, command: str) -> None:
+    """Its own program was called once, in one container, by the attempt that `detail` tells of."""
+    detail = cloud.detail(command, HOSTS[0] if command.startswith("mariadb/") else "global")
+    assert cloud.runs(*ONCE[command]) == [detail["host"]]
+    assert (detail["attempt"], detail["state"]) == (1, "done")
+
+
+@pytest.mark.parametrize("host", HOSTS)
+def test_a_replica_is_nobody_special_and_has_its_files(cloud: Cloud, host: str) -> None:
+    """Files, daemon and probe are the image's user's, in a directory that only the snippet has opened."""
+    container = cloud.container(API, host).real
+    listed = container.exec("sh", "-c", "stat -c '%a %U:%G %n' /etc/keystone/*").stdout.splitlines()
+    names = ("keys.conf", "keystone.conf", "uwsgi.ini")
+    assert listed == [f"640 keystone:keystone /etc/keystone/{name}" for name in names]
+    assert set(container.exec("ps", "--no-headers", "-eo", "user").stdout.split()) == {"keystone"}
+    assert container.exec("kolla_mesos_start", "health", "--ready").returncode == 0
+
+
+def test_a_killed_container_is_a_lost_instance(cloud: Cloud) -> None:
+    """podman kill -s KILL: gone from ready within the session timeout; the same container comes back."""
+    replica, before = cloud.container(API, HOSTS[2]), cloud.journal.read_text()
+    replica.real.kill()
+    eventually(lambda: len(cloud.ready(API)) == 2, "its instance is lost", seconds=SESSION_TIMEOUT)
+    assert replica.status == 128 + signal.SIGKILL
+    replica.start()
+    eventually(lambda: len(cloud.ready(API)) == 3, "it is ready again", seconds=120)
+    assert cloud.journal.read_text() == before, "what was done is not done again"
+
+
+def test_a_container_that_is_made_again_has_its_files_and_runs_nothing_twice(cloud: Cloud) -> None:
+    """podman rm, and a new one of the same image: it passes through what is done."""
+    replica, before = cloud.container(API, HOSTS[0]), cloud.journal.read_text()
+    old = replica.real.id
+    replica.remove()
+    eventually(lambda: len(cloud.ready(API)) == 2, "its instance is lost", seconds=SESSION_TIMEOUT)
+    replica.start()
+    eventually(lambda: len(cloud.ready(API)) == 3, "it is ready again", seconds=120)
+    assert replica.real.id != old
+    assert cloud.journal.read_text() == before
+    assert cloud.validate_token(replica.host, cloud.issue_token(HOSTS[1]))["user"]["name"] == "admin"
+
+
+def test_a_database_that_is_made_again_is_the_same_one(cloud: Cloud) -> None:
+    """Its data are on a volume: bootstrapped once on this host, whatever container has them."""
+    database, before = cloud.container(MARIADB, HOSTS[0]), cloud.journal.read_text()
+    database.remove()
+    database.start()
+    eventually(lambda: database.state[0] == "ready", "it is ready", seconds=120)
+    eventually(lambda: accepted(cloud, HOSTS[1]), "Keystone reaches it again")
+    assert cloud.journal.read_text() == before
+
+
+def accepted(cloud: Cloud, host: str) -> bool:
+    try:
+        return bool(cloud.issue_token(host))
+    except HTTPError:
+        return False
+
+
+def test_each_container_stops_cleanly(cloud: Cloud, measured: list[str]) -> None:
+    """podman stop: the daemon's own exit status, long before it would be killed; no instance stays."""
+    taken = {}
+    for container in (*cloud.replicas, cloud.memcached, cloud.mariadb):
+        begun = time.monotonic()
+        assert container.stop() == 0, container.said()
+        taken[container.name] = time.monotonic() - begun
+    measured.append("podman stop: " + ", ".join(f"{name} {seconds:.1f} s" for name, seconds in taken.items()))
+    eventually(lambda: not any(map(cloud.ready, (API, MARIADB, MEMCACHED))), "no instance stays")
+
+
+# -- one container -----------------------------------------------------------------------------------
+
+# It says who it is, and ends with a status that nobody else would choose.
+OBEDIENT = "import signal, sys; signal.signal(15, lambda *_: sys.exit(7)); signal.pause()"
+CONFIG = "/etc/mysql/obedient.conf"
+
+
+def publish_obedient(deployment: Deployment, content: str) -> None:
+    publish(
+        deployment,
+        "demo/obedient",
+        {
+            "service": {
+                "daemon": {
+                    "command": ["python3", "-c", OBEDIENT],
+                    "files": {"conf": {"dest": CONFIG}},
+                    "ready": {"alive": 0.2},
+                }
+            }
+        },
+        files={"conf": content},
+    )
+
+
+def is_ready(container: Container) -> bool:
+    return container.exec("kolla_mesos_start", "health", "--ready").returncode == 0
+
+
+def test_a_stopped_container_ends_soon_and_with_the_daemons_own_status(
+    podman: Podman, images: Images, deployment: Deployment
+) -> None:
+    """podman stop: nothing stands between the signal and the daemon, nor between its status and podman."""
+    publish_obedient(deployment, "")
+    container = podman.run(images.agent("mariadb-server"), environ=deployment.environ("demo/obedient"))
+    eventually(lambda: is_ready(container), "it is ready")
+    begun = time.monotonic()
+    assert container.stop() == 7
+    assert time.monotonic() - begun < 2.0
+    container.remove()
+
+
+@pytest.mark.parametrize(("strategy", "renewed"), [("COPY_ONCE", "first"), ("COPY_ALWAYS", "second")])
+def test_a_restarted_container_keeps_its_files_only_if_told_so(
+    podman: Podman, images: Images, deployment: Deployment, strategy: str, renewed: str
+) -> None:
+    """The marker is in the container's own layer: a new container has new files with either strategy."""
+    environ = deployment.environ("demo/obedient", KOLLA_CONFIG_STRATEGY=strategy)
+    publish_obedient(deployment, "first")
+    first, second = (podman.create(images.agent("mariadb-server"), environ=environ) for _ in range(2))
+    assert content_after_start(first) == "first"
+    publish_obedient(deployment, "second")
+    assert content_after_start(first) == renewed
+    assert content_after_start(second) == "second"
+
+
+def content_after_start(container: Container) -> str:
+    container.start()
+    eventually(lambda: is_ready(container), "it is ready")
+    content = container.read(CONFIG)
+    assert container.stop() == 7
+    return content
