@@ -11,17 +11,25 @@ import time
 from pathlib import Path
 from typing import Callable
 
+from kazoo.client import KazooClient
+
 import kolla_mesos_start
-from tests.benchmarks import starts
+from tests.benchmarks import costs, events, starts
 from tests.benchmarks.bench import Bench
 from tests.benchmarks.machine import describe
 from tests.benchmarks.table import Row, as_json, as_text
-from tests.conftest import connected
 from tests.zookeeper import Server
 
 MEASURES: dict[str, Callable[[Bench], list[Row]]] = {
     "cold-start": starts.cold_start,
     "template": starts.template,
+    "dependency": events.dependency,
+    "chain": events.chain,
+    "replicas": events.replicas,
+    "sessions": events.sessions,
+    "rendering": costs.rendering,
+    "running": costs.running,
+    "memory": costs.memory,
     "health": starts.health,
 }
 
@@ -36,18 +44,21 @@ def main() -> None:
         directory = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="bench-")))
         server = stack.enter_context(Server(directory / "zookeeper"))
         machine = describe(server)
-        zk = stack.enter_context(contextlib.contextmanager(connected)(server))
+        zk = KazooClient(server.hosts)
+        zk.start()
+        stack.callback(zk.stop)
         bench = Bench(directory, server, zk)
         stack.callback(bench.close)
-        for name, measure in MEASURES.items():
-            if name in (options.names or MEASURES):
+        try:
+            for name in [name for name in MEASURES if name in (options.names or MEASURES)]:
                 begun = time.monotonic()
                 print(f"{name} ...", end="", flush=True, file=sys.stderr)
-                rows += measure(bench)
+                rows += MEASURES[name](bench)
                 print(f" {time.monotonic() - begun:.0f} s", file=sys.stderr)
-    print(as_text(machine, rows))
-    if options.json:
-        options.json.write_text(as_json(machine, rows))
+        finally:  # What is measured is measured, whatever comes then.
+            print(as_text(machine, rows))
+            if options.json:
+                options.json.write_text(as_json(machine, rows))
 
 
 def arguments() -> argparse.Namespace:

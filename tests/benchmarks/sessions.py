@@ -1,0 +1,105 @@
+"""Sessions that wait for a one-time command as agents do, many of them in one process.
+
+    python -m tests.benchmarks.sessions HOSTS PREFIX APP_ID COUNT HOST_PREFIX
+
+Each is what `main` makes of the agent up to its wait: a mailbox, a session, watches, a place in the
+queue. What is not there: a process of its own, with guard, signals, and what a container does next.
+Says `standing` once all wait, one of them anywhere having claimed the command, which is concluded
+at a line on the standard input; then in JSON when each was told to go on.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+import threading
+import time
+from typing import TYPE_CHECKING
+
+from kolla_mesos_start.ensemble import Ensemble
+from kolla_mesos_start.ephemerals import Ephemerals
+from kolla_mesos_start.health import Pulse
+from kolla_mesos_start.mailbox import Mailbox
+from kolla_mesos_start.prepare import Preparer
+from kolla_mesos_start.published import Published
+from kolla_mesos_start.record import Outcome, Records
+from kolla_mesos_start.register import StatusTree
+from kolla_mesos_start.settings import Settings, parse
+from kolla_mesos_start.states import DONE
+from kolla_mesos_start.wait import Waiting
+from kolla_mesos_start.watches import Watches
+from kolla_mesos_start.znodes import Znodes
+
+if TYPE_CHECKING:
+    from kolla_mesos_start.health import Stage
+
+go = threading.Event()
+
+
+class Standing(Pulse):
+    """Learns from what a probe would be told that the agent waits for another one's run."""
+
+    def __init__(self) -> None:
+        super().__init__("", -1)
+        self.reached = threading.Event()
+
+    def tell(self, stage: Stage, text: str) -> None:
+        if "is running it" in text:
+            self.reached.set()
+
+
+class Session(threading.Thread):
+    """One agent up to its first turn; `went_on` is when it was told that the command is done."""
+
+    def __init__(self, settings: Settings) -> None:
+        super().__init__(daemon=True)
+        self.standing = Standing()
+        self.went_on: float | None = None
+        self._settings = settings
+
+    def run(self) -> None:
+        settings = self._settings
+        ensemble = Ensemble(settings, Mailbox())
+        ensemble.connect()
+        watches, ephemerals = Watches(ensemble), Ephemerals(ensemble)
+        znodes = Znodes(settings.prefix, settings.deployment_id, settings.service_name, settings.host)
+        published = Published(ensemble, watches, znodes)
+        definition = published.await_definition(self.standing, None)
+        graph = Preparer(settings, znodes, published, dict).read_graph(definition)
+        tree = StatusTree(ensemble, znodes, graph)
+        tree.start()
+        turn = next(
+            iter(
+                Waiting(
+                    graph, definition.zxid, ensemble, watches, ephemerals, znodes, tree, self.standing, None
+                )
+            )
+        )
+        if turn.contender is None:
+            self.went_on = time.time()
+            return
+        records = Records(ensemble, znodes, tree, definition.zxid)
+        claim = records.claim(turn.command, turn.contender)
+        self.standing.reached.set()
+        go.wait()
+        records.conclude(turn.command, claim, turn.contender, Outcome(DONE, 0, "done"))
+
+
+def main() -> None:
+    hosts, prefix, app_id, count, host = sys.argv[1:]
+    environ = {"KOLLA_ZK_HOSTS": hosts, "KOLLA_SYSTEM_PREFIX": prefix, "KOLLA_APP_ID": app_id}
+    sessions = [Session(parse({**environ, "KOLLA_HOSTNAME": f"{host}-{n}"})) for n in range(int(count))]
+    for session in sessions:
+        session.start()
+    for session in sessions:
+        session.standing.reached.wait()
+    print("standing", flush=True)
+    sys.stdin.readline()
+    go.set()
+    for session in sessions:
+        session.join()
+    print(json.dumps([session.went_on for session in sessions if session.went_on]), flush=True)
+    threading.Event().wait()  # to be killed
+
+
+main()
