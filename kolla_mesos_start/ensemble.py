@@ -84,6 +84,7 @@ class Ensemble:
         self._settings = settings
         self.mailbox = mailbox
         self._on_connected: list[Callable[[], None]] = []
+        self._dialled = False
         self._lost = True
         self._closing = False
         self._away_since = now()
@@ -91,13 +92,19 @@ class Ensemble:
 
     # -- the session --------------------------------------------------------------------------
 
-    def connect(self) -> None:
-        """Wait for the first connection; NoConnection past KOLLA_ZK_CONNECT_TIMEOUT."""
-        limit = self._settings.connect_timeout
+    def dial(self) -> None:
+        """Begin to connect, and go on trying for as long as the agent lives."""
+        self._dialled = True
         # Signals are the main thread's: one that another thread takes just before the exec is lost with it.
         mask = signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())
         self.client.start_async()
         signal.pthread_sigmask(signal.SIG_SETMASK, mask)
+
+    def connect(self) -> None:
+        """Wait for the first connection; NoConnection past KOLLA_ZK_CONNECT_TIMEOUT."""
+        if not self._dialled:
+            self.dial()
+        limit = self._settings.connect_timeout
         self.mailbox.call_at(self._away_since + PROGRESS_INTERVAL, self._still_away)
         if not self.mailbox.wait(lambda: self.connected, None if limit is None else self._away_since + limit):
             raise NoConnection(
@@ -282,32 +289,39 @@ class Ensemble:
                 self.mailbox.wait(lambda: not self.connected, now() + 0.05)
         return results
 
-    def ensure(self, nodes: Mapping[str, bytes]) -> dict[str, Znode | None]:
-        """Create those of `nodes` that are absent, parents first as given; returns what stands there then."""
-        found = self.read(nodes)
-        absent = [path for path, znode in found.items() if znode is None]
-        while absent:
+    def ensure(
+        self, nodes: Mapping[str, bytes], meanwhile: Callable[[], object] = lambda: None
+    ) -> dict[str, Znode | None]:
+        """Create those of `nodes` that are absent, parents first as given.
+
+        Returns what stood there; None where it was made just now. `meanwhile` is called while the
+        servers write, if they have to.
+        """
+        while True:
+            found = self.read(nodes)
+            absent = [path for path, znode in found.items() if znode is None]
+            if not absent:
+                return found
             self.mailbox.wait(lambda: self.connected)
             replies = [self.client.create_async(path, nodes[path]) for path in absent]
+            meanwhile()
             self._await(replies)
-            for path, reply in zip(absent, replies):
-                self._check_created(path, reply, nodes)
-            found.update(self.read(absent))
-            if any(found[path] is None for path in absent):
-                found = self.read(nodes)  # An outage, or somebody who deletes while we create.
-            absent = [path for path, znode in found.items() if znode is None]
-        return found
+            made = [self._is_made(path, reply, nodes) for path, reply in zip(absent, replies)]
+            if all(made):
+                return found
 
-    def _check_created(self, path: str, reply: Any, nodes: Mapping[str, bytes]) -> None:
+    def _is_made(self, path: str, reply: Any, nodes: Mapping[str, bytes]) -> bool:
         try:
             reply.get()
         except (kazoo_errors.NodeExistsError, *OUTAGE):
-            pass  # Another agent's, or ours from before an outage; what is absent is tried again.
+            return False  # Another agent's, or perhaps ours from before an outage: that is for another look.
         except kazoo_errors.NoNodeError as error:
             if path.rsplit("/", 1)[0] not in nodes:
                 raise AgentError(f"{path} can't be created: its parent is not there any more") from error
+            return False
         except DENIED as error:
             raise AccessDenied(f"{path} can't be created: {type(error).__name__}") from error
+        return True
 
 
 _INCONSISTENT = kazoo_errors.RuntimeInconsistency

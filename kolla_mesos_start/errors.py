@@ -1,7 +1,7 @@
 """Every way in which the agent can end unhappily: one class a cause, one exit status a class.
 
 What lives here: the exceptions and the text derived from their fields. Nothing here exits,
-logs or decides; `main` does that, in one place.
+logs or decides; `container` does that, in one place.
 """
 
 from __future__ import annotations

@@ -86,7 +86,7 @@ class Pulse:
             raise _bad_run_dir(run_dir, "another agent runs here: expected a directory for this one alone")
         pulse = cls(run_dir, fd)
         # The predecessor's last line, `ready` perhaps, would otherwise be taken for ours.
-        pulse.tell("waiting", "just started")
+        pulse.tell("waiting", "for a connection to ZooKeeper")
         return pulse
 
     @classmethod

@@ -9,9 +9,8 @@ from __future__ import annotations
 import logging
 import math
 import time
-from collections.abc import Sequence
 from functools import partial
-from typing import NamedTuple
+from typing import TYPE_CHECKING
 
 from kazoo.exceptions import ConnectionLoss, NodeExistsError, NoNodeError, SessionExpiredError
 from kazoo.protocol.serialization import Create, Delete, Exists, GetData, SetData
@@ -19,6 +18,9 @@ from kazoo.security import ACL, OPEN_ACL_UNSAFE, Id
 
 from kolla_mesos_start.mailbox import now
 from kolla_mesos_start.session import Reply, Session
+
+if TYPE_CHECKING:
+    from kolla_mesos_start.handoff import Tree
 
 log = logging.getLogger(__name__)
 
@@ -60,21 +62,6 @@ def with_since(data: bytes, since: float) -> bytes:
     text = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(since)).encode()
     body = data.rstrip()[:-1].rstrip()
     return body + (b"" if body.endswith(b"{") else b", ") + b'"since": "' + text + b'"}'
-
-
-class Tree(NamedTuple):
-    """What an instance shows of itself in ZooKeeper, as (path, data).
-
-    `presence` is there while it runs, `ready` while it is ready (JSON objects; `since` is
-    added). `parents`, outermost first, may be made where they are missing. `states` say
-    `running` for people. `acl`: (permission bits, scheme, id), for all that is made.
-    """
-
-    presence: Sequence[tuple[str, bytes]]
-    ready: Sequence[tuple[str, bytes]]
-    parents: Sequence[tuple[str, bytes]]
-    states: Sequence[str]
-    acl: Sequence[tuple[int, str, str]]
 
 
 class Ephemeral:

@@ -12,15 +12,16 @@ import logging
 import os
 import signal
 import socket
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import NoReturn
 
-from kolla_mesos_start import registrar
+from kolla_mesos_start import handoff
 from kolla_mesos_start.ensemble import Ensemble
 from kolla_mesos_start.ephemerals import Ephemerals
 from kolla_mesos_start.errors import BadEnvironment, CannotExecute, CannotWrite, NotFound, Stopped
+from kolla_mesos_start.graph import Step
+from kolla_mesos_start.handoff import Handoff, Tree
 from kolla_mesos_start.health import Pulse
-from kolla_mesos_start.instance import Tree
 from kolla_mesos_start.mailbox import now
 from kolla_mesos_start.prepare import Prepared
 from kolla_mesos_start.published import Facts
@@ -71,15 +72,13 @@ class Launch:
         )
         # Closed by the exec, or by the end of this process: were it closed before, the registrar and
         # this process would fight for the session.
-        try:
-            held = registrar.spawn(self._handoff(prepared, environ, notify.fileno()))
-        except OSError as error:
-            raise CannotExecute(
-                f"its registrar can't be started: {error.strerror}", command=step.command.path
-            ) from error
+        with self._needs_registrar(step):
+            held, await_registrar = handoff.spawn(self._handoff(prepared, environ, notify.fileno()))
         log.info("%s: exec", step.command.path)
         try:
             self._pulse.tell("starting", f"{step.command.path} is started, not ready yet")
+            with self._needs_registrar(step):
+                await_registrar()
             self._settle_signals()
             _become(prepared)
             os.execvpe(step.argv[0], step.argv, environ)
@@ -92,12 +91,20 @@ class Launch:
         finally:
             self._take_back(held, step.command.path)
 
+    @contextlib.contextmanager
+    def _needs_registrar(self, step: Step) -> Iterator[None]:
+        try:
+            yield
+        except OSError as error:
+            reason = f"its registrar can't be started: {error.strerror}"
+            raise CannotExecute(reason, command=step.command.path) from error
+
     def _take_back(self, held: int, path: str) -> None:
         """There is no daemon after all: neither the registrar nor a probe may take it for one."""
         # Ignored again, as it was until just now: the registrar may be gone, or whoever reads our log.
         signal.signal(signal.SIGPIPE, signal.SIG_IGN)
         with contextlib.suppress(BrokenPipeError):
-            os.write(held, registrar.NO_DAEMON)
+            os.write(held, handoff.NO_DAEMON)
         # Where we have become the daemon's user already, it may not be ours to tell.
         with contextlib.suppress(CannotWrite):
             self._pulse.tell("ended", f"{path} was not started")
@@ -137,12 +144,12 @@ class Launch:
             raise Stopped(signum, signal.Signals(signum).name)
         signal.pthread_sigmask(signal.SIG_SETMASK, ())
 
-    def _handoff(self, prepared: Prepared, environ: Mapping[str, str], notify_fd: int) -> registrar.Handoff:
+    def _handoff(self, prepared: Prepared, environ: Mapping[str, str], notify_fd: int) -> Handoff:
         settings, ensemble = self._settings, self._ensemble
         session_id, password = ensemble.client_id or (0, b"")
         ready, ids = prepared.step.ready, prepared.ids
         assert ready is not None
-        return registrar.Handoff(
+        return Handoff(
             hosts=list(ensemble.client.hosts),
             chroot=settings.chroot,
             session_id=session_id,

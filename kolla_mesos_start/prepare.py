@@ -12,7 +12,6 @@ from functools import partial
 from typing import TYPE_CHECKING, Callable, NamedTuple, TypeVar
 
 from kolla_mesos_start import graph, render
-from kolla_mesos_start.config_files import Content
 from kolla_mesos_start.errors import BadDefinition, CannotRender
 from kolla_mesos_start.graph import Command, File, Graph, Step, Text
 from kolla_mesos_start.published import Definition, Facts, Published
@@ -21,6 +20,7 @@ from kolla_mesos_start.settings import Settings
 from kolla_mesos_start.znodes import Znodes
 
 if TYPE_CHECKING:
+    from kolla_mesos_start.config_files import Content
     from kolla_mesos_start.host import Ids
 
 
@@ -189,6 +189,7 @@ def _read_mounted(file: File) -> bytes | None:
 
 def _content(file: File, data: bytes | None) -> Content:
     from kolla_mesos_start import host
+    from kolla_mesos_start.config_files import Content
 
     uid, gid = host.owner_ids(file.owner) if file.owner else (None, None)
     return Content(file.name, file.dest, uid, gid, file.mode, data)

@@ -1,8 +1,8 @@
 """The agent's side of the guard: start a command, move its deadline, signal it, end it, hear how it ended.
 
 What lives here: the guard process, what is said to it and heard from it, and what has to be done
-when it dies: then the agent itself ends the command. Also the reaping of orphans. What never does:
-any decision on what to run, how often, or what an exit status means.
+when it dies: then the agent itself ends the command. What never does: any decision on what to run,
+how often, or what an exit status means.
 
 While a `Guard` lives, this process is a child subreaper, so that the command of a guard that was
 killed comes here; `close` takes that back, since it would pass through exec to the daemon. And it
@@ -25,6 +25,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from kolla_mesos_start import guard
 from kolla_mesos_start.errors import AgentError, Unkillable
 from kolla_mesos_start.mailbox import Mailbox, now
+from kolla_mesos_start.orphans import reap
 
 if TYPE_CHECKING:
     import subprocess
@@ -247,23 +248,6 @@ class Guard:
         if self._running:
             self._running = False
             self.ended = Ended(KILLED, signal.SIGKILL, "lost", 0, None, False)
-
-
-def reap() -> list[tuple[int, int]]:
-    """Reap every child that has ended; returns their pids and wait statuses.
-
-    For SIGCHLD: orphans come to process 1 and to a subreaper, and are zombies until somebody asks.
-    """
-    reaped = []
-    try:
-        while True:
-            pid, status = os.waitpid(-1, os.WNOHANG)
-            if pid == 0:
-                break
-            reaped.append((pid, status))
-    except ChildProcessError:
-        pass
-    return reaped
 
 
 def end_children(until: float) -> None:

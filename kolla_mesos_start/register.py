@@ -6,10 +6,11 @@ Presence itself is an ephemeral that `ensemble` keeps; readiness is the registra
 from __future__ import annotations
 
 import logging
+import os
 import re
 import uuid
 from collections.abc import Mapping
-from pathlib import Path
+from typing import Callable
 
 import six
 from kazoo.exceptions import BadVersionError, NoNodeError
@@ -31,9 +32,9 @@ class StatusTree:
         self._znodes = znodes
         self._graph = graph
 
-    def ensure(self) -> Mapping[str, Znode | None]:
+    def ensure(self, meanwhile: Callable[[], object] = lambda: None) -> Mapping[str, Znode | None]:
         """Create what is absent; BadDefinition where another service has claimed the role."""
-        found = self._ensemble.ensure(self._nodes())
+        found = self._ensemble.ensure(self._nodes(), meanwhile)
         for scope in (GLOBAL, LOCAL):
             path = self._znodes.owner(scope, self._znodes.role)
             znode = found[path]
@@ -47,9 +48,12 @@ class StatusTree:
                 )
         return found
 
-    def start(self) -> None:
-        """A container of the role starts on this host: what was done here before is to be done again."""
-        found = self.ensure()
+    def start(self, meanwhile: Callable[[], object]) -> None:
+        """A container of the role starts on this host: what was done here before is to be done again.
+
+        `meanwhile` is called while the servers write, if they have to.
+        """
+        found = self.ensure(meanwhile)
         for command in self._graph.steps:
             path = self._znodes.command(LOCAL, command.path).state
             znode = found[path]
@@ -97,10 +101,9 @@ def identity(state_dir: str) -> tuple[str, bool]:
     It outlives a restart of the container, so that a restarted one replaces its own older
     member. Where it can't be kept, each run has an id of its own.
     """
-    path = Path(state_dir) / "registration"
+    path = f"{state_dir}/registration"
     try:
-        # A FIFO would be waited for, and whatever else is not a file of ours is replaced.
-        known = path.read_bytes()[:100].decode("ascii", "replace").strip() if path.is_file() else ""
+        known = _read(path)
         if _MEMBER.fullmatch(known):
             return known, True
         if known:
@@ -110,10 +113,7 @@ def identity(state_dir: str) -> tuple[str, bool]:
     # The suffix is kazoo's: its Party counts such members only.
     fresh = f"{uuid.uuid4().hex}__party__"
     try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        if path.exists() and not path.is_file():
-            path.unlink()
-        path.write_text(fresh + "\n")
+        _write(path, fresh + "\n")
     except OSError as error:
         log.warning(
             "%s can't be written (%s): after a restart the old member stays for a session timeout",
@@ -121,3 +121,19 @@ def identity(state_dir: str) -> tuple[str, bool]:
             error.strerror,
         )
     return fresh, False
+
+
+def _read(path: str) -> str:
+    # A FIFO would be waited for, and whatever else is not a file of ours is replaced.
+    if not os.path.isfile(path):
+        return ""
+    with open(path, "rb") as file:
+        return file.read(100).decode("ascii", "replace").strip()
+
+
+def _write(path: str, text: str) -> None:
+    os.makedirs(os.path.dirname(path), exist_ok=True)
+    if os.path.exists(path) and not os.path.isfile(path):
+        os.unlink(path)
+    with open(path, "w", encoding="ascii") as file:
+        file.write(text)

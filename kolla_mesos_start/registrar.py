@@ -1,8 +1,8 @@
 """The small process that stays beside a daemon: it holds the session, and what is registered under it.
 
-What lives here: the handoff, and the loop. What is registered is `instance`'s, the session
-`session`'s, and whether the daemon is ready is concluded in `ready`. The agent starts this process
-(`spawn`) just before it execs the daemon; it takes the session over as soon as the agent's own
+What lives here: the loop. What is registered is `instance`'s, the session `session`'s, and whether
+the daemon is ready is concluded in `ready`. The agent starts this process (`handoff`) just before
+it execs the daemon; it takes the session over as soon as the agent's own
 connection is gone, and ends with the daemon. It stays in every container for months: nothing
 heavy may be imported, and nothing that goes wrong outside may end it.
 """
@@ -10,7 +10,6 @@ heavy may be imported, and nothing that goes wrong outside may end it.
 from __future__ import annotations
 
 import contextlib
-import errno
 import logging
 import marshal
 import math
@@ -20,11 +19,11 @@ import signal
 import socket
 import sys
 import types
-import warnings
-from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 from kolla_mesos_start.errors import CannotWrite
+from kolla_mesos_start.handoff import DEAF_TO, NO_DAEMON, Handoff, Tree
 from kolla_mesos_start.health import Pulse
 from kolla_mesos_start.mailbox import now
 
@@ -39,127 +38,6 @@ LONGEST_SESSION = 6.0  # seconds; so that the instance of a container that was k
 PULSE_AGAIN = 2.0  # seconds until the state is told again, where that failed
 DATAGRAM, DATAGRAMS = 4096, 64  # bytes; and how many are read before the others have their turn
 LONGEST_POLL = 3600.0  # seconds; poll() has a limit, and a definition may name any number
-NO_DAEMON = b"\0"  # the agent's word to a registrar that isn't needed after all
-DEAF_TO = (signal.SIGHUP, signal.SIGINT, signal.SIGTERM)  # they are for the daemon
-
-# The paths come as arguments: -I and -S keep site-packages, and what it costs to find them, away.
-BOOT = (
-    "import sys; sys.path += sys.argv[2:]; "
-    "from kolla_mesos_start.registrar import main; main(int(sys.argv[1]))"
-)
-
-
-class Handoff(NamedTuple):
-    """All that the registrar needs, in plain types: it travels by marshal.
-
-    `timeout` is the session's, in seconds. `tree` is instance.Tree, `check` ready.Check,
-    `check_ids` ready.Ids or None; `addresses` are our own, where a port is looked for.
-    Descriptors: `pulse_fd` holds the lock of `run_dir`, `pidfd` is the daemon's, `notify_fd` its
-    notify socket (-1: it has none), `exec_fd` (see `spawn`) is at its end once the agent has
-    become the daemon, or is gone.
-    """
-
-    hosts: Sequence[tuple[str, int]]
-    chroot: str
-    session_id: int
-    session_password: bytes
-    zxid: int
-    timeout: float
-    auth: Sequence[tuple[str, str]]
-    ca: str | None
-    cert: str | None
-    key: str | None
-    tree: tuple[Any, ...]
-    check: tuple[Any, ...]
-    check_env: Mapping[str, str]
-    check_ids: tuple[int, int, Sequence[int]] | None
-    addresses: Sequence[str]
-    run_dir: str
-    pulse_fd: int
-    pidfd: int
-    notify_fd: int
-    loglevel: str
-    json_logs: bool
-    exec_fd: int = -1
-
-
-# -- the agent's side -------------------------------------------------------------------------------
-
-
-def spawn(handoff: Handoff) -> int:
-    """Start the registrar; it is nobody's child when this returns.
-
-    Returns a close-on-exec descriptor that the agent holds until it execs or ends: before that
-    the registrar leaves the session alone. Where nothing comes of the exec it writes NO_DAEMON
-    there. OSError where no process can be started.
-    """
-    exec_fd, held = os.pipe()
-    record = os.memfd_create("handoff")
-    os.write(record, marshal.dumps(_plain(handoff._replace(exec_fd=exec_fd))))
-    os.lseek(record, 0, os.SEEK_SET)
-    fds = [fd for fd in (record, exec_fd, handoff.pulse_fd, handoff.pidfd, handoff.notify_fd) if fd >= 0]
-    argv = [sys.executable, "-I", "-S", "-c", BOOT, str(record), *_import_paths()]
-    # No signal may find the child with the agent's handlers.
-    mask = signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())
-    try:
-        with warnings.catch_warnings():
-            # Python 3.12 warns of a fork beside threads, kazoo's here: the child only makes system calls.
-            warnings.simplefilter("ignore", DeprecationWarning)
-            child = os.fork()
-        if child == 0:
-            _become(argv, fds)
-        with contextlib.suppress(ChildProcessError):  # whoever started the agent ignores SIGCHLD
-            if os.waitpid(child, 0)[1] != 0:
-                raise OSError(errno.EAGAIN, "no process can be started")
-    except OSError:
-        os.close(held)
-        raise
-    finally:
-        signal.pthread_sigmask(signal.SIG_SETMASK, mask)
-        os.close(record)
-        os.close(exec_fd)
-    return held
-
-
-def _become(argv: list[str], fds: Sequence[int]) -> NoReturn:
-    try:
-        os.setsid()
-        if os.fork():
-            os._exit(0)
-        for signum in signal.valid_signals():
-            if callable(signal.getsignal(signum)):
-                signal.signal(signum, signal.SIG_DFL)
-        for signum in DEAF_TO:
-            signal.signal(signum, signal.SIG_IGN)
-        signal.pthread_sigmask(signal.SIG_SETMASK, ())
-        for fd in fds:
-            os.set_inheritable(fd, True)
-        os.execv(argv[0], argv)
-    except OSError as error:
-        os.write(
-            2, f"{argv[0]} can't be executed: {error.strerror}; the daemon stays unregistered\n".encode()
-        )
-    finally:
-        os._exit(127)
-
-
-def _plain(value: Any) -> Any:
-    """The same with named tuples as bare ones, which is all that marshal takes."""
-    if isinstance(value, (tuple, list)):
-        return tuple(_plain(item) for item in value)
-    return dict(value) if isinstance(value, Mapping) else value
-
-
-def _import_paths() -> list[str]:
-    import kazoo
-
-    import kolla_mesos_start
-
-    modules = (kolla_mesos_start, kazoo)
-    return list(dict.fromkeys(os.path.dirname(os.path.dirname(str(module.__file__))) for module in modules))
-
-
-# -- the registrar's side ---------------------------------------------------------------------------
 
 
 def main(record: int) -> None:
@@ -208,7 +86,7 @@ class Registrar:
     """Keeps a daemon registered until it ends, from one loop that never blocks."""
 
     def __init__(self, handoff: Handoff) -> None:
-        from kolla_mesos_start.instance import Instance, Tree
+        from kolla_mesos_start.instance import Instance
         from kolla_mesos_start.ready import Check, Readiness
         from kolla_mesos_start.session import Ensemble, Session
 

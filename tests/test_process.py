@@ -22,6 +22,7 @@ from kolla_mesos_start import process
 from kolla_mesos_start.errors import AgentError
 from kolla_mesos_start.host import Ids
 from kolla_mesos_start.mailbox import Mailbox, now
+from kolla_mesos_start.orphans import reap
 from kolla_mesos_start.process import Ended, Guard
 from tests.guarded import PATH, PATIENCE, SLEEP, TREES, lives, state
 from tests.waiting import eventually
@@ -34,7 +35,8 @@ AGENT = """
 import sys
 sys.path.insert(0, {repository!r})
 from kolla_mesos_start.mailbox import Mailbox, now
-from kolla_mesos_start.process import Guard, reap
+from kolla_mesos_start.orphans import reap
+from kolla_mesos_start.process import Guard
 import os, signal
 mailbox = Mailbox()
 guard = Guard(mailbox)
@@ -580,7 +582,7 @@ def test_a_shell_can_be_waited_for_by_its_parent_again() -> None:
     reaped: dict[int, int] = {}
 
     def all_reaped() -> bool:
-        reaped.update(process.reap())
+        reaped.update(reap())
         return len(reaped) == 2
 
     eventually(all_reaped, "both are reaped")

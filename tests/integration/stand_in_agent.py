@@ -14,8 +14,8 @@ from typing import Any
 
 from kazoo.client import KazooClient
 
+from kolla_mesos_start.handoff import Handoff, spawn
 from kolla_mesos_start.health import Pulse
-from kolla_mesos_start.registrar import Handoff, spawn
 
 
 def main(options: dict[str, Any]) -> None:
@@ -34,7 +34,7 @@ def main(options: dict[str, Any]) -> None:
     notify.bind(path)
     os.environ["NOTIFY_SOCKET"] = path
     # The agent's handoff happens between two heartbeats, whatever its log level.
-    held = spawn(
+    held, await_registrar = spawn(
         Handoff(
             hosts=[tuple(host) for host in options["hosts"]],
             chroot="",
@@ -65,6 +65,7 @@ def main(options: dict[str, Any]) -> None:
             json_logs=False,
         )
     )
+    await_registrar()
     assert not os.get_inheritable(held)
     # What its own connection goes through while the registrar is there already.
     states: list[str] = []
