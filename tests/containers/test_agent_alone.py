@@ -18,8 +18,8 @@ from kolla_mesos_start.operator.keystone import API, HOSTS, MARIADB, MEMCACHED
 from tests.conftest import Deployment, connected
 from tests.containers.cloud import Cloud
 from tests.containers.images import Images
+from tests.containers.obedient import SERVICE, STATUS, is_ready, publish_obedient
 from tests.containers.podman import Container, Podman
-from tests.publishing import publish
 from tests.waiting import eventually
 from tests.zookeeper import Server
 
@@ -144,41 +144,18 @@ def test_each_container_stops_cleanly(cloud: Cloud, measured: list[str]) -> None
 
 # -- one container -----------------------------------------------------------------------------------
 
-# It says who it is, and ends with a status that nobody else would choose.
-OBEDIENT = "import signal, sys; signal.signal(15, lambda *_: sys.exit(7)); signal.pause()"
 CONFIG = "/etc/mysql/obedient.conf"
-
-
-def publish_obedient(deployment: Deployment, content: str) -> None:
-    publish(
-        deployment,
-        "demo/obedient",
-        {
-            "service": {
-                "daemon": {
-                    "command": ["python3", "-c", OBEDIENT],
-                    "files": {"conf": {"dest": CONFIG}},
-                    "ready": {"alive": 0.2},
-                }
-            }
-        },
-        files={"conf": content},
-    )
-
-
-def is_ready(container: Container) -> bool:
-    return container.exec("kolla_mesos_start", "health", "--ready").returncode == 0
 
 
 def test_a_stopped_container_ends_soon_and_with_the_daemons_own_status(
     podman: Podman, images: Images, deployment: Deployment
 ) -> None:
     """podman stop: nothing stands between the signal and the daemon, nor between its status and podman."""
-    publish_obedient(deployment, "")
-    container = podman.run(images.agent("mariadb-server"), environ=deployment.environ("demo/obedient"))
+    publish_obedient(deployment, "", CONFIG)
+    container = podman.run(images.agent("mariadb-server"), environ=deployment.environ(SERVICE))
     eventually(lambda: is_ready(container), "it is ready")
     begun = time.monotonic()
-    assert container.stop() == 7
+    assert container.stop() == STATUS
     assert time.monotonic() - begun < 2.0
     container.remove()
 
@@ -188,11 +165,11 @@ def test_a_restarted_container_keeps_its_files_only_if_told_so(
     podman: Podman, images: Images, deployment: Deployment, strategy: str, renewed: str
 ) -> None:
     """The marker is in the container's own layer: a new container has new files with either strategy."""
-    environ = deployment.environ("demo/obedient", KOLLA_CONFIG_STRATEGY=strategy)
-    publish_obedient(deployment, "first")
+    environ = deployment.environ(SERVICE, KOLLA_CONFIG_STRATEGY=strategy)
+    publish_obedient(deployment, "first", CONFIG)
     first, second = (podman.create(images.agent("mariadb-server"), environ=environ) for _ in range(2))
     assert content_after_start(first) == "first"
-    publish_obedient(deployment, "second")
+    publish_obedient(deployment, "second", CONFIG)
     assert content_after_start(first) == renewed
     assert content_after_start(second) == "second"
 
@@ -201,5 +178,5 @@ def content_after_start(container: Container) -> str:
     container.start()
     eventually(lambda: is_ready(container), "it is ready")
     content = container.read(CONFIG)
-    assert container.stop() == 7
+    assert container.stop() == STATUS
     return content

@@ -12,6 +12,7 @@ import pytest
 
 from tests.conftest import Deployment
 from tests.containers.images import SERVICES, SNIPPET, Images
+from tests.containers.obedient import is_ready
 from tests.containers.podman import Container, Podman
 from tests.publishing import publish
 from tests.waiting import eventually
@@ -217,7 +218,7 @@ def web(podman: Podman, images: Images, deployment: Deployment) -> Iterator[Cont
 
 def test_a_daemon_starts_under_dumb_init_as_the_images_user(web: Container) -> None:
     """No root anywhere: the daemon is the agent's process, and nobody's child but process 1's."""
-    eventually(lambda: web.exec("kolla_mesos_start", "health", "--ready").returncode == 0, "it is ready")
+    eventually(lambda: is_ready(web), "it is ready")
     listed = web.exec("ps", "--no-headers", "-eo", "pid,ppid,user:20,comm").stdout.splitlines()
     processes = {words[3]: words[:3] for words in (line.split() for line in listed) if words[3] != "ps"}
     assert processes.keys() == {"dumb-init", "python3", "kolla_registrar"}
