@@ -48,7 +48,7 @@ class StatusTree:
                 )
         return found
 
-    def start(self, meanwhile: Callable[[], object]) -> None:
+    def start(self, meanwhile: Callable[[], object] = lambda: None) -> None:
         """A container of the role starts on this host: what was done here before is to be done again.
 
         `meanwhile` is called while the servers write, if they have to.

@@ -79,7 +79,7 @@ class Bench:
         built = graph.build(document, SERVICE, lambda text: text.text)
         self.znodes = Znodes(deployment.prefix, deployment.id, SERVICE, "web1")
         tree = StatusTree(ensemble, self.znodes, built)
-        tree.start(meanwhile=lambda: None)
+        tree.start()
         self.commands = built.commands
         self.records = Records(ensemble, self.znodes, tree, definition_zxid=1)
 
