@@ -11,6 +11,8 @@ at a line on the standard input; then in JSON when each was told to go on.
 from __future__ import annotations
 
 import json
+import os
+import signal
 import sys
 import threading
 import time
@@ -32,6 +34,8 @@ from kolla_mesos_start.znodes import Znodes
 
 if TYPE_CHECKING:
     from kolla_mesos_start.health import Stage
+
+LIFETIME = 120  # seconds, ten times of what is needed
 
 go = threading.Event()
 
@@ -67,14 +71,11 @@ class Session(threading.Thread):
         definition = published.await_definition(self.standing, None)
         graph = Preparer(settings, znodes, published, dict).read_graph(definition)
         tree = StatusTree(ensemble, znodes, graph)
-        tree.start()
-        turn = next(
-            iter(
-                Waiting(
-                    graph, definition.zxid, ensemble, watches, ephemerals, znodes, tree, self.standing, None
-                )
-            )
+        tree.ensure()
+        waiting = Waiting(
+            graph, definition.zxid, ensemble, watches, ephemerals, znodes, tree, self.standing, None
         )
+        turn = next(iter(waiting))
         if turn.contender is None:
             self.went_on = time.time()
             return
@@ -85,7 +86,15 @@ class Session(threading.Thread):
         records.conclude(turn.command, claim, turn.contender, Outcome(DONE, 0, "done"))
 
 
+def fail(defect: threading.ExceptHookArgs) -> None:
+    sys.excepthook(defect.exc_type, defect.exc_value or defect.exc_type(), defect.exc_traceback)
+    os._exit(1)
+
+
 def main() -> None:
+    """All sessions; a defect of one ends them all, and so does waiting for ever."""
+    threading.excepthook = fail
+    signal.alarm(LIFETIME)
     hosts, prefix, app_id, count, host = sys.argv[1:]
     environ = {"KOLLA_ZK_HOSTS": hosts, "KOLLA_SYSTEM_PREFIX": prefix, "KOLLA_APP_ID": app_id}
     sessions = [Session(parse({**environ, "KOLLA_HOSTNAME": f"{host}-{n}"})) for n in range(int(count))]

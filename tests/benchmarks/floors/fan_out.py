@@ -8,6 +8,7 @@ Says `standing` once all watch, and then in JSON when each was told, and when it
 from __future__ import annotations
 
 import json
+import signal
 import sys
 import threading
 import time
@@ -15,6 +16,7 @@ import time
 from kazoo.client import KazooClient
 
 hosts, path, count = sys.argv[1], sys.argv[2], int(sys.argv[3])
+signal.alarm(120)  # to end with, where something goes wrong
 all_read = threading.Event()
 told: list[float] = []
 read: list[float] = []
