@@ -20,7 +20,7 @@ from kolla_mesos_start import settings as environment
 from kolla_mesos_start.errors import AgentError, BadUsage, Stopped, Unkillable
 from kolla_mesos_start.facts import begin as begin_facts
 from kolla_mesos_start.health import Pulse
-from kolla_mesos_start.mailbox import Mailbox
+from kolla_mesos_start.mailbox import Mailbox, now
 from kolla_mesos_start.orphans import reap
 
 if TYPE_CHECKING:
@@ -33,6 +33,8 @@ log = logging.getLogger(__name__)
 STOP_SIGNALS = (signal.SIGTERM, signal.SIGINT)
 # A session that can't be closed in this time ends with its timeout instead.
 CLOSE_PATIENCE = 1.0
+# Most starts are over by then; who waits longer has the time to look for garbage.
+IN_A_HURRY = 1.0
 
 
 def live(verb: str = "run", show: bool = False) -> NoReturn:
@@ -90,8 +92,7 @@ class Container:
         ensemble = self._dial(settings)
         from kolla_mesos_start import main
 
-        gc.freeze()
-        gc.enable()
+        self.mailbox.call_at(now() + IN_A_HURRY, _collect_garbage_again)
         return main.run(self, settings, facts, ensemble, pulse)
 
     def check(self, show: bool) -> int:
@@ -156,3 +157,8 @@ class Container:
             self.bootstrap.on_stop(signum)
         else:
             raise Stopped(signum, signal.Signals(signum).name)
+
+
+def _collect_garbage_again() -> None:
+    gc.freeze()
+    gc.enable()

@@ -65,7 +65,8 @@ class Preparer:
         """The graph of a definition; what has to be known at once is rendered with what is published."""
         document = graph.load(definition.data)
         texts = graph.early_texts(document)
-        variables = self._published.variables(render.names(texts))
+        names = render.names(texts)
+        variables = self._published.variables(names)[0] if names else {}
         renderer = self._renderer(variables, texts)
         return self._checked(
             renderer, lambda: graph.build(document, self._znodes.service_name, renderer.text)
@@ -95,11 +96,10 @@ class Preparer:
         if not files and not strings:
             return Inputs({}, (), {})
         while True:
-            zxid = self._published.definition_zxid()
-            sources = self._read_sources(files)
+            before, sources = self._read_sources(files)
             texts = (*strings, *_templates(files, sources))
-            variables = self._published.variables(render.names(texts))
-            if self._published.definition_zxid() == zxid:
+            variables, after = self._published.variables(render.names(texts))
+            if before == after:
                 return Inputs(sources, texts, variables)
 
     def _checked(self, renderer: Renderer, make: Callable[[], T], absent: Sequence[str] = ()) -> T:
@@ -121,10 +121,10 @@ class Preparer:
         if absent:
             raise CannotRender("missing: " + ", ".join(absent))
 
-    def _read_sources(self, files: Sequence[File]) -> Mapping[str, bytes | None]:
-        """The content of each file; None where there is none."""
-        published = self._published.files(file.name for file in files if file.mounted is None)
-        return {
+    def _read_sources(self, files: Sequence[File]) -> tuple[int | None, Mapping[str, bytes | None]]:
+        """The content of each file, None where there is none; first the zxid of the definition then."""
+        zxid, published = self._published.files(file.name for file in files if file.mounted is None)
+        return zxid, {
             file.name: published[file.name] if file.mounted is None else _read_mounted(file) for file in files
         }
 

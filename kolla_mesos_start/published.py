@@ -90,21 +90,24 @@ class Published:
             return f"the deployment {self._znodes.deployment} is not there, nor the definition {path}"
         return f"the definition {path} is not published yet"
 
-    def definition_zxid(self) -> int | None:
-        """The zxid of the definition's last change; None where it is gone."""
-        znode = self._ensemble.read([self._znodes.definition])[self._znodes.definition]
-        return znode.stat.mzxid if znode else None
-
-    def files(self, names: Iterable[str]) -> dict[str, bytes | None]:
-        """The content of each file; None where it isn't published."""
+    def files(self, names: Iterable[str]) -> tuple[int | None, dict[str, bytes | None]]:
+        """The content of each file (None where it isn't published), as it was once the definition
+        had the zxid that comes first."""
+        definition = self._znodes.definition
         paths = {name: self._znodes.file(name) for name in names}
-        found = self._ensemble.read(paths.values())
-        return {name: znode.data if (znode := found[path]) else None for name, path in paths.items()}
+        found = self._ensemble.read([definition, *paths.values()])
+        return _zxid(found[definition]), {
+            name: znode.data if (znode := found[path]) else None for name, path in paths.items()
+        }
 
-    def variables(self, names: Collection[str]) -> dict[str, str]:
-        """The value of each variable that is there: host wins over service wins over deployment."""
+    def variables(self, names: Collection[str]) -> tuple[dict[str, str], int | None]:
+        """The value of each variable that is there, host before service before deployment; and the
+        zxid that the definition had afterwards."""
+        definition = self._znodes.definition
         places = {name: self._znodes.variable(name) for name in names}
-        found = self._ensemble.read(path for paths in places.values() for path in paths)
+        # Sent in this order, answered in this order: no request of its own is needed to look at the
+        # definition before or after.
+        found = self._ensemble.read([*(path for paths in places.values() for path in paths), definition])
         values = {}
         for name, paths in places.items():
             for path in paths:
@@ -112,7 +115,7 @@ class Published:
                 if znode is not None:
                     values[name] = text(path, znode.data)
                     break
-        return values
+        return values, _zxid(found[definition])
 
     # -- members ------------------------------------------------------------------------------------
 
@@ -171,6 +174,11 @@ class Published:
             else:
                 log.warning("%s is not a JSON object and is left out", path)
         return facts
+
+
+def _zxid(definition: Znode | None) -> int | None:
+    """That of the definition's last change; None where it is gone."""
+    return definition.stat.mzxid if definition else None
 
 
 def _is_service(parent: str, name: str) -> bool:

@@ -65,21 +65,29 @@ class Watches:
     def _read(self, query: Query) -> None:
         fired = self._wanted[query]
         # A watch can only be set by get where there is a znode, and by exists everywhere; sent
-        # first, so that nothing can happen between the watch and the read.
-        self._ensemble.client.exists_async(query.path, watch=fired)
-        if query.children:
-            reply = self._ensemble.client.get_children_async(query.path, watch=fired)
-        else:
-            reply = self._ensemble.client.get_async(query.path)
-        reply.rawlink(lambda result: self._ensemble.mailbox.post(partial(self._arrived, query, result)))
+        # first, so that nothing can happen between the watch and the read. What was there just now
+        # most likely still is.
+        was_there = not query.children and self.results.get(query) is not None
+        if not was_there:
+            self._ensemble.client.exists_async(query.path, watch=fired)
+        ask = self._ensemble.client.get_children_async if query.children else self._ensemble.client.get_async
+        reply = ask(query.path, watch=fired)
+        reply.rawlink(
+            lambda result: self._ensemble.mailbox.post(partial(self._arrived, query, was_there, result))
+        )
 
-    def _arrived(self, query: Query, reply: Any) -> None:
+    def _arrived(self, query: Query, was_there: bool, reply: Any) -> None:
         self._reading.discard(query)
         if query not in self._wanted:
             return
         try:
             value = reply.get()
         except NoNodeError:
+            if was_there:
+                self.results.pop(query, None)
+                self._dirty.add(query)
+                self._refresh()
+                return
             value = None
         except OUTAGE:
             # The connection may be back by the time the failure is told: try again at once.
