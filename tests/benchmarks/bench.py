@@ -125,8 +125,10 @@ class Bench:
             cwd=self.directory,
             stdin=subprocess.DEVNULL,
         ) as process:
-            (marked,) = self.marks.take()
-            process.kill()
+            try:
+                (marked,) = self.marks.take()
+            finally:
+                process.kill()
         return (marked - begun) * 1000
 
 

@@ -51,9 +51,10 @@ def running(bench: Bench) -> list[Row]:
         after += line.connections[len(before) :]
         bench.end(agent)
     requests = [request for connection in after for request in connection]
+    assert requests, "it has lost its session"
     others = [request for request in requests if request.name != "ping"]
-    note = f"{summary(requests)}; those that are not pings are counted"
-    return [Row("requests of a running container in a minute", "", [len(others)], 0, (0.0,), "8100", note)]
+    figure = "requests of a minute, pings aside"
+    return [Row(figure, "", [len(others)], 0, (0.0,), "8100", f"a running container: {summary(requests)}")]
 
 
 def memory(bench: Bench) -> list[Row]:
