@@ -14,7 +14,6 @@ from __future__ import annotations
 import fcntl
 import hashlib
 import re
-import shutil
 import sys
 import tarfile
 import tempfile
@@ -104,15 +103,14 @@ class Images:
         self._lock.close()
 
     def _make(self, directory: Path) -> None:
-        for name in sorted(self._there() - self._wanted):
+        there = self._there()
+        for name in sorted(there - self._wanted):
             self._buildah("rmi", "--force", name)
-        if self.kolla("keystone") not in self._there():
+        if self.kolla("keystone") not in there:
             self._make_kolla(directory)
-        wheel = _wheel(directory / "wheel")
-        for name, (service, user) in SERVICES.items():
-            # Both forms that the snippet takes.
-            agent = _archive(directory / "kolla_mesos_start-source.tar.gz") if name == "keystone" else wheel
-            self._paste(directory / name, name, service, user, agent)
+        for name in SERVICES:
+            if self.agent(name) not in there:
+                self._paste(directory / name, name)
 
     def _there(self) -> set[str]:
         listed = self._buildah("images", "--format", "{{.Name}}:{{.Tag}}")
@@ -168,10 +166,15 @@ class Images:
 
     # -- with the agent -------------------------------------------------------------------------
 
-    def _paste(self, context: Path, name: str, service: str, user: str, agent: Path) -> None:
+    def _paste(self, context: Path, name: str) -> None:
         self._say(f"pasting Dockerfile.snippet onto Kolla's {name}")
         context.mkdir()
-        shutil.copy(agent, context)
+        # Either form that the snippet takes.
+        archive = _archive(context / "kolla_mesos_start-source.tar.gz")
+        if name != "keystone":
+            _wheel(archive, context)
+            archive.unlink()
+        service, user = SERVICES[name]
         first, mark, last = SNIPPET.read_text().partition(OPENS)
         assert mark, f"{SNIPPET} holds no line that begins {OPENS!r}"
         for base, text, made in (
@@ -214,14 +217,10 @@ def _archive(path: Path) -> Path:
     return path
 
 
-def _wheel(directory: Path) -> Path:
-    """The agent's wheel; setuptools leaves nothing in the checkout."""
-    directory.mkdir()
-    source = _archive(directory / "source.tar.gz")
+def _wheel(source: Path, directory: Path) -> None:
+    """Build the agent's wheel from its source; setuptools leaves nothing in the checkout."""
     pip = (sys.executable, "-m", "pip", "wheel", "-q", "--disable-pip-version-check")
     run((*pip, "--no-deps", "--no-build-isolation", "-w", str(directory), str(source)))
-    (wheel,) = directory.glob("*.whl")
-    return wheel
 
 
 def _complete(contexts: Path) -> None:
