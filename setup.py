@@ -60,6 +60,7 @@ setup(
         "test": [
             "docutils",
             "hypothesis",
+            "kubernetes-validate",
             "mypy",
             "pytest",
             "pytest-timeout",
