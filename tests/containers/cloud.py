@@ -63,7 +63,7 @@ class InPodman(containers.Container):
 
     def start(self) -> None:
         self.real.start()
-        self._init = self.real.pid
+        self._init = self.real.pid or -1  # It may have ended already.
 
     @property
     def status(self) -> int | None:
