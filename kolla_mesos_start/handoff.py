@@ -49,7 +49,9 @@ class Handoff(NamedTuple):
     `check_ids` ready.Ids or None; `addresses` are our own, where a port is looked for.
     Descriptors: `pulse_fd` holds the lock of `run_dir`, `pidfd` is the daemon's, `notify_fd` its
     notify socket (-1: it has none), `exec_fd` (see `spawn`) is at its end once the agent has
-    become the daemon, or is gone.
+    become the daemon, or is gone. `daemon` is
+    the process id of one that is to be supervised (0: of none), `stop_grace` what it gets between
+    TERM and KILL, in seconds.
     """
 
     hosts: Sequence[tuple[str, int]]
@@ -74,6 +76,8 @@ class Handoff(NamedTuple):
     loglevel: str
     json_logs: bool
     exec_fd: int = -1
+    daemon: int = 0
+    stop_grace: float = 0.0
 
 
 def spawn(handoff: Handoff) -> tuple[int, Callable[[], None]]:
@@ -85,11 +89,9 @@ def spawn(handoff: Handoff) -> tuple[int, Callable[[], None]]:
     writes NO_DAEMON there.
     """
     exec_fd, held = os.pipe()
-    record = os.memfd_create("handoff")
-    os.write(record, marshal.dumps(_plain(handoff._replace(exec_fd=exec_fd))))
-    os.lseek(record, 0, os.SEEK_SET)
+    record = _recorded(handoff._replace(exec_fd=exec_fd))
     fds = [fd for fd in (record, exec_fd, handoff.pulse_fd, handoff.pidfd, handoff.notify_fd) if fd >= 0]
-    argv = [sys.executable, "-I", "-S", "-c", BOOT, str(record), *_import_paths()]
+    argv = _argv(record)
     # No signal may find the child with the agent's handlers.
     mask = signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())
     try:
@@ -107,6 +109,25 @@ def spawn(handoff: Handoff) -> tuple[int, Callable[[], None]]:
         os.close(record)
         os.close(exec_fd)
     return held, partial(_await_parent, child)
+
+
+def supervise(handoff: Handoff) -> NoReturn:
+    """Become the registrar that is the daemon's parent. Raises OSError where that can't be."""
+    record = _recorded(handoff)
+    for fd in (record, handoff.pulse_fd, handoff.pidfd, handoff.notify_fd):
+        os.set_inheritable(fd, True)
+    os.execv(sys.executable, _argv(record))
+
+
+def _recorded(handoff: Handoff) -> int:
+    record = os.memfd_create("handoff")
+    os.write(record, marshal.dumps(_plain(handoff)))
+    os.lseek(record, 0, os.SEEK_SET)
+    return record
+
+
+def _argv(record: int) -> list[str]:
+    return [sys.executable, "-I", "-S", "-c", BOOT, str(record), *_import_paths()]
 
 
 def _await_parent(parent: int) -> None:

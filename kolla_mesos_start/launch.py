@@ -9,9 +9,11 @@ from __future__ import annotations
 import contextlib
 import json
 import logging
+import marshal
 import os
 import signal
 import socket
+import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from typing import NoReturn
 
@@ -32,6 +34,7 @@ log = logging.getLogger(__name__)
 
 # How long a healthy server may take to answer what is still on its way; not waited for in an outage.
 LAST_REPLIES = 1.0
+KILL_PATIENCE = 10.0
 STOP_SIGNALS = (signal.SIGTERM, signal.SIGINT)
 
 
@@ -64,40 +67,70 @@ class Launch:
         NotFound and CannotExecute where it can't be done.
         """
         step = prepared.step
-        self._warn(prepared)
-        notify, notify_path = self._notify_socket()
-        environ = {**prepared.environ(exported), "NOTIFY_SOCKET": notify_path}
-        self._mailbox.wait(
-            lambda: not self._ensemble.connected or not self._ephemerals.unwanted, now() + LAST_REPLIES
-        )
+        if os.getpid() == 1:
+            log.warning(
+                "the agent is process 1, so the registrar will be a child of the daemon, which may not "
+                "expect one: use `dumb-init --single-child --` as the ENTRYPOINT before the agent, "
+                "or KOLLA_START_MODE=supervise"
+            )
+        notify, environ = self._settle(prepared, exported)
         # Closed by the exec, or by the end of this process: were it closed before, the registrar and
         # this process would fight for the session.
-        with self._needs_registrar(step):
-            held, await_registrar = handoff.spawn(self._handoff(prepared, environ, notify.fileno()))
+        with _needing_registrar(step):
+            pidfd = os.pidfd_open(os.getpid())
+            held, await_registrar = handoff.spawn(self._handoff(prepared, environ, notify.fileno(), pidfd))
         log.info("%s: exec", step.command.path)
         try:
             self._pulse.tell("starting", f"{step.command.path} is started, not ready yet")
-            with self._needs_registrar(step):
+            with _needing_registrar(step):
                 await_registrar()
             self._settle_signals()
-            _become(prepared)
-            os.execvpe(step.argv[0], step.argv, environ)
-        except (FileNotFoundError, NotADirectoryError) as error:
-            raise NotFound(
-                "its program, or what that needs to run, is not there", command=step.command.path
-            ) from error
-        except OSError as error:
-            raise CannotExecute(f"can't be executed: {error.strerror}", command=step.command.path) from error
+            signal.pthread_sigmask(signal.SIG_SETMASK, ())
+            with _executing(step):
+                _become(prepared)
+                os.execvpe(step.argv[0], step.argv, environ)
         finally:
             self._take_back(held, step.command.path)
 
-    @contextlib.contextmanager
-    def _needs_registrar(self, step: Step) -> Iterator[None]:
+    def supervise(self, prepared: Prepared, exported: Mapping[str, str]) -> NoReturn:
+        """Start the daemon as a child, and become its parent for life. Raises as `exec` does."""
+        from kolla_mesos_start.process import end_children
+
+        step = prepared.step
+        notify, environ = self._settle(prepared, exported)
+        log.info("%s: starting, supervised", step.command.path)
         try:
-            yield
-        except OSError as error:
-            reason = f"its registrar can't be started: {error.strerror}"
-            raise CannotExecute(reason, command=step.command.path) from error
+            self._pulse.tell("starting", f"{step.command.path} is started, not ready yet")
+            self._settle_signals()
+            with _executing(step):
+                daemon = _spawn(prepared, environ)
+            try:
+                with _needing_registrar(step):
+                    pidfd = os.pidfd_open(daemon)
+                    record = self._handoff(prepared, environ, notify.fileno(), pidfd)
+                    handoff.supervise(record._replace(daemon=daemon, stop_grace=step.command.stop_grace))
+            finally:
+                os.kill(daemon, signal.SIGKILL)
+                os.waitpid(daemon, 0)
+        finally:
+            # What else the daemon may have started by then ends as every descendant of a subreaper's does.
+            end_children(now() + KILL_PATIENCE)
+            self._tell_not_started(step.command.path)
+
+    def _settle(
+        self, prepared: Prepared, exported: Mapping[str, str]
+    ) -> tuple[socket.socket, Mapping[str, str]]:
+        """All that can be found wrong before anything is started; the notify socket, and the environment."""
+        if prepared.step.lacks_exec:
+            log.warning(
+                "%s is a shell that stays between it and its signals: write `exec`",
+                prepared.step.command.path,
+            )
+        notify, path = self._notify_socket()
+        self._mailbox.wait(
+            lambda: not self._ensemble.connected or not self._ephemerals.unwanted, now() + LAST_REPLIES
+        )
+        return notify, {**prepared.environ(exported), "NOTIFY_SOCKET": path}
 
     def _take_back(self, held: int, path: str) -> None:
         """There is no daemon after all: neither the registrar nor a probe may take it for one."""
@@ -105,21 +138,12 @@ class Launch:
         signal.signal(signal.SIGPIPE, signal.SIG_IGN)
         with contextlib.suppress(BrokenPipeError):
             os.write(held, handoff.NO_DAEMON)
+        self._tell_not_started(path)
+
+    def _tell_not_started(self, path: str) -> None:
         # Where we have become the daemon's user already, it may not be ours to tell.
         with contextlib.suppress(CannotWrite):
             self._pulse.tell("ended", f"{path} was not started")
-
-    def _warn(self, prepared: Prepared) -> None:
-        if prepared.step.lacks_exec:
-            log.warning(
-                "%s is a shell that stays between it and its signals: write `exec`",
-                prepared.step.command.path,
-            )
-        if os.getpid() == 1:
-            log.warning(
-                "the agent is process 1, so the registrar will be a child of the daemon, which may not "
-                "expect one: use `dumb-init --single-child --` as the ENTRYPOINT before the agent"
-            )
 
     def _notify_socket(self) -> tuple[socket.socket, str]:
         path = os.path.join(self._pulse.run_dir, "notify")
@@ -134,7 +158,7 @@ class Launch:
         return notify, path
 
     def _settle_signals(self) -> None:
-        """Honour what has come so far, and leave what comes from now on to the kernel and the daemon."""
+        """Honour what has come so far, and keep what comes from now on for whoever is to hear it."""
         signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())
         self._mailbox.wait(lambda: True)
         for signum in signal.valid_signals() - {signal.SIGKILL, signal.SIGSTOP}:
@@ -142,9 +166,8 @@ class Launch:
         # To process 1 the kernel does not deliver what it has no handler for: it would be lost.
         for signum in signal.sigpending() & set(STOP_SIGNALS):
             raise Stopped(signum, signal.Signals(signum).name)
-        signal.pthread_sigmask(signal.SIG_SETMASK, ())
 
-    def _handoff(self, prepared: Prepared, environ: Mapping[str, str], notify_fd: int) -> Handoff:
+    def _handoff(self, prepared: Prepared, environ: Mapping[str, str], notify_fd: int, pidfd: int) -> Handoff:
         settings, ensemble = self._settings, self._ensemble
         session_id, password = ensemble.client_id or (0, b"")
         ready, ids = prepared.step.ready, prepared.ids
@@ -167,7 +190,7 @@ class Launch:
             addresses=list(dict.fromkeys([self._facts["private_address"], "127.0.0.1", "::1"])),
             run_dir=self._pulse.run_dir,
             pulse_fd=self._pulse.fd,
-            pidfd=os.pidfd_open(os.getpid()),
+            pidfd=pidfd,
             notify_fd=notify_fd,
             loglevel=settings.loglevel,
             json_logs=settings.json_logs,
@@ -215,3 +238,47 @@ def _become(prepared: Prepared) -> None:
         os.setgroups(prepared.ids.groups)
         os.setgid(prepared.ids.gid)
         os.setuid(prepared.ids.uid)
+
+
+def _spawn(prepared: Prepared, environ: Mapping[str, str]) -> int:
+    """Start the daemon in a process group of its own; returns its process id once it is executed."""
+    from kolla_mesos_start import guard
+
+    ids = prepared.ids
+    # Whoever loses his parent becomes our child: he can be reaped, and ended with the daemon.
+    guard.prctl(guard.PR_SET_CHILD_SUBREAPER, 1)
+    with warnings.catch_warnings():
+        # Python 3.12 warns of a fork beside threads, kazoo's here: the child only makes system calls.
+        warnings.simplefilter("ignore", DeprecationWarning)
+        daemon, failure = guard.fork(
+            [os.fsencode(word) for word in prepared.step.argv],
+            {os.fsencode(name): os.fsencode(value) for name, value in environ.items()},
+            ids and (ids.uid, ids.gid, list(ids.groups)),
+        )
+    said = os.read(failure, 64)
+    os.close(failure)
+    if said:
+        os.waitpid(daemon, 0)
+        number, _ = marshal.loads(said)
+        raise OSError(number, os.strerror(number))
+    return daemon
+
+
+@contextlib.contextmanager
+def _needing_registrar(step: Step) -> Iterator[None]:
+    try:
+        yield
+    except OSError as error:
+        reason = f"its registrar can't be started: {error.strerror}"
+        raise CannotExecute(reason, command=step.command.path) from error
+
+
+@contextlib.contextmanager
+def _executing(step: Step) -> Iterator[None]:
+    try:
+        yield
+    except (FileNotFoundError, NotADirectoryError) as error:
+        reason = "its program, or what that needs to run, is not there"
+        raise NotFound(reason, command=step.command.path) from error
+    except OSError as error:
+        raise CannotExecute(f"can't be executed: {error.strerror}", command=step.command.path) from error

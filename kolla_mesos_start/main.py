@@ -68,7 +68,7 @@ def run(
             from kolla_mesos_start.launch import Launch
 
             launch = Launch(settings, ensemble, ephemerals, znodes, pulse, member, facts())
-            launch.exec(prepared, _exported(settings))
+            (launch.supervise if settings.supervise else launch.exec)(prepared, _exported(settings))
         elif bootstrap is not None:
             container.stage = "bootstrap"
             if not turn.is_passage:

@@ -192,6 +192,11 @@ class CommandCheck:
         self._argv, self._env, self._ids = argv, env, ids
         self._last: Any = None
 
+    @property
+    def pid(self) -> int | None:
+        """The command's, until it has been waited for."""
+        return self._last.pid if self._last and self._last.returncode is None else None
+
     def __call__(self) -> Steps[str]:
         import subprocess
 
@@ -273,6 +278,11 @@ class Readiness:
     def hear(self, datagram: bytes) -> None:
         """Take in what the daemon has sent to its notify socket."""
         self._notified = heard(self._notified, datagram)
+
+    def stop(self) -> None:
+        """The daemon is about to be stopped: not ready from now on, unless it says READY=1 again."""
+        self._notified = heard(self._notified, b"STOPPING=1")
+        self.ready = False
 
     def close(self) -> None:
         """End the check that is under way; a command of it must not outlive the daemon."""

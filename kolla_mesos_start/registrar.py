@@ -48,6 +48,10 @@ def main(record: int) -> None:
     with open(record, "rb") as file:
         handoff = Handoff(*marshal.load(file))
     _settle_in(handoff)
+    if handoff.daemon:
+        from kolla_mesos_start import supervise
+
+        os._exit(supervise.run(handoff))
     registrar = Registrar(handoff)
     # While the agent's connection lives, ours would be thrown out by it, and it by ours.
     if os.read(handoff.exec_fd, len(NO_DAEMON)):
@@ -98,7 +102,8 @@ class Registrar:
             zxid=handoff.zxid,
         )
         self.instance = Instance(self.session, Tree(*handoff.tree))
-        self.readiness = Readiness(Check(*handoff.check), _attempt(handoff), now())
+        self._attempt = _attempt(handoff)
+        self.readiness = Readiness(Check(*handoff.check), self._attempt, now())
         self.ended = False
         self._pidfd, self._notify_fd = handoff.pidfd, handoff.notify_fd
         if self._notify_fd >= 0:
@@ -111,12 +116,19 @@ class Registrar:
             self.turn()
         self.leave()
 
-    def turn(self) -> None:
-        """Wait until something happens, and do what it asks for."""
+    @property
+    def check_pid(self) -> int | None:
+        """The command of a check that is under way, for which that waits."""
+        from kolla_mesos_start.ready import CommandCheck
+
+        return self._attempt.pid if isinstance(self._attempt, CommandCheck) else None
+
+    def turn(self, also: Wait | None = None, deadline: float = math.inf) -> None:
+        """Wait until something happens, and do what it asks for; return for `also` or `deadline`, too."""
         session, readiness, instance = self.session, self.readiness, self.instance
-        deadlines = (session.deadline, readiness.deadline, instance.deadline, self._teller.deadline)
+        deadlines = (session.deadline, readiness.deadline, instance.deadline, self._teller.deadline, deadline)
         waits = (session.wait, readiness.wait, (self._notify_fd, select.POLLIN), (self._pidfd, select.POLLIN))
-        to_session, to_readiness, notified, self.ended = _poll(waits, min(deadlines))
+        to_session, to_readiness, notified, self.ended, _ = _poll((*waits, also), min(deadlines))
         if self.ended:
             return
         if notified:
@@ -126,14 +138,19 @@ class Registrar:
         instance.turn(readiness.ready)
         self._teller.turn(readiness.ready, readiness.reason)
 
-    def leave(self) -> None:
-        """The daemon has ended: nothing of it stays behind."""
+    def stop(self) -> None:
+        """The daemon is about to be stopped: withdraw what says that it is ready."""
+        self.readiness.stop()
+        self.instance.turn(ready=False)
+
+    def leave(self, patience: float = math.inf) -> None:
+        """The daemon has ended: nothing of it stays behind. Takes `patience` seconds at most."""
         self.readiness.close()
         self._teller.end()
         self._unlink_notify_socket()
         # From here on the next one may take the run directory; it can't take our session.
         os.close(self._teller.pulse.fd)
-        session, deadline = self.session, now() + self.session.timeout
+        session, deadline = self.session, now() + min(self.session.timeout, patience)
         session.close()
         while not session.closed and now() < deadline:
             session.turn(*_poll((session.wait,), min(session.deadline, deadline)))

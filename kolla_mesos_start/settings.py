@@ -53,6 +53,7 @@ class Settings(NamedTuple):
     private_interface: str | None  # None: the default route's
     public_interface: str | None
     copy_once: bool
+    supervise: bool  # stay as the daemon's parent
     stay: bool  # a finished task idles until SIGTERM
     wait_timeout: float | None
     missing_is_empty: bool
@@ -97,7 +98,6 @@ def parse(
 
     hosts, chroot = require("KOLLA_ZK_HOSTS", _ensemble, ("", ""))
     deployment_id, service_name = require("KOLLA_APP_ID", _app_id, ("", ""), ["MARATHON_APP_ID"])
-    read("KOLLA_START_MODE", _one_of("exec"), "exec")
     _check_tls(variables)
     settings = Settings(
         hosts=hosts,
@@ -112,6 +112,7 @@ def parse(
         private_interface=read("KOLLA_PRIVATE_INTERFACE", _interface, None),
         public_interface=read("KOLLA_PUBLIC_INTERFACE", _interface, None),
         copy_once=read("KOLLA_CONFIG_STRATEGY", _switch("COPY_ALWAYS", "COPY_ONCE"), False),
+        supervise=read("KOLLA_START_MODE", _switch("exec", "supervise"), False),
         stay=read("KOLLA_TASK_END", _switch("exit", "stay"), False),
         wait_timeout=read("KOLLA_WAIT_TIMEOUT", _limit, None),
         missing_is_empty=read("KOLLA_MISSING_VARIABLES", _switch("error", "empty"), False),

@@ -1,0 +1,303 @@
+"""The agent stays as the daemon's parent: signals, readiness, orphans, leftovers and the exit status.
+
+Whole agents against a real ZooKeeper, on their own and as process 1 of a pid namespace.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+import time
+from collections.abc import Callable, Sequence
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+from kazoo.client import KazooClient
+
+from tests.agents import Agent, Containers
+from tests.conftest import Deployment
+from tests.guarded import lives
+from tests.instances import Site
+from tests.link import Link
+from tests.publishing import publish
+from tests.waiting import eventually
+
+SERVICE = "openstack/web"
+SUPERVISE = {"KOLLA_START_MODE": "supervise"}
+PROCESS_1 = ("unshare", "--pid", "--fork", "--kill-child", "--mount-proc")
+LAUNCHERS = {
+    "directly": (),
+    "sh": ("/bin/sh", "-c", 'exec "$@"', "sh"),
+    "process 1": PROCESS_1,
+    "sh as process 1": (*PROCESS_1, "/bin/sh", "-c", 'exec "$@"', "sh"),
+    "dumb-init": (*PROCESS_1, "dumb-init", "--"),
+    "dumb-init --single-child": (*PROCESS_1, "dumb-init", "--single-child", "--"),
+}
+# A daemon that writes down each signal that it hears, and what it did when it was told to end.
+LISTENER = """
+import os, signal, sys
+def heard(number, frame):
+    with open("heard", "a") as file:
+        file.write(signal.Signals(number).name + "\\n")
+    if number == signal.SIGTERM:
+        os._exit(7)
+for number in signal.valid_signals() - {9, 19, 17, 11, 7, 8, 4, 5, 31}:
+    signal.signal(number, heard)
+open("listens", "w").close()
+while True:
+    signal.pause()
+"""
+
+
+@pytest.fixture
+def site(deployment: Deployment, zk: KazooClient) -> Site:
+    """The service that the tests here publish."""
+    return Site(deployment, zk, SERVICE)
+
+
+@pytest.fixture
+def start(deployment: Deployment, containers: Containers, site: Site) -> Callable[..., Agent]:
+    """Starts a supervised daemon, and waits until it is ready unless it will not be."""
+
+    def start(
+        command: str | Sequence[str],
+        *,
+        ready: dict[str, Any] | None = None,
+        under: Sequence[str] = (),
+        wait: bool = True,
+        environ: dict[str, str] | None = None,
+        **daemon: Any,
+    ) -> Agent:
+        daemon = {"command": command, "ready": ready or {"alive": 0}, **daemon}
+        publish(deployment, SERVICE, {"service": {"daemon": daemon}})
+        agent = containers.start(SERVICE, under=under, **{**SUPERVISE, **(environ or {})})
+        if wait:
+            eventually(site.instances, "it is ready")
+        return agent
+
+    return start
+
+
+def python(source: str) -> list[str]:
+    return [sys.executable, "-I", "-S", "-c", source]
+
+
+def listens(agent: Agent) -> None:
+    eventually((agent.directory / "listens").exists, "the daemon listens")
+
+
+def supervisor(agent: Agent) -> psutil.Process:
+    """The agent itself, whoever launched it."""
+    return next(p for p in _family(agent) if p.name() == "kolla_registrar")
+
+
+def daemon(agent: Agent) -> psutil.Process:
+    (child,) = supervisor(agent).children()
+    return child
+
+
+def _holds(file: Path, count: int) -> bool:
+    return file.exists() and len(file.read_text().split()) == count
+
+
+def _family(agent: Agent) -> list[psutil.Process]:
+    launched = psutil.Process(agent.pid)
+    return [launched, *launched.children(recursive=True)]
+
+
+# -- the daemon ---------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("launcher", LAUNCHERS)
+def test_the_exit_status_is_the_daemons_own(start: Callable[..., Agent], site: Site, launcher: str) -> None:
+    """A number as it is; nothing of the daemon is registered by the time the container has ended."""
+    agent = start(
+        python("import time; time.sleep(0.3); raise SystemExit(65)"), under=LAUNCHERS[launcher], wait=False
+    )
+    assert agent.ends() == 65
+    assert not site.instances() and not site.instances("web1")
+    assert not site.members
+    assert agent.health().returncode == 1
+
+
+@pytest.mark.parametrize("signum", [signal.SIGKILL, signal.SIGSEGV, signal.SIGUSR1])
+def test_a_signal_that_ends_the_daemon_is_told_as_a_shell_would(
+    start: Callable[..., Agent], signum: int
+) -> None:
+    """128 + n."""
+    agent = start(["sleep", "1000"])
+    daemon(agent).send_signal(signum)
+    assert agent.ends() == 128 + signum
+
+
+@pytest.mark.parametrize("launcher", LAUNCHERS)
+def test_a_stop_reaches_the_daemon(start: Callable[..., Agent], site: Site, launcher: str) -> None:
+    """SIGTERM to whatever the runtime has started; the daemon's own answer to it is the exit status."""
+    agent = start(python(LISTENER), under=LAUNCHERS[launcher])
+    listens(agent)
+    target = psutil.Process(agent.pid)
+    if "process 1" in launcher or "dumb-init" in launcher:
+        (target,) = target.children()  # unshare itself is no part of the container.
+    target.send_signal(signal.SIGTERM)
+    assert agent.ends() == 7
+    assert (agent.directory / "heard").read_text() == "SIGTERM\n"
+    assert not site.members
+
+
+def test_other_signals_are_passed_on_as_they_come(start: Callable[..., Agent]) -> None:
+    """HUP to reload, USR1 to open logs again: what they mean is the daemon's business."""
+    agent = start(python(LISTENER))
+    listens(agent)
+    sent = [signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2, signal.SIGINT, signal.SIGQUIT, signal.SIGWINCH]
+    heard = agent.directory / "heard"
+    for number, signum in enumerate(sent, 1):
+        agent.signal(signum)
+        eventually(partial(_holds, heard, number), signum.name)
+    assert heard.read_text().split() == [signum.name for signum in sent]
+    assert agent.running
+
+
+def test_readiness_is_withdrawn_before_the_daemon_hears_sigterm(
+    start: Callable[..., Agent], zk: KazooClient, site: Site
+) -> None:
+    """Who looks for an instance finds none that is about to close its door."""
+    agent = start(python(LISTENER.replace("os._exit(7)", "pass")), stop_grace=30)
+    listens(agent)
+    at: dict[str, float] = {}
+    (instance,) = site.instances()
+    assert zk.exists(
+        f"{site.daemon()}/ready/{instance}", watch=lambda event: at.update(gone=time.monotonic())
+    )
+    begun = time.monotonic()
+    agent.signal(signal.SIGTERM)
+    heard = agent.directory / "heard"
+    eventually(lambda: heard.exists() and "SIGTERM" in heard.read_text(), "the daemon has heard", every=0.001)
+    told = time.monotonic()
+    eventually(lambda: "gone" in at, "it is withdrawn")
+    assert at["gone"] < told + 0.005
+    assert at["gone"] - begun < 0.25  # measured: some milliseconds
+    assert agent.running
+
+
+def test_a_stop_does_not_wait_for_a_server_that_is_away(start: Callable[..., Agent], link: Link) -> None:
+    """Within a second, or not at all."""
+    agent = start(python(LISTENER), environ={"KOLLA_ZK_HOSTS": link.hosts})
+    listens(agent)
+    link.freeze()
+    begun = time.monotonic()
+    agent.signal(signal.SIGTERM)
+    assert agent.ends() == 7
+    assert time.monotonic() - begun < 10
+
+
+def test_a_daemon_that_does_not_end_is_killed_after_its_grace(start: Callable[..., Agent]) -> None:
+    """With all that it has started."""
+    source = "import signal, subprocess; signal.signal(15, signal.SIG_IGN)\nsubprocess.run(['sleep', '1000'])"
+    agent = start(python(source), stop_grace=0.5)
+    eventually(lambda: daemon(agent).children(), "it has a child")
+    (child,) = daemon(agent).children()
+    agent.signal(signal.SIGTERM)
+    assert agent.ends() == 128 + signal.SIGKILL
+    assert not lives(child.pid)
+    assert "has not ended 0.5 s after SIGTERM: killing it" in agent.said
+
+
+# -- its parent ---------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("launcher", ["directly", "process 1"])
+def test_orphans_are_reaped(start: Callable[..., Agent], launcher: str) -> None:
+    """Whoever is double-forked comes to the agent, and is no zombie once it has ended."""
+    source = (
+        "import os, time\\nfor number in range(20):\\n    if os.fork() == 0:\\n        if os.fork() == 0:\\n"
+        "            time.sleep(0.05)\\n        os._exit(0)\\n    os.wait()\\n"
+        "open('forked', 'w').close()\\ntime.sleep(1000)"
+    ).replace("\\n", "\n")
+    agent = start(python(source), under=LAUNCHERS[launcher])
+    eventually((agent.directory / "forked").exists, "all are forked")
+    eventually(lambda: len(supervisor(agent).children()) == 1, "only the daemon is left", seconds=5)
+    assert agent.health("--ready").returncode == 0
+
+
+def test_what_the_daemon_leaves_behind_ends_with_it(start: Callable[..., Agent]) -> None:
+    """TERM, and KILL after the grace; a container whose daemon has ended is no container."""
+    source = (
+        "import subprocess, time\n"
+        "children = [subprocess.Popen(['setsid', 'sleep', '1000']),"
+        " subprocess.Popen(['setsid', 'sh', '-c', 'trap : TERM; while :; do sleep 0.1; done'])]\n"
+        "open('children', 'w').write(' '.join(str(child.pid) for child in children))\n"
+        "time.sleep(0.5)\nraise SystemExit(3)"
+    )
+    agent = start(python(source), stop_grace=0.5)
+    eventually((agent.directory / "children").exists, "it has children")
+    children = [int(pid) for pid in (agent.directory / "children").read_text().split()]
+    assert agent.ends() == 3
+    assert [pid for pid in children if lives(pid)] == []
+
+
+def test_the_commands_of_a_check_are_left_to_the_check(start: Callable[..., Agent], site: Site) -> None:
+    """The agent reaps all but these: their exit status is what readiness hangs on."""
+    check = {"command": "test ! -e broken", "interval": 0.05, "fall": 1}
+    agent = start(["sh", "-c", "while :; do (true &); sleep 0.01; done"], ready=check)
+    site.await_instances(1)
+    (agent.directory / "broken").touch()
+    site.await_instances(0)
+    (agent.directory / "broken").unlink()
+    site.await_instances(1)
+
+
+def test_it_stays_as_small_as_the_registrar(start: Callable[..., Agent]) -> None:
+    """One process beside the daemon, which has one thread."""
+    agent = start(["sleep", "1000"])
+    parent = supervisor(agent)
+    assert parent.pid == agent.pid
+    assert [child.name() for child in parent.children()] == ["sleep"]
+    assert parent.num_threads() == 1
+    assert parent.memory_info().rss < 24e6  # measured: 14 MB
+
+
+def test_the_daemon_is_not_left_alone(start: Callable[..., Agent]) -> None:
+    """kill -9 of its parent ends it: nobody would know of it any more."""
+    agent = start(["sleep", "1000"])
+    child = daemon(agent).pid
+    agent.signal(signal.SIGKILL)
+    agent.ends()
+    eventually(lambda: not lives(child), "the daemon has ended")
+
+
+def test_the_daemon_finds_nothing_of_the_agent(start: Callable[..., Agent]) -> None:
+    """No descriptor, default signals and an empty mask, a process group of its own."""
+    agent = start(["sleep", "1000"])
+    child = daemon(agent)
+    assert sorted(os.listdir(f"/proc/{child.pid}/fd")) == ["0", "1", "2"]
+    status = dict(line.split(":\t") for line in Path(f"/proc/{child.pid}/status").read_text().splitlines())
+    assert {int(status[name], 16) for name in ("SigBlk", "SigIgn", "SigCgt")} == {0}
+    assert os.getpgid(child.pid) == child.pid
+
+
+@pytest.mark.parametrize(("command", "status"), [("/no/such/program", 127), ("/etc/hostname", 126)])
+def test_a_daemon_that_can_not_be_executed_ends_the_agent(
+    start: Callable[..., Agent], site: Site, command: str, status: int
+) -> None:
+    """As in exec mode: a status, a reason, and nothing registered."""
+    agent = start([command], wait=False)
+    assert agent.ends() == status
+    assert agent.ending["stage"] == "exec" and agent.ending["status"] == status
+    site.await_members(0, seconds=5)
+
+
+def test_a_stop_on_the_way_is_not_lost(deployment: Deployment, containers: Containers) -> None:
+    """SIGTERM at any instant of the start ends the container, whoever holds it just then."""
+    publish(
+        deployment, SERVICE, {"service": {"daemon": {"command": ["sleep", "1000"], "ready": {"alive": 0}}}}
+    )
+    for number in range(12):
+        agent = containers.start(SERVICE, f"web{number}", **SUPERVISE)
+        time.sleep(0.02 * number)
+        agent.signal(signal.SIGTERM)
+        assert agent.ends() == 128 + signal.SIGTERM, agent.said
+        assert agent.processes == {}
