@@ -10,31 +10,46 @@ fail() {
     exit 1
 }
 
+# By what is used of it, whoever has installed that; else by its name.
+is_there() {
+    case $1 in
+        zookeeper) [ -e /usr/share/java/zookeeper.jar ] ;;
+        default-jre-headless) command -v java ;;
+        util-linux) command -v flock && command -v setpriv ;;
+        python3-venv) "$python" -c 'import ensurepip, sys, venv; sys.exit(sys.version_info < (3, 9))' ;;
+        *) dpkg-query -W -f='${Status}' "$1" | grep ' installed$' ;;
+    esac >/dev/null 2>&1
+}
+
 missing_packages() {
     for package in $PACKAGES; do
-        case $(dpkg-query -W -f='${Status}' "$package" 2>/dev/null) in
-            *" installed") ;;
-            *) printf '%s ' "$package" ;;
-        esac
+        is_there "$package" || printf '%s ' "$package"
     done
 }
 
 install_packages() {
-    [ -n "$PACKAGES" ] || return 0
-    command -v apt-get >/dev/null || fail "this is not Debian; install what gives: $PACKAGES"
     missing=$(missing_packages)
     [ -n "$missing" ] || return 0
+    command -v apt-get >/dev/null || fail "this is not Debian; install what gives: $missing"
     [ "$(id -u)" -eq 0 ] || fail "packages are missing; run: sudo apt-get install --no-install-recommends $missing"
-    stage "apt-get install $missing"
+    stage "apt-get install $missing(about a minute)"
+    # A machine that has just come up updates itself, and nobody else may install meanwhile.
+    install="apt-get install -qq -y --no-install-recommends -o Dpkg::Use-Pty=0 -o DPkg::Lock::Timeout=300"
     apt-get update -qq
     # shellcheck disable=SC2086 # one word for each package
-    apt-get install -qq -y --no-install-recommends -o Dpkg::Use-Pty=0 $missing >/dev/null
+    $install --download-only $missing >/dev/null
+    # In a session of its own: Ctrl-C would leave packages that have to be mended by hand.
+    # shellcheck disable=SC2086
+    setsid $install $missing >/dev/null
+    missing=$(missing_packages)
+    [ -z "$missing" ] || fail "$missing: installed, but what is used of it is not there"
 }
 
 choose_python() {
     python=${PYTHON:-python3}
     # Debian's own Python has venv only with a package of its own.
-    if ! "$python" -c 'import ensurepip, venv' 2>/dev/null; then
+    if ! is_there python3-venv; then
+        [ -z "${PYTHON:-}" ] || fail "PYTHON=$PYTHON is not there, older than 3.9, or has no venv module"
         python=/usr/bin/python3
         PACKAGES="$PACKAGES python3-venv"
     fi
@@ -44,5 +59,4 @@ choose_python() {
 prepare_machine() {
     choose_python
     install_packages
-    "$python" -c 'import sys; sys.exit(sys.version_info < (3, 9))' || fail "$python is older than Python 3.9"
 }

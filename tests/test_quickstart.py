@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
@@ -172,7 +173,7 @@ def test_a_view_tells_how_long_a_container_has_been_waiting() -> None:
         ("starting", ("starting", "not ready yet")),
         ("starting Connection refused", ("starting", "Connection refused")),
         ("ready", ("ready", "")),
-        # The last word of the one before it, which was killed.
+        # The last word of the one before it.
         ("ended the daemon has ended", ("begins", "")),
     ],
 )
@@ -185,6 +186,15 @@ def test_a_row_is_what_the_container_tells_its_probes(
         container.run_dir.mkdir()
         (container.run_dir / "state").write_text(f"{state}\n")
     assert row(container)[:3] == ("api@web-1", *expected)
+
+
+def test_a_row_says_nothing_of_the_one_before_it(tmp_path: Path) -> None:
+    """Who was killed, and its registrar with it, has left a word that nobody takes back."""
+    container = Container("jobs/api", "web-1", tmp_path / "api", {})
+    container.run_dir.mkdir()
+    (container.run_dir / "state").write_text("ready\n")
+    container.started_at = time.time() + 1.0
+    assert row(container)[:4] == ("api@web-1", "begins", "", container.started_at)
 
 
 # -- the example ----------------------------------------------------------------------------------

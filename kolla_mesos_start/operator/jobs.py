@@ -11,18 +11,19 @@ What lives here: its containers and their ports, and what can be asked of it.
 from __future__ import annotations
 
 import json
+import time
 import urllib.request
 from collections.abc import Iterator, Mapping
 from typing import Any
 
 from kolla_mesos_start.errors import AgentError
 from kolla_mesos_start.operator.containers import CHECKOUT, Container
-from kolla_mesos_start.operator.site import Site, Until
+from kolla_mesos_start.operator.site import Site
 from kolla_mesos_start.operator.zookeeper import HOST, free_port
 
 EXAMPLE = CHECKOUT / "etc" / "examples" / "quickstart"
 API = "jobs/api"
-ANSWER_LIMIT = 30.0  # seconds
+ANSWER_LIMIT, ASK_EVERY = 30.0, 0.05  # seconds
 
 
 class Jobs(Site):
@@ -51,16 +52,17 @@ class Jobs(Site):
     def victim(self) -> Container:
         return self.replicas[0]
 
-    def request(self, until: Until) -> Iterator[str]:
+    def request(self) -> Iterator[str]:
         """Give the front a job, and ask until the worker has done it."""
         url, text = f"http://{HOST}:{self.front.environ['KOLLA_PORTS']}/jobs", "good morning"
         job = ask(url, text)
         yield f"POST {url} {text!r}"
         yield f"  {json.dumps(job)}"
-        url = f"{url}/{job['job']}"
-        found = until(lambda: (answer := ask(url))["result"] and answer, ANSWER_LIMIT)
-        if not found:
-            raise AgentError("the worker has not done its job")
+        url, deadline = f"{url}/{job['job']}", time.monotonic() + ANSWER_LIMIT
+        while not (found := ask(url))["result"]:
+            if time.monotonic() > deadline:
+                raise AgentError("the worker has not done its job")
+            time.sleep(ASK_EVERY)
         yield f"GET {url}"
         yield f"  {json.dumps(found)}"
 

@@ -22,7 +22,7 @@ from typing import Any, NamedTuple
 
 from kolla_mesos_start.operator.containers import Container
 from kolla_mesos_start.operator.openstack import EXAMPLE
-from kolla_mesos_start.operator.site import Site, Until
+from kolla_mesos_start.operator.site import Site
 from kolla_mesos_start.operator.zookeeper import HOST, free_port
 
 MARIADB = "infra/mariadb/mariadb"
@@ -117,7 +117,7 @@ class Keystone(Site):
     def url(self, host: str) -> str:
         return f"http://{HOST}:{self.ports[host]}/v3"
 
-    def request(self, until: Until) -> Iterator[str]:
+    def request(self) -> Iterator[str]:
         """Have one replica issue a token, and another one say what it knows of it."""
         issuer, other = HOSTS[0], HOSTS[1]
         token = self.issue_token(issuer)

@@ -19,23 +19,27 @@ import signal
 import stat
 import subprocess
 import sys
+import threading
+import time
 from collections.abc import Iterator, Mapping
+from concurrent.futures import Future, TimeoutError
 from contextlib import suppress
 from pathlib import Path, PurePosixPath
 from typing import Callable, TypeVar
 
+from kazoo.client import KazooClient
 from kazoo.exceptions import KazooException, NoNodeError, NotEmptyError
 
 from kolla_mesos_start import settings
 from kolla_mesos_start.ensemble import Ensemble
-from kolla_mesos_start.errors import AgentError, BadUsage, Stopped
+from kolla_mesos_start.errors import AgentError, BadUsage, CannotWrite, Stopped
 from kolla_mesos_start.mailbox import Mailbox, now
 from kolla_mesos_start.operator import openstack, timeline, zookeeper
-from kolla_mesos_start.operator.containers import AGENT, DIES_WITH_US, Container, end_all
+from kolla_mesos_start.operator.containers import AGENT, DIES_WITH_US, end_all
 from kolla_mesos_start.operator.jobs import Jobs
 from kolla_mesos_start.operator.keystone import Keystone
 from kolla_mesos_start.operator.site import Site
-from kolla_mesos_start.operator.view import View, terminal
+from kolla_mesos_start.operator.view import Row, View, row, terminal
 from kolla_mesos_start.operator.zookeeper import HOST, free_port
 from kolla_mesos_start.settings import RUN_DIR_LIMIT
 
@@ -43,7 +47,7 @@ T = TypeVar("T")
 ID = "quickstart"
 ZKCLI = "/usr/share/zookeeper/bin/zkCli.sh"
 LOOK_EVERY = 0.05  # seconds
-START_LIMIT, ZOOKEEPER_LIMIT = 600.0, 60.0  # seconds
+START_LIMIT, ZOOKEEPER_LIMIT, ANSWER_LIMIT = 600.0, 60.0, 60.0  # seconds
 GRACE = 10.0  # seconds between TERM and KILL
 RESTART_AFTER = 1.0  # seconds; as a launcher does
 TRY = """
@@ -59,7 +63,7 @@ STOP_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 def main() -> None:
     """Show the deployment that the command line names, and exit; 0 also for Ctrl-C once all is up."""
-    logging.basicConfig(format="quickstart: %(message)s")
+    logging.basicConfig(format="quickstart: %(message)s", level=logging.ERROR)
     logging.getLogger("kazoo").setLevel(logging.CRITICAL)
     parser = argparse.ArgumentParser(prog="bin/quickstart")
     parser.add_argument("directory", type=Path)
@@ -69,15 +73,13 @@ def main() -> None:
     stays = not options.once and sys.stdin.isatty()
     quickstart = Quickstart(options.directory, Keystone if options.keystone else Jobs, stays)
     try:
-        quickstart.run()
-        status = 0
-    except Stopped as stopped:
-        status = 0 if quickstart.is_up and stopped.signum == signal.SIGINT else stopped.status
-    except AgentError as error:
-        print(f"quickstart: {error.reason}", file=sys.stderr)
-        status = error.status
+        status = quickstart.status()
     finally:
         quickstart.end()
+        try:
+            sys.stdout.flush()
+        except OSError:  # Nobody reads it; Python would complain of that once more.
+            os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
     sys.exit(status)
 
 
@@ -95,9 +97,31 @@ class Quickstart:
         self.site: Site | None = None
         self.prefix = ""
         self.made: list[str] = []  # znodes, deepest first
+        self._was_away = False
         self.mailbox = Mailbox()
         for signum in STOP_SIGNALS:
             self.mailbox.on_signal(signum, _stop)
+
+    def status(self) -> int:
+        """Run all stages; the exit status, and what is wrong told."""
+        try:
+            try:
+                self.run()
+            except (AgentError, OSError):
+                # What Ctrl-C has ended before it has left our process group looks like a failure.
+                self.mailbox.wait(lambda: True)
+                raise
+        except Stopped as stopped:
+            return 0 if self.is_up and stopped.signum == signal.SIGINT else stopped.status
+        except AgentError as error:
+            tell(error.reason)
+            return error.status
+        except BrokenPipeError:
+            return 128 + signal.SIGPIPE
+        except OSError as error:  # The disk is full, for one.
+            tell(f"{error.filename or self.directory}: {error.strerror}")
+            return CannotWrite.status
+        return 0
 
     def run(self) -> None:
         """All stages."""
@@ -112,9 +136,10 @@ class Quickstart:
         self.is_up = True
         say("the timeline of the start")
         size = terminal()
-        print(timeline.drawn(site.steps(), site.started_at, size.columns if size else timeline.PAGE))
+        steps = self._aside(site.steps)
+        print(timeline.drawn(steps, site.started_at, size.columns if size else timeline.PAGE))
         say("a request and its answer")
-        for line in site.request(self._until):
+        for line in self._aside(lambda: list(site.request())):
             print(f"  {line}")
         for line in self._directions(site):
             print(line)
@@ -142,7 +167,18 @@ class Quickstart:
         zookeeper.configure(home / "zoo.cfg", {"dataDir": home, "clientPort": port})
         say(f"ZooKeeper: a private one at {HOST}:{port}")
         print(f"  its log: {short(home / 'log')}", flush=True)
-        with (home / "log").open("wb") as log:
+        self._start_zookeeper()
+
+        def serves() -> bool:
+            return "Mode:" in self._aside(lambda: zookeeper.ask(port, "srvr"))
+
+        if not self._until(serves, ZOOKEEPER_LIMIT):
+            raise AgentError(f"ZooKeeper does not serve: {self._zookeeper_said()}")
+        return {**environ, "KOLLA_ZK_HOSTS": f"{HOST}:{port}"}
+
+    def _start_zookeeper(self) -> None:
+        home = self.directory / "zookeeper"
+        with (home / "log").open("ab") as log:
             self.zookeeper = subprocess.Popen(
                 (*DIES_WITH_US, *zookeeper.JAVA, zookeeper.SERVER, str(home / "zoo.cfg")),
                 stdin=subprocess.DEVNULL,
@@ -150,18 +186,15 @@ class Quickstart:
                 stderr=log,
                 start_new_session=True,
             )
-        serving = self._until(
-            lambda: "Mode:" in zookeeper.ask(port, "srvr") or self._zookeeper_ended(), ZOOKEEPER_LIMIT
-        )
-        if not serving or self._zookeeper_ended():
-            raise AgentError(f"ZooKeeper does not serve: {(home / 'log').read_text()[-2000:]}")
-        return {**environ, "KOLLA_ZK_HOSTS": f"{HOST}:{port}"}
+
+    def _zookeeper_said(self) -> str:
+        return (self.directory / "zookeeper" / "log").read_text(errors="replace")[-2000:]
 
     def _zookeeper_ended(self) -> bool:
         return self.zookeeper is not None and self.zookeeper.poll() is not None
 
     def _connect(self, environ: Mapping[str, str]) -> Ensemble:
-        words = {"KOLLA_APP_ID": f"/{ID}/{ID}", "KOLLA_HOSTNAME": ID, "KOLLA_ZK_CONNECT_TIMEOUT": "30"}
+        words = {"KOLLA_APP_ID": f"/{ID}/{ID}", "KOLLA_HOSTNAME": ID, "KOLLA_ZK_CONNECT_TIMEOUT": "10"}
         words["KOLLA_SYSTEM_PREFIX"] = os.environ.get("KOLLA_SYSTEM_PREFIX", "")
         config = settings.parse({**words, **environ})
         self.prefix = config.prefix
@@ -182,22 +215,33 @@ class Quickstart:
         self.site = site = self.kind(self.directory, ensemble.client, {**places, **environ}, self.prefix, ID)
         _check_place(site)
         say(f"publish {short(site.example)} to {path}")
-        print(f"  {site.publish().splitlines()[-1].rpartition(': ')[2]}")
+        print(f"  {self._aside(site.publish).splitlines()[-1].rpartition(': ')[2]}")
         return site
 
     def _start(self, site: Site) -> None:
         say(f"start {len(site.containers)} containers at the same moment, in no order")
         site.start(random.randrange(10**6))
-        view = View(site, live=terminal() is not None)
+        view = View(self._rows, site.started_at, live=terminal() is not None)
 
         def settled() -> bool:
             view.show()
-            return bool(site.broken) or site.is_up
+            return bool(site.broken) or (site.seems_up and self._aside(lambda: site.is_up))
 
         if not self._until(settled, START_LIMIT) or site.broken:
             said = [f"--- {each.name}, {each.log}:\n{each.said()}" for each in site.broken or site.containers]
             raise AgentError("\n".join(["the deployment did not come up", *said]))
         view.show()
+
+    def _rows(self) -> list[Row]:
+        """What there is to be seen: the containers, and ZooKeeper once it has been away."""
+        assert self.site is not None and self.ensemble is not None
+        rows = [row(container) for container in self.site.containers]
+        away = not self.ensemble.connected
+        self._was_away = self._was_away or away
+        if self._was_away:
+            stage, text, instant = "away" if away else "back", "no connection" * away, time.time()
+            rows.append(Row("ZooKeeper", stage, text, instant, instant))
+        return rows
 
     def _directions(self, site: Site) -> Iterator[str]:
         yield from ("", "Where things lie:")
@@ -221,15 +265,20 @@ class Quickstart:
     def _stay(self, site: Site) -> None:
         """Tell each change; start again what ends, as a launcher does."""
         say("up; Ctrl-C ends it")
-        view = View(site, live=False, known=True)
-        due: dict[Container, float] = {}
+        view = View(self._rows, site.started_at, live=False, known=True)
+        due: dict[object, float] = {}
+
+        def is_due(ended: object) -> bool:
+            return now() >= due.setdefault(ended, now() + RESTART_AFTER) and bool(due.pop(ended))
+
         while True:
             view.show()
             for container in site.broken:
-                if now() >= due.setdefault(container, now() + RESTART_AFTER):
-                    del due[container]
+                if is_due(container):
                     container.start()
-            self._wait()
+            if self._zookeeper_ended() and is_due(self.zookeeper):
+                self._start_zookeeper()
+            self.mailbox.wait(lambda: False, now() + LOOK_EVERY)
 
     # -- the end --------------------------------------------------------------------------------
 
@@ -242,16 +291,19 @@ class Quickstart:
         if self.zookeeper is not None:
             self.zookeeper.kill()
             self.zookeeper.wait()
-        elif self.ensemble is not None and self.ensemble.connected:
-            self._take_back(self.ensemble)
+        elif self.ensemble is not None and self.made:
+            self._take_back(self.ensemble.client)
 
-    def _take_back(self, ensemble: Ensemble) -> None:
-        try:
+    def _take_back(self, client: KazooClient) -> None:
+        def work() -> None:
             for path in self.made:
                 with suppress(NoNodeError, NotEmptyError):  # Never written; or others use the prefix too.
-                    ensemble.client.delete(path, recursive=path is self.made[0])
-        except KazooException as error:
-            print(f"quickstart: {self.made[0]} is left: {type(error).__name__}", file=sys.stderr)
+                    client.delete(path, recursive=path is self.made[0])
+
+        try:
+            begun(work).result(GRACE)
+        except (KazooException, TimeoutError) as error:
+            tell(f"{self.made[0]} may be left in ZooKeeper: {type(error).__name__}")
 
     # -- waiting --------------------------------------------------------------------------------
 
@@ -259,15 +311,37 @@ class Quickstart:
         """Look again and again until `condition()` is true, `seconds` at most; Stopped by a signal."""
         deadline = now() + seconds
         while True:
-            # First: Ctrl-C also reaches what has not left our process group yet, and looks like a failure.
-            self.mailbox.wait(lambda: True)
-            value = condition()
+            # First what has been posted: a signal that has come comes before whatever it has done.
+            value = self.mailbox.wait(condition, min(deadline, now() + LOOK_EVERY))
             if value or now() >= deadline:
                 return value
-            self._wait()
+            if self._zookeeper_ended():
+                raise AgentError(f"ZooKeeper has ended: {self._zookeeper_said()}")
 
-    def _wait(self) -> None:
-        self.mailbox.wait(lambda: False, now() + LOOK_EVERY)
+    def _aside(self, work: Callable[[], T]) -> T:
+        """The result of what may block; meanwhile signals are heard."""
+        future = begun(work, lambda: self.mailbox.post(lambda: None))
+        if not self._until(future.done, ANSWER_LIMIT):
+            raise AgentError(f"no answer within {ANSWER_LIMIT:g} s")
+        try:
+            return future.result()
+        except KazooException as error:
+            raise AgentError(f"ZooKeeper: {type(error).__name__}") from error
+
+
+def begun(work: Callable[[], T], ended: Callable[[], object] = lambda: None) -> Future[T]:
+    """The result to come of `work`, which runs in a thread that nobody has to wait for."""
+    future: Future[T] = Future()
+
+    def run() -> None:
+        try:
+            future.set_result(work())
+        except BaseException as error:
+            future.set_exception(error)
+        ended()
+
+    threading.Thread(target=run, daemon=True).start()
+    return future
 
 
 def _check_place(site: Site) -> None:
@@ -281,6 +355,12 @@ def _check_place(site: Site) -> None:
                 raise BadUsage(
                     f"MariaDB's user, {site.users.mariadb}, can't enter {path}: choose another DIRECTORY"
                 )
+
+
+def tell(text: str) -> None:
+    """Say what is wrong, if anybody listens."""
+    with suppress(OSError):
+        print(f"quickstart: {text}", file=sys.stderr, flush=True)
 
 
 def say(text: str) -> None:

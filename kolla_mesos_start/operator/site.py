@@ -15,7 +15,7 @@ import sys
 import time
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Any, Callable
+from typing import Any
 
 from kazoo.client import KazooClient
 from kazoo.exceptions import NoNodeError
@@ -24,17 +24,19 @@ from kolla_mesos_start.command import Command, Members
 from kolla_mesos_start.errors import AgentError
 from kolla_mesos_start.graph import Graph, load
 from kolla_mesos_start.operator import directory, notation
-from kolla_mesos_start.operator.containers import CHECKOUT, Container, end_all, processes_of
+from kolla_mesos_start.operator.containers import (
+    CHECKOUT,
+    DIES_WITH_US,
+    Container,
+    end_all,
+    processes_of,
+)
 from kolla_mesos_start.operator.rehearsal import Rehearsal
 from kolla_mesos_start.operator.timeline import Need, Step
 from kolla_mesos_start.znodes import GLOBAL, LOCAL, Znodes
 
 PUBLISH = (sys.executable, str(CHECKOUT / "bin" / "kolla_mesos_publish"))
 LOOPBACK = {"KOLLA_PRIVATE_INTERFACE": "lo", "KOLLA_PUBLIC_INTERFACE": "lo"}
-
-
-# Looks again and again until what it is given is true, so many seconds at most; returns the last value.
-Until = Callable[[Callable[[], Any], float], Any]
 
 
 class Site:
@@ -92,7 +94,7 @@ class Site:
         """One that may be killed, to see what happens then."""
         return self.containers[-1]
 
-    def request(self, until: Until) -> Iterator[str]:
+    def request(self) -> Iterator[str]:
         """Ask the deployment for something; yields what was asked and the answer, as text."""
         yield from ()
 
@@ -103,8 +105,9 @@ class Site:
         tree.chmod(0o700)  # There may be passwords among the values.
         self._write_values(tree)
         done = subprocess.run(
-            (*PUBLISH, str(tree), "--deployment", self.id),
-            env=self.environ,
+            (*DIES_WITH_US, *PUBLISH, str(tree), "--deployment", self.id),
+            # By its run directory `end` finds it, like a container.
+            env={**self.environ, "KOLLA_RUN_DIR": f"{self.directory}/publish"},
             stdin=subprocess.DEVNULL,
             start_new_session=True,  # Ctrl-C at the terminal is for us.
             stdout=subprocess.PIPE,
@@ -156,14 +159,17 @@ class Site:
         return self._graphs[container].daemon is None
 
     @property
+    def seems_up(self) -> bool:
+        """Whether every task has ended well, and every daemon says itself that it is ready."""
+        return all(
+            each.status == 0 if self.is_task(each) else each.state[0] == "ready" for each in self.containers
+        )
+
+    @property
     def is_up(self) -> bool:
-        """Whether every task has ended well, and every daemon is ready, as everybody can see."""
-        daemons = [each for each in self.containers if not self.is_task(each)]
-        return (
-            all(each.status == 0 for each in self.containers if each not in daemons)
-            # What is told here first, so that ZooKeeper is asked when it can be true.
-            and all(each.state[0] == "ready" for each in daemons)
-            and all(each.host in self.ready_hosts(each.service) for each in daemons)
+        """Whether it seems up, and everybody can see it: ZooKeeper is asked only when it can be true."""
+        return self.seems_up and all(
+            each.host in self.ready_hosts(each.service) for each in self.containers if not self.is_task(each)
         )
 
     @property

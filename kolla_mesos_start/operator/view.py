@@ -11,10 +11,9 @@ import sys
 import textwrap
 import time
 from collections.abc import Sequence
-from typing import NamedTuple
+from typing import Callable, NamedTuple
 
 from kolla_mesos_start.operator.containers import Container
-from kolla_mesos_start.operator.site import Site
 
 NOT_YET = "not ready yet"
 # A stage is waiting already, and what it waits for has to find room beside it.
@@ -55,7 +54,7 @@ def row(container: Container) -> Row:
     """What the container tells its probes, or how it ended."""
     status, (stage, text, since) = container.status, container.state
     if status is None:
-        if stage == "ended":  # The one before it has.
+        if stage == "ended" or since < container.started_at:  # The one before it has said that.
             stage, text, since = "begins", "", container.started_at
         if stage == "starting" and (not text or NOT_YET in text):
             text = NOT_YET
@@ -76,16 +75,19 @@ def terminal() -> Size | None:
 class View:
     """The containers as they are: one block drawn again and again, or a line for each change."""
 
-    def __init__(self, site: Site, live: bool, known: bool = False) -> None:
-        """`live`: one block. `known`: how they are now has been told already."""
-        self.site = site
+    def __init__(self, look: Callable[[], Sequence[Row]], start: float, live: bool, known: bool = False):
+        """`look`: how they are now; `start`: of them all, seconds since the epoch.
+
+        `live`: one block. `known`: how they are now has been told already.
+        """
+        self.look, self.start = look, start
         self.block = Block() if live else None
         self.rows: list[Row] = []
         self.rows = self._look() if known else []
 
     def _look(self) -> list[Row]:
         before = {each.name: each for each in self.rows}
-        return [after(before.get(each.name), each) for each in map(row, self.site.containers)]
+        return [after(before.get(each.name), each) for each in self.look()]
 
     def show(self) -> None:
         """Look, and show what is."""
@@ -95,7 +97,7 @@ class View:
             self.block.draw(drawn(self.rows, time.time(), size), size)
             return
         for each in sorted(set(self.rows) - set(before), key=lambda each: each.since):
-            print(each.told(self.site.started_at), flush=True)
+            print(each.told(self.start), flush=True)
 
 
 def after(before: Row | None, row: Row) -> Row:
