@@ -1,0 +1,420 @@
+"""The apps of etc/marathon, run as Mesos runs them: what stands in their JSON is what is executed.
+
+What Marathon and Mesos do is done here by podman: Docker's containerizer keeps the image's ENTRYPOINT and
+its process 1; Mesos' own one has neither, and leaves the task to root and the agent's process ids. What can't
+be as it is in a cluster: images are the tests' own, and the port that is offered is a free one.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import re
+import shutil
+import signal
+import socket
+import sys
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+from jsonschema import Draft7Validator  # type: ignore[import-untyped]
+from kazoo.client import KazooClient
+
+from kolla_mesos_start.operator import notation, publish
+from kolla_mesos_start.operator.containers import CHECKOUT
+from kolla_mesos_start.operator.openstack import EXAMPLE
+from tests.conftest import Deployment, connected
+from tests.containers.images import Images
+from tests.containers.podman import Container, Podman
+from tests.documents import literals, parsed, table
+from tests.instances import Site
+from tests.waiting import eventually
+from tests.zookeeper import Process, Server, free_port
+
+# The first test waits for the images.
+pytestmark = pytest.mark.timeout(900)
+
+PLACE = "etc/marathon"
+APPS: Mapping[str, Any] = {
+    path.stem: json.loads(path.read_text()) for path in sorted((CHECKOUT / PLACE).glob("*.json"))
+}
+MEMCACHED, MARIADB = "infra/memcached/memcached", "infra/mariadb/mariadb"
+CHROOT, DEPLOYMENT = "/openstack", "cloud"  # as the apps have them
+SANDBOX = "/mnt/mesos/sandbox"
+AGENT = "agent7.example.org"
+CONTAINER_IP = "198.51.100.7"
+MEMCACHED_UID = 42457  # as Kolla has it
+LOOPBACK = {"KOLLA_PRIVATE_INTERFACE": "lo", "KOLLA_PUBLIC_INTERFACE": "lo"}
+# A port of an address leads to another one of 127.0.0.1.
+CARRY = """
+import asyncio, functools, sys
+
+async def serve(checkout, address, port):
+    sys.path.insert(0, checkout)
+    from tests.tcp_proxy import carry
+    server = await asyncio.start_server(functools.partial(carry, target=int(port)), address, 2181)
+    await server.serve_forever()
+
+asyncio.run(serve(*sys.argv[1:]))
+"""
+
+# -- what Marathon takes -----------------------------------------------------------------------------
+
+
+def record(*required: str, **properties: Any) -> dict[str, Any]:
+    """The schema of an object that has these fields and no other."""
+    return {
+        "type": "object",
+        "required": required,
+        "properties": properties,
+        "additionalProperties": False,
+    }
+
+
+def each(schema: Mapping[str, Any]) -> dict[str, Any]:
+    return {"type": "array", "items": schema}
+
+
+WHOLE = {"type": "integer", "minimum": 0}
+TEXT = {"type": "string", "minLength": 1}
+NAME = {"type": "string", "pattern": "^[a-z0-9]([-a-z0-9]*[a-z0-9])?$", "maxLength": 63}
+# The fields in use here, as docs/docs/rest-api/public/api/v2/types/*.raml of mesosphere/marathon has them in
+# 1.9. An id has neither capitals nor underscores.
+APP = {
+    **record(
+        "id",
+        id={"type": "string", "pattern": "^(/[a-z0-9]([-a-z0-9.]*[a-z0-9])?)+$"},
+        cmd=TEXT,
+        args=each({"type": "string"}),
+        cpus={"type": "number", "minimum": 0.001},
+        mem={"type": "number", "minimum": 0},
+        instances=WHOLE,
+        container=record(
+            "type", "docker", type={"enum": ["MESOS", "DOCKER"]}, docker=record("image", image=TEXT)
+        ),
+        networks=each(record(mode={"enum": ["container", "container/bridge", "host"]})),
+        portDefinitions=each(record(name=NAME, port=WHOLE, protocol={"enum": ["tcp", "udp", "tcp,udp"]})),
+        requirePorts={"type": "boolean"},
+        env={
+            "type": "object",
+            "propertyNames": {"pattern": "^[a-zA-Z_][a-zA-Z0-9_]*$"},
+            "additionalProperties": {"type": "string"},
+        },
+        healthChecks=each(
+            record(
+                "protocol",
+                "command",
+                protocol={"enum": ["COMMAND"]},
+                command=record("value", value=TEXT),
+                gracePeriodSeconds=WHOLE,
+                intervalSeconds=WHOLE,
+                timeoutSeconds=WHOLE,
+                maxConsecutiveFailures=WHOLE,
+            )
+        ),
+        taskKillGracePeriodSeconds=WHOLE,
+    ),
+    "oneOf": [{"required": ["cmd"]}, {"required": ["args"]}],
+}
+
+
+@pytest.mark.parametrize("name", APPS)
+def test_marathon_would_take_the_app(name: str) -> None:
+    """Its fields are those that Marathon documents, each of its kind; its port is the example's."""
+    assert [
+        f"{error.json_path}: {error.message}" for error in Draft7Validator(APP).iter_errors(APPS[name])
+    ] == []
+    values = notation.values(EXAMPLE / "variables.yml")
+    for definition in APPS[name]["portDefinitions"]:
+        assert str(definition["port"]) == values[f"{name}_port"]
+
+
+def test_every_app_is_told_of() -> None:
+    """In a page that is shown as it is meant."""
+    page = f"{PLACE}/README.rst"
+    assert parsed(page)[1] == ""
+    told = [name for row in table(page, "app") for name in literals(row[0])]
+    assert sorted(told) == sorted(f"{name}.json" for name in APPS)
+
+
+# -- what Marathon and Mesos do ----------------------------------------------------------------------
+
+
+class Marathon:
+    """Starts apps on the one agent that there is."""
+
+    def __init__(self, podman: Podman, images: Images, directory: Path, master: str) -> None:
+        self._podman, self._images, self._directory = podman, images, directory
+        self._options = [f"--add-host=master.mesos:{master}", "--hostname=a-container"]
+        self._containers: list[Container] = []
+        self.offered = free_port()
+
+    def start(self, app: Mapping[str, Any], **environ: str) -> Container:
+        """A task of the app, in a sandbox of its own."""
+        sandbox = self._directory / str(len(self._containers))
+        sandbox.mkdir()
+        sandbox.chmod(0o777)
+        image = re.sub(".*/([^:]*):.*", r"\1", app["container"]["docker"]["image"])
+        options, words = self._launched(app)
+        container = self._podman.run(
+            self._images.agent(image),
+            *words,
+            environ={**self._environ(app), **LOOPBACK, **environ},
+            volumes={sandbox: SANDBOX},
+            options=[*self._options, *options],
+        )
+        self._containers.append(container)
+        return container
+
+    def _launched(self, app: Mapping[str, Any]) -> tuple[list[str], list[str]]:
+        if app["container"]["type"] == "DOCKER":
+            # As for `docker run IMAGE args`, where `cmd` takes the place of ENTRYPOINT and is process 1.
+            return ([], app["args"]) if "args" in app else (["--entrypoint=/bin/sh"], ["-c", app["cmd"]])
+        entrypoint = json.dumps(["/bin/sh", "-c", app["cmd"]])
+        return [f"--entrypoint={entrypoint}", "--user=root", "--pid=host", f"--workdir={SANDBOX}"], []
+
+    def _environ(self, app: Mapping[str, Any]) -> dict[str, str]:
+        """What the app says, then docs/docs/task-environment-vars.md, then Mesos."""
+        offered = (
+            {name: str(self.offered) for name in ("PORT", "PORT0", "PORTS")} if app["portDefinitions"] else {}
+        )
+        return {
+            **app["env"],
+            **offered,
+            **{f"PORT_{each['name'].upper()}": offered["PORT0"] for each in app["portDefinitions"]},
+            "MARATHON_APP_ID": app["id"],
+            "MARATHON_APP_VERSION": "2025-11-21T23:07:54.000Z",
+            "MARATHON_APP_DOCKER_IMAGE": app["container"]["docker"]["image"],
+            "MARATHON_APP_RESOURCE_CPUS": str(app["cpus"]),
+            "MARATHON_APP_RESOURCE_MEM": str(app["mem"]),
+            "MARATHON_APP_LABELS": "HAPROXY_GROUP",
+            "MARATHON_APP_LABEL_HAPROXY_GROUP": "internal",
+            "MESOS_TASK_ID": f"{app['id'].strip('/').replace('/', '_')}.4f1b9b2e-c72d-11f0-9d3a-70b3d5800001",
+            "MESOS_SANDBOX": SANDBOX,
+            "MESOS_CONTAINER_IP": CONTAINER_IP,
+            "HOST": AGENT,
+        }
+
+    def health(self, app: Mapping[str, Any], container: Container) -> tuple[int, str]:
+        """The app's own check, by a shell inside the container; its exit status and what it says."""
+        (check,) = app["healthChecks"]
+        begun = time.monotonic()
+        done = container.exec("/bin/sh", "-c", check["command"]["value"])
+        assert time.monotonic() - begun < check["timeoutSeconds"]
+        return done.returncode, done.stdout.strip()
+
+    def becomes(self, app: Mapping[str, Any], container: Container, status: int, says: str) -> None:
+        """Wait until the health check says so."""
+
+        def is_so() -> bool:
+            assert container.running, container.said
+            found = self.health(app, container)
+            return found[0] == status and found[1].startswith(says)
+
+        eventually(is_so, f"{app['id']} {says}", every=0.1)
+
+    def stop(self, app: Mapping[str, Any], container: Container) -> int:
+        """SIGTERM, and the app's grace period in which it has to end by itself; the exit status."""
+        grace = app["taskKillGracePeriodSeconds"]
+        begun = time.monotonic()
+        if app["container"]["type"] == "DOCKER":
+            container.stop(grace)
+        else:
+            os.killpg(container.pid, signal.SIGTERM)
+            eventually(lambda: not container.running, "it has ended", seconds=grace)
+        assert time.monotonic() - begun < grace
+        return container.status
+
+    def end(self) -> None:
+        for container in self._containers:
+            print(container.said)
+            container.remove()
+
+
+@pytest.fixture(scope="module")
+def master(shared_zookeeper: Server, tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """The address of master.mesos, whose port 2181 is ZooKeeper's; no other run of the tests has it."""
+    address = ".".join(("127", *(str(random.randint(1, 254)) for _ in range(3))))
+    argv = (sys.executable, "-c", CARRY, str(CHECKOUT), address, str(shared_zookeeper.port))
+    link = Process(argv, tmp_path_factory.mktemp("master") / "log")
+    link.launch()
+    eventually(lambda: listens(address), "master.mesos listens")
+    yield address
+    link.kill()
+
+
+def listens(address: str) -> bool:
+    with socket.socket() as client:
+        return client.connect_ex((address, 2181)) == 0
+
+
+@pytest.fixture(scope="module")
+def zk(shared_zookeeper: Server) -> Iterator[KazooClient]:
+    """The module's own, for the deployment outlives a test; its root is where the apps look for theirs."""
+    shared_zookeeper.mend()
+    with contextmanager(connected)(shared_zookeeper) as zk:
+        zk.ensure_path(CHROOT)
+        yield zk
+        zk.delete(CHROOT, recursive=True)
+
+
+@pytest.fixture(scope="module")
+def marathon(
+    podman: Podman,
+    images: Images,
+    zk: KazooClient,
+    master: str,
+    tmp_path_factory: pytest.TempPathFactory,
+) -> Iterator[Marathon]:
+    marathon = Marathon(podman, images, tmp_path_factory.mktemp("sandboxes"), master)
+    yield marathon
+    marathon.end()
+
+
+@pytest.fixture(scope="module")
+def memcached(marathon: Marathon) -> Container:
+    """A task of the app in the form of `cmd`; it is started before anything is published."""
+    return marathon.start(APPS["memcached"])
+
+
+@pytest.fixture(scope="module")
+def tasks(marathon: Marathon) -> Container:
+    """A task of the app in the form of `args`; so is this one."""
+    return marathon.start(APPS["keystone-tasks"])
+
+
+@pytest.fixture(scope="module")
+def site(
+    memcached: Container,
+    tasks: Container,
+    marathon: Marathon,
+    shared_zookeeper: Server,
+    zk: KazooClient,
+    tmp_path_factory: pytest.TempPathFactory,
+) -> Site:
+    """The example, published, and its memcached as one sees it in the tree."""
+    tree = tmp_path_factory.mktemp("published") / "keystone"
+    shutil.copytree(EXAMPLE, tree)
+    values = {
+        **notation.values(EXAMPLE / "variables.yml"),
+        "memcached_user": "memcached",  # as Kolla has it
+        "memcached_port": marathon.offered,
+        "mariadb_port": free_port(),
+    }
+    (tree / "variables.yml").write_text(json.dumps(values))
+    words = ["--deployment", DEPLOYMENT, "--hosts", shared_zookeeper.hosts + CHROOT]
+    publish.publish(publish.arguments([str(tree), *words]), {})
+    return Site(Deployment(shared_zookeeper.hosts, f"{CHROOT}/kolla", DEPLOYMENT), zk, MEMCACHED)
+
+
+# -- cmd, under Mesos' own containerizer ---------------------------------------------------------------
+
+
+def test_a_container_that_waits_is_healthy(marathon: Marathon, memcached: Container) -> None:
+    """Marathon would otherwise kill it; what it waits for is somebody else's."""
+    marathon.becomes(APPS["memcached"], memcached, 0, "waiting for the definition")
+
+
+def test_a_ready_daemon_is_healthy(marathon: Marathon, memcached: Container, site: Site) -> None:
+    """It has found its ensemble by zk://, and below it what is published there."""
+    marathon.becomes(APPS["memcached"], memcached, 0, "ready")
+    assert len(site.instances()) == 1
+
+
+def test_no_entrypoint_and_no_shell_is_above_the_daemon(memcached: Container, site: Site) -> None:
+    """The process that Mesos has started is the daemon, in the user's name that the definition gives."""
+    process = psutil.Process(memcached.pid)
+    assert process.cmdline()[0] == "memcached"
+    assert process.uids().real == MEMCACHED_UID
+    assert not process.children()
+
+
+def test_the_daemon_is_in_the_sandbox(memcached: Container, site: Site) -> None:
+    """Where Mesos keeps its output; the agent leaves nothing else there."""
+    assert os.readlink(f"/proc/{memcached.pid}/cwd") == SANDBOX
+    assert os.listdir(f"/proc/{memcached.pid}/cwd") == []
+
+
+def test_what_mesos_knows_is_registered(marathon: Marathon, memcached: Container, site: Site) -> None:
+    """The container's address, the agent's name and the port offered; the service by the app's id."""
+    (instance,) = site.instances().values()
+    told = {name: instance[name] for name in ("service", "host", "address", "ports")}
+    assert told == {
+        "service": MEMCACHED,
+        "host": AGENT,
+        "address": CONTAINER_IP,
+        "ports": [marathon.offered],
+    }
+    assert site.instances(AGENT) == site.instances()
+
+
+def test_a_daemon_whose_registrar_has_died_is_unhealthy_and_started_anew(
+    marathon: Marathon, memcached: Container, site: Site
+) -> None:
+    """Told to end it does so; its successor is what others find then, and nothing else."""
+    app = APPS["memcached"]
+    (registrar,) = (each for each in processes(memcached) if each.name() == "kolla_registrar")
+    registrar.kill()
+    marathon.becomes(app, memcached, 1, "daemon runs, unregistered")
+    (member,) = site.instances()
+    assert marathon.stop(app, memcached) == 0
+    successor = marathon.start(app)
+    marathon.becomes(app, successor, 0, "ready")
+    eventually(lambda: member not in site.instances(), "the instance of the dead is lost")
+    assert len(site.instances()) == 1
+    assert marathon.stop(app, successor) == 0
+
+
+def processes(container: Container) -> Iterator[psutil.Process]:
+    """All that is in the container, wherever its process ids are."""
+    own = os.readlink(f"/proc/{container.pid}/ns/mnt")
+    for process in psutil.process_iter():
+        with suppress(OSError):
+            if os.readlink(f"/proc/{process.pid}/ns/mnt") == own:
+                yield process
+
+
+def test_a_shell_that_stays_ends_with_the_agent(marathon: Marathon, site: Site) -> None:
+    """Without exec: it passes no signal on, and Mesos' reach the whole group."""
+    app = {**APPS["memcached"], "cmd": f"{APPS['memcached']['cmd'].replace('exec ', '')}; exit $?"}
+    container = marathon.start(app)
+    marathon.becomes(app, container, 0, "ready")
+    (daemon,) = psutil.Process(container.pid).children()
+    assert (psutil.Process(container.pid).name(), daemon.name()) == ("sh", "memcached")
+    assert marathon.stop(app, container) == 128 + signal.SIGTERM
+    assert not daemon.is_running()
+
+
+# -- args, under Docker's containerizer ----------------------------------------------------------------
+
+
+def test_a_task_that_waits_is_healthy(marathon: Marathon, tasks: Container, site: Site) -> None:
+    """Behind the image's own ENTRYPOINT, in the image's user's name."""
+    app = APPS["keystone-tasks"]
+    marathon.becomes(app, tasks, 0, "waiting keystone_tasks/create_database waits for mariadb/daemon")
+    words = tasks.read("/proc/1/cmdline").split("\0")
+    assert (words[0], words[-2]) == ("dumb-init", "kolla_mesos_start")
+    assert psutil.Process(tasks.pid).username() != "root"
+
+
+def test_a_finished_task_stays_and_is_healthy(
+    marathon: Marathon, podman: Podman, images: Images, tasks: Container, master: str, site: Site
+) -> None:
+    """Once there is a database, which is not of Marathon's; told to end, it ends well."""
+    app = APPS["keystone-tasks"]
+    environ = {**app["env"], **LOOPBACK, "KOLLA_APP_ID": f"/{DEPLOYMENT}/{MARIADB}"}
+    options = [f"--add-host=master.mesos:{master}"]
+    database = podman.run(images.agent("mariadb-server"), environ=environ, options=options)
+    marathon.becomes(app, tasks, 0, "finished")
+    assert (
+        database.exec("mariadb", "-Ne", "SHOW DATABASES LIKE 'keystone'", user="root").stdout == "keystone\n"
+    )
+    assert marathon.stop(app, tasks) == 0
+    assert marathon.health(app, tasks)[0] != 0
+    database.remove()
