@@ -1,0 +1,129 @@
+"""The ensemble at boot: an agent may be there long before ZooKeeper is, and has to come to it by itself."""
+
+from __future__ import annotations
+
+import socket
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from kazoo.client import KazooClient
+
+from tests.agents import Agent, Containers
+from tests.conftest import Deployment
+from tests.link import Link
+from tests.publishing import publish
+from tests.waiting import eventually
+from tests.zookeeper import HOST, Ensemble, Server, free_port
+
+RUNS = {"commands": {"go": {"command": "true"}}}
+SOON = 15.0  # seconds; the back-off is at most 1 s
+
+
+def passes(agent: Agent) -> None:
+    assert agent.ends() == 0, agent.said
+
+
+def tries(agent: Agent) -> None:
+    agent.says("Connection dropped")
+    assert agent.running
+    assert agent.health().stdout == "waiting for a connection to ZooKeeper\n"
+    assert agent.health().returncode == 0
+
+
+def test_a_server_that_starts_later_is_found(
+    deployment: Deployment, containers: Containers, link: Link
+) -> None:
+    """The agent says that it waits, is alive to the probes, and goes on when the server is there."""
+    publish(deployment, "web", RUNS)
+    link.kill()
+    agent = containers.start("web", KOLLA_ZK_HOSTS=link.hosts)
+    tries(agent)
+    link.launch()
+    begun = time.monotonic()
+    passes(agent)
+    assert time.monotonic() - begun < SOON
+
+
+def test_an_ensemble_without_a_leader_is_waited_for(
+    ensemble: Ensemble, ensemble_deployment: Deployment, tmp_path: Path
+) -> None:
+    """One server of three takes connections and serves nobody; with the second one there is a quorum."""
+    publish(ensemble_deployment, "web", RUNS)
+    containers = Containers(tmp_path, ensemble_deployment.environ)
+    for server in ensemble.servers[1:]:
+        server.kill()
+    eventually(lambda: not ensemble.servers[0].mode, "the first serves nobody")
+    agent = containers.start("web")
+    try:
+        agent.says("Connection dropped")
+        assert agent.running
+        ensemble.servers[1].launch_server()
+        passes(agent)
+    finally:
+        containers.end()
+
+
+@pytest.fixture
+def silent() -> Iterator[str]:
+    """A host that takes a connection and never says a word."""
+    with socket.create_server((HOST, 0), backlog=16) as listening:
+        yield f"{HOST}:{listening.getsockname()[1]}"
+
+
+def test_dead_and_silent_hosts_among_others_cost_seconds_not_the_start(
+    deployment: Deployment, containers: Containers, silent: str
+) -> None:
+    """Whichever is tried first: refused connections, names that nobody knows, and one that hangs."""
+    publish(deployment, "web", RUNS)
+    dead = f"{HOST}:{free_port()}"
+    hosts = ",".join([dead, "nowhere.invalid:2181", silent, deployment.hosts])
+    agents = [
+        containers.start("web", f"web{number}", KOLLA_ZK_HOSTS=hosts, KOLLA_ZK_SESSION_TIMEOUT="4")
+        for number in range(6)
+    ]
+    for agent in agents:
+        passes(agent)
+
+
+def test_a_name_that_does_not_resolve_yet_is_asked_for_again(
+    zookeeper: Server, deployment: Deployment, containers: Containers, tmp_path: Path
+) -> None:
+    """Names come to a resolver as late as servers do; the agent has a view of /etc/hosts of its own."""
+    publish(deployment, "web", RUNS)
+    names = tmp_path / "hosts"
+    names.write_text("127.0.0.1 localhost\n")
+    bound = ("unshare", "--mount", "sh", "-c", 'mount --bind "$0" /etc/hosts && exec "$@"', str(names))
+    agent = containers.start("web", under=bound, KOLLA_ZK_HOSTS=f"zoo.test:{zookeeper.port}")
+    agent.says("zoo.test")
+    assert agent.running
+    with names.open("a") as file:  # The same file: another one in its place would not be seen.
+        file.write("127.0.0.1 zoo.test\n")
+    passes(agent)
+
+
+def test_many_agents_come_back_at_different_instants(
+    zookeeper: Server, zk: KazooClient, deployment: Deployment, containers: Containers, link: Link
+) -> None:
+    """The back-off has a jitter: a server that starts is not hit by all in the same instant."""
+    publish(deployment, "web", {"commands": {"go": {"command": "true", "dependencies": ["db/sync"]}}})
+    agents = [containers.start("web", f"web{n}", KOLLA_ZK_HOSTS=link.hosts) for n in range(8)]
+    for agent in agents:
+        agent.says("waits for db/sync")
+    link.kill()
+    for agent in agents:
+        agent.says("connection to ZooKeeper lost")
+    time.sleep(3)  # The back-off grows to its cap.
+    link.launch()
+    for agent in agents:
+        agent.says("connected to ZooKeeper again")
+    stamps = sorted(_instant(agent, "connected to ZooKeeper again") for agent in agents)
+    assert stamps[-1] - stamps[0] > 0.05
+    assert stamps[-1] - stamps[0] < 10  # cap: 1 s
+
+
+def _instant(agent: Agent, words: str) -> float:
+    (line,) = [line for line in agent.said.splitlines() if words in line]
+    hours, minutes, seconds = line.split(" ")[0].rstrip("Z").split("T")[1].split(":")
+    return int(hours) * 3600 + int(minutes) * 60 + float(seconds)
