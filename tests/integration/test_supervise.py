@@ -1,6 +1,6 @@
 """The agent stays as the daemon's parent: signals, readiness, orphans, leftovers and the exit status.
 
-Whole agents against a real ZooKeeper, on their own and as process 1 of a pid namespace.
+Whole agents against a real ZooKeeper; as process 1 they are tested in test_process_1.py.
 """
 
 from __future__ import annotations
@@ -28,15 +28,6 @@ from tests.waiting import eventually
 
 SERVICE = "openstack/web"
 SUPERVISE = {"KOLLA_START_MODE": "supervise"}
-PROCESS_1 = ("unshare", "--pid", "--fork", "--kill-child", "--mount-proc")
-LAUNCHERS = {
-    "directly": (),
-    "sh": ("/bin/sh", "-c", 'exec "$@"', "sh"),
-    "process 1": PROCESS_1,
-    "sh as process 1": (*PROCESS_1, "/bin/sh", "-c", 'exec "$@"', "sh"),
-    "dumb-init": (*PROCESS_1, "dumb-init", "--"),
-    "dumb-init --single-child": (*PROCESS_1, "dumb-init", "--single-child", "--"),
-}
 # A daemon that writes down each signal that it hears, and what it did when it was told to end.
 LISTENER = """
 import os, signal, sys
@@ -67,14 +58,13 @@ def start(deployment: Deployment, containers: Containers, site: Site) -> Callabl
         command: str | Sequence[str],
         *,
         ready: dict[str, Any] | None = None,
-        under: Sequence[str] = (),
         wait: bool = True,
         environ: dict[str, str] | None = None,
         **daemon: Any,
     ) -> Agent:
         daemon = {"command": command, "ready": ready or {"alive": 0}, **daemon}
         publish(deployment, SERVICE, {"service": {"daemon": daemon}})
-        agent = containers.start(SERVICE, under=under, **{**SUPERVISE, **(environ or {})})
+        agent = containers.start(SERVICE, **{**SUPERVISE, **(environ or {})})
         if wait:
             eventually(site.instances, "it is ready")
         return agent
@@ -112,12 +102,11 @@ def _family(agent: Agent) -> list[psutil.Process]:
 # -- the daemon ---------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("launcher", LAUNCHERS)
-def test_the_exit_status_is_the_daemons_own(start: Callable[..., Agent], site: Site, launcher: str) -> None:
-    """A number as it is; nothing of the daemon is registered by the time the container has ended."""
-    agent = start(
-        python("import time; time.sleep(0.3); raise SystemExit(65)"), under=LAUNCHERS[launcher], wait=False
-    )
+def test_nothing_of_the_daemon_is_registered_once_the_container_has_ended(
+    start: Callable[..., Agent], site: Site
+) -> None:
+    """Not for a moment longer, as it is for a session timeout where process 1 ends in exec mode."""
+    agent = start(python("import time; time.sleep(0.3); raise SystemExit(65)"))
     assert agent.ends() == 65
     assert not site.instances() and not site.instances("web1")
     assert not site.members
@@ -132,20 +121,6 @@ def test_a_signal_that_ends_the_daemon_is_told_as_a_shell_would(
     agent = start(["sleep", "1000"])
     daemon(agent).send_signal(signum)
     assert agent.ends() == 128 + signum
-
-
-@pytest.mark.parametrize("launcher", LAUNCHERS)
-def test_a_stop_reaches_the_daemon(start: Callable[..., Agent], site: Site, launcher: str) -> None:
-    """SIGTERM to whatever the runtime has started; the daemon's own answer to it is the exit status."""
-    agent = start(python(LISTENER), under=LAUNCHERS[launcher])
-    listens(agent)
-    target = psutil.Process(agent.pid)
-    if "process 1" in launcher or "dumb-init" in launcher:
-        (target,) = target.children()  # unshare itself is no part of the container.
-    target.send_signal(signal.SIGTERM)
-    assert agent.ends() == 7
-    assert (agent.directory / "heard").read_text() == "SIGTERM\n"
-    assert not site.members
 
 
 def test_other_signals_are_passed_on_as_they_come(start: Callable[..., Agent]) -> None:
@@ -209,15 +184,14 @@ def test_a_daemon_that_does_not_end_is_killed_after_its_grace(start: Callable[..
 # -- its parent ---------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("launcher", ["directly", "process 1"])
-def test_orphans_are_reaped(start: Callable[..., Agent], launcher: str) -> None:
+def test_orphans_are_reaped(start: Callable[..., Agent]) -> None:
     """Whoever is double-forked comes to the agent, and is no zombie once it has ended."""
     source = (
         "import os, time\\nfor number in range(20):\\n    if os.fork() == 0:\\n        if os.fork() == 0:\\n"
         "            time.sleep(0.05)\\n        os._exit(0)\\n    os.wait()\\n"
         "open('forked', 'w').close()\\ntime.sleep(1000)"
     ).replace("\\n", "\n")
-    agent = start(python(source), under=LAUNCHERS[launcher])
+    agent = start(python(source))
     eventually((agent.directory / "forked").exists, "all are forked")
     eventually(lambda: len(supervisor(agent).children()) == 1, "only the daemon is left", seconds=5)
     assert agent.health("--ready").returncode == 0

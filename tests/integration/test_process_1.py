@@ -1,0 +1,134 @@
+"""The agent in a pid namespace of its own, as process 1 or below the init that the image has, in both modes.
+
+Whatever the container's first process is, a stop ends it in each stage, nothing becomes a zombie,
+and the status that the runtime sees is the one that the contract names.
+"""
+
+from __future__ import annotations
+
+import signal
+import sys
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+
+from tests.agents import Agent, Containers
+from tests.conftest import Deployment
+from tests.publishing import publish
+from tests.waiting import eventually
+
+NAMESPACE = ("unshare", "--pid", "--fork", "--kill-child", "--mount-proc")
+LAUNCHERS = {
+    "directly": NAMESPACE,
+    "sh -c": (*NAMESPACE, "/bin/sh", "-c", 'exec "$@"', "sh"),
+    "dumb-init": (*NAMESPACE, "dumb-init", "--"),
+    "dumb-init --single-child": (*NAMESPACE, "dumb-init", "--single-child", "--"),
+}
+MODES = ["exec", "supervise"]
+TERMINATED = 128 + signal.SIGTERM
+# Says that it runs, and ends with 7 when it is told to.
+OBEYS = (
+    "import os, signal; signal.signal(15, lambda *_: os._exit(7)); open('runs', 'w').close()\nsignal.pause()"
+)
+# Twenty grandchildren whose parents are gone before they are.
+FORKS = """
+import os, time
+for _ in range(20):
+    if os.fork() == 0:
+        if os.fork() == 0:
+            time.sleep(0.2)
+        os._exit(0)
+    os.wait()
+"""
+
+Start = Callable[..., Agent]
+
+
+@pytest.fixture(params=MODES)
+def mode(request: pytest.FixtureRequest) -> str:
+    return str(request.param)
+
+
+@pytest.fixture(params=LAUNCHERS)
+def start(deployment: Deployment, containers: Containers, mode: str, request: pytest.FixtureRequest) -> Start:
+    """Starts a container in a pid namespace of its own."""
+
+    def start(commands: dict[str, Any] | None = None, daemon: Sequence[str] = ()) -> Agent:
+        service = {"service": {"daemon": {"command": daemon, "ready": {"alive": 0}}}} if daemon else {}
+        publish(deployment, "web", {"commands": commands or {}, **service})
+        return containers.start("web", under=LAUNCHERS[request.param], KOLLA_START_MODE=mode)
+
+    return start
+
+
+def python(source: str) -> list[str]:
+    return [sys.executable, "-I", "-S", "-c", source]
+
+
+def stop(agent: Agent) -> None:
+    """SIGTERM to the container's process 1, as the runtime sends it."""
+    (first,) = psutil.Process(agent.pid).children()
+    first.send_signal(signal.SIGTERM)
+
+
+def runs(agent: Agent) -> None:
+    eventually(Path(agent.directory, "runs").exists, "it runs")
+
+
+def zombies(agent: Agent) -> list[str]:
+    below = psutil.Process(agent.pid).children(recursive=True)
+    return [process.name() for process in below if process.status() == psutil.STATUS_ZOMBIE]
+
+
+def test_a_stop_while_waiting_ends_it(start: Start) -> None:
+    """For a definition's dependency: nothing is running yet."""
+    agent = start({"go": {"command": "true", "dependencies": ["db/sync"]}})
+    agent.says("waits for db/sync")
+    stop(agent)
+    assert agent.ends() == TERMINATED
+
+
+def test_a_stop_while_a_command_runs_is_passed_to_it(start: Start) -> None:
+    """Its end is awaited; then the container ends as one that was told to."""
+    agent = start({"go": {"command": python(OBEYS)}})
+    runs(agent)
+    stop(agent)
+    assert agent.ends() == TERMINATED
+    assert "web/go: exit status 7" in agent.said
+
+
+def test_a_stop_reaches_the_daemon(start: Start) -> None:
+    """Whose own status is the container's."""
+    agent = start(daemon=python(OBEYS))
+    runs(agent)
+    stop(agent)
+    assert agent.ends() == 7
+
+
+def test_the_exit_status_is_the_daemons(start: Start) -> None:
+    """Also where it is one of the agent's own."""
+    assert start(daemon=["sh", "-c", "exit 75"]).ends() == 75
+
+
+def test_the_grandchildren_of_a_command_are_reaped(start: Start) -> None:
+    """The command has ended when they have, and none is left as a zombie while the agent goes on."""
+    agent = start({"go": {"command": python(FORKS)}}, daemon=python(OBEYS))
+    runs(agent)
+    eventually(lambda: not zombies(agent), "no zombie is left", seconds=5)
+    stop(agent)
+    assert agent.ends() == 7
+
+
+def test_the_grandchildren_of_the_daemon_are_reaped(
+    start: Start, mode: str, request: pytest.FixtureRequest
+) -> None:
+    """By the agent or by the init; only a daemon that is process 1 itself has to do it, as anywhere."""
+    agent = start(daemon=python(FORKS + OBEYS))
+    runs(agent)
+    alone = mode == "exec" and request.node.callspec.params["start"] in ("directly", "sh -c")
+    eventually(lambda: len(zombies(agent)) == 20 * alone, "they are reaped", seconds=5)
+    stop(agent)
+    assert agent.ends() == 7
