@@ -75,6 +75,10 @@ class Images:
         (cache / ".gitignore").write_text("*\n")
         self._lock = (cache / "images.lock").open("w")
 
+    @property
+    def _debian(self) -> str:
+        return f"localhost/debian:{self._kolla}"
+
     def kolla(self, name: str) -> str:
         return f"localhost/kolla/{name}:{self._kolla}"
 
@@ -87,7 +91,7 @@ class Images:
     @property
     def _wanted(self) -> set[str]:
         with_agent = {make(name) for name in SERVICES for make in (self.agent, self.closed)}
-        return {f"localhost/debian:{SUITE}", *map(self.kolla, KOLLA), *with_agent}
+        return {self._debian, *map(self.kolla, KOLLA), *with_agent}
 
     def make(self) -> None:
         """Make what is missing and remove what nobody wants any more; hold the rest until `release`."""
@@ -130,7 +134,7 @@ class Images:
         (context / "Dockerfile").write_text(DEBIAN)
         bootstrap = ("mmdebstrap", "--quiet", "--variant=apt", "--include=adduser,ca-certificates")
         run((*bootstrap, "--dpkgopt=force-unsafe-io", SUITE, str(context / "debian.tar")))
-        self._build(context, f"localhost/debian:{SUITE}")
+        self._build(context, self._debian)
 
     def _render(self, directory: Path) -> Path:
         """Have kolla-build write the Dockerfiles and what they copy; the directory of their contexts."""
@@ -149,7 +153,7 @@ class Images:
             "--engine": "podman",
             "--base": "debian",
             "--base-image": "localhost/debian",
-            "--base-tag": SUITE,
+            "--base-tag": self._kolla,
             "--namespace": "localhost/kolla",
             "--tag": self._kolla,
             "--work-dir": str(directory),
