@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 import signal
-import statistics
 from collections.abc import Iterator
 
 import pytest
@@ -263,9 +262,12 @@ def test_the_snippet_says_what_it_costs(
     ).splitlines()
     size = int(told[0].split()[0]) / 1000
     times = [int(line) / 1e9 for line in told[1:]]
-    delay = statistics.median(end - begin for begin, end in zip(times[::2], times[1::2]))
+    # Of several the quickest: whatever else the machine does can only add to it.
+    delay = min(end - begin for begin, end in zip(times[::2], times[1::2]))
     assert len(times) == 10
-    measured.append(f"Dockerfile.snippet: {size:.1f} MB, a daemon starts {delay:.2f} s later (median of 5)")
+    measured.append(
+        f"Dockerfile.snippet: {size:.1f} MB, a daemon starts {delay:.2f} s later (the quickest of 5)"
+    )
     claim = re.search(r"adds (\d+) MB .* (\d\.\d) s to", SNIPPET.read_text())
     assert claim is not None
     assert size < float(claim[1]) + 1
