@@ -1,0 +1,180 @@
+"""Pods of etc/kubernetes in podman, which does what a kubelet does with them.
+
+What lives here: what a cluster adds to a manifest before a node runs it, and what podman lacks. Nothing else
+of a manifest is changed: `PLACES` names all that is.
+"""
+
+from __future__ import annotations
+
+import copy
+import json
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from kolla_mesos_start.operator.containers import CHECKOUT
+from tests.containers.images import Images
+from tests.containers.podman import Container, Podman
+
+MANIFESTS = CHECKOUT / "etc" / "kubernetes"
+# Where a pod that is run differs from its manifest; {} is the container.
+PLACES = {
+    "metadata.name": "the controller's: each pod has a name of its own",
+    "spec.nodeName": "the scheduler's",
+    "spec.restartPolicy": "podman restarts init containers by it as well, a kubelet only those that fail",
+    "{}.image": "the operator's registry; here the images under test",
+    # podman 4.3 knows no spec.nodeName, see test_kubernetes.py.
+    "{}.env.NODE_NAME.value": "the kubelet's: what the field above holds",
+    "{}.env.NODE_NAME.valueFrom": "",
+    "{}.ports.public": "podman would publish them; in the machine's network they are open anyway",
+    "{}.volumeMounts.termination-log-{}": "the kubelet's: a file of the container's own",
+    "spec.volumes.termination-log-{}": "",
+}
+# A pod's first container, which keeps its namespaces; podman would make an image from Debian's catatonit.
+PAUSE = "localhost/pause"
+
+Document = dict[str, Any]
+
+
+def manifests(name: str) -> list[Document]:
+    """The documents of one file of etc/kubernetes."""
+    return list(yaml.safe_load_all((MANIFESTS / name).read_text()))
+
+
+def containers(spec: Document) -> Iterator[Document]:
+    """A pod's containers, init containers first."""
+    yield from spec.get("initContainers", ())
+    yield from spec["containers"]
+
+
+class Pod:
+    """One pod: made from the template of a Job or a Deployment, and what became of it."""
+
+    def __init__(self, podman: Podman, document: Document, directory: Path) -> None:
+        self.podman, self.document = podman, document
+        self.name: str = document["metadata"]["name"]
+        self.node: str = document["spec"]["nodeName"]
+        self._directory = directory
+
+    def container(self, name: str = "agent") -> Container:
+        return Container(self.podman, f"{self.name}-{name}")
+
+    def message(self, name: str = "agent") -> Document:
+        """The termination message of a container that has failed."""
+        message: Document = json.loads(message_file(self._directory, self.name, name).read_text())
+        return message
+
+    def start(self) -> None:
+        """Start it; this returns when its init containers have ended well and the others run."""
+        self.podman("pod", "start", self.name)
+
+    def stop(self) -> None:
+        """As a kubelet does, in the pod's own grace period."""
+        grace = self.document["spec"]["terminationGracePeriodSeconds"]
+        self.podman("pod", "stop", "--time", str(grace), self.name)
+
+
+def message_file(directory: Path, pod: str, container: str) -> Path:
+    return directory / f"{pod}-{container}.message"
+
+
+class Cluster:
+    """Nodes in name only, all of them this machine; pods are in the machine's network."""
+
+    def __init__(self, directory: Path, images: Images) -> None:
+        self.podman = Podman(directory, images.store)
+        self._directory, self._images = directory, images
+
+    def prepare(self) -> None:
+        """Make the image that each pod has besides its own."""
+        with Path(self.podman.environ["CONTAINERS_CONF"]).open("a") as settings:
+            settings.write(f'infra_image = "{PAUSE}"\n')  # The last table of the file is the engine's.
+        made = self.podman("create", self._images.kolla("base"), "sleep", "infinity").stdout.strip()
+        self.podman("commit", "--quiet", made, PAUSE)
+        self.podman("rm", made)
+
+    def end(self) -> None:
+        self.podman.end()
+
+    def make(self, workload: Document, name: str, node: str, site: Mapping[str, str]) -> Pod:
+        """A pod of the workload on `node`, not yet started; `site` goes into the ConfigMap `kolla`."""
+        pod = Pod(self.podman, self._pod(workload, name, node), self._directory)
+        self.create(pod.document, site)
+        return pod
+
+    def create(self, document: Document, site: Mapping[str, str]) -> None:
+        """Have podman make the pod, which stands behind the ConfigMaps that it names."""
+        config = manifests("configmap.yml")
+        config[0]["data"].update(site)
+        path = self._directory / f"{document['metadata']['name']}.yml"
+        path.write_text(yaml.safe_dump_all([*config, document]))
+        # Init containers stay when they have ended, as in Kubernetes.
+        keep = "--annotation=io.podman.annotations.init.container.type=always"
+        self.podman("kube", "play", "--start=false", "--network=host", keep, str(path))
+
+    def _pod(self, workload: Document, name: str, node: str) -> Document:
+        """What controller, scheduler and kubelet make of the template."""
+        template = copy.deepcopy(workload["spec"]["template"])
+        template["metadata"]["name"] = name
+        spec = template["spec"]
+        spec["nodeName"] = node
+        if "initContainers" in spec:
+            spec["restartPolicy"] = "OnFailure"
+        for container in containers(spec):
+            container["image"] = self._images.agent(container["image"].rpartition("/")[2].partition(":")[0])
+            container.pop("ports", None)
+            for variable in container["env"]:
+                if variable.get("valueFrom") == {"fieldRef": {"fieldPath": "spec.nodeName"}}:
+                    del variable["valueFrom"]
+                    variable["value"] = spec["nodeName"]
+            self._give_message(spec, container, name)
+        return {"apiVersion": "v1", "kind": "Pod", **template}
+
+    def _give_message(self, spec: Document, container: Document, pod: str) -> None:
+        """The file for the termination message, which anybody in the container may write."""
+        file = message_file(self._directory, pod, container["name"])
+        file.touch()
+        file.chmod(0o666)
+        volume = f"termination-log-{container['name']}"
+        volumes = spec.setdefault("volumes", [])
+        volumes.append({"name": volume, "hostPath": {"path": str(file), "type": "File"}})
+        mount = {"name": volume, "mountPath": container["terminationMessagePath"]}
+        container.setdefault("volumeMounts", []).append(mount)
+
+
+def decision(job: Document, status: int, condition: str = "") -> str:
+    """What the Job's controller does about a pod whose container `agent` has ended so: the first rule's word.
+
+    `condition` is one of the pod's own, DisruptionTarget for instance. A failure without a rule counts.
+    """
+    for rule in job["spec"]["podFailurePolicy"]["rules"]:
+        if condition in {
+            each["type"] for each in rule.get("onPodConditions", ()) if each["status"] == "True"
+        }:
+            return str(rule["action"])
+        codes = rule.get("onExitCodes")
+        if codes and codes["containerName"] == "agent":
+            assert codes["operator"] == "In"
+            if status in codes["values"]:
+                return str(rule["action"])
+    return "Count"
+
+
+def differences(manifest: object, run: object, path: str = "") -> Iterator[str]:
+    """Where two documents differ. Things in a list go by their names; a list that is not there is empty."""
+    if isinstance(manifest, list) or isinstance(run, list):
+        manifest, run = _by_name(manifest or []), _by_name(run or [])
+    if isinstance(manifest, dict) and isinstance(run, dict):
+        for key in {**manifest, **run}:
+            yield from differences(manifest.get(key), run.get(key), f"{path}.{key}".lstrip("."))
+    elif manifest != run:
+        yield path
+
+
+def _by_name(things: Any) -> dict[Any, Any]:
+    named = {}
+    for number, thing in enumerate(things):
+        named[thing.get("name", number) if isinstance(thing, dict) else number] = thing
+    return named
