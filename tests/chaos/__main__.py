@@ -1,0 +1,68 @@
+"""Runs seeds of chaos by hand, one line each, and a summary: `python -m tests.chaos --runs 200`."""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import logging
+import pprint
+import random
+import shutil
+import sys
+import tempfile
+from collections import Counter
+from collections.abc import Mapping
+from pathlib import Path
+
+from tests.chaos.checker import Verdict, judge
+from tests.chaos.plan import plan
+from tests.chaos.run import Chaos, Ground, ground
+from tests.conftest import connected, made
+from tests.zookeeper import Ensemble
+
+
+def main() -> int:
+    """Run what the command line says; 0 where nothing was wrong."""
+    parser = argparse.ArgumentParser(prog="python -m tests.chaos", description=__doc__)
+    parser.add_argument("--seed", type=int, help="the first seed (default: any)")
+    parser.add_argument("--runs", type=int, default=1, help="so many seeds, one after the other (default 1)")
+    parser.add_argument("--keep", type=Path, help="where logs of seeds that went wrong are kept")
+    options = parser.parse_args()
+    logging.getLogger("kazoo").setLevel(logging.CRITICAL)  # It tells each connection that was lost.
+    first = random.randrange(1_000_000) if options.seed is None else options.seed
+    total: Counter[str] = Counter()
+    wrong = 0
+    with contextlib.ExitStack() as stack:
+        directory = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="chaos-")))
+        ensemble = stack.enter_context(Ensemble(directory / "zookeeper"))
+        zk = stack.enter_context(contextlib.contextmanager(connected)(ensemble))
+        here = stack.enter_context(ground(ensemble, zk, directory))
+        for seed in range(first, first + options.runs):
+            place = (options.keep or directory).absolute() / str(seed)
+            verdict = run(seed, here, place)
+            print(f"seed {seed}: {told(verdict.counts)}", flush=True)
+            for sentence in verdict.wrong:
+                print(f"    WRONG: {sentence}", flush=True)
+            if not verdict.wrong:
+                shutil.rmtree(place)
+            wrong += bool(verdict.wrong)
+            total.update(verdict.counts)
+    print(f"{options.runs} seeds, {wrong} of them wrong: {told(total)}")
+    return 1 if wrong else 0
+
+
+def run(seed: int, here: Ground, directory: Path) -> Verdict:
+    """One seed, and what is to be said of it."""
+    directory.mkdir(parents=True)
+    with contextlib.contextmanager(made)(here.ensemble, here.zk) as deployment:
+        history = Chaos(plan(seed), here, deployment, directory).run()
+    (directory / "history").write_text(pprint.pformat(history, width=160))
+    return judge(history)
+
+
+def told(counts: Mapping[str, int]) -> str:
+    return ", ".join(f"{name} {count}" for name, count in sorted(counts.items()))
+
+
+if __name__ == "__main__":
+    sys.exit(main())

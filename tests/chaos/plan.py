@@ -1,0 +1,102 @@
+"""What is to happen in a chaos run: all of it follows from the seed.
+
+What lives here: dice. What becomes of it is not the same in each run: that is for the processes
+and the servers to decide.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Mapping, Sequence
+from typing import NamedTuple
+
+from tests.chaos import checker
+
+DB, API, JOBS = "infra/db", "app/api", "app/jobs"
+# Containers, by name: their service and their host. Two replicas of the API share a host.
+CONTAINERS: Mapping[str, tuple[str, str]] = {
+    "db-1": (DB, "h1"),
+    "db-2": (DB, "h2"),
+    "api-1": (API, "h1"),
+    "api-2": (API, "h1"),
+    "api-3": (API, "h2"),
+    "jobs-1": (JOBS, "h1"),
+    "jobs-2": (JOBS, "h2"),
+}
+RULES: Mapping[str, checker.Rule] = {
+    "db/create": checker.Rule(),
+    "db/daemon": checker.Rule(needs={"db/create": 1}),
+    "api/schema": checker.Rule(needs={"db/daemon": 1}),
+    "api/data": checker.Rule(needs={"api/schema": 1}),
+    "api/cache": checker.Rule(per_host=True, needs={"api/schema": 1}),
+    "api/daemon": checker.Rule(needs={"api/data": 1, "api/cache": 1}),
+    "jobs/report": checker.Rule(needs={"api/daemon": 2}),
+    "jobs/notice": checker.Rule(),
+}
+FLAVOURS = ("plain", "plain", "family", "fails-once")
+
+# How often each is chosen.
+TO_CONTAINERS = {
+    "kill agent": 4,
+    "freeze agent": 3,
+    "kill guard": 2,
+    "freeze guard": 2,
+    "kill registrar": 1,
+    "freeze registrar": 1,
+    "kill container": 2,
+    "freeze container": 3,
+    "kill leader": 2,
+    "cut link": 3,
+    "freeze link": 3,
+}
+TO_SERVERS = {"kill server": 2, "freeze server": 3, "cut follower": 3}
+DURATION = 3.5  # seconds in which faults begin
+SERVERS = 3
+
+
+class Planned(NamedTuple):
+    """A fault: after `at` seconds, for `seconds`, to the first in `order` to whom it can be done then."""
+
+    at: float
+    kind: str
+    seconds: float
+    order: Sequence[str]
+
+
+class Plan(NamedTuple):
+    """`timeout`: of sessions. `work`: seconds and flavour of each command. `supervised`: containers."""
+
+    seed: int
+    timeout: int
+    work: Mapping[str, tuple[float, str]]
+    supervised: frozenset[str]
+    faults: Sequence[Planned]
+
+
+def plan(seed: int) -> Plan:
+    """The dice of one seed."""
+    dice = random.Random(seed)
+    timeout = dice.choice((2, 2, 3))
+    work = {
+        name: (round(dice.uniform(0.2, 1.2), 2), dice.choice(FLAVOURS))
+        for name in RULES
+        if not name.endswith("/daemon")
+    }
+    supervised = frozenset(name for name in CONTAINERS if dice.random() < 0.4)
+    faults = [
+        *(_fault(dice, TO_CONTAINERS, list(CONTAINERS), timeout) for _ in range(dice.randint(8, 14))),
+        *(
+            _fault(dice, TO_SERVERS, [str(n) for n in range(SERVERS)], timeout)
+            for _ in range(dice.randint(0, 3))
+        ),
+    ]
+    return Plan(seed, timeout, work, supervised, sorted(faults))
+
+
+def _fault(dice: random.Random, kinds: Mapping[str, int], targets: Sequence[str], timeout: int) -> Planned:
+    [kind] = dice.choices(list(kinds), weights=list(kinds.values()))
+    # A blink, a moment, and what no lease survives.
+    seconds = dice.choice((dice.uniform(0.02, 0.4), dice.uniform(0.4, 1.4), dice.uniform(0.9, 1.3) * timeout))
+    return Planned(
+        round(dice.uniform(0.2, DURATION), 3), kind, round(seconds, 3), dice.sample(targets, len(targets))
+    )

@@ -1,0 +1,37 @@
+"""Nothing runs twice, nothing is lost: a few seeds of chaos, the same ones each time, and a new one.
+
+Many more are run by hand: `python -m tests.chaos --runs 200`.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from kazoo.client import KazooClient
+
+from tests.chaos.__main__ import run, told
+from tests.chaos.run import Ground, ground
+from tests.zookeeper import Ensemble
+
+
+@pytest.fixture(scope="module")
+def directory(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Not `tmp_path`, whose name is that of the test: a socket's path must be short."""
+    return tmp_path_factory.mktemp("chaos")
+
+
+@pytest.fixture
+def here(ensemble: Ensemble, ensemble_zk: KazooClient, directory: Path) -> Iterator[Ground]:
+    with ground(ensemble, ensemble_zk, directory) as here:
+        yield here
+
+
+def test_nothing_runs_twice_and_nothing_is_lost(here: Ground, directory: Path) -> None:
+    """Agents, guards, links and servers are killed, stopped and cut off, and the guarantee holds."""
+    for seed in (9, 55, random.randrange(1_000_000)):
+        verdict = run(seed, here, directory / str(seed))
+        print(f"seed {seed}: {told(verdict.counts)}")
+        assert not verdict.wrong, f"python -m tests.chaos --seed {seed}: {verdict.wrong}"
