@@ -32,6 +32,7 @@ STAGES: dict[str, Any] = {
     "bootstrapping": {"commands": {"only": {"command": "sleep 1000"}}},
     "ready": {"service": {"daemon": SLEEPS}},
 }
+RUNS = {"waiting": "sh", "bootstrapping": "sleep", "ready": "sleep"}
 
 
 def start(containers: Containers, deployment: Deployment) -> Agent:
@@ -53,7 +54,10 @@ def test_sigterm_to_the_shells_group_ends_all_of_it(
     site = Site(deployment, zk, SERVICE)
     publish(deployment, SERVICE, STAGES[stage])
     agent = start(containers, deployment)
-    eventually(lambda: agent.state.startswith(stage), stage)
+    eventually(
+        lambda: agent.state.startswith(stage) and RUNS[stage] in agent.processes.values(),
+        f"{stage}, and what it is about runs",
+    )
     begun = time.monotonic()
     os.killpg(agent.pid, signal.SIGTERM)
     assert agent.ends() == 128 + signal.SIGTERM
