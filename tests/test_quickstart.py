@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import fcntl
 import os
+import pty
+import struct
 import subprocess
 import sys
+import termios
 import time
 from pathlib import Path
 
@@ -15,7 +19,7 @@ from kolla_mesos_start.operator import directory, timeline
 from kolla_mesos_start.operator.containers import Container, end_all, processes_of
 from kolla_mesos_start.operator.jobs import EXAMPLE
 from kolla_mesos_start.operator.timeline import WIDTH, Need, Step
-from kolla_mesos_start.operator.view import Row, Size, after, drawn, row
+from kolla_mesos_start.operator.view import Row, Size, after, drawn, row, terminal
 
 # A database for 2 s, a schema for 1 s that one of two replicas makes, the replicas, a task beside them.
 DATABASE = Step("database/daemon", "db-1", (), 0.0, 2.0)
@@ -153,6 +157,29 @@ def test_a_view_fits_the_terminal(columns: int, lines: int, expected: list[str])
     assert drawn([WAITING, ready], 104.0, Size(columns, lines)) == expected
 
 
+@pytest.mark.parametrize(
+    ("term", "lines", "columns", "expected"),
+    [
+        ("xterm", 30, 100, Size(100, 30)),
+        # A serial line knows no size.
+        ("vt100", 0, 0, Size(80, 24)),
+        ("dumb", 30, 100, None),
+        ("", 30, 100, None),
+    ],
+)
+def test_a_view_wants_a_terminal(
+    monkeypatch: pytest.MonkeyPatch, term: str, lines: int, columns: int, expected: Size | None
+) -> None:
+    """One on which the cursor can be moved; anything else gets a line for each change."""
+    ours, theirs = pty.openpty()
+    fcntl.ioctl(ours, termios.TIOCSWINSZ, struct.pack("4H", lines, columns, 0, 0))
+    monkeypatch.setenv("TERM", term)
+    with os.fdopen(theirs, "w") as output:
+        monkeypatch.setattr(sys, "stdout", output)
+        assert terminal() == expected
+    os.close(ours)
+
+
 def test_a_view_tells_how_long_a_container_has_been_waiting() -> None:
     """Also where what it waits for changes meanwhile; a new stage begins anew."""
     before = WAITING._replace(
@@ -181,7 +208,7 @@ def test_a_row_is_what_the_container_tells_its_probes(
     tmp_path: Path, state: str | None, expected: tuple[str, str]
 ) -> None:
     """Without the role, which its name has already."""
-    container = Container("jobs/api", "web-1", tmp_path / "api", {})
+    container = Container("jobs/api", "web-1", tmp_path / "api", tmp_path / "run", {})
     if state is not None:
         container.run_dir.mkdir()
         (container.run_dir / "state").write_text(f"{state}\n")
@@ -190,7 +217,7 @@ def test_a_row_is_what_the_container_tells_its_probes(
 
 def test_a_row_says_nothing_of_the_one_before_it(tmp_path: Path) -> None:
     """Who was killed, and its registrar with it, has left a word that nobody takes back."""
-    container = Container("jobs/api", "web-1", tmp_path / "api", {})
+    container = Container("jobs/api", "web-1", tmp_path / "api", tmp_path / "run", {})
     container.run_dir.mkdir()
     (container.run_dir / "state").write_text("ready\n")
     container.started_at = time.time() + 1.0

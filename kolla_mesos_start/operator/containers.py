@@ -29,14 +29,19 @@ DIES_WITH_US = ("setpriv", "--pdeathsig", "KILL")
 
 
 class Container:
-    """One container of `service` on `host`; `root` is where its file system would begin."""
+    """One container of `service` on `host`; `root` is where its file system would begin.
 
-    def __init__(self, service: str, host: str, root: Path, environ: Mapping[str, str]) -> None:
+    `run_dir` lies elsewhere, for a short name: that of a socket may have 107 bytes.
+    """
+
+    def __init__(
+        self, service: str, host: str, root: Path, run_dir: Path, environ: Mapping[str, str]
+    ) -> None:
         self.service = service
         self.host = host
         self.root = root
         self.log = root / "log"
-        self.run_dir = root / "run-agent"
+        self.run_dir = run_dir
         self.started_at = 0.0  # seconds since the epoch
         self.environ = {
             **environ,
@@ -118,7 +123,7 @@ class Container:
 
     def registrar(self) -> int:
         """The process that holds the daemon's session."""
-        (pid,) = (each for each in processes_of(self.root) if REGISTRAR in command_line(each))
+        (pid,) = (each for each in processes_of(self.run_dir) if REGISTRAR in command_line(each))
         return pid
 
     def health(self, *arguments: str) -> tuple[int, str]:
@@ -142,11 +147,12 @@ class Container:
 
 
 def processes_of(directory: Path) -> Iterator[int]:
-    """The processes of the containers below `directory`, or of the one whose root it is."""
+    """The processes of the containers whose run directory is `directory`, or lies below it."""
     # Not any mention of the directory: a shell that somebody has opened in it is not ours.
-    mark = os.fsencode(f"KOLLA_RUN_DIR={directory}/")
+    mark = os.fsencode(f"KOLLA_RUN_DIR={directory}")
     for pid in processes():
-        if mark in _read(pid, "environ"):
+        environ = _read(pid, "environ")
+        if mark + b"/" in environ or mark + b"\0" in environ:
             yield pid
 
 

@@ -46,9 +46,9 @@ from kolla_mesos_start.settings import RUN_DIR_LIMIT
 T = TypeVar("T")
 ID = "quickstart"
 ZKCLI = "/usr/share/zookeeper/bin/zkCli.sh"
-LOOK_EVERY = 0.05  # seconds
-START_LIMIT, ZOOKEEPER_LIMIT, ANSWER_LIMIT = 600.0, 60.0, 60.0  # seconds
-GRACE = 10.0  # seconds between TERM and KILL
+LOOK_EVERY, ASK_AGAIN = 0.05, 0.3  # seconds
+START_LIMIT, ZOOKEEPER_LIMIT, ANSWER_LIMIT, TAKE_BACK_LIMIT = 600.0, 60.0, 60.0, 5.0  # seconds
+GRACE, SHORT_GRACE = 10.0, 1.0  # seconds between TERM and KILL
 RESTART_AFTER = 1.0  # seconds; as a launcher does
 TRY = """
 What to try next, in another terminal; this one tells what happens:
@@ -119,7 +119,7 @@ class Quickstart:
         except BrokenPipeError:
             return 128 + signal.SIGPIPE
         except OSError as error:  # The disk is full, for one.
-            tell(f"{error.filename or self.directory}: {error.strerror}")
+            tell(f"{error.filename}: {error.strerror}" if error.filename else str(error.strerror))
             return CannotWrite.status
         return 0
 
@@ -164,23 +164,27 @@ class Quickstart:
             return environ
         home, port = self.directory / "zookeeper", free_port()
         home.mkdir()
-        zookeeper.configure(home / "zoo.cfg", {"dataDir": home, "clientPort": port})
+        zookeeper.configure(home / "zoo.cfg", {"dataDir": "./data", "clientPort": port})
         say(f"ZooKeeper: a private one at {HOST}:{port}")
         print(f"  its log: {short(home / 'log')}", flush=True)
         self._start_zookeeper()
 
         def serves() -> bool:
-            return "Mode:" in self._aside(lambda: zookeeper.ask(port, "srvr"))
+            # A connection of the moment in which the server begins to listen is never answered.
+            return "Mode:" in self._aside(lambda: zookeeper.ask(port, "srvr", ASK_AGAIN))
 
         if not self._until(serves, ZOOKEEPER_LIMIT):
-            raise AgentError(f"ZooKeeper does not serve: {self._zookeeper_said()}")
+            raise AgentError(f"ZooKeeper does not serve; {self._zookeeper_said()}")
         return {**environ, "KOLLA_ZK_HOSTS": f"{HOST}:{port}"}
 
     def _start_zookeeper(self) -> None:
         home = self.directory / "zookeeper"
         with (home / "log").open("ab") as log:
             self.zookeeper = subprocess.Popen(
-                (*DIES_WITH_US, *zookeeper.JAVA, zookeeper.SERVER, str(home / "zoo.cfg")),
+                (*DIES_WITH_US, *zookeeper.JAVA, zookeeper.SERVER, "./zoo.cfg"),
+                # There a path of other letters than Latin ones, or with a backslash, becomes another one.
+                cwd=home,
+                env={**os.environ, "LC_ALL": "C.UTF-8"},
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=log,
@@ -188,7 +192,8 @@ class Quickstart:
             )
 
     def _zookeeper_said(self) -> str:
-        return (self.directory / "zookeeper" / "log").read_text(errors="replace")[-2000:]
+        log = self.directory / "zookeeper" / "log"
+        return "\n".join([f"the end of {log}:", *log.read_text(errors="replace").splitlines()[-12:]])
 
     def _zookeeper_ended(self) -> bool:
         return self.zookeeper is not None and self.zookeeper.poll() is not None
@@ -228,8 +233,7 @@ class Quickstart:
             return bool(site.broken) or (site.seems_up and self._aside(lambda: site.is_up))
 
         if not self._until(settled, START_LIMIT) or site.broken:
-            said = [f"--- {each.name}, {each.log}:\n{each.said()}" for each in site.broken or site.containers]
-            raise AgentError("\n".join(["the deployment did not come up", *said]))
+            raise AgentError("\n".join(["the deployment did not come up", *_told(site)]))
         view.show()
 
     def _rows(self) -> list[Row]:
@@ -287,7 +291,9 @@ class Quickstart:
         if self.site is not None and self.site.processes():
             with suppress(OSError):  # The terminal is gone.
                 say("ending all containers")
-            self.site.end(GRACE)
+            # Whoever is registered waits for ZooKeeper to say goodbye, for a session at most.
+            away = self._zookeeper_ended() or not (self.ensemble and self.ensemble.connected)
+            self.site.end(SHORT_GRACE if away else GRACE)
         if self.zookeeper is not None:
             self.zookeeper.kill()
             self.zookeeper.wait()
@@ -301,9 +307,9 @@ class Quickstart:
                     client.delete(path, recursive=path is self.made[0])
 
         try:
-            begun(work).result(GRACE)
-        except (KazooException, TimeoutError) as error:
-            tell(f"{self.made[0]} may be left in ZooKeeper: {type(error).__name__}")
+            begun(work).result(TAKE_BACK_LIMIT)
+        except (KazooException, TimeoutError):
+            tell(f"{self.made[0]} may be left in ZooKeeper; remove it: deleteall {self.made[0]}")
 
     # -- waiting --------------------------------------------------------------------------------
 
@@ -316,7 +322,7 @@ class Quickstart:
             if value or now() >= deadline:
                 return value
             if self._zookeeper_ended():
-                raise AgentError(f"ZooKeeper has ended: {self._zookeeper_said()}")
+                raise AgentError(f"ZooKeeper has ended; {self._zookeeper_said()}")
 
     def _aside(self, work: Callable[[], T]) -> T:
         """The result of what may block; meanwhile signals are heard."""
@@ -342,6 +348,13 @@ def begun(work: Callable[[], T], ended: Callable[[], object] = lambda: None) -> 
 
     threading.Thread(target=run, daemon=True).start()
     return future
+
+
+def _told(site: Site) -> Iterator[str]:
+    """What those say that have ended, or where none has, all of them."""
+    for container in site.broken or site.containers:
+        seen = row(container)
+        yield f"--- {seen.name}: {seen.stage} {seen.text}; the end of {container.log}:\n{container.said()}"
 
 
 def _check_place(site: Site) -> None:

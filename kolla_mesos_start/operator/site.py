@@ -79,7 +79,8 @@ class Site:
         environ = {**self.environ, "KOLLA_APP_ID": f"/{self.id}/{service}"}
         if port is not None:
             environ["KOLLA_PORTS"] = str(port)
-        container = Container(service, host, root, environ)
+        run_dir = self.directory / "run" / str(len(self.containers) + 1)
+        container = Container(service, host, root, run_dir, environ)
         self.containers.append(container)
         self._values[container] = {"root": root, **(values or {})}
         return container

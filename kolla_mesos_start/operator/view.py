@@ -66,7 +66,7 @@ def row(container: Container) -> Row:
 
 def terminal() -> Size | None:
     """The terminal that the standard output is; None where it is none that lines can be drawn anew on."""
-    if not sys.stdout.isatty() or os.environ.get("TERM", "dumb") == "dumb":
+    if not sys.stdout.isatty() or os.environ.get("TERM", "") in ("", "dumb"):
         return None
     size = os.get_terminal_size(sys.stdout.fileno())
     return Size(size.columns or 80, size.lines or 24)  # A serial line knows no size.

@@ -276,9 +276,8 @@ def shown(cloud: Cloud, places: Mapping[str, bytes]) -> set[str]:
 def local_files(cloud: Cloud) -> dict[str, bytes]:
     """What the containers have left on disk: logs, the agents' state; not config files, not the database."""
     hidden = {"etc", "mysql"}
-    paths = (
-        path for each in cloud.containers for path in each.root.rglob("*") if not hidden & set(path.parts)
-    )
+    places = [place for each in cloud.containers for place in (each.root, each.run_dir)]
+    paths = (path for place in places for path in place.rglob("*") if not hidden & set(path.parts))
     found = {str(path): path.read_bytes() for path in paths if path.is_file()}
     assert all(str(each.log) in found for each in cloud.containers)
     return found

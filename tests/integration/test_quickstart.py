@@ -32,10 +32,11 @@ from kolla_mesos_start.operator.site import Site
 from kolla_mesos_start.operator.view import TOP, Size
 from tests.conftest import Deployment
 from tests.waiting import eventually
+from tests.zookeeper import Server, free_port
 
 ROOT = Path(__file__).resolve().parents[2]
 CONTAINERS = ("database@db-1", "api@web-1", "api@web-2", "api@web-3", "worker@work-1", "front@edge-1")
-FAILED = 70  # what AgentError ends with
+FAILED, NO_CONNECTION = 70, 69  # what AgentError, and NoConnection, end with
 
 # The first one waits for a virtual environment.
 pytestmark = pytest.mark.timeout(600)
@@ -108,6 +109,13 @@ class Quickstart:
             if mark in command_line(pid) + environment(pid) + working_directory(pid)
         ]
 
+    def zookeeper(self) -> int:
+        """The process id of its private server."""
+        (pid,) = (
+            pid for pid in processes() if working_directory(pid) == str(self.directory / "site" / "zookeeper")
+        )
+        return pid
+
     def close(self) -> None:
         with suppress(ProcessLookupError):
             os.killpg(self.process.pid, signal.SIGKILL)
@@ -128,8 +136,8 @@ Start = Callable[..., Quickstart]
 
 @pytest.fixture(scope="module")
 def checkout() -> Iterator[Path]:
-    """A checkout that nobody has touched yet; its name is short, since sockets will lie in it."""
-    place = Path(tempfile.mkdtemp(prefix="q-"))
+    """A checkout that nobody has touched yet, in a place with an awkward name."""
+    place = Path(tempfile.mkdtemp(prefix="q 'ü\\-"))
     checkout = place / "c"
     for name in ("bin", "etc", "kolla_mesos_start"):
         shutil.copytree(ROOT / name, checkout / name, ignore=shutil.ignore_patterns("__pycache__"))
@@ -346,6 +354,10 @@ def test_on_a_terminal_it_stays_and_what_it_says_works(start: Start, checkout: P
     stays = quickstart.said.index("-- up")
     again = r"(?s)api@web-1 +ended +by signal 9\n.*api@web-1 +ready\n"
     eventually(lambda: re.search(again, quickstart.said[stays:]), "it has ended, and is ready again")
+    os.kill(quickstart.zookeeper(), signal.SIGKILL)
+    again = r"(?s)ZooKeeper +away +no connection\n.*ZooKeeper +back\n"
+    eventually(lambda: re.search(again, quickstart.said[stays:]), "it is started again too")
+    assert quickstart.said.count("api@web-1            ended") == 1, "which ends no daemon"
     quickstart.types(b"\x03")
     assert quickstart.ends() == 0
     assert drawn_by(quickstart.said, Size(100, 30))[-3:] == ["^C", "-- ending all containers", ""]
@@ -467,6 +479,40 @@ def test_a_deployment_that_fails_says_why(start: Start, checkout: Path) -> None:
         program.write_text(good)
     assert "did not come up" in quickstart.said
     assert "no disk" in quickstart.said
+    assert not quickstart.left()
+
+
+def test_the_end_of_zookeeper_ends_the_start(start: Start) -> None:
+    """Nobody would ever be ready; it says so at once, and leaves nothing."""
+    quickstart = start()
+    quickstart.says("schema waits for")
+    os.kill(quickstart.zookeeper(), signal.SIGKILL)
+    assert quickstart.ends() == FAILED
+    assert "ZooKeeper has ended" in quickstart.said
+    assert not quickstart.left()
+
+
+def test_an_ensemble_that_is_not_there_is_named(start: Start) -> None:
+    """Nothing has been started for it."""
+    hosts = f"127.0.0.1:{free_port()}"
+    quickstart = start(environ={"KOLLA_ZK_HOSTS": hosts, "KOLLA_ZK_CONNECT_TIMEOUT": "1"})
+    assert quickstart.ends() == NO_CONNECTION
+    assert f"no connection to ZooKeeper at {hosts} within 1 s" in quickstart.said
+    assert not quickstart.left()
+
+
+def test_an_ensemble_that_goes_away_is_told_and_named_in_the_end(
+    start: Start, deployment: Deployment, zookeeper: Server
+) -> None:
+    """What is left in it, nobody could take back."""
+    environ = {"KOLLA_ZK_HOSTS": deployment.hosts, "KOLLA_SYSTEM_PREFIX": deployment.path}
+    quickstart = start(environ=environ)
+    quickstart.says("schema waits for")
+    zookeeper.kill()
+    quickstart.says("ZooKeeper            away          no connection")
+    quickstart.signal(signal.SIGINT)
+    assert quickstart.ends() == 130
+    assert f"{deployment.path}/quickstart may be left in ZooKeeper" in quickstart.said
     assert not quickstart.left()
 
 
