@@ -17,6 +17,7 @@ import signal
 import subprocess
 import sys
 import tempfile
+import textwrap
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
@@ -283,6 +284,16 @@ def makes_it_run_again(block: Block, ground: Ground) -> None:
     assert count() == 2
 
 
+def is_in_a_manifest(block: Block, ground: Ground) -> None:
+    """Whose file is run, as it is, by a test of its own; further to the left in the document."""
+    files = [*ROOT.glob("etc/marathon/*.json"), *ROOT.glob("etc/kubernetes/*.yml")]
+    texts = [textwrap.dedent(file.read_text(encoding="utf-8")) for file in files]
+    indents = [" " * width for width in range(12)]
+    assert any(
+        f"\n{textwrap.indent(block.text, indent)}\n" in f"\n{text}" for text in texts for indent in indents
+    )
+
+
 def is_the_snippet(block: Block, ground: Ground) -> None:
     """Which is built and started by a test of its own."""
     assert f"{block.text}\n" == (ROOT / "Dockerfile.snippet").read_text(encoding="utf-8")
@@ -372,6 +383,8 @@ CLAIMS: Mapping[str, Mapping[str, Check]] = {
         "status=/kolla/site/status": shows_who_waits,
         f"zkCli.sh -server {ENSEMBLE} deleteall": makes_it_run_again,
         "# kolla_mesos_start in a Kolla image": is_the_snippet,
+        '{\n  "id": ': is_in_a_manifest,
+        "containers:\n": is_in_a_manifest,
         "bin/test": is_a_call_of_the_tests,
     },
     CONTRIBUTING: {
