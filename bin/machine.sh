@@ -35,12 +35,11 @@ install_packages() {
     stage "apt-get install $missing(about a minute)"
     # A machine that has just come up updates itself, and nobody else may install meanwhile.
     install="apt-get install -qq -y --no-install-recommends -o Dpkg::Use-Pty=0 -o DPkg::Lock::Timeout=300"
-    apt-get update -qq
     # shellcheck disable=SC2086 # one word for each package
-    $install --download-only $missing >/dev/null
-    # In a session of its own: Ctrl-C would leave packages that have to be mended by hand.
+    said=$( (apt-get update -qq && $install --download-only $missing) 2>&1) || fail "$said"
+    # In a session of its own: what Ctrl-C has interrupted would have to be mended by hand.
     # shellcheck disable=SC2086
-    setsid $install $missing >/dev/null
+    said=$(setsid $install $missing 2>&1) || fail "$said"
     missing=$(missing_packages)
     [ -z "$missing" ] || fail "$missing: installed, but what is used of it is not there"
 }
