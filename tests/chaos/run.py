@@ -249,7 +249,7 @@ class Chaos:
                 due[1]()
             if faults and now() >= begun + faults[0].at:
                 fault = faults.pop(0)
-                for target in fault.order:
+                for target in sorted(fault.order, key=lambda name: fault.busy and not self._is_busy(name)):
                     undo = self._do(fault, target)
                     if undo is not None:
                         undos.append((now() + fault.seconds, undo))
@@ -261,6 +261,9 @@ class Chaos:
             if not container.held:
                 container.look()
         time.sleep(LOOK)
+
+    def _is_busy(self, name: str) -> bool:
+        return any(run.token for _, run in self._recorder.living(name))
 
     def _do(self, fault: Planned, target: str) -> Undo | None:
         """Do it to a target; what takes it back, or None where it can't be done there now."""

@@ -1,4 +1,4 @@
-"""Nothing runs twice, nothing is lost: a few seeds of chaos, the same ones each time, and a new one.
+"""Nothing runs twice, nothing is lost: a seed of chaos that is always the same, and a new one.
 
 Many more are run by hand: `python -m tests.chaos --runs 200`.
 """
@@ -31,7 +31,7 @@ def here(ensemble: Ensemble, ensemble_zk: KazooClient, directory: Path) -> Itera
 
 def test_nothing_runs_twice_and_nothing_is_lost(here: Ground, directory: Path) -> None:
     """Agents, guards, links and servers are killed, stopped and cut off, and the guarantee holds."""
-    for seed in (9, 55, random.randrange(1_000_000)):
+    for seed in (312, random.randrange(1_000_000)):
         verdict = run(seed, here, directory / str(seed))
         print(f"seed {seed}: {told(verdict.counts)}")
         assert not verdict.wrong, f"python -m tests.chaos --seed {seed}: {verdict.wrong}"
