@@ -38,6 +38,7 @@ install_packages() {
     # shellcheck disable=SC2086 # one word for each package
     said=$( (apt-get update -qq && $install --download-only $missing) 2>&1) || fail "$said"
     # In a session of its own: what Ctrl-C has interrupted would have to be mended by hand.
+    stage "setting up what has come; Ctrl-C waits for that"
     # shellcheck disable=SC2086
     said=$(setsid $install $missing 2>&1) || fail "$said"
     missing=$(missing_packages)
