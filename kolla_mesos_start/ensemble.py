@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import logging
 import signal
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import partial
+from types import MappingProxyType
 from typing import Any, Callable
 
 import six
@@ -28,6 +29,7 @@ log = logging.getLogger(__name__)
 # The server drops the connection on a larger request, which looks like an outage and would be
 # retried for ever; its own limit (jute.maxbuffer) is 1,048,575 bytes for the whole packet.
 MAX_DATA = 1_000_000
+CREATE_OVERHEAD = 500  # bytes: headers and an ACL
 
 # kazoo's default back-off grows to hours: after an outage of 30 s most sessions would be lost.
 BACK_OFF = {"max_tries": -1, "delay": 0.05, "backoff": 1.5, "max_delay": 1.0}
@@ -52,11 +54,12 @@ class Outage(Exception):
 
 
 class Refused(Exception):
-    """A transaction was refused as a whole; `cause` is what the first bad operation met."""
+    """A transaction was refused as a whole; `cause` is what the first bad operation met, at `path`."""
 
-    def __init__(self, cause: Exception) -> None:
-        super().__init__(type(cause).__name__)
+    def __init__(self, cause: Exception, path: str) -> None:
+        super().__init__(f"{type(cause).__name__} at {path}")
         self.cause = cause
+        self.path = path
 
 
 def text(path: str, data: bytes) -> str:
@@ -232,24 +235,33 @@ class Ensemble:
                 # The state change is on its way: until it is here, another try would fail at once.
                 self.mailbox.wait(lambda: not self.connected, now() + 0.05)
 
-    def transaction(self, operations: Callable[[Any], None], what: str) -> Sequence[Any]:
-        """Apply all `operations` or none; Refused where one met an error, Outage where it is unknown."""
+    def transaction(
+        self, operations: Callable[[Any], None], what: str, meanwhile: Callable[[], object] = lambda: None
+    ) -> Sequence[Any]:
+        """Apply all `operations` or none; Refused where one met an error, Outage where it is unknown.
+
+        `meanwhile` is called once they are sent.
+        """
+        paths: list[str] = []
 
         def start(client: KazooClient) -> Any:
             transaction = client.transaction()
             operations(transaction)
             for operation in transaction.operations:
                 check_size(operation.path, getattr(operation, "data", b""))
-            return transaction.commit_async()
+            paths[:] = [operation.path for operation in transaction.operations]
+            reply = transaction.commit_async()
+            meanwhile()
+            return reply
 
         results: Sequence[Any] = self.attempt(start, what)
-        errors = [result for result in results if isinstance(result, Exception)]
-        for error in errors:
+        errors = [(result, path) for result, path in zip(results, paths) if isinstance(result, Exception)]
+        for error, _ in errors:
             if isinstance(error, DENIED):
                 raise AccessDenied(f"{what}: {type(error).__name__}")
-        causes = [e for e in errors if not isinstance(e, (kazoo_errors.RolledBackError, _INCONSISTENT))]
+        causes = [e for e in errors if not isinstance(e[0], (kazoo_errors.RolledBackError, _INCONSISTENT))]
         if errors:
-            raise Refused((causes or errors)[0])
+            raise Refused(*(causes or errors)[0])
         return results
 
     def _await(self, replies: Sequence[Any]) -> None:
@@ -290,38 +302,63 @@ class Ensemble:
         return results
 
     def ensure(
-        self, nodes: Mapping[str, bytes], meanwhile: Callable[[], object] = lambda: None
+        self,
+        nodes: Mapping[str, bytes],
+        implied: Mapping[str, str] = MappingProxyType({}),
+        meanwhile: Callable[[], object] = lambda: None,
     ) -> dict[str, Znode | None]:
-        """Create those of `nodes` that are absent, parents first as given.
+        """Create those of `nodes` that are absent, parents first as given; all or none where one request
+        holds them.
 
-        Returns what stood there; None where it was made just now. `meanwhile` is called while the
-        servers write, if they have to.
+        `implied` names for some of them another one, with which they are always made: while that
+        is there they are not looked at. Returns what stood where it was looked; None where it was
+        made just now. `meanwhile` is called while the servers write, if they have to.
         """
         while True:
-            found = self.read(nodes)
-            absent = [path for path, znode in found.items() if znode is None]
+            found = self.read(path for path in nodes if path not in implied)
+            absent = [path for path in nodes if found[implied.get(path, path)] is None]
             if not absent:
                 return found
-            self.mailbox.wait(lambda: self.connected)
-            replies = [self.client.create_async(path, nodes[path]) for path in absent]
-            meanwhile()
-            self._await(replies)
-            made = [self._is_made(path, reply, nodes) for path, reply in zip(absent, replies)]
-            if all(made):
-                return found
 
-    def _is_made(self, path: str, reply: Any, nodes: Mapping[str, bytes]) -> bool:
-        try:
-            reply.get()
-        except (kazoo_errors.NodeExistsError, *OUTAGE):
-            return False  # Another agent's, or perhaps ours from before an outage: that is for another look.
-        except kazoo_errors.NoNodeError as error:
-            if path.rsplit("/", 1)[0] not in nodes:
-                raise AgentError(f"{path} can't be created: its parent is not there any more") from error
-            return False
-        except DENIED as error:
-            raise AccessDenied(f"{path} can't be created: {type(error).__name__}") from error
-        return True
+            try:
+                for batch in _batches(absent, nodes):
+                    self.transaction(
+                        partial(_create, batch, nodes), f"{batch[0]} can't be created", meanwhile
+                    )
+                return found
+            except Outage:
+                continue  # Perhaps it was applied: that is for another look.
+            except Refused as refused:
+                if isinstance(refused.cause, kazoo_errors.NoNodeError) and _parent(refused.path) not in nodes:
+                    raise AgentError(
+                        f"{refused.path} can't be created: its parent is not there any more"
+                    ) from refused
+                # Another agent has been quicker, or a part of them was there: nothing is implied any more.
+                implied = {}
+
+
+def _batches(paths: Sequence[str], nodes: Mapping[str, bytes]) -> Iterator[list[str]]:
+    """The paths in their order, as many at a time as one request may hold."""
+    batch: list[str] = []
+    size = 0
+    for path in paths:
+        needs = len(path) + len(nodes[path]) + CREATE_OVERHEAD
+        if batch and size + needs > MAX_DATA:
+            yield batch
+            batch, size = [], 0
+        batch.append(path)
+        size += needs
+    if batch:
+        yield batch
+
+
+def _create(paths: Sequence[str], nodes: Mapping[str, bytes], transaction: Any) -> None:
+    for path in paths:
+        transaction.create(path, nodes[path])
+
+
+def _parent(path: str) -> str:
+    return path.rsplit("/", 1)[0]
 
 
 _INCONSISTENT = kazoo_errors.RuntimeInconsistency

@@ -67,6 +67,7 @@ class Queues:
         """Give the place for one lock back, where there is one."""
         place = self._places.pop(lock, None)
         if place is not None:
+            self._watches.forget([path for path in place if path])
             self._ephemerals.discard(place.contender)
 
     def _forget_lost_session(self) -> None:

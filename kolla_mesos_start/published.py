@@ -53,13 +53,18 @@ class Published:
         begun = now()
         due = begun + SOON
         deadline = float("inf") if limit is None else begun + limit
-        self._watches.watch([data_of(path), *ancestors])
+        self._watches.watch([data_of(path)])
         pulse.tell("waiting", f"for the definition {path}")
         while True:
             self._ensemble.mailbox.wait(lambda: self._published(path), min(deadline, due))
             znode = self._published(path)
             if znode is not None:
                 return Definition(znode.data, znode.stat.mzxid)
+            # They are of interest only now: most agents find their definition at once.
+            self._watches.watch([data_of(path), *ancestors])
+            self._ensemble.mailbox.wait(
+                lambda: not self._ensemble.connected or self._watches.fresh(), min(deadline, now() + SOON)
+            )
             missing = self._missing(path)
             pulse.tell("waiting", missing)
             if now() >= deadline:
@@ -84,9 +89,10 @@ class Published:
         if not self._ensemble.connected:
             return f"no connection to ZooKeeper to read the definition {path}"
         chroot = self._ensemble.client.chroot
-        if chroot and results.get(data_of("/")) is None:
+        # What has not been read yet is not known to be absent.
+        if chroot and results.get(data_of("/"), True) is None:
             return f"the chroot {chroot} of KOLLA_ZK_HOSTS is not there; the agent never creates it"
-        if results.get(data_of(self._znodes.deployment)) is None:
+        if results.get(data_of(self._znodes.deployment), True) is None:
             return f"the deployment {self._znodes.deployment} is not there, nor the definition {path}"
         return f"the definition {path} is not published yet"
 

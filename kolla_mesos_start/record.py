@@ -60,6 +60,10 @@ class Claim(NamedTuple):
     previous_unfinished: bool
 
 
+def _nothing(transaction: Any) -> None:
+    """All is written already."""
+
+
 class Records:
     """Writes for the commands of one service on one host. `definition_zxid`: of the definition in use."""
 
@@ -186,10 +190,7 @@ class Records:
 
     def pass_through(self, command: Command) -> None:
         """A one-time command that is done elsewhere is behind this host too, as far as `local` goes."""
-        local = self._znodes.command(LOCAL, command.path).state
-        znode = self._ensemble.read([local])[local]
-        if znode is None or znode.data != DONE.encode():
-            self._write(command, lambda: self._shared_writes(command, DONE, [LOCAL], marks_host=False))
+        self._write(command, lambda: self._shared_writes(command, DONE, [LOCAL], marks_host=False))
 
     def _other_scopes(self, command: Command, state: str) -> Sequence[str]:
         """Where the state shows besides where it is decided: a success on one host is one in the deployment,
@@ -238,13 +239,16 @@ class Records:
         """The texts in `scopes` by compare-and-set, and on success this host among `hosts/`."""
         at = {scope: self._znodes.command(scope, command.path).state for scope in scopes}
         host = f"{self._znodes.command(GLOBAL, command.path).hosts}/{self._znodes.host}"
-        found = self._ensemble.read([*at.values(), host])
+        found = self._ensemble.read([*at.values(), *([host] if marks_host else [])])
         texts = []
         for scope, path in at.items():
             znode = found[path]
             text = states.plain_state(scope, znode.data.decode("utf-8", "replace") if znode else None, state)
             if znode is None or znode.data != text.encode():
                 texts.append((path, text.encode(), znode.stat.version if znode else 0))
+
+        if not texts and not marks_host:
+            return _nothing
 
         def writes(transaction: Any) -> None:
             for path, text, version in texts:
@@ -257,8 +261,11 @@ class Records:
     def _write(self, command: Command, prepare: Callable[[], Writes]) -> None:
         """Read and write again until nobody has come between, and the connection held."""
         while True:
+            writes = prepare()
+            if writes is _nothing:
+                return
             try:
-                self._ensemble.transaction(prepare(), f"the state of {command.path}")
+                self._ensemble.transaction(writes, f"the state of {command.path}")
                 return
             except (Outage, Refused) as error:
                 # Another replica has changed the same text, or a redeploy has deleted the tree.

@@ -32,9 +32,13 @@ class StatusTree:
         self._znodes = znodes
         self._graph = graph
 
-    def ensure(self, meanwhile: Callable[[], object] = lambda: None) -> Mapping[str, Znode | None]:
-        """Create what is absent; BadDefinition where another service has claimed the role."""
-        found = self._ensemble.ensure(self._nodes(), meanwhile)
+    def ensure(self) -> None:
+        """Create what is absent, wherever somebody has deleted it."""
+        nodes, _ = self._nodes()
+        self._check_owner(self._ensemble.ensure(nodes))
+
+    def _check_owner(self, found: Mapping[str, Znode | None]) -> None:
+        """BadDefinition where another service has claimed the role."""
         for scope in (GLOBAL, LOCAL):
             path = self._znodes.owner(scope, self._znodes.role)
             znode = found[path]
@@ -46,14 +50,14 @@ class StatusTree:
                         f"({path}): give one of them another last segment"
                     ]
                 )
-        return found
 
     def start(self, meanwhile: Callable[[], object] = lambda: None) -> None:
         """A container of the role starts on this host: what was done here before is to be done again.
 
         `meanwhile` is called while the servers write, if they have to.
         """
-        found = self.ensure(meanwhile)
+        found = self._ensemble.ensure(*self._nodes(), meanwhile)
+        self._check_owner(found)
         for command in self._graph.steps:
             path = self._znodes.command(LOCAL, command.path).state
             znode = found[path]
@@ -69,27 +73,29 @@ class StatusTree:
             # Another replica on this host has changed it since: its word is newer than ours.
             log.debug("%s changed meanwhile", path)
 
-    def _nodes(self) -> dict[str, bytes]:
+    def _nodes(self) -> tuple[dict[str, bytes], dict[str, str]]:
+        """What is needed, parents first; and what is implied by the state that it belongs to."""
         znodes, role = self._znodes, self._znodes.role
-        owner = six.ensure_binary(znodes.service_name)
-        nodes = {znodes.status: b""}
+        nodes, implied = {znodes.status: b""}, {}
         for scope in (GLOBAL, LOCAL):
             nodes[znodes.scope(scope)] = b""
-            nodes[znodes.owner(scope, role)] = owner
+            nodes[znodes.owner(scope, role)] = six.ensure_binary(znodes.service_name)
             for command in self._graph.commands:
                 at = znodes.command(scope, command.path)
-                nodes[at.state] = WAITING.encode()
-                nodes[at.detail] = b""
+                below = [at.detail]
                 if scope == GLOBAL:
-                    nodes[at.hosts] = b""
+                    below.append(at.hosts)
                 if scope == command.run_once:
-                    nodes[at.lock] = b""
-                    nodes[at.generations] = b""
+                    below += [at.lock, at.generations]
+                nodes[at.state] = WAITING.encode()
+                nodes.update(dict.fromkeys(below, b""))
+                implied.update(dict.fromkeys(below, at.state))
             if self._graph.daemon:
                 at = znodes.command(scope, f"{role}/{DAEMON}")
                 nodes[at.state] = WAITING.encode()
                 nodes[at.ready] = b""
-        return nodes
+                implied[at.ready] = at.state
+        return nodes, implied
 
 
 _MEMBER = re.compile("[0-9a-f]{32}__party__")

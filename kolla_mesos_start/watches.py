@@ -14,7 +14,7 @@ from kazoo.exceptions import NoNodeError
 
 from kolla_mesos_start.ensemble import DENIED, OUTAGE, Ensemble
 from kolla_mesos_start.errors import AccessDenied
-from kolla_mesos_start.znodes import Query, Znode
+from kolla_mesos_start.znodes import Query, Znode, data_of
 
 
 class Watches:
@@ -64,31 +64,25 @@ class Watches:
 
     def _read(self, query: Query) -> None:
         fired = self._wanted[query]
-        # A watch can only be set by get where there is a znode, and by exists everywhere; sent
-        # first, so that nothing can happen between the watch and the read. What was there just now
-        # most likely still is.
-        was_there = not query.children and self.results.get(query) is not None
-        if not was_there:
-            self._ensemble.client.exists_async(query.path, watch=fired)
-        ask = self._ensemble.client.get_children_async if query.children else self._ensemble.client.get_async
+        client = self._ensemble.client
+        # Reading sets the watch, so nothing can happen between the two; where there is no znode, only
+        # exists sets one. Of children it says when there are some: it is sent first.
+        if query.children:
+            client.exists_async(query.path, watch=fired)
+        ask = client.get_children_async if query.children else client.get_async
         reply = ask(query.path, watch=fired)
-        reply.rawlink(
-            lambda result: self._ensemble.mailbox.post(partial(self._arrived, query, was_there, result))
-        )
+        reply.rawlink(lambda result: self._ensemble.mailbox.post(partial(self._arrived, query, result)))
 
-    def _arrived(self, query: Query, was_there: bool, reply: Any) -> None:
+    def _arrived(self, query: Query, reply: Any) -> None:
         self._reading.discard(query)
         if query not in self._wanted:
             return
         try:
             value = reply.get()
         except NoNodeError:
-            if was_there:
-                self.results.pop(query, None)
-                self._dirty.add(query)
-                self._refresh()
-                return
             value = None
+            if not query.children:
+                self._watch_for(query)
         except OUTAGE:
             # The connection may be back by the time the failure is told: try again at once.
             self._dirty.add(query)
@@ -102,6 +96,20 @@ class Watches:
             self.results[query] = Znode(*value) if value else None
         self.changes += 1
         self._refresh()
+
+    def _watch_for(self, query: Query) -> None:
+        """Watch for a znode that is not there. That is known already: nobody waits for the answer."""
+        reply = self._ensemble.client.exists_async(query.path, watch=self._wanted[query])
+        reply.rawlink(lambda result: self._ensemble.mailbox.post(partial(self._looked_for, query, result)))
+
+    def _looked_for(self, query: Query, reply: Any) -> None:
+        # Not successful in an outage, after which everything is read again anyway.
+        if reply.successful() and reply.get() is not None:
+            self._changed(query)
+
+    def forget(self, paths: Iterable[str]) -> None:
+        """Stop watching these znodes: what becomes of them is our own doing."""
+        self.watch(set(self._wanted) - {data_of(path) for path in paths})
 
     def _read_again(self) -> None:
         self._dirty.update(self._wanted)

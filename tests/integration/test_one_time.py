@@ -710,7 +710,7 @@ def test_a_late_success_is_refused_where_somebody_has_claimed_since(site: Site, 
 
 
 @pytest.mark.parametrize("loses", ["request", "reply"])
-@pytest.mark.parametrize(("number", "write"), [(1, "claim"), (2, "outcome")])
+@pytest.mark.parametrize(("number", "write"), [(2, "claim"), (3, "outcome")])
 def test_a_write_whose_fate_is_unknown_is_not_made_twice(
     site: Site, zookeeper: Server, tmp_path: Path, number: int, write: str, loses: str
 ) -> None:

@@ -52,9 +52,11 @@ class Interrupted(Ensemble):
         self._count()
         return super().list(paths)
 
-    def transaction(self, operations: Callable[[Any], None], what: str) -> Sequence[Any]:
+    def transaction(
+        self, operations: Callable[[Any], None], what: str, meanwhile: Callable[[], object] = lambda: None
+    ) -> Sequence[Any]:
         self._count()
-        return super().transaction(operations, what)
+        return super().transaction(operations, what, meanwhile)
 
 
 @pytest.fixture

@@ -215,12 +215,15 @@ def test_what_is_near_does_not_satisfy_and_is_told(
 
 
 @pytest.mark.parametrize(
-    ("kind", "asked", "question"),
+    ("kind", "asked", "question", "is_there"),
     [
-        ("plain", "status/global/db/sync", EXISTS),
-        ("plain", "status/global/db/sync", GET_DATA),
-        ("one_instance", "status/global/mq/daemon/ready", EXISTS),
-        ("one_instance", "status/global/mq/daemon/ready", GET_CHILDREN),
+        ("plain", "status/global/db/sync", GET_DATA, True),
+        ("plain", "status/global/db/sync", GET_DATA, False),
+        ("plain", "status/global/db/sync", EXISTS, False),
+        ("one_instance", "status/global/mq/daemon/ready", EXISTS, True),
+        ("one_instance", "status/global/mq/daemon/ready", GET_CHILDREN, True),
+        ("one_instance", "status/global/mq/daemon/ready", EXISTS, False),
+        ("one_instance", "status/global/mq/daemon/ready", GET_CHILDREN, False),
     ],
 )
 def test_what_comes_between_the_watch_and_the_read_is_not_missed(
@@ -231,10 +234,12 @@ def test_what_comes_between_the_watch_and_the_read_is_not_missed(
     kind: str,
     asked: str,
     question: int,
+    is_there: bool,
 ) -> None:
-    """The watch is set first: at whatever instant the dependency is satisfied, one of the two sees it."""
+    """At whatever instant the dependency is satisfied, a watch or a read sees it."""
     publish(deployment, "web", one_command_for_all(KINDS[kind].dependency))
-    write(zk, deployment, KINDS[kind].near)
+    if is_there:
+        write(zk, deployment, KINDS[kind].near)
     tap = Tap(
         zookeeper,
         f"{deployment.path}/{asked}",
