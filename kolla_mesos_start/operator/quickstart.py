@@ -13,6 +13,7 @@ import argparse
 import logging
 import os
 import random
+import re
 import shlex
 import shutil
 import signal
@@ -37,7 +38,7 @@ from kolla_mesos_start.mailbox import Mailbox, now
 from kolla_mesos_start.operator import openstack, timeline, zookeeper
 from kolla_mesos_start.operator.containers import AGENT, DIES_WITH_US, end_all
 from kolla_mesos_start.operator.jobs import Jobs
-from kolla_mesos_start.operator.keystone import Keystone
+from kolla_mesos_start.operator.keystone import Keystone, Users
 from kolla_mesos_start.operator.site import Site
 from kolla_mesos_start.operator.view import Row, View, row, terminal
 from kolla_mesos_start.operator.zookeeper import HOST, free_port
@@ -58,6 +59,7 @@ What to try next, in another terminal; this one tells what happens:
     {get}
   ask {asked} how it is:
     KOLLA_RUN_DIR={run_dir} {agent} health --ready"""
+LONGEST_RUN_DIR = len("/run/99")  # bytes
 STOP_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
@@ -125,6 +127,7 @@ class Quickstart:
 
     def run(self) -> None:
         """All stages."""
+        _check_place(self.directory, self.kind)
         path = self._programs()
         end_all(self.directory)  # Of one that was killed: whoever changes its user survives that.
         shutil.rmtree(self.directory, ignore_errors=True)
@@ -218,7 +221,6 @@ class Quickstart:
         self.made = [each for each in above if found[each] is None]
         places = {"HOME": str(self.directory), "LANG": "C.UTF-8"}
         self.site = site = self.kind(self.directory, ensemble.client, {**places, **environ}, self.prefix, ID)
-        _check_place(site)
         say(f"publish {short(site.example)} to {path}")
         print(f"  {self._aside(site.publish).splitlines()[-1].rpartition(': ')[2]}")
         return site
@@ -357,17 +359,19 @@ def _told(site: Site) -> Iterator[str]:
         yield f"--- {seen.name}: {seen.stage} {seen.text}; the end of {container.log}:\n{container.said()}"
 
 
-def _check_place(site: Site) -> None:
+def _check_place(directory: Path, kind: type[Keystone] | type[Jobs]) -> None:
     """Refuse a directory in which the containers can't work."""
-    for container in site.containers:
-        if len(os.fsencode(container.run_dir)) > RUN_DIR_LIMIT:
-            raise BadUsage(f"{container.run_dir} is too long for a socket in it: choose a shorter DIRECTORY")
-    if isinstance(site, Keystone) and os.geteuid() == 0:
-        for path in site.directory.parents:
+    if len(os.fsencode(directory)) + LONGEST_RUN_DIR > RUN_DIR_LIMIT:
+        raise BadUsage(f"{directory} is too long for the sockets in it: choose a shorter DIRECTORY")
+    if kind is not Keystone:
+        return
+    if not re.fullmatch(r"[\w./@+-]*", str(directory), re.ASCII):
+        raise BadUsage(f"{directory} can't stand in the config files of servers: choose another DIRECTORY")
+    if os.geteuid() == 0:
+        for path in directory.parents:
             if not path.stat().st_mode & stat.S_IXOTH:
-                raise BadUsage(
-                    f"MariaDB's user, {site.users.mariadb}, can't enter {path}: choose another DIRECTORY"
-                )
+                user = Users.here().mariadb
+                raise BadUsage(f"MariaDB's user, {user}, can't enter {path}: choose another DIRECTORY")
 
 
 def tell(text: str) -> None:

@@ -5,20 +5,17 @@ The checkout is a copy, made once; its environment is made once too, by the firs
 
 from __future__ import annotations
 
-import fcntl
 import hashlib
 import json
 import os
-import pty
 import re
 import shutil
 import signal
-import struct
 import subprocess
 import tempfile
 import termios
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
 from typing import Any, Callable
@@ -27,108 +24,18 @@ import pytest
 from kazoo.client import KazooClient
 
 from kolla_mesos_start.operator import timeline
-from kolla_mesos_start.operator.containers import command_line, end_all, environment, processes
 from kolla_mesos_start.operator.site import Site
 from kolla_mesos_start.operator.view import TOP, Size
 from tests.conftest import Deployment
+from tests.quickstarts import Quickstart, checkout_in
 from tests.waiting import eventually
 from tests.zookeeper import Server, free_port
 
-ROOT = Path(__file__).resolve().parents[2]
 CONTAINERS = ("database@db-1", "api@web-1", "api@web-2", "api@web-3", "worker@work-1", "front@edge-1")
 FAILED, NO_CONNECTION = 70, 69  # what AgentError, and NoConnection, end with
 
 # The first one waits for a virtual environment.
 pytestmark = pytest.mark.timeout(600)
-
-
-class Quickstart:
-    """One call of a checkout's bin/quickstart; in a `terminal` of this size, or without one."""
-
-    def __init__(
-        self,
-        checkout: Path,
-        *arguments: str,
-        terminal: Size | None = None,
-        environ: Mapping[str, str] | None = None,
-    ) -> None:
-        self.checkout = checkout
-        self.directory = checkout / ".quickstart"
-        inherited = {name: value for name, value in os.environ.items() if not name.startswith("KOLLA_")}
-        self.heard = b""
-        self.ours, theirs = pty.openpty() if terminal else os.pipe()
-        os.set_blocking(self.ours, False)
-        if terminal:
-            self.resize(terminal)
-            inherited["TERM"] = "xterm"
-        self.process = subprocess.Popen(
-            # As a login does: what is typed as Ctrl-C reaches the processes in front.
-            [*(("setsid", "--ctty") if terminal else ()), "bin/quickstart", *arguments],
-            cwd=checkout,
-            env={**inherited, "TMPDIR": str(checkout.parent / "tmp"), **(environ or {})},
-            stdin=theirs if terminal else subprocess.DEVNULL,
-            stdout=theirs,
-            stderr=theirs,
-            start_new_session=not terminal,
-        )
-        os.close(theirs)
-
-    def resize(self, terminal: Size) -> None:
-        fcntl.ioctl(self.ours, termios.TIOCSWINSZ, struct.pack("4H", terminal.lines, terminal.columns, 0, 0))
-
-    def types(self, keys: bytes) -> None:
-        os.write(self.ours, keys)
-
-    @property
-    def said(self) -> str:
-        with suppress(OSError):  # nothing more for now, or for ever
-            while data := os.read(self.ours, 65536):
-                self.heard += data
-        return self.heard.decode(errors="replace").replace("\r\n", "\n")
-
-    def says(self, words: str) -> None:
-        """Wait until it has said `words`; or has ended, which is an error then."""
-        eventually(lambda: words in self.said or self.process.poll() is not None, words, seconds=300)
-        assert words in self.said, self.said
-
-    def signal(self, signum: int) -> None:
-        """Send it what Ctrl-C, or the end of the terminal, sends: to all processes in front of it."""
-        os.killpg(self.process.pid, signum)
-
-    def ends(self) -> int:
-        # It may wait for somebody to read.
-        eventually(lambda: (self.said, self.process.poll() is not None)[1], "it ends", seconds=300)
-        return self.process.wait()
-
-    def left(self) -> list[str]:
-        """What still runs of the checkout."""
-        mark = str(self.checkout)
-        return [
-            command_line(pid) or str(pid)
-            for pid in processes()
-            if mark in command_line(pid) + environment(pid) + working_directory(pid)
-        ]
-
-    def zookeeper(self) -> int:
-        """The process id of its private server."""
-        (pid,) = (
-            pid for pid in processes() if working_directory(pid) == str(self.directory / "site" / "zookeeper")
-        )
-        return pid
-
-    def close(self) -> None:
-        with suppress(ProcessLookupError):
-            os.killpg(self.process.pid, signal.SIGKILL)
-        self.process.wait()
-        end_all(self.directory / "site")  # of a test that has failed
-        os.close(self.ours)
-
-
-def working_directory(pid: int) -> str:
-    try:
-        return os.readlink(f"/proc/{pid}/cwd")
-    except (FileNotFoundError, ProcessLookupError, PermissionError):
-        return ""  # gone, or another user's
 
 
 Start = Callable[..., Quickstart]
@@ -138,13 +45,7 @@ Start = Callable[..., Quickstart]
 def checkout() -> Iterator[Path]:
     """A checkout that nobody has touched yet, in a place with an awkward name."""
     place = Path(tempfile.mkdtemp(prefix="q 'ü\\-"))
-    checkout = place / "c"
-    for name in ("bin", "etc", "kolla_mesos_start"):
-        shutil.copytree(ROOT / name, checkout / name, ignore=shutil.ignore_patterns("__pycache__"))
-    (checkout / "tests").mkdir()
-    (place / "tmp").mkdir()
-    shutil.copy(ROOT / "tests" / "constraints.txt", checkout / "tests")
-    yield checkout
+    yield checkout_in(place)
     shutil.rmtree(place)
 
 
