@@ -17,7 +17,12 @@ from kolla_mesos_start.operator.containers import Container
 
 NOT_YET = "not ready yet"
 # A stage is waiting already, and what it waits for has to find room beside it.
-SHORTER = ((r" of (\d+) instances ready", r" of \1"), (r" waits for ", " for "), (r" waits: ", ": "))
+SHORTER = (
+    (r" of (\d+) instances ready", r" of \1"),
+    (r"not passed by this container yet", "not yet"),
+    (r" waits for ", " for "),
+    (r" waits: ", ": "),
+)
 MOST_LINES = 3  # for what one container waits for
 UP, TO_LINE_END, TO_SCREEN_END, TOP = "\x1b[{}A", "\x1b[K", "\x1b[J", "\x1b[H"
 
