@@ -212,6 +212,21 @@ def test_what_had_a_container_of_its_own_is_a_command(host: Host, zk: KazooClien
     assert (told["state"], told["attempt"]) == ("done", 1)
 
 
+def test_the_order_is_the_definitions(host: Host, zk: KazooClient) -> None:
+    """Each begins after what it waits for, though all were started at once."""
+    made, migrated = (detail(host, zk, command) for command in ONCE)
+    database, keystone = (ready_at(host, zk, role) for role in ("mariadb", "keystone"))
+    order = [made["finished"], database, migrated["started"], migrated["finished"], keystone]
+    assert order == sorted(order)
+
+
+def ready_at(host: Host, zk: KazooClient, role: str) -> float:
+    """Since when its one instance is ready (seconds since the epoch)."""
+    site = host.sites[role]
+    (instance,) = site.instances()
+    return float(zk.get(f"{site.daemon()}/ready/{instance}")[1].ctime / 1000)
+
+
 def detail(host: Host, zk: KazooClient, command: str) -> dict[str, Any]:
     scope = socket.gethostname() if command.startswith("mariadb/") else "global"
     decoded: dict[str, Any] = json.loads(zk.get(f"{host.deployment.path}/status/{scope}/{command}/detail")[0])
