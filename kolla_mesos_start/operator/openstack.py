@@ -41,10 +41,11 @@ def install_packages(say: Say) -> None:
     install = ("apt-get", "install", "-qq", "-y", "--no-install-recommends", *missing)
     if os.geteuid() != 0:
         raise BadUsage(f"packages are missing; run: sudo {' '.join(install)}")
-    say(f"installing {', '.join(missing)} (about 20 s)")
+    say(f"installing {', '.join(missing)} (about 20 s; Ctrl-C waits for that)")
     with no_service_starts():
         run(("apt-get", "update", "-qq"))
-        run(install, DEBIAN_FRONTEND="noninteractive")
+        # In a session of its own: what Ctrl-C has interrupted would have to be mended by hand.
+        run(("setsid", *install), DEBIAN_FRONTEND="noninteractive")
 
 
 @contextmanager
@@ -84,7 +85,8 @@ def make_environment(python: str, directory: Path) -> None:
     shutil.rmtree(directory, ignore_errors=True)
     run((python, "-m", "venv", str(directory)))
     pip = (str(directory / "bin" / "python"), "-m", "pip", "install", "-q", "--disable-pip-version-check")
-    run((*pip, "-c", str(CONSTRAINTS), "-r", str(REQUIREMENTS)))
+    # No cache: whatever is downloaded would lie in somebody's home.
+    run((*pip, "--no-cache-dir", "-c", str(CONSTRAINTS), "-r", str(REQUIREMENTS)))
     (directory / "complete").touch()
 
 

@@ -157,6 +157,7 @@ class Quickstart:
         if self.kind is not Keystone:
             return path
         openstack.install_packages(say)
+        self.mailbox.wait(lambda: True)
         return f"{openstack.keystone_environment(self.home / 'cache', say)}:{openstack.SYSTEM_PATH}"
 
     def _zookeeper_environ(self) -> Mapping[str, str]:
