@@ -49,7 +49,7 @@ class Renewals:
         self._ensemble = ensemble
         self._mailbox = ensemble.mailbox
         self._path = path
-        self._outstanding = False
+        self._outstanding_since: float | None = None
         ensemble.on_connected(self._connected)
         self._connected()
         if wanted:
@@ -62,15 +62,20 @@ class Renewals:
 
     def _tick(self) -> None:
         self._mailbox.call_at(now() + self.lease.renewal_interval, self._tick)
-        if self._outstanding or not self._ensemble.connected:
+        if not self._ensemble.connected:
             return
-        self._outstanding = True
+        if self._outstanding_since is not None:
+            # A server may forget a sync in an election, and go on answering pings.
+            if now() - self._outstanding_since > self.lease.timeout / 2:
+                self._ensemble.drop_connection()
+            return
         sent, session = now(), self._ensemble.session
+        self._outstanding_since = sent
         reply = self._ensemble.client.sync_async(self._path)
         reply.rawlink(lambda result: self._mailbox.post(lambda: self._answered(result, sent, session)))
 
     def _answered(self, reply: object, sent: float, session: int) -> None:
-        self._outstanding = False
+        self._outstanding_since = None
         if reply.successful() and session == self._ensemble.session:  # type: ignore[attr-defined]
             self.lease.acknowledged(sent)
             self.renewed()
@@ -246,6 +251,9 @@ class Bootstrap:
             self._renewals.renewed = lambda: None
         ended = self.guard.ended
         assert ended is not None
+        if hold is not None and ended.reason == "lost":
+            # It may have come to its end before its guard did: nobody knows, and the next attempt is told so.
+            raise Lost(f"{command.path}: killed, for its guard was")
         outcome = _judge(command, ended, timed_out, self._stopped_by, last)
         log.log(
             logging.INFO if outcome.state == DONE else logging.WARNING,

@@ -6,8 +6,10 @@ events are never kept waiting. Bytes become text here (`text`).
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import signal
+import socket
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from types import MappingProxyType
@@ -37,8 +39,14 @@ BACK_OFF = {"max_tries": -1, "delay": 0.05, "backoff": 1.5, "max_delay": 1.0}
 PROGRESS_INTERVAL = 30.0
 SHORT_SESSION = 3.0
 
-# What a request meets when the connection goes away, and when it may not do what it wants.
-OUTAGE = (kazoo_errors.ConnectionLoss, kazoo_errors.SessionExpiredError, kazoo_errors.OperationTimeoutError)
+# What a request meets when the connection goes away (kazoo's RuntimeError: the server has forgotten it), and
+# when it may not do what it wants.
+OUTAGE = (
+    kazoo_errors.ConnectionLoss,
+    kazoo_errors.SessionExpiredError,
+    kazoo_errors.OperationTimeoutError,
+    RuntimeError,
+)
 DENIED = (kazoo_errors.NoAuthError, kazoo_errors.AuthFailedError, kazoo_errors.InvalidACLError)
 _PERMISSIONS = {
     "c": Permissions.CREATE,
@@ -121,6 +129,12 @@ class Ensemble:
         self.client.stop()
         self.client.close()
 
+    def drop_connection(self) -> None:
+        """Give up a connection over which a request is not answered; another one is made at once."""
+        log.warning("a request to ZooKeeper has been left without an answer: connecting again")
+        with contextlib.suppress(OSError, AttributeError):  # It is gone already.
+            self.client._connection._socket.shutdown(socket.SHUT_RDWR)
+
     def on_connected(self, handler: Callable[[], None]) -> None:
         """Have `handler` run at each connection after this, whether the session is the same or a new one."""
         self._on_connected.append(handler)
@@ -167,6 +181,17 @@ class Ensemble:
             return read_timeout, connect_timeout
 
         connection._connect = observed
+        read_response = connection._read_response
+
+        def read_or_drop(*args: Any) -> Any:
+            try:
+                return read_response(*args)
+            except RuntimeError as error:
+                # A request that a server has forgotten, a sync in an election for one: kazoo's thread would
+                # die of the next one's reply, which is not the one that it awaits.
+                raise kazoo_errors.ConnectionDropped(str(error)) from error
+
+        connection._read_response = read_or_drop
 
     def _state_changed(self, state: str) -> None:
         # Runs on kazoo's thread.

@@ -49,7 +49,7 @@ class Tap:
 
     def _ask(self, client: socket.socket, server: socket.socket) -> None:
         with suppress(OSError):
-            while packet := _packet(client):
+            while packet := read_packet(client):
                 # The path stands behind two numbers and its own length.
                 if packet[8:12] == self._question and packet[16:-1] == self._path:
                     self._act()
@@ -59,7 +59,7 @@ class Tap:
 
     def _answer(self, client: socket.socket, server: socket.socket) -> None:
         with suppress(OSError):
-            while packet := _packet(server):
+            while packet := read_packet(server):
                 self._answered += packet[4:8] != struct.pack(">i", EVENT)
                 client.sendall(packet)
         client.close()
@@ -71,7 +71,7 @@ class Tap:
             self._action()
 
 
-def _packet(source: socket.socket) -> bytes:
+def read_packet(source: socket.socket) -> bytes:
     """The next packet, its length before it; empty at the end."""
     length = _exactly(source, 4)
     return length + _exactly(source, *struct.unpack(">i", length)) if length else b""

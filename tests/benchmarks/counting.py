@@ -9,7 +9,7 @@ from collections import Counter
 from contextlib import suppress
 from typing import NamedTuple
 
-from tests.tap import _packet
+from tests.tap import read_packet
 from tests.zookeeper import HOST, Server
 
 NAMES = {
@@ -61,7 +61,7 @@ class Line:
 
     def _ask(self, client: socket.socket, server: socket.socket, requests: list[Request]) -> None:
         with suppress(OSError):
-            while packet := _packet(client):
+            while packet := read_packet(client):
                 requests.append(_request(packet) if requests else Request(CONNECT, ""))
                 server.sendall(packet)
         server.close()

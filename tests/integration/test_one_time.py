@@ -502,7 +502,7 @@ def test_a_stopped_agent_has_lost_its_command_before_another_replica_begins(site
 
 
 def test_a_killed_guard_takes_the_command_along(site: Site) -> None:
-    """The agent ends what the guard ran, and says how it ended."""
+    """The agent ends what the guard ran, and runs it again: that it had not come to its end is not known."""
     site.publish(sync=site.once(first="setsid sleep 1000 & echo $! >pids"))
     agent = site.start()
     run = site.running()
@@ -510,8 +510,25 @@ def test_a_killed_guard_takes_the_command_along(site: Site) -> None:
     pids = (run.pid, *numbers(site.path / "pids"))
     found.kill()
     gone(*pids)
-    assert agent.ends() == 1
-    assert (site.state(), site.detail()["message"]) == ("error", "killed, for its guard was")
+    site.let_go()
+    assert agent.ends() == 0
+    assert [run.previous for run in site.runs()] == [run.previous, "unfinished"]
+
+
+def test_a_success_that_a_killed_guard_could_not_tell_is_no_outcome(site: Site) -> None:
+    """The command has come to its end; the next attempt is told that nobody knows how it ended."""
+    site.publish(sync=site.once(then="touch completed"))
+    agent = site.start()
+    first = site.running()
+    (found,) = [child for child in psutil.Process(agent.pid).children() if guard.__file__ in child.cmdline()]
+    found.send_signal(signal.SIGSTOP)
+    site.let_go()
+    eventually(lambda: psutil.Process(first.pid).status() == psutil.STATUS_ZOMBIE, "it has ended")
+    assert (site.path / "completed").exists()
+    found.send_signal(signal.SIGKILL)
+    assert agent.ends() == 0
+    _, second = site.runs()
+    assert second.previous == "unfinished"
 
 
 def test_a_retry_after_a_killed_guard_runs_under_another_one(site: Site) -> None:
