@@ -93,14 +93,6 @@ EXCUSED = {
         history(TOLD, COMPLETED, faults=[Fault("freeze server", "0", 7.0, 9.5)]),
         {"windows hit": 1},
     ),
-    "an end that the guard could not tell": (
-        history(FIRST, COMPLETED, faults=[Fault(FREEZE_GUARD, "api-2", 8.5, 9.6)]),
-        {"windows hit": 1, "misjudged": 1},
-    ),
-    "an end that the guard could not tell, since all were stopped": (
-        history(FIRST, COMPLETED, faults=[freeze(7.0, 8.5)]),
-        {"windows hit": 1, "misjudged": 1},
-    ),
     "an instance that has just gone": (
         history(
             DAEMON_2._replace(end=14.5), but=[DAEMON_2], faults=[Fault("kill agent", "api-2", 14.5, 14.5)]
@@ -175,6 +167,14 @@ BROKEN = {
     "not told of a completion": (
         history(FIRST, COMPLETED, faults=[Fault(KILL_AGENT, "api-2", 8.95, 8.95)]),
         "api/sync (api-1, token 7) was not told that api/sync (api-2, token 5) left no outcome",
+    ),
+    "an end that the guard could not tell": (
+        history(FIRST, COMPLETED, faults=[Fault(FREEZE_GUARD, "api-2", 8.5, 9.6)]),
+        "was not told",
+    ),
+    "an end that the guard could not tell, since all were stopped": (
+        history(FIRST, COMPLETED, faults=[freeze(7.0, 8.5)]),
+        "was not told",
     ),
     "not told, though the guard was well by then": (
         history(FIRST, COMPLETED, faults=[Fault(FREEZE_GUARD, "api-2", 6.0, 8.8 - LATE)]),

@@ -212,7 +212,7 @@ def _window(history: History, run: Run, again: Run) -> bool:
 
 
 def _misjudged(history: History, run: Run) -> bool:
-    """Whether its leader or guard was hit at the end of its work: then the agent takes it for a failure.
+    """Whether its leader was hit at the end of its work: then the agent takes it for a failure.
 
     Its outcome says so, and to the next attempt a failure is no news.
     """
@@ -220,7 +220,7 @@ def _misjudged(history: History, run: Run) -> bool:
     return any(
         fault.begin <= run.end + LATE and run.done <= fault.end + LATE
         for fault in history.faults
-        if fault.kind in (KILL_LEADER, *GUARD_HIT) and fault.target == run.container
+        if fault.kind == KILL_LEADER and fault.target == run.container
     )
 
 

@@ -23,7 +23,7 @@ from typing import Any, Callable
 
 MODULE = os.path.join("kolla_mesos_start", "launch.py")
 BEGIN = "exec"
-LAST_STEPS = (BEGIN, "_settle_signals", "_become", "_take_back")
+LAST_STEPS = (BEGIN, "_settle_signals", "_become", "_take_back", "_tell_not_started")
 
 
 def on_lines(happens: Callable[[str], None]) -> None:
