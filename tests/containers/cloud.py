@@ -104,7 +104,7 @@ class Cloud(Keystone):
         volumes = {self.noting: NOTING, **{self.directory / user: place for user, place in VOLUMES[service]}}
         image = self._images.agent(IMAGES[service])
         root = self.directory / host / service.rsplit("/", 1)[-1]
-        container = InPodman(self._podman, image, volumes, service, host, root, environ)
+        container = InPodman(self._podman, image, volumes, service, host, root, root / "run", environ)
         self.containers.append(container)
         self._values[container] = values or {}
         return container
