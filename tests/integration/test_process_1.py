@@ -6,6 +6,7 @@ and the status that the runtime sees is the one that the contract names.
 
 from __future__ import annotations
 
+import contextlib
 import signal
 import sys
 from collections.abc import Callable, Sequence
@@ -78,9 +79,13 @@ def runs(agent: Agent) -> None:
     eventually(Path(agent.directory, "runs").exists, "it runs")
 
 
-def zombies(agent: Agent) -> list[str]:
-    below = psutil.Process(agent.pid).children(recursive=True)
-    return [process.name() for process in below if process.status() == psutil.STATUS_ZOMBIE]
+def zombies(agent: Agent) -> list[int]:
+    found = []
+    for process in psutil.Process(agent.pid).children(recursive=True):
+        with contextlib.suppress(psutil.NoSuchProcess):  # It has been reaped just now.
+            if process.status() == psutil.STATUS_ZOMBIE:
+                found.append(process.pid)
+    return found
 
 
 def test_a_stop_while_waiting_ends_it(start: Start) -> None:

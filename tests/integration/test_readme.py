@@ -20,6 +20,7 @@ import tempfile
 import textwrap
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Callable, NamedTuple
 
@@ -215,8 +216,10 @@ def is_what_a_run_leaves(block: Block, ground: Ground) -> None:
         host_variables={"web1": {"size": "2"}},
         shared={"region": "one"},
     )
-    agent = ground.containers.start("infra/web", "web1")
-    eventually(lambda: agent.state == "ready", "its daemon is ready")
+    ground.containers.start("infra/web", "web1")
+    for scope in ("global", "web1"):
+        ready = f"{ground.deployment.path}/status/{scope}/web/daemon/ready"
+        eventually(partial(_has_children, ground.zk, ready), f"an instance in {ready}")
     names = {
         "<prefix>/<deployment>": re.escape(ground.deployment.path),
         **{"<service>": "infra/web", "<role>": "web", "<host>": "web1", "<command>": "(sync|daemon)"},
@@ -231,6 +234,10 @@ def is_what_a_run_leaves(block: Block, ground: Ground) -> None:
     known = [*drawn, *(path.replace("/global/", "/web1/") for path in drawn)]
     known = ["/".join(path.split("/")[:depth]) for path in known for depth in range(2, path.count("/") + 2)]
     assert [one for one in found if not any(re.fullmatch(path, one) for path in known)] == []
+
+
+def _has_children(zk: KazooClient, path: str) -> bool:
+    return bool(zk.exists(path) and zk.get_children(path))
 
 
 def paths(tree: Block) -> Iterator[str]:
