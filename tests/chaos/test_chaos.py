@@ -1,11 +1,10 @@
-"""Nothing runs twice, nothing is lost: a seed of chaos that is always the same, and a new one.
+"""Nothing runs twice, nothing is lost: two seeds of chaos, of which one has found a bug.
 
-Many more are run by hand: `python -m tests.chaos --runs 200`.
+New ones are looked for by hand: `python -m tests.chaos --runs 200`.
 """
 
 from __future__ import annotations
 
-import random
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -31,7 +30,7 @@ def here(ensemble: Ensemble, ensemble_zk: KazooClient, directory: Path) -> Itera
 
 def test_nothing_runs_twice_and_nothing_is_lost(here: Ground, directory: Path) -> None:
     """Agents, guards, links and servers are killed, stopped and cut off, and the guarantee holds."""
-    for seed in (312, random.randrange(1_000_000)):
+    for seed in (312, 2014):
         verdict = run(seed, here, directory / str(seed))
         print(f"seed {seed}: {told(verdict.counts)}")
         assert not verdict.wrong, f"python -m tests.chaos --seed {seed}: {verdict.wrong}"
