@@ -74,7 +74,7 @@ def files(checkout: Path) -> set[Path]:
         ("virtual environment", signal.SIGINT, 130),
         ("ZooKeeper: ", signal.SIGINT, 130),
         ("containers at the same moment", signal.SIGTERM, 143),
-        ("schema waits for", signal.SIGINT, 130),
+        ("daemon waits for api", signal.SIGINT, 130),
         ("starting", signal.SIGHUP, 129),
         ("starting", signal.SIGKILL, -9),
     ],
@@ -141,7 +141,7 @@ def test_without_a_terminal_it_ends_by_itself(start: Start, checkout: Path) -> N
     for container in CONTAINERS:
         assert re.search(rf"\d\.\d\d s  {container} +ready\n", changes)
         assert re.search(rf"{container} +\.+[.#+]+=*\n", drawn)
-    assert "schema waits for database/daemon: 0 of 1 instances ready" in changes
+    assert "daemon waits for api/daemon: 0 of 1 instances ready" in changes
     assert re.search(r"\n\* database/daemon \(db-1\) .*\n\* api/schema \(web-\d\) ", drawn)
     replicas = re.findall(r"\n(.) api/daemon \(web-\d\) +[\d.]+ +([\d.]+) ", drawn)
     ends = {float(end) for _, end in replicas}
@@ -328,7 +328,7 @@ def test_an_ensemble_that_is_given_is_left_as_it_was(
     """It publishes there, below the prefix, and takes all of that back."""
     environ = {"KOLLA_ZK_HOSTS": deployment.hosts, "KOLLA_SYSTEM_PREFIX": f"{deployment.prefix}/a/b"}
     quickstart = start(environ=environ)
-    quickstart.says("schema waits for")
+    quickstart.says("daemon waits for api")
     assert zk.exists(f"{deployment.prefix}/a/b/quickstart/jobs/api")
     assert quickstart.ends() == 0, quickstart.said
     assert zk.get_children(deployment.prefix) == [deployment.id]
@@ -386,7 +386,7 @@ def test_a_deployment_that_fails_says_why(start: Start, checkout: Path) -> None:
 def test_the_end_of_zookeeper_ends_the_start(start: Start) -> None:
     """Nobody would ever be ready; it says so at once, and leaves nothing."""
     quickstart = start()
-    quickstart.says("schema waits for")
+    quickstart.says("daemon waits for api")
     os.kill(quickstart.zookeeper(), signal.SIGKILL)
     assert quickstart.ends() == FAILED
     assert "ZooKeeper has ended" in quickstart.said
@@ -408,7 +408,7 @@ def test_an_ensemble_that_goes_away_is_told_and_named_in_the_end(
     """What is left in it, nobody could take back."""
     environ = {"KOLLA_ZK_HOSTS": deployment.hosts, "KOLLA_SYSTEM_PREFIX": deployment.path}
     quickstart = start(environ=environ)
-    quickstart.says("schema waits for")
+    quickstart.says("daemon waits for api")
     zookeeper.kill()
     quickstart.says("ZooKeeper            away          no connection")
     quickstart.signal(signal.SIGINT)
