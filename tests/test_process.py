@@ -106,6 +106,7 @@ def mailbox() -> Mailbox:
 @pytest.fixture
 def guard(mailbox: Mailbox) -> Iterator[Guard]:
     """A guard of this process. Afterwards it has no children, and is no subreaper."""
+    reap()  # Who has ended in another test, and was not waited for there, is no child of the guard's time.
     guard = Guard(mailbox)
     yield guard
     guard.close()
