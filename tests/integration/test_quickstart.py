@@ -129,6 +129,31 @@ def test_an_interruption_at_any_instant_leaves_nothing(
     assert files(checkout) == before
 
 
+def test_an_interrupted_installation_leaves_nothing_outside(
+    start: Start, checkout: Path, tmp_path: Path
+) -> None:
+    """Whoever is ended by SIGTERM has no time to remove its temporary files: they lie in the directory."""
+    before = files(checkout)
+    temporary = (tmp_path / "q" / "tmp", checkout.parent / "tmp")
+    quickstart = start(str(tmp_path / "q"))
+    eventually(
+        lambda: any(place.is_dir() and any(place.iterdir()) for place in temporary), "a temporary file"
+    )
+    quickstart.signal(signal.SIGTERM)
+    assert quickstart.ends() == 143
+    assert files(checkout) == before
+
+
+def test_an_interruption_is_heard_while_zookeeper_hangs(start: Start) -> None:
+    """Who publishes would wait for it: he is ended too."""
+    quickstart = start()
+    quickstart.says("publish")
+    os.kill(quickstart.zookeeper(), signal.SIGSTOP)
+    quickstart.signal(signal.SIGINT)
+    assert quickstart.ends() == 130
+    assert not quickstart.left()
+
+
 def test_without_a_terminal_it_ends_by_itself(start: Start, checkout: Path) -> None:
     """A line for each change, the timeline, the request and its answer, and where things lie."""
     before = files(checkout)
