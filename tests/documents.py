@@ -17,9 +17,10 @@ from docutils.core import publish_doctree  # type: ignore[import-untyped]
 ROOT = Path(__file__).resolve().parents[1]
 README, CONTRIBUTING = "README.rst", "CONTRIBUTING.rst"
 KEYSTONE, QUICKSTART = "etc/examples/keystone/README.rst", "etc/examples/quickstart/README.rst"
+KUBERNETES = "etc/kubernetes/README.rst"
 DOCUMENTS = (
     *(README, CONTRIBUTING, "CHANGELOG.rst"),
-    *sorted(os.path.relpath(path, ROOT) for path in ROOT.glob("etc/examples/*/README.rst")),
+    *sorted(os.path.relpath(path, ROOT) for path in ROOT.glob("etc/**/README.rst")),
 )
 # As PyPI does: a page can neither read a file nor bring HTML of its own.
 SETTINGS = {"report_level": 1, "halt_level": 5, "file_insertion_enabled": False, "raw_enabled": False}

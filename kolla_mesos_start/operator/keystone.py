@@ -128,28 +128,34 @@ class Keystone(Site):
 
     def issue_token(self, host: str) -> str:
         """A token for the administrator, issued by the replica on `host`."""
-        user = {
-            "name": "admin",
-            "domain": {"id": "default"},
-            "password": self.secrets.keystone_admin_password,
-        }
-        wanted = {
-            "identity": {"methods": ["password"], "password": {"user": user}},
-            "scope": {"project": {"name": "admin", "domain": {"id": "default"}}},
-        }
-        request = urllib.request.Request(
-            f"{self.url(host)}/auth/tokens",
-            data=json.dumps({"auth": wanted}).encode(),
-            headers={"Content-Type": "application/json"},
-        )
-        with urllib.request.urlopen(request, timeout=60) as reply:
-            return str(reply.headers["X-Subject-Token"])
+        return issue_token(self.url(host), self.secrets.keystone_admin_password)
 
     def validate_token(self, host: str, token: str) -> dict[str, Any]:
         """What the replica on `host` knows of `token`; HTTPError where it does not accept it."""
-        request = urllib.request.Request(
-            f"{self.url(host)}/auth/tokens", headers={"X-Auth-Token": token, "X-Subject-Token": token}
-        )
-        with urllib.request.urlopen(request, timeout=60) as reply:
-            known: dict[str, Any] = json.load(reply)["token"]
-        return known
+        return validate_token(self.url(host), token)
+
+
+def issue_token(url: str, password: str) -> str:
+    """A token for the administrator of the Keystone at `url`; HTTPError where the password is another."""
+    user = {"name": "admin", "domain": {"id": "default"}, "password": password}
+    wanted = {
+        "identity": {"methods": ["password"], "password": {"user": user}},
+        "scope": {"project": {"name": "admin", "domain": {"id": "default"}}},
+    }
+    request = urllib.request.Request(
+        f"{url}/auth/tokens",
+        data=json.dumps({"auth": wanted}).encode(),
+        headers={"Content-Type": "application/json"},
+    )
+    with urllib.request.urlopen(request, timeout=60) as reply:
+        return str(reply.headers["X-Subject-Token"])
+
+
+def validate_token(url: str, token: str) -> dict[str, Any]:
+    """What the Keystone at `url` knows of `token`; HTTPError where it does not accept it."""
+    request = urllib.request.Request(
+        f"{url}/auth/tokens", headers={"X-Auth-Token": token, "X-Subject-Token": token}
+    )
+    with urllib.request.urlopen(request, timeout=60) as reply:
+        known: dict[str, Any] = json.load(reply)["token"]
+    return known

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import copy
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -88,9 +88,14 @@ class Cluster:
         self._directory, self._images = directory, images
 
     def prepare(self) -> None:
-        """Make the image that each pod has besides its own."""
+        """Make the volume, and the image that each pod has besides its own."""
         with Path(self.podman.environ["CONTAINERS_CONF"]).open("a") as settings:
             settings.write(f'infra_image = "{PAUSE}"\n')  # The last table of the file is the engine's.
+        (claim,) = manifests("volume.yml")
+        # podman has no fsGroup. A volume that nobody is root of is the user's who alone writes there.
+        user = manifests("deployment.yml")[0]["spec"]["template"]["spec"]["securityContext"]["runAsUser"]
+        claim["metadata"]["annotations"] = {"volume.podman.io/uid": str(user)}
+        self._play(claim)
         made = self.podman("create", self._images.kolla("base"), "sleep", "infinity").stdout.strip()
         self.podman("commit", "--quiet", made, PAUSE)
         self.podman("rm", made)
@@ -108,11 +113,14 @@ class Cluster:
         """Have podman make the pod, which stands behind the ConfigMaps that it names."""
         config = manifests("configmap.yml")
         config[0]["data"].update(site)
-        path = self._directory / f"{document['metadata']['name']}.yml"
-        path.write_text(yaml.safe_dump_all([*config, document]))
         # Init containers stay when they have ended, as in Kubernetes.
         keep = "--annotation=io.podman.annotations.init.container.type=always"
-        self.podman("kube", "play", "--start=false", "--network=host", keep, str(path))
+        self._play(*config, document, options=("--start=false", "--network=host", keep))
+
+    def _play(self, *documents: Document, options: Sequence[str] = ()) -> None:
+        path = self._directory / f"{documents[-1]['metadata']['name']}.yml"
+        path.write_text(yaml.safe_dump_all(documents))
+        self.podman("kube", "play", *options, str(path))
 
     def _pod(self, workload: Document, name: str, node: str) -> Document:
         """What controller, scheduler and kubelet make of the template."""

@@ -30,7 +30,17 @@ from kazoo.client import KazooClient
 from kolla_mesos_start.operator import directory
 from tests.agents import Containers
 from tests.conftest import Deployment
-from tests.documents import CONTRIBUTING, DOCUMENTS, KEYSTONE, QUICKSTART, README, ROOT, Block, blocks
+from tests.documents import (
+    CONTRIBUTING,
+    DOCUMENTS,
+    KEYSTONE,
+    KUBERNETES,
+    QUICKSTART,
+    README,
+    ROOT,
+    Block,
+    blocks,
+)
 from tests.publishing import publish
 from tests.test_house import DECIDE, PACKAGE
 from tests.waiting import eventually
@@ -404,6 +414,7 @@ CLAIMS: Mapping[str, Mapping[str, Check]] = {
         "mariadb/bootstrap -> ": is_the_order,
         f"KOLLA_ZK_HOSTS={ENSEMBLE} kolla_mesos_publish": is_published,
     },
+    KUBERNETES: {f"KOLLA_ZK_HOSTS={ENSEMBLE} kolla_mesos_publish": is_published},
     QUICKSTART: {"database/daemon -> ": is_the_order},
 }
 BLOCKS = [block for document in DOCUMENTS for block in blocks(document)]
