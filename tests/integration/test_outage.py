@@ -1,0 +1,182 @@
+"""A long outage of ZooKeeper: no session is lost that the server keeps, and who loses his has it all again.
+
+One outage of 30 s, longer than every session timeout here, is shared by the first tests: a server
+that has been away counts each session anew from its return.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from datetime import datetime
+from pathlib import Path
+from typing import NamedTuple
+
+import pytest
+from kazoo.client import KazooClient
+
+from tests.agents import Agent, Containers
+from tests.conftest import Deployment, connected, made
+from tests.instances import Site
+from tests.integration.test_presence import sessions
+from tests.link import Link
+from tests.publishing import publish
+from tests.waiting import eventually
+from tests.zookeeper import Server
+
+OUTAGE = 30.0  # seconds
+BACK = 1.5  # seconds; the last of eight is back by then on a machine that has nothing else to do
+SUPERVISE = {"KOLLA_START_MODE": "supervise"}
+AGAIN = "connected to ZooKeeper again"
+WAITS, RUNS, ENDS, LATER = "infra/waits", "openstack/runs", "openstack/ends", "infra/later"
+SLEEPS = {"command": "sleep 1000", "ready": {"alive": 0}}
+
+
+class Outage(NamedTuple):
+    """What was seen of it. `waiting` and `running` are the eight agents; `ephemerals`: the session and czxid
+    of each one's, by its path, before and after."""
+
+    waiting: Sequence[Agent]
+    running: Sequence[Agent]
+    ephemerals: Sequence[Mapping[str, tuple[int, int]]]
+    probes: Sequence[int]
+    """what `health --ready` said of those that run, in the outage"""
+    ended: Agent
+    """whose daemon has ended in the outage"""
+    left: Mapping[int, str]
+    """what was left of that then"""
+    serves: float
+    """seconds since the epoch"""
+
+    @property
+    def back(self) -> Sequence[float]:
+        """For how long the server had served when each agent was back, seconds."""
+        return [came_back(agent) - self.serves for agent in (*self.waiting, *self.running)]
+
+
+def came_back(agent: Agent) -> float:
+    """When an agent, or its registrar, has said that it is connected again: seconds since the epoch."""
+    line = next(line for line in agent.said.splitlines() if AGAIN in line)
+    return datetime.fromisoformat(line.partition("Z ")[0] + "+00:00").timestamp()
+
+
+def ephemerals(zk: KazooClient, *sites: Site) -> dict[str, tuple[int, int]]:
+    """Session and czxid of each member and each ready instance."""
+    found = {}
+    for site in sites:
+        paths = [f"{site.party}/{member}" for member in site.members]
+        paths += [f"{site.daemon()}/ready/{instance}" for instance in site.instances()]
+        for path in paths:
+            stat = zk.exists(path)
+            found[path] = (stat.ephemeralOwner, stat.czxid)
+    return found
+
+
+@pytest.fixture(scope="module")
+def outage(shared_zookeeper: Server, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Outage]:
+    """One for all the tests that look at it."""
+    with gone_through(shared_zookeeper, tmp_path_factory.mktemp("c")) as outage:
+        yield outage
+
+
+@contextlib.contextmanager
+def gone_through(server: Server, directory: Path) -> Iterator[Outage]:
+    """Eight agents go through it: four that wait, three with registrars, one that supervises."""
+    with contextlib.ExitStack() as stack:
+        stack.callback(server.mend)
+        zk = stack.enter_context(contextlib.contextmanager(connected)(server))
+        deployment = stack.enter_context(contextlib.contextmanager(made)(server, zk))
+        containers = Containers(directory, deployment.environ)
+        stack.callback(containers.end)
+        publish(deployment, WAITS, {"service": {"daemon": {**SLEEPS, "dependencies": ["db/daemon"]}}})
+        for service in (RUNS, ENDS):
+            publish(deployment, service, {"service": {"daemon": SLEEPS}})
+        waits, runs = Site(deployment, zk, WAITS), Site(deployment, zk, RUNS)
+        waiting = [containers.start(WAITS, f"wait{number}") for number in range(4)]
+        running = [containers.start(RUNS, f"run{number}") for number in range(3)]
+        running.append(containers.start(RUNS, "run3", **SUPERVISE))
+        ended = containers.start(ENDS)
+        waits.await_members(4)
+        runs.await_instances(4)
+        Site(deployment, zk, ENDS).await_instances(1)
+        for agent in waiting:
+            agent.says("waits for db/daemon")
+        for agent in (*running, ended):
+            eventually(lambda agent=agent: agent.state == "ready", "the probes know it")  # type: ignore[misc]
+        before = ephemerals(zk, waits, runs)
+        server.kill()
+        over = time.monotonic() + OUTAGE
+        ended.end()
+        eventually(lambda: not ended.registrar, "the registrar ends with its daemon", seconds=OUTAGE - 5)
+        left = ended.processes
+        probes = [agent.health("--ready").returncode for agent in running]
+        eventually(lambda: time.monotonic() >= over, "the outage is over", seconds=OUTAGE + 5)
+        server.launch_server()
+        eventually(lambda: server.mode, "the server serves", every=0.01)
+        serves = time.time()
+        for agent in (*waiting, *running):
+            agent.says(AGAIN)
+        eventually(lambda: zk.connected, "the test is connected again")
+        after = ephemerals(zk, waits, runs)
+        zk.create(f"{deployment.path}/status/global/db/daemon/ready/one", b"{}", makepath=True)
+        yield Outage(waiting, running, [before, after], probes, ended, left, serves)
+
+
+def test_no_session_is_lost_that_the_server_keeps(outage: Outage) -> None:
+    """Members and instances are those of before, each of the same session; nobody was away for a moment."""
+    before, after = outage.ephemerals
+    assert len(before) == 4 + 4 + 4
+    assert after == before
+    assert not [agent.said for agent in outage.waiting if "expired" in agent.said]
+
+
+def test_all_are_back_as_soon_as_the_server(outage: Outage) -> None:
+    """However long it was away, the back-off has not grown past its cap."""
+    print("back after", *(f"{seconds:.2f} s" for seconds in outage.back))
+    assert max(outage.back) < 5 * BACK
+
+
+def test_daemons_do_not_notice(outage: Outage) -> None:
+    """Probes call them ready all the while, and say so once it is over."""
+    assert outage.probes == [0] * 4
+    assert all(agent.running and agent.state == "ready" for agent in outage.running)
+
+
+def test_a_daemon_that_ends_in_an_outage_leaves_no_registrar(outage: Outage) -> None:
+    """It tries to close the session for as long as that may live, and no longer."""
+    assert outage.left == {}
+    assert outage.ended.state == "ended the daemon has ended"
+
+
+def test_whoever_has_waited_through_it_goes_on(outage: Outage) -> None:
+    """Every watch is set again: what comes afterwards is seen."""
+    for agent in outage.waiting:
+        eventually(lambda agent=agent: agent.state == "ready", "it goes on")  # type: ignore[misc]
+
+
+def test_a_new_session_sees_what_has_changed_meanwhile(
+    zookeeper: Server, deployment: Deployment, containers: Containers, zk: KazooClient, link: Link
+) -> None:
+    """A definition that comes while its agent's session expires; a supervised daemon is registered again."""
+    environ = {"KOLLA_ZK_HOSTS": link.hosts, "KOLLA_ZK_SESSION_TIMEOUT": "2"}
+    publish(deployment, RUNS, {"service": {"daemon": SLEEPS}})
+    runs = Site(deployment, zk, RUNS)
+    others = sessions(zookeeper)
+    later = containers.start(LATER, **environ)
+    running = containers.start(RUNS, **environ, **SUPERVISE)
+    later.says("is not published yet")
+    runs.await_instances(1)
+    before, theirs = ephemerals(zk, runs), sessions(zookeeper) - others
+    assert len(theirs) == 2
+    link.kill()
+    publish(deployment, LATER, {"commands": {"go": {"command": "true"}}})
+    eventually(lambda: not theirs & sessions(zookeeper), "both sessions have expired")
+    link.launch()
+    assert later.ends() == 0
+    later.says("the session had expired")
+    runs.await_instances(1)
+    after = ephemerals(zk, runs)
+    assert after.keys() == before.keys() and len(after) == 2
+    assert not theirs & {session for session, _ in after.values()}
+    assert running.running
