@@ -65,7 +65,7 @@ def with_since(data: bytes, since: float) -> bytes:
 
 
 class Ephemeral:
-    """One ephemeral, and what is known of it."""
+    """One ephemeral, and what is known of it. Decides what comes next, and does nothing."""
 
     def __init__(self, path: str, data: bytes, *, wanted: bool) -> None:
         self.path, self.data, self.wanted = path, data, wanted
@@ -73,6 +73,30 @@ class Ephemeral:
         self.held = False  # in any session so far
         self.busy = False
         self.not_before = 0.0
+
+    @property
+    def step(self) -> str:
+        """What to do next; nothing is done while a request is under way."""
+        return STEPS[self.wanted, self.whose]
+
+    def begin(self) -> None:
+        """Take the step: `looked` or `unsure` will follow."""
+        self.busy = self.step != "rest"
+
+    def looked(self, owner: int | None, session: int, former: set[int]) -> None:
+        """Whose session the znode is of (None: there is none), as the server has said in ours."""
+        self.busy = False
+        self.whose = whose(owner, session, former, self.held)
+        self.held = self.held or self.whose == OURS
+
+    def unsure(self, not_before: float = 0.0) -> None:
+        """Something has happened to it, by us or others: what, is for another look."""
+        self.busy, self.whose, self.not_before = False, UNKNOWN, not_before
+
+    def fired(self, at: float) -> None:
+        """A watch says that it has changed. One that is busy is looked at when its reply has come."""
+        if not self.busy:
+            self.unsure(at + SETTLE if self.whose == OURS else 0.0)
 
 
 class Instance:
@@ -98,7 +122,7 @@ class Instance:
     @property
     def deadline(self) -> float:
         """When something that was refused is tried again."""
-        waiting = [e.not_before for e in self.ephemerals if not e.busy and self._step(e) != "rest"]
+        waiting = [e.not_before for e in self.ephemerals if not e.busy and e.step != "rest"]
         return min(waiting, default=math.inf) if self._session.open else math.inf
 
     @property
@@ -114,7 +138,7 @@ class Instance:
             return
         for ephemeral in self.ephemerals:
             if not ephemeral.busy and now() >= ephemeral.not_before:
-                self._send(ephemeral, self._step(ephemeral))
+                self._send(ephemeral)
         if self._states_due and all(e.whose == OURS for e in self.instances):
             self._states_due = False
             for path in self._tree.states:
@@ -126,12 +150,9 @@ class Instance:
             ephemeral.wanted, ephemeral.not_before = ready, 0.0
             ephemeral.data = with_since(data, time.time())
 
-    def _step(self, ephemeral: Ephemeral) -> str:
-        return STEPS[ephemeral.wanted, ephemeral.whose]
-
-    def _send(self, ephemeral: Ephemeral, step: str) -> None:
-        path = ephemeral.path
-        ephemeral.busy = step != "rest"
+    def _send(self, ephemeral: Ephemeral) -> None:
+        path, step = ephemeral.path, ephemeral.step
+        ephemeral.begin()
         if step == "look":
             self._session.request(Exists(path, True), partial(self._on_look, ephemeral))
         elif step == "create":
@@ -141,21 +162,18 @@ class Instance:
             self._session.request(Delete(path, -1), partial(self._on_change, ephemeral))
 
     def _on_look(self, ephemeral: Ephemeral, reply: Reply) -> None:
-        ephemeral.busy = False
         if reply.error and not isinstance(reply.error, NoNodeError):
             self._refused(ephemeral, reply)
             return
         # Not owner_session_id, which takes a znode that isn't ephemeral for none.
         owner = None if reply.error else reply.value.ephemeralOwner
-        session = self._session
-        ephemeral.whose = whose(owner, session.id, session.former, ephemeral.held)
-        ephemeral.held = ephemeral.held or ephemeral.whose == OURS
+        ephemeral.looked(owner, self._session.id, self._session.former)
         if ephemeral.whose == STRANGER and ephemeral.wanted:
             self._complain(ephemeral.path, "another container has taken %s: it uses the same KOLLA_STATE_DIR")
 
     def _on_change(self, ephemeral: Ephemeral, reply: Reply) -> None:
         # What has become of it, and a watch on it, is found by looking.
-        ephemeral.busy, ephemeral.whose = False, UNKNOWN
+        ephemeral.unsure()
         if isinstance(reply.error, NoNodeError) and ephemeral.wanted:
             self._make_parents(ephemeral)
         elif reply.error and not isinstance(reply.error, (NodeExistsError, NoNodeError)):
@@ -177,10 +195,10 @@ class Instance:
             self._complain(ephemeral.path, "%s can't be made: the deployment is gone")
 
     def _refused(self, ephemeral: Ephemeral, reply: Reply) -> None:
-        ephemeral.whose = UNKNOWN
         if isinstance(reply.error, (ConnectionLoss, SessionExpiredError)):
+            ephemeral.unsure()
             return
-        ephemeral.not_before = now() + TRY_AGAIN
+        ephemeral.unsure(now() + TRY_AGAIN)
         kind = type(reply.error).__name__
         self._complain(ephemeral.path, f"ZooKeeper refuses %s: {kind}; trying on every {TRY_AGAIN:g} s")
 
@@ -191,14 +209,12 @@ class Instance:
 
     def _on_open(self) -> None:
         for ephemeral in self.ephemerals:
-            ephemeral.whose, ephemeral.not_before = UNKNOWN, 0.0
+            ephemeral.unsure()
 
     def _on_event(self, path: str) -> None:
         for ephemeral in self.ephemerals:
-            # One that is busy will be looked at when its reply has come.
-            if ephemeral.path == path and not ephemeral.busy:
-                ephemeral.not_before = now() + SETTLE if ephemeral.whose == OURS else 0.0
-                ephemeral.whose = UNKNOWN
+            if ephemeral.path == path:
+                ephemeral.fired(now())
 
     def _tell_state(self, path: str) -> None:
         def on_read(reply: Reply) -> None:

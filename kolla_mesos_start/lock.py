@@ -10,6 +10,7 @@ from __future__ import annotations
 import logging
 import re
 import uuid
+from collections.abc import Iterable, Sequence
 from typing import Any, NamedTuple
 
 import six
@@ -30,6 +31,16 @@ class Place(NamedTuple):
 
     contender: str
     before: str | None
+
+
+def standing(lock: str, names: Iterable[str], name: str | None) -> Place | None:
+    """Where the contender `name` stands among all those below `lock`; None where it isn't there."""
+    ordered = ((_SEQUENCE.search(each), each) for each in names)
+    queue = [each for _, each in sorted((match.group(1), each) for match, each in ordered if match)]
+    if name not in queue:
+        return None
+    index = queue.index(name)
+    return Place(f"{lock}/{name}", f"{lock}/{queue[index - 1]}" if index else None)
 
 
 class Queues:
@@ -85,13 +96,9 @@ class Queues:
     def _look(self, lock: str, place: Place | None) -> Place:
         """Where we stand in the queue; a place that isn't there is taken first."""
         name = place.contender.rsplit("/", 1)[1] if place else None
-        while True:
-            contenders = self._contenders(lock)
-            if name in contenders:
-                index = contenders.index(name)
-                before = f"{lock}/{contenders[index - 1]}" if index else None
-                return Place(f"{lock}/{name}", before)
+        while (found := standing(lock, self._contenders(lock), name)) is None:
             name = self._enter(lock)
+        return found
 
     def _enter(self, lock: str) -> str:
         prefix = f"{uuid.uuid4().hex}__lock__"
@@ -107,9 +114,8 @@ class Queues:
             self._ephemerals.discard(f"{lock}/{name}")
         return mine
 
-    def _contenders(self, lock: str) -> list[str]:
+    def _contenders(self, lock: str) -> Sequence[str]:
         names = self._ensemble.list([lock])[lock]
         if names is None:
             raise NoNodeError(lock)
-        ordered = ((_SEQUENCE.search(name), name) for name in names)
-        return [name for _, name in sorted((match.group(1), name) for match, name in ordered if match)]
+        return names

@@ -17,14 +17,14 @@ from kolla_mesos_start import states
 from kolla_mesos_start.ensemble import PROGRESS_INTERVAL, Ensemble
 from kolla_mesos_start.ephemerals import Ephemerals
 from kolla_mesos_start.errors import DependenciesNotSatisfied
-from kolla_mesos_start.graph import Command, Dependency, Graph
+from kolla_mesos_start.graph import Command, Dependency, Graph, Members
 from kolla_mesos_start.health import Pulse
 from kolla_mesos_start.lock import Queues
 from kolla_mesos_start.mailbox import now
 from kolla_mesos_start.register import StatusTree
 from kolla_mesos_start.states import Lack
 from kolla_mesos_start.watches import Watches
-from kolla_mesos_start.znodes import Query, Znodes, data_of
+from kolla_mesos_start.znodes import Query, View, Znodes, data_of
 
 log = logging.getLogger(__name__)
 
@@ -52,6 +52,49 @@ class Standing(NamedTuple):
     blocked: str = ""
 
 
+class Passage(NamedTuple):
+    """How far this container has come in its definition: its `own` commands, those that it has `passed`, and
+    the zxid of the definition."""
+
+    own: frozenset[str]
+    passed: frozenset[str]
+    definition: int
+
+
+def judge(command: Command, view: View, znodes: Znodes, passage: Passage) -> Turn | Standing | None:
+    """Whether it is the command's turn; None where that is for the lock to decide."""
+    lacks = [lack for each in command.dependencies if (lack := _lack(each, view, znodes, passage))]
+    if lacks:
+        return Standing(command, lacks)
+    if command.run_once is None or states.is_done(command, znodes, view):
+        return Turn(command)
+    if states.superseded_by(command, znodes, view, passage.definition) is not None:
+        return Standing(command, (), SUPERSEDED)
+    return None
+
+
+def queries(standing: Standing, view: View, znodes: Znodes) -> set[Query]:
+    """What must be known to judge a command anew. Grows with what is found."""
+    command = standing.command
+    # How an attempt failed is watched too: it could not be read when a limit is reached in an outage.
+    found = {data_of(lack.detail) for lack in standing.lacks if lack.detail}
+    for dependency in command.dependencies:
+        found.update(states.queries(dependency, znodes))
+    if command.run_once is not None:
+        found.update(states.once_queries(command, znodes, view))
+    return found
+
+
+def _lack(dependency: Dependency | Members, view: View, znodes: Znodes, passage: Passage) -> Lack | None:
+    """Inside one definition a dependency means this container's own passage, and what it asks beyond."""
+    if isinstance(dependency, Dependency) and dependency.path in passage.own:
+        if dependency.path not in passage.passed:
+            return Lack(dependency, "not passed by this container yet")
+        if dependency.generation is None and dependency.count is None:
+            return None
+    return states.lack(dependency, view, znodes)
+
+
 class Waiting:
     """The commands of one definition that this container has not passed yet."""
 
@@ -68,7 +111,6 @@ class Waiting:
         limit: float | None,
     ) -> None:
         """`limit`: seconds for which a command may wait on its dependencies; None for ever."""
-        self._definition_zxid = definition_zxid
         self._ensemble = ensemble
         self._watches = watches
         self._mailbox = ensemble.mailbox
@@ -79,8 +121,8 @@ class Waiting:
         self._queues = Queues(ensemble, watches, ephemerals, znodes.host)
         self._pending = list(graph.commands)
         self._daemon = graph.daemon
-        self._own = frozenset(command.path for command in graph.commands)
-        self._passed: set[str] = set()
+        own = frozenset(command.path for command in graph.commands)
+        self._passage = Passage(own, frozenset(), definition_zxid)
         self._superseded: set[str] = set()
         self._begun: dict[str, float] = {}
 
@@ -96,7 +138,7 @@ class Waiting:
 
     def passed(self, command: Command) -> None:
         """The command is behind this container, run or found done: what depends on it may go on."""
-        self._passed.add(command.path)
+        self._passage = self._passage._replace(passed=self._passage.passed | {command.path})
         self._queues.leave()
         if command in self._pending:
             self._pending.remove(command)
@@ -144,28 +186,16 @@ class Waiting:
                 log.info("%s", self._progress(standings))
 
     def _judge(self, command: Command) -> Turn | Standing:
-        verdict = self._look_at(command)
+        verdict = judge(command, self._watches.results, self._znodes, self._passage)
         if verdict is None:
             return self._contend(command)
+        if isinstance(verdict, Standing) and verdict.blocked and command.path not in self._superseded:
+            self._superseded.add(command.path)
+            log.warning("%s: %s", command.path, verdict.blocked)
         if command.run_once is not None:
             # Who stands behind us may have a use for the lock that we have none for.
             self._queues.give_back(self._lock(command))
         return verdict
-
-    def _look_at(self, command: Command) -> Turn | Standing | None:
-        """Whether it is the command's turn; None where that is for the lock to decide."""
-        lacks = self._lacks(command)
-        if lacks:
-            return Standing(command, lacks)
-        if command.run_once is None or states.is_done(command, self._znodes, self._watches.results):
-            return Turn(command)
-        newer = states.superseded_by(command, self._znodes, self._watches.results, self._definition_zxid)
-        if newer is not None:
-            if command.path not in self._superseded:
-                self._superseded.add(command.path)
-                log.warning("%s: %s", command.path, SUPERSEDED)
-            return Standing(command, (), SUPERSEDED)
-        return None
 
     def _contend(self, command: Command) -> Turn | Standing:
         lock = self._lock(command)
@@ -190,35 +220,12 @@ class Waiting:
     # -- what is known --------------------------------------------------------------------------
 
     def _queries(self, standings: Sequence[Standing]) -> set[Query]:
-        # How an attempt failed is watched too: it could not be read when a limit is reached in an outage.
-        details = [lack.detail for standing in standings for lack in standing.lacks]
-        queries = {data_of(detail) for detail in details if detail}
-        for command in self._candidates():
-            for dependency in command.dependencies:
-                queries.update(states.queries(dependency, self._znodes))
-            if command.run_once is not None:
-                queries.update(states.once_queries(command, self._znodes, self._watches.results))
-                queries.update(self._queues.queries(self._lock(command)))
-        return queries
-
-    def _lacks(self, command: Command) -> list[Lack]:
-        lacks = []
-        for dependency in command.dependencies:
-            if isinstance(dependency, Dependency) and dependency.path in self._own:
-                lack = self._lack_of_own(dependency)
-            else:
-                lack = states.lack(dependency, self._watches.results, self._znodes)
-            if lack is not None:
-                lacks.append(lack)
-        return lacks
-
-    def _lack_of_own(self, dependency: Dependency) -> Lack | None:
-        """Inside one definition a dependency means this container's own passage, and what it asks beyond."""
-        if dependency.path not in self._passed:
-            return Lack(dependency, "not passed by this container yet")
-        if dependency.generation is None and dependency.count is None:
-            return None
-        return states.lack(dependency, self._watches.results, self._znodes)
+        found: set[Query] = set()
+        for standing in standings:
+            found |= queries(standing, self._watches.results, self._znodes)
+            if standing.command.run_once is not None:
+                found.update(self._queues.queries(self._lock(standing.command)))
+        return found
 
     def _unknown(self, command: Command) -> list[Lack]:
         return [Lack(dependency, "unknown: not read yet") for dependency in command.dependencies]

@@ -17,53 +17,108 @@ from kolla_mesos_start.errors import AccessDenied
 from kolla_mesos_start.znodes import Query, Znode, data_of
 
 
+class Knowledge:
+    """What is wanted, what the server said of it last, and what is to be asked. Decides, and asks nobody.
+
+    `results`: what the server said last; `changes` counts replies.
+    """
+
+    def __init__(self) -> None:
+        self.results: dict[Query, Any] = {}
+        self.changes = 0
+        self.wanted: set[Query] = set()
+        self._asked: set[Query] = set()
+        self._dirty: set[Query] = set()
+
+    @property
+    def complete(self) -> bool:
+        """Whether all that is wanted is known, as far as we were told of changes."""
+        return not self._dirty and not self._asked
+
+    def want(self, queries: Iterable[Query]) -> None:
+        """These, and no others."""
+        wanted = set(queries)
+        for query in self.wanted - wanted:
+            self.results.pop(query, None)
+            self._dirty.discard(query)
+        self._dirty |= wanted - self.wanted
+        self.wanted = wanted
+
+    def due(self) -> set[Query]:
+        """What is to be asked now: `arrived` or `failed` will follow. Nothing is asked twice at a time."""
+        due = self._dirty - self._asked
+        self._dirty -= due
+        self._asked |= due
+        return due
+
+    def changed(self, query: Query) -> None:
+        """What was said of it may be true no more."""
+        if query in self.wanted:
+            self._dirty.add(query)
+
+    def arrived(self, query: Query, value: Any) -> None:
+        """The answer."""
+        self._asked.discard(query)
+        if query in self.wanted:
+            self.results[query] = value
+            self.changes += 1
+
+    def failed(self, query: Query) -> None:
+        """There will be no answer."""
+        self._asked.discard(query)
+        self.changed(query)
+
+    def connected(self) -> None:
+        """All watches are gone, and anything may have happened meanwhile."""
+        self._dirty |= self.wanted
+
+
 class Watches:
     """The queries that are watched. `results`: what the server said last; `changes` counts replies."""
 
     def __init__(self, ensemble: Ensemble) -> None:
-        self.results: dict[Query, Any] = {}
-        self.changes = 0
         self._ensemble = ensemble
-        self._wanted: dict[Query, Callable[[object], None]] = {}
-        self._reading: set[Query] = set()
-        self._dirty: set[Query] = set()
+        self._knowledge = Knowledge()
+        # One function each: kazoo calls the same one only once.
+        self._watchers: dict[Query, Callable[[object], None]] = {}
         ensemble.on_connected(self._read_again)
+
+    @property
+    def results(self) -> dict[Query, Any]:
+        return self._knowledge.results
+
+    @property
+    def changes(self) -> int:
+        return self._knowledge.changes
 
     def watch(self, queries: Iterable[Query]) -> None:
         """Keep `results` true for these queries, and for no others."""
-        wanted = set(queries)
-        for query in set(self._wanted) - wanted:
-            del self._wanted[query]
-            self.results.pop(query, None)
-            self._dirty.discard(query)
-        for query in wanted - set(self._wanted):
-            self._wanted[query] = partial(self._fired, query)
-            self._dirty.add(query)
+        self._knowledge.want(queries)
+        self._watchers = {
+            query: self._watchers.get(query) or partial(self._fired, query)
+            for query in self._knowledge.wanted
+        }
         self._refresh()
 
     def fresh(self) -> bool:
         """Whether `results` are what the server said last, about everything that is watched."""
-        return self._ensemble.connected and not self._dirty and not self._reading
+        return self._ensemble.connected and self._knowledge.complete
 
     def _fired(self, query: Query, event: object) -> None:
         # Runs on kazoo's thread.
         self._ensemble.mailbox.post(partial(self._changed, query))
 
     def _changed(self, query: Query) -> None:
-        if query in self._wanted:
-            self._dirty.add(query)
-            self._refresh()
+        self._knowledge.changed(query)
+        self._refresh()
 
     def _refresh(self) -> None:
-        if not self._ensemble.connected:
-            return
-        for query in self._dirty - self._reading:
-            self._dirty.discard(query)
-            self._reading.add(query)
-            self._read(query)
+        if self._ensemble.connected:
+            for query in self._knowledge.due():
+                self._read(query)
 
     def _read(self, query: Query) -> None:
-        fired = self._wanted[query]
+        fired = self._watchers[query]
         client = self._ensemble.client
         # Reading sets the watch, so nothing can happen between the two; where there is no znode, only
         # exists sets one. Of children it says when there are some: it is sent first.
@@ -74,32 +129,31 @@ class Watches:
         reply.rawlink(lambda result: self._ensemble.mailbox.post(partial(self._arrived, query, result)))
 
     def _arrived(self, query: Query, reply: Any) -> None:
-        self._reading.discard(query)
-        if query not in self._wanted:
-            return
         try:
             value = reply.get()
         except NoNodeError:
             value = None
-            if not query.children:
+            if not query.children and query in self._watchers:
                 self._watch_for(query)
         except OUTAGE:
             # The connection may be back by the time the failure is told: try again at once.
-            self._dirty.add(query)
+            self._knowledge.failed(query)
             self._refresh()
             return
         except DENIED as error:
+            if query not in self._watchers:
+                self._knowledge.failed(query)
+                return
             raise AccessDenied(f"{query.path} can't be read: {type(error).__name__}") from error
         if query.children:
-            self.results[query] = tuple(sorted(value or ()))
+            self._knowledge.arrived(query, tuple(sorted(value or ())))
         else:
-            self.results[query] = Znode(*value) if value else None
-        self.changes += 1
+            self._knowledge.arrived(query, Znode(*value) if value else None)
         self._refresh()
 
     def _watch_for(self, query: Query) -> None:
         """Watch for a znode that is not there. That is known already: nobody waits for the answer."""
-        reply = self._ensemble.client.exists_async(query.path, watch=self._wanted[query])
+        reply = self._ensemble.client.exists_async(query.path, watch=self._watchers[query])
         reply.rawlink(lambda result: self._ensemble.mailbox.post(partial(self._looked_for, query, result)))
 
     def _looked_for(self, query: Query, reply: Any) -> None:
@@ -109,8 +163,8 @@ class Watches:
 
     def forget(self, paths: Iterable[str]) -> None:
         """Stop watching these znodes: what becomes of them is our own doing."""
-        self.watch(set(self._wanted) - {data_of(path) for path in paths})
+        self.watch(self._knowledge.wanted - {data_of(path) for path in paths})
 
     def _read_again(self) -> None:
-        self._dirty.update(self._wanted)
+        self._knowledge.connected()
         self._refresh()
