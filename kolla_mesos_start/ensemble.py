@@ -33,8 +33,9 @@ log = logging.getLogger(__name__)
 MAX_DATA = 1_000_000
 CREATE_OVERHEAD = 500  # bytes: headers and an ACL
 
-# kazoo's default back-off grows to hours: after an outage of 30 s most sessions would be lost.
-BACK_OFF = {"max_tries": -1, "delay": 0.05, "backoff": 1.5, "max_delay": 1.0}
+# kazoo's default back-off grows to hours: after an outage of 30 s most sessions would be lost. It
+# adds a jitter of up to 0.4 of each delay either way, so that the longest is a second.
+BACK_OFF = {"max_tries": -1, "delay": 0.05, "backoff": 1.5, "max_delay": 0.7}
 
 PROGRESS_INTERVAL = 30.0
 SHORT_SESSION = 3.0
