@@ -4,6 +4,7 @@ python own_network.py PORT BATCH PROGRAM...
 
 PORT of 127.0.0.1 leads to the same port here. BATCH is a file of `ip -batch` that makes the
 network; the loopback interface is there. The program takes over the process id. Needs root.
+`cut` takes that way away without a word to either end, `heal` gives it back.
 """
 
 from __future__ import annotations
@@ -22,6 +23,21 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 from tests.tcp_proxy import HOST, carry
 
 CLONE_NEWNET = 0x40000000
+
+
+def cut(pid: int) -> None:
+    """Drop every packet in the network of this process: nothing is refused, nothing is answered."""
+    _traffic_control(pid, "add", "root", "blackhole")
+
+
+def heal(pid: int) -> None:
+    """Take back `cut`."""
+    _traffic_control(pid, "del", "root")
+
+
+def _traffic_control(pid: int, verb: str, *words: str) -> None:
+    network = f"--net=/proc/{pid}/ns/net"
+    subprocess.run(["nsenter", network, "tc", "qdisc", verb, "dev", "lo", *words], check=True)
 
 
 def main(port: int, batch: str, program: list[str]) -> None:

@@ -9,7 +9,7 @@ double of ZooKeeper, and nothing here knows the agent. Every process ends with t
         server.freeze(); server.thaw()            SIGSTOP, SIGCONT: it hangs, it does not close connections
         server.kill(); server.start()             SIGKILL, and back with its data
         server.mntr()["zk_packets_received"]      what it counts
-    with Ensemble(directory) as ensemble:         three servers
+    with Ensemble(directory, observers=1) as ensemble:      three servers that vote, one that does not
         ensemble.leader.kill()
         follower = ensemble.followers[0]
         ensemble.cut(follower)                    a partition: the follower still answers its clients' pings
@@ -167,7 +167,7 @@ class Server(Process):
 
     @property
     def mode(self) -> str:
-        """`standalone`, `leader`, `follower`; or empty while it serves nobody."""
+        """`standalone`, `leader`, `follower`, `observer`; or empty while it serves nobody."""
         for line in self.ask("srvr", seconds=2.0).splitlines():
             if line.startswith("Mode: "):
                 return line[len("Mode: ") :]
@@ -205,7 +205,7 @@ class Server(Process):
 
 
 class Ensemble:
-    """Three servers with a leader.
+    """Three servers with a leader, and `observers` that have no vote.
 
     Each server reaches the others' quorum ports through a proxy of its own; `cut` freezes it.
     Elections don't go through it: a server that is cut off can vote, as after a real partition
@@ -217,19 +217,23 @@ class Ensemble:
         directory: Path,
         *,
         size: int = 3,
+        observers: int = 0,
         settings: Mapping[str, object] | None = None,
         java: Sequence[str] = (),
     ) -> None:
-        quorum = {n: free_port() for n in range(1, size + 1)}
+        quorum = {n: free_port() for n in range(1, size + observers + 1)}
+        role = {n: ":observer" if n > size else "" for n in quorum}
         election = {n: free_port() for n in quorum}
         self.servers: list[Server] = []
         self._proxies: dict[int, Process] = {}
         for n in quorum:
             links = {other: free_port() for other in quorum if other != n}
             members = {
-                f"server.{other}": f"{HOST}:{links.get(other, quorum[other])}:{election[other]}"
+                f"server.{other}": f"{HOST}:{links.get(other, quorum[other])}:{election[other]}{role[other]}"
                 for other in quorum
             }
+            if role[n]:
+                members["peerType"] = "observer"
             self.servers.append(
                 Server(directory / str(n), settings={**(settings or {}), **members}, java=java, my_id=n)
             )
@@ -253,8 +257,12 @@ class Ensemble:
     def followers(self) -> list[Server]:
         return [server for server in self.servers if server.mode == "follower"]
 
+    @property
+    def observers(self) -> list[Server]:
+        return [server for server in self.servers if server.mode == "observer"]
+
     def cut(self, server: Server) -> None:
-        """Cut a follower's link to its leader: it answers pings until syncLimit x tickTime has passed."""
+        """Cut the link to the leader: it answers its clients until syncLimit x tickTime has passed."""
         assert server.my_id is not None
         self._proxies[server.my_id].freeze()
 
