@@ -32,6 +32,8 @@ graphroot = "{graph}"
 runroot = "{run}"
 [storage.options]
 additionalimagestores = [{images}]
+[storage.options.overlay]
+skip_mount_home = "true"
 """
 # Its standard input ends with whoever holds the other end, however that ends.
 ENDS_WITH_US = "read -r nothing; podman rm --all --force --time 0 >/dev/null"
