@@ -13,8 +13,6 @@ import random
 import re
 import shutil
 import signal
-import socket
-import sys
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
@@ -32,10 +30,11 @@ from kolla_mesos_start.operator.openstack import EXAMPLE
 from tests.conftest import Deployment, connected
 from tests.containers.images import Images
 from tests.containers.podman import Container, Podman
+from tests.containers.relay import Relay
 from tests.documents import literals, parsed, table
 from tests.instances import Site
 from tests.waiting import eventually
-from tests.zookeeper import Process, Server, free_port
+from tests.zookeeper import Server, free_port
 
 # The first test waits for the images.
 pytestmark = pytest.mark.timeout(900)
@@ -51,18 +50,6 @@ AGENT = "agent7.example.org"
 CONTAINER_IP = "198.51.100.7"
 MEMCACHED_UID = 42457  # as Kolla has it
 LOOPBACK = {"KOLLA_PRIVATE_INTERFACE": "lo", "KOLLA_PUBLIC_INTERFACE": "lo"}
-# A port of an address leads to another one of 127.0.0.1.
-CARRY = """
-import asyncio, functools, sys
-
-async def serve(checkout, address, port):
-    sys.path.insert(0, checkout)
-    from tests.tcp_proxy import carry
-    server = await asyncio.start_server(functools.partial(carry, target=int(port)), address, 2181)
-    await server.serve_forever()
-
-asyncio.run(serve(*sys.argv[1:]))
-"""
 
 # -- what Marathon takes -----------------------------------------------------------------------------
 
@@ -239,17 +226,9 @@ class Marathon:
 def master(shared_zookeeper: Server, tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     """The address of master.mesos, whose port 2181 is ZooKeeper's; no other run of the tests has it."""
     address = ".".join(("127", *(str(random.randint(1, 254)) for _ in range(3))))
-    argv = (sys.executable, "-c", CARRY, str(CHECKOUT), address, str(shared_zookeeper.port))
-    link = Process(argv, tmp_path_factory.mktemp("master") / "log")
-    link.launch()
-    eventually(lambda: listens(address), "master.mesos listens")
+    relay = Relay(shared_zookeeper, address, 2181, tmp_path_factory.mktemp("master") / "log")
     yield address
-    link.kill()
-
-
-def listens(address: str) -> bool:
-    with socket.socket() as client:
-        return client.connect_ex((address, 2181)) == 0
+    relay.kill()
 
 
 @pytest.fixture(scope="module")
@@ -380,8 +359,7 @@ def processes(container: Container) -> Iterator[psutil.Process]:
 
 def test_a_shell_that_stays_ends_with_the_agent(marathon: Marathon, memcached: Container, site: Site) -> None:
     """Without exec: it passes no signal on, and Mesos' reach the whole group."""
-    if memcached.running:  # It has the port that this one is offered too.
-        marathon.stop(APPS["memcached"], memcached)
+    make_room(marathon, memcached)
     app = {**APPS["memcached"], "cmd": f"{APPS['memcached']['cmd'].replace('exec ', '')}; exit $?"}
     container = marathon.start(app)
     marathon.becomes(app, container, 0, "ready")
@@ -389,6 +367,44 @@ def test_a_shell_that_stays_ends_with_the_agent(marathon: Marathon, memcached: C
     assert (psutil.Process(container.pid).name(), daemon.name()) == ("sh", "memcached")
     assert marathon.stop(app, container) == 128 + signal.SIGTERM
     daemon.wait(app["taskKillGracePeriodSeconds"])
+
+
+def make_room(marathon: Marathon, memcached: Container) -> None:
+    """The first one has the port that others are offered too."""
+    if memcached.running:
+        marathon.stop(APPS["memcached"], memcached)
+
+
+# -- cmd, under Docker's containerizer -----------------------------------------------------------------
+
+IN_DOCKER = {
+    **APPS["memcached"],
+    "container": {**APPS["memcached"]["container"], "type": "DOCKER"},
+    "taskKillGracePeriodSeconds": 5,
+}
+
+
+def test_a_cmd_takes_the_place_of_the_entrypoint(
+    marathon: Marathon, memcached: Container, site: Site
+) -> None:
+    """By its exec the daemon is process 1 in the end, and ends by itself when it is told to."""
+    make_room(marathon, memcached)
+    container = marathon.start(IN_DOCKER)
+    marathon.becomes(IN_DOCKER, container, 0, "ready")
+    assert container.read("/proc/1/comm") == "memcached\n"
+    assert marathon.stop(IN_DOCKER, container) == 0
+
+
+def test_a_shell_that_is_process_1_hears_no_signal(
+    marathon: Marathon, memcached: Container, site: Site
+) -> None:
+    """Without exec: the kernel keeps SIGTERM from it, nobody else gets any, and all are killed in the end."""
+    make_room(marathon, memcached)
+    app = {**IN_DOCKER, "cmd": f"{IN_DOCKER['cmd'].replace('exec ', '')}; exit $?"}
+    container = marathon.start(app)
+    marathon.becomes(app, container, 0, "ready")
+    assert container.read("/proc/1/comm") == "sh\n"
+    assert container.stop(1) == 128 + signal.SIGKILL
 
 
 # -- args, under Docker's containerizer ----------------------------------------------------------------

@@ -143,6 +143,11 @@ class Host:
             options=[*options, *(f"--volume={self.root}{volume}" for volume in volumes)],
         )
 
+    def make_again(self, name: str) -> None:
+        """Another container in the place of one that has ended."""
+        self.containers[name].remove()
+        self.containers[name] = self._create(**CONTAINERS[name])
+
     def healthy(self, name: str) -> bool:
         """What podman concludes of the container's health check."""
         container = self.containers[name]
@@ -252,15 +257,20 @@ def walked(zk: KazooClient, path: str) -> Iterator[tuple[str, bytes]]:
         yield from walked(zk, f"{path}/{name}")
 
 
-def test_a_change_on_the_host_is_taken_by_a_restart(host: Host, zk: KazooClient) -> None:
-    """Kolla copies it again, and what is done is not done again."""
+@pytest.mark.parametrize(("made_again", "limit"), [(False, "77\n"), (True, "78\n")])
+def test_a_change_on_the_host_is_taken_by_a_restart(
+    host: Host, zk: KazooClient, made_again: bool, limit: str
+) -> None:
+    """Kolla copies it again, into the same container or a new one, and what is done is not done again."""
     before = [detail(host, zk, command) for command in ONCE]
     path = host.root / GENERATED / "mariadb/etc/mysql/my.cnf"
-    path.write_text(f"{path.read_text()}max-connections = 77\n")
+    path.write_text(f"{path.read_text()}max-connections = {limit}")
+    assert host.containers["mariadb"].stop(CONTAINERS["mariadb"]["stop_grace_period"]) == 0
+    if made_again:
+        host.make_again("mariadb")
     database = host.containers["mariadb"]
-    assert database.stop(CONTAINERS["mariadb"]["stop_grace_period"]) == 0
     database.start()
     host.becomes_ready("mariadb")
     asked = database.exec("mariadb", "-Ne", "SELECT @@max_connections", user="root")
-    assert asked.stdout == "77\n"
+    assert asked.stdout == limit
     assert [detail(host, zk, command) for command in ONCE] == before

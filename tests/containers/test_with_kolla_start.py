@@ -18,7 +18,7 @@ from kazoo.client import KazooClient
 
 from tests.conftest import Deployment, connected, made
 from tests.containers.images import Images
-from tests.containers.obedient import SERVICE, STATUS, is_ready, publish_obedient
+from tests.containers.obedient import PROGRAM, SERVICE, STRATEGIES, contents, is_ready
 from tests.containers.podman import Container, Podman
 from tests.publishing import publish
 from tests.waiting import eventually
@@ -212,12 +212,34 @@ def test_a_restarted_container_bootstraps_nothing_again(site: Site) -> None:
     assert site.mariadb.said.count("mariadb/daemon: exec") == 2
 
 
+@pytest.mark.parametrize(("strategy", "renewed"), STRATEGIES)
+def test_a_restarted_container_keeps_what_kolla_start_has_copied_only_if_told_so(
+    podman: Podman, images: Images, deployment: Deployment, tmp_path: Path, strategy: str, renewed: str
+) -> None:
+    """The agent exports its strategy, so that Kolla's script goes by the same one."""
+    program, path = tmp_path / "config" / "obedient.py", "/etc/mysql/obedient.conf"
+    copied = {"source": f"{FILES}/obedient.conf", "dest": path, "owner": "mysql", "perm": "0600"}
+    command = "python3 /var/lib/kolla/config_files/obedient.py"
+    volume = kolla_config(program.parent, command, config_files=[copied])
+    program.write_text(PROGRAM)
+    environ, image = (
+        deployment.environ(SERVICE, KOLLA_CONFIG_STRATEGY=strategy),
+        images.closed("mariadb-server"),
+    )
+    first, second = (podman.create(image, environ=environ, volumes=volume) for _ in range(2))
+    found = contents(deployment, first, second, copied["source"], path, command="kolla_start")
+    assert found == ["first", renewed, "second"]
+
+
 @pytest.mark.parametrize(
-    ("command", "dest"),
+    ("first", "command", "dest"),
     [
-        pytest.param("kolla_start", f"{FILES}/keystone.conf", id="kolla_start"),
+        pytest.param("kolla_mesos_start", "kolla_start", f"{FILES}/keystone.conf", id="kolla_start"),
         # Sourced by the agent as kolla_start sources it: it hides failures from a shell without errexit.
-        pytest.param("kolla_extend_start", "/etc/keystone/keystone.conf", id="kolla_extend_start"),
+        *(
+            pytest.param(first, "kolla_extend_start", "/etc/keystone/keystone.conf", id=id)
+            for first, id in (("kolla_mesos_start", "agent-alone"), ("kolla_start", "kolla_start-first"))
+        ),
     ],
 )
 def test_a_failed_migration_is_an_error(
@@ -226,6 +248,7 @@ def test_a_failed_migration_is_an_error(
     deployment: Deployment,
     zk: KazooClient,
     tmp_path: Path,
+    first: str,
     command: str,
     dest: str,
 ) -> None:
@@ -248,10 +271,16 @@ def test_a_failed_migration_is_an_error(
         # Nobody listens there.
         variables={"mariadb_port": str(free_port()), "keystone_password": "x"},
     )
-    copied = [copy("keystone.conf", "/etc/keystone/keystone.conf", "keystone")]
-    volume = kolla_config(tmp_path / "config", "false", config_files=copied)
-    container = podman.run(images.closed("keystone"), environ=deployment.environ(KEYSTONE), volumes=volume)
-    assert container.ends() == 1
+    if first == "kolla_start":
+        config = kolla_config(tmp_path / "config", "kolla_mesos_start")
+        more = {"KOLLA_CONFIG_STRATEGY": "COPY_ALWAYS", "KOLLA_SKIP_EXTEND_START": ""}
+        environ = deployment.environ(KEYSTONE, **more)
+    else:
+        copied = [copy("keystone.conf", "/etc/keystone/keystone.conf", "keystone")]
+        config = kolla_config(tmp_path / "config", "false", config_files=copied)
+        environ = deployment.environ(KEYSTONE)
+    container = podman.run(images.closed("keystone"), first, environ=environ, volumes=config)
+    assert container.ends() == 1, container.said
     path = f"{deployment.path}/status/global/keystone/db_sync"
     assert zk.get(path)[0] == b"error"
     assert json.loads(zk.get(f"{path}/detail")[0])["status"] == 1
@@ -263,26 +292,18 @@ def test_a_failed_migration_is_an_error(
 # -- kolla_start, then the agent ---------------------------------------------------------------------
 
 
-def test_kolla_start_may_come_first_and_is_immutable_with_copy_once(
-    podman: Podman, images: Images, deployment: Deployment, tmp_path: Path
+@pytest.mark.parametrize(("strategy", "renewed"), STRATEGIES)
+def test_a_container_keeps_what_kolla_start_has_opened_for_it_only_if_told_so(
+    podman: Podman, images: Images, deployment: Deployment, tmp_path: Path, strategy: str, renewed: str
 ) -> None:
     """config.json's command is the agent, and its directory is opened by Kolla, as root, in the container."""
     place = "/etc/mysql/agent"
     opened = [{"path": place, "owner": "mysql:mysql", "perm": "0750"}]
     volume = kolla_config(tmp_path / "config", "kolla_mesos_start", directories=opened)
-    more = {"KOLLA_CONFIG_STRATEGY": "COPY_ONCE", "KOLLA_SKIP_EXTEND_START": ""}
-    container = podman.create(
-        images.closed("mariadb-server"),
-        "kolla_start",
-        environ=deployment.environ(SERVICE, **more),
-        volumes=volume,
-    )
-    for content in ("first", "second"):
-        publish_obedient(deployment, content, f"{place}/obedient.conf")
-        container.start()
-        eventually(lambda: is_ready(container), "it is ready")
-        assert container.read(f"{place}/obedient.conf") == "first"
-        # What kolla_extend_start would have made, before the agent has rendered anything.
-        assert container.exec("test", "-e", "/var/log/kolla/mariadb").returncode == 1
-        assert container.stop() == STATUS
-    container.remove()
+    more = {"KOLLA_CONFIG_STRATEGY": strategy, "KOLLA_SKIP_EXTEND_START": ""}
+    environ, image = deployment.environ(SERVICE, **more), images.closed("mariadb-server")
+    first, second = (podman.create(image, "kolla_start", environ=environ, volumes=volume) for _ in range(2))
+    dest = f"{place}/obedient.conf"
+    assert contents(deployment, first, second, dest, dest) == ["first", renewed, "second"]
+    # It would make the daemon's log directory, before the agent has rendered anything.
+    assert ". kolla_extend_start" not in first.said
