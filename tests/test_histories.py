@@ -1,0 +1,762 @@
+"""Histories: what happens one after another, and the decision it must lead to, wherever it is interrupted.
+
+Each history is replayed whole, and once more for every step, interrupted there: the connection is
+lost, with the session or without, and what was under way with it. What is replayed against are the
+decisions alone; the server is a dict.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Sequence
+from itertools import count, product
+from typing import Any, NamedTuple
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from kazoo.protocol.states import ZnodeStat
+
+from kolla_mesos_start import graph, wait
+from kolla_mesos_start.ephemerals import LATER, Wishes
+from kolla_mesos_start.instance import Ephemeral
+from kolla_mesos_start.lease import Lease
+from kolla_mesos_start.lock import standing
+from kolla_mesos_start.ready import Check, Health, Notified, heard, is_ready
+from kolla_mesos_start.states import encode_mark
+from kolla_mesos_start.wait import Passage, Standing, Turn, judge
+from kolla_mesos_start.watches import Knowledge
+from kolla_mesos_start.znodes import Query, Znode, Znodes, children_of, data_of
+
+# -- the lease ----------------------------------------------------------------------------------------
+
+
+class Quorum(NamedTuple):
+    """A follower and its leader: what the leader knows of the session of one that renews at the follower.
+
+    The follower tells it with its answers to the leader's pings, every half tick from `phase` on, until
+    their link is `cut`. A renewal is answered after `round_trip`, if the link lives for so long.
+    """
+
+    timeout: float
+    tick: float
+    phase: float
+    round_trip: float
+    cut: float
+
+    def acknowledges(self, sent: float) -> bool:
+        return sent + self.round_trip < self.cut
+
+    def expires(self, connected: float, touched: Sequence[float]) -> float:
+        """When the leader ends the session, whatever the follower still hears of it."""
+        pings = (self.phase + number * self.tick / 2 for number in count())
+        known = connected
+        before = float("-inf")
+        for ping in pings:
+            if ping >= self.cut:
+                return known + self.timeout
+            if any(before < touch <= ping for touch in touched):
+                known = ping
+            before = ping
+        raise AssertionError("never cut")
+
+
+@given(
+    timeout=st.floats(2, 40),
+    ticks=st.floats(2, 20),
+    phase=st.floats(0, 1),
+    round_trip=st.floats(0, 0.2),
+    step=st.integers(0, 30),
+    later=st.floats(0, 1),
+)
+def test_wherever_a_quorum_is_cut_the_command_is_dead_before_the_session(
+    timeout: float, ticks: float, phase: float, round_trip: float, step: int, later: float
+) -> None:
+    """The leader gives the lock to nobody before; renewals go on at the follower, which knows nothing."""
+    tick = timeout / ticks
+    lease = Lease(timeout)
+    renewals = [number * lease.renewal_interval for number in range(1, 32)]
+    cut = (step + later) * lease.renewal_interval
+    quorum = Quorum(timeout, tick, phase * tick / 2, round_trip * lease.renewal_interval, cut)
+    lease.proven(0.0)
+    for sent in renewals:
+        if quorum.acknowledges(sent):
+            lease.acknowledged(sent)
+    assert lease.deadline + lease.margin <= quorum.expires(0.0, renewals) + 1e-9
+
+
+# A renewal each 2 s at a timeout of 12 s, whose margin is 0.6 s: (what, sent) -> the deadline from then on.
+RENEWED: Sequence[tuple[str, float, float]] = [
+    ("connected", 100, 111.4),
+    ("acknowledged", 100, 111.4),
+    ("acknowledged", 102, 111.4),
+    ("acknowledged", 104, 111.4),
+    ("acknowledged", 106, 113.4),
+    ("acknowledged", 108, 115.4),
+    ("acknowledged", 110, 117.4),
+    ("acknowledged", 112, 119.4),
+    ("acknowledged", 114, 121.4),
+    ("acknowledged", 116, 123.4),
+]
+
+
+def test_the_deadline_follows_each_step() -> None:
+    """Uninterrupted."""
+    assert [deadline for deadline, _ in deadlines(RENEWED)] == pytest.approx([each for *_, each in RENEWED])
+
+
+@pytest.mark.parametrize("step", range(1, len(RENEWED) - 3))
+def test_a_reconnection_never_shortens_a_lease_and_all_is_as_it_was_three_renewals_later(step: int) -> None:
+    """The leader finds the session alive at a connection, in the old session or in a new one."""
+    sent = RENEWED[step][1]
+    interrupted = [*RENEWED[:step], ("connected", sent, 0.0), *RENEWED[step:]]
+    found = [deadline for deadline, _ in deadlines(interrupted)]
+    assert found == sorted(found)
+    assert found[step] == pytest.approx(sent + 11.4)
+    whole = [deadline for deadline, _ in deadlines(RENEWED)]
+    assert all(deadline >= before for deadline, before in zip(found[step + 1 :], whole[step:]))
+    later = [deadline for deadline, at in deadlines(interrupted) if at >= sent + 6]
+    assert later == pytest.approx([deadline for deadline, at in deadlines(RENEWED) if at >= sent + 6])
+
+
+def deadlines(events: Sequence[tuple[str, float, float]]) -> Iterator[tuple[float, float]]:
+    """The deadline after each event, and when that was."""
+    lease = Lease(12.0)
+    for what, sent, _ in events:
+        if what == "connected":
+            lease = Lease(12.0)
+            lease.proven(sent)
+        else:
+            lease.acknowledged(sent)
+        yield lease.deadline, sent
+
+
+# -- the wait -----------------------------------------------------------------------------------------
+
+ZNODES = Znodes("/kolla", "site", "infra/web", "web1")
+STATUS = "/kolla/site/status"
+SYNC, GO, LOCK = f"{STATUS}/global/db/sync", f"{STATUS}/global/web/go", f"{STATUS}/global/web/go/lock"
+READY, PARTY = f"{STATUS}/global/mq/daemon/ready", "/kolla/site/infra/mq/.party"
+DEFINITION = 50
+OURS, RIVAL = "a__lock__{:010d}", "b__lock__{:010d}"
+
+
+class Tree:
+    """The server as one client sees it: znodes, and the watches that this client has set."""
+
+    def __init__(self) -> None:
+        self.nodes: dict[str, bytes] = {}
+        self.watched: set[Query] = set()
+        self.fired: list[Query] = []
+
+    def put(self, path: str, data: bytes) -> None:
+        self._change(path, new=path not in self.nodes)
+        self.nodes[path] = data
+
+    def remove(self, path: str) -> None:
+        if self.nodes.pop(path, None) is not None:
+            self._change(path, new=True)
+
+    def ask(self, query: Query) -> Any:
+        """The answer; a watch comes with it."""
+        self.watched.add(query)
+        below = {
+            name[len(query.path) + 1 :].split("/")[0]
+            for name in self.nodes
+            if name.startswith(query.path + "/")
+        }
+        if query.children:
+            return tuple(sorted(below))
+        data = self.nodes.get(query.path)
+        return None if data is None else Znode(data, ZnodeStat(1, 1, 0, 0, 0, 0, 0, 0, len(data), 0, 1))
+
+    def _change(self, path: str, *, new: bool) -> None:
+        touched = {data_of(path)}
+        # A path comes with all above it here, so that the names below each of these may be new.
+        parent = path
+        while new and parent:
+            parent = parent.rpartition("/")[0]
+            touched.add(children_of(parent))
+        self.fired += sorted(self.watched & touched)
+        self.watched -= touched
+
+
+class Waiter:
+    """A container that waits: what it knows, and what it would do. Question `last` cuts it off."""
+
+    def __init__(self, tree: Tree, definition: dict[str, Any], last: int = -1) -> None:
+        self.tree = tree
+        built = graph.build(graph.load(json.dumps(definition).encode()), ZNODES.service_name, str)
+        self.command = built.daemon or built.commands[-1]
+        own = frozenset(command.path for command in built.commands)
+        self.passage = Passage(own, frozenset(), DEFINITION)
+        self.connected = True
+        self.asked = 0
+        self._last = last
+        self._knowledge = Knowledge()
+        self._standing = Standing(self.command, ())
+        self._place: str | None = None
+        self._numbers = count(10)
+
+    def settle(self) -> None:
+        """Hear what has been told, and ask what has to be asked, until there is nothing more."""
+        while self.connected:
+            for query in self.tree.fired:
+                self._knowledge.changed(query)
+            self.tree.fired = []
+            self._look()
+            due = sorted(self._knowledge.due())
+            if not due and not self.tree.fired:
+                return
+            for query in due:
+                answer = self.tree.ask(query)
+                self.connected = self.connected and self.asked != self._last
+                self.asked += 1
+                if self.connected:
+                    self._knowledge.arrived(query, answer)
+                else:
+                    self._knowledge.failed(query)
+
+    def reconnect(self, renewed: bool) -> None:
+        """With the session of before, or in a new one."""
+        self.tree.watched, self.tree.fired = set(), []
+        if renewed and self._place:
+            self.tree.remove(self._place)
+            self._place = None
+        self.connected = True
+        self._knowledge.connected()
+
+    @property
+    def _wanted(self) -> set[Query]:
+        """What `Waiting` asks for, given what it knows."""
+        wanted = wait.queries(self._standing, self._knowledge.results, ZNODES)
+        return wanted | ({children_of(LOCK)} if self.command.run_once else set())
+
+    @property
+    def _knows(self) -> bool:
+        return self._knowledge.complete and self._wanted <= self._knowledge.results.keys()
+
+    def _look(self) -> None:
+        if self._knows:
+            found = judge(self.command, self._knowledge.results, ZNODES, self.passage)
+            self._standing = found if isinstance(found, Standing) else Standing(self.command, ())
+        self._knowledge.want(self._wanted)
+
+    @property
+    def decision(self) -> str:
+        """In a word or two."""
+        assert self._knows
+        view = self._knowledge.results
+        found = judge(self.command, view, ZNODES, self.passage)
+        if isinstance(found, Turn):
+            return "pass" if found.is_passage else "run"
+        if isinstance(found, Standing):
+            return found.blocked or ", ".join(lack.found for lack in found.lacks)
+        if self._place is None:
+            self._place = f"{LOCK}/{OURS.format(next(self._numbers))}"
+            self.tree.put(self._place, b"")
+        names = [name.rpartition("/")[2] for name in self.tree.nodes if name.startswith(f"{LOCK}/")]
+        place = standing(LOCK, names, self._place.rpartition("/")[2])
+        assert place is not None
+        return "queue" if place.before else "claim"
+
+
+class Wait(NamedTuple):
+    """A definition, and what happens: `"path=text"`, `"-path"`, `"passed path"`; with what its last step
+    comes to after each event."""
+
+    step: dict[str, Any]
+    events: Sequence[tuple[str, str]]
+
+
+def one(**keys: Any) -> dict[str, Any]:
+    return {"commands": {"go": {"command": "true", **keys}}}
+
+
+def mark(definition: int, token: int) -> str:
+    return encode_mark(token, definition).decode()
+
+
+OTHERS = {"db_sync": {"command": "true"}}
+WAITS = {
+    "a command": Wait(
+        one(dependencies=["db/sync"]),
+        [
+            (f"{SYNC}=waiting", "waiting"),
+            (f"{SYNC}=running", "running"),
+            (f"{SYNC}/detail={{}}", "running"),
+            (f"{SYNC}=retry", "retry"),
+            (f"{SYNC}=running", "running"),
+            (f"{SYNC}=error", "error"),
+            (f"{SYNC}=running", "running"),
+            (f"{SYNC}=done", "run"),
+        ],
+    ),
+    "a command that blinks": Wait(
+        one(dependencies=["db/sync"]),
+        [
+            (f"{SYNC}=done", "run"),
+            (f"{SYNC}=waiting", "waiting"),
+            (f"-{SYNC}", "not started"),
+            (f"{SYNC}=done", "run"),
+        ],
+    ),
+    "a generation of two": Wait(
+        one(dependencies=[{"path": "db/sync", "generation": "2"}]),
+        [
+            (f"{SYNC}=done", "not done for this generation"),
+            (f"{SYNC}/generations/1=7 7", "not done for this generation"),
+            (f"{SYNC}/generations/2=8 8", "run"),
+            (f"{SYNC}=running", "run"),
+        ],
+    ),
+    "hosts": Wait(
+        one(dependencies=[{"path": "db/sync", "count": 2}]),
+        [
+            (f"{SYNC}/hosts/web1=", "done on 1 of 2 hosts"),
+            (f"{SYNC}=done", "done on 1 of 2 hosts"),
+            (f"{SYNC}/hosts/web2=", "run"),
+        ],
+    ),
+    "instances that come and go": Wait(
+        one(dependencies=[{"path": "mq/daemon", "count": 2}]),
+        [
+            (f"{READY}/a={{}}", "1 of 2 instances ready"),
+            (f"{READY}/b={{}}", "run"),
+            (f"-{READY}/a", "1 of 2 instances ready"),
+            (f"-{READY}/b", "0 of 2 instances ready"),
+            (f"{READY}/c={{}}", "1 of 2 instances ready"),
+            (f"{READY}/a={{}}", "run"),
+        ],
+    ),
+    "members, ready or not": Wait(
+        one(dependencies=[{"members": "infra/mq", "count": 1}]),
+        [(f"{PARTY}/a={{}}", "run"), (f"-{PARTY}/a", "0 of 1 present"), (f"{PARTY}/b={{}}", "run")],
+    ),
+    "own commands, whatever the tree says of them": Wait(
+        {"commands": OTHERS, "service": {"daemon": {"command": "x", "dependencies": ["web/db_sync"]}}},
+        [
+            (f"{STATUS}/global/web/db_sync=done", "not passed by this container yet"),
+            ("passed web/db_sync", "run"),
+            (f"{STATUS}/global/web/db_sync=waiting", "run"),
+        ],
+    ),
+    "both": Wait(
+        one(dependencies=["db/sync", "mq/daemon"]),
+        [
+            (f"{READY}/a={{}}", "not started"),
+            (f"{SYNC}=done", "run"),
+            (f"-{READY}/a", "0 of 1 instances ready"),
+            (f"{READY}/a={{}}", "run"),
+        ],
+    ),
+    "once, by another one": Wait(
+        one(run_once=True, dependencies=["db/sync"]),
+        [
+            (f"{GO}=waiting", "not started"),
+            (f"{SYNC}=done", "claim"),
+            (f"{LOCK}/{RIVAL.format(1)}=", "queue"),
+            (f"{GO}=running", "queue"),
+            (f"{GO}=done", "pass"),
+            (f"-{LOCK}/{RIVAL.format(1)}", "pass"),
+            (f"{SYNC}=waiting", "waiting"),
+            (f"{SYNC}=done", "pass"),
+        ],
+    ),
+    "once, after another one has failed": Wait(
+        one(run_once=True),
+        [
+            (f"{LOCK}/{RIVAL.format(1)}=", "queue"),
+            (f"{GO}=running", "queue"),
+            (f"{GO}=error", "queue"),
+            (f"-{LOCK}/{RIVAL.format(1)}", "claim"),
+        ],
+    ),
+    "once, and the tree is deleted": Wait(
+        one(run_once=True),
+        [(f"{GO}=waiting", "claim"), (f"{GO}=done", "pass"), (f"-{GO}", "claim")],
+    ),
+    "a generation of a newer definition": Wait(
+        one(run_once=True, generation="1"),
+        [
+            (f"{GO}/generations/0={mark(DEFINITION - 1, 5)}", "claim"),
+            (f"{GO}/generations/2={mark(DEFINITION + 1, 6)}", wait.SUPERSEDED),
+            (f"{GO}/generations/0={mark(DEFINITION - 1, 7)}", "claim"),
+            (f"{GO}/generations/1={mark(DEFINITION, 8)}", "pass"),
+        ],
+    ),
+}
+
+
+def happen(waiter: Waiter, event: str) -> None:
+    """One event of a history; it may happen in an outage."""
+    if event.startswith("passed "):
+        waiter.passage = waiter.passage._replace(passed=waiter.passage.passed | {event.partition(" ")[2]})
+    elif event.startswith("-"):
+        waiter.tree.remove(event[1:])
+    else:
+        path, _, data = event.partition("=")
+        waiter.tree.put(path, data.encode())
+
+
+@pytest.mark.parametrize("name", WAITS)
+def test_a_wait_decides_by_what_is_there_after_each_event(name: str) -> None:
+    """Uninterrupted."""
+    waiter = Waiter(Tree(), WAITS[name].step)
+    waiter.settle()
+    for event, decision in WAITS[name].events:
+        happen(waiter, event)
+        waiter.settle()
+        assert waiter.decision == decision, event
+
+
+@pytest.mark.parametrize("renewed", [False, True], ids=["same session", "new session"])
+@pytest.mark.parametrize("name", WAITS)
+def test_a_wait_that_is_interrupted_decides_the_same(name: str, renewed: bool) -> None:
+    """At whichever question the connection goes, and however many events it is away for."""
+    history = WAITS[name]
+    whole = Waiter(Tree(), history.step)
+    whole.settle()
+    for event, _ in history.events:
+        happen(whole, event)
+        whole.settle()
+    for last, away in product(range(whole.asked), range(3)):
+        waiter = Waiter(Tree(), history.step, last)
+        waiter.settle()
+        missed = 0
+        for event, decision in history.events:
+            happen(waiter, event)
+            waiter.settle()
+            missed += not waiter.connected
+            if not waiter.connected and missed > away:
+                waiter.reconnect(renewed)
+                waiter.settle()
+            if waiter.connected:
+                assert waiter.decision == decision, (last, away, event)
+        if not waiter.connected:
+            waiter.reconnect(renewed)
+            waiter.settle()
+        assert waiter.decision == history.events[-1][1], (last, away)
+
+
+# What happens to one query that is wanted -> whether it is asked then, and whether all is known.
+ASKED: Sequence[tuple[str, bool, bool]] = [
+    ("want", True, False),
+    ("changed", False, False),  # One question at a time:
+    ("arrived", True, False),  # the answer may be of before.
+    ("failed", True, False),
+    ("connected", False, False),
+    ("failed", True, False),
+    ("arrived", False, True),
+    ("connected", True, False),
+    ("arrived", False, True),
+]
+
+
+def test_what_is_asked_after_each_event() -> None:
+    """Until an answer is younger than all that was told."""
+    knowledge, query = Knowledge(), data_of(SYNC)
+    arguments: dict[str, tuple[Any, ...]] = {"want": ([query],), "arrived": (query, None), "connected": ()}
+    for event, asked, complete in ASKED:
+        getattr(knowledge, event)(*arguments.get(event, (query,)))
+        assert (bool(knowledge.due()), knowledge.complete) == (asked, complete), event
+
+
+# -- the registrar ------------------------------------------------------------------------------------
+
+FIRST, PREVIOUS_RUN, SOMEBODY = 1, 77, 99  # sessions
+NOTIFY = Check("notify", None, 1.0, 1.0, 1)
+
+
+class Cut(NamedTuple):
+    """An interruption: which request it hits, whether that still arrives, and whether the session is lost."""
+
+    request: int
+    arrives: bool = False
+    expires: bool = False
+
+
+NEVER = Cut(-1)
+
+
+class Registrar:
+    """What a daemon shows of itself with one ephemeral; `owner` is what the server has there, a session."""
+
+    def __init__(self, check: Check | None, owner: int | None, cut: Cut = NEVER) -> None:
+        """`check`: of its readiness; None where it shows its presence."""
+        self.owner = owner
+        self.requests = 0
+        self.session = FIRST
+        self._former: set[int] = set()
+        self._check, self._cut = check, cut
+        self._notified, self._health, self._age, self._ready = Notified(), Health(), 0.0, False
+        self._ephemeral = Ephemeral("/ready/one", b"{}", wanted=check is None)
+
+    def happen(self, event: str) -> None:
+        """To the daemon, or to its znode."""
+        word, _, value = event.partition(" ")
+        if word in ("deleted", "left", "taken"):
+            self.owner = SOMEBODY if word == "taken" else None
+            self._ephemeral.fired(0.0)
+        elif word == "age":
+            self._age = float(value)
+        elif word == "check" and self._check:
+            self._health = self._health.after(value == "passed", self._check.fall)
+        else:
+            self._notified = heard(self._notified, event.encode())
+        if self._check:
+            self._ready = is_ready(self._check, self._notified, self._health, self._age, self._ready)
+            self._ephemeral.wanted = self._ready
+
+    def settle(self) -> None:
+        """Take step after step until there is none."""
+        while (step := self._ephemeral.step) != "rest":
+            self._ephemeral.begin()
+            self.requests += 1
+            if self.requests - 1 == self._cut.request:
+                if self._cut.arrives:
+                    self._do(step)
+                self.interrupt(self._cut.expires)
+            elif step == "look":
+                self._ephemeral.looked(self.owner, self.session, self._former)
+            else:
+                self._do(step)
+                self._ephemeral.unsure()
+
+    def interrupt(self, expires: bool) -> None:
+        """The connection is lost and made again."""
+        if expires:
+            self.owner = None if self.owner == self.session else self.owner
+            self._former.add(self.session)
+            self.session += 1
+        self._ephemeral.unsure()
+
+    def _do(self, step: str) -> None:
+        if step == "create" and self.owner is None:
+            self.owner = self.session
+        elif step == "delete":
+            self.owner = None
+
+    @property
+    def decision(self) -> str:
+        whose = {None: "nobody's", self.session: "ours", SOMEBODY: "somebody's"}
+        return whose.get(self.owner, "a former one's")
+
+
+class Registration(NamedTuple):
+    """A check (None: the presence), who stands in our place before us, and what happens, with whose the znode
+    is to be after each event."""
+
+    check: Check | None
+    owner: int | None
+    events: Sequence[tuple[str, str]]
+
+
+REGISTRATIONS = {
+    "a daemon that notifies": Registration(
+        NOTIFY,
+        None,
+        [
+            ("STATUS=recovering", "nobody's"),
+            ("READY=1", "ours"),
+            ("RELOADING=1", "ours"),
+            ("STOPPING=1", "nobody's"),
+            ("READY=1", "ours"),
+        ],
+    ),
+    "a check that fails": Registration(
+        Check("tcp", 80, 1.0, 1.0, 2),
+        None,
+        [
+            ("check failed", "nobody's"),
+            ("check passed", "ours"),
+            ("check failed", "ours"),
+            ("check passed", "ours"),
+            ("check failed", "ours"),
+            ("check failed", "nobody's"),
+            ("check passed", "ours"),
+            ("STOPPING=1", "nobody's"),
+        ],
+    ),
+    "a daemon that never speaks": Registration(
+        Check("default", None, 1.0, 1.0, 1),
+        None,
+        [("age 19.9", "nobody's"), ("age 20", "ours"), ("STATUS=late", "ours"), ("STOPPING=1", "nobody's")],
+    ),
+    "a daemon that speaks before it is old enough": Registration(
+        Check("default", None, 1.0, 1.0, 1),
+        None,
+        [("STATUS=recovering", "nobody's"), ("age 30", "nobody's"), ("READY=1", "ours")],
+    ),
+    "an instance of the previous run": Registration(
+        NOTIFY,
+        PREVIOUS_RUN,
+        [("STATUS=starting", "nobody's"), ("READY=1", "ours"), ("STOPPING=1", "nobody's")],
+    ),
+    "a member of the previous run": Registration(
+        None, PREVIOUS_RUN, [("STATUS=starting", "ours"), ("deleted", "ours")]
+    ),
+    "somebody who deletes": Registration(
+        NOTIFY,
+        None,
+        [("READY=1", "ours"), ("deleted", "ours"), ("STOPPING=1", "nobody's"), ("deleted", "nobody's")],
+    ),
+    "somebody with the same id": Registration(
+        NOTIFY,
+        None,
+        [
+            ("READY=1", "ours"),
+            ("taken", "somebody's"),
+            ("STOPPING=1", "somebody's"),
+            ("READY=1", "somebody's"),
+            ("left", "ours"),
+        ],
+    ),
+}
+
+
+def registered(history: Registration, cut: Cut = NEVER) -> Registrar:
+    """The registrar after a history, whose decisions are looked at after each event."""
+    registrar = Registrar(history.check, history.owner, cut)
+    registrar.settle()
+    for event, whose in history.events:
+        registrar.happen(event)
+        registrar.settle()
+        assert registrar.decision == whose, (cut, event)
+    return registrar
+
+
+@pytest.mark.parametrize("name", REGISTRATIONS)
+def test_a_registration_is_what_the_daemon_is_after_each_event(name: str) -> None:
+    """Whichever request is cut off, before or after the server has got it, with the session or without."""
+    history = REGISTRATIONS[name]
+    whole = registered(history)
+    for cut in product(range(whole.requests), (False, True), (False, True)):
+        registered(history, Cut(*cut))
+
+
+@pytest.mark.parametrize("expires", [False, True], ids=["same session", "new session"])
+@pytest.mark.parametrize("name", REGISTRATIONS)
+def test_a_registration_outlives_an_outage_after_each_event(name: str, expires: bool) -> None:
+    """Nothing is under way then; what was registered is there again, and nothing else."""
+    history = REGISTRATIONS[name]
+    for length in range(len(history.events) + 1):
+        registrar = registered(history._replace(events=history.events[:length]))
+        decision = registrar.decision
+        registrar.interrupt(expires)
+        registrar.settle()
+        assert registrar.decision == decision
+        for event, whose in history.events[length:]:
+            registrar.happen(event)
+            registrar.settle()
+            assert registrar.decision == whose, (length, event)
+
+
+# -- the agent's own ephemerals -----------------------------------------------------------------------
+
+MEMBER, INSTANCE = "/party/one", "/ready/one"
+
+
+class Agent:
+    """An agent that makes its member and removes the instance of its previous run; `owners`: what the server
+    has."""
+
+    def __init__(self, owners: dict[str, int], cut: Cut, *, late: bool) -> None:
+        """`late`: of what was lost with a connection it hears only over the next one."""
+        self.owners = dict(owners)
+        self.has_parent = True
+        self.sent = 0
+        self.session = FIRST
+        self.wishes = Wishes()
+        self._cut, self._late = cut, late
+        self._replies: list[tuple[str, str, str]] = []
+
+    def keep(self, path: str) -> None:
+        self.wishes.kept[path] = b"{}"
+        self.wishes.unmade.add(path)
+        self._send("create", path)
+
+    def discard(self, path: str) -> None:
+        self.wishes.unwanted.add(path)
+        self._send("delete", path)
+
+    def settle(self) -> None:
+        """Hear all replies, and send what follows from them."""
+        while self._replies:
+            request, path, outcome = self._replies.pop(0)
+            following = self.wishes.answered(request, path, outcome)
+            if following not in ("", LATER):
+                self._send(following, path)
+
+    def interrupt(self, expires: bool) -> None:
+        """The connection is lost, with all replies to what has been sent, and made again."""
+        lost = [(request, path, "outage") for request, path, _ in self._replies]
+        self._replies = []
+        if not self._late:
+            for reply in lost:
+                self.wishes.answered(*reply)  # What follows can't be sent.
+        if expires:
+            self.owners = {path: owner for path, owner in self.owners.items() if owner != self.session}
+            self.session += 1
+        self._replies = lost if self._late else []
+        for request, path in self.wishes.connected(expires):
+            self._send(request, path)
+
+    def _send(self, request: str, path: str) -> None:
+        self.sent += 1
+        cut = self.sent - 1 == self._cut.request
+        outcome = self._do(request, path) if not cut or self._cut.arrives else "outage"
+        self._replies.append((request, path, outcome))
+        if cut:
+            self.interrupt(self._cut.expires)
+
+    def _do(self, request: str, path: str) -> str:
+        if not self.has_parent or (request != "create" and path not in self.owners):
+            return "absent"
+        if request == "create" and path in self.owners:
+            return "exists"
+        if request == "delete":
+            del self.owners[path]
+        else:
+            self.owners[path] = self.session
+        return "done"
+
+
+@pytest.mark.parametrize("late", [False, True])
+@pytest.mark.parametrize(
+    "owners", [{}, {MEMBER: PREVIOUS_RUN}, {MEMBER: PREVIOUS_RUN, INSTANCE: PREVIOUS_RUN}]
+)
+def test_a_member_is_the_own_sessions_and_nothing_is_left_of_the_previous_run(
+    owners: dict[str, int], late: bool
+) -> None:
+    """Whichever request is cut off, and in each later session."""
+
+    def started(cut: Cut) -> Agent:
+        agent = Agent(owners, cut, late=late)
+        agent.discard(INSTANCE)
+        agent.keep(MEMBER)
+        for expires in (False, False, True):
+            agent.settle()
+            assert agent.owners == {MEMBER: agent.session}, cut
+            assert not agent.wishes.unmade and not agent.wishes.unwanted, cut
+            agent.interrupt(expires)
+        agent.settle()
+        assert agent.owners == {MEMBER: agent.session}, cut
+        return agent
+
+    whole = started(NEVER)
+    for cut in product(range(whole.sent), (False, True), (False, True)):
+        started(Cut(*cut))
+
+
+def test_a_member_whose_service_is_gone_waits_for_the_next_connection() -> None:
+    """It is neither given up nor asked for again and again."""
+    agent = Agent({}, NEVER, late=False)
+    agent.has_parent = False
+    agent.keep(MEMBER)
+    agent.settle()
+    assert (agent.sent, agent.owners, agent.wishes.unmade) == (1, {}, {MEMBER})
+    agent.has_parent = True
+    agent.interrupt(expires=False)
+    agent.settle()
+    assert agent.owners == {MEMBER: FIRST} and not agent.wishes.unmade
