@@ -34,8 +34,9 @@ MAX_DATA = 1_000_000
 CREATE_OVERHEAD = 500  # bytes: headers and an ACL
 
 # kazoo's default back-off grows to hours: after an outage of 30 s most sessions would be lost. It
-# adds a jitter of up to 0.4 of each delay either way, so that the longest is a second.
-BACK_OFF = {"max_tries": -1, "delay": 0.05, "backoff": 1.5, "max_delay": 0.7}
+# adds a jitter of up to 0.4 of each delay either way, so that the longest is a second. An election
+# takes less than half of one: with a steeper growth most agents would sleep through its end.
+BACK_OFF = {"max_tries": -1, "delay": 0.05, "backoff": 1.25, "max_delay": 0.7}
 
 PROGRESS_INTERVAL = 30.0
 SHORT_SESSION = 3.0

@@ -37,7 +37,7 @@ LARGEST_FRAME = 4 << 20  # bytes; more than a server ever sends (jute.maxbuffer 
 # Shares of the session timeout. A ping after a third of silence, as the other clients do; a frozen
 # server must be left early enough to try two others before the session is over.
 PING_AFTER, DEAD_AFTER, ATTEMPT = 1 / 3, 0.6, 1 / 6
-BACK_OFF, BACK_OFF_FACTOR, BACK_OFF_MOST = 0.05, 1.5, 1.0  # seconds
+BACK_OFF, BACK_OFF_FACTOR, BACK_OFF_MOST = 0.05, 1.25, 1.0  # seconds
 STABLE = 1.0  # seconds; a connection that ended sooner counts as a failure, so that no loop spins
 
 
