@@ -44,7 +44,7 @@ def running(bench: Bench) -> list[Row]:
     deployment = bench.deployment(SERVICE)
     with closing(Line(bench.server)) as line:
         agent = bench.start(deployment._replace(hosts=line.hosts), SERVICE)
-        _await_ready(bench, deployment, agent)
+        await_ready(bench, deployment, agent)
         before = [len(requests) for requests in line.connections]
         time.sleep(60)
         after = [requests[start:] for requests, start in zip(line.connections, before)]
@@ -63,7 +63,7 @@ def memory(bench: Bench) -> list[Row]:
     rss, notes = [], ""
     for _ in range(5):
         agent = bench.start(deployment, SERVICE)
-        _await_ready(bench, deployment, agent)
+        await_ready(bench, deployment, agent)
         stays = [psutil.Process(pid) for pid in agent.processes if pid != agent.pid]
         found = [process.memory_full_info() for process in stays]
         rss.append(sum(each.rss for each in found) / MEGABYTE)
@@ -72,7 +72,7 @@ def memory(bench: Bench) -> list[Row]:
         names = ", ".join(process.name() for process in stays)
         notes = f"{names}: {own:.1f} MB are its own (USS), {threads} threads; kolla-mesos has 4"
         bench.end(agent)
-    return [Row("memory beside a daemon", " MB", rss, 16, [_bare_python() for _ in rss], "26 MB", notes)]
+    return [Row("memory beside a daemon", " MB", rss, 16, [bare_python() for _ in rss], "26 MB", notes)]
 
 
 def _rendered_among(bench: Bench, services: int) -> list[Request]:
@@ -111,7 +111,7 @@ def _fill(bench: Bench, deployment: Deployment, services: int) -> None:
         reply.get()
 
 
-def _await_ready(bench: Bench, deployment: Deployment, agent: Agent) -> None:
+def await_ready(bench: Bench, deployment: Deployment, agent: Agent) -> None:
     """Wait until the container has done all it does at its start."""
     bench.marks.take()
     path = f"{deployment.path}/status/global/{SERVICE.rsplit('/', 1)[-1]}/daemon"
@@ -120,7 +120,7 @@ def _await_ready(bench: Bench, deployment: Deployment, agent: Agent) -> None:
     eventually(lambda: bench.zk.get(path)[0] != b"waiting", "it is told in the tree")
 
 
-def _bare_python() -> float:
+def bare_python() -> float:
     """Resident memory of a Python that does nothing."""
     argv = [sys.executable, "-I", "-S", "-c", "print(flush=True); input()"]
     with subprocess.Popen(argv, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:

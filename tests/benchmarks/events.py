@@ -102,7 +102,7 @@ def replicas(bench: Bench) -> list[Row]:
         gate.write_text("go\n")
         went_on = bench.marks.take(20)
         done = changed(bench, f"{deployment.path}/status/global/{ROLE}/once")
-        told_so.append((max(_said(agent, f"{ROLE}/once: already done") for agent in agents) - done) * 1000)
+        told_so.append((max(said(agent, f"{ROLE}/once: already done") for agent in agents) - done) * 1000)
         bench.end(*agents)
         return (max(went_on) - done) * 1000
 
@@ -154,7 +154,7 @@ def changed(bench: Bench, path: str) -> float:
     return float(bench.zk.exists(path).mtime) / 1000
 
 
-def _said(agent: Agent, words: str) -> float:
+def said(agent: Agent, words: str) -> float:
     """When an agent has written a line with `words`, seconds since the epoch; 0 if it hasn't."""
     lines = [line for line in agent.said.splitlines() if words in line]
     return datetime.fromisoformat(lines[-1].split("Z ")[0] + "+00:00").timestamp() if lines else 0.0
