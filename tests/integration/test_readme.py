@@ -46,6 +46,7 @@ from tests.test_house import DECIDE, PACKAGE
 from tests.waiting import eventually
 from tests.zookeeper import Server
 
+MIGRATION = "etc/examples/migration/README.rst"
 ENSEMBLE = "zk1:2181,zk2:2181"
 START = f"KOLLA_ZK_HOSTS={ENSEMBLE} KOLLA_APP_ID="
 WAITS = "keystone_tasks/create_database waits for mariadb/daemon: 0 of 1 instances ready"
@@ -303,7 +304,8 @@ def makes_it_run_again(block: Block, ground: Ground) -> None:
 
 def is_in_a_manifest(block: Block, ground: Ground) -> None:
     """Whose file is run, as it is, by a test of its own; further to the left in the document."""
-    files = [*ROOT.glob("etc/marathon/*.json"), *ROOT.glob("etc/kubernetes/*.yml")]
+    places = ("etc/marathon/*.json", "etc/kubernetes/*.yml", "etc/examples/migration/**/*.sh")
+    files = [file for place in places for file in ROOT.glob(place)]
     texts = [textwrap.dedent(file.read_text(encoding="utf-8")) for file in files]
     indents = [" " * width for width in range(12)]
     assert any(
@@ -416,6 +418,11 @@ CLAIMS: Mapping[str, Mapping[str, Check]] = {
     },
     KUBERNETES: {f"KOLLA_ZK_HOSTS={ENSEMBLE} kolla_mesos_publish": is_published},
     QUICKSTART: {"database/daemon -> ": is_the_order},
+    MIGRATION: {
+        "mariadb/bootstrap -> ": is_the_order,
+        "SELECT token": is_in_a_manifest,
+        f"KOLLA_ZK_HOSTS={ENSEMBLE} kolla_mesos_publish": is_published,
+    },
 }
 BLOCKS = [block for document in DOCUMENTS for block in blocks(document)]
 

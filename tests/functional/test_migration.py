@@ -1,0 +1,140 @@
+"""The migration example, with a real MariaDB: who wakes up late is refused, and the data shows one migration.
+
+The one case in which two commands can live at the same time: agent, guard and command are stopped
+together, past the lease, and thawed.
+"""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+
+import psutil
+import pytest
+from kazoo.client import KazooClient
+
+from kolla_mesos_start.operator import openstack
+from kolla_mesos_start.operator.containers import CHECKOUT, Container
+from kolla_mesos_start.operator.keystone import MARIADB, Users
+from kolla_mesos_start.operator.site import Site
+from kolla_mesos_start.operator.zookeeper import free_port
+from tests.conftest import connected
+from tests.waiting import eventually
+from tests.zookeeper import Server
+
+# MariaDB may have to be installed first.
+pytestmark = pytest.mark.timeout(600)
+
+EXAMPLE = CHECKOUT / "etc" / "examples" / "migration"
+SHOP = "shop/shop-db"
+TIMEOUT = 2  # seconds: of the sessions
+REFUSED = "refused: a later attempt has begun"
+ORDERS = 1000
+
+
+class Shop(Site):
+    """A database, and two replicas of the task that migrates it."""
+
+    once = "shop-db/migrate"
+
+    def __init__(self, directory: Path, zk: KazooClient, hosts: str) -> None:
+        environ = {
+            "PATH": openstack.SYSTEM_PATH,
+            "KOLLA_ZK_HOSTS": hosts,
+            "KOLLA_ZK_SESSION_TIMEOUT": f"{TIMEOUT}",
+        }
+        super().__init__(EXAMPLE, directory, zk, environ, "/kolla-migration", "shop")
+        self.user = Users.here().mariadb
+        self.mariadb = self.add(MARIADB, "db-1")
+        self.replicas = [self.add(SHOP, host) for host in ("shop-1", "shop-2")]
+        for path in ("var/lib/mysql", "run/mysqld"):
+            place = self.mariadb.root / path
+            place.mkdir(parents=True)
+            shutil.chown(place, self.user)
+
+    @property
+    def values(self) -> Mapping[str, object]:
+        return {
+            "mariadb_root_password": "secret",
+            "mariadb_user": self.user,
+            "mariadb_port": free_port(),
+        }
+
+    def query(self, sql: str) -> int:
+        """The number that the database answers with; 0 while it does not."""
+        socket = self.mariadb.root / "run/mysqld/mysqld.sock"
+        done = subprocess.run(
+            ("mariadb", f"--socket={socket}", "--skip-column-names", "shop", "-e", sql),
+            stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL,
+            check=False,
+        )
+        return int(done.stdout or 0)
+
+
+@pytest.fixture(scope="module")
+def shop(shared_zookeeper: Server, place: Path) -> Iterator[Shop]:
+    """The deployment, published, with its database up."""
+    openstack.install_packages(print)
+    shared_zookeeper.mend()
+    with contextmanager(connected)(shared_zookeeper) as zk:
+        shop = Shop(place / "shop", zk, shared_zookeeper.hosts)
+        zk.ensure_path(shop.path)
+        try:
+            shop.publish()
+            shop.mariadb.start()
+            eventually(lambda: shop.ready(MARIADB), "the database is up", seconds=60)
+            yield shop
+        finally:
+            shop.end()
+            for container in shop.containers:
+                print(f"--- {container.name} said:\n{container.said()}")
+            zk.delete(shop.prefix, recursive=True)
+
+
+def stop(container: Container) -> tuple[list[psutil.Process], list[psutil.Process]]:
+    """Stop agent, guard and command; returns agent and guard, and the processes of the command."""
+    agent = psutil.Process(container.pid)
+    agent.suspend()
+    (guard,) = agent.children()
+    guard.suspend()
+    # Whoever has not been stopped yet may still start somebody.
+    command: list[psutil.Process] = []
+    while found := [each for each in guard.children(recursive=True) if each not in command]:
+        for each in found:
+            each.suspend()
+        command += found
+    return [agent, guard], command
+
+
+def test_who_is_late_is_refused(shop: Shop) -> None:
+    """Stopped in the middle of its migration, taken over from, and thawed: at worst its command first."""
+    first, second = shop.replicas
+    first.start()
+    eventually(lambda: shop.query("SELECT done FROM migration") >= ORDERS / 10, "it is in the middle of it")
+    above, command = stop(first)
+    done = shop.query("SELECT done FROM migration")
+    assert done < ORDERS
+    token = shop.query("SELECT token FROM migration")
+
+    second.start()
+    assert second.ended() == 0
+    assert shop.detail(shop.once)["token"] == shop.query("SELECT token FROM migration") > token
+    assert REFUSED not in first.said()
+    assert all(each.status() == psutil.STATUS_STOPPED for each in above)
+
+    for each in command:
+        each.resume()
+    eventually(lambda: REFUSED in first.said(), "its late statement is refused")
+    for each in above:
+        each.resume()
+    assert first.ended() == 0
+    assert "judging it anew" in first.said()
+
+    assert shop.query("SELECT done FROM migration") == ORDERS
+    assert shop.query("SELECT COUNT(*) FROM orders WHERE price = id * 100") == ORDERS
+    detail = shop.detail(shop.once)
+    assert (detail["attempt"], detail["host"], detail["state"]) == (2, "shop-2", "done")
