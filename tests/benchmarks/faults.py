@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import logging
 import os
 import signal
 import time
@@ -28,11 +29,14 @@ LEADERS = 10  # that are killed
 
 def faults(bench: Bench) -> list[Row]:
     """Sessions over an outage, back from a killed leader, a supervised stop, the next claim after kill -9."""
+    logging.getLogger("kazoo").setLevel(logging.ERROR)  # The clients here lose their servers too.
     return [*_outage(bench), *_leader_killed(bench), *_supervised(bench), *_holder_killed(bench)]
 
 
 def _outage(bench: Bench) -> list[Row]:
-    with Server(bench.directory / "away") as server, gone_through(server, bench.directory / "o") as outage:
+    data, containers = bench.directory / "away", bench.directory / "o"
+    quiet = contextlib.redirect_stdout(None)  # It is a test's, and shows what all have said.
+    with quiet, Server(data) as server, gone_through(server, containers) as outage:
         before, after = outage.ephemerals
         lost = {owner for owner, _ in before.values()} - {owner for owner, _ in after.values()}
         back = outage.back

@@ -32,6 +32,12 @@ def tries(agent: Agent) -> None:
     assert agent.health().returncode == 0
 
 
+def gives_up(agent: Agent) -> None:
+    assert agent.ends(SOON) == 69
+    assert agent.ending["reason"].endswith("within 1 s (KOLLA_ZK_CONNECT_TIMEOUT)")
+    assert agent.ending["retriable"]
+
+
 def test_a_server_that_starts_later_is_found(
     deployment: Deployment, containers: Containers, link: Link
 ) -> None:
@@ -49,16 +55,20 @@ def test_a_server_that_starts_later_is_found(
 def test_an_ensemble_without_a_leader_is_waited_for(
     ensemble: Ensemble, ensemble_deployment: Deployment, tmp_path: Path
 ) -> None:
-    """One server of three takes connections and serves nobody; with the second one there is a quorum."""
+    """One server of three takes connections and serves nobody; with the second one there is a quorum.
+
+    Who waits no longer than it is told to ends with 69, here as where nobody listens.
+    """
     publish(ensemble_deployment, "web", RUNS)
     containers = Containers(tmp_path, ensemble_deployment.environ)
     for server in ensemble.servers[1:]:
         server.kill()
     eventually(lambda: not ensemble.servers[0].mode, "the first serves nobody")
     agent = containers.start("web")
+    hasty = containers.start("web", "web2", KOLLA_ZK_CONNECT_TIMEOUT="1")
     try:
-        agent.says("Connection dropped")
-        assert agent.running
+        tries(agent)
+        gives_up(hasty)
         ensemble.servers[1].launch_server()
         passes(agent)
     finally:
@@ -85,6 +95,13 @@ def test_dead_and_silent_hosts_among_others_cost_seconds_not_the_start(
     ]
     for agent in agents:
         passes(agent)
+
+
+def test_a_host_that_never_answers_is_not_waited_for_any_longer(
+    deployment: Deployment, containers: Containers, silent: str
+) -> None:
+    """The limit is kept in the middle of an attempt, which may take as long as a session timeout."""
+    gives_up(containers.start("web", KOLLA_ZK_HOSTS=silent, KOLLA_ZK_CONNECT_TIMEOUT="1"))
 
 
 def test_a_name_that_does_not_resolve_yet_is_asked_for_again(

@@ -276,6 +276,24 @@ def test_another_container_replaces_nobody(
     assert [dependent.ends() for dependent in dependents] == [0, 0]
 
 
+def test_of_several_starts_at_once_one_goes_on(
+    deployment: Deployment, containers: Containers, site: Site
+) -> None:
+    """A launcher that starts one container twice: the others say who is there, and take nothing from it."""
+    publish_daemon(deployment)
+    place = containers.directory / "one"
+    place.mkdir()
+    shared = {"KOLLA_RUN_DIR": str(place / "run"), "KOLLA_STATE_DIR": str(place / "state")}
+    agents = [containers.start(SERVICE, **shared) for _ in range(3)]
+    eventually(lambda: sum(agent.running for agent in agents) == 1, "one is left")
+    others = [agent for agent in agents if not agent.running]
+    assert [agent.ends() for agent in others] == [64, 64]
+    assert all("another agent runs here" in agent.ending["reason"] for agent in others)
+    (winner,) = (agent for agent in agents if agent.running)
+    assert list(site.await_instances(1)) == list(site.members)
+    assert winner.health("--ready").returncode == 0
+
+
 def test_a_new_session_has_it_all_again_and_nothing_twice(
     zookeeper: Server, deployment: Deployment, containers: Containers, zk: KazooClient, link: Link
 ) -> None:

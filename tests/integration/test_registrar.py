@@ -390,17 +390,33 @@ def test_out_of_descriptors(container: Container, zookeeper: Server, zk: KazooCl
     assert container.registrar == registrar
 
 
-def test_a_state_that_cant_be_told(container: Container, zk: KazooClient) -> None:
-    """Where the state can't be written (a full disk, here a directory in the way) registering goes on."""
+@pytest.fixture
+def small_disk(container: Container) -> Iterator[Path]:
+    """The container's run directory, on a file system of its own with little room."""
+    container.run_dir.mkdir()
+    subprocess.run(["mount", "-t", "tmpfs", "-o", "size=64k", "none", str(container.run_dir)], check=True)
+    yield container.run_dir
+    subprocess.run(["umount", "--lazy", str(container.run_dir)], check=True)
+
+
+def test_a_full_disk(container: Container, zk: KazooClient, small_disk: Path) -> None:
+    """Registering goes on, though the probes can't be told; they are once there is room again."""
     zk.ensure_path(container.service)
     container.start(NOTIFIES, NOTIFY)
     eventually(lambda: container.stage == "starting", "the registrar is there")
-    (container.run_dir / "state.new").mkdir()
+    with pytest.raises(OSError, match="No space left on device"):
+        (small_disk / "filler").write_bytes(bytes(1 << 20))
     container.say("READY=1")
     eventually(exists(zk, container.ready), "it is ready")
+    eventually(lambda: "No space left on device" in container.log.read_text(), "it says so")
     assert container.stage == "starting"
-    (container.run_dir / "state.new").rmdir()
+    container.say("STOPPING=1")
+    eventually(gone(zk, container.ready), "it is withdrawn")
+    container.say("READY=1")
+    eventually(exists(zk, container.ready), "it is ready again")
+    (small_disk / "filler").unlink()
     eventually(lambda: container.stage == "ready", "it is told once it can be", seconds=60)
+    assert container.log.read_text().count("No space left on device") == 1
 
 
 def test_a_deleted_instance_is_made_again(container: Container, zk: KazooClient) -> None:
