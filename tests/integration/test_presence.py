@@ -330,6 +330,26 @@ def test_a_new_session_has_it_all_again_and_nothing_twice(
     assert runs.running and waits.running
 
 
+def test_a_deployment_that_goes_with_the_session_ends_nobody(
+    deployment: Deployment, containers: Containers, zk: KazooClient, link: Link, site: Site
+) -> None:
+    """There is nothing to be present in: the container says so, and is present once it can be."""
+    publish_daemon(deployment, dependencies=["db/daemon"])
+    agent = containers.start(SERVICE, KOLLA_ZK_HOSTS=link.hosts, **SHORT_SESSION)
+    (member,) = site.await_members(1)
+    link.kill()
+    site.await_members(0)
+    zk.delete(deployment.path, recursive=True)
+    link.launch()
+    agent.says("can't be created: there is nothing above it any more")
+    assert agent.running and zk.exists(deployment.path) is None
+    zk.ensure_path(deployment.path)
+    publish_daemon(deployment, dependencies=["db/daemon"])
+    link.kill()
+    link.launch()
+    assert list(site.await_members(1)) == [member]
+
+
 # -- readiness ----------------------------------------------------------------------------------------
 
 
