@@ -37,11 +37,16 @@ def measured(pytestconfig: pytest.Config) -> list[str]:
 
 
 @pytest.fixture(scope="session")
-def images(pytestconfig: pytest.Config) -> Iterator[Images]:
-    """The images; they are made where they are missing."""
+def able() -> None:
+    """This machine can make images and run containers; else it says why not."""
     lacking = list(_lacking(CHECKOUT / ".cache"))
     if lacking:
         pytest.fail("containers can't be run here: " + "; ".join(lacking), pytrace=False)
+
+
+@pytest.fixture(scope="session")
+def images(able: None, pytestconfig: pytest.Config) -> Iterator[Images]:
+    """The images; they are made where they are missing."""
     capture = pytestconfig.pluginmanager.getplugin("capturemanager")
 
     def say(text: str) -> None:

@@ -14,13 +14,15 @@ from __future__ import annotations
 import fcntl
 import hashlib
 import re
+import shutil
 import sys
 import tarfile
 import tempfile
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 
-from kolla_mesos_start.operator.containers import CHECKOUT
+from kolla_mesos_start.operator.containers import CHECKOUT, DIES_WITH_US
 from kolla_mesos_start.operator.openstack import CONSTRAINTS, REQUIREMENTS, Say, python_for_keystone, run
 from tests.containers.podman import settings
 
@@ -60,6 +62,8 @@ SERVICES = {
 EXTREPO = re.compile(r"^RUN apt update .*?apt clean$", re.MULTILINE | re.DOTALL)
 # What a machine that reaches its registries through a proxy of its own needs to know there too.
 CERTIFICATES = Path("/etc/ssl/certs/ca-certificates.crt")
+# Process ids and mounts of its own: where we are killed no process of a build goes on, and no mount stays.
+ALONE = (*DIES_WITH_US, "unshare", "--pid", "--fork", "--kill-child", "--mount-proc")
 
 
 class Images:
@@ -67,6 +71,7 @@ class Images:
 
     def __init__(self, cache: Path, say: Say) -> None:
         self.store = cache / "images"
+        self._temporary = cache / "images.tmp"  # Where whoever holds the lock works.
         self._say = say
         recipe = [Path(__file__), CONSTRAINTS, REQUIREMENTS, *RECIPE.iterdir()]
         self._kolla = _digest(recipe)
@@ -97,11 +102,21 @@ class Images:
         """Make what is missing and remove what nobody wants any more; hold the rest until `release`."""
         fcntl.flock(self._lock, fcntl.LOCK_SH)
         if self._there() != self._wanted:
-            # Whoever runs containers of these images goes on with them until the end.
-            fcntl.flock(self._lock, fcntl.LOCK_EX)
-            with tempfile.TemporaryDirectory(prefix="kolla-images-") as directory:
-                self._make(Path(directory))
-            fcntl.flock(self._lock, fcntl.LOCK_SH)
+            with self.alone() as directory:
+                self._make(directory)
+
+    @contextmanager
+    def alone(self) -> Iterator[Path]:
+        """Nobody else has the images meanwhile; a directory. What was interrupted is cleared away."""
+        # Whoever runs containers of these images goes on with them until the end.
+        fcntl.flock(self._lock, fcntl.LOCK_EX)
+        shutil.rmtree(self._temporary, ignore_errors=True)
+        self._buildah("rm", "--all")
+        with self._directory() as directory:
+            yield directory
+        # What was made before the interruption has been made again, under the same name.
+        self._buildah("rmi", "--prune")
+        fcntl.flock(self._lock, fcntl.LOCK_SH)
 
     def release(self) -> None:
         self._lock.close()
@@ -127,19 +142,19 @@ class Images:
         self._make_debian(directory / "debian")
         contexts = self._render(directory / "kolla")
         for name, place in KOLLA.items():
-            self._build(contexts / place, self.kolla(name))
+            self.build(contexts / place, self.kolla(name))
 
     def _make_debian(self, context: Path) -> None:
         context.mkdir()
         (context / "Dockerfile").write_text(DEBIAN)
         bootstrap = ("mmdebstrap", "--quiet", "--variant=apt", "--include=adduser,ca-certificates")
-        run((*bootstrap, "--dpkgopt=force-unsafe-io", SUITE, str(context / "debian.tar")))
-        self._build(context, self._debian)
+        self._run(*bootstrap, "--dpkgopt=force-unsafe-io", SUITE, str(context / "debian.tar"))
+        self.build(context, self._debian)
 
     def _render(self, directory: Path) -> Path:
         """Have kolla-build write the Dockerfiles and what they copy; the directory of their contexts."""
         environment = directory / "environment"
-        run((python_for_keystone(), "-m", "venv", str(environment)))
+        self._run(python_for_keystone(), "-m", "venv", str(environment))
         pip = (
             str(environment / "bin" / "python"),
             "-m",
@@ -148,7 +163,7 @@ class Images:
             "-q",
             "--disable-pip-version-check",
         )
-        run((*pip, "-r", str(RECIPE / "requirements.txt")))
+        self._run(*pip, "-r", str(RECIPE / "requirements.txt"))
         options = {
             "--engine": "podman",
             "--base": "debian",
@@ -163,7 +178,7 @@ class Images:
         words = (word for option in options.items() for word in option)
         names = (f"^{name}$" for name in KOLLA)
         kolla_build = (str(environment / "bin" / "kolla-build"), "--template-only", "--nodocker-healthchecks")
-        run((*kolla_build, *words, *names))
+        self._run(*kolla_build, *words, *names)
         contexts = directory / "docker"
         _complete(contexts)
         return contexts
@@ -176,7 +191,7 @@ class Images:
         # Either form that the snippet takes.
         archive = _archive(context / "kolla_mesos_start-source.tar.gz")
         if name != "keystone":
-            _wheel(archive, context)
+            self._wheel(archive, context)
             archive.unlink()
         service, user = SERVICES[name]
         first, mark, last = SNIPPET.read_text().partition(OPENS)
@@ -186,18 +201,32 @@ class Images:
             (self.closed(name), mark + last, self.agent(name)),
         ):
             (context / "Dockerfile").write_text(f"FROM {base}\nUSER root\n{text}\nUSER {user}\n")
-            self._build(context, made, {"KOLLA_SERVICE": service})
+            self.build(context, made, {"KOLLA_SERVICE": service})
+
+    def _wheel(self, source: Path, directory: Path) -> None:
+        """Build the agent's wheel from its source; setuptools leaves nothing in the checkout."""
+        pip = (sys.executable, "-m", "pip", "wheel", "-q", "--disable-pip-version-check")
+        self._run(*pip, "--no-deps", "--no-build-isolation", "-w", str(directory), str(source))
 
     # -- buildah --------------------------------------------------------------------------------
 
-    def _build(self, context: Path, name: str, arguments: Mapping[str, str] | None = None) -> None:
+    def build(self, context: Path, name: str, arguments: Mapping[str, str] | None = None) -> None:
         given = [f"--build-arg={key}={value}" for key, value in (arguments or {}).items()]
         mounts = [f"--volume={CERTIFICATES}:{CERTIFICATES}:ro"] if CERTIFICATES.exists() else []
         self._buildah("bud", "--network=host", *given, *mounts, f"--tag={name}", str(context))
 
     def _buildah(self, *words: str) -> str:
-        with tempfile.TemporaryDirectory(prefix="kolla-buildah-") as directory:
-            return run(("buildah", *words), **settings(Path(directory), self.store)).decode()
+        with self._directory() as directory:
+            return self._run("buildah", *words, **settings(directory, self.store))
+
+    def _run(self, *words: str, **environ: str) -> str:
+        return run((*ALONE, *words), TMPDIR=str(self._temporary), **environ).decode()
+
+    @contextmanager
+    def _directory(self) -> Iterator[Path]:
+        self._temporary.mkdir(exist_ok=True)
+        with tempfile.TemporaryDirectory(dir=self._temporary) as directory:
+            yield Path(directory)
 
 
 def agent_sources() -> list[Path]:
@@ -219,12 +248,6 @@ def _archive(path: Path) -> Path:
         for source in agent_sources():
             archive.add(source, source.relative_to(CHECKOUT))
     return path
-
-
-def _wheel(source: Path, directory: Path) -> None:
-    """Build the agent's wheel from its source; setuptools leaves nothing in the checkout."""
-    pip = (sys.executable, "-m", "pip", "wheel", "-q", "--disable-pip-version-check")
-    run((*pip, "--no-deps", "--no-build-isolation", "-w", str(directory), str(source)))
 
 
 def _complete(contexts: Path) -> None:
