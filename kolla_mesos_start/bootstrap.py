@@ -289,10 +289,16 @@ class Bootstrap:
             log.warning("%s: has run for its timeout of %g s: ending it", command.path, command.timeout)
             self.guard.end(command.stop_grace)
             self._mailbox.wait(lambda: self.guard.ended or lock_is_lost())
-        if not self.guard.ended:
+        lost = not self.guard.ended
+        if lost:
             log.warning("%s: the lock is lost: killing the command", command.path)
             self.guard.end(0)
-            self._mailbox.wait(lambda: self.guard.ended)
+        ended = self._mailbox.wait(lambda: self.guard.ended)
+        if ended and ended.unkillable:
+            raise Unkillable(
+                "a process of it can't be killed: the container has to end", command=command.path
+            )
+        if lost:
             raise Lost(f"{command.path}: killed, for its lock was lost")
         return timed_out
 
@@ -301,8 +307,6 @@ def _judge(
     command: Command, ended: Ended, timed_out: bool, stopped_by: Stopped | None, last: bool
 ) -> Outcome:
     """What the end of an attempt makes of the command."""
-    if ended.unkillable:
-        raise Unkillable("a process of it can't be killed: the container has to end", command=command.path)
     if ended.reason == "deadline":
         raise Lost(f"{command.path}: killed, for its lease could not be renewed in time")
     failed = ERROR if last or stopped_by is not None else RETRY

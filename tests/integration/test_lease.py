@@ -7,6 +7,8 @@ of the machine that is never set.
 
 from __future__ import annotations
 
+import os
+import shutil
 import signal
 import socket
 import sys
@@ -23,13 +25,22 @@ from kazoo.exceptions import ConnectionLoss, SessionExpiredError
 
 from kolla_mesos_start import ensemble as session
 from kolla_mesos_start import guard, settings
-from kolla_mesos_start.bootstrap import Renewals
+from kolla_mesos_start.bootstrap import Bootstrap, Renewals
+from kolla_mesos_start.container import Container
+from kolla_mesos_start.ephemerals import Ephemerals
+from kolla_mesos_start.errors import AgentError
 from kolla_mesos_start.mailbox import Mailbox, now
+from kolla_mesos_start.watches import Watches
 from tests import own_network
 from tests.agents import Agent, Containers
 from tests.conftest import Deployment, connected, made
-from tests.guarded import lives
+from tests.guarded import PATH, lives
+from tests.integration.test_files import Home
+from tests.integration.test_files import home as home
 from tests.integration.test_lost_sync import SYNC
+from tests.integration.test_record import Bench, Interrupted
+from tests.integration.test_record import bench as bench
+from tests.integration.test_record import ensemble as ensemble
 from tests.link import Link
 from tests.publishing import publish
 from tests.tap import Tap, read_packet
@@ -340,3 +351,84 @@ def test_a_sync_that_fails_with_its_connection_renews_nothing(renewing: Renewing
     assert renewing.mailbox.wait(lambda: len(renewing.proofs) > proofs, now() + 30)
     assert len(slow.connected) == 2
     assert renewing.proofs[-1][0] <= slow.connected[-1]
+
+
+# -- ends: nobody else begins before all is gone -----------------------------------------------------
+
+
+@pytest.mark.parametrize("stopped", [False, True], ids=["", "stopped"])
+def test_what_cannot_be_killed_ends_the_agent_but_not_its_session(
+    zk: KazooClient, deployment: Deployment, containers: Containers, home: Home, stopped: bool
+) -> None:
+    """A command that is another user's, as with sudo: the container has to end, nobody begins sooner.
+
+    An agent that was stopped meanwhile has the guard's word of it, one that was not may find out by itself.
+    """
+    become_root, pid_file = home.path / "become-root", home.path / "pid"
+    shutil.copy(shutil.which("setpriv") or "", become_root)
+    become_root.chmod(0o4755)
+    script = f"echo $$ >{pid_file}.new; mv {pid_file}.new {pid_file}; exec sleep 1000"
+    command = {"command": [f"{become_root}", "--reuid", "0", "sh", "-c", script], "run_once": True}
+    publish(deployment, "db", {"commands": {"sync": command}, "service": {"daemon": {"command": "true"}}})
+    timeout = f"{SHORT:g}"
+    agent = containers.start("db", under=home.launcher, KOLLA_ZK_SESSION_TIMEOUT=timeout, **home.environ)
+    eventually(pid_file.exists, "it runs")
+    pid = int(pid_file.read_text())
+    lock = f"{deployment.path}/status/global/db/sync/lock"
+    (contender,) = zk.get_children(lock)
+    zk.delete(f"{lock}/{contender}")
+    agent.says("the lock is lost: killing the command")
+    if stopped:
+        agent.signal(signal.SIGSTOP)
+        told = now() + 1.5 * SHORT
+        eventually(lambda: now() > told, "the guard has told it when the lease was over")
+        agent.signal(signal.SIGCONT)
+    assert agent.ends() == 70
+    # Its session is left to expire: what it has there stays for as long.
+    assert stopped or zk.get_children(f"{deployment.path}/db/.party")
+    assert "can't be killed" in agent.ending["reason"]
+    assert b'"attempt": 1,' in zk.get(f"{deployment.path}/status/global/db/sync/detail")[0]
+    assert lives(pid)
+    os.kill(pid, signal.SIGKILL)
+
+
+def test_the_session_is_not_closed_while_a_command_lives(
+    zk: KazooClient, ensemble: Interrupted, bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whatever ends the agent, and however long the guard takes: here it is stopped."""
+    monkeypatch.setattr(guard, "KILL_PATIENCE", 0.3)
+    container = Container()
+    container.ensemble = ensemble
+    renewals = Renewals(ensemble, "/", wanted=False)
+    container.bootstrap = Bootstrap(ensemble, Watches(ensemble), bench.records, renewals, {})
+    container.bootstrap.guard.spawn(["sleep", "1000"], PATH)
+    above = psutil.Process(container.bootstrap.guard.pid)
+    eventually(above.children, "it runs")
+    (command,) = above.children()
+    above.suspend()
+
+    contender = bench.at(bench.commands[0]).lock + "/contender"
+    ensemble.client.create(contender, ephemeral=True)
+    lived: list[bool] = []
+
+    @zk.DataWatch(contender)  # type: ignore[untyped-decorator]
+    def changed(data: bytes | None, stat: object) -> None:
+        if stat is None:
+            lived.append(lives(command.pid))
+
+    container.close()
+    eventually(lambda: lived, "the lock is given back")
+    assert lived == [False]
+
+
+def test_what_the_server_would_hang_up_on_is_refused_here(
+    ensemble: Interrupted, deployment: Deployment
+) -> None:
+    """By name and at once: a lost connection would be made anew, and the same sent again, for ever."""
+    path = f"{deployment.path}/large"
+    ensemble.transaction(lambda writes: writes.create(path, b"x" * 1_000_000), "large")
+    told = f"{path}: 1000001 bytes are more than ZooKeeper takes"
+    with pytest.raises(AgentError, match=told):
+        ensemble.transaction(lambda writes: writes.set_data(path, b"x" * 1_000_001), "larger")
+    with pytest.raises(AgentError, match=told):
+        Ephemerals(ensemble).keep(path, b"x" * 1_000_001)
