@@ -1,14 +1,17 @@
 """A proxy before a ZooKeeper server that breaks one connection around one transaction; else it just carries.
 
-python lossy_proxy.py LISTEN TARGET NUMBER request|reply        ports of 127.0.0.1
+python lossy_proxy.py LISTEN TARGET NUMBER request|reply [PID]        ports of 127.0.0.1
 
 The transaction of this number, counted over all connections, loses its `request` (the server
-never gets it) or its `reply` (it is applied, but nobody hears of it). Its connection is closed.
+never gets it) or its `reply` (it is applied, but nobody hears of it). Its connection is closed;
+PID, the server itself, is killed together with the reply.
 """
 
 from __future__ import annotations
 
 import asyncio
+import os
+import signal
 import sys
 from collections.abc import AsyncIterator
 
@@ -30,10 +33,11 @@ async def frames(reader: asyncio.StreamReader) -> AsyncIterator[bytes]:
 class Proxy:
     """What is to be lost, and how many transactions have come so far."""
 
-    def __init__(self, target: int, number: int, loses: str) -> None:
+    def __init__(self, target: int, number: int, loses: str, kills: int) -> None:
         self.target = target
         self.number = number
         self.loses = loses
+        self.kills = kills
         self.seen = 0
         self.lost = b""
 
@@ -63,6 +67,8 @@ class Proxy:
         async for frame in frames(reader):
             if self.lost and frame[XID] == self.lost:
                 self.lost = b""
+                if self.kills:
+                    os.kill(self.kills, signal.SIGKILL)
                 return
             writer.write(frame)
 
@@ -74,5 +80,5 @@ async def serve(listen: int, proxy: Proxy) -> None:
 
 
 if __name__ == "__main__":
-    port, target, number, loses = sys.argv[1:]
-    asyncio.run(serve(int(port), Proxy(int(target), int(number), loses)))
+    port, target, number, loses, *kills = sys.argv[1:]
+    asyncio.run(serve(int(port), Proxy(int(target), int(number), loses, int(kills[0]) if kills else 0)))

@@ -8,6 +8,7 @@ import resource
 import select
 import shutil
 import signal
+import subprocess
 import sys
 import tempfile
 from collections.abc import Iterator
@@ -445,6 +446,20 @@ def test_nothing_outlives_the_deadline(tree: str) -> None:
         assert deadline <= now() < deadline + 5
         assert (word.status, word.reason, word.unkillable) == (signal.SIGKILL, "deadline", False)
         assert not any(map(lives, pids))
+
+
+def test_deadlines_are_of_the_clock_that_goes_on_while_the_machine_is_suspended(root: None) -> None:
+    """On both sides: in a namespace in which the two clocks differ."""
+    suspended = 10**9
+    code = "from kolla_mesos_start import guard, mailbox; print(guard.now(), mailbox.now())"
+    done = subprocess.run(
+        ["unshare", "--time", "--boottime", f"{suspended}", sys.executable, "-c", code],
+        cwd=Path(__file__).parents[1],
+        stdout=subprocess.PIPE,
+        text=True,
+        check=True,
+    )
+    assert all(float(word) > suspended for word in done.stdout.split())
 
 
 def test_no_term_at_the_deadline() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Sequence
 
 import pytest
@@ -9,6 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kolla_mesos_start.lease import Lease
+from kolla_mesos_start.states import Detail
 
 NEVER = float("-inf")
 
@@ -93,3 +95,12 @@ def test_whatever_comes_the_deadline_is_that_of_the_rule(
         assert lease.deadline == max(proofs) + timeout - lease.margin
         assert lease.deadline >= before
         before = lease.deadline
+
+
+@pytest.mark.parametrize("character", ["a", "é", "\0"])
+def test_what_stands_beside_a_lock_is_small(character: str) -> None:
+    """Whatever is told there: 4 KiB in all, and 1 KiB of a message."""
+    detail = Detail(message=character * 5000, generation=character * 5000)
+    assert len(detail.encoded()) <= 4096
+    told = json.loads(Detail(message=character * 5000).encoded())["message"]
+    assert 512 <= len(told.encode()) <= 1024

@@ -306,6 +306,20 @@ def test_a_replica_without_its_dependency_keeps_nobody_waiting(site: Site) -> No
     assert len(site.runs()) == 2
 
 
+def test_a_container_that_is_busy_keeps_nobody_waiting(site: Site) -> None:
+    """It gives its place back before it runs another command."""
+    site.publish(
+        sync=site.once(),
+        step=site.plain(gate="end", dependencies=[{"path": "cache/daemon", "scope": "local"}]),
+    )
+    for number in (1, 2, 3):
+        site.start(f"web{number}")
+        site.queued(*(f"web{n}" for n in range(1, number + 1)))
+    site.put("web2/cache/daemon/ready/1")
+    assert site.running(1, "step").host == "web2"
+    site.queued("web1", "web3")
+
+
 def test_what_is_done_is_passed_through_not_skipped(site: Site) -> None:
     """A replica that comes later awaits the dependencies and writes the files, but runs nothing."""
     conf = site.path / "db.conf"
@@ -726,19 +740,23 @@ def test_a_late_success_is_refused_where_somebody_has_claimed_since(site: Site, 
     assert len(site.runs()) == 2
 
 
-@pytest.mark.parametrize("loses", ["request", "reply"])
+@pytest.mark.parametrize("loses", ["request", "reply", "server"])
 @pytest.mark.parametrize(("number", "write"), [(2, "claim"), (3, "outcome")])
 def test_a_write_whose_fate_is_unknown_is_not_made_twice(
     site: Site, zookeeper: Server, tmp_path: Path, number: int, write: str, loses: str
 ) -> None:
-    """The connection breaks under it: what stands in `detail` tells whether it was applied."""
+    """The connection breaks under it, or the server dies: `detail` tells whether it was applied."""
     port = free_port()
-    words = [f"{port}", f"{zookeeper.port}", f"{number}", loses]
+    loss = ["reply", f"{zookeeper.pid}"] if loses == "server" else [loses]
+    words = [f"{port}", f"{zookeeper.port}", f"{number}", *loss]
     proxy = Process([sys.executable, lossy_proxy.__file__, *words], tmp_path / "proxy.log")
     proxy.launch()
     try:
         site.publish(sync=site.once(gate=None, retries=2, generation="1.0"))
         agent = site.start(KOLLA_ZK_HOSTS=f"{HOST}:{port}")
+        if loses == "server":
+            eventually(lambda: not zookeeper.running, "it is killed between applying it and saying so")
+            zookeeper.start()
         assert agent.ends() == 0
     finally:
         proxy.kill()
