@@ -18,6 +18,7 @@ from typing import Any, Callable
 import six
 from kazoo import exceptions as kazoo_errors
 from kazoo.client import KazooClient
+from kazoo.protocol.serialization import Connect
 from kazoo.protocol.states import KazooState, KeeperState
 from kazoo.security import ACL, Id, Permissions
 
@@ -34,9 +35,12 @@ MAX_DATA = 1_000_000
 CREATE_OVERHEAD = 500  # bytes: headers and an ACL
 
 # kazoo's default back-off grows to hours: after an outage of 30 s most sessions would be lost. It
-# adds a jitter of up to 0.4 of each delay either way, so that the longest is a second. An election
-# takes less than half of one: with a steeper growth most agents would sleep through its end.
-BACK_OFF = {"max_tries": -1, "delay": 0.05, "backoff": 1.25, "max_delay": 0.7}
+# adds a jitter of up to 0.4 of each delay either way. An election takes less than half a second:
+# with a steeper growth most agents would sleep through its end.
+BACK_OFF = {"max_tries": -1, "delay": 0.05, "backoff": 1.25, "max_delay": 0.5}
+# Seconds for a server to answer a new connection, and as many more each time that none does: one that has
+# only begun to start takes a connection and forgets it, and kazoo would wait for it for a session timeout.
+PATIENCE = 1.0
 
 PROGRESS_INTERVAL = 30.0
 SHORT_SESSION = 3.0
@@ -183,6 +187,22 @@ class Ensemble:
             return read_timeout, connect_timeout
 
         connection._connect = observed
+        invoke = connection._invoke
+        silences = 0
+
+        def invoke_impatiently(timeout: float, request: Any, **more: Any) -> Any:
+            nonlocal silences
+            if not isinstance(request, Connect):
+                return invoke(timeout, request, **more)
+            try:
+                answer = invoke(min(timeout, PATIENCE * (1 + silences)), request, **more)
+            except client.handler.timeout_exception:
+                silences += 1
+                raise
+            silences = 0
+            return answer
+
+        connection._invoke = invoke_impatiently
         read_response = connection._read_response
 
         def read_or_drop(*args: Any) -> Any:

@@ -100,7 +100,7 @@ class Session:
         self._socket: socket.socket | None = None
         self._inbox, self._outbox = bytearray(), bytearray()
         self._pending: deque[Request] = deque()
-        self._failures, self._not_before = 0, 0.0
+        self._failures, self._silences, self._not_before = 0, 0, 0.0
         self._opened = self._sent = self._heard = 0.0
         self._lost: float | None = None
 
@@ -186,8 +186,9 @@ class Session:
     def _shake_hands(self, host: str, port: int) -> Steps[tuple[socket.socket, Connect]]:
         addresses = yield from resolve(host, port)
         assert self._task is not None
-        # Longer with each failure: an ensemble that a thousand clients come back to is slow.
-        self._task.deadline = now() + self.timeout * min(1.0, ATTEMPT * (1 + self._failures))
+        # A server that has only begun to start takes a connection and forgets it. Longer with each
+        # silence all the same: an ensemble that a thousand clients come back to is slow.
+        self._task.deadline = now() + self.timeout * min(1.0, ATTEMPT * (1 + self._silences))
         connection = yield from connect_any(addresses)
         try:
             if self._ensemble.ca or self._ensemble.cert:
@@ -230,7 +231,7 @@ class Session:
             self._expire()
             return
         self.id, self.password, self.timeout = answer.session_id, answer.passwd, answer.time_out / 1000
-        self._socket, self.open, self._opened = connection, True, now()
+        self._socket, self.open, self._opened, self._silences = connection, True, now(), 0
         for scheme, credential in self._ensemble.auth:
             self._send(int_struct.pack(AUTH_XID) + int_struct.pack(Auth.type), Auth(0, scheme, credential))
         log.debug("connected to ZooKeeper, session %#x, timeout %.1f s", self.id, self.timeout)
@@ -260,7 +261,10 @@ class Session:
             log.warning("no connection to ZooKeeper (%s); trying on", _told(error))
         else:
             log.debug("still no connection to ZooKeeper: %s", _told(error))
-        if not self._hosts:
+        if not self._socket and isinstance(error, TimeoutError):
+            self._silences += 1
+            self._not_before = now()  # That was pause enough.
+        elif not self._hosts:
             delay = min(BACK_OFF_MOST, BACK_OFF * BACK_OFF_FACTOR ** min(self._failures, 20))
             self._not_before = now() + delay * random.uniform(0.5, 1.0)
             self._failures += 1

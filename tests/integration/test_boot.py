@@ -12,6 +12,7 @@ from kazoo.client import KazooClient
 
 from tests.agents import Agent, Containers
 from tests.conftest import Deployment
+from tests.integration.test_session import forgetful
 from tests.link import Link
 from tests.publishing import publish
 from tests.waiting import eventually
@@ -95,6 +96,16 @@ def test_dead_and_silent_hosts_among_others_cost_seconds_not_the_start(
     ]
     for agent in agents:
         passes(agent)
+
+
+def test_a_server_that_forgets_a_connection_in_its_start_is_asked_again(
+    zookeeper: Server, deployment: Deployment, containers: Containers
+) -> None:
+    """Long before a session would be over, which may be one that its server keeps."""
+    publish(deployment, "web", RUNS)
+    with forgetful(zookeeper, forgets=1) as port:
+        agent = containers.start("web", KOLLA_ZK_HOSTS=f"{HOST}:{port}", KOLLA_ZK_SESSION_TIMEOUT="20")
+        assert agent.ends(SOON) == 0  # measured: 2 s
 
 
 def test_a_host_that_never_answers_is_not_waited_for_any_longer(
