@@ -306,6 +306,19 @@ def test_a_replica_without_its_dependency_keeps_nobody_waiting(site: Site) -> No
     assert len(site.runs()) == 2
 
 
+def test_a_lock_of_kazoos_is_one_of_ours(site: Site, zk: KazooClient) -> None:
+    """Whoever takes it with kazoo's own recipe, a script of an operator for one, is waited for."""
+    site.publish(sync=site.once(gate=None, dependencies=["gate/open"]))
+    agent = site.start("web1")
+    eventually(lambda: site.state() == "waiting", "it waits")
+    with zk.Lock(f"{site.at()}/lock", "operator"):
+        site.put("global/gate/open", "done")
+        site.queued("operator", "web1")
+        assert site.runs() == []
+    assert agent.ends() == 0
+    assert len(site.runs()) == 1
+
+
 def test_a_container_that_is_busy_keeps_nobody_waiting(site: Site) -> None:
     """It gives its place back before it runs another command."""
     site.publish(
