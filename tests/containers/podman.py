@@ -25,6 +25,7 @@ cgroup_manager = "cgroupfs"
 events_logger = "file"
 runtime = "runc"
 """
+# The storage is not mounted onto itself: where several podmans end at once that may stay, for ever.
 STORAGE = """\
 [storage]
 driver = "overlay"
