@@ -8,6 +8,7 @@ import logging
 import pprint
 import random
 import shutil
+import signal
 import sys
 import tempfile
 from collections import Counter
@@ -29,10 +30,14 @@ def main() -> int:
     parser.add_argument("--keep", type=Path, help="where logs of seeds that went wrong are kept")
     options = parser.parse_args()
     logging.getLogger("kazoo").setLevel(logging.CRITICAL)  # It tells each connection that was lost.
+    for signum in (signal.SIGINT, signal.SIGTERM):
+        # Nothing that was started may stay; in the background of a shell SIGINT would even be ignored.
+        signal.signal(signum, lambda number, frame: sys.exit(128 + number))
     first = random.randrange(1_000_000) if options.seed is None else options.seed
     total: Counter[str] = Counter()
-    wrong = 0
+    done = wrong = 0
     with contextlib.ExitStack() as stack:
+        stack.callback(lambda: print(f"{done} seeds, {wrong} of them wrong: {told(total)}"))
         directory = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="chaos-")))
         ensemble = stack.enter_context(Ensemble(directory / "zookeeper"))
         zk = stack.enter_context(contextlib.contextmanager(connected)(ensemble))
@@ -47,7 +52,7 @@ def main() -> int:
                 shutil.rmtree(place)
             wrong += bool(verdict.wrong)
             total.update(verdict.counts)
-    print(f"{options.runs} seeds, {wrong} of them wrong: {told(total)}")
+            done += 1
     return 1 if wrong else 0
 
 
