@@ -106,7 +106,8 @@ def test_nothing_of_the_daemon_is_registered_once_the_container_has_ended(
     start: Callable[..., Agent], site: Site
 ) -> None:
     """Not for a moment longer, as it is for a session timeout where process 1 ends in exec mode."""
-    agent = start(python("import time; time.sleep(0.3); raise SystemExit(65)"))
+    agent = start(["sh", "-c", "until test -e end; do sleep 0.02; done; exit 65"])
+    (agent.directory / "end").touch()
     assert agent.ends() == 65
     assert not site.instances() and not site.instances("web1")
     assert not site.members
