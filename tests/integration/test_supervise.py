@@ -201,15 +201,18 @@ def test_orphans_are_reaped(start: Callable[..., Agent]) -> None:
 def test_what_the_daemon_leaves_behind_ends_with_it(start: Callable[..., Agent]) -> None:
     """TERM, and KILL after the grace; a container whose daemon has ended is no container."""
     source = (
-        "import subprocess, time\n"
+        "import os, subprocess, time\n"
         "children = [subprocess.Popen(['setsid', 'sleep', '1000']),"
         " subprocess.Popen(['setsid', 'sh', '-c', 'trap : TERM; while :; do sleep 0.1; done'])]\n"
         "open('children', 'w').write(' '.join(str(child.pid) for child in children))\n"
-        "time.sleep(0.5)\nraise SystemExit(3)"
+        "while not os.path.exists('end'): time.sleep(0.02)\n"
+        "raise SystemExit(3)"
     )
     agent = start(python(source), stop_grace=0.5)
-    eventually((agent.directory / "children").exists, "it has children")
-    children = [int(pid) for pid in (agent.directory / "children").read_text().split()]
+    told = agent.directory / "children"
+    eventually(partial(_holds, told, 2), "it has children")
+    children = [int(pid) for pid in told.read_text().split()]
+    (agent.directory / "end").touch()
     assert agent.ends() == 3
     assert [pid for pid in children if lives(pid)] == []
 
