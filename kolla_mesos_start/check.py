@@ -9,10 +9,10 @@ from __future__ import annotations
 import hashlib
 import sys
 
-from kolla_mesos_start.config_files import Content, plan
+from kolla_mesos_start.definition.model import Graph
 from kolla_mesos_start.errors import AgentError
-from kolla_mesos_start.graph import Graph
-from kolla_mesos_start.prepare import Preparer
+from kolla_mesos_start.files import Content, plan
+from kolla_mesos_start.render.prepare import Preparer
 
 
 def check(graph: Graph, preparer: Preparer, show: bool) -> None:

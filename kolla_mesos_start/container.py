@@ -19,20 +19,20 @@ from kolla_mesos_start import log as logs
 from kolla_mesos_start import settings as environment
 from kolla_mesos_start.errors import AgentError, BadUsage, Stopped, Unkillable
 from kolla_mesos_start.facts import begin as begin_facts
-from kolla_mesos_start.health import Pulse
-from kolla_mesos_start.mailbox import Mailbox, now
+from kolla_mesos_start.health import StateFile
+from kolla_mesos_start.loop import Loop, now
 from kolla_mesos_start.orphans import reap
 
 if TYPE_CHECKING:
-    from kolla_mesos_start.bootstrap import Bootstrap
-    from kolla_mesos_start.ensemble import Ensemble
+    from kolla_mesos_start.commands.bootstrap import Bootstrap
     from kolla_mesos_start.settings import Settings
+    from kolla_mesos_start.zookeeper.client import Ensemble
 
 log = logging.getLogger(__name__)
 
 STOP_SIGNALS = (signal.SIGTERM, signal.SIGINT)
 # A session that can't be closed in this time ends with its timeout instead.
-CLOSE_PATIENCE = 1.0
+CLOSE_TIMEOUT = 1.0
 # Most starts are over by then; who waits longer has the time to look for garbage.
 IN_A_HURRY = 1.0
 
@@ -80,20 +80,20 @@ class Container:
         self.stage = "environment"
         self.command: str | None = None
         self.termination_log: str | None = None
-        self.mailbox = Mailbox()
+        self.loop = Loop()
         self.ensemble: Ensemble | None = None
         self.bootstrap: Bootstrap | None = None
 
     def run(self) -> int:
         """All stages. Returns the exit status of a task; a daemon takes this process over instead."""
         settings = self._settle()
-        pulse = Pulse.take(settings.run_dir)
+        state_file = StateFile.take(settings.run_dir)
         facts = begin_facts(settings)
         ensemble = self._dial(settings)
         from kolla_mesos_start import main
 
-        self.mailbox.call_at(now() + IN_A_HURRY, _collect_garbage_again)
-        return main.run(self, settings, facts, ensemble, pulse)
+        self.loop.call_at(now() + IN_A_HURRY, _collect_garbage_again)
+        return main.run(self, settings, facts, ensemble, state_file)
 
     def check(self, show: bool) -> int:
         """Say what a start would do to this container's files; write nothing at all."""
@@ -128,14 +128,14 @@ class Container:
         if session and self.ensemble is not None and self.ensemble.connected:
             closing = threading.Thread(target=self.ensemble.close, daemon=True)
             closing.start()
-            closing.join(CLOSE_PATIENCE)
+            closing.join(CLOSE_TIMEOUT)
 
     def _settle(self) -> Settings:
         """The environment understood, and signals heard from here on."""
         for signum in STOP_SIGNALS:
-            self.mailbox.on_signal(signum, self._on_stop)
+            self.loop.on_signal(signum, self._on_stop)
         # As process 1, or as the parent that a dead guard leaves behind.
-        self.mailbox.on_signal(signal.SIGCHLD, lambda number: reap())
+        self.loop.on_signal(signal.SIGCHLD, lambda number: reap())
         self.settle_log()
         settings = environment.parse(os.environ)
         logs.configure(settings.loglevel, settings.json_logs)
@@ -144,10 +144,10 @@ class Container:
 
     def _dial(self, settings: Settings) -> Ensemble:
         """A connection begun: the stages are imported while it is made."""
-        from kolla_mesos_start.ensemble import Ensemble
+        from kolla_mesos_start.zookeeper.client import Ensemble
 
         self.stage = "connect"
-        ensemble = self.ensemble = Ensemble(settings, self.mailbox)
+        ensemble = self.ensemble = Ensemble(settings, self.loop)
         ensemble.dial()
         return ensemble
 

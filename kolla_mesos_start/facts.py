@@ -13,10 +13,10 @@ import signal
 from typing import TYPE_CHECKING, Callable, NoReturn
 
 if TYPE_CHECKING:
-    from kolla_mesos_start.published import Facts
     from kolla_mesos_start.settings import Settings
+    from kolla_mesos_start.tree.published import Facts
 
-CHILD_PATIENCE = 1.0  # seconds without a word; it takes some hundredths of one
+CHILD_TIMEOUT = 1.0  # seconds without a word; it takes some hundredths of one
 
 
 def begin(settings: Settings) -> Callable[[], Facts]:
@@ -65,7 +65,7 @@ def _find(settings: Settings, tell: int) -> NoReturn:
 def _hear(told: int) -> bytes:
     """All that the child says, or as much as it has said when it falls silent."""
     heard = b""
-    while select.select([told], [], [], CHILD_PATIENCE)[0]:
+    while select.select([told], [], [], CHILD_TIMEOUT)[0]:
         part = os.read(told, 65536)
         if not part:
             break
@@ -76,7 +76,7 @@ def _hear(told: int) -> bytes:
 
 def _end(child: int) -> None:
     # It is reaped by us or, where it is long gone, by whoever heard of that: SIGCHLD is handled in the
-    # mailbox, so between the two looks at it nobody else can take its place.
+    # loop, so between the two looks at it nobody else can take its place.
     with contextlib.suppress(ChildProcessError):
         if child > 0 and os.waitpid(child, os.WNOHANG) == (0, 0):
             os.kill(child, signal.SIGKILL)

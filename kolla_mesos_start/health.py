@@ -55,7 +55,7 @@ def default_run_dir(uid: int, writable: Callable[[str], bool] = writable_directo
     return system if writable(system) else f"/tmp/kolla_mesos_start-{uid}"
 
 
-class Pulse:
+class StateFile:
     """The sign of life of this container: a lock held, and the stage reached.
 
     `fd` is the lock. It is close-on-exec, and passes to the registrar by inheritance: flock
@@ -67,8 +67,8 @@ class Pulse:
         self.fd = fd
 
     @classmethod
-    def take(cls, run_dir: str, *, patience: float = PREDECESSOR_LEAVES) -> Pulse:
-        """Become the one that tells this container's state; waits `patience` seconds for a predecessor.
+    def take(cls, run_dir: str, *, timeout: float = PREDECESSOR_LEAVES) -> StateFile:
+        """Become the one that tells this container's state; waits `timeout` seconds for a predecessor.
 
         Raises BadEnvironment where the directory can't be used or another agent stays in it.
         """
@@ -76,7 +76,7 @@ class Pulse:
             _make(run_dir)
             fd = os.open(f"{run_dir}/lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o644)
             os.fchmod(fd, 0o644)  # whatever the umask is
-            locked = _locked(fd, time.monotonic() + patience)
+            locked = _locked(fd, time.monotonic() + timeout)
         except OSError as error:
             raise _bad_run_dir(
                 run_dir, f"expected a directory to write in, but {_told(error, run_dir)}"
@@ -84,18 +84,18 @@ class Pulse:
         if not locked:
             os.close(fd)
             raise _bad_run_dir(run_dir, "another agent runs here: expected a directory for this one alone")
-        pulse = cls(run_dir, fd)
+        state_file = cls(run_dir, fd)
         # The predecessor's last line, `ready` perhaps, would otherwise be taken for ours.
-        pulse.tell("waiting", "for a connection to ZooKeeper")
-        return pulse
+        state_file.write("waiting", "for a connection to ZooKeeper")
+        return state_file
 
     @classmethod
-    def inherit(cls, run_dir: str, fd: int) -> Pulse:
+    def inherit(cls, run_dir: str, fd: int) -> StateFile:
         """Go on with the lock that the agent took; `fd` is closed in whatever is exec'd from here."""
         os.set_inheritable(fd, False)
         return cls(run_dir, fd)
 
-    def tell(self, stage: Stage, text: str) -> None:
+    def write(self, stage: Stage, text: str) -> None:
         """Say where this container is; a reader sees the old line or the new one, never a half.
 
         Raises CannotWrite: a line that stays behind the truth would mislead the probes.

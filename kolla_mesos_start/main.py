@@ -9,29 +9,34 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Callable
 
 from kolla_mesos_start import settings as environment
-from kolla_mesos_start.ephemerals import Ephemerals
+from kolla_mesos_start.daemon.identity import identity
+from kolla_mesos_start.definition.model import Command, Dependency, Graph
 from kolla_mesos_start.errors import Stopped
-from kolla_mesos_start.graph import Command, Dependency, Graph
-from kolla_mesos_start.prepare import Prepared, Preparer
-from kolla_mesos_start.published import Definition, Facts, Published
-from kolla_mesos_start.register import StatusTree, identity
+from kolla_mesos_start.render.prepare import Prepared, Preparer
+from kolla_mesos_start.tree.published import Definition, Facts, Published
+from kolla_mesos_start.tree.status import StatusTree
+from kolla_mesos_start.tree.znodes import DAEMON, GLOBAL, LOCAL, Znodes
 from kolla_mesos_start.wait import Waiting
-from kolla_mesos_start.watches import Watches
-from kolla_mesos_start.znodes import DAEMON, GLOBAL, LOCAL, Znodes
+from kolla_mesos_start.zookeeper.ephemerals import Ephemerals
+from kolla_mesos_start.zookeeper.watches import Watches
 
 if TYPE_CHECKING:
-    from kolla_mesos_start.bootstrap import Bootstrap
-    from kolla_mesos_start.config_files import CopyOnce
+    from kolla_mesos_start.commands.bootstrap import Bootstrap
     from kolla_mesos_start.container import Container
-    from kolla_mesos_start.ensemble import Ensemble
-    from kolla_mesos_start.health import Pulse
+    from kolla_mesos_start.files import CopyOnce
+    from kolla_mesos_start.health import StateFile
     from kolla_mesos_start.settings import Settings
+    from kolla_mesos_start.zookeeper.client import Ensemble
 
 log = logging.getLogger(__name__)
 
 
 def run(
-    container: Container, settings: Settings, facts: Callable[[], Facts], ensemble: Ensemble, pulse: Pulse
+    container: Container,
+    settings: Settings,
+    facts: Callable[[], Facts],
+    ensemble: Ensemble,
+    state_file: StateFile,
 ) -> int:
     """All stages. Returns the exit status of a task; a daemon takes this process over instead."""
     ensemble.connect()
@@ -40,7 +45,7 @@ def run(
     container.stage = "read"
     znodes = _znodes(settings)
     published = Published(ensemble, watches, znodes)
-    definition = published.await_definition(pulse, settings.wait_timeout)
+    definition = published.await_definition(state_file, settings.wait_timeout)
     preparer = Preparer(settings, znodes, published, facts)
     graph = preparer.read_graph(definition)
     _warn_of_pods(settings, graph)
@@ -51,7 +56,7 @@ def run(
     member = _register(settings, ephemerals, znodes, facts) if graph.daemon else ""
 
     waiting = Waiting(
-        graph, definition.zxid, ensemble, watches, ephemerals, znodes, tree, pulse, settings.wait_timeout
+        graph, definition.zxid, ensemble, watches, ephemerals, znodes, tree, state_file, settings.wait_timeout
     )
     bootstrap = None
     if graph.commands:
@@ -65,18 +70,18 @@ def run(
         if turn.command.is_daemon:
             container.stage = "exec"
             container.close(session=False)
-            from kolla_mesos_start.launch import Launch
+            from kolla_mesos_start.daemon.launch import Launch
 
-            launch = Launch(settings, ensemble, ephemerals, znodes, pulse, member, facts())
+            launch = Launch(settings, ensemble, ephemerals, znodes, state_file, member, facts())
             (launch.supervise if settings.supervise else launch.exec)(prepared, _exported(settings))
         elif bootstrap is not None:
             container.stage = "bootstrap"
-            if not turn.is_passage:
-                pulse.tell("bootstrapping", turn.command.path)
+            if not turn.already_done:
+                state_file.write("bootstrapping", turn.command.path)
             if bootstrap.run(prepared, turn):
                 waiting.passed(turn.command)
         container.stage, container.command = "wait", None
-    return _finish(container, settings, pulse)
+    return _finish(container, settings, state_file)
 
 
 def check(
@@ -97,14 +102,14 @@ def check(
     return 0
 
 
-def _finish(container: Container, settings: Settings, pulse: Pulse) -> int:
+def _finish(container: Container, settings: Settings, state_file: StateFile) -> int:
     """The end of a task: it exits, or idles without a session until it is told to stop."""
     container.close()
-    pulse.tell("finished", "all commands are done")
+    state_file.write("finished", "all commands are done")
     log.info("all commands are done")
     if settings.stay:
         try:
-            container.mailbox.wait(lambda: False)
+            container.loop.wait(lambda: False)
         except Stopped as stopped:
             log.info("%s; the task had finished", stopped.reason)
     return 0
@@ -131,9 +136,9 @@ def _register(settings: Settings, ephemerals: Ephemerals, znodes: Znodes, facts:
 
 def _import_what_follows(graph: Graph) -> None:
     if graph.commands:
-        import kolla_mesos_start.bootstrap
+        import kolla_mesos_start.commands.bootstrap
     else:
-        import kolla_mesos_start.launch  # noqa: F401
+        import kolla_mesos_start.daemon.launch  # noqa: F401
 
 
 def _bootstrap(
@@ -146,8 +151,8 @@ def _bootstrap(
     graph: Graph,
 ) -> Bootstrap:
     """What runs the commands of a definition that has any."""
-    from kolla_mesos_start.bootstrap import Bootstrap, Renewals
-    from kolla_mesos_start.record import Records
+    from kolla_mesos_start.commands.bootstrap import Bootstrap, Renewals
+    from kolla_mesos_start.tree.attempts import Records
 
     once = any(command.run_once for command in graph.commands)
     renewals = Renewals(ensemble, znodes.status, wanted=once)
@@ -161,7 +166,7 @@ def _copied(settings: Settings) -> CopyOnce | None:
     """What an earlier start of this container has written, where that is to stay."""
     if not settings.copy_once:
         return None
-    from kolla_mesos_start.config_files import CopyOnce
+    from kolla_mesos_start.files import CopyOnce
 
     return CopyOnce(settings.state_dir)
 
@@ -185,7 +190,7 @@ def _configure(preparer: Preparer, command: Command, copied: CopyOnce | None) ->
     """Render the command and place its files, unless an earlier start of this container has."""
     if not command.files:
         return preparer.prepare(command)
-    from kolla_mesos_start.config_files import place
+    from kolla_mesos_start.files import place
 
     if copied is None:
         prepared = preparer.prepare(command)

@@ -18,7 +18,7 @@ from typing import NamedTuple, TypeVar
 
 from kolla_mesos_start.errors import BadEnvironment
 from kolla_mesos_start.health import default_run_dir
-from kolla_mesos_start.znodes import GLOBAL, RESERVED
+from kolla_mesos_start.tree.znodes import GLOBAL, RESERVED
 
 T = TypeVar("T")
 Acl = tuple[str, str, str]

@@ -13,18 +13,19 @@ from typing import NamedTuple
 
 from kazoo.exceptions import NoNodeError
 
-from kolla_mesos_start import states
-from kolla_mesos_start.ensemble import PROGRESS_INTERVAL, Ensemble
-from kolla_mesos_start.ephemerals import Ephemerals
+from kolla_mesos_start.definition.model import Command, Dependency, Graph, Members
 from kolla_mesos_start.errors import DependenciesNotSatisfied
-from kolla_mesos_start.graph import Command, Dependency, Graph, Members
-from kolla_mesos_start.health import Pulse
-from kolla_mesos_start.lock import Queues
-from kolla_mesos_start.mailbox import now
-from kolla_mesos_start.register import StatusTree
-from kolla_mesos_start.states import Lack
-from kolla_mesos_start.watches import Watches
-from kolla_mesos_start.znodes import Query, View, Znodes, data_of
+from kolla_mesos_start.health import StateFile
+from kolla_mesos_start.loop import now
+from kolla_mesos_start.tree import states
+from kolla_mesos_start.tree.states import Unmet
+from kolla_mesos_start.tree.status import StatusTree
+from kolla_mesos_start.tree.znodes import Znodes
+from kolla_mesos_start.zookeeper.client import PROGRESS_INTERVAL, Ensemble
+from kolla_mesos_start.zookeeper.ephemerals import Ephemerals
+from kolla_mesos_start.zookeeper.lock import Queues
+from kolla_mesos_start.zookeeper.query import Query, View, data_of
+from kolla_mesos_start.zookeeper.watches import Watches
 
 log = logging.getLogger(__name__)
 
@@ -32,7 +33,7 @@ NEVER = float("inf")
 SUPERSEDED = "a newer definition has run it since; restart this container"
 
 
-class Turn(NamedTuple):
+class Runnable(NamedTuple):
     """A command whose turn it is. `contender` is our znode that holds its lock; a one-time
     command without one is done already, and only passed through."""
 
@@ -40,19 +41,19 @@ class Turn(NamedTuple):
     contender: str | None = None
 
     @property
-    def is_passage(self) -> bool:
+    def already_done(self) -> bool:
         return self.command.run_once is not None and self.contender is None
 
 
-class Standing(NamedTuple):
-    """How far a command is from its turn: the dependencies it lacks, then what blocks it."""
+class Blocked(NamedTuple):
+    """How far a command is from its turn: the dependencies it unmet, then what blocks it."""
 
     command: Command
-    lacks: Sequence[Lack]
+    unmet: Sequence[Unmet]
     blocked: str = ""
 
 
-class Passage(NamedTuple):
+class Progress(NamedTuple):
     """How far this container has come in its definition: its `own` commands, those that it has `passed`, and
     the zxid of the definition."""
 
@@ -61,23 +62,23 @@ class Passage(NamedTuple):
     definition: int
 
 
-def judge(command: Command, view: View, znodes: Znodes, passage: Passage) -> Turn | Standing | None:
+def judge(command: Command, view: View, znodes: Znodes, passage: Progress) -> Runnable | Blocked | None:
     """Whether it is the command's turn; None where that is for the lock to decide."""
-    lacks = [lack for each in command.dependencies if (lack := _lack(each, view, znodes, passage))]
-    if lacks:
-        return Standing(command, lacks)
+    unmet = [lack for each in command.dependencies if (lack := _unmet(each, view, znodes, passage))]
+    if unmet:
+        return Blocked(command, unmet)
     if command.run_once is None or states.is_done(command, znodes, view):
-        return Turn(command)
+        return Runnable(command)
     if states.superseded_by(command, znodes, view, passage.definition) is not None:
-        return Standing(command, (), SUPERSEDED)
+        return Blocked(command, (), SUPERSEDED)
     return None
 
 
-def queries(standing: Standing, view: View, znodes: Znodes) -> set[Query]:
+def queries(standing: Blocked, view: View, znodes: Znodes) -> set[Query]:
     """What must be known to judge a command anew. Grows with what is found."""
     command = standing.command
     # How an attempt failed is watched too: it could not be read when a limit is reached in an outage.
-    found = {data_of(lack.detail) for lack in standing.lacks if lack.detail}
+    found = {data_of(lack.detail) for lack in standing.unmet if lack.detail}
     for dependency in command.dependencies:
         found.update(states.queries(dependency, znodes))
     if command.run_once is not None:
@@ -85,14 +86,14 @@ def queries(standing: Standing, view: View, znodes: Znodes) -> set[Query]:
     return found
 
 
-def _lack(dependency: Dependency | Members, view: View, znodes: Znodes, passage: Passage) -> Lack | None:
+def _unmet(dependency: Dependency | Members, view: View, znodes: Znodes, passage: Progress) -> Unmet | None:
     """Inside one definition a dependency means this container's own passage, and what it asks beyond."""
     if isinstance(dependency, Dependency) and dependency.path in passage.own:
         if dependency.path not in passage.passed:
-            return Lack(dependency, "not passed by this container yet")
+            return Unmet(dependency, "not passed by this container yet")
         if dependency.generation is None and dependency.count is None:
             return None
-    return states.lack(dependency, view, znodes)
+    return states.unmet(dependency, view, znodes)
 
 
 class Waiting:
@@ -107,26 +108,26 @@ class Waiting:
         ephemerals: Ephemerals,
         znodes: Znodes,
         tree: StatusTree,
-        pulse: Pulse,
+        state_file: StateFile,
         limit: float | None,
     ) -> None:
         """`limit`: seconds for which a command may wait on its dependencies; None for ever."""
         self._ensemble = ensemble
         self._watches = watches
-        self._mailbox = ensemble.mailbox
+        self._loop = ensemble.loop
         self._znodes = znodes
         self._tree = tree
-        self._pulse = pulse
+        self._state_file = state_file
         self._limit = limit
         self._queues = Queues(ensemble, watches, ephemerals, znodes.host)
         self._pending = list(graph.commands)
         self._daemon = graph.daemon
         own = frozenset(command.path for command in graph.commands)
-        self._passage = Passage(own, frozenset(), definition_zxid)
+        self._passage = Progress(own, frozenset(), definition_zxid)
         self._superseded: set[str] = set()
         self._begun: dict[str, float] = {}
 
-    def __iter__(self) -> Iterator[Turn]:
+    def __iter__(self) -> Iterator[Runnable]:
         """Each command when its turn has come, again and again until it is `passed`."""
         while self._candidates():
             turn = self._next()
@@ -150,17 +151,17 @@ class Waiting:
 
     # -- the loop -------------------------------------------------------------------------------
 
-    def _next(self) -> Turn:
+    def _next(self) -> Runnable:
         watches = self._watches
         told, silent = now(), True
         for command in self._candidates():
             self._begun.setdefault(command.path, told)
-        standings = [Standing(command, self._unknown(command)) for command in self._candidates()]
+        standings = [Blocked(command, self._unknown(command)) for command in self._candidates()]
         seen = -1
         while True:
             watches.watch(self._queries(standings))
             limit = min(self._limit_of(standing) for standing in standings)
-            self._mailbox.wait(
+            self._loop.wait(
                 lambda seen=seen: watches.fresh() and watches.changes != seen,  # type: ignore[misc]
                 min(limit, told + PROGRESS_INTERVAL),
             )
@@ -171,11 +172,11 @@ class Waiting:
                 standings = []
                 for command in self._candidates():
                     standing = self._judge(command)
-                    if isinstance(standing, Turn):
+                    if isinstance(standing, Runnable):
                         return standing
                     standings.append(standing)
                 brief = "; ".join(_brief(standing) for standing in standings)
-                self._pulse.tell("waiting", brief)
+                self._state_file.write("waiting", brief)
                 if silent:
                     silent = False
                     log.info("%s", brief)
@@ -185,11 +186,11 @@ class Waiting:
                 told = now()
                 log.info("%s", self._progress(standings))
 
-    def _judge(self, command: Command) -> Turn | Standing:
+    def _judge(self, command: Command) -> Runnable | Blocked:
         verdict = judge(command, self._watches.results, self._znodes, self._passage)
         if verdict is None:
             return self._contend(command)
-        if isinstance(verdict, Standing) and verdict.blocked and command.path not in self._superseded:
+        if isinstance(verdict, Blocked) and verdict.blocked and command.path not in self._superseded:
             self._superseded.add(command.path)
             log.warning("%s: %s", command.path, verdict.blocked)
         if command.run_once is not None:
@@ -197,7 +198,7 @@ class Waiting:
             self._queues.give_back(self._lock(command))
         return verdict
 
-    def _contend(self, command: Command) -> Turn | Standing:
+    def _contend(self, command: Command) -> Runnable | Blocked:
         lock = self._lock(command)
         while True:
             try:
@@ -207,8 +208,8 @@ class Waiting:
                 # The status tree was deleted under us, by a redeploy for instance: it is made again.
                 self._tree.ensure()
         if contender is not None:
-            return Turn(command, contender)
-        return Standing(command, (), self._who_runs(command))
+            return Runnable(command, contender)
+        return Blocked(command, (), self._who_runs(command))
 
     def _who_runs(self, command: Command) -> str:
         detail = states.once_znodes(command, self._znodes).detail
@@ -219,7 +220,7 @@ class Waiting:
 
     # -- what is known --------------------------------------------------------------------------
 
-    def _queries(self, standings: Sequence[Standing]) -> set[Query]:
+    def _queries(self, standings: Sequence[Blocked]) -> set[Query]:
         found: set[Query] = set()
         for standing in standings:
             found |= queries(standing, self._watches.results, self._znodes)
@@ -227,47 +228,47 @@ class Waiting:
                 found.update(self._queues.queries(self._lock(standing.command)))
         return found
 
-    def _unknown(self, command: Command) -> list[Lack]:
-        return [Lack(dependency, "unknown: not read yet") for dependency in command.dependencies]
+    def _unknown(self, command: Command) -> list[Unmet]:
+        return [Unmet(dependency, "unknown: not read yet") for dependency in command.dependencies]
 
     def _lock(self, command: Command) -> str:
         return states.once_znodes(command, self._znodes).lock
 
     # -- limits and words -----------------------------------------------------------------------
 
-    def _limit_of(self, standing: Standing) -> float:
+    def _limit_of(self, standing: Blocked) -> float:
         """When this command has waited for its dependencies as long as it may."""
-        timeouts = [lack.dependency.timeout for lack in standing.lacks] + [self._limit] * bool(standing.lacks)
+        timeouts = [lack.dependency.timeout for lack in standing.unmet] + [self._limit] * bool(standing.unmet)
         given = [timeout for timeout in timeouts if timeout is not None]
         return self._begun[standing.command.path] + min(given) if given else NEVER
 
-    def _give_up(self, overdue: Sequence[Standing]) -> None:
+    def _give_up(self, overdue: Sequence[Blocked]) -> None:
         first, *others = overdue
         reason = "; ".join([self._waited(first), *map(self._has_waited, others)])
         raise DependenciesNotSatisfied(reason, command=first.command.path)
 
-    def _progress(self, standings: Sequence[Standing]) -> str:
+    def _progress(self, standings: Sequence[Blocked]) -> str:
         words = map(self._has_waited, standings)
         outage = "" if self._ensemble.connected else "no connection to ZooKeeper; as last known: "
         return outage + "; ".join(words)
 
-    def _has_waited(self, standing: Standing) -> str:
+    def _has_waited(self, standing: Blocked) -> str:
         return f"{standing.command.path} has {self._waited(standing)}"
 
-    def _waited(self, standing: Standing) -> str:
+    def _waited(self, standing: Blocked) -> str:
         """For how long, and for what: each lack with its state, since when, where and why it failed."""
         waited = now() - self._begun[standing.command.path]
-        lacks = [self._told(lack) for lack in standing.lacks]
-        return f"waited {waited:.0f} s {'for ' + ', '.join(lacks) if lacks else 'while ' + standing.blocked}"
+        unmet = [self._told(lack) for lack in standing.unmet]
+        return f"waited {waited:.0f} s {'for ' + ', '.join(unmet) if unmet else 'while ' + standing.blocked}"
 
-    def _told(self, lack: Lack) -> str:
+    def _told(self, lack: Unmet) -> str:
         znode = self._watches.results.get(data_of(lack.detail)) if lack.detail else None
         return states.told(lack, states.decode_detail(znode), time.time())
 
 
-def _brief(standing: Standing) -> str:
-    if not standing.lacks:
+def _brief(standing: Blocked) -> str:
+    if not standing.unmet:
         return f"{standing.command.path} waits: {standing.blocked}"
     return f"{standing.command.path} waits for " + ", ".join(
-        f"{lack.what}: {lack.found}" for lack in standing.lacks
+        f"{lack.what}: {lack.found}" for lack in standing.unmet
     )

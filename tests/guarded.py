@@ -14,9 +14,9 @@ from collections.abc import Callable
 from types import TracebackType
 from typing import Any, NamedTuple
 
-from kolla_mesos_start import guard
+from kolla_mesos_start.commands import guard
 
-PATIENCE = 60.0
+HANDSHAKE_TIMEOUT = 60.0
 PATH = {"PATH": "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"}
 
 # Programs for /bin/sh. Each of those that wait says its pid first, and that of each process it has made.
@@ -91,7 +91,7 @@ class Alone:
 
     def hear(self) -> tuple[Any, ...]:
         """The next thing the guard says."""
-        self.socket.settimeout(PATIENCE)
+        self.socket.settimeout(HANDSHAKE_TIMEOUT)
         while not self.words:
             data = self.socket.recv(65536)
             assert data, "the guard is gone"
@@ -111,7 +111,7 @@ class Alone:
 
     def read(self, until: Callable[[bytes], object] = lambda text: False) -> bytes:
         """What was written to standard output, once `until` is true of it, or nobody is left to write."""
-        deadline = time.monotonic() + PATIENCE
+        deadline = time.monotonic() + HANDSHAKE_TIMEOUT
         while not until(self.text):
             assert select.select([self.output], [], [], deadline - time.monotonic())[0], self.text
             data = os.read(self.output, 65536)
@@ -132,7 +132,7 @@ class Alone:
     def wait(self) -> int:
         """The guard's wait status, once it has ended."""
         if self.exit_status is None:
-            deadline = time.monotonic() + PATIENCE
+            deadline = time.monotonic() + HANDSHAKE_TIMEOUT
             while (found := os.waitpid(self.pid, os.WNOHANG)) == (0, 0):
                 assert time.monotonic() < deadline, "the guard does not end"
                 time.sleep(0.005)

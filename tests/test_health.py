@@ -18,7 +18,7 @@ import pytest
 
 from kolla_mesos_start import health as health_module
 from kolla_mesos_start.errors import BadEnvironment, CannotWrite
-from kolla_mesos_start.health import VERDICTS, Pulse, default_run_dir, health
+from kolla_mesos_start.health import VERDICTS, StateFile, default_run_dir, health
 
 if TYPE_CHECKING:
     from kolla_mesos_start.health import Stage
@@ -34,9 +34,9 @@ def run_dir(tmp_path: Path) -> str:
 
 
 @pytest.fixture
-def pulse(run_dir: str) -> Iterator[Pulse]:
+def state_file(run_dir: str) -> Iterator[StateFile]:
     """An agent that lives as long as the test."""
-    taken = Pulse.take(run_dir)
+    taken = StateFile.take(run_dir)
     yield taken
     os.close(taken.fd)
 
@@ -70,11 +70,11 @@ def test_a_stage_is_told_as_long_as_the_lock_is_held(
 ) -> None:
     """Held, the line is the agent's own; free, whoever held it has died, and that is 1."""
     environ = {"KOLLA_RUN_DIR": run_dir}
-    pulse = Pulse.take(run_dir)
-    pulse.tell(stage, "on mariadb")
+    state_file = StateFile.take(run_dir)
+    state_file.write(stage, "on mariadb")
     assert health([], environ) == alive
     assert health(["--ready"], environ) == ready
-    os.close(pulse.fd)
+    os.close(state_file.fd)
     assert health([], environ) == health(["--ready"], environ) == 1
     held = f"{stage} on mariadb"
     assert capsys.readouterr().out.splitlines() == [held, held, without, without]
@@ -85,9 +85,9 @@ def test_every_stage_is_in_the_table() -> None:
     assert {stage for stage, *_ in STAGES} == set(VERDICTS)
 
 
-def test_the_probe_prints_one_line_and_exits(run_dir: str, pulse: Pulse) -> None:
+def test_the_probe_prints_one_line_and_exits(run_dir: str, state_file: StateFile) -> None:
     """As a launcher runs it."""
-    pulse.tell("ready", "tcp 3306\nand more")
+    state_file.write("ready", "tcp 3306\nand more")
     found = probe(run_dir, "--ready")
     assert (found.returncode, found.stdout, found.stderr) == (0, "ready tcp 3306 and more\n", "")
 
@@ -114,7 +114,7 @@ def test_a_directory_that_can_not_be_read_is_1(capsys: pytest.CaptureFixture[str
 
 @pytest.mark.parametrize("content", ["", "\n", "read", "b\xe4d \udcff\n"])
 def test_a_state_it_does_not_know_is_1(
-    capsys: pytest.CaptureFixture[str], run_dir: str, pulse: Pulse, content: str
+    capsys: pytest.CaptureFixture[str], run_dir: str, state_file: StateFile, content: str
 ) -> None:
     """Only what the table has is healthy."""
     Path(run_dir, "state").write_bytes(content.encode(errors="surrogateescape"))
@@ -124,7 +124,7 @@ def test_a_state_it_does_not_know_is_1(
 
 def test_probes_at_the_same_time_do_not_take_each_other_for_an_agent(run_dir: str) -> None:
     """Liveness and readiness are asked together; neither makes a dead container look alive."""
-    os.close(Pulse.take(run_dir).fd)
+    os.close(StateFile.take(run_dir).fd)
     with open(f"{run_dir}/lock") as another_probe:
         fcntl.flock(another_probe, fcntl.LOCK_SH)
         assert health([], {"KOLLA_RUN_DIR": run_dir}) == 1
@@ -132,10 +132,10 @@ def test_probes_at_the_same_time_do_not_take_each_other_for_an_agent(run_dir: st
 
 def test_a_new_agent_starts_with_a_state_of_its_own(run_dir: str) -> None:
     """`ready` of the previous run is not the new one's."""
-    first = Pulse.take(run_dir)
-    first.tell("ready", "")
+    first = StateFile.take(run_dir)
+    first.write("ready", "")
     os.close(first.fd)
-    second = Pulse.take(run_dir)
+    second = StateFile.take(run_dir)
     assert health(["--ready"], {"KOLLA_RUN_DIR": run_dir}) == 1
     assert health([], {"KOLLA_RUN_DIR": run_dir}) == 0
     os.close(second.fd)
@@ -145,7 +145,7 @@ def test_the_files_can_be_read_by_every_probe_whatever_the_umask(run_dir: str) -
     """A probe may run as another user."""
     before = os.umask(0o077)
     try:
-        os.close(Pulse.take(run_dir).fd)
+        os.close(StateFile.take(run_dir).fd)
     finally:
         os.umask(before)
     modes = {path.name: stat.S_IMODE(path.stat().st_mode) for path in Path(run_dir).iterdir()}
@@ -153,15 +153,15 @@ def test_the_files_can_be_read_by_every_probe_whatever_the_umask(run_dir: str) -
     assert stat.S_IMODE(os.stat(run_dir).st_mode) == 0o755
 
 
-def test_a_reader_never_sees_half_a_state(run_dir: str, pulse: Pulse) -> None:
+def test_a_reader_never_sees_half_a_state(run_dir: str, state_file: StateFile) -> None:
     """The state is replaced as a whole, as often as it changes."""
     texts = {"waiting " + letter * 5000 for letter in "ab"}
     seen = set()
-    pulse.tell("waiting", "a" * 5000)
+    state_file.write("waiting", "a" * 5000)
 
     def rewrite() -> None:
         for n in range(500):
-            pulse.tell("waiting", "ab"[n % 2] * 5000)
+            state_file.write("waiting", "ab"[n % 2] * 5000)
 
     writer = threading.Thread(target=rewrite)
     writer.start()
@@ -171,20 +171,20 @@ def test_a_reader_never_sees_half_a_state(run_dir: str, pulse: Pulse) -> None:
     assert seen <= texts
 
 
-def test_a_second_agent_is_refused(run_dir: str, pulse: Pulse) -> None:
+def test_a_second_agent_is_refused(run_dir: str, state_file: StateFile) -> None:
     """Two agents would overwrite each other's state; the variable to change is named."""
-    pulse.tell("ready", "")
+    state_file.write("ready", "")
     with pytest.raises(BadEnvironment, match=r"KOLLA_RUN_DIR is .* another agent runs here"):
-        Pulse.take(run_dir, patience=0.1)
+        StateFile.take(run_dir, timeout=0.1)
     assert Path(run_dir, "state").read_text() == "ready\n"
 
 
 def test_a_predecessor_is_given_time_to_leave(run_dir: str) -> None:
     """A restarted container meets the registrar of its last run, which ends with its daemon."""
-    first = Pulse.take(run_dir)
+    first = StateFile.take(run_dir)
     threading.Timer(0.3, os.close, [first.fd]).start()
     started = time.monotonic()
-    second = Pulse.take(run_dir, patience=30)
+    second = StateFile.take(run_dir, timeout=30)
     assert 0.2 < time.monotonic() - started < 15
     os.close(second.fd)
 
@@ -193,23 +193,23 @@ def test_the_lock_passes_to_the_registrar(run_dir: str) -> None:
     """The agent's copy goes with exec; the inherited one goes on holding, and is passed on to no child."""
     registrar = """
         import subprocess, sys
-        from kolla_mesos_start.health import Pulse
+        from kolla_mesos_start.health import StateFile
         run_dir, fd = sys.argv[1], int(sys.argv[2])
-        pulse = Pulse.inherit(run_dir, fd)
-        pulse.tell("ready", "as the registrar says")
+        state_file = StateFile.inherit(run_dir, fd)
+        state_file.write("ready", "as the registrar says")
         child = subprocess.run(["test", "-e", f"/proc/self/fd/{fd}"], close_fds=False, check=False)
         print(child.returncode, flush=True)
         sys.stdin.read()
     """
-    pulse = Pulse.take(run_dir)
+    state_file = StateFile.take(run_dir)
     process = subprocess.Popen(
-        [sys.executable, "-c", textwrap.dedent(registrar), run_dir, str(pulse.fd)],
-        pass_fds=[pulse.fd],
+        [sys.executable, "-c", textwrap.dedent(registrar), run_dir, str(state_file.fd)],
+        pass_fds=[state_file.fd],
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         text=True,
     )
-    os.close(pulse.fd)
+    os.close(state_file.fd)
     assert process.stdout is not None
     assert process.stdout.readline() == "1\n"
     found = probe(run_dir, "--ready")
@@ -224,20 +224,20 @@ def test_a_run_dir_that_can_not_be_made_is_told(tmp_path: Path) -> None:
     """What is in the way is named, and the variable."""
     (tmp_path / "file").touch()
     with pytest.raises(BadEnvironment, match=r"KOLLA_RUN_DIR is .*/file: File exists"):
-        Pulse.take(f"{tmp_path}/file/run")
+        StateFile.take(f"{tmp_path}/file/run")
 
 
 def test_parents_of_the_run_dir_are_made(tmp_path: Path) -> None:
     """KOLLA_RUN_DIR may be anywhere."""
-    os.close(Pulse.take(f"{tmp_path}/a/b/c").fd)
+    os.close(StateFile.take(f"{tmp_path}/a/b/c").fd)
     assert Path(tmp_path, "a/b/c/state").exists()
 
 
-def test_a_state_that_can_not_be_written_is_told(run_dir: str, pulse: Pulse) -> None:
+def test_a_state_that_can_not_be_written_is_told(run_dir: str, state_file: StateFile) -> None:
     """A stale state would mislead the probes, so that it is no small matter."""
     os.mkdir(f"{run_dir}/state.new")
     with pytest.raises(CannotWrite, match=r"state.*Is a directory.*KOLLA_RUN_DIR"):
-        pulse.tell("ready", "")
+        state_file.write("ready", "")
 
 
 @pytest.mark.parametrize(

@@ -17,16 +17,18 @@ from hypothesis import given
 from hypothesis import strategies as st
 from kazoo.protocol.states import ZnodeStat
 
-from kolla_mesos_start import graph, wait
-from kolla_mesos_start.ephemerals import LATER, Wishes
-from kolla_mesos_start.instance import Ephemeral
-from kolla_mesos_start.lease import Lease
-from kolla_mesos_start.lock import standing
-from kolla_mesos_start.ready import Check, Health, Notified, heard, is_ready
-from kolla_mesos_start.states import encode_mark
-from kolla_mesos_start.wait import Passage, Standing, Turn, judge
-from kolla_mesos_start.watches import Knowledge
-from kolla_mesos_start.znodes import Query, Znode, Znodes, children_of, data_of
+from kolla_mesos_start import wait
+from kolla_mesos_start.commands.lease import Lease
+from kolla_mesos_start.daemon.readiness import Check, Health, Notified, heard, is_ready
+from kolla_mesos_start.definition import fields, schema
+from kolla_mesos_start.tree.presence import Ephemeral
+from kolla_mesos_start.tree.states import encode_mark
+from kolla_mesos_start.tree.znodes import Znodes
+from kolla_mesos_start.wait import Blocked, Progress, Runnable, judge
+from kolla_mesos_start.zookeeper.ephemerals import LATER, Wishes
+from kolla_mesos_start.zookeeper.lock import standing
+from kolla_mesos_start.zookeeper.query import Query, Znode, children_of, data_of
+from kolla_mesos_start.zookeeper.watches import Knowledge
 
 # -- the lease ----------------------------------------------------------------------------------------
 
@@ -186,15 +188,15 @@ class Waiter:
 
     def __init__(self, tree: Tree, definition: dict[str, Any], last: int = -1) -> None:
         self.tree = tree
-        built = graph.build(graph.load(json.dumps(definition).encode()), ZNODES.service_name, str)
+        built = schema.build(fields.load(json.dumps(definition).encode()), ZNODES.service_name, str)
         self.command = built.daemon or built.commands[-1]
         own = frozenset(command.path for command in built.commands)
-        self.passage = Passage(own, frozenset(), DEFINITION)
+        self.passage = Progress(own, frozenset(), DEFINITION)
         self.connected = True
         self.asked = 0
         self._last = last
         self._knowledge = Knowledge()
-        self._standing = Standing(self.command, ())
+        self._standing = Blocked(self.command, ())
         self._place: str | None = None
         self._numbers = count(10)
 
@@ -239,7 +241,7 @@ class Waiter:
     def _look(self) -> None:
         if self._knows:
             found = judge(self.command, self._knowledge.results, ZNODES, self.passage)
-            self._standing = found if isinstance(found, Standing) else Standing(self.command, ())
+            self._standing = found if isinstance(found, Blocked) else Blocked(self.command, ())
         self._knowledge.want(self._wanted)
 
     @property
@@ -248,10 +250,10 @@ class Waiter:
         assert self._knows
         view = self._knowledge.results
         found = judge(self.command, view, ZNODES, self.passage)
-        if isinstance(found, Turn):
-            return "pass" if found.is_passage else "run"
-        if isinstance(found, Standing):
-            return found.blocked or ", ".join(lack.found for lack in found.lacks)
+        if isinstance(found, Runnable):
+            return "pass" if found.already_done else "run"
+        if isinstance(found, Blocked):
+            return found.blocked or ", ".join(lack.found for lack in found.unmet)
         if self._place is None:
             self._place = f"{LOCK}/{OURS.format(next(self._numbers))}"
             self.tree.put(self._place, b"")

@@ -13,10 +13,11 @@ from pathlib import Path
 import pytest
 from jinja2 import Environment
 
-from kolla_mesos_start import errors, graph, settings
-from kolla_mesos_start.graph import Dependency, File, Members
-from kolla_mesos_start.render import BUILTIN
-from kolla_mesos_start.sandbox import Sandbox
+from kolla_mesos_start import errors, settings
+from kolla_mesos_start.definition import fields, schema
+from kolla_mesos_start.definition.model import Dependency, File, Members
+from kolla_mesos_start.render.context import BUILTIN
+from kolla_mesos_start.render.sandbox import Sandbox
 from tests.documents import CONTRIBUTING, DOCUMENTS, README, ROOT, items, literals, parsed, table
 from tests.test_house import PACKAGE
 
@@ -87,12 +88,12 @@ KEYS = {literals(row[0])[0]: row for row in table(README, "key")}
 def test_every_key_of_a_definition_is_in_the_table() -> None:
     """Of a command and of the daemon, of a dependency, a file and a readiness check."""
     named = [name for row in KEYS.values() for name in literals(row[0])]
-    assert sorted(named) == sorted((*graph.SHARED_KEYS, *graph.ONCE_KEYS, "ready"))
+    assert sorted(named) == sorted((*schema.SHARED_KEYS, *schema.ONCE_KEYS, "ready"))
     inner = {
         "dependencies": {*Dependency._fields, *Members._fields} - {"service"}
         | {"members", "global", "local"},
         "files": set(File._fields[1:]),
-        "ready": set(graph.CHECKS),
+        "ready": set(schema.CHECKS),
     }
     for key, expected in inner.items():
         assert set(re.findall(r'"(\w+)"', KEYS[key][2].astext())) == expected
@@ -101,8 +102,8 @@ def test_every_key_of_a_definition_is_in_the_table() -> None:
 
 def test_every_default_of_a_key_is_in_the_table() -> None:
     """Where it is a number or a boolean."""
-    document = graph.load(b'{"commands": {"a": {"command": "true"}}}')
-    command = graph.build(document, "web", lambda text: text.text).commands[0]
+    document = fields.load(b'{"commands": {"a": {"command": "true"}}}')
+    command = schema.build(document, "web", lambda text: text.text).commands[0]
     for row in KEYS.values():
         names, told = literals(row[0]), row[1].astext().split(", ")
         for name, value in zip(names, told):

@@ -22,7 +22,7 @@ from kolla_mesos_start.errors import AgentError
 
 CHECKOUT = Path(__file__).resolve().parents[2]
 AGENT = (sys.executable, str(CHECKOUT / "bin" / "kolla_mesos_start"))
-REGISTRAR = "kolla_mesos_start.registrar"
+REGISTRAR = "kolla_mesos_start.daemon.registrar"
 TIME = r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{3}Z"  # as the agent's log has it, text or JSON
 # Where even SIGKILL ends us, the kernel ends what we have started, and that its own helpers.
 DIES_WITH_US = ("setpriv", "--pdeathsig", "KILL")

@@ -24,10 +24,10 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-from kolla_mesos_start.ensemble import MAX_DATA
 from kolla_mesos_start.errors import BadDefinition
 from kolla_mesos_start.operator import notation
-from kolla_mesos_start.znodes import RESERVED
+from kolla_mesos_start.tree.znodes import RESERVED
+from kolla_mesos_start.zookeeper.client import MAX_DATA
 
 Contents = Mapping[str, bytes]
 

@@ -21,7 +21,9 @@ from typing import NoReturn
 from kazoo.exceptions import NoNodeError
 
 from kolla_mesos_start import __version__, settings
-from kolla_mesos_start.ensemble import Ensemble, text
+from kolla_mesos_start.definition.fields import load
+from kolla_mesos_start.definition.model import Graph
+from kolla_mesos_start.definition.schema import early_texts
 from kolla_mesos_start.errors import (
     AgentError,
     BadDefinition,
@@ -30,14 +32,14 @@ from kolla_mesos_start.errors import (
     CannotRender,
     Issues,
 )
-from kolla_mesos_start.graph import Graph, early_texts, load
-from kolla_mesos_start.mailbox import Mailbox
+from kolla_mesos_start.loop import Loop
 from kolla_mesos_start.operator import directory
 from kolla_mesos_start.operator.directory import Contents, Deployment, Service
 from kolla_mesos_start.operator.rehearsal import Rehearsal, check_templates, needed_files
-from kolla_mesos_start.render import names
+from kolla_mesos_start.render.context import names
 from kolla_mesos_start.settings import Settings
-from kolla_mesos_start.znodes import Znodes
+from kolla_mesos_start.tree.znodes import Znodes
+from kolla_mesos_start.zookeeper.client import Ensemble, text
 
 CONNECT_TIMEOUT = 30.0  # seconds: somebody sits in front of it
 
@@ -126,7 +128,7 @@ def publish(options: argparse.Namespace, environ: Mapping[str, str]) -> None:
     deployment = read(options.directory)
     for name in deployment.left_out:
         print(f"left out {options.directory / name}")
-    ensemble = Ensemble(config, Mailbox())
+    ensemble = Ensemble(config, Loop())
     try:
         ensemble.connect()
         tree = Tree(ensemble, config)

@@ -3,7 +3,7 @@
     ZooKeeper -> publish -> start everything at once -> watch -> tell -> stay until Ctrl-C -> end
 
 What lives here: the stages. The deployment is `site`'s, of the kind `jobs` or `keystone`; how it is
-shown is `view`'s and `timeline`'s. Signals are taken between two steps only, in the mailbox: so there
+shown is `view`'s and `timeline`'s. Signals are taken between two steps only, in the loop: so there
 is no moment at which something has been started and nobody knows of it.
 """
 
@@ -32,9 +32,8 @@ from kazoo.client import KazooClient
 from kazoo.exceptions import KazooException, NoNodeError, NotEmptyError
 
 from kolla_mesos_start import settings
-from kolla_mesos_start.ensemble import Ensemble
 from kolla_mesos_start.errors import AgentError, BadUsage, CannotWrite, Stopped
-from kolla_mesos_start.mailbox import Mailbox, now
+from kolla_mesos_start.loop import Loop, now
 from kolla_mesos_start.operator import openstack, timeline, zookeeper
 from kolla_mesos_start.operator.containers import AGENT, DIES_WITH_US, end_all
 from kolla_mesos_start.operator.jobs import Jobs
@@ -43,6 +42,7 @@ from kolla_mesos_start.operator.site import Site
 from kolla_mesos_start.operator.view import Row, View, row, terminal
 from kolla_mesos_start.operator.zookeeper import HOST, free_port
 from kolla_mesos_start.settings import RUN_DIR_LIMIT
+from kolla_mesos_start.zookeeper.client import Ensemble
 
 T = TypeVar("T")
 ID = "quickstart"
@@ -100,9 +100,9 @@ class Quickstart:
         self.prefix = ""
         self.made: list[str] = []  # znodes, deepest first
         self._was_away = False
-        self.mailbox = Mailbox()
+        self.loop = Loop()
         for signum in STOP_SIGNALS:
-            self.mailbox.on_signal(signum, _stop)
+            self.loop.on_signal(signum, _stop)
 
     def status(self) -> int:
         """Run all stages; the exit status, and what is wrong told."""
@@ -111,7 +111,7 @@ class Quickstart:
                 self.run()
             except (AgentError, OSError):
                 # What Ctrl-C has ended before it has left our process group looks like a failure.
-                self.mailbox.wait(lambda: True)
+                self.loop.wait(lambda: True)
                 raise
         except Stopped as stopped:
             return 0 if self.is_up and stopped.signum == signal.SIGINT else stopped.status
@@ -157,7 +157,7 @@ class Quickstart:
         if self.kind is not Keystone:
             return path
         openstack.install_packages(say)
-        self.mailbox.wait(lambda: True)
+        self.loop.wait(lambda: True)
         return f"{openstack.keystone_environment(self.home / 'cache', say)}:{openstack.SYSTEM_PATH}"
 
     def _zookeeper_environ(self) -> Mapping[str, str]:
@@ -207,7 +207,7 @@ class Quickstart:
         words["KOLLA_SYSTEM_PREFIX"] = os.environ.get("KOLLA_SYSTEM_PREFIX", "")
         config = settings.parse({**words, **environ})
         self.prefix = config.prefix
-        self.ensemble = ensemble = Ensemble(config, self.mailbox)
+        self.ensemble = ensemble = Ensemble(config, self.loop)
         ensemble.connect()
         return ensemble
 
@@ -285,7 +285,7 @@ class Quickstart:
                     container.start()
             if self._zookeeper_ended() and is_due(self.zookeeper):
                 self._start_zookeeper()
-            self.mailbox.wait(lambda: False, now() + LOOK_EVERY)
+            self.loop.wait(lambda: False, now() + LOOK_EVERY)
 
     # -- the end --------------------------------------------------------------------------------
 
@@ -321,7 +321,7 @@ class Quickstart:
         deadline = now() + seconds
         while True:
             # First what has been posted: a signal that has come comes before whatever it has done.
-            value = self.mailbox.wait(condition, min(deadline, now() + LOOK_EVERY))
+            value = self.loop.wait(condition, min(deadline, now() + LOOK_EVERY))
             if value or now() >= deadline:
                 return value
             if self._zookeeper_ended():
@@ -329,7 +329,7 @@ class Quickstart:
 
     def _aside(self, work: Callable[[], T]) -> T:
         """The result of what may block; meanwhile signals are heard."""
-        future = begun(work, lambda: self.mailbox.post(lambda: None))
+        future = begun(work, lambda: self.loop.post(lambda: None))
         if not self._until(future.done, ANSWER_LIMIT):
             raise AgentError(f"no answer within {ANSWER_LIMIT:g} s")
         try:

@@ -8,11 +8,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 
-from kolla_mesos_start.document import BY_TEMPLATE, Document
+from kolla_mesos_start.definition.fields import BY_TEMPLATE, Document
+from kolla_mesos_start.definition.model import Graph
+from kolla_mesos_start.definition.schema import build, early_texts, late_texts
 from kolla_mesos_start.errors import BadDefinition, CannotRender
-from kolla_mesos_start.graph import Graph, build, early_texts, late_texts
-from kolla_mesos_start.render import BUILTIN, Context, Renderer, file_text, names
-from kolla_mesos_start.znodes import Znodes
+from kolla_mesos_start.render.context import BUILTIN, Context, Renderer, file_text, names
+from kolla_mesos_start.tree.znodes import Znodes
 
 ADDRESS = "127.0.0.1"
 # What templates can name and nobody but the agent knows.

@@ -20,9 +20,9 @@ from typing import Any
 from kazoo.client import KazooClient
 from kazoo.exceptions import NoNodeError
 
-from kolla_mesos_start.command import Command, Members
+from kolla_mesos_start.definition.fields import load
+from kolla_mesos_start.definition.model import Command, Graph, Members
 from kolla_mesos_start.errors import AgentError
-from kolla_mesos_start.graph import Graph, load
 from kolla_mesos_start.operator import directory, notation
 from kolla_mesos_start.operator.containers import (
     CHECKOUT,
@@ -33,7 +33,7 @@ from kolla_mesos_start.operator.containers import (
 )
 from kolla_mesos_start.operator.rehearsal import Rehearsal
 from kolla_mesos_start.operator.timeline import Need, Step
-from kolla_mesos_start.znodes import GLOBAL, LOCAL, Znodes
+from kolla_mesos_start.tree.znodes import GLOBAL, LOCAL, Znodes
 
 PUBLISH = (sys.executable, str(CHECKOUT / "bin" / "kolla_mesos_publish"))
 LOOPBACK = {"KOLLA_PRIVATE_INTERFACE": "lo", "KOLLA_PUBLIC_INTERFACE": "lo"}

@@ -28,7 +28,7 @@ from tests.waiting import eventually
 from tests.zookeeper import Server
 
 FLOORS = Path(__file__).with_name("floors")
-PATIENCE = 60.0  # seconds, for what takes a tenth of one
+HANDSHAKE_TIMEOUT = 60.0  # seconds, for what takes a tenth of one
 
 
 class Marks:
@@ -43,10 +43,10 @@ class Marks:
     def take(self, count: int = 1) -> list[float]:
         """When the next `count` marks came, in seconds of the wall clock, which is the server's too."""
         times: list[float] = []
-        deadline = time.monotonic() + PATIENCE
+        deadline = time.monotonic() + HANDSHAKE_TIMEOUT
         while len(times) < count:
             if not select.select([self._fd], [], [], max(0.0, deadline - time.monotonic()))[0]:
-                raise AssertionError(f"{len(times)} of {count} marks within {PATIENCE:g} s")
+                raise AssertionError(f"{len(times)} of {count} marks within {HANDSHAKE_TIMEOUT:g} s")
             now = time.time()
             times += [now] * os.read(self._fd, 65536).count(b"\n")
         return times

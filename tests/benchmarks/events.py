@@ -131,7 +131,7 @@ def sessions(bench: Bench) -> list[Row]:
 
     floor, measured = in_turn(5, lambda: fan_out(bench, 4, 75), waiting)
     note = (
-        "4 processes of 75 sessions, each with the agent's own mailbox, watches, queue and wait in a thread;"
+        "4 processes of 75 sessions, each with the agent's own loop, watches, queue and wait in a thread;"
         " from the server's stamp on `done` to the last verdict that it is done; nothing is run then"
     )
     return [Row("300 replicas of a one-time command", " ms", measured, 300, floor, "", note)]

@@ -2,7 +2,7 @@
 
     python -m tests.benchmarks.sessions HOSTS PREFIX APP_ID COUNT HOST_PREFIX
 
-Each is what `main` makes of the agent up to its wait: a mailbox, a session, watches, a place in the
+Each is what `main` makes of the agent up to its wait: a loop, a session, watches, a place in the
 queue. What is not there: a process of its own, with guard, signals, and what a container does next.
 Says `standing` once all wait, one of them anywhere having claimed the command, which is concluded
 at a line on the standard input; then in JSON when each was told to go on.
@@ -18,19 +18,19 @@ import threading
 import time
 from typing import TYPE_CHECKING
 
-from kolla_mesos_start.ensemble import Ensemble
-from kolla_mesos_start.ephemerals import Ephemerals
-from kolla_mesos_start.health import Pulse
-from kolla_mesos_start.mailbox import Mailbox
-from kolla_mesos_start.prepare import Preparer
-from kolla_mesos_start.published import Published
-from kolla_mesos_start.record import Outcome, Records
-from kolla_mesos_start.register import StatusTree
+from kolla_mesos_start.health import StateFile
+from kolla_mesos_start.loop import Loop
+from kolla_mesos_start.render.prepare import Preparer
 from kolla_mesos_start.settings import Settings, parse
-from kolla_mesos_start.states import DONE
+from kolla_mesos_start.tree.attempts import Outcome, Records
+from kolla_mesos_start.tree.published import Published
+from kolla_mesos_start.tree.states import DONE
+from kolla_mesos_start.tree.status import StatusTree
+from kolla_mesos_start.tree.znodes import Znodes
 from kolla_mesos_start.wait import Waiting
-from kolla_mesos_start.watches import Watches
-from kolla_mesos_start.znodes import Znodes
+from kolla_mesos_start.zookeeper.client import Ensemble
+from kolla_mesos_start.zookeeper.ephemerals import Ephemerals
+from kolla_mesos_start.zookeeper.watches import Watches
 
 if TYPE_CHECKING:
     from kolla_mesos_start.health import Stage
@@ -40,7 +40,7 @@ LIFETIME = 120  # seconds, ten times of what is needed
 go = threading.Event()
 
 
-class Standing(Pulse):
+class Blocked(StateFile):
     """Learns from what a probe would be told that the agent waits for another one's run."""
 
     def __init__(self) -> None:
@@ -57,13 +57,13 @@ class Session(threading.Thread):
 
     def __init__(self, settings: Settings) -> None:
         super().__init__(daemon=True)
-        self.standing = Standing()
+        self.standing = Blocked()
         self.went_on: float | None = None
         self._settings = settings
 
     def run(self) -> None:
         settings = self._settings
-        ensemble = Ensemble(settings, Mailbox())
+        ensemble = Ensemble(settings, Loop())
         ensemble.connect()
         watches, ephemerals = Watches(ensemble), Ephemerals(ensemble)
         znodes = Znodes(settings.prefix, settings.deployment_id, settings.service_name, settings.host)

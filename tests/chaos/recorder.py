@@ -16,7 +16,7 @@ import threading
 from pathlib import Path
 from typing import Any
 
-from kolla_mesos_start.mailbox import now
+from kolla_mesos_start.loop import now
 from tests.chaos.checker import Run
 
 NEVER = float("inf")

@@ -19,10 +19,10 @@ from typing import Any, Callable, NamedTuple
 from kazoo.client import KazooClient
 from kazoo.exceptions import NoNodeError
 
-from kolla_mesos_start.config_files import STAGE_PREFIX
-from kolla_mesos_start.mailbox import now
-from kolla_mesos_start.states import decode_detail
-from kolla_mesos_start.znodes import Znode
+from kolla_mesos_start.files import STAGE_PREFIX
+from kolla_mesos_start.loop import now
+from kolla_mesos_start.tree.states import decode_detail
+from kolla_mesos_start.zookeeper.query import Znode
 from tests.agents import Agent
 from tests.chaos.checker import Exit, Fault, Final, History
 from tests.chaos.plan import API, CONTAINERS, DB, JOBS, RULES, Plan, Planned
@@ -36,7 +36,7 @@ from tests.zookeeper import HOST, Ensemble, Process, Server, free_port
 STEP = str(Path(__file__).with_name("step.py"))
 LOOK = 0.02  # seconds between two looks at the containers
 LAUNCHER = 0.15  # seconds until the launcher starts a container again
-PATIENCE = 60.0  # seconds for all to come through once nothing is done to them any more
+HANDSHAKE_TIMEOUT = 60.0  # seconds for all to come through once nothing is done to them any more
 KILL, STOP, CONT = signal.SIGKILL, signal.SIGSTOP, signal.SIGCONT
 
 Undo = Callable[[], object]
@@ -367,7 +367,7 @@ class Chaos:
 
     def _await_all(self) -> list[str]:
         """Wait until each container has come through: its task is done, its daemon is ready. Who has not."""
-        deadline = now() + PATIENCE
+        deadline = now() + HANDSHAKE_TIMEOUT
         while now() < deadline:
             stuck = [name for name, container in self._containers.items() if not self._is_through(container)]
             if not stuck:
@@ -381,7 +381,7 @@ class Chaos:
 
     def _await_registered(self) -> list[str]:
         """Wait until each daemon is an instance, globally and on its host; who is none in the end."""
-        deadline = now() + PATIENCE
+        deadline = now() + HANDSHAKE_TIMEOUT
         while True:
             missing = []
             for service in (DB, API):

@@ -68,7 +68,7 @@ def podman(images: Images, tmp_path_factory: pytest.TempPathFactory) -> Iterator
 
 
 def _lacking(cache: Path) -> Iterator[str]:
-    """What this machine or its kernel lacks, each in words that say what to do."""
+    """What this machine or its kernel unmet, each in words that say what to do."""
     if os.geteuid() != 0:
         yield "the images are made as root: run bin/test as root"
         return

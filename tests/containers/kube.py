@@ -1,6 +1,6 @@
 """Pods of etc/kubernetes in podman, which does what a kubelet does with them.
 
-What lives here: what a cluster adds to a manifest before a node runs it, and what podman lacks. Nothing else
+What lives here: what a cluster adds to a manifest before a node runs it, and what podman unmet. Nothing else
 of a manifest is changed: `PLACES` names all that is, besides the site's values in the ConfigMap `kolla`.
 """
 

@@ -272,7 +272,7 @@ def waits(container: Container, text: str) -> None:
 
 @pytest.mark.parametrize("workload", WORKLOADS)
 def test_what_is_run_is_what_is_written(workload: Document, site: Site) -> None:
-    """But for what a cluster adds, the names of images, and what podman lacks."""
+    """But for what a cluster adds, the names of images, and what podman unmet."""
     kind: str = workload["metadata"]["name"]
     (pod, _) = (pod for pod in (*site.jobs, *site.replicas) if pod.name.startswith(kind))
     template = workload["spec"]["template"]

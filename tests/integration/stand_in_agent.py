@@ -14,12 +14,12 @@ from typing import Any
 
 from kazoo.client import KazooClient
 
-from kolla_mesos_start.handoff import Handoff, spawn
-from kolla_mesos_start.health import Pulse
+from kolla_mesos_start.daemon.handoff import Handoff, spawn
+from kolla_mesos_start.health import StateFile
 
 
 def main(options: dict[str, Any]) -> None:
-    pulse = Pulse.take(options["run_dir"])
+    state_file = StateFile.take(options["run_dir"])
     client = KazooClient(hosts=",".join(f"{host}:{port}" for host, port in options["hosts"]))
     client.start()
     for path, data in options["parents"]:
@@ -58,7 +58,7 @@ def main(options: dict[str, Any]) -> None:
             check_ids=None,
             addresses=["127.0.0.1"],
             run_dir=options["run_dir"],
-            pulse_fd=pulse.fd,
+            lock_fd=state_file.fd,
             pidfd=os.pidfd_open(os.getpid()),
             notify_fd=notify.fileno(),
             loglevel="debug",

@@ -23,14 +23,15 @@ import pytest
 from kazoo.client import KazooClient
 from kazoo.exceptions import ConnectionLoss, SessionExpiredError
 
-from kolla_mesos_start import ensemble as session
-from kolla_mesos_start import guard, settings
-from kolla_mesos_start.bootstrap import Bootstrap, Renewals
+from kolla_mesos_start import settings
+from kolla_mesos_start.commands import guard
+from kolla_mesos_start.commands.bootstrap import Bootstrap, Renewals
 from kolla_mesos_start.container import Container
-from kolla_mesos_start.ephemerals import Ephemerals
 from kolla_mesos_start.errors import AgentError
-from kolla_mesos_start.mailbox import Mailbox, now
-from kolla_mesos_start.watches import Watches
+from kolla_mesos_start.loop import Loop, now
+from kolla_mesos_start.zookeeper import client as session
+from kolla_mesos_start.zookeeper.ephemerals import Ephemerals
+from kolla_mesos_start.zookeeper.watches import Watches
 from tests import own_network
 from tests.agents import Agent, Containers
 from tests.conftest import Deployment, connected, made
@@ -307,8 +308,8 @@ class Renewing:
     def __init__(self, deployment: Deployment, slow: Slow) -> None:
         environ = deployment.environ("db", KOLLA_ZK_HOSTS=slow.hosts, KOLLA_ZK_SESSION_TIMEOUT=f"{SHORT:g}")
         self.slow = slow
-        self.mailbox = Mailbox()
-        self.ensemble = session.Ensemble(settings.parse(environ), self.mailbox)
+        self.loop = Loop()
+        self.ensemble = session.Ensemble(settings.parse(environ), self.loop)
         self.ensemble.connect()
         self.renewals = Renewals(self.ensemble, deployment.path, wanted=True)
         self.proofs = [self.proof()]
@@ -334,7 +335,7 @@ def renewing(request: pytest.FixtureRequest, zookeeper: Server, deployment: Depl
 @pytest.mark.parametrize("renewing", [SHORT / 9, SHORT / 3], indirect=True)
 def test_a_lease_counts_from_what_was_sent_long_before_the_last_reply(renewing: Renewing) -> None:
     """Never from when a reply came; and however late they come, one is awaited at a time."""
-    assert renewing.mailbox.wait(lambda: len(renewing.proofs) > 4, now() + 30)
+    assert renewing.loop.wait(lambda: len(renewing.proofs) > 4, now() + 30)
     assert [counts for counts, latest in renewing.proofs if counts > latest] == []
     assert renewing.proofs[-1] > renewing.proofs[0]
     assert renewing.slow.most == 1
@@ -345,10 +346,10 @@ def test_a_sync_that_fails_with_its_connection_renews_nothing(renewing: Renewing
     """What does is the connection that follows."""
     slow = renewing.slow
     asked = len(slow.asked)
-    assert renewing.mailbox.wait(lambda: len(slow.asked) > asked + 1, now() + 30)
+    assert renewing.loop.wait(lambda: len(slow.asked) > asked + 1, now() + 30)
     proofs = len(renewing.proofs)
     renewing.ensemble.drop_connection()
-    assert renewing.mailbox.wait(lambda: len(renewing.proofs) > proofs, now() + 30)
+    assert renewing.loop.wait(lambda: len(renewing.proofs) > proofs, now() + 30)
     assert len(slow.connected) == 2
     assert renewing.proofs[-1][0] <= slow.connected[-1]
 
@@ -396,7 +397,7 @@ def test_the_session_is_not_closed_while_a_command_lives(
     zk: KazooClient, ensemble: Interrupted, bench: Bench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Whatever ends the agent, and however long the guard takes: here it is stopped."""
-    monkeypatch.setattr(guard, "KILL_PATIENCE", 0.3)
+    monkeypatch.setattr(guard, "KILL_TIMEOUT", 0.3)
     container = Container()
     container.ensemble = ensemble
     renewals = Renewals(ensemble, "/", wanted=False)

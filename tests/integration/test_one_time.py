@@ -25,7 +25,7 @@ from kazoo.exceptions import NoNodeError, NotEmptyError
 from kazoo.protocol.states import ZnodeStat
 from kazoo.recipe.watchers import DataWatch
 
-from kolla_mesos_start import guard
+from kolla_mesos_start.commands import guard
 from tests import lossy_proxy
 from tests.agents import Agent, Containers
 from tests.conftest import Deployment

@@ -42,7 +42,6 @@ from tests.documents import (
     blocks,
 )
 from tests.publishing import publish
-from tests.test_house import DECIDE, PACKAGE
 from tests.waiting import eventually
 from tests.zookeeper import Server
 
@@ -344,14 +343,6 @@ def is_a_call_of_the_benchmarks(block: Block, ground: Ground) -> None:
         assert all(re.search(rf"^{name} ", done.stdout, re.MULTILINE) for name in words[2:])
 
 
-def is_the_house(block: Block, ground: Ground) -> None:
-    """Each module once; and those that are said to decide are held to it."""
-    named = re.findall(r"^(\w+)\.py +\S", block.text, re.MULTILINE)
-    assert sorted(named) == sorted(path.stem for path in PACKAGE.glob("*.py") if path.stem != "__init__")
-    (deciding,) = re.findall(r"decide: .*\n((?:\w+\.py .*\n)+)", block.text)
-    assert set(re.findall(r"(\w+)\.py", deciding)) == set(DECIDE)
-
-
 def is_the_order(block: Block, ground: Ground) -> None:
     """Each arrow is a dependency of the example, and each dependency follows from the arrows."""
     drawn = {
@@ -410,7 +401,6 @@ CLAIMS: Mapping[str, Mapping[str, Check]] = {
         "bin/test\n": is_a_call_of_the_tests,
         "bin/test tests/": is_a_call_of_the_tests,
         ".venv/bin/python -m tests.benchmarks": is_a_call_of_the_benchmarks,
-        "__main__.py": is_the_house,
     },
     KEYSTONE: {
         "mariadb/bootstrap -> ": is_the_order,

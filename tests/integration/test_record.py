@@ -9,13 +9,15 @@ from typing import Any, Callable
 import pytest
 from kazoo.client import KazooClient
 
-from kolla_mesos_start import graph, settings
-from kolla_mesos_start.command import Command
-from kolla_mesos_start.ensemble import Ensemble
-from kolla_mesos_start.mailbox import Mailbox
-from kolla_mesos_start.record import Lost, Outcome, Records
-from kolla_mesos_start.register import StatusTree
-from kolla_mesos_start.znodes import GLOBAL, CommandZnodes, Znode, Znodes
+from kolla_mesos_start import settings
+from kolla_mesos_start.definition import fields, schema
+from kolla_mesos_start.definition.model import Command
+from kolla_mesos_start.loop import Loop
+from kolla_mesos_start.tree.attempts import Lost, Outcome, Records
+from kolla_mesos_start.tree.status import StatusTree
+from kolla_mesos_start.tree.znodes import GLOBAL, CommandZnodes, Znodes
+from kolla_mesos_start.zookeeper.client import Ensemble
+from kolla_mesos_start.zookeeper.query import Znode
 from tests.conftest import Deployment
 
 SERVICE = "infra/db"
@@ -28,7 +30,7 @@ class Interrupted(Ensemble):
     """An ensemble between whose requests something happens: `interlude` before the one of number `at`."""
 
     def __init__(self, config: settings.Settings) -> None:
-        super().__init__(config, Mailbox())
+        super().__init__(config, Loop())
         self.at = 0
         self.interlude: Callable[[], None] = lambda: None
 
@@ -77,8 +79,8 @@ class Bench:
         self.zk = zk
         once = {"command": "true", "run_once": True, "generation": generation}
         commands = {f"sync{number}": once for number in range(PLENTY)}
-        document = graph.load(json.dumps({"name": SERVICE, "commands": commands}).encode())
-        built = graph.build(document, SERVICE, lambda text: text.text)
+        document = fields.load(json.dumps({"name": SERVICE, "commands": commands}).encode())
+        built = schema.build(document, SERVICE, lambda text: text.text)
         self.znodes = Znodes(deployment.prefix, deployment.id, SERVICE, "web1")
         tree = StatusTree(ensemble, self.znodes, built)
         tree.start()

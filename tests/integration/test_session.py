@@ -21,8 +21,8 @@ from kazoo.exceptions import ConnectionLoss, NodeExistsError, NoNodeError
 from kazoo.protocol.serialization import Create, Delete, Exists, GetData
 from kazoo.security import OPEN_ACL_UNSAFE, make_digest_acl
 
-from kolla_mesos_start.mailbox import now
-from kolla_mesos_start.session import Ensemble, Reply, Session
+from kolla_mesos_start.loop import now
+from kolla_mesos_start.zookeeper.session import Ensemble, Reply, Session
 from tests.conftest import Deployment
 from tests.zookeeper import Ensemble as Servers
 from tests.zookeeper import Server, free_port
@@ -40,7 +40,7 @@ def turn(session: Session, limit: float) -> None:
 
 
 def run(session: Session, until: Callable[[], object], seconds: float = 30.0) -> None:
-    """Turn until something holds."""
+    """Runnable until something holds."""
     deadline = now() + seconds
     while not until():
         assert now() < deadline, f"not within {seconds:g} s"

@@ -403,12 +403,12 @@ def test_a_dependency_may_have_a_limit_of_its_own(
 ) -> None:
     """It ends the wait while it is the one that is missing, and not when it is there already."""
     hasty = {"path": "db/sync", "timeout": 1}
-    publish(deployment, "lacks", one_command_for_all(hasty, "mq/daemon"))
+    publish(deployment, "unmet", one_command_for_all(hasty, "mq/daemon"))
     publish(deployment, "has", one_command_for_all({**hasty, "path": "net/upgrade"}, "mq/daemon"))
     write(zk, deployment, {"status/global/net/upgrade": "done"})
-    lacks, has = (containers.start(service, HOST) for service in ("lacks", "has"))
-    assert lacks.ends() == 75
-    assert lacks.ending["reason"] == (
+    unmet, has = (containers.start(service, HOST) for service in ("unmet", "has"))
+    assert unmet.ends() == 75
+    assert unmet.ending["reason"] == (
         "waited 1 s for db/sync (not started), mq/daemon (0 of 1 instances ready)"
     )
     assert has.running

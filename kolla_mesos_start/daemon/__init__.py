@@ -1,0 +1,1 @@
+"""The daemon started, and the process beside it that keeps it registered."""

@@ -1,0 +1,175 @@
+"""The handoff: what the agent leaves to the registrar, and how that is started.
+
+Plain records and system calls only: the agent imports this on its way to the exec, and the
+registrar for the months that it lives.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import marshal
+import os
+import signal
+import sys
+import warnings
+from collections.abc import Mapping, Sequence
+from functools import partial
+from typing import Any, Callable, NamedTuple, NoReturn
+
+NO_DAEMON = b"\0"  # the agent's word to a registrar that isn't needed after all
+DEAF_TO = (signal.SIGHUP, signal.SIGINT, signal.SIGTERM)  # they are for the daemon
+
+# The paths come as arguments: -I and -S keep site-packages, and what it costs to find them, away.
+BOOT = (
+    "import sys; sys.path += sys.argv[2:]; "
+    "from kolla_mesos_start.daemon.registrar import main; main(int(sys.argv[1]))"
+)
+
+
+class Tree(NamedTuple):
+    """What an instance shows of itself in ZooKeeper, as (path, data).
+
+    `presence` is there while it runs, `ready` while it is ready (JSON objects; `since` is
+    added). `parents`, outermost first, may be made where they are missing. `states` say
+    `running` for people. `acl`: (permission bits, scheme, id), for all that is made.
+    """
+
+    presence: Sequence[tuple[str, bytes]]
+    ready: Sequence[tuple[str, bytes]]
+    parents: Sequence[tuple[str, bytes]]
+    states: Sequence[str]
+    acl: Sequence[tuple[int, str, str]]
+
+
+class Handoff(NamedTuple):
+    """All that the registrar needs, in plain types: it travels by marshal.
+
+    `timeout` is the session's, in seconds. `tree` is a Tree, `check` ready.Check,
+    `check_ids` ready.Ids or None; `addresses` are our own, where a port is looked for.
+    Descriptors: `lock_fd` holds the lock of `run_dir`, `pidfd` is the daemon's, `notify_fd` its
+    notify socket (-1: it has none), `exec_fd` (see `spawn`) is at its end once the agent has
+    become the daemon, or is gone. `daemon` is
+    the process id of one that is to be supervised (0: of none), `stop_grace` what it gets between
+    TERM and KILL, in seconds.
+    """
+
+    hosts: Sequence[tuple[str, int]]
+    chroot: str
+    session_id: int
+    session_password: bytes
+    zxid: int
+    timeout: float
+    auth: Sequence[tuple[str, str]]
+    ca: str | None
+    cert: str | None
+    key: str | None
+    tree: tuple[Any, ...]
+    check: tuple[Any, ...]
+    check_env: Mapping[str, str]
+    check_ids: tuple[int, int, Sequence[int]] | None
+    addresses: Sequence[str]
+    run_dir: str
+    lock_fd: int
+    pidfd: int
+    notify_fd: int
+    loglevel: str
+    json_logs: bool
+    exec_fd: int = -1
+    daemon: int = 0
+    stop_grace: float = 0.0
+
+
+def spawn(handoff: Handoff) -> tuple[int, Callable[[], None]]:
+    """Start the registrar. OSError where no process can be started.
+
+    Returns a close-on-exec descriptor that the agent holds until it execs or ends, and what
+    makes sure, or raises OSError, that the registrar is nobody's child. Before the descriptor is
+    closed the registrar leaves the session alone. Where nothing comes of the exec the agent
+    writes NO_DAEMON there.
+    """
+    exec_fd, held = os.pipe()
+    record = _recorded(handoff._replace(exec_fd=exec_fd))
+    fds = [fd for fd in (record, exec_fd, handoff.lock_fd, handoff.pidfd, handoff.notify_fd) if fd >= 0]
+    argv = _argv(record)
+    # No signal may find the child with the agent's handlers.
+    mask = signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())
+    try:
+        with warnings.catch_warnings():
+            # Python 3.12 warns of a fork beside threads, kazoo's here: the child only makes system calls.
+            warnings.simplefilter("ignore", DeprecationWarning)
+            child = os.fork()
+        if child == 0:
+            _become(argv, fds)
+    except OSError:
+        os.close(held)
+        raise
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, mask)
+        os.close(record)
+        os.close(exec_fd)
+    return held, partial(_await_parent, child)
+
+
+def supervise(handoff: Handoff) -> NoReturn:
+    """Become the registrar that is the daemon's parent. Raises OSError where that can't be."""
+    record = _recorded(handoff)
+    for fd in (record, handoff.lock_fd, handoff.pidfd, handoff.notify_fd):
+        os.set_inheritable(fd, True)
+    os.execv(sys.executable, _argv(record))
+
+
+def _recorded(handoff: Handoff) -> int:
+    record = os.memfd_create("handoff")
+    os.write(record, marshal.dumps(_plain(handoff)))
+    os.lseek(record, 0, os.SEEK_SET)
+    return record
+
+
+def _argv(record: int) -> list[str]:
+    return [sys.executable, "-I", "-S", "-c", BOOT, str(record), *_import_paths()]
+
+
+def _await_parent(parent: int) -> None:
+    """Wait until the registrar's parent has ended, which started it."""
+    with contextlib.suppress(ChildProcessError):  # whoever started the agent ignores SIGCHLD
+        if os.waitpid(parent, 0)[1] != 0:
+            raise OSError(errno.EAGAIN, "no process can be started")
+
+
+def _become(argv: list[str], fds: Sequence[int]) -> NoReturn:
+    try:
+        os.setsid()
+        if os.fork():
+            os._exit(0)
+        for signum in signal.valid_signals():
+            if callable(signal.getsignal(signum)):
+                signal.signal(signum, signal.SIG_DFL)
+        for signum in DEAF_TO:
+            signal.signal(signum, signal.SIG_IGN)
+        signal.pthread_sigmask(signal.SIG_SETMASK, ())
+        for fd in fds:
+            os.set_inheritable(fd, True)
+        os.execv(argv[0], argv)
+    except OSError as error:
+        os.write(
+            2, f"{argv[0]} can't be executed: {error.strerror}; the daemon stays unregistered\n".encode()
+        )
+    finally:
+        os._exit(127)
+
+
+def _plain(value: Any) -> Any:
+    """The same with named tuples as bare ones, which is all that marshal takes."""
+    if isinstance(value, (tuple, list)):
+        return tuple(_plain(item) for item in value)
+    return dict(value) if isinstance(value, Mapping) else value
+
+
+def _import_paths() -> list[str]:
+    import kazoo
+
+    import kolla_mesos_start
+
+    modules = (kolla_mesos_start, kazoo)
+    return list(dict.fromkeys(os.path.dirname(os.path.dirname(str(module.__file__))) for module in modules))

@@ -1,0 +1,284 @@
+"""Become the daemon: hand the session over to the registrar, then exec.
+
+Nothing here waits for ZooKeeper. From the signal mask on, nothing may fail but the exec itself:
+what could be found wrong before has been found before the registrar is started.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import logging
+import marshal
+import os
+import signal
+import socket
+import warnings
+from collections.abc import Iterator, Mapping, Sequence
+from typing import NoReturn
+
+from kolla_mesos_start.daemon import handoff
+from kolla_mesos_start.daemon.handoff import Handoff, Tree
+from kolla_mesos_start.definition.model import Step
+from kolla_mesos_start.errors import BadEnvironment, CannotExecute, CannotWrite, NotFound, Stopped
+from kolla_mesos_start.health import StateFile
+from kolla_mesos_start.loop import now
+from kolla_mesos_start.render.prepare import Prepared
+from kolla_mesos_start.settings import Settings
+from kolla_mesos_start.tree.published import Facts
+from kolla_mesos_start.tree.znodes import DAEMON, GLOBAL, LOCAL, Znodes
+from kolla_mesos_start.zookeeper.client import Ensemble
+from kolla_mesos_start.zookeeper.ephemerals import Ephemerals
+
+log = logging.getLogger(__name__)
+
+# How long a healthy server may take to answer what is still on its way; not waited for in an outage.
+LAST_REPLIES = 1.0
+KILL_TIMEOUT = 10.0
+STOP_SIGNALS = (signal.SIGTERM, signal.SIGINT)
+
+
+class Launch:
+    """The last stage of one container."""
+
+    def __init__(
+        self,
+        settings: Settings,
+        ensemble: Ensemble,
+        ephemerals: Ephemerals,
+        znodes: Znodes,
+        state_file: StateFile,
+        member: str,
+        facts: Facts,
+    ) -> None:
+        """`member`: the id under which the daemon is registered."""
+        self._settings = settings
+        self._ensemble = ensemble
+        self._ephemerals = ephemerals
+        self._loop = ensemble.loop
+        self._znodes = znodes
+        self._state_file = state_file
+        self._member = member
+        self._facts = facts
+
+    def exec(self, prepared: Prepared, exported: Mapping[str, str]) -> NoReturn:
+        """Replace this process by the daemon; `exported` is what it finds in its environment, and more.
+
+        NotFound and CannotExecute where it can't be done.
+        """
+        step = prepared.step
+        if os.getpid() == 1:
+            log.warning(
+                "the agent is process 1, so the registrar will be a child of the daemon, which may not "
+                "expect one: use `dumb-init --single-child --` as the ENTRYPOINT before the agent, "
+                "or KOLLA_START_MODE=supervise"
+            )
+        notify, environ = self._settle(prepared, exported)
+        # Closed by the exec, or by the end of this process: were it closed before, the registrar and
+        # this process would fight for the session.
+        with _needing_registrar(step):
+            pidfd = os.pidfd_open(os.getpid())
+            held, await_registrar = handoff.spawn(self._handoff(prepared, environ, notify.fileno(), pidfd))
+        log.info("%s: exec", step.command.path)
+        try:
+            self._state_file.write("starting", f"{step.command.path} is started, not ready yet")
+            with _needing_registrar(step):
+                await_registrar()
+            self._settle_signals()
+            signal.pthread_sigmask(signal.SIG_SETMASK, ())
+            with _executing(step):
+                _become(prepared)
+                os.execvpe(step.argv[0], step.argv, environ)
+        finally:
+            self._take_back(held, step.command.path)
+
+    def supervise(self, prepared: Prepared, exported: Mapping[str, str]) -> NoReturn:
+        """Start the daemon as a child, and become its parent for life. Raises as `exec` does."""
+        from kolla_mesos_start.commands.guard_client import end_children
+
+        step = prepared.step
+        notify, environ = self._settle(prepared, exported)
+        log.info("%s: starting, supervised", step.command.path)
+        try:
+            self._state_file.write("starting", f"{step.command.path} is started, not ready yet")
+            self._settle_signals()
+            with _executing(step):
+                daemon = _spawn(prepared, environ)
+            try:
+                with _needing_registrar(step):
+                    pidfd = os.pidfd_open(daemon)
+                    record = self._handoff(prepared, environ, notify.fileno(), pidfd)
+                    handoff.supervise(record._replace(daemon=daemon, stop_grace=step.command.stop_grace))
+            finally:
+                os.kill(daemon, signal.SIGKILL)
+                os.waitpid(daemon, 0)
+        finally:
+            # What else the daemon may have started by then ends as every descendant of a subreaper's does.
+            end_children(now() + KILL_TIMEOUT)
+            self._tell_not_started(step.command.path)
+
+    def _settle(
+        self, prepared: Prepared, exported: Mapping[str, str]
+    ) -> tuple[socket.socket, Mapping[str, str]]:
+        """All that can be found wrong before anything is started; the notify socket, and the environment."""
+        if prepared.step.lacks_exec:
+            log.warning(
+                "%s is a shell that stays between it and its signals: write `exec`",
+                prepared.step.command.path,
+            )
+        notify, path = self._notify_socket()
+        self._loop.wait(
+            lambda: not self._ensemble.connected or not self._ephemerals.unwanted, now() + LAST_REPLIES
+        )
+        return notify, {**prepared.environ(exported), "NOTIFY_SOCKET": path}
+
+    def _take_back(self, held: int, path: str) -> None:
+        """There is no daemon after all: neither the registrar nor a probe may take it for one."""
+        # Ignored again, as it was until just now: the registrar may be gone, or whoever reads our log.
+        signal.signal(signal.SIGPIPE, signal.SIG_IGN)
+        with contextlib.suppress(BrokenPipeError):
+            os.write(held, handoff.NO_DAEMON)
+        self._tell_not_started(path)
+
+    def _tell_not_started(self, path: str) -> None:
+        # Where we have become the daemon's user already, it may not be ours to tell.
+        with contextlib.suppress(CannotWrite):
+            self._state_file.write("ended", f"{path} was not started")
+
+    def _notify_socket(self) -> tuple[socket.socket, str]:
+        path = os.path.join(self._state_file.run_dir, "notify")
+        try:
+            if os.path.lexists(path):
+                os.unlink(path)
+            notify = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
+            notify.bind(path)
+            os.chmod(path, 0o666)  # The daemon may be another user than the agent.
+        except OSError as error:
+            raise BadEnvironment([f"KOLLA_RUN_DIR: {path} can't be made: {error.strerror}"]) from error
+        return notify, path
+
+    def _settle_signals(self) -> None:
+        """Honour what has come so far, and keep what comes from now on for whoever is to hear it."""
+        signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())
+        self._loop.wait(lambda: True)
+        for signum in signal.valid_signals() - {signal.SIGKILL, signal.SIGSTOP}:
+            signal.signal(signum, signal.SIG_DFL)
+        # To process 1 the kernel does not deliver what it has no handler for: it would be lost.
+        for signum in signal.sigpending() & set(STOP_SIGNALS):
+            raise Stopped(signum, signal.Signals(signum).name)
+
+    def _handoff(self, prepared: Prepared, environ: Mapping[str, str], notify_fd: int, pidfd: int) -> Handoff:
+        settings, ensemble = self._settings, self._ensemble
+        session_id, password = ensemble.client_id or (0, b"")
+        ready, ids = prepared.step.ready, prepared.ids
+        assert ready is not None
+        return Handoff(
+            hosts=list(ensemble.client.hosts),
+            chroot=settings.chroot,
+            session_id=session_id,
+            session_password=password,
+            zxid=ensemble.client.last_zxid,
+            timeout=ensemble.timeout,
+            auth=settings.auth,
+            ca=settings.ca,
+            cert=settings.cert,
+            key=settings.key,
+            tree=self._tree(),
+            check=tuple(ready),
+            check_env=environ,
+            check_ids=(ids.uid, ids.gid, ids.groups) if ids else None,
+            addresses=list(dict.fromkeys([self._facts["private_address"], "127.0.0.1", "::1"])),
+            run_dir=self._state_file.run_dir,
+            lock_fd=self._state_file.fd,
+            pidfd=pidfd,
+            notify_fd=notify_fd,
+            loglevel=settings.loglevel,
+            json_logs=settings.json_logs,
+        )
+
+    def _tree(self) -> Tree:
+        """What the registrar shows of this instance in ZooKeeper."""
+        settings, znodes = self._settings, self._znodes
+        daemons = [znodes.command(scope, f"{znodes.role}/{DAEMON}") for scope in (GLOBAL, LOCAL)]
+        instance = {
+            "host": settings.host,
+            "address": self._facts["address"],
+            "ports": list(settings.ports),
+            "service": settings.service_name,
+        }
+        data = json.dumps(instance).encode()
+        return Tree(
+            presence=[
+                (f"{znodes.party(settings.service_name)}/{self._member}", json.dumps(self._facts).encode())
+            ],
+            ready=[(f"{daemon.ready}/{self._member}", data) for daemon in daemons],
+            parents=self._parents(),
+            states=[daemon.state for daemon in daemons],
+            acl=[(acl.perms, acl.id.scheme, acl.id.id) for acl in self._ensemble.acl],
+        )
+
+    def _parents(self) -> Sequence[tuple[str, bytes]]:
+        """What stands above the ephemerals, outermost first, for the case that it gets deleted."""
+        znodes = self._znodes
+        parents = [(znodes.party(znodes.service_name), b""), (znodes.status, b"")]
+        for scope in (GLOBAL, LOCAL):
+            daemon = znodes.command(scope, f"{znodes.role}/{DAEMON}")
+            parents += [
+                (znodes.scope(scope), b""),
+                (znodes.owner(scope, znodes.role), znodes.service_name.encode()),
+                (daemon.state, b"waiting"),
+                (daemon.ready, b""),
+            ]
+        return parents
+
+
+def _become(prepared: Prepared) -> None:
+    """Take the daemon's user, its supplementary groups included."""
+    if prepared.ids is not None:
+        os.setgroups(prepared.ids.groups)
+        os.setgid(prepared.ids.gid)
+        os.setuid(prepared.ids.uid)
+
+
+def _spawn(prepared: Prepared, environ: Mapping[str, str]) -> int:
+    """Start the daemon in a process group of its own; returns its process id once it is executed."""
+    from kolla_mesos_start.commands import guard
+
+    ids = prepared.ids
+    # Whoever loses his parent becomes our child: he can be reaped, and ended with the daemon.
+    guard.prctl(guard.PR_SET_CHILD_SUBREAPER, 1)
+    with warnings.catch_warnings():
+        # Python 3.12 warns of a fork beside threads, kazoo's here: the child only makes system calls.
+        warnings.simplefilter("ignore", DeprecationWarning)
+        daemon, failure = guard.fork(
+            [os.fsencode(word) for word in prepared.step.argv],
+            {os.fsencode(name): os.fsencode(value) for name, value in environ.items()},
+            ids and (ids.uid, ids.gid, list(ids.groups)),
+        )
+    said = os.read(failure, 64)
+    os.close(failure)
+    if said:
+        os.waitpid(daemon, 0)
+        number, _ = marshal.loads(said)
+        raise OSError(number, os.strerror(number))
+    return daemon
+
+
+@contextlib.contextmanager
+def _needing_registrar(step: Step) -> Iterator[None]:
+    try:
+        yield
+    except OSError as error:
+        reason = f"its registrar can't be started: {error.strerror}"
+        raise CannotExecute(reason, command=step.command.path) from error
+
+
+@contextlib.contextmanager
+def _executing(step: Step) -> Iterator[None]:
+    try:
+        yield
+    except (FileNotFoundError, NotADirectoryError) as error:
+        reason = "its program, or what that needs to run, is not there"
+        raise NotFound(reason, command=step.command.path) from error
+    except OSError as error:
+        raise CannotExecute(f"can't be executed: {error.strerror}", command=step.command.path) from error

@@ -1,0 +1,1 @@
+"""A service's definition, from JSON to records. Pure: nothing here reads, writes or waits."""

@@ -1,0 +1,150 @@
+"""The records of a command graph: a command, what it depends on, its files, its readiness check.
+
+Only data, and what follows from one record alone. `graph` makes them from a definition; all its
+strings are templates until the command's turn comes and `graph.resolve` makes a `Step` of it.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from kolla_mesos_start.definition.fields import joined
+from kolla_mesos_start.definition.forms import parse_perm
+from kolla_mesos_start.tree.znodes import DAEMON
+
+
+class Dependency(NamedTuple):
+    """A command that must be done, or a daemon that must be ready, before another command may run."""
+
+    path: str
+    """`role/command`, or `role/daemon`"""
+    scope: str
+    """`global` or `local`"""
+    count: int | None  # type: ignore[assignment]  # The schema's word; tuple.count is not missed.
+    generation: str | None
+    timeout: float | None
+
+    @property
+    def role(self) -> str:
+        return self.path.split("/")[0]
+
+    @property
+    def name(self) -> str:
+        return self.path.split("/")[-1]
+
+    @property
+    def is_daemon(self) -> bool:
+        return self.name == DAEMON
+
+
+class Members(NamedTuple):
+    """So many members that must be present in the party of a service."""
+
+    service: str
+    count: int  # type: ignore[assignment]
+    timeout: float | None
+
+
+class File(NamedTuple):
+    """One config file of a command. `dest`, `owner` and `perm` may be templates."""
+
+    name: str
+    dest: str
+    owner: str | None
+    perm: str
+    optional: bool
+    mounted: str | None
+    template: bool
+
+    @property
+    def mode(self) -> int:
+        """The permission bits; only of a file that is resolved."""
+        return parse_perm(self.perm)
+
+
+class Ready(NamedTuple):
+    """When a daemon counts as ready.
+
+    `kind` is one of `default notify tcp http command alive`; `value` is None, a port, a URL, a
+    command (its argv once resolved), or the seconds to be alive (for `default`: without having
+    notified). `interval` and `timeout` in seconds; `fall` failures in a row withdraw readiness.
+    """
+
+    kind: str
+    value: int | float | str | tuple[str, ...] | None
+    interval: float
+    timeout: float
+    fall: int
+
+
+class Command(NamedTuple):
+    """One step of a definition, or its daemon."""
+
+    path: str
+    """`role/name`"""
+    name: str
+    """the daemon's is `daemon`, and no other command's"""
+    command: str | tuple[str, ...]
+    dependencies: tuple[Dependency | Members, ...]
+    run_once: str | None
+    """the scope in which it runs once, `global` or `local`; None: in every container"""
+    generation: str | None
+    env: tuple[tuple[str, str], ...]
+    files: tuple[File, ...]
+    retries: int
+    """attempts after the first"""
+    delay: float
+    timeout: float | None
+    stop_grace: float
+    user: str | None
+    ready: Ready | None
+    """the daemon's; None for any other"""
+
+    @property
+    def is_daemon(self) -> bool:
+        return self.name == DAEMON
+
+    @property
+    def label(self) -> str:
+        """Where it stands in the definition."""
+        return f"service.{DAEMON}" if self.is_daemon else joined("commands", self.name)
+
+
+class Step(NamedTuple):
+    """A command whose turn has come: all its strings are final."""
+
+    command: Command
+    argv: tuple[str, ...]
+    shell: bool
+    """whether `argv` is the `/bin/sh -c` form of a string"""
+    lacks_exec: bool
+    """whether that shell would stay between the agent's process id and a daemon"""
+
+    @property
+    def env(self) -> tuple[tuple[str, str], ...]:
+        return self.command.env
+
+    @property
+    def files(self) -> tuple[File, ...]:
+        return self.command.files
+
+    @property
+    def user(self) -> str | None:
+        return self.command.user
+
+    @property
+    def ready(self) -> Ready | None:
+        return self.command.ready
+
+
+class Graph(NamedTuple):
+    """A definition, understood: its commands in their order, and its daemon; without one it is a task."""
+
+    service_name: str
+    commands: tuple[Command, ...]
+    daemon: Command | None
+
+    @property
+    def steps(self) -> tuple[Command, ...]:
+        """The commands, and the daemon last."""
+        return (*self.commands, self.daemon) if self.daemon else self.commands

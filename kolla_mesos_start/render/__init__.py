@@ -1,0 +1,1 @@
+"""Strings and config files rendered from variables. Nothing here writes a file."""

@@ -1,0 +1,197 @@
+"""One command made ready to run: its strings rendered, its files too, out of what is published now.
+
+All that a command needs is read together, between two looks at the definition. Nothing is
+written here; `config_files` places what comes out.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping, Sequence
+from functools import partial
+from typing import TYPE_CHECKING, Callable, NamedTuple, TypeVar
+
+from kolla_mesos_start.definition import fields, schema
+from kolla_mesos_start.definition.fields import Text
+from kolla_mesos_start.definition.model import Command, File, Graph, Step
+from kolla_mesos_start.errors import BadDefinition, CannotRender
+from kolla_mesos_start.render import context
+from kolla_mesos_start.render.context import Context, Renderer
+from kolla_mesos_start.settings import Settings
+from kolla_mesos_start.tree.published import Definition, Facts, Published
+from kolla_mesos_start.tree.znodes import Znodes
+
+if TYPE_CHECKING:
+    from kolla_mesos_start.files import Content
+    from kolla_mesos_start.host import Ids
+
+
+T = TypeVar("T")
+
+
+class Prepared(NamedTuple):
+    """A command whose every string is final, the user it runs as, and the files it wants."""
+
+    step: Step
+    ids: Ids | None
+    contents: Sequence[Content]
+
+    def environ(self, base: Mapping[str, str]) -> dict[str, str]:
+        """`base` as this command finds it: with its user's account, and what the definition adds."""
+        account = {}
+        if self.ids is not None and self.ids.name is not None:
+            account = {"USER": self.ids.name, "LOGNAME": self.ids.name, "HOME": self.ids.home or "/"}
+        return {**base, **account, **dict(self.step.env)}
+
+
+class Inputs(NamedTuple):
+    """What a command is rendered from: the content of each file, the templates, the variables."""
+
+    sources: Mapping[str, bytes | None]
+    texts: Sequence[Text]
+    variables: Mapping[str, str]
+
+
+class Preparer:
+    """Renders for one container. `facts` are this host's own, as they are registered."""
+
+    def __init__(
+        self, settings: Settings, znodes: Znodes, published: Published, facts: Callable[[], Facts]
+    ) -> None:
+        self._settings = settings
+        self._znodes = znodes
+        self._published = published
+        self._facts = facts
+
+    def read_graph(self, definition: Definition) -> Graph:
+        """The graph of a definition; what has to be known at once is rendered with what is published."""
+        document = fields.load(definition.data)
+        texts = schema.early_texts(document)
+        names = context.names(texts)
+        variables = self._published.variables(names)[0] if names else {}
+        renderer = self._renderer(variables, texts)
+        return self._checked(
+            renderer, lambda: schema.build(document, self._znodes.service_name, renderer.text)
+        )
+
+    def prepare(self, command: Command, with_files: bool = True) -> Prepared:
+        """Render a command's strings and, unless they are written already, its files.
+
+        Raises CannotRender for all that is missing at once, BadDefinition for strings that are
+        no use once rendered.
+        """
+        files = command.files if with_files else ()
+        inputs = self._read(files, schema.late_texts(command))
+        renderer = self._renderer(inputs.variables, inputs.texts)
+        contents = {
+            file.name: renderer.content(file.name, data, file.template)
+            for file in files
+            if (data := inputs.sources[file.name]) is not None
+        }
+        absent = self._absent(files, inputs.sources)
+        step = self._checked(renderer, lambda: schema.resolve(command, renderer.text), absent)
+        placed = [_content(file, contents.get(file.name)) for file in step.files] if with_files else []
+        return Prepared(step, self._ids(step), placed)
+
+    def _read(self, files: Sequence[File], strings: Sequence[Text]) -> Inputs:
+        """All that these files and strings are made of, as one definition means it."""
+        if not files and not strings:
+            return Inputs({}, (), {})
+        while True:
+            before, sources = self._read_sources(files)
+            texts = (*strings, *_templates(files, sources))
+            variables, after = self._published.variables(context.names(texts))
+            if before == after:
+                return Inputs(sources, texts, variables)
+
+    def _checked(self, renderer: Renderer, make: Callable[[], T], absent: Sequence[str] = ()) -> T:
+        """What `make` makes of rendered strings; what was missing is told before what came of it."""
+        try:
+            made = make()
+        except BadDefinition:
+            self._check(renderer, absent)
+            raise
+        self._check(renderer, absent)
+        return made
+
+    def _check(self, renderer: Renderer, absent: Sequence[str]) -> None:
+        """Raise CannotRender if a variable was missing or a file is `absent`, all of them in one."""
+        try:
+            renderer.check(self._znodes.variable)
+        except CannotRender as error:
+            raise CannotRender(", ".join([error.reason, *absent])) from error
+        if absent:
+            raise CannotRender("missing: " + ", ".join(absent))
+
+    def _read_sources(self, files: Sequence[File]) -> tuple[int | None, Mapping[str, bytes | None]]:
+        """The content of each file, None where there is none; first the zxid of the definition then."""
+        zxid, published = self._published.files(file.name for file in files if file.mounted is None)
+        return zxid, {
+            file.name: published[file.name] if file.mounted is None else _read_mounted(file) for file in files
+        }
+
+    def _absent(self, files: Sequence[File], sources: Mapping[str, bytes | None]) -> Sequence[str]:
+        """The files that should have content and have none, and where it was looked for."""
+        return [
+            f"file {file.name}: nothing at {file.mounted or self._znodes.file(file.name)}"
+            for file in files
+            if sources[file.name] is None and not file.optional
+        ]
+
+    def _renderer(self, variables: Mapping[str, str], texts: Sequence[Text]) -> Renderer:
+        """A renderer for `texts`; only where there is a template is this host asked about itself."""
+        needed = any(text.is_template for text in texts)
+        return Renderer(self._context(variables) if needed else None, self._settings.missing_is_empty)
+
+    def _context(self, variables: Mapping[str, str]) -> Context:
+        from kolla_mesos_start import host
+
+        facts = self._facts()
+        return Context(
+            deployment_id=self._znodes.deployment_id,
+            service_name=self._znodes.service_name,
+            address=facts["private_address"],
+            hostname=host.hostname(),
+            private_interface=facts["private_interface"],
+            api_interface=facts["api_interface"],
+            variables=variables,
+            members=self._published.members,
+            parties=self._published.parties,
+            ready_instances=self._published.ready_instances,
+            get_ip_address=partial(host.get_ip_address, self._settings),
+            cpu_count=len(os.sched_getaffinity(0)),
+            facts=facts,
+        )
+
+    def _ids(self, step: Step) -> Ids | None:
+        if step.user is None:
+            return None
+        from kolla_mesos_start import host
+
+        ids = host.ids(step.user)
+        # Without root nothing can be changed, and who is that user already has nothing to change.
+        return None if ids.uid == os.geteuid() != 0 else ids
+
+
+def _templates(files: Sequence[File], sources: Mapping[str, bytes | None]) -> Sequence[Text]:
+    texts = (context.file_text(file.name, sources[file.name] or b"", file.template) for file in files)
+    return [text for text in texts if text is not None]
+
+
+def _read_mounted(file: File) -> bytes | None:
+    assert file.mounted is not None
+    try:
+        with open(file.mounted, "rb") as source:
+            return source.read()
+    except FileNotFoundError:
+        return None
+    except OSError as error:
+        raise CannotRender(f"file {file.name}: {file.mounted} can't be read: {error.strerror}") from error
+
+
+def _content(file: File, data: bytes | None) -> Content:
+    from kolla_mesos_start import host
+    from kolla_mesos_start.files import Content
+
+    uid, gid = host.owner_ids(file.owner) if file.owner else (None, None)
+    return Content(file.name, file.dest, uid, gid, file.mode, data)

@@ -1,0 +1,265 @@
+"""What became of a command, written where others read it: the claim and the outcome of a one-time
+command, the states of a plain one.
+
+Every write is one transaction, checked against what was read before it. Where a reply is lost,
+what stands in `detail` tells whether the transaction was applied: each attempt has a name of its
+own there (`claim`).
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+import uuid
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any, Callable, NamedTuple
+
+from kolla_mesos_start.definition.model import Command
+from kolla_mesos_start.tree import states
+from kolla_mesos_start.tree.states import DONE, RETRY, RUNNING, Detail
+from kolla_mesos_start.tree.status import StatusTree
+from kolla_mesos_start.tree.znodes import GLOBAL, LOCAL, CommandZnodes, Znodes
+from kolla_mesos_start.zookeeper.client import Ensemble, Outage, Refused
+from kolla_mesos_start.zookeeper.query import Query, Znode, children_of, data_of
+
+if TYPE_CHECKING:
+    from kazoo.protocol.states import ZnodeStat
+
+log = logging.getLogger(__name__)
+
+Writes = Callable[[Any], None]
+
+
+class Lost(Exception):
+    """The lock went to somebody else, or the command was done meanwhile: judge it anew."""
+
+
+class Outcome(NamedTuple):
+    """How an attempt ended. `state` is what the command becomes; `message` is one clause for people."""
+
+    state: str
+    status: int | None
+    message: str
+
+
+class Claim(NamedTuple):
+    """An attempt of a one-time command that is ours. `token` is the zxid of the claim: it grows with
+    every attempt. `previous_unfinished`: the attempt before left no outcome."""
+
+    detail: Detail
+    version: int
+    token: int
+    previous_unfinished: bool
+
+
+def _nothing(transaction: Any) -> None:
+    """All is written already."""
+
+
+class Records:
+    """Writes for the commands of one service on one host. `definition_zxid`: of the definition in use."""
+
+    def __init__(self, ensemble: Ensemble, znodes: Znodes, tree: StatusTree, definition_zxid: int) -> None:
+        self._ensemble = ensemble
+        self._tree = tree
+        self._znodes = znodes
+        self._definition_zxid = definition_zxid
+
+    # -- one-time commands ------------------------------------------------------------------------
+
+    def claim(self, command: Command, contender: str) -> Claim:
+        """Begin an attempt under the lock that `contender` holds; Lost where it isn't ours to begin."""
+        at = states.once_znodes(command, self._znodes)
+        name = uuid.uuid4().hex
+        unfinished = False
+        while True:
+            znode, found = self._read_detail(at)
+            if found.claim == name:  # Applied, though the reply was lost.
+                return Claim(found, znode.stat.version, znode.stat.mzxid, unfinished)
+            self._check_due(command, at)
+            unfinished = found.started is not None and found.finished is None
+            detail = Detail(
+                attempt=found.attempt + 1,
+                claim=name,
+                host=self._znodes.host,
+                generation=command.generation,
+                started=time.time(),
+                state=RUNNING,
+            )
+            try:
+                stat = self._write_claim(command, at, contender, detail, znode.stat.version)
+            except Refused as refused:
+                raise Lost(f"{command.path} was not claimed: {refused}") from refused
+            except Outage:
+                log.warning("%s: the reply to the claim was lost", command.path)
+                continue
+            return Claim(detail, stat.version, stat.mzxid, unfinished)
+
+    def _write_claim(
+        self, command: Command, at: CommandZnodes, contender: str, detail: Detail, version: int
+    ) -> ZnodeStat:
+        def writes(transaction: Any) -> None:
+            transaction.check(contender, 0)
+            transaction.set_data(at.detail, detail.encoded(), version)
+            transaction.set_data(at.state, RUNNING.encode())
+
+        return self._ensemble.transaction(writes, f"{at.detail}: claiming {command.path}")[1]
+
+    def _check_due(self, command: Command, at: CommandZnodes) -> None:
+        """Lost where it has been done meanwhile. Read after `detail`, whose version guards the claim."""
+        view: dict[Query, Any] = {}
+        if command.generation is not None:
+            view[children_of(at.generations)] = self._ensemble.list([at.generations])[at.generations] or ()
+        queries = states.once_queries(command, self._znodes, view)
+        found = self._ensemble.read(query.path for query in queries if not query.children)
+        view.update((data_of(path), znode) for path, znode in found.items())
+        if states.is_done(command, self._znodes, view):
+            raise Lost(f"{command.path} was done meanwhile")
+        if states.superseded_by(command, self._znodes, view, self._definition_zxid):
+            raise Lost(f"{command.path} was done by a newer definition meanwhile")
+
+    def conclude(self, command: Command, claim: Claim, contender: str, outcome: Outcome) -> None:
+        """Write the outcome of a claimed attempt; Lost where somebody has claimed since.
+
+        Final outcomes give the lock back. Where the lock went away but nobody has claimed since,
+        the outcome still stands: the command had ended before anybody else could have begun.
+        """
+        at = states.once_znodes(command, self._znodes)
+        detail = claim.detail._replace(
+            finished=time.time(),
+            state=outcome.state,
+            status=outcome.status,
+            token=claim.token,
+            message=outcome.message,
+        )
+        holds_lock = outcome.state != RETRY
+        while True:
+            writes = self._outcome_writes(command, at, claim, detail, contender if holds_lock else None)
+            try:
+                self._ensemble.transaction(writes, f"{at.detail}: outcome of {command.path}")
+                return
+            except Outage:
+                log.warning("%s: the reply to the outcome was lost", command.path)
+            except Refused as refused:
+                log.debug("%s: outcome refused: %s", command.path, refused)
+            _, found = self._read_detail(at)
+            if found.claim != claim.detail.claim:
+                raise Lost(f"{command.path} was claimed by another container")
+            if found.finished is not None:
+                return
+            # What is missing beside `detail` was deleted under us, by a redeploy or by hand.
+            self._tree.ensure()
+            holds_lock = holds_lock and self._ensemble.read([contender])[contender] is not None
+
+    def _outcome_writes(
+        self, command: Command, at: CommandZnodes, claim: Claim, detail: Detail, contender: str | None
+    ) -> Writes:
+        shared = self._shared_writes(command, detail.state, self._other_scopes(command, detail.state))
+        mark = ""
+        if detail.state == DONE and command.generation is not None:
+            mark = at.generation(command.generation)
+        marked = bool(mark) and self._ensemble.read([mark])[mark] is not None  # By hand, meanwhile.
+
+        def writes(transaction: Any) -> None:
+            transaction.set_data(at.detail, detail.encoded(), claim.version)
+            transaction.set_data(at.state, detail.state.encode())
+            if mark:
+                write = transaction.set_data if marked else transaction.create
+                write(mark, states.encode_mark(claim.token, self._definition_zxid))
+            shared(transaction)
+            if contender is not None:
+                transaction.delete(contender)
+
+        return writes
+
+    def _read_detail(self, at: CommandZnodes) -> tuple[Znode, Detail]:
+        znode = self._ensemble.read([at.detail])[at.detail]
+        if znode is None:
+            # Perhaps nothing else was: then there would be no end of judging anew.
+            self._tree.ensure()
+            raise Lost(f"{at.detail} was deleted")
+        return znode, states.decode_detail(znode)
+
+    def pass_through(self, command: Command) -> None:
+        """A one-time command that is done elsewhere is behind this host too, as far as `local` goes."""
+        self._write(command, lambda: self._shared_writes(command, DONE, [LOCAL], marks_host=False))
+
+    def _other_scopes(self, command: Command, state: str) -> Sequence[str]:
+        """Where the state shows besides where it is decided: a success on one host is one in the deployment,
+        and one in the deployment is behind this host."""
+        if command.run_once == LOCAL:
+            return [GLOBAL]
+        return [LOCAL] if state == DONE else []
+
+    # -- plain commands -----------------------------------------------------------------------------
+
+    def begin(self, command: Command) -> None:
+        """A plain command begins on this host."""
+        self._write_plain(command, Detail(host=self._znodes.host, started=time.time(), state=RUNNING))
+
+    def end(self, command: Command, begun: float, attempt: int, outcome: Outcome) -> None:
+        """A plain command has ended on this host. `begun`: seconds since the epoch."""
+        detail = Detail(
+            attempt=attempt,
+            host=self._znodes.host,
+            started=begun,
+            finished=time.time(),
+            state=outcome.state,
+            status=outcome.status,
+            message=outcome.message,
+        )
+        self._write_plain(command, detail)
+
+    def _write_plain(self, command: Command, detail: Detail) -> None:
+        def prepare() -> Writes:
+            shared = self._shared_writes(command, detail.state, [LOCAL, GLOBAL])
+
+            def writes(transaction: Any) -> None:
+                shared(transaction)
+                for scope in (LOCAL, GLOBAL):
+                    transaction.set_data(self._znodes.command(scope, command.path).detail, detail.encoded())
+
+            return writes
+
+        self._write(command, prepare)
+
+    # -- both -----------------------------------------------------------------------------------------
+
+    def _shared_writes(
+        self, command: Command, state: str, scopes: Sequence[str], *, marks_host: bool = True
+    ) -> Writes:
+        """The texts in `scopes` by compare-and-set, and on success this host among `hosts/`."""
+        at = {scope: self._znodes.command(scope, command.path).state for scope in scopes}
+        host = f"{self._znodes.command(GLOBAL, command.path).hosts}/{self._znodes.host}"
+        found = self._ensemble.read([*at.values(), *([host] if marks_host else [])])
+        texts = []
+        for scope, path in at.items():
+            znode = found[path]
+            text = states.plain_state(scope, znode.data.decode("utf-8", "replace") if znode else None, state)
+            if znode is None or znode.data != text.encode():
+                texts.append((path, text.encode(), znode.stat.version if znode else 0))
+
+        if not texts and not marks_host:
+            return _nothing
+
+        def writes(transaction: Any) -> None:
+            for path, text, version in texts:
+                transaction.set_data(path, text, version)
+            if marks_host and state == DONE and found[host] is None:
+                transaction.create(host, b"")
+
+        return writes
+
+    def _write(self, command: Command, prepare: Callable[[], Writes]) -> None:
+        """Read and write again until nobody has come between, and the connection held."""
+        while True:
+            writes = prepare()
+            if writes is _nothing:
+                return
+            try:
+                self._ensemble.transaction(writes, f"the state of {command.path}")
+                return
+            except (Outage, Refused) as error:
+                # Another replica has changed the same text, or a redeploy has deleted the tree.
+                log.debug("%s: state not written yet: %s", command.path, error)
+                self._tree.ensure()

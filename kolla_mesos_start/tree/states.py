@@ -1,0 +1,253 @@
+"""The states of a command: what satisfies a dependency, who may change what, and how it is told.
+
+Pure decisions over a view of znodes (`znodes.View`). Nothing here reads, writes or waits.
+"""
+
+from __future__ import annotations
+
+import json
+from typing import NamedTuple
+
+from kolla_mesos_start.definition.model import Command, Dependency, Members
+from kolla_mesos_start.tree.znodes import GLOBAL, CommandZnodes, Znodes
+from kolla_mesos_start.zookeeper.query import Query, View, Znode, children_of, data_of
+
+# waiting -> running -> (retry -> running)* -> error or done; error -> running with the next claim,
+# and done -> running only for another generation.
+WAITING = "waiting"
+RUNNING = "running"
+RETRY = "retry"
+DONE = "done"
+ERROR = "error"
+
+MAX_DETAIL = 4096
+MAX_MESSAGE = 1024
+
+
+class Unmet(NamedTuple):
+    """A dependency that isn't satisfied, what was found instead and since when (seconds since the
+    epoch), and the znode that tells how the last attempt ended, where there is one."""
+
+    dependency: Dependency | Members
+    found: str
+    since: float | None = None
+    detail: str | None = None
+
+    @property
+    def what(self) -> str:
+        dependency = self.dependency
+        if isinstance(dependency, Members):
+            return f"members of {dependency.service}"
+        generation = "" if dependency.generation is None else f" generation {dependency.generation}"
+        return f"{dependency.path}{generation}{'' if dependency.scope == GLOBAL else ' on this host'}"
+
+
+class Mark(NamedTuple):
+    """That a one-time command is done for one generation: by which attempt, of which definition."""
+
+    name: str
+    token: int
+    definition: int
+
+
+class Detail(NamedTuple):
+    """The last attempt of a command. `finished` is None while it has no outcome.
+
+    `claim` tells attempts apart, `token` (the zxid of the claim) orders them. Times are seconds
+    since the epoch, for people. `message` never holds output or command text.
+    """
+
+    attempt: int = 0
+    claim: str = ""
+    host: str = ""
+    generation: str | None = None
+    started: float | None = None
+    finished: float | None = None
+    state: str = ""
+    status: int | None = None
+    token: int | None = None
+    message: str = ""
+
+    def encoded(self) -> bytes:
+        """At most MAX_DETAIL bytes of JSON; what people read is cut until it fits."""
+        limit = MAX_MESSAGE
+        while True:
+            short = self._replace(
+                message=cut(self.message, limit), generation=self.generation and cut(self.generation, limit)
+            )
+            fields = {name: value for name, value in short._asdict().items() if value is not None}
+            data = json.dumps(fields).encode()
+            if len(data) <= MAX_DETAIL or limit == 0:
+                return data
+            limit //= 2  # JSON makes up to six bytes of one.
+
+
+def decode_detail(znode: Znode | None) -> Detail:
+    """What a `detail` znode says; an empty or foreign one says nothing."""
+    try:
+        fields = json.loads(znode.data) if znode and znode.data else {}
+    except (ValueError, RecursionError):
+        fields = {}
+    if not isinstance(fields, dict) or not isinstance(fields.get("attempt", 0), int):
+        fields = {}
+    return Detail(**{name: fields[name] for name in Detail._fields if name in fields})
+
+
+def cut(message: str, limit: int) -> str:
+    """`message` in at most `limit` bytes of UTF-8, cut between characters."""
+    return message.encode("utf-8", "replace")[:limit].decode("utf-8", "ignore")
+
+
+def decode_mark(name: str, znode: Znode | None) -> Mark:
+    """A mark as `encode_mark` made it; a foreign one counts as older than all others."""
+    try:
+        token, definition = (int(word) for word in (znode.data if znode else b"").split())
+    except ValueError:
+        token, definition = 0, 0
+    return Mark(name, token, definition)
+
+
+def encode_mark(token: int, definition: int) -> bytes:
+    return b"%d %d" % (token, definition)
+
+
+def state_of(view: View, path: str) -> tuple[str | None, float | None]:
+    """The state that stands at `path`, and since when (seconds since the epoch)."""
+    znode = view.get(data_of(path))
+    if znode is None:
+        return None, None
+    return znode.data.decode("utf-8", "replace") or None, znode.stat.mtime / 1000
+
+
+# -- dependencies ---------------------------------------------------------------------------------
+
+
+def queries(dependency: Dependency | Members, znodes: Znodes) -> list[Query]:
+    """What must be known to judge a dependency."""
+    if isinstance(dependency, Members):
+        return [children_of(znodes.party(dependency.service))]
+    at = znodes.command(dependency.scope, dependency.path)
+    if dependency.is_daemon:
+        return [children_of(at.ready)]
+    if dependency.generation is not None:
+        return [data_of(at.generation(dependency.generation))]
+    if dependency.count is not None:
+        return [children_of(znodes.command(GLOBAL, dependency.path).hosts)]
+    return [data_of(at.state), children_of(at.generations)]
+
+
+def unmet(dependency: Dependency | Members, view: View, znodes: Znodes) -> Unmet | None:
+    """None where the dependency is satisfied, else what is missing."""
+    if isinstance(dependency, Members):
+        return _unmet_members(dependency, view, znodes)
+    if dependency.is_daemon:
+        return _unmet_instances(dependency, view, znodes)
+    if dependency.generation is not None:
+        return _unmet_generation(dependency, view, znodes)
+    if dependency.count is not None:
+        return _unmet_hosts(dependency, view, znodes)
+    return _unmet_done(dependency, view, znodes)
+
+
+def _unmet_members(dependency: Members, view: View, znodes: Znodes) -> Unmet | None:
+    present = len(view[children_of(znodes.party(dependency.service))])
+    if present >= dependency.count:
+        return None
+    return Unmet(dependency, f"{present} of {dependency.count} present")
+
+
+def _unmet_instances(dependency: Dependency, view: View, znodes: Znodes) -> Unmet | None:
+    at = znodes.command(dependency.scope, dependency.path)
+    wanted = dependency.count or 1
+    ready = len(view[children_of(at.ready)])
+    if ready >= wanted:
+        return None
+    return Unmet(dependency, f"{ready} of {wanted} instances ready")
+
+
+def _unmet_generation(dependency: Dependency, view: View, znodes: Znodes) -> Unmet | None:
+    at = znodes.command(dependency.scope, dependency.path)
+    assert dependency.generation is not None
+    if view[data_of(at.generation(dependency.generation))] is not None:
+        return None
+    return Unmet(dependency, "not done for this generation", detail=at.detail)
+
+
+def _unmet_hosts(dependency: Dependency, view: View, znodes: Znodes) -> Unmet | None:
+    at = znodes.command(GLOBAL, dependency.path)
+    assert dependency.count is not None
+    hosts = len(view[children_of(at.hosts)])
+    if hosts >= dependency.count:
+        return None
+    return Unmet(dependency, f"done on {hosts} of {dependency.count} hosts", detail=at.detail)
+
+
+def _unmet_done(dependency: Dependency, view: View, znodes: Znodes) -> Unmet | None:
+    at = znodes.command(dependency.scope, dependency.path)
+    state, since = state_of(view, at.state)
+    if state == DONE or view[children_of(at.generations)]:
+        return None
+    return Unmet(dependency, state or "not started", since, at.detail)
+
+
+# -- one-time commands ----------------------------------------------------------------------------
+
+
+def once_queries(command: Command, znodes: Znodes, view: View) -> list[Query]:
+    """What must be known to tell whether a one-time command is done. Grows with what is found."""
+    at = once_znodes(command, znodes)
+    if command.generation is None:
+        return [data_of(at.state), data_of(at.detail)]
+    names = view.get(children_of(at.generations), ())
+    return [
+        children_of(at.generations),
+        *(data_of(f"{at.generations}/{name}") for name in names),
+        data_of(at.detail),
+    ]
+
+
+def once_znodes(command: Command, znodes: Znodes) -> CommandZnodes:
+    """Where a one-time command's state, lock and marks stand: its scope is that of `run_once`."""
+    assert command.run_once is not None
+    return znodes.command(command.run_once, command.path)
+
+
+def is_done(command: Command, znodes: Znodes, view: View) -> bool:
+    """Whether a one-time command is done, for its generation where it has one."""
+    at = once_znodes(command, znodes)
+    if command.generation is None:
+        return state_of(view, at.state)[0] == DONE
+    return at.generation(command.generation) in {mark.name for mark in _marks(at, view)}
+
+
+def superseded_by(command: Command, znodes: Znodes, view: View, definition: int) -> Mark | None:
+    """The newest mark, where it was made from a newer definition than ours (its mzxid).
+
+    An old replica that wakes up late must not run an old migration after a new one.
+    """
+    if command.generation is None:
+        return None
+    newest = max(_marks(once_znodes(command, znodes), view), key=lambda mark: mark.token, default=None)
+    return newest if newest is not None and newest.definition > definition else None
+
+
+def _marks(at: CommandZnodes, view: View) -> list[Mark]:
+    paths = [f"{at.generations}/{name}" for name in view.get(children_of(at.generations), ())]
+    return [decode_mark(path, view.get(data_of(path))) for path in paths]
+
+
+def plain_state(scope: str, current: str | None, new: str) -> str:
+    """The text for a plain command: in the deployment's scope `done` stays, for one has succeeded."""
+    return DONE if scope == GLOBAL and current == DONE else new
+
+
+def told(lack: Unmet, detail: Detail, epoch: float) -> str:
+    """A lack in one clause: what, in which state, since when, and where and why it failed last."""
+    words = [lack.found]
+    if lack.since is not None:
+        words.append(f"for {max(0.0, epoch - lack.since):.0f} s")
+    if detail.finished is not None and detail.state != DONE:
+        words.append(f"attempt {detail.attempt} on {detail.host} failed: {detail.message}")
+    elif detail.started is not None and detail.state != DONE:
+        words.append(f"attempt {detail.attempt} runs on {detail.host}")
+    return f"{lack.what} ({', '.join(words)})"

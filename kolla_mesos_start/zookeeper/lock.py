@@ -1,0 +1,121 @@
+"""Places in the queues for the locks of one-time commands, named as kazoo's Lock names contenders.
+
+A place is taken only while the agent has nothing else to do, and given back before it runs
+another command, so that a held lock blocks the command that needs it and no other. The lock
+decides who runs; that a command is done is watched elsewhere, so nobody queues to learn it.
+"""
+
+from __future__ import annotations
+
+import logging
+import re
+import uuid
+from collections.abc import Iterable, Sequence
+from typing import Any, NamedTuple
+
+import six
+from kazoo.exceptions import NoNodeError
+
+from kolla_mesos_start.zookeeper.client import Ensemble
+from kolla_mesos_start.zookeeper.ephemerals import Ephemerals
+from kolla_mesos_start.zookeeper.query import Query, data_of
+from kolla_mesos_start.zookeeper.watches import Watches
+
+log = logging.getLogger(__name__)
+
+_SEQUENCE = re.compile(r"__(?:lock|rlock)__(-?\d{10})$")
+
+
+class Place(NamedTuple):
+    """Our contender, and the one right before it (None: it is our turn)."""
+
+    contender: str
+    before: str | None
+
+
+def standing(lock: str, names: Iterable[str], name: str | None) -> Place | None:
+    """Where the contender `name` stands among all those below `lock`; None where it isn't there."""
+    ordered = ((_SEQUENCE.search(each), each) for each in names)
+    queue = [each for _, each in sorted((match.group(1), each) for match, each in ordered if match)]
+    if name not in queue:
+        return None
+    index = queue.index(name)
+    return Place(f"{lock}/{name}", f"{lock}/{queue[index - 1]}" if index else None)
+
+
+class Queues:
+    """The agent's places, by the path of the lock."""
+
+    def __init__(self, ensemble: Ensemble, watches: Watches, ephemerals: Ephemerals, host: str) -> None:
+        self._ensemble = ensemble
+        self._watches = watches
+        self._ephemerals = ephemerals
+        self._identifier = six.ensure_binary(host)
+        self._places: dict[str, Place] = {}
+        self._session = ensemble.session
+
+    def turn(self, lock: str) -> str | None:
+        """The path of our contender once it is first in the queue for `lock`, else None."""
+        self._forget_lost_session()
+        place = self._places.get(lock)
+        if place is None or self._moved(place):
+            place = self._places[lock] = self._look(lock, place)
+        return None if place.before else place.contender
+
+    def queries(self, lock: str) -> list[Query]:
+        """What must be watched to notice that our turn may have come, or our place is gone."""
+        place = self._places.get(lock)
+        if place is None:
+            return []
+        return [data_of(path) for path in (place.contender, place.before) if path]
+
+    def leave(self, but: str | None = None) -> None:
+        """Give back every place, except the one for the lock `but`."""
+        for lock in [lock for lock in self._places if lock != but]:
+            self.give_back(lock)
+
+    def give_back(self, lock: str) -> None:
+        """Give the place for one lock back, where there is one."""
+        place = self._places.pop(lock, None)
+        if place is not None:
+            self._watches.forget([path for path in place if path])
+            self._ephemerals.discard(place.contender)
+
+    def _forget_lost_session(self) -> None:
+        if self._session != self._ensemble.session:
+            self._session = self._ensemble.session
+            self._places.clear()
+
+    def _moved(self, place: Place) -> bool:
+        results = self._watches.results
+        return any(
+            path is not None and data_of(path) in results and results[data_of(path)] is None
+            for path in (place.contender, place.before)
+        )
+
+    def _look(self, lock: str, place: Place | None) -> Place:
+        """Where we stand in the queue; a place that isn't there is taken first."""
+        name = place.contender.rsplit("/", 1)[1] if place else None
+        while (found := standing(lock, self._contenders(lock), name)) is None:
+            name = self._enter(lock)
+        return found
+
+    def _enter(self, lock: str) -> str:
+        prefix = f"{uuid.uuid4().hex}__lock__"
+
+        def create(client: Any) -> Any:
+            return client.create_async(f"{lock}/{prefix}", self._identifier, ephemeral=True, sequence=True)
+
+        self._ensemble.request(create, f"{lock}: contending")
+        # The request may have been sent twice, after an outage whose reply was lost: the prefix
+        # tells which contenders are ours, and one is enough.
+        mine, *doubles = [name for name in self._contenders(lock) if name.startswith(prefix)] or [prefix]
+        for name in doubles:
+            self._ephemerals.discard(f"{lock}/{name}")
+        return mine
+
+    def _contenders(self, lock: str) -> Sequence[str]:
+        names = self._ensemble.list([lock])[lock]
+        if names is None:
+            raise NoNodeError(lock)
+        return names

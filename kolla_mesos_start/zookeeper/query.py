@@ -1,0 +1,35 @@
+"""What can be asked about a path, and what the server answers. Only records; nothing is asked here."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+if TYPE_CHECKING:
+    from kazoo.protocol.states import ZnodeStat
+
+
+class Znode(NamedTuple):
+    """What stands at a path."""
+
+    data: bytes
+    stat: ZnodeStat
+
+
+class Query(NamedTuple):
+    """What can be asked about a path: the Znode there (None where there is none), or the sorted
+    tuple of the names below it (empty where there is none)."""
+
+    path: str
+    children: bool
+
+
+def data_of(path: str) -> Query:
+    return Query(path, children=False)
+
+
+def children_of(path: str) -> Query:
+    return Query(path, children=True)
+
+
+View = Mapping[Query, Any]

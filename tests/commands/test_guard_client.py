@@ -1,0 +1,590 @@
+"""The agent's side of the guard, through a real Loop; agents that are killed are real ones."""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import logging
+import os
+import select
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+
+from kolla_mesos_start.commands import guard as guard_module
+from kolla_mesos_start.commands import guard_client
+from kolla_mesos_start.commands.guard_client import Ended, Guard
+from kolla_mesos_start.errors import AgentError
+from kolla_mesos_start.host import Ids
+from kolla_mesos_start.loop import Loop, now
+from kolla_mesos_start.orphans import reap
+from tests.guarded import HANDSHAKE_TIMEOUT, PATH, SLEEP, TREES, lives, state
+from tests.waiting import eventually
+
+PR_GET_CHILD_SUBREAPER = 37
+REPOSITORY = str(Path(__file__).parents[2])
+
+# An agent that runs one command under a deadline so many seconds away (0: none), says what it sees, and ends.
+AGENT = """
+import sys
+sys.path.insert(0, {repository!r})
+from kolla_mesos_start.loop import Loop, now
+from kolla_mesos_start.orphans import reap
+from kolla_mesos_start.commands.guard_client import Guard
+import os, signal
+loop = Loop()
+guard = Guard(loop)
+loop.wait(lambda: guard.ready)
+print("guard", guard.pid, flush=True)
+{body}
+"""
+RUN = """
+deadline = now() + {seconds} if {seconds} else None
+guard.spawn(["/bin/sh", "-c", {script!r}], dict(os.environ), deadline=deadline)
+loop.wait(lambda: guard.ended)
+print(*guard.ended[:3], flush=True)
+"""
+
+
+class Agent:
+    """A separate agent, and all that it and its commands write."""
+
+    def __init__(self, body: str, *wrapped: str) -> None:
+        code = AGENT.format(repository=REPOSITORY, body=body)
+        self.output, stdout = os.pipe()
+        self.process = subprocess.Popen([*wrapped, sys.executable, "-c", code], stdout=stdout)
+        os.close(stdout)
+        self.pid = self.process.pid
+        self.text = ""
+
+    def read(self, until: Callable[[str], object] = lambda text: False) -> str:
+        """What has been written, once `until` is true of it, or nobody is left to write."""
+        deadline = time.monotonic() + HANDSHAKE_TIMEOUT
+        while not until(self.text):
+            assert select.select([self.output], [], [], deadline - time.monotonic())[0], self.text
+            data = os.read(self.output, 65536)
+            if not data:
+                break
+            self.text += data.decode()
+        return self.text
+
+    def guard(self) -> int:
+        """The pid of its guard."""
+        return int(self.read(lambda text: "\n" in text).split()[1])
+
+    def pids(self, count: int) -> list[int]:
+        """The first numbers that its command has written."""
+        text = self.read(lambda text: len(text[: text.rfind("\n") + 1].split()) >= count + 2)
+        return [int(word) for word in text.split()[2 : count + 2]]
+
+    def close(self) -> None:
+        self.process.kill()
+        self.process.wait()
+        os.close(self.output)
+
+
+@pytest.fixture
+def agents() -> Iterator[list[Agent]]:
+    """Agents put in here are ended."""
+    made: list[Agent] = []
+    yield made
+    for agent in made:
+        agent.close()
+
+
+@pytest.fixture
+def loop() -> Loop:
+    return Loop()
+
+
+@pytest.fixture
+def guard(loop: Loop) -> Iterator[Guard]:
+    """A guard of this process. Afterwards it has no more children than before, and is no subreaper."""
+    before = psutil.Process().children()
+    guard = Guard(loop)
+    yield guard
+    guard.close()
+    assert set(psutil.Process().children()) <= set(before)
+    assert not subreaper()
+
+
+def subreaper() -> bool:
+    """Whether this process is one."""
+    answer = ctypes.c_int(-1)
+    assert ctypes.CDLL(None).prctl(PR_GET_CHILD_SUBREAPER, ctypes.byref(answer), 0, 0, 0) == 0
+    return bool(answer.value)
+
+
+def await_end(loop: Loop, guard: Guard) -> Ended:
+    ended = loop.wait(lambda: guard.ended, now() + HANDSHAKE_TIMEOUT)
+    assert ended is not None, "no word of the end"
+    return ended
+
+
+def run(loop: Loop, guard: Guard, script: str, **more: Any) -> Ended:
+    guard.spawn(["/bin/sh", "-c", script], PATH, **more)
+    return await_end(loop, guard)
+
+
+def started(guard: Guard, path: Path, script: str, count: int, **more: Any) -> list[int]:
+    """Start a script whose `{out}` is a file for pids; returns them once there are `count`."""
+    guard.spawn(["/bin/sh", "-c", f"exec > {path}; {script}"], PATH, **more)
+    eventually(lambda: path.exists() and len(path.read_text().split()) >= count, "it has written its pids")
+    return [int(word) for word in path.read_text().split()]
+
+
+# -- the way there and back -----------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("script", "expected"),
+    [
+        ("exit 0", Ended(0, None, "exited", 0, None, False)),
+        ("exit 41", Ended(41, None, "exited", 0, None, False)),
+        ("kill -KILL $$", Ended(137, 9, "exited", 0, None, False)),
+        ("exit 143", Ended(143, None, "exited", 0, None, False)),
+    ],
+)
+def test_the_end_as_the_agent_sees_it(loop: Loop, guard: Guard, script: str, expected: Ended) -> None:
+    """128 + n for a signal, which is told apart from a command that says so itself."""
+    assert run(loop, guard, script) == expected
+    assert not guard.running
+
+
+def test_a_guard_serves_one_command_after_the_other(loop: Loop, guard: Guard) -> None:
+    """`ended` is about the last one spawned."""
+    for status in (1, 0, 2):
+        guard.spawn(["/bin/sh", "-c", f"exit {status}"], PATH)
+        assert guard.ended is None
+        assert guard.running
+        assert await_end(loop, guard).status == status
+
+
+@pytest.mark.parametrize(
+    ("argv", "status"),
+    [(["/nonexistent"], 127), (["/etc/passwd/x"], 127), (["/etc/passwd"], 126), (["a\0b"], 126)],
+)
+def test_a_failed_start_is_told_as_a_shell_does(
+    loop: Loop, guard: Guard, argv: list[str], status: int
+) -> None:
+    """127 if it is not there, 126 if it can't be executed."""
+    guard.spawn(argv, PATH)
+    ended = await_end(loop, guard)
+    assert (ended.status, ended.reason, ended.at) == (status, "spawn-failed", "program")
+    assert ended.errno is not None
+
+
+def test_text_that_is_no_text_arrives(loop: Loop, guard: Guard, tmp_path: Path) -> None:
+    """Undecodable bytes of the agent's own environment pass through unchanged."""
+    path = tmp_path / "out"
+    guard.spawn(
+        ["/bin/sh", "-c", f'printf "%s" "$RAW$1" > {path}', "sh", "\udcfe"], {**PATH, "RAW": "\udcff"}
+    )
+    assert await_end(loop, guard).status == 0
+    assert path.read_bytes() == b"\xff\xfe"
+
+
+def test_a_megabyte_of_environment(loop: Loop, guard: Guard) -> None:
+    """More than fits into the socket, given before the guard is even up."""
+    env = {**PATH, **{f"VARIABLE_{number}": "x" * 100_000 for number in range(10)}}
+    guard.spawn(["/bin/sh", "-c", "exit ${#VARIABLE_9}"], {**env, "VARIABLE_9": "x" * 77})
+    assert await_end(loop, guard).status == 77
+
+
+def test_the_user_is_passed_as_numbers(loop: Loop, guard: Guard) -> None:
+    """Supplementary groups included."""
+    assert os.geteuid() == 0, "this test needs root: it changes users"
+    ids = Ids(1234, 2345, [2345, 3456], None, None)
+    ended = run(loop, guard, '[ "$(id -u) $(id -g) $(id -G)" = "1234 2345 2345 3456" ]', ids=ids)
+    assert ended.status == 0
+
+
+def test_output_goes_past_the_guard(agents: list[Agent]) -> None:
+    """Twenty megabytes arrive whole: nobody but the reader holds them up."""
+    agents.append(Agent(RUN.format(script="head -c 20000000 /dev/zero | tr '\\0' x", seconds=0)))
+    text = agents[0].read()
+    assert text.count("x") - text.count("exited") == 20_000_000
+    assert text.endswith("0 None exited\n")
+
+
+def test_a_group_gets_the_signal(loop: Loop, guard: Guard, tmp_path: Path) -> None:
+    """As when a container is told to stop: the command says how it ends."""
+    script = "trap 'exit 5' TERM; echo $$; while :; do sleep 0.02; done"
+    started(guard, tmp_path / "pid", script, 1)
+    guard.signal(signal.SIGTERM)
+    assert await_end(loop, guard) == Ended(5, None, "exited", 0, None, False)
+
+
+def test_end_takes_all(loop: Loop, guard: Guard, tmp_path: Path) -> None:
+    """TERM, and KILL after the grace, for a whole tree."""
+    script, count = TREES["without ears"]
+    pids = started(guard, tmp_path / "pids", script, count)
+    guard.end(0.2)
+    assert await_end(loop, guard)[:3] == (137, 9, "ended")
+    assert not any(map(lives, pids))
+
+
+def test_left_overs_are_told_in_the_log(
+    loop: Loop, guard: Guard, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """With the command's name and nothing that it holds."""
+    with caplog.at_level(logging.DEBUG):
+        ended = run(loop, guard, "PASSWORD=hunter2 sleep 1000 & exit 0", name="keystone/db_sync")
+    assert ended == Ended(0, None, "exited", 1, None, False)
+    (record,) = caplog.records
+    assert record.levelno == logging.WARNING
+    assert "keystone/db_sync" in record.getMessage()
+    assert "hunter2" not in caplog.text
+
+
+def test_what_is_said_to_no_command_is_for_nobody(loop: Loop, guard: Guard) -> None:
+    """A timeout that fires just after the end does not hit the next one."""
+    assert run(loop, guard, "exit 0").status == 0
+    guard.end(0)
+    guard.extend(0)
+    guard.signal(signal.SIGKILL)
+    assert run(loop, guard, "exit 3").status == 3
+
+
+def test_two_commands_at_a_time_are_a_defect(loop: Loop, guard: Guard) -> None:
+    """Refused, and the first one is not harmed."""
+    guard.spawn(["/bin/sh", "-c", "sleep 0.2; exit 6"], PATH)
+    with pytest.raises(AgentError, match=r"nova/db_sync can't be started"):
+        guard.spawn(["/bin/true"], PATH, name="nova/db_sync")
+    assert await_end(loop, guard).status == 6
+
+
+# -- the deadline ---------------------------------------------------------------------------------
+
+
+def test_a_deadline_that_is_not_moved_kills(loop: Loop, guard: Guard, tmp_path: Path) -> None:
+    """And one that is moved does not, until it is reached."""
+    first = now() + 0.5
+    (pid,) = started(guard, tmp_path / "pid", SLEEP, 1, deadline=first)
+    guard.extend(first + 1.0)
+    assert await_end(loop, guard)[:3] == (137, 9, "deadline")
+    assert now() >= first + 1.0
+    assert not lives(pid)
+
+
+def test_past_the_deadline_nothing_runs(loop: Loop, guard: Guard, tmp_path: Path) -> None:
+    """Told apart from a killed one: there was no signal, for there was no process."""
+    assert run(loop, guard, f"touch {tmp_path}/ran", deadline=now() - 0.01) == Ended(
+        137, None, "deadline", 0, None, False
+    )
+    assert not (tmp_path / "ran").exists()
+
+
+def test_a_guard_that_is_stopped_is_replaced_at_the_deadline(
+    loop: Loop, guard: Guard, tmp_path: Path
+) -> None:
+    """The agent ends guard and command itself: the lease does not wait for who stopped the guard."""
+    deadline = now() + 1.0
+    script, count = TREES["double fork and setsid"]
+    pids = started(guard, tmp_path / "pids", script, count, deadline=deadline)
+    os.kill(guard.pid, signal.SIGSTOP)
+    assert await_end(loop, guard) == Ended(137, 9, "lost", 0, None, False)
+    assert now() >= deadline
+    assert guard.gone
+    assert not any(map(lives, [*pids, guard.pid]))
+
+
+# -- agents that die ------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("tree", TREES)
+def test_kill_9_of_the_agent_ends_its_command(agents: list[Agent], tree: str) -> None:
+    """Whatever the command has made of itself."""
+    script, count = TREES[tree]
+    agents.append(agent := Agent(RUN.format(script=script, seconds=0)))
+    pids = agent.pids(count)
+    os.kill(agent.pid, signal.SIGKILL)
+    # The guard itself is a zombie until process 1 sees to it.
+    eventually(lambda: not any(map(lives, pids)) and state(agent.guard()) in ("", "Z"), "nobody is left")
+
+
+def test_kill_9_of_the_whole_group_of_the_agent_ends_its_command(agents: list[Agent]) -> None:
+    """As `timeout -s KILL` or a supervisor does it: the guard is not in that group."""
+    script, count = TREES["double fork and setsid"]
+    agents.append(agent := Agent(RUN.format(script=script, seconds=0), "setsid"))
+    pids = agent.pids(count)
+    assert os.getpgid(agent.pid) == agent.pid
+    os.killpg(agent.pid, signal.SIGKILL)
+    eventually(lambda: not any(map(lives, pids)) and state(agent.guard()) in ("", "Z"), "nobody is left")
+
+
+def test_an_agent_that_fails_takes_its_command_with_it(agents: list[Agent], tmp_path: Path) -> None:
+    """An unhandled error closes nothing on purpose."""
+    up = tmp_path / "up"
+    body = RUN.format(script=f"touch {up}; {SLEEP}", seconds=0)
+    fail = f"while not os.path.exists({str(up)!r}): loop.wait(lambda: False, now() + 0.05)\nsys.exit(3)"
+    agents.append(agent := Agent(body.replace("loop.wait(lambda: guard.ended)", fail)))
+    (pid,) = agent.pids(1)
+    assert agent.process.wait(HANDSHAKE_TIMEOUT) == 3
+    eventually(lambda: not lives(pid) and state(agent.guard()) in ("", "Z"), "nobody is left")
+
+
+@pytest.mark.parametrize("tree", TREES)
+def test_a_stopped_agent_does_not_keep_its_command(agents: list[Agent], tree: str) -> None:
+    """SIGSTOP: it extends nothing; and once it goes on it hears what happened."""
+    script, count = TREES[tree]
+    agents.append(agent := Agent(RUN.format(script=script, seconds=1.0)))
+    pids = agent.pids(count)
+    os.kill(agent.pid, signal.SIGSTOP)
+    eventually(lambda: not any(map(lives, pids)), "the command is killed", seconds=HANDSHAKE_TIMEOUT)
+    assert state(agent.pid) == "T"
+    assert lives(agent.guard())
+    os.kill(agent.pid, signal.SIGCONT)
+    assert agent.read().endswith("137 9 deadline\n")
+
+
+def test_a_whole_container_that_is_thawed_past_its_deadline(agents: list[Agent]) -> None:
+    """Agent, guard and command stopped and woken together: the command does not get far."""
+    agents.append(agent := Agent(RUN.format(script=SLEEP, seconds=0.6)))
+    (pid,) = agent.pids(1)
+    everybody = [agent.pid, agent.guard(), pid]
+    for one in everybody:
+        os.kill(one, signal.SIGSTOP)
+    thaw = now() + 1.2
+    eventually(lambda: now() >= thaw, "the deadline has passed", every=0.05)
+    assert [state(one) for one in everybody] == ["T", "T", "T"]
+    for one in reversed(everybody):
+        os.kill(one, signal.SIGCONT)
+    eventually(lambda: not lives(pid), "it is killed", seconds=5, every=0.005)
+    assert agent.read().splitlines()[-1].split()[0] == "137"
+
+
+# -- a guard that dies ----------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("tree", TREES)
+def test_kill_9_of_the_guard_ends_the_command(loop: Loop, guard: Guard, tmp_path: Path, tree: str) -> None:
+    """Its orphans come to the agent, which ends them, and can go on with another guard."""
+    script, count = TREES[tree]
+    pids = started(guard, tmp_path / "pids", script, count)
+    os.kill(guard.pid, signal.SIGKILL)
+    assert await_end(loop, guard) == Ended(137, 9, "lost", 0, None, False)
+    assert guard.gone
+    assert not any(map(lives, [*pids, guard.pid]))
+    guard.close()
+    another = Guard(loop)
+    assert run(loop, another, "exit 8").status == 8
+    another.close()
+
+
+def test_a_guard_that_dies_idle_is_seen_too(loop: Loop, guard: Guard) -> None:
+    """Nothing ran, so nothing has ended; and nothing is started with it any more."""
+    loop.wait(lambda: guard.ready, now() + HANDSHAKE_TIMEOUT)
+    os.kill(guard.pid, signal.SIGKILL)
+    assert loop.wait(lambda: guard.gone, now() + HANDSHAKE_TIMEOUT)
+    assert guard.ended is None
+    with pytest.raises(AgentError):
+        guard.spawn(["/bin/true"], PATH)
+
+
+def test_a_command_given_to_a_dead_guard_is_lost(loop: Loop, guard: Guard) -> None:
+    """Its death is found by the attempt to talk to it, and is told as any other."""
+    os.kill(guard.pid, signal.SIGKILL)
+    eventually(lambda: state(guard.pid) == "Z", "the guard is dead")
+    assert run(loop, guard, "true").reason == "lost"
+    assert guard.gone
+
+
+def test_a_death_that_is_found_twice_is_told_once(loop: Loop, guard: Guard) -> None:
+    """By a renewal that can't be passed on, and by the end of file in the same round."""
+    guard.spawn(["/bin/sleep", "1000"], PATH, deadline=now() + 1000)
+    reader, writer = os.pipe()
+
+    def renew() -> None:
+        os.read(reader, 1)
+        guard.extend(now() + 1000)
+
+    loop.listen(reader, renew)
+    os.write(writer, b"x")
+    os.kill(guard.pid, signal.SIGKILL)
+    eventually(lambda: state(guard.pid) == "Z", "the guard is dead")
+    assert await_end(loop, guard).reason == "lost"
+    loop.ignore(reader)
+    os.close(reader)
+    os.close(writer)
+
+
+def test_what_can_not_be_killed_ends_the_agent(
+    loop: Loop, guard: Guard, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Status 70, for only the end of the container helps then."""
+    monkeypatch.setattr("psutil.Process.kill", lambda self: None)
+    sleeper = subprocess.Popen(["sleep", "1000"])
+    try:
+        with pytest.raises(AgentError, match="can't be killed") as raised:
+            guard_client.end_children(now() + 0.1)
+        assert raised.value.status == 70
+    finally:
+        sleeper.kill()
+        sleeper.wait()
+
+
+# -- what the agent is, and leaves ----------------------------------------------------------------
+
+
+def test_only_while_there_is_a_guard_this_is_a_subreaper(loop: Loop) -> None:
+    """It would pass through exec, and a daemon that gets strange children may hang on them."""
+    assert not subreaper()
+    guard = Guard(loop)
+    assert subreaper()
+    guard.close()
+    assert not subreaper()
+    guard.close()
+
+
+def test_close_ends_the_guard_and_what_it_runs(loop: Loop, guard: Guard, tmp_path: Path) -> None:
+    """Nothing is left that a daemon could inherit."""
+    script, count = TREES["without ears"]
+    pids = started(guard, tmp_path / "pids", script, count)
+    guard.close()
+    assert guard.gone
+    assert not any(map(lives, [*pids, guard.pid]))
+
+
+def test_close_does_not_wait_for_a_guard_that_is_stopped(
+    loop: Loop, guard: Guard, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It is killed like all else."""
+    monkeypatch.setattr(guard_module, "KILL_TIMEOUT", 0.3)
+    (pid,) = started(guard, tmp_path / "pid", SLEEP, 1)
+    os.kill(guard.pid, signal.SIGSTOP)
+    guard.close()
+    assert not lives(pid)
+    assert not lives(guard.pid)
+
+
+def test_close_leaves_what_cannot_be_killed_to_the_guard(loop: Loop, guard: Guard) -> None:
+    """The agent has to end at once then, before others may start the command."""
+    guard.ended = Ended(137, None, "deadline", 0, None, True)
+    os.kill(guard.pid, signal.SIGSTOP)
+    with pytest.raises(AgentError, match="can't be started"):
+        guard.spawn(["/bin/true"], PATH)
+    began = now()
+    guard.close()
+    assert now() - began < 5
+    os.kill(guard.pid, signal.SIGCONT)
+    assert guard._process.wait(HANDSHAKE_TIMEOUT) == 0  # It sees the end of file.
+
+
+def test_no_room_for_a_guard_is_told(loop: Loop, monkeypatch: pytest.MonkeyPatch) -> None:
+    """By cause, not as a defect's traceback."""
+    monkeypatch.setattr(sys, "executable", "/nonexistent/python")
+    with pytest.raises(AgentError, match="can't be started: No such file or directory"):
+        Guard(loop)
+
+
+def test_a_guard_that_is_stopped_and_deaf_is_given_up(loop: Loop, guard: Guard, tmp_path: Path) -> None:
+    """The agent is not held up by a full socket, for it has a lease to watch."""
+    (pid,) = started(guard, tmp_path / "pid", SLEEP, 1, deadline=now() + 1000)
+    os.kill(guard.pid, signal.SIGSTOP)
+    began = now()
+    while not guard.gone:
+        guard.extend(now() + 1000)
+        assert now() - began < HANDSHAKE_TIMEOUT
+    assert not lives(pid)
+    assert guard.ended is not None
+    assert guard.ended.reason == "lost"
+
+
+@pytest.mark.parametrize("ask", [lambda guard: guard.end(100), lambda guard: guard.signal(signal.SIGTERM)])
+def test_a_stopped_guard_that_is_asked_for_an_end_is_done_without(
+    loop: Loop, guard: Guard, tmp_path: Path, ask: Callable[[Guard], None]
+) -> None:
+    """Without a deadline too: a timeout and a stop signal must not depend on who is stopped."""
+    (pid,) = started(guard, tmp_path / "pid", SLEEP, 1)
+    os.kill(guard.pid, signal.SIGSTOP)
+    ask(guard)
+    loop.wait(lambda: guard.ended, now() + HANDSHAKE_TIMEOUT)
+    assert guard.ended is not None
+    assert guard.ended.reason == "lost"
+    assert not lives(pid)
+
+
+def test_the_guard_sees_nothing_of_the_environment(loop: Loop, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What is secret there does not stand in one more place; the linker's variables it may need."""
+    monkeypatch.setenv("PASSWORD", "hunter2")
+    monkeypatch.setenv("LD_LIBRARY_PATH", "/nonexistent")
+    guard = Guard(loop)
+    assert loop.wait(lambda: guard.ready, now() + HANDSHAKE_TIMEOUT)
+    assert Path(f"/proc/{guard.pid}/environ").read_bytes() == b"LD_LIBRARY_PATH=/nonexistent\0"
+    guard.close()
+
+
+def test_nothing_of_the_agent_leaks_into_a_command(loop: Loop, guard: Guard, tmp_path: Path) -> None:
+    """Neither ignored or blocked signals nor descriptors that somebody made inheritable."""
+    descriptor = os.open("/etc/passwd", os.O_RDONLY)
+    os.set_inheritable(descriptor, True)
+    before = signal.signal(signal.SIGUSR1, signal.SIG_IGN)
+    signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGUSR2])
+    another = Guard(loop)
+    try:
+        (pid,) = started(another, tmp_path / "pid", SLEEP, 1)
+        eventually(lambda: sorted(os.listdir(f"/proc/{pid}/fd")) == ["0", "1", "2"], "three descriptors")
+        lines = Path(f"/proc/{pid}/status").read_text().splitlines()
+        fields = dict(line.split(":\t", 1) for line in lines)
+        assert [int(fields[name], 16) for name in ("SigBlk", "SigIgn")] == [0, 0]
+    finally:
+        os.close(descriptor)
+        signal.signal(signal.SIGUSR1, before)
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, [signal.SIGUSR2])
+        another.close()
+
+
+def test_process_1_reaps_whatever_comes_to_it(agents: list[Agent]) -> None:
+    """Orphans of others too, as of a shell that somebody ran in the container; and the guard works."""
+    body = """
+loop.on_signal(signal.SIGCHLD, lambda signum: reap())
+assert os.getpid() == 1
+if os.fork() == 0:
+    if os.fork() == 0:
+        if os.fork() == 0:
+            os._exit(0)
+    os._exit(0)
+def children():
+    return [pid for pid in os.listdir("/proc") if pid.isdigit()
+            and open(f"/proc/{pid}/stat").read().rpartition(")")[2].split()[1] == "1"]
+loop.wait(lambda: children() == [str(guard.pid)], now() + 30)
+print("children", len(children()), flush=True)
+guard.spawn(["/bin/sh", "-c", "(sleep 1000 &); exit 4"], dict(os.environ))
+loop.wait(lambda: guard.ended)
+print(*guard.ended[:4], flush=True)
+guard.close()
+print("children", len(children()), flush=True)
+"""
+    unshare = ("unshare", "--pid", "--fork", "--mount", "--mount-proc")
+    agents.append(agent := Agent(body, *unshare))
+    assert agent.read().splitlines()[1:] == ["children 1", "4 None exited 1", "children 0"]
+
+
+def test_a_proc_of_another_namespace_is_told(loop: Loop, agents: list[Agent]) -> None:
+    """The guard could not see what to kill: better not to begin."""
+    body = ""
+    agents.append(agent := Agent(body, "sh", "-c", 'exec unshare --pid --fork "$@" 2>&1', "sh"))
+    assert "/proc: is not that of this pid namespace" in agent.read()
+
+
+def test_a_shell_can_be_waited_for_by_its_parent_again() -> None:
+    """`reap` returns whom it has reaped, so that nobody's status is lost."""
+    process_ids = [os.posix_spawn("/bin/sh", ["sh", "-c", f"exit {status}"], {}) for status in (0, 7)]
+    reaped: dict[int, int] = {}
+
+    def all_reaped() -> bool:
+        reaped.update(reap())
+        return len(reaped) == 2
+
+    eventually(all_reaped, "both are reaped")
+    assert [os.waitstatus_to_exitcode(reaped[pid]) for pid in process_ids] == [0, 7]
+    with contextlib.suppress(ChildProcessError):
+        assert os.waitpid(-1, os.WNOHANG) == (0, 0)

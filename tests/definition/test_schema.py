@@ -1,0 +1,795 @@
+"""What a definition means, and everything that is refused before any command runs."""
+
+from __future__ import annotations
+
+import copy
+import json
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from kolla_mesos_start.definition import fields, schema
+from kolla_mesos_start.definition.fields import Text
+from kolla_mesos_start.definition.model import Command, Dependency, File, Graph, Members, Ready, Step
+from kolla_mesos_start.errors import BadDefinition
+
+SERVICE = "openstack/keystone/keystone-api"
+ANY = Any
+
+
+def unrendered(text: Text) -> str:
+    """A render that must not be called."""
+    raise AssertionError(f"{text.label} is no template")
+
+
+def built(definition: ANY, render: Callable[[Text], str] = unrendered) -> Graph:
+    return schema.build(fields.load(json.dumps(definition).encode()), SERVICE, render)
+
+
+def with_command(**keys: ANY) -> dict[str, ANY]:
+    """A definition with the commands `first` and `db_sync`, the latter with these keys."""
+    return {"commands": {"first": {"command": "true"}, "db_sync": {"command": "true", **keys}}}
+
+
+def with_daemon(**keys: ANY) -> dict[str, ANY]:
+    return {"service": {"daemon": {"command": "apache2", **keys}}}
+
+
+def with_file(**keys: ANY) -> dict[str, ANY]:
+    return with_command(files={"a.conf": {"dest": "/etc/a.conf", **keys}})
+
+
+def command(**keys: ANY) -> Command:
+    return built(with_command(**keys)).commands[1]
+
+
+def daemon(**keys: ANY) -> Command:
+    found = built(with_daemon(**keys)).daemon
+    assert found is not None
+    return found
+
+
+def ready(**keys: ANY) -> Ready:
+    found = daemon(ready=keys).ready
+    assert found is not None
+    return found
+
+
+def file(**keys: ANY) -> File:
+    return built(with_file(**keys)).commands[1].files[0]
+
+
+def dependencies(*items: ANY) -> ANY:
+    return list(command(dependencies=list(items)).dependencies)
+
+
+def issues_of(definition: ANY, render: Callable[[Text], str] = unrendered) -> list[str]:
+    with pytest.raises(BadDefinition) as caught:
+        built(definition, render)
+    assert caught.value.status == 65
+    return list(caught.value.issues)
+
+
+# -- good definitions -----------------------------------------------------------------------------
+
+
+def test_a_command_needs_no_key_but_its_command() -> None:
+    """Every other key has the default of the contract."""
+    assert built(with_command()).commands[1] == Command(
+        path="keystone-api/db_sync",
+        name="db_sync",
+        command="true",
+        dependencies=(),
+        run_once=None,
+        generation=None,
+        env=(),
+        files=(),
+        retries=0,
+        delay=5.0,
+        timeout=None,
+        stop_grace=10.0,
+        user=None,
+        ready=None,
+    )
+
+
+def test_a_daemon_is_ready_when_it_notifies_or_has_lived_for_a_while() -> None:
+    """The default of `ready`; the daemon is a command of the name `daemon` otherwise."""
+    found = daemon()
+    assert (found.path, found.is_daemon, found.label) == ("keystone-api/daemon", True, "service.daemon")
+    assert found.ready == Ready("default", 20.0, interval=10.0, timeout=5.0, fall=3)
+
+
+def test_commands_keep_the_order_of_the_definition_and_the_daemon_is_last() -> None:
+    """Whichever is ready first runs first; among several the definition decides."""
+    names = ["z", "a", "m"]
+    found = built({**with_daemon(), "commands": {name: {"command": "true"} for name in names}})
+    assert [step.name for step in found.commands] == names
+    assert [step.name for step in found.steps] == [*names, "daemon"]
+
+
+def test_a_definition_without_a_daemon_is_a_task() -> None:
+    """So it never has one."""
+    assert built(with_command()).daemon is None
+    assert [step.name for step in built(with_command()).steps] == ["first", "db_sync"]
+
+
+GOOD: list[tuple[ANY, ANY]] = [
+    (command(command=["a", "", "b c"]).command, ("a", "", "b c")),
+    (command(command="a | b").command, "a | b"),
+    (command(run_once=True).run_once, "global"),
+    (command(run_once="host").run_once, "local"),
+    (command(run_once=False).run_once, None),
+    (command(run_once="true").run_once, "global"),
+    (command(run_once=True, generation="quay.io/k:1").generation, "quay.io/k:1"),
+    (command(run_once=True, generation=None).generation, None),
+    (command(retries=3).retries, 3),
+    (command(retries="3").retries, 3),
+    (command(delay=0).delay, 0.0),
+    (command(delay="1.5").delay, 1.5),
+    (command(timeout=60).timeout, 60.0),
+    (command(timeout=None).timeout, None),
+    (command(stop_grace=0).stop_grace, 0.0),
+    (command(user="keystone").user, "keystone"),
+    (command(user=42425).user, "42425"),
+    (command(env=None).env, ()),
+    (command(env={"A": "a", "B": None, "C": 5, "D": 0.5, "E": True, "F": False}).env,
+     (("A", "a"), ("B", ""), ("C", "5"), ("D", "0.5"), ("E", "true"), ("F", "false"))),
+    (command(files=None).files, ()),
+    (command(dependencies=None).dependencies, ()),
+    (dependencies("mariadb/daemon"), [Dependency("mariadb/daemon", "global", None, None, None)]),
+    (dependencies({"path": "mariadb/daemon"}), dependencies("mariadb/daemon")),
+    (dependencies({"path": "a/b", "scope": "local", "count": "2", "generation": "g", "timeout": 9}),
+     [Dependency("a/b", "local", 2, "g", 9.0)]),
+    (dependencies({"members": "infra/memcached", "count": 3}), [Members("infra/memcached", 3, None)]),
+    (dependencies({"members": "memcached", "timeout": "5"}), [Members("memcached", 1, 5.0)]),
+    (file(), File("a.conf", "/etc/a.conf", None, "0600", False, None, True)),
+    (file(owner="keystone:kolla", perm="0o640", optional=True, mounted="/m/a", template=False, source=["x"]),
+     File("a.conf", "/etc/a.conf", "keystone:kolla", "0o640", True, "/m/a", False)),
+    (file(owner=42425, perm="755", optional="yes", template="False"),
+     File("a.conf", "/etc/a.conf", "42425", "755", True, None, False)),
+    (file(perm="0640").mode, 0o640),
+    (file(owner=None, mounted=None), file()),
+    (daemon(ready=None).ready, daemon().ready),
+    (daemon(ready={}).ready, daemon().ready),
+    (ready(notify=True), Ready("notify", None, 10.0, 5.0, 3)),
+    (ready(tcp=5000), Ready("tcp", 5000, 10.0, 5.0, 3)),
+    (ready(tcp="5000", interval=1, timeout="2.5", fall=1), Ready("tcp", 5000, 1.0, 2.5, 1)),
+    (ready(http="http://[::1]:5000/v3"), Ready("http", "http://[::1]:5000/v3", 10.0, 5.0, 3)),
+    (ready(command="mysqladmin ping"), Ready("command", "mysqladmin ping", 10.0, 5.0, 3)),
+    (ready(command=["mysqladmin", "ping"]), Ready("command", ("mysqladmin", "ping"), 10.0, 5.0, 3)),
+    (ready(alive=3), Ready("alive", 3.0, 10.0, 5.0, 3)),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("found", "expected"), GOOD, ids=range(len(GOOD)))
+def test_every_key_says_what_the_contract_says(found: object, expected: object) -> None:
+    """Each key, in each of the ways it may be written."""
+    assert found == expected
+
+
+def test_what_schedulers_read_is_ignored_whatever_it_holds() -> None:
+    """Keys that kolla-mesos wrote for Marathon and Chronos, and a file's source."""
+    definition = {
+        **{"enabled": "x", "container": [{"a": 1}], "task": 5, "openstack_roles": ["controller"], "mem": 512},
+        **{"name": SERVICE, "commands": None},
+        "service": {
+            **{"mem": "{{ x }}", "cpus": None, "instances": {}, "constraints": [[]], "anything": "at all"},
+            "daemon": {
+                "command": "apache2",
+                "reload_signal": "SIGHUP",
+                "files": {"a": {"source": 5, "dest": "/a"}},
+            },
+        },
+    }
+    assert built(definition).daemon == daemon(files={"a": {"dest": "/a"}})
+
+
+# -- bad definitions ------------------------------------------------------------------------------
+
+BAD: list[tuple[ANY, list[str]]] = [
+    # the definition
+    ({}, ["definition:", "nothing to run", "commands", "daemon"]),
+    ({"commands": {}, "service": {}}, ["nothing to run"]),
+    ({"commands": None, "service": None}, ["nothing to run"]),
+    ({"name": "openstack/nova", **with_daemon()}, ["name:", "'openstack/nova'", repr(SERVICE)]),
+    ({"name": 5, **with_daemon()}, ["name:", "a number", repr(SERVICE)]),
+    ({"name": None, **with_daemon()}, ["name:", "null", repr(SERVICE)]),
+    ({"comands": {}, **with_daemon()}, ["comands: unknown key", "'commands'"]),
+    ({"commands": ["db_sync"]}, ["commands: expected an object, found a list"]),
+    ({"service": "daemon", **with_command()}, ["service: expected an object, found text"]),
+    ({"service": {"daemon": "apache2"}}, ["service.daemon: expected an object, found text"]),
+    ({"service": {"daemon": None}}, ["service.daemon.command:", "required"]),
+    ({"commands": {"a": "true"}}, ["commands.a: expected an object, found text"]),
+    # names
+    ({"commands": {"daemon": {"command": "a"}}}, ["commands.daemon:", "service"]),
+    ({"commands": {"a/b": {"command": "a"}}}, ["commands.a/b:", "one segment"]),
+    ({"commands": {"": {"command": "a"}}}, ["commands.'':", "one segment"]),
+    ({"commands": {"..": {"command": "a"}}}, ["commands...:", "one segment"]),
+    ({"commands": {"a\n": {"command": "a"}}}, ["commands.'a\\n':", "one segment"]),
+    # unknown and misplaced keys
+    (with_command(retires=3), ["commands.db_sync.retires: unknown key", "'retries'"]),
+    (with_command(run_onec=True), ["commands.db_sync.run_onec: unknown key", "'run_once'"]),
+    (with_command(zzz=True), ["commands.db_sync.zzz: unknown key; nearest is "]),
+    (with_daemon(dependancies=[]), ["service.daemon.dependancies: unknown key", "'dependencies'"]),
+    (with_command(ready={"tcp": 1}), ["commands.db_sync.ready:", "only the daemon"]),
+    (with_daemon(run_once=True), ["service.daemon.run_once:", "daemon can't"]),
+    (with_daemon(generation="g"), ["service.daemon.generation:", "daemon can't"]),
+    (with_file(destination="/a"), ["commands.db_sync.files.a.conf.destination: unknown key", "'dest'"]),
+    # command
+    ({"commands": {"a": {}}}, ["commands.a.command:", "required"]),
+    ({"commands": {"a": None}}, ["commands.a.command:", "required"]),
+    (with_command(command=None), ["commands.db_sync.command: expected text or a list", "found null"]),
+    (with_command(command=5), ["commands.db_sync.command: expected text or a list", "found a number"]),
+    (with_command(command=""), ["commands.db_sync.command: is empty"]),
+    (with_command(command=[]), ["commands.db_sync.command: is empty"]),
+    (with_command(command=["", "a"]), ["commands.db_sync.command: is empty"]),
+    (with_command(command="echo 'open"), ["commands.db_sync.command:", "quotation"]),
+    (with_command(command=["sleep", 5]), ["commands.db_sync.command[1]: expected text, found a number"]),
+    (with_command(command="a\0"), ["commands.db_sync.command:", "NUL"]),
+    (with_command(command=["a", "\ud800"]), ["commands.db_sync.command[1]:", "surrogate"]),
+    # dependencies
+    (with_command(dependencies="a/b"), ["commands.db_sync.dependencies: expected a list, found 'a/b'"]),
+    (with_command(dependencies={"path": "a/b"}), ["dependencies: expected a list, found an object"]),
+    (with_command(dependencies=[5]), ["dependencies[0]: expected an object, found a number"]),
+    (with_command(dependencies=[{"count": 1}]), ["dependencies[0].path: is required"]),
+    (with_command(dependencies=["mariadb"]), ["[0].path: expected role/command, found 'mariadb'"]),
+    (with_command(dependencies=["a/b", "a//b"]), ["dependencies[1].path: expected role/command"]),
+    (with_command(dependencies=[{}]), ["dependencies[0].path: is required", "members"]),
+    (with_command(dependencies=[{"path": None}]), ["dependencies[0].path: expected text, found null"]),
+    (with_command(dependencies=[{"path": "a/b", "scop": "local"}]), ["scop: unknown key", "'scope'"]),
+    (with_command(dependencies=[{"path": "a/b", "scope": "host"}]),
+     ["scope: expected 'global' or 'local', found 'host'"]),
+    (with_command(dependencies=[{"path": "a/b", "scope": None}]), ["scope: expected text, found null"]),
+    (with_command(dependencies=[{"path": "a/b", "count": 0}]), ["count: expected a whole number from 1"]),
+    (with_command(dependencies=[{"path": "a/b", "count": "two"}]), ["expected a whole number", "'two'"]),
+    (with_command(dependencies=[{"path": "a/b", "timeout": 0}]), ["timeout: expected a number of seconds"]),
+    (with_command(dependencies=[{"path": "a/b", "generation": 3}]), ["generation: expected text, found 3"]),
+    (with_command(dependencies=[{"path": "a/daemon", "generation": "g"}]), ["a daemon has no generations"]),
+    (with_command(dependencies=[{"members": "a", "scope": "local"}]), ["dependencies[0].scope: unknown key"]),
+    (with_command(dependencies=[{"members": "/a"}]), ["members: expected the path of a service"]),
+    (with_command(dependencies=[{"members": "a", "count": -1}]), ["count: expected a whole number from 1"]),
+    (with_command(dependencies=[{"members": None}]), ["members: expected text, found null"]),
+    # run_once, generation
+    (with_command(run_once="hosts"), ['run_once: expected true, false or "host", found \'hosts\'']),
+    (with_command(run_once=1), ["run_once: expected true, false", "found 1"]),
+    (with_command(run_once=None), ["run_once: expected true, false", "found null"]),
+    (with_command(generation="g"), ["commands.db_sync.generation:", "without run_once"]),
+    (with_command(run_once=True, generation=""), ["commands.db_sync.generation: expected the name"]),
+    (with_command(run_once=True, generation=2024.1), ["generation: expected text, found 2024.1"]),
+    # env
+    (with_command(env=["A=B"]), ["commands.db_sync.env: expected an object, found a list"]),
+    (with_command(env={"A": ["b"]}), ["commands.db_sync.env.A: expected text, a number", "found a list"]),
+    (with_command(env={"A": {}}), ["commands.db_sync.env.A:", "found an object"]),
+    (with_command(env={"A=B": "c"}), ["commands.db_sync.env.A=B: expected a name"]),
+    (with_command(env={"": "c"}), ["commands.db_sync.env.'': expected a name"]),
+    (with_command(env={"A\0": "c"}), ["env.'A\\x00': holds a NUL"]),
+    (with_command(env={"A": "\0"}), ["env.A: holds a NUL"]),
+    # numbers, user
+    (with_command(retries=-1), ["commands.db_sync.retries: expected a whole number from 0", "found -1"]),
+    (with_command(retries="three"), ["commands.db_sync.retries: expected a whole number", "found 'three'"]),
+    (with_command(retries=True), ["commands.db_sync.retries: expected a whole number", "found true"]),
+    (with_command(retries=None), ["commands.db_sync.retries: expected a whole number", "found null"]),
+    (with_command(delay=[]), ["commands.db_sync.delay: expected a number of seconds", "found a list"]),
+    (with_command(timeout=0), ["commands.db_sync.timeout: expected a number of seconds", "found 0"]),
+    (with_command(timeout=10**12), ["commands.db_sync.timeout: expected a number of seconds"]),
+    (with_command(stop_grace="10s"), ["commands.db_sync.stop_grace: expected a number", "found '10s'"]),
+    (with_command(user="a b"), ["commands.db_sync.user: expected a user"]),
+    (with_command(user=-1), ["commands.db_sync.user: expected text, found -1"]),
+    (with_command(user=True), ["commands.db_sync.user: expected text, found true"]),
+    # files
+    (with_command(files=["a"]), ["commands.db_sync.files: expected an object, found a list"]),
+    (with_command(files={"a": None}), ["commands.db_sync.files.a.dest: is required"]),
+    (with_command(files={"a": {}}), ["commands.db_sync.files.a.dest: is required"]),
+    (with_command(files={"a/b": {"dest": "/a"}}), ["commands.db_sync.files.a/b:", "one segment"]),
+    (with_file(dest=None), ["files.a.conf.dest: expected text, found null"]),
+    (with_file(dest="etc/a"), ["files.a.conf.dest: expected the absolute path"]),
+    (with_file(dest="/etc/"), ["files.a.conf.dest: expected the absolute path"]),
+    (with_file(owner="a:b:c"), ["files.a.conf.owner: expected user or user:group"]),
+    (with_file(perm=384), ["files.a.conf.perm:", "octal", "number", "quotes"]),
+    (with_file(perm=0.5), ["files.a.conf.perm:", "octal", "number", "quotes"]),
+    (with_file(perm="0800"), ["files.a.conf.perm: expected octal"]),
+    (with_file(perm=None), ["files.a.conf.perm: expected text, found null"]),
+    (with_file(mounted="a"), ["files.a.conf.mounted: expected the absolute path"]),
+    (with_file(optional=1), ["files.a.conf.optional: expected true or false, found 1"]),
+    (with_file(template="maybe"), ["files.a.conf.template: expected true or false, found 'maybe'"]),
+    # ready
+    (with_daemon(ready="notify"), ["service.daemon.ready: expected an object, found text"]),
+    (with_daemon(ready={"tpc": 1}), ["service.daemon.ready.tpc: unknown key", "'tcp'"]),
+    (with_daemon(ready={"interval": 1}), ["service.daemon.ready: expected one of notify, tcp", "found none"]),
+    (with_daemon(ready={"tcp": 1, "alive": 1}), ["expected one of notify", "found tcp and alive"]),
+    (with_daemon(ready={"notify": False}), ["service.daemon.ready.notify: expected true"]),
+    (with_daemon(ready={"notify": 5}), ["service.daemon.ready.notify: expected true or false, found 5"]),
+    (with_daemon(ready={"tcp": 65536}), ["service.daemon.ready.tcp:", "from 1 to 65535", "found 65536"]),
+    (with_daemon(ready={"tcp": "http"}), ["service.daemon.ready.tcp:", "from 1 to 65535", "found 'http'"]),
+    (with_daemon(ready={"http": "localhost"}), ["service.daemon.ready.http: expected http"]),
+    (with_daemon(ready={"http": 80}), ["service.daemon.ready.http: expected text, found 80"]),
+    (with_daemon(ready={"command": []}), ["service.daemon.ready.command: is empty"]),
+    (with_daemon(ready={"command": None}), ["service.daemon.ready.command: expected text", "found null"]),
+    (with_daemon(ready={"alive": -1}), ["service.daemon.ready.alive: expected a number of seconds"]),
+    (with_daemon(ready={"tcp": 1, "interval": 0}), ["service.daemon.ready.interval: expected a number"]),
+    (with_daemon(ready={"tcp": 1, "timeout": 0}), ["service.daemon.ready.timeout: expected a number"]),
+    (with_daemon(ready={"tcp": 1, "fall": 0}), ["service.daemon.ready.fall: expected a whole number from 1"]),
+    # dependencies inside the definition
+    (with_command(dependencies=["keystone-api/db_sync"]), ["db_sync.dependencies:", "depends on itself"]),
+    (with_daemon(dependencies=["keystone-api/daemon"]), ["daemon.dependencies:", "depends on itself"]),
+    (with_command(dependencies=["keystone-api/frist"]), ["keystone-api/frist:", "has no frist", "'first'"]),
+    (with_command(dependencies=["keystone-api/daemon"]), ["keystone-api/daemon:", "has no daemon"]),
+    (with_daemon(dependencies=["keystone-api/db_snyc"]), ["service.daemon.dependencies:", "has no db_snyc"]),
+    ({**with_command(dependencies=["keystone-api/daemon"]), **with_daemon()},
+     ["a cycle: db_sync -> daemon -> db_sync"]),
+    (with_command(dependencies=[{"path": "keystone-api/first", "generation": "g"}]), ["has no generations"]),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("definition", "words"), BAD, ids=range(len(BAD)))
+def test_a_bad_definition_is_told_by_label_and_by_what_was_expected(
+    definition: ANY, words: list[str]
+) -> None:
+    """One mistake, one issue, which names the key and says what to do."""
+    issues = issues_of(definition)
+    assert len(issues) == 1
+    for word in words:
+        assert word in issues[0]
+
+
+def test_all_issues_are_told_at_once() -> None:
+    """Whoever mends a definition mends it once."""
+    definition = {
+        "name": "other",
+        "commands": {
+            "a": {"command": "", "retries": "x", "files": {"f": {"dest": "x", "perm": 600}}},
+            "b": {"comand": "true"},
+        },
+        "service": {"daemon": {"dependencies": ["x"], "ready": {"tcp": 0}}},
+    }
+    labels = [issue.split(": ")[0] for issue in issues_of(definition)]
+    assert sorted(labels) == [
+        *("commands.a.command", "commands.a.files.f.dest", "commands.a.files.f.perm", "commands.a.retries"),
+        *("commands.b.comand", "commands.b.command", "name"),
+        *("service.daemon.command", "service.daemon.dependencies[0].path", "service.daemon.ready.tcp"),
+    ]
+
+
+def commands_with(edges: dict[str, list[str]]) -> dict[str, ANY]:
+    return {
+        "commands": {
+            name: {"command": "true", "dependencies": [f"keystone-api/{to}" for to in targets]}
+            for name, targets in edges.items()
+        }
+    }
+
+
+CYCLES: list[tuple[dict[str, list[str]], list[str]]] = [
+    ({"a": ["b"], "b": ["a"]}, ["a -> b -> a"]),
+    ({"a": ["b"], "b": ["c"], "c": ["a"]}, ["a -> b -> c -> a"]),
+    ({"x": ["a"], "a": ["b"], "b": ["a"]}, ["a -> b -> a"]),
+    ({"a": ["b"], "b": ["a"], "c": ["d"], "d": ["c"]}, ["a -> b -> a", "c -> d -> c"]),
+    ({"a": ["b", "c"], "b": ["a"], "c": ["a"]}, ["a -> b -> a", "a -> c -> a"]),
+]
+
+
+@pytest.mark.parametrize(("edges", "paths"), CYCLES)
+def test_a_cycle_is_told_by_its_path(edges: dict[str, list[str]], paths: list[str]) -> None:
+    """Only what goes round is in it, and each cycle is told."""
+    assert issues_of(commands_with(edges)) == [f"commands: a cycle: {path}" for path in paths]
+
+
+def test_what_only_looks_like_a_cycle_is_none() -> None:
+    """Diamonds, long chains, and the commands of other roles."""
+    built(commands_with({"a": ["b", "c"], "b": ["d"], "c": ["d"], "d": []}))
+    built(with_command(dependencies=["mariadb/db_sync", "mariadb/daemon", "keystone-api/first"]))
+    built({**with_command(), **with_daemon(dependencies=["keystone-api/db_sync"])})
+    chain = {f"c{index}": [f"c{index + 1}"] for index in range(3000)}
+    built(commands_with({**chain, "c3000": []}))
+    assert issues_of(commands_with({**chain, "c3000": ["c0"]}))[0].endswith("c2999 -> c3000 -> c0")
+
+
+# -- templates ------------------------------------------------------------------------------------
+
+TEMPLATED: ANY = {
+    "commands": {
+        "a": {
+            "command": ["echo", "{{ word }}", "plain"],
+            "dependencies": ["{{ role }}/daemon", {"path": "b/c", "scope": "{{ s }}", "count": "{{ n }}"}],
+            "run_once": "{% if x %}true{% endif %}",
+            "generation": "{{ tag }}",
+            "env": {"A": "{{ a }}", "B": "plain"},
+            "files": {"f": {"dest": "/{{ d }}", "owner": "{{ o }}", "perm": "{{ p }}", "mounted": "{{ m }}"}},
+            "retries": "{{ r }}",
+            "delay": "{{ r }}",
+            "timeout": "{{ r }}",
+            "stop_grace": "{# r #}5",
+            "user": "{{ u }}",
+        }
+    },
+    "service": {
+        "mem": "{{ ignored }}",
+        "daemon": {
+            "command": "run {{ word }}",
+            "dependencies": [{"members": "{{ role }}", "timeout": "{{ n }}"}],
+            "ready": {"command": ["ping", "{{ h }}"], "interval": "{{ i }}"},
+        },
+    },
+    "container": "{{ ignored }}",
+}
+
+EARLY = {
+    "commands.a.dependencies[0].path": "{{ role }}/daemon",
+    "commands.a.dependencies[1].scope": "{{ s }}",
+    "commands.a.dependencies[1].count": "{{ n }}",
+    "commands.a.run_once": "{% if x %}true{% endif %}",
+    "commands.a.generation": "{{ tag }}",
+    "commands.a.files.f.mounted": "{{ m }}",
+    "commands.a.retries": "{{ r }}",
+    "commands.a.delay": "{{ r }}",
+    "commands.a.timeout": "{{ r }}",
+    "commands.a.stop_grace": "{# r #}5",
+    "service.daemon.dependencies[0].members": "{{ role }}",
+    "service.daemon.dependencies[0].timeout": "{{ n }}",
+    "service.daemon.ready.interval": "{{ i }}",
+}
+
+EARLY_VALUES = {
+    **{"{{ role }}/daemon": "mariadb/daemon", "{{ role }}": "infra/mariadb", "{{ s }}": "local"},
+    **{"{{ n }}": "2", "{{ tag }}": "k:1", "{{ r }}": "7", "{{ i }}": "4", "{# r #}5": "5"},
+    **{"{% if x %}true{% endif %}": "true", "{{ m }}": "/m/f"},
+}
+
+
+def templated() -> Graph:
+    return built(TEMPLATED, lambda text: EARLY_VALUES[text.text])
+
+
+def test_the_early_templates_are_dependencies_numbers_and_generations() -> None:
+    """Known before anything is rendered, so that their variables are read together; nothing ignored."""
+    texts = schema.early_texts(fields.load(json.dumps(TEMPLATED).encode()))
+    assert {text.label: text.text for text in texts} == EARLY
+
+
+def test_rendered_numbers_and_dependencies_are_converted() -> None:
+    """Text that stands for a number or boolean is one."""
+    found = templated()
+    step = found.commands[0]
+    assert step.dependencies == (
+        Dependency("mariadb/daemon", "global", None, None, None),
+        Dependency("b/c", "local", 2, None, None),
+    )
+    assert (step.run_once, step.generation) == ("global", "k:1")
+    assert (step.retries, step.delay, step.timeout, step.stop_grace) == (7, 7.0, 7.0, 5.0)
+    assert found.daemon is not None
+    assert found.daemon.dependencies == (Members("infra/mariadb", 1, 2.0),)
+    assert found.daemon.ready == Ready("command", ("ping", "{{ h }}"), 4.0, 5.0, 3)
+
+
+def test_early_templates_are_found_in_a_bad_definition_too() -> None:
+    """So that its issues can be told together once their values are known."""
+    definition = {**with_command(retries="{{ r }}", delay=[], wrong=1), "name": 5}
+    texts = schema.early_texts(fields.load(json.dumps(definition).encode()))
+    assert texts == (Text("commands.db_sync.retries", "{{ r }}"),)
+    assert len(issues_of(definition, lambda text: "x")) == 4
+
+
+def test_a_template_that_gives_something_else_is_an_issue_that_keeps_the_value_secret() -> None:
+    """The label leads to the template; the value stays where it is."""
+    issues = issues_of(TEMPLATED, lambda text: "s3cret=\0")
+    assert len(issues) == len(EARLY)
+    assert "s3cret" not in " ".join(issues)
+    assert "commands.a.retries: expected a whole number" in " ".join(issues)
+
+
+LATE = {
+    "commands.a.command[1]": "{{ word }}",
+    "commands.a.env.A": "{{ a }}",
+    "commands.a.files.f.dest": "/{{ d }}",
+    "commands.a.files.f.owner": "{{ o }}",
+    "commands.a.files.f.perm": "{{ p }}",
+    "commands.a.user": "{{ u }}",
+    "service.daemon.command": "run {{ word }}",
+    "service.daemon.ready.command[1]": "{{ h }}",
+}
+
+LATE_VALUES = {
+    **{
+        "{{ word }}": "$(x); y",
+        "{{ a }}": '"}, {"',
+        "/{{ d }}": "/etc/f",
+        "{{ o }}": "a:b",
+        "{{ p }}": "0640",
+    },
+    **{"{{ u }}": "keystone", "run {{ word }}": "run 'a b' c", "{{ h }}": "10.0.0.1"},
+}
+
+
+def test_the_late_templates_are_the_strings_that_a_process_or_a_file_gets() -> None:
+    """They are rendered when the command's turn comes, and not before."""
+    texts = [text for step in templated().steps for text in schema.late_texts(step)]
+    assert {text.label: text.text for text in texts} == LATE
+
+
+def test_resolving_makes_every_string_final() -> None:
+    """A list keeps its items whatever they become; values are values, JSON or shell as they may look."""
+    first, last = (schema.resolve(step, lambda text: LATE_VALUES[text.text]) for step in templated().steps)
+    assert (first.argv, first.shell) == (("echo", "$(x); y", "plain"), False)
+    assert first.command.command == first.argv
+    assert first.env == (("A", '"}, {"'), ("B", "plain"))
+    assert first.files == (File("f", "/etc/f", "a:b", "0640", False, "/m/f", True),)
+    assert first.files[0].mode == 0o640
+    assert first.user == "keystone"
+    assert last.argv == ("run", "a b", "c")
+    assert last.command.command == "run 'a b' c"
+    assert last.ready == Ready("command", ("ping", "10.0.0.1"), 4.0, 5.0, 3)
+    for step in (first, last):
+        assert schema.late_texts(step.command) == ()
+
+
+def resolved(render: Callable[[Text], str] = unrendered, **keys: ANY) -> Step:
+    return schema.resolve(daemon(**keys), render)
+
+
+def test_a_string_is_rendered_whole_and_then_given_to_a_shell_or_split() -> None:
+    """What the rendered text holds decides, not what the template held."""
+    step = resolved(lambda text: "run a; b", command="{{ c }}")
+    assert (step.argv, step.shell, step.lacks_exec) == (("/bin/sh", "-c", "run a; b"), True, True)
+    step = resolved(lambda text: "run a", command="run {{ hostvars['x']['y'] }}")
+    assert (step.argv, step.shell, step.lacks_exec) == (("run", "a"), False, False)
+
+
+def test_a_plain_text_is_never_rendered() -> None:
+    """So no newline is cut from it, and nothing is loaded for it."""
+    step = resolved(command=["a", "b\n"], env={"A": "x\n"}, ready={"http": "http://h/"}, user="u")
+    assert (step.argv, step.env, step.user) == (("a", "b\n"), (("A", "x\n"),), "u")
+
+
+def test_readiness_strings_become_final_too() -> None:
+    """A URL as text, a command as argv, in the shell's form where it needs one."""
+    step = resolved(lambda text: "http://10.0.0.1:5000/", ready={"http": "{{ url }}"})
+    assert step.ready is not None
+    assert step.ready.value == "http://10.0.0.1:5000/"
+    step = resolved(ready={"command": "ping | grep ok"})
+    assert step.ready is not None
+    assert step.ready.value == ("/bin/sh", "-c", "ping | grep ok")
+
+
+LATE_BAD: list[tuple[dict[str, ANY], str, str]] = [
+    ({"command": "{{ x }}"}, " ", "service.daemon.command: is empty"),
+    ({"command": "{{ x }}"}, "s3cret 'open", "service.daemon.command: ends inside a quotation"),
+    ({"command": ["{{ x }}"]}, "", "service.daemon.command: is empty"),
+    ({"command": ["a", "{{ x }}"]}, "s3cret\0", "service.daemon.command[1]: holds a NUL"),
+    ({"env": {"A": "{{ x }}"}}, "s3cret\0", "service.daemon.env.A: holds a NUL"),
+    ({"user": "{{ x }}"}, "s3cret x", "service.daemon.user: expected a user"),
+    ({"ready": {"http": "{{ x }}"}}, "s3cret", "service.daemon.ready.http: expected http"),
+    ({"ready": {"command": "{{ x }}"}}, "", "service.daemon.ready.command: is empty"),
+    ({"files": {"f": {"dest": "{{ x }}"}}}, "s3cret", "files.f.dest: expected the absolute path"),
+    ({"files": {"f": {"dest": "/f", "owner": "{{ x }}"}}}, "s3 cret", "files.f.owner: expected user"),
+    ({"files": {"f": {"dest": "/f", "perm": "{{ x }}"}}}, "s3cret", "files.f.perm: expected octal"),
+]
+
+
+@pytest.mark.parametrize(("keys", "value", "words"), LATE_BAD)
+def test_what_only_rendering_could_tell_is_refused_before_the_command_runs(
+    keys: dict[str, ANY], value: str, words: str
+) -> None:
+    """By its label, and without the value."""
+    with pytest.raises(BadDefinition) as caught:
+        resolved(lambda text: value, **keys)
+    assert len(caught.value.issues) == 1
+    assert words in str(caught.value)
+    assert "s3" not in str(caught.value)
+
+
+def test_no_message_holds_a_secret_of_the_definition() -> None:
+    """Commands, values of variables and URLs are never repeated, however wrong all else is."""
+    definition = {
+        "commands": {
+            "a": {"command": "s3cret 'open", "env": {"A": "s3cret\0"}, "user": "s3 cret"},
+            "b": {"command": ["s3cret\0"], "env": {"A": ["s3cret"]}},
+            "c": {"command": {"s3cret": 1}, "env": ["s3cret"]},
+        },
+        "service": {"daemon": {"command": ["", "s3cret"], "ready": {"http": "http://s3cret@host"}}},
+    }
+    assert len(issues_of(definition)) == 9
+    assert "s3" not in " ".join(issues_of(definition))
+
+
+# -- what kolla-mesos wrote -----------------------------------------------------------------------
+
+# Shapes as its deployer stored them, YAML turned to JSON; the texts are ours.
+MESOS_TASK: ANY = {
+    "name": SERVICE,
+    "enabled": True,
+    "openstack_role": "controller",
+    "container": {"image": "toolbox:3", "parameters": [{"key": "volume", "value": "logs:/var/log"}]},
+    "task": {"mem": 128, "cpus": 0.3},
+    "commands": {
+        "create": {
+            "run_once": True,
+            "retries": 3,
+            "delay": 5,
+            "dependencies": [{"path": "mariadb/daemon"}],
+            "command": "ansible localhost -m db -a \"login_password='{{ pw }}' name='ks' priv='ks.*:ALL'\"",
+        },
+        "user": {
+            "run_once": True,
+            "dependencies": ["keystone-api/create", "rabbitmq/daemon"],
+            "command": "ansible all -m user -a \"auth={{ '{{ token }}' }}\" -e \"{'token':{'a': 'b'}}\"",
+        },
+    },
+}
+
+MESOS_SERVICE: ANY = {
+    "name": SERVICE,
+    "enabled": True,
+    "container": {"image": "keystone:3", "privileged": True, "volumes": [{"mode": "RW"}]},
+    "service": {
+        "daemon": {
+            "command": "memcached -l {{ hostvars[inventory_hostname]['ansible_' + api]['ipv4'] }} -p 1",
+            "reload_signal": "SIGHUP",
+            "dependencies": [
+                {"path": "keystone-api/bootstrap"},
+                {"path": "heka/bootstrap", "scope": "local"},
+            ],
+            "env": {"OS_TOKEN": "password", "KOLLA_BOOTSTRAP": None},
+            "files": {
+                "keystone.conf.j2": {
+                    "source": ["/etc/kolla-mesos/config/global.conf", "config/keystone.conf.j2"],
+                    "dest": "/etc/keystone/keystone.conf",
+                    "owner": "keystone",
+                    "perm": "0600",
+                }
+            },
+        },
+        "mem": 512,
+        "cpus": 0.5,
+        "taskRateLimit": 600.0,
+        "instances": 3,
+        "constraints": [["hostname", "UNIQUE"], ["openstack_role", "CLUSTER", "controller"]],
+    },
+    "commands": {
+        "extend": {"command": "kolla_extend_start", "files": None, "env": None, "dependencies": None},
+        "bootstrap": {
+            "run_once": True,
+            "command": "bash kolla_extend_start",
+            "env": {"KOLLA_BOOTSTRAP": None},
+        },
+        "disable-netfilter-4": {"command": "echo sudo sysctl net.bridge.bridge-nf-call-iptables=1"},
+    },
+}
+
+
+def test_a_kolla_mesos_task_is_understood() -> None:
+    """Quotes of quotes, and templates that were left inside strings."""
+    found = built(MESOS_TASK)
+    assert found.daemon is None
+    assert [step.run_once for step in found.commands] == ["global", "global"]
+    create = schema.resolve(found.commands[0], lambda text: text.text.replace("{{ pw }}", "a b"))
+    assert create.argv[-1] == "login_password='a b' name='ks' priv='ks.*:ALL'"
+    user = schema.resolve(
+        found.commands[1], lambda text: text.text.replace("{{ '{{ token }}' }}", "{{ token }}")
+    )
+    assert user.argv[-3:] == ("auth={{ token }}", "-e", "{'token':{'a': 'b'}}")
+
+
+def test_a_kolla_mesos_service_is_understood() -> None:
+    """Scheduler keys, sources, null values and Kolla's own script."""
+    found = built(MESOS_SERVICE)
+    assert found.daemon is not None
+    assert found.daemon.env == (("OS_TOKEN", "password"), ("KOLLA_BOOTSTRAP", ""))
+    assert found.daemon.dependencies[1] == Dependency("heka/bootstrap", "local", None, None, None)
+    assert schema.resolve(found.daemon, lambda text: "memcached -l 10.0.0.1").argv == (
+        "memcached",
+        "-l",
+        "10.0.0.1",
+    )
+    extend, bootstrap, netfilter = (schema.resolve(step, unrendered) for step in found.commands)
+    assert extend.argv == bootstrap.argv
+    assert extend.argv[0] == "bash"
+    assert extend.argv[-1] == "kolla_extend_start"
+    assert netfilter.argv[-1] == "net.bridge.bridge-nf-call-iptables=1"
+
+
+# -- anything at all ------------------------------------------------------------------------------
+
+texts = st.one_of(
+    st.text(st.characters(codec=None), max_size=8),
+    st.sampled_from(
+        ["{{ a }}", "a/b", "keystone-api/a", "daemon", "host", "0600", "/etc/a", "5", "a 'b", "$x", ""]
+    ),
+)
+scalars = st.one_of(st.none(), st.booleans(), st.integers(), st.floats(-1e9, 1e9), st.just(10**299), texts)
+keys = st.one_of(
+    st.sampled_from(
+        [
+            *schema.SHARED_KEYS,
+            *schema.ONCE_KEYS,
+            *schema.CHECKS,
+            "ready",
+            "path",
+            "scope",
+            "members",
+            "count",
+            "dest",
+        ]
+    ),
+    texts,
+)
+values = st.recursive(
+    scalars,
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(keys, inner, max_size=4),
+    max_leaves=12,
+)
+
+
+def places(value: ANY, path: tuple[ANY, ...] = ()) -> list[tuple[ANY, ...]]:
+    """The path of every value inside `value`."""
+    inner = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()
+    return [path, *(place for key, item in inner for place in places(item, (*path, key)))]
+
+
+def replaced(definition: ANY, place: tuple[ANY, ...], value: ANY) -> ANY:
+    if not place:
+        return value
+    changed = copy.deepcopy(definition)
+    target = changed
+    for key in place[:-1]:
+        target = target[key]
+    target[place[-1]] = value
+    return changed
+
+
+@st.composite
+def nearly_good(draw: st.DrawFn) -> ANY:
+    """A good definition with a few of its values replaced by anything."""
+    definition = draw(st.sampled_from([TEMPLATED, MESOS_TASK, MESOS_SERVICE]))
+    for _ in range(draw(st.integers(1, 3))):
+        definition = replaced(definition, draw(st.sampled_from(places(definition))), draw(values))
+    return definition
+
+
+def check_outcome(definition: ANY, rendered: str) -> None:
+    """Build, and resolve every step: a Graph, or BadDefinition with a message that can be written."""
+    try:
+        document = fields.load(json.dumps(definition).encode())
+        assert all(text.is_template for text in schema.early_texts(document))
+        found = schema.build(document, SERVICE, lambda text: rendered)
+        assert isinstance(found, Graph)
+        for step in found.steps:
+            assert all(text.is_template for text in schema.late_texts(step))
+            final = schema.resolve(step, lambda text: rendered)
+            # What exec, open and ZooKeeper are going to do with it.
+            for text in (*final.argv, *(text for pair in final.env for text in pair)):
+                assert b"\0" not in text.encode()
+            assert all(isinstance(file.mode, int) for file in final.files)
+    except BadDefinition as error:
+        assert error.issues
+        assert str(error).encode()
+        assert "\n" not in str(error)
+
+
+@settings(max_examples=300, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@given(nearly_good(), texts)
+def test_no_nearly_good_definition_ends_in_anything_but_a_graph_or_bad_definition(
+    definition: ANY, rendered: str
+) -> None:
+    """Each value may be of any kind, and each template may give any text."""
+    check_outcome(definition, rendered)
+
+
+@settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@given(
+    st.dictionaries(texts, st.fixed_dictionaries({}, optional=dict.fromkeys(schema.SHARED_KEYS, values))),
+    texts,
+)
+def test_no_commands_end_in_anything_but_a_graph_or_bad_definition(commands: ANY, rendered: str) -> None:
+    """The same for commands made of known keys alone."""
+    check_outcome({"commands": commands}, rendered)
+
+
+@settings(max_examples=150, deadline=None)
+@given(values, texts)
+def test_no_json_ends_in_anything_but_a_graph_or_bad_definition(definition: ANY, rendered: str) -> None:
+    """The same for any JSON at all."""
+    check_outcome(definition, rendered)

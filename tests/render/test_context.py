@@ -1,0 +1,797 @@
+"""Templates: what kolla-mesos' ones need renders as in plain jinja2, and what is missing is told in full."""
+
+from __future__ import annotations
+
+import json
+import logging
+import pathlib
+import re
+import subprocess
+import sys
+from collections.abc import Mapping, Sequence
+from typing import Any, NoReturn
+
+import jinja2
+import pytest
+
+from kolla_mesos_start.definition.fields import Text
+from kolla_mesos_start.errors import CannotRender, NoConnection
+from kolla_mesos_start.render.context import Context, Missing, Renderer, file_text, names, needs_parties
+
+SECRET = "hunter2-not-to-be-told"
+
+
+def member(name: str, private: str, public: str, **more: object) -> dict[str, Any]:
+    """Facts as kolla-mesos wrote them; `more` are what this agent adds."""
+    return {
+        "ansible_hostname": name,
+        "api_interface": "eth0",
+        "ansible_eth0": {"ipv4": {"address": public}},
+        "ansible_eth1": {"ipv4": {"address": private}},
+        **more,
+    }
+
+
+FIRST = member("one", "10.0.0.1", "192.0.2.1")
+SECOND = member("two", "10.0.0.2", "192.0.2.2", private_address="10.0.0.2", host="two")
+SIXTH = {"ansible_hostname": "six", "api_interface": "eth1", "private_address": "fd00::6", "host": "six"}
+
+PARTIES: dict[str, list[dict[str, Any]]] = {
+    "infra/mariadb/mariadb": [SECOND, FIRST],
+    "infra/memcached/memcached": [FIRST],
+    "infra/rabbitmq/rabbitmq": [],
+    "infra/six/six": [SIXTH, FIRST],
+}
+
+READY = {
+    "openstack/keystone/keystone-api": [
+        {"host": "two", "address": "10.0.0.2", "ports": [5000]},
+        {"host": "one", "address": "10.0.0.1", "ports": [5000, 35357]},
+    ]
+}
+
+VARIABLES = {
+    "api_interface": "eth0",
+    "database_password": SECRET,
+    "distro": "ubuntu",
+    "empty": "",
+    "enable_ceph": "no",
+    "enable_nova": "Yes",
+    "enable_true": "TRUE",
+    "mapping": "{'auth_url': 'x'}",
+    "memcached_port": "11211",
+    "plugin": "openvswitch",
+    "roles": "api scheduler conductor",
+}
+
+ADDRESSES = {None: "10.0.0.1", "eth0": "192.0.2.1", "eth1": "10.0.0.1"}
+
+
+def context(variables: Mapping[str, str] = VARIABLES, **more: Any) -> Context:
+    return Context(
+        deployment_id="cloud",
+        service_name="infra/mariadb/mariadb",
+        address="10.0.0.1",
+        hostname="one",
+        private_interface="eth1",
+        api_interface="eth0",
+        variables=variables,
+        members=lambda service: PARTIES.get(service, []),
+        parties=lambda: PARTIES,
+        ready_instances=lambda service: READY.get(service, []),
+        get_ip_address=ADDRESSES.__getitem__,
+        cpu_count=2,
+        facts=FIRST,
+    )._replace(**more)
+
+
+def render(template: str, variables: Mapping[str, str] = VARIABLES, **more: Any) -> str:
+    """The text, of which nothing must be missing."""
+    renderer = Renderer(context(variables, **more))
+    text = renderer.text(Text("label", template))
+    renderer.check(looked_at)
+    return text
+
+
+def looked_at(name: str) -> Sequence[str]:
+    return (f"/kolla/cloud/infra/mariadb/mariadb/variables/{name}", f"/kolla/cloud/variables/{name}")
+
+
+def complaint(*templates: str, variables: Mapping[str, str] = VARIABLES, **more: Any) -> str:
+    """What is told of templates that can't be rendered; they are called a, b, ..."""
+    renderer = Renderer(context(variables, **more))
+    with pytest.raises(CannotRender) as caught:
+        for number, template in enumerate(templates):
+            renderer.text(Text(chr(ord("a") + number), template))
+        renderer.check(looked_at)
+    assert caught.value.status == 78
+    return caught.value.reason
+
+
+def nothing_behind(error: BaseException) -> bool:
+    """Whether no traceback shows another error, whose message may hold a value."""
+    return error.__cause__ is None and (error.__suppress_context__ or error.__context__ is None)
+
+
+def plain(template: str) -> str:
+    """What jinja2 by itself makes of the template, given the same values."""
+    environment = jinja2.Environment()
+    environment.filters["bool"] = lambda text: text.lower() in ("true", "yes")
+    environment.filters["regex_replace"] = lambda value, pattern, new, ignorecase=False: re.sub(
+        pattern, new, value, flags=re.I if ignorecase else 0
+    )
+    addresses = {
+        "infra/mariadb/mariadb": ["10.0.0.1", "10.0.0.2"],
+        "infra/memcached/memcached": ["10.0.0.1"],
+    }
+
+    def list_ips(service: str, port: str = "", separator: str = ",", prefix: str = "") -> str:
+        return separator.join(
+            f"{prefix}{ip}:{port}" if port else f"{prefix}{ip}" for ip in addresses.get(service, [])
+        )
+
+    return environment.from_string(template).render(
+        **VARIABLES,
+        deployment_id="cloud",
+        service_name="infra/mariadb/mariadb",
+        inventory_hostname="10.0.0.1",
+        ansible_hostname="10.0.0.1",
+        cpu_count=2,
+        get_hostname=lambda: "one",
+        get_ip_address=lambda interface=None: ADDRESSES[interface],
+        list_ips_by_service=list_ips,
+        ready_instances=lambda service: sorted(READY.get(service, []), key=lambda one: str(one["host"])),
+        groups={"mariadb": ["10.0.0.1", "10.0.0.2"], "memcached": ["10.0.0.1"], "rabbitmq": []},
+        hostvars={"10.0.0.1": FIRST, "10.0.0.2": SECOND},
+    )
+
+
+CONSTRUCTS = [
+    # A template, and its text.
+    ("port = {{ memcached_port }}", "port = 11211"),
+    ("{{ empty }}|", "|"),
+    ("{# a remark #}kept", "kept"),
+    ("{% set lib = '/a.so' if distro == 'ubuntu' else '/b.so' %}\nuse {{ lib }}\n", "\nuse /a.so"),
+    ("{% set name = 'mysql' if distro in ['debian', 'ubuntu'] else '' %}/etc/{{ name }}/x", "/etc/mysql/x"),
+    ("{% if not distro in ['debian', 'ubuntu'] %}rpm{% else %}deb{% endif %}", "deb"),
+    (
+        '{% if plugin == "linuxbridge" %}\nlb\n{% elif plugin == "openvswitch" %}\novs\n'
+        "{% else %}\nx\n{% endif %}\n",
+        "\novs\n",
+    ),
+    ("{% if enable_nova | bool %}on{% endif %}", "on"),
+    ("{% if enable_true | bool %}on{% endif %}", "on"),
+    ("{% if enable_ceph | bool %}{{ nowhere }}{% else %}off{% endif %}", "off"),
+    ("{{ empty | bool }} {{ memcached_port | bool }}", "False False"),
+    ("{{ plugin | regex_replace('v(.)', '<\\\\1>') }}", "open<s>witch"),
+    ("{{ plugin | regex_replace('OPEN', '', ignorecase=True) }}", "vswitch"),
+    (
+        "{% for role in roles.split() %}{{ role }}{% if not loop.last %},{% endif %}{% endfor %}",
+        "api,scheduler,conductor",
+    ),
+    (
+        "{% for role in roles.split() %}{{ role }}{{ ';' if not loop.last }}{% endfor %}",
+        "api;scheduler;conductor",
+    ),
+    ("{{ roles.split() | length }}", "3"),
+    ("{{ list_ips_by_service('infra/mariadb/mariadb').split(',') | length }}", "2"),
+    ("{{ list_ips_by_service('infra/rabbitmq/rabbitmq').split(',') | length }}", "1"),
+    ("m = {{ list_ips_by_service('infra/memcached/memcached', memcached_port) }}", "m = 10.0.0.1:11211"),
+    ("{{ list_ips_by_service('infra/mariadb/mariadb', 4567) }}", "10.0.0.1:4567,10.0.0.2:4567"),
+    (
+        "{{ list_ips_by_service('infra/mariadb/mariadb', separator=' ', prefix='tcp://', port='1') }}",
+        "tcp://10.0.0.1:1 tcp://10.0.0.2:1",
+    ),
+    ("<{{ list_ips_by_service('infra/rabbitmq/rabbitmq', 5672) }}>", "<>"),
+    ("<{{ list_ips_by_service('infra/not/there') }}>", "<>"),
+    ("{{ hostvars[inventory_hostname]['ansible_' + api_interface]['ipv4']['address'] }}", "192.0.2.1"),
+    ("{{ hostvars[inventory_hostname].ansible_hostname }} {{ ansible_hostname }}", "one 10.0.0.1"),
+    (
+        "gcomm://{% if (groups['mariadb'] | length) > 1 %}{% for host in groups['mariadb'] %}"
+        "{{ hostvars[host]['ansible_' + hostvars[host]['api_interface']]['ipv4']['address'] }}:4567"
+        "{% if not loop.last %},{% endif %}{% endfor %}{% endif %}",
+        "gcomm://192.0.2.1:4567,192.0.2.2:4567",
+    ),
+    ("{{ groups['memcached'] }} {{ groups['rabbitmq'] }}", "['10.0.0.1'] []"),
+    ("{% for host in groups['rabbitmq'] %}{{ host }}{% else %}nobody{% endfor %}", "nobody"),
+    (
+        "{{ get_ip_address() }} {{ get_ip_address(api_interface) }} {{ get_hostname() }}",
+        "10.0.0.1 192.0.2.1 one",
+    ),
+    ("{{ deployment_id }}/{{ service_name }} {{ cpu_count * 2 }}", "cloud/infra/mariadb/mariadb 4"),
+    ("{% raw %}{{ later }}{% endraw %} {{ distro }}", "{{ later }} ubuntu"),
+    ("auth={{ '{{ later }}' }} {{ '{%' }}", "auth={{ later }} {%"),
+    ("-e \"{'auth':{{ mapping }}}\"", "-e \"{'auth':{'auth_url': 'x'}}\""),
+    (
+        "LOCATION: '{{ list_ips_by_service('infra/memcached/memcached', memcached_port) }}'",
+        "LOCATION: '10.0.0.1:11211'",
+    ),
+    (
+        "{{ nowhere | default('x') }} {{ distro | default('x') }} {{ nowhere | d(plugin) }}",
+        "x ubuntu openvswitch",
+    ),
+    ("{{ empty | default('x', true) }} {{ nowhere | default('y', true) }}", "x y"),
+    ("{% if nowhere is defined %}a{% endif %}{% if nowhere is not defined %}b{% endif %}", "b"),
+    ("{% if distro is defined and distro == 'ubuntu' %}a{% endif %}", "a"),
+    ("{{ hostvars['10.9.9.9'] | default('nobody') }}", "nobody"),
+    (
+        "{% for one in ready_instances('openstack/keystone/keystone-api') %}"
+        "{{ one.address }}:{{ one.ports[0] }} {% endfor %}",
+        "10.0.0.1:5000 10.0.0.2:5000 ",
+    ),
+    ("{{ ready_instances('a/b/nobody') }}", "[]"),
+    ("{% macro line(key) %}{{ key }} = {{ plugin }}{% endmacro %}{{ line('a') }}", "a = openvswitch"),
+    ("{{ {'b': 1, 'a': [true]} | tojson }}", '{"a": [true], "b": 1}'),
+    (
+        "{{ distro ~ '-' ~ 5 }} {{ 'a' 'b' }} {{ '%s!' % distro }} {{ '{}?'.format(distro) }}",
+        "ubuntu-5 ab ubuntu! ubuntu?",
+    ),
+    ("  {%- if true %}  x\n  {% endif -%}  y", "  x\n  y"),
+    ("a\r\nb {{ distro }}\r\n\r\n", "a\nb ubuntu\n"),
+    ("one newline is cut {{ distro }}\n", "one newline is cut ubuntu"),
+    ("\n\n{{ distro }}\n\n\n", "\n\nubuntu\n\n"),
+    ("Grüße \U0001f600 {{ distro }} \ufeff", "Grüße \U0001f600 ubuntu \ufeff"),
+]
+
+
+@pytest.mark.parametrize(("template", "text"), CONSTRUCTS)
+def test_each_construct_of_kolla_mesos_renders_as_in_plain_jinja2(template: str, text: str) -> None:
+    """What a definition or a file could say to kolla-mesos means the same here, byte for byte."""
+    assert plain(template) == text
+    assert render(template) == text
+    renderer = Renderer(context())
+    assert renderer.content("x", template.encode()) == text.encode()
+    assert renderer.missing == ()
+
+
+# -- values
+
+
+@pytest.mark.parametrize("service", ["infra/mariadb/mariadb", "a/mariadb"])
+def test_an_own_name_wins_over_a_znode(service: str) -> None:
+    """No published variable can stand in for what the agent knows itself."""
+    names = ("deployment_id", "service_name", "inventory_hostname", "ansible_hostname", "cpu_count")
+    template = " ".join(f"{{{{ {name} }}}}" for name in names)
+    assert render(template, dict.fromkeys(names, "forged"), service_name=service) == (
+        f"cloud {service} 10.0.0.1 10.0.0.1 2"
+    )
+
+
+@pytest.mark.parametrize(("variables", "interface"), [({}, "eth0"), ({"api_interface": "br0"}, "br0")])
+def test_api_interface_is_the_public_one_where_no_znode_says_so(
+    variables: dict[str, str], interface: str
+) -> None:
+    """`api_interface` alone is a default: a znode of that name wins."""
+    assert render("{{ api_interface }}", variables) == interface
+
+
+@pytest.mark.parametrize(
+    ("call", "text"),
+    [
+        ("'infra/six/six'", "10.0.0.1,fd00::6"),
+        ("'infra/six/six', 80", "10.0.0.1:80,[fd00::6]:80"),
+        ("'infra/six/six', '80', ' ', 'tcp://'", "tcp://10.0.0.1:80 tcp://[fd00::6]:80"),
+        ("'infra/six/six', prefix='http://'", "http://10.0.0.1,http://[fd00::6]"),
+        ("'infra/six/six', prefix='--to='", "--to=10.0.0.1,--to=fd00::6"),
+        ("'infra/six/six', port=''", "10.0.0.1,fd00::6"),
+    ],
+)
+def test_an_ipv6_address_stands_in_brackets_where_a_port_or_a_url_needs_it(call: str, text: str) -> None:
+    """`fd00::6:80` would be another address."""
+    assert render(f"{{{{ list_ips_by_service({call}) }}}}") == text
+
+
+def test_a_role_that_nobody_has_taken_has_an_empty_group() -> None:
+    """A template can't know whether its peers were ever published."""
+    assert render("{{ groups['nobody'] }}{{ groups.nobody | length }}{{ 'nobody' in groups }}") == "[]0False"
+
+
+def test_hostvars_hold_this_host_before_its_presence_is_seen() -> None:
+    """A task registers no presence, and its templates look at its own host all the same."""
+    template = "{{ hostvars[inventory_hostname]['ansible_' + api_interface].ipv4.address }}"
+    assert render(template, parties=lambda: {}) == "192.0.2.1"
+
+
+def test_a_member_without_a_private_address_is_told() -> None:
+    """A list that silently unmet a member would make a service work half."""
+    strange = {"infra/x/x": [{"ansible_hostname": "odd", "api_interface": "eth9"}]}
+    reason = complaint("a\n{{ list_ips_by_service('infra/x/x') }}", members=strange.__getitem__)
+    assert reason.startswith("a line 2: a member of infra/x/x (odd) tells no private address")
+
+
+def test_a_member_of_another_private_interface_is_known_by_its_api_interface() -> None:
+    """kolla-mesos' facts name two interfaces; hosts may call their private one differently."""
+    other = {"infra/x/x": [{"api_interface": "ens1", "ansible_ens1": {"ipv4": {"address": "10.0.0.7"}}}]}
+    assert render("{{ list_ips_by_service('infra/x/x') }}", members=other.__getitem__) == "10.0.0.7"
+
+
+def test_no_member_is_asked_for_under_a_missing_name() -> None:
+    """It would be asked for at a path that is none."""
+
+    def refuse(service: str) -> NoReturn:
+        raise NoConnection(service)
+
+    template = "{{ list_ips_by_service(m) }}{{ ready_instances(m) }}{{ get_ip_address(m) }}"
+    reason = complaint(template, members=refuse, ready_instances=refuse, get_ip_address=refuse)
+    assert reason.startswith("missing: m (wanted by a line 1;")
+
+
+def test_ready_instances_are_in_the_order_of_hosts_and_then_of_ids() -> None:
+    """Each replica must render the same list; the ids' order comes with the instances."""
+    instances = [{"host": "b", "n": 1}, {"host": "a", "n": 2}, {"host": "a", "n": 3}, {"host": "b", "n": 4}]
+    template = "{% for one in ready_instances('x') %}{{ one.host }}{{ one.n }} {% endfor %}"
+    assert render(template, ready_instances=lambda service: instances) == "a2 a3 b1 b4 "
+
+
+def test_an_error_of_the_ensemble_is_not_taken_for_one_of_the_template() -> None:
+    """Exit status 69 is worth a retry, 78 is not."""
+
+    def away(service: str) -> NoReturn:
+        raise NoConnection("away")
+
+    with pytest.raises(NoConnection):
+        render("{{ list_ips_by_service('x') }}", members=away)
+
+
+# -- which variables
+
+
+@pytest.mark.parametrize(
+    ("template", "expected"),
+    [
+        ("no template", []),
+        ("{{ a }}{{ b.c }}{{ d['e'] }}{{ f | default(g) }}", ["a", "b", "d", "f", "g"]),
+        ("{% if a %}{{ b }}{% elif c %}{{ d }}{% else %}{{ e }}{% endif %}", ["a", "b", "c", "d", "e"]),
+        ("{% for x in a %}{{ x }}{{ loop.index }}{{ y }}{% endfor %}", ["a", "y"]),
+        ("{% set x = a %}{{ x }}", ["a"]),
+        ("{% macro m(p) %}{{ p }}{{ q }}{% endmacro %}{{ m(r) }}", ["q", "r"]),
+        ("{{ groups[a] }}{{ hostvars }}{{ get_ip_address(api_interface) }}", ["a", "api_interface"]),
+        ("{{ get_hostname() }}{{ list_ips_by_service(a, b) }}{{ ready_instances(c) }}", ["a", "b", "c"]),
+        ("{{ inventory_hostname }}{{ ansible_hostname }}{{ deployment_id }}{{ service_name }}", []),
+        ("{{ range(3) | list }}{{ cpu_count }}", []),
+        ("{% raw %}{{ a }}{% endraw %}{# {{ b }} #}{{ '{{ c }}' }}", []),
+    ],
+)
+def test_the_variables_to_read_are_all_that_may_be_looked_up(template: str, expected: list[str]) -> None:
+    """They are read together before rendering, so a branch not taken counts too."""
+    assert sorted(names([Text("x", "plain"), Text("y", template)])) == expected
+
+
+@pytest.mark.parametrize(
+    ("template", "needed"),
+    [("{{ groups['a'] }}", True), ("{{ hostvars }}", True), ("groups {{ a }}", False), ("hostvars", False)],
+)
+def test_parties_are_needed_only_where_they_are_used(template: str, needed: bool) -> None:
+    """To read all parties is the dearest thing that a template can ask for."""
+    assert needs_parties([Text("x", "y"), Text("z", template)]) is needed
+
+
+def test_parties_are_not_asked_for_without_need() -> None:
+    """A context may not even have them then."""
+    assert render("{{ distro }}", parties=lambda: 1 // 0) == "ubuntu"
+
+
+def test_jinja2_is_imported_only_for_a_template() -> None:
+    """Its import takes longer than the rest of the start of a container that has no template."""
+    program = (
+        "import sys\n"
+        "from kolla_mesos_start.definition.fields import Text\n"
+        "from kolla_mesos_start.render.context import Renderer, names, needs_parties\n"
+        "texts = [Text('a', 'plain { % }')]\n"
+        "assert not names(texts) and not needs_parties(texts)\n"
+        "renderer = Renderer(None)\n"
+        "assert renderer.text(texts[0]) == 'plain { % }'\n"
+        "assert renderer.content('f', b'\\xff{') == b'\\xff{'\n"
+        "renderer.check(None)\n"
+        "assert 'jinja2' not in sys.modules and 'psutil' not in sys.modules\n"
+    )
+    subprocess.run([sys.executable, "-c", program], check=True, cwd=pathlib.Path(__file__).parents[2])
+
+
+# -- what is missing
+
+
+def test_all_that_is_missing_is_told_with_file_line_and_znodes() -> None:
+    """One failure, one list: nobody should have to start a container once for each variable."""
+    renderer = Renderer(context())
+    renderer.text(Text("commands.x.env.PORT", "{{ port }}"))
+    renderer.content("nova.conf", b"[a]\nx = {{ distro }}\ny = {{ port }}\n\nz = {{ token }}{{ port }}\n")
+    assert renderer.missing == (
+        Missing("port", "commands.x.env.PORT", 1, True),
+        Missing("port", "file nova.conf", 3, True),
+        Missing("token", "file nova.conf", 5, True),
+        Missing("port", "file nova.conf", 5, True),
+    )
+    with pytest.raises(CannotRender) as caught:
+        renderer.check(looked_at)
+    service = "/kolla/cloud/infra/mariadb/mariadb/variables"
+    assert caught.value.reason == (
+        "missing: port (wanted by commands.x.env.PORT line 1; file nova.conf line 3; file nova.conf line 5; "
+        f"looked at {service}/port, /kolla/cloud/variables/port), "
+        f"token (wanted by file nova.conf line 5; looked at {service}/token, /kolla/cloud/variables/token)"
+    )
+
+
+NESTED = """\
+{% if distro == 'ubuntu' %}
+{% for role in roles.split() %}
+{{ role }} = {{ in_loop }}
+{% endfor %}
+{% else %}
+{{ not_taken }}
+{% endif %}
+{% set kept = in_set + 1 %}
+{% macro m() %}
+
+{{ in_macro }}
+{% endmacro %}
+{{ m() }}
+{{ distro
+   ~ over_lines }}
+{{ list_ips_by_service('infra/mariadb/mariadb', in_call) }}
+{% if in_test | bool %}{% elif in_elif == 'x' %}{% endif %}
+{% for x in in_for %}{{ x }}{% endfor %}
+"""
+
+
+def test_a_missing_variable_is_told_with_its_very_line() -> None:
+    """In a loop, a macro, an argument, a filter or a test; and never for a branch that was not taken."""
+    renderer = Renderer(context())
+    renderer.text(Text("n", NESTED))
+    assert [(one.name, one.line) for one in renderer.missing] == [
+        ("in_loop", 3),
+        ("in_set", 8),
+        ("in_macro", 11),
+        ("over_lines", 14),
+        ("in_call", 16),
+        ("in_test", 17),
+        ("in_elif", 17),
+        ("in_for", 18),
+    ]
+
+
+USES = [
+    "{{ m }}",
+    "{{ m.a.b['c'] }}",
+    "{{ m['a'] }}",
+    "{{ m() }}",
+    "{{ m.split(',') | length }}",
+    "{{ m + 1 }}{{ 1 + m }}{{ 'a' + m }}{{ m - 1 }}{{ m * 2 }}",
+    "{{ m / 2 }}{{ m // 2 }}{{ m % 2 }}{{ -m }}{{ m ** 2 }}",
+    "{{ m ~ 'a' }}",
+    "{{ '%s' % m }}",
+    "{{ '{}'.format(m) }}",
+    "{{ m == 'a' }}",
+    "{{ m != 'a' }}",
+    "{{ m < 1 }}",
+    "{{ 1 >= m }}",
+    "{{ m in ['a'] }}",
+    "{{ 'a' in m }}",
+    "{{ 'a' if m else 'b' }}",
+    "{{ m or 'a' }}",
+    "{{ not m }}",
+    "{% if m %}{% endif %}",
+    "{% for x in m %}{% endfor %}",
+    "{% for x in m.y %}{% endfor %}",
+    "{% set x = m %}{{ x }}",
+    "{% set x, y = m %}",
+    "{{ m | bool }}",
+    "{{ m | int + 1 }}",
+    "{{ m | float }}",
+    "{{ m | length }}",
+    "{{ m | upper }}",
+    "{{ m | trim }}",
+    "{{ m | join(',') }}",
+    "{{ m | list }}",
+    "{{ m | first }}",
+    "{{ m | sort }}",
+    "{{ m | replace('a', 'b') }}",
+    "{{ 'a' | replace('a', m) }}",
+    "{{ m | regex_replace('a', 'b') }}",
+    "{{ 'a' | regex_replace(m, 'b') }}",
+    "{{ 'a' | regex_replace('a', m) }}",
+    "{{ m | tojson }}",
+    "{{ {'a': [m]} | tojson }}",
+    "{{ m | default(m) }}",
+    "{{ x | default(m) }}",
+    "{{ [m] | join }}",
+    "{{ {'a': 1}[m] }}",
+    "{{ ['a'][m] }}",
+    "{{ range(m) | list }}",
+    "{{ hostvars[m].ansible_hostname }}",
+    "{{ groups[m] }}",
+    "{{ get_ip_address(m) }}",
+    "{{ list_ips_by_service(m) }}",
+    "{{ list_ips_by_service('infra/mariadb/mariadb', m) }}",
+    "{{ list_ips_by_service('infra/mariadb/mariadb', 1, m) }}",
+    "{{ list_ips_by_service('infra/mariadb/mariadb', prefix=m) }}",
+    "{{ ready_instances(m) }}",
+]
+
+
+@pytest.mark.parametrize("use", USES)
+def test_whatever_is_done_with_a_missing_variable_it_is_told_and_nothing_else(use: str) -> None:
+    """It goes on past each use to find the next one, and blames no operation that failed for it."""
+    renderer = Renderer(context())
+    renderer.text(Text("u", use + "{{ next_one }}"))
+    assert {one.name for one in renderer.missing} - {"next_one"} == {"m"}
+
+
+@pytest.mark.parametrize("use", sorted(set(USES) - {"{% set x, y = m %}"}))
+def test_whatever_is_done_with_a_missing_variable_the_next_one_is_found_too(use: str) -> None:
+    """All but what stops Python itself goes on."""
+    renderer = Renderer(context())
+    renderer.text(Text("u", use + "{{ next_one }}"))
+    assert "next_one" in {one.name for one in renderer.missing}
+
+
+@pytest.mark.parametrize(
+    ("template", "name"),
+    [
+        ("{{ hostvars['x'] }}", "hostvars['x']"),
+        ("{{ hostvars['x']['ansible_eth0']['ipv4'] }}", "hostvars['x']"),
+        ("{{ hostvars[database_password]['a'] }}", "hostvars[database_password]"),
+        (
+            "{{ hostvars[inventory_hostname]['ansible_' + database_password]['ipv4']['address'] }}",
+            "hostvars[inventory_hostname]['ansible_' + database_password]",
+        ),
+        (
+            "{{ hostvars[inventory_hostname].ansible_eth1.ipv6 }}",
+            "hostvars[inventory_hostname].ansible_eth1.ipv6",
+        ),
+        ("{{ database_password.username }}", "database_password.username"),
+        ("{% set h = hostvars %}{{ h['x'] }}", "h['x']"),
+        ("{% for x in groups['mariadb'] %}{{ hostvars[x].y }}{% endfor %}", "hostvars[x].y"),
+        (
+            "{{ hostvars[database_password]['ansible_' + api_interface]['ipv4'] }}",
+            "hostvars[database_password]",
+        ),
+        (
+            "{{ hostvars[inventory_hostname].x }}\n{{ hostvars['10.0.0.2'].x | default('') }}",
+            "hostvars[inventory_hostname].x",
+        ),
+        ("{{ groups['nobody'] | first }}", "an item of an empty sequence"),
+        ("{{ groups['mariadb'][7] }}", "groups['mariadb'][7]"),
+        ("{{ [hostvars] | map(attribute=database_password) | join }}", "an attribute"),
+        ("{{ 'text'.nothing }}", "'text'.nothing"),
+    ],
+)
+def test_what_is_missing_below_a_value_is_told_as_the_template_writes_it(template: str, name: str) -> None:
+    """A key may be a variable's value, so its expression is told instead; there is no znode to look at."""
+    reason = complaint("\n" + template)
+    assert reason == f"missing: {name} (wanted by a line 2)"
+
+
+def test_a_znode_of_zero_length_is_a_value() -> None:
+    """Empty is what the operator said; missing is what nobody said."""
+    assert render("<{{ empty }}>{{ empty is defined }}") == "<>True"
+
+
+def test_missing_may_be_empty_with_one_warning_for_each_name(caplog: pytest.LogCaptureFixture) -> None:
+    """KOLLA_MISSING_VARIABLES=empty keeps what kolla-mesos did, but not silently."""
+    renderer = Renderer(context(), missing_is_empty=True)
+    assert renderer.content("f", b"a={{ a }}\nb={{ b }}\na={{ a }}\n") == b"a=\nb=\na="
+    with caplog.at_level(logging.WARNING):
+        renderer.check(looked_at)
+    assert [record.getMessage() for record in caplog.records] == [
+        "a is missing and rendered empty: wanted by file f line 1; file f line 3",
+        "b is missing and rendered empty: wanted by file f line 2",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("template", "text"),
+    [
+        ("{{ m.split(',') | length }}", "1"),
+        ("{{ 'a' + m + 'b' }}", "ab"),
+        ("{{ m == '' }}{{ m != 'a' }}{{ m < 'a' }}{{ 'a' in m }}", "TrueTrueTrueFalse"),
+        ("{{ m | bool }}{{ m | int }}{{ m | length }}", "False00"),
+        ("{{ m.username }}{{ m['a']['b'] }}", ""),
+        ("{{ {'': 'x'}[m] }}", "x"),
+        ("{{ m | default('x') }}{{ m is defined }}", "xFalse"),
+        ("{{ 'a' * 2 + m * 2 }}{{ m | upper }}{{ m ~ 1 }}", "aa1"),
+        ("{{ list_ips_by_service('infra/mariadb/mariadb', m) }}", "10.0.0.1,10.0.0.2"),
+    ],
+)
+def test_an_empty_missing_variable_behaves_as_an_empty_text(template: str, text: str) -> None:
+    """As in kolla-mesos, whose missing variables were empty texts; but `default()` works."""
+    assert Renderer(context(), missing_is_empty=True).text(Text("x", template)) == text
+
+
+@pytest.mark.parametrize("template", ["{{ m + 1 }}", "{{ range(m) | list }}", "{{ m() }}", "{{ -m }}"])
+def test_what_fails_on_an_empty_text_is_an_error_where_missing_is_empty(template: str) -> None:
+    """A file must not become empty as a whole because one of its operations failed."""
+    with pytest.raises(CannotRender, match=r"^x line 2: TypeError$"):
+        Renderer(context(), missing_is_empty=True).text(Text("x", "a\n" + template))
+
+
+# -- what is wrong
+
+
+@pytest.mark.parametrize(
+    ("template", "reason"),
+    [
+        ("\n\n{% if %}", "a line 3: Expected an expression, got 'end of statement block'"),
+        ("{{ distro", "a line 1: unexpected end of template, expected 'end of print statement'."),
+        ("\n{{ distro | nothing }}", "a line 2: No filter named 'nothing'."),
+        ("\n{% endfor %}", "a line 2: Encountered unknown tag 'endfor'."),
+        ("\n{{ 1 // 0 }}", "a line 2: ZeroDivisionError"),
+        ("\n\n{{ distro + 1 }}", "a line 3: TypeError"),
+        ("{% macro m() %}\n{{ distro + 1 }}{% endmacro %}\n{{ m() }}", "a line 2: TypeError"),
+        ("\n{{ distro.encode().decode('utf-32') }}", "a line 2: UnicodeDecodeError"),
+        ("\n{{ distro | regex_replace('(', '') }}", "a line 2: ValueError"),
+        ("\n{{ range(10 ** 9) }}", "a line 2: OverflowError"),
+        ("\n{% macro m() %}{{ m() }}{% endmacro %}{{ m() }}", "a line 2: RecursionError"),
+        ("\n{{ get_ip_address(1, 2, 3) }}", "a line 2: TypeError"),
+        ("\n{{ distro() }}", "a line 2: TypeError"),
+        (
+            "\n{% include 'other' %}",
+            "a line 2: TemplateNotFound: a template can't include, import or extend another one",
+        ),
+    ],
+)
+def test_a_wrong_template_is_told_with_its_line(template: str, reason: str) -> None:
+    """An error of jinja2 or of an operation names the template, the line and the kind of error."""
+    assert complaint(template).startswith(reason)
+
+
+def test_a_wrong_template_is_told_when_its_variables_are_looked_for() -> None:
+    """That comes before rendering, and tells it no worse."""
+    with pytest.raises(CannotRender, match=r"^a line 2: "):
+        names([Text("a", "\n{% if %}")])
+
+
+ESCAPES = [
+    "{{ ''.__class__ }}",
+    "{{ ''.__class__.__mro__[1].__subclasses__() }}",
+    "{{ ''['__class__'] }}",
+    "{{ '' | attr('__class__') }}",
+    "{{ (database_password | attr('__' ~ 'class__')).__base__ }}",
+    "{{ get_hostname.__globals__ }}",
+    "{{ get_hostname.__closure__[0].cell_contents }}",
+    "{{ list_ips_by_service.__code__ }}",
+    "{{ lipsum.__globals__['os'].environ }}",
+    "{{ cycler.__init__.__globals__ }}",
+    "{{ self.__init__.__globals__ }}",
+    "{{ missing_one.__class__ }}",
+    "{{ missing_one.sandbox }}{{ missing_one._use.__globals__ }}",
+    "{{ missing_one._undefined_exception.__init__.__globals__ }}",
+    "{{ '{0.__class__}'.format(database_password) }}",
+    "{{ '{a.__class__.__mro__}'.format_map({'a': database_password}) }}",
+    "{{ hostvars.__class__ }}{{ groups.__missing__.__globals__ }}",
+    "{% set x = ''.__class__ %}{{ x() }}",
+    "{{ namespace.__init__.__globals__ }}",
+]
+
+
+@pytest.mark.parametrize("escape", ESCAPES)
+def test_no_template_leaves_the_sandbox(escape: str) -> None:
+    """Whoever may write a definition must not become whoever runs the agent; and no value is leaked."""
+    renderer = Renderer(context())
+    with pytest.raises(CannotRender) as caught:
+        renderer.text(Text("x", "\n" + escape + "{{ database_password }}"))
+        renderer.check(looked_at)
+    assert SECRET not in caught.value.reason
+    assert "x line 2" in caught.value.reason
+
+
+@pytest.mark.parametrize("missing_is_empty", [False, True])
+@pytest.mark.parametrize("template", ["{{ ''.__class__ }}", "{{ nowhere }}{{ get_hostname.__globals__.x }}"])
+def test_what_the_sandbox_refuses_is_never_taken_for_missing(template: str, missing_is_empty: bool) -> None:
+    """Else it would be rendered empty where missing is empty, and an attempt would go unseen."""
+    with pytest.raises(CannotRender) as caught:
+        Renderer(context(), missing_is_empty).text(Text("x", template))
+    assert caught.value.reason == "x line 1: SecurityError: the sandbox does not allow this"
+
+
+@pytest.mark.parametrize(
+    "template",
+    [
+        "{{ database_password | int + database_password }}",
+        "{{ [1][database_password] }}",
+        "{{ hostvars[database_password].x }}",
+        "{{ {}[database_password] }}",
+        "{{ database_password.nothing }}",
+        "{{ database_password | attr(database_password) }}",
+        "{{ database_password | attr('__' ~ database_password) }}",
+        "{{ 1 | regex_replace(database_password ~ '(', '') }}",
+        "{{ 1 | round(method=database_password) }}",
+        "{{ [database_password] | sum }}",
+        "{{ database_password | tojson(indent=database_password) + 1 }}",
+        "{{ [database_password] | map(database_password) | list }}",
+        "{{ [database_password] | map(attribute=database_password) | join }}",
+        "{% include database_password %}",
+        "{{ database_password.encode('utf-8').decode(database_password) }}",
+        "{{ get_ip_address(database_password) }}",
+        "{{ database_password() }}",
+    ],
+)
+def test_no_message_holds_a_value(template: str, caplog: pytest.LogCaptureFixture) -> None:
+    """Python's and jinja2's own messages often do; even the error's chain must not bring one into a log."""
+    renderer = Renderer(context())
+    with pytest.raises(CannotRender) as caught:
+        renderer.text(Text("x", template))
+        renderer.check(looked_at)
+    assert SECRET not in caught.value.reason
+    assert nothing_behind(caught.value)
+    assert SECRET not in caplog.text
+
+
+def test_an_interface_that_is_not_there_is_told_with_the_line() -> None:
+    """The host's own refusal passes, and gains the place that asked."""
+
+    def refuse(interface: str | None) -> str:
+        raise CannotRender("no such interface here")
+
+    reason = complaint("\n{{ get_ip_address(api_interface) }}", get_ip_address=refuse)
+    assert reason == "a line 2: no such interface here"
+
+
+# -- files
+
+
+BYTES = [
+    b"",
+    b"\x00\xff\xfe",
+    b"a\r\nb\r\n",
+    b"no newline",
+    b"\n\n",
+    bytes(range(256)),
+    b"{ { % # }}",
+    "ü".encode(),
+]
+
+
+@pytest.mark.parametrize("data", BYTES)
+@pytest.mark.parametrize("template", [True, False])
+def test_a_file_without_a_template_stays_byte_for_byte(data: bytes, template: bool) -> None:
+    """A key or an image is a file like any other; so are CRLF and trailing newlines."""
+    assert Renderer(context()).content("f", data, template) == data
+    assert file_text("f", data, template) is None
+
+
+@pytest.mark.parametrize("data", [b"{{ a }}", b"{% if %}", b"{# \xff", b"\r\n{{ nowhere }}\r\n"])
+def test_a_file_that_is_no_template_is_never_rendered(data: bytes) -> None:
+    """`"template": false` keeps what only looks like one."""
+    renderer = Renderer(context())
+    assert renderer.content("f", data, template=False) == data
+    renderer.check(looked_at)
+
+
+@pytest.mark.parametrize("mark", [b"{{", b"{%", b"{#"])
+def test_a_template_that_is_not_utf_8_is_told_with_what_to_do(mark: bytes) -> None:
+    """A binary file may hold the marks by chance."""
+    with pytest.raises(CannotRender) as caught:
+        Renderer(context()).content("key.der", b"ab\xff" + mark)
+    assert caught.value.reason.startswith("file key.der: ")
+    assert '"template": false' in caught.value.reason
+    assert "byte 2" in caught.value.reason
+    assert nothing_behind(caught.value)
+
+
+def test_text_that_is_no_unicode_is_told() -> None:
+    """A lone surrogate, written as an escape in a template, is no character that a file can hold."""
+    with pytest.raises(CannotRender, match="file f: "):
+        Renderer(context()).content("f", rb'{{ "\ud800" }}')
+
+
+@pytest.mark.parametrize(("newline", "kept"), [("\n", ""), ("\r\n", ""), ("\n\n", "\n"), ("\r\n\r\n", "\n")])
+def test_a_rendered_file_has_jinja2s_newlines(newline: str, kept: str) -> None:
+    """One trailing newline is cut and CRLF becomes LF, as jinja2 does by default."""
+    template = f"a{newline}{{{{ distro }}}}{newline}"
+    content = Renderer(context()).content("f", template.encode())
+    assert content == plain(template).encode()
+    assert content.decode().endswith(f"ubuntu{kept}")
+
+
+def test_one_text_does_not_see_what_another_one_set() -> None:
+    """Each is rendered by itself."""
+    renderer = Renderer(context())
+    renderer.text(Text("a", "{% set x = 1 %}{% set distro = 'y' %}"))
+    assert renderer.text(Text("b", "{{ x is defined }} {{ distro }}")) == "False ubuntu"
+
+
+def test_facts_come_through_json_as_they_were() -> None:
+    """Members are what stands in a znode: nothing but JSON is needed to render them."""
+    through = json.loads(json.dumps(PARTIES))
+    assert render("{{ groups['mariadb'] | join(',') }}", parties=lambda: through) == "10.0.0.1,10.0.0.2"

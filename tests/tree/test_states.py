@@ -1,0 +1,354 @@
+"""What the znodes that an agent has seen make of a dependency and of a one-time command: tables of views."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from kazoo.protocol.states import ZnodeStat
+
+from kolla_mesos_start.definition.model import Command, Dependency, Members
+from kolla_mesos_start.tree import states
+from kolla_mesos_start.tree.states import MAX_DETAIL, MAX_MESSAGE, Detail, Mark, Unmet
+from kolla_mesos_start.tree.znodes import Znodes
+from kolla_mesos_start.zookeeper.query import Query, View, Znode, children_of, data_of
+
+ZNODES = Znodes("/kolla", "site", "infra/db", "web1")
+STATUS = "/kolla/site/status"
+SYNC = f"{STATUS}/global/db/sync"
+LOCAL_SYNC = f"{STATUS}/web1/db/sync"
+EPOCH = 1_700_000_000.0
+
+Tree = Mapping[str, bytes]
+
+
+def znode(data: bytes, changed: float = EPOCH, mzxid: int = 1) -> Znode:
+    return Znode(data, ZnodeStat(1, mzxid, 0, int(changed * 1000), 0, 0, 0, 0, len(data), 0, 1))
+
+
+def dependency(
+    path: str = "db/sync", scope: str = "global", count: int | None = None, generation: str | None = None
+) -> Dependency:
+    return Dependency(path, scope, count, generation, None)
+
+
+def one_time(scope: str = "global", generation: str | None = None) -> Command:
+    return Command(
+        path="db/sync",
+        name="sync",
+        command="true",
+        dependencies=(),
+        run_once=scope,
+        generation=generation,
+        env=(),
+        files=(),
+        retries=0,
+        delay=5.0,
+        timeout=None,
+        stop_grace=10.0,
+        user=None,
+        ready=None,
+    )
+
+
+def view_of(tree: Tree, queries: Iterable[Query]) -> View:
+    """What `ensemble` would make of `queries` if these znodes stood there, and no others."""
+    view: dict[Query, Any] = {}
+    for query in queries:
+        path = query.path
+        if query.children:
+            below = {name[len(path) + 1 :].split("/")[0] for name in tree if name.startswith(f"{path}/")}
+            view[query] = tuple(sorted(below))
+        else:
+            view[query] = znode(tree[path]) if path in tree else None
+    return view
+
+
+# -- dependencies ---------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("wanted", "tree", "found"),
+    [
+        # A command: its text says done, or some generation of it is.
+        (dependency(), {}, "not started"),
+        (dependency(), {SYNC: b""}, "not started"),
+        (dependency(), {SYNC: b"waiting"}, "waiting"),
+        (dependency(), {SYNC: b"running"}, "running"),
+        (dependency(), {SYNC: b"retry"}, "retry"),
+        (dependency(), {SYNC: b"error"}, "error"),
+        (dependency(), {SYNC: b"done"}, None),
+        (dependency(), {SYNC: b"running", f"{SYNC}/generations/v1": b"7 3"}, None),
+        (dependency(), {SYNC: b"error", f"{SYNC}/generations/v1": b"7 3"}, None),
+        (dependency(), {LOCAL_SYNC: b"done"}, "not started"),
+        # On this host.
+        (dependency(scope="local"), {SYNC: b"done"}, "not started"),
+        (dependency(scope="local"), {LOCAL_SYNC: b"waiting"}, "waiting"),
+        (dependency(scope="local"), {LOCAL_SYNC: b"done"}, None),
+        # One generation, and no other.
+        (dependency(generation="v2"), {SYNC: b"done"}, "not done for this generation"),
+        (dependency(generation="v2"), {f"{SYNC}/generations/v1": b"7 3"}, "not done for this generation"),
+        (dependency(generation="v2"), {SYNC: b"running", f"{SYNC}/generations/v2": b"9 5"}, None),
+        (dependency(generation="a/b:1"), {f"{SYNC}/generations/a%2Fb%3A1": b"9 5"}, None),
+        (dependency(generation=".."), {f"{SYNC}/generations/%2E%2E": b"9 5"}, None),
+        # On so many hosts.
+        (dependency(count=2), {SYNC: b"done"}, "done on 0 of 2 hosts"),
+        (dependency(count=2), {SYNC: b"done", f"{SYNC}/hosts/web1": b""}, "done on 1 of 2 hosts"),
+        (dependency(count=2), {f"{SYNC}/hosts/web1": b"", f"{SYNC}/hosts/web2": b""}, None),
+        # A daemon: only live instances, whatever the text says.
+        (dependency("db/daemon"), {f"{STATUS}/global/db/daemon": b"running"}, "0 of 1 instances ready"),
+        (dependency("db/daemon"), {f"{STATUS}/global/db/daemon/ready/a": b"{}"}, None),
+        (
+            dependency("db/daemon", count=2),
+            {f"{STATUS}/global/db/daemon/ready/a": b"{}"},
+            "1 of 2 instances ready",
+        ),
+        (
+            dependency("db/daemon", "local"),
+            {f"{STATUS}/global/db/daemon/ready/a": b"{}"},
+            "0 of 1 instances ready",
+        ),
+        (dependency("db/daemon", "local"), {f"{STATUS}/web1/db/daemon/ready/a": b"{}"}, None),
+        # Members, ready or not.
+        (Members("infra/db", 2, None), {"/kolla/site/infra/db/.party/a": b"{}"}, "1 of 2 present"),
+        (Members("infra/db", 1, None), {"/kolla/site/infra/db/.party/a": b"{}"}, None),
+    ],
+)
+def test_a_dependency_is_satisfied_by_what_stands_in_the_tree(
+    wanted: Dependency | Members, tree: Tree, found: str | None
+) -> None:
+    """What is missing is told by what was found instead; all that is needed for that was asked for."""
+    view = view_of(tree, states.queries(wanted, ZNODES))
+    lack = states.unmet(wanted, view, ZNODES)
+    assert (lack.found if lack else None) == found
+
+
+@pytest.mark.parametrize(
+    ("wanted", "named"),
+    [
+        (dependency(), "db/sync"),
+        (dependency(scope="local"), "db/sync on this host"),
+        (dependency(generation="v1"), "db/sync generation v1"),
+        (dependency("db/daemon"), "db/daemon"),
+        (Members("infra/db", 2, None), "members of infra/db"),
+    ],
+)
+def test_what_is_missing_is_named_as_the_definition_names_it(
+    wanted: Dependency | Members, named: str
+) -> None:
+    """The line of the log is searched for in the definition."""
+    assert Unmet(wanted, "").what == named
+
+
+@pytest.mark.parametrize(
+    ("lack", "detail", "words"),
+    [
+        (Unmet(dependency(), "not started"), Detail(), "db/sync (not started)"),
+        (Unmet(dependency(), "waiting", EPOCH - 90), Detail(), "db/sync (waiting, for 90 s)"),
+        # The clocks of two machines may differ.
+        (Unmet(dependency(), "waiting", EPOCH + 90), Detail(), "db/sync (waiting, for 0 s)"),
+        (
+            Unmet(dependency(), "running", EPOCH - 5),
+            Detail(attempt=2, host="web2", started=EPOCH - 5, state="running"),
+            "db/sync (running, for 5 s, attempt 2 runs on web2)",
+        ),
+        (
+            Unmet(dependency(), "error", EPOCH - 5),
+            Detail(
+                attempt=3,
+                host="web2",
+                started=EPOCH - 9,
+                finished=EPOCH - 5,
+                state="error",
+                message="exit status 3",
+            ),
+            "db/sync (error, for 5 s, attempt 3 on web2 failed: exit status 3)",
+        ),
+        # Done here, but not on enough hosts: nothing has failed.
+        (
+            Unmet(dependency(count=2), "done on 1 of 2 hosts"),
+            Detail(attempt=1, host="web2", started=EPOCH - 9, finished=EPOCH - 5, state="done"),
+            "db/sync (done on 1 of 2 hosts)",
+        ),
+    ],
+)
+def test_a_lack_is_told_with_its_state_since_when_and_why(lack: Unmet, detail: Detail, words: str) -> None:
+    """Who failed, where and why stands in the same clause."""
+    assert states.told(lack, detail, EPOCH) == words
+
+
+# -- one-time commands ----------------------------------------------------------------------------
+
+
+def once_view(command: Command, tree: Tree) -> View:
+    """The view as it grows: the marks are known once their names are."""
+    first = view_of(tree, states.once_queries(command, ZNODES, {}))
+    return view_of(tree, states.once_queries(command, ZNODES, first))
+
+
+@pytest.mark.parametrize(
+    ("command", "tree", "done"),
+    [
+        (one_time(), {}, False),
+        (one_time(), {SYNC: b"running"}, False),
+        (one_time(), {SYNC: b"error"}, False),
+        (one_time(), {SYNC: b"done"}, True),
+        (one_time("local"), {SYNC: b"done"}, False),
+        (one_time("local"), {LOCAL_SYNC: b"done"}, True),
+        # With a generation its mark counts, never the text.
+        (one_time(generation="v2"), {SYNC: b"done", f"{SYNC}/generations/v1": b"7 3"}, False),
+        (one_time(generation="v1"), {SYNC: b"running", f"{SYNC}/generations/v1": b"7 3"}, True),
+        (one_time(generation="quay.io/x:1.0"), {f"{SYNC}/generations/quay.io%2Fx%3A1.0": b"7 3"}, True),
+        (one_time(generation="."), {f"{SYNC}/generations/%2E": b"7 3"}, True),
+        (one_time("local", "v1"), {f"{SYNC}/generations/v1": b"7 3"}, False),
+        (one_time("local", "v1"), {f"{LOCAL_SYNC}/generations/v1": b"7 3"}, True),
+    ],
+)
+def test_a_one_time_command_is_done_once_its_own_scope_says_so(
+    command: Command, tree: Tree, done: bool
+) -> None:
+    """In the deployment or on the host; for its generation where it has one."""
+    assert states.is_done(command, ZNODES, once_view(command, tree)) is done
+
+
+MARKS = {f"{SYNC}/generations/v1": b"100 30", f"{SYNC}/generations/v2": b"200 20"}
+
+
+@pytest.mark.parametrize(
+    ("command", "definition", "tree", "superseded_by"),
+    [
+        # Without generations there is nothing to be late for.
+        (one_time(), 10, MARKS, None),
+        (one_time(generation="v3"), 10, {}, None),
+        # The newest mark is that of the largest token, and only its definition counts.
+        (one_time(generation="v3"), 10, MARKS, "v2"),
+        (one_time(generation="v3"), 19, MARKS, "v2"),
+        (one_time(generation="v3"), 20, MARKS, None),
+        (one_time(generation="v3"), 25, MARKS, None),
+        (one_time(generation="v3"), 10, {**MARKS, f"{SYNC}/generations/v0": b"300 5"}, None),
+        # A foreign mark is older than all others, and alone it is no newer than any definition.
+        (one_time(generation="v3"), 10, {**MARKS, f"{SYNC}/generations/odd": b"mine"}, "v2"),
+        (one_time(generation="v3"), 10, {f"{SYNC}/generations/odd": b"mine"}, None),
+        (one_time("local", "v3"), 10, MARKS, None),
+    ],
+)
+def test_an_older_definition_does_not_follow_a_newer_one(
+    command: Command, definition: int, tree: Tree, superseded_by: str | None
+) -> None:
+    """A replica that wakes up late must not run an old migration after a new one."""
+    mark = states.superseded_by(command, ZNODES, once_view(command, tree), definition)
+    assert (mark.name.rsplit("/", 1)[1] if mark else None) == superseded_by
+
+
+def test_tokens_are_compared_as_numbers() -> None:
+    """The text of 99 comes after that of 100."""
+    tree = {f"{SYNC}/generations/v1": b"99 5", f"{SYNC}/generations/v2": b"100 50"}
+    command = one_time(generation="v3")
+    mark = states.superseded_by(command, ZNODES, once_view(command, tree), 10)
+    assert mark is not None
+    assert mark.token == 100
+
+
+@pytest.mark.parametrize(
+    ("scope", "current", "new", "text"),
+    [
+        ("local", None, "running", "running"),
+        ("local", "done", "running", "running"),
+        ("local", "done", "error", "error"),
+        ("global", "waiting", "running", "running"),
+        ("global", "running", "error", "error"),
+        ("global", "error", "done", "done"),
+        # One has succeeded: no later run, here or elsewhere, takes that back.
+        ("global", "done", "running", "done"),
+        ("global", "done", "retry", "done"),
+        ("global", "done", "error", "done"),
+    ],
+)
+def test_done_stays_in_the_deployments_scope(scope: str, current: str | None, new: str, text: str) -> None:
+    """A replica never flips the state of another; on a host the last run counts."""
+    assert states.plain_state(scope, current, new) == text
+
+
+# -- what is written ------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("data", "mark"),
+    [
+        (b"100 30", Mark("m", 100, 30)),
+        (states.encode_mark(2**63 - 1, 7), Mark("m", 2**63 - 1, 7)),
+        (b"", Mark("m", 0, 0)),
+        (b"100", Mark("m", 0, 0)),
+        (b"100 30 1", Mark("m", 0, 0)),
+        (b"one two", Mark("m", 0, 0)),
+        (b"\xff\xfe 1", Mark("m", 0, 0)),
+    ],
+)
+def test_a_mark_is_read_back_and_a_foreign_one_is_the_oldest(data: bytes, mark: Mark) -> None:
+    """Somebody may have made one by hand, to skip a migration."""
+    assert states.decode_mark("m", znode(data)) == mark
+    assert states.decode_mark("m", None) == Mark("m", 0, 0)
+
+
+@pytest.mark.parametrize(
+    "data",
+    [b"", b"no JSON", b"\xff", b"[]", b"null", b"3", b'"text"', b'{"attempt": "many"}', b'{"foreign": 1}'],
+)
+def test_a_foreign_detail_says_nothing(data: bytes) -> None:
+    """It is for the next attempt as if there had been none."""
+    assert states.decode_detail(znode(data)) == Detail()
+    assert states.decode_detail(None) == Detail()
+
+
+details = st.builds(
+    Detail,
+    attempt=st.integers(1, 10**6),
+    claim=st.uuids().map(lambda name: name.hex),
+    host=st.text(max_size=64),
+    generation=st.none() | st.text(min_size=1, max_size=3000),
+    started=st.floats(0, 2e9),
+    finished=st.none() | st.floats(0, 2e9),
+    state=st.sampled_from(["running", "done", "error", "retry"]),
+    status=st.none() | st.integers(0, 255),
+    token=st.none() | st.integers(1, 2**63 - 1),
+    message=st.text(max_size=3000),
+)
+
+
+@given(details)
+def test_a_detail_stays_small_whatever_it_says(detail: Detail) -> None:
+    """4 KiB at most, 1 KiB of message, and all that decides anything is read back as it was."""
+    data = detail.encoded()
+    assert len(data) <= MAX_DETAIL
+    found = states.decode_detail(znode(data))
+    assert len(found.message.encode()) <= MAX_MESSAGE
+    assert found._replace(message="", generation=None) == detail._replace(message="", generation=None)
+    assert set(json.loads(data)) <= set(Detail._fields)
+
+
+@pytest.mark.parametrize("character", ["a", "é", "語", "🐍", "\0"])
+def test_a_long_message_is_cut_at_a_character(character: str) -> None:
+    """Never in the middle of one, and as late as it may be."""
+    assert states.cut(character * 2000, 10) == character * (10 // len(character.encode()))
+    detail = Detail(message=character * 2000, generation=character * 2000)
+    assert len(detail.encoded()) <= MAX_DETAIL
+    assert set(states.decode_detail(znode(detail.encoded())).message) == {character}
+
+
+def test_a_short_message_is_left_as_it_is() -> None:
+    """Nothing is cut that fits."""
+    detail = Detail(attempt=1, message="exit status 3", generation="quay.io/x:1")
+    assert states.decode_detail(znode(detail.encoded())) == detail
+
+
+def test_the_state_that_stands_is_told_with_its_age() -> None:
+    """An empty text is no state; the age is that of its last change."""
+    view = {data_of("/a"): znode(b"running"), data_of("/b"): znode(b""), data_of("/c"): None}
+    assert states.state_of(view, "/a") == ("running", EPOCH)
+    assert states.state_of(view, "/b") == (None, EPOCH)
+    assert states.state_of(view, "/c") == (None, None)
+    assert children_of("/a") not in view
