@@ -1,7 +1,7 @@
 """One command made ready to run: its strings rendered, its files too, out of what is published now.
 
 All that a command needs is read together, between two looks at the definition. Nothing is
-written here; `config_files` places what comes out.
+written here; `files` places what comes out.
 """
 
 from __future__ import annotations

@@ -21,7 +21,7 @@ from pathlib import Path
 from types import FrameType
 from typing import Any, Callable
 
-MODULE = os.path.join("kolla_mesos_start", "launch.py")
+MODULE = os.path.join("kolla_mesos_start", "daemon", "launch.py")
 BEGIN = "exec"
 LAST_STEPS = (BEGIN, "_settle_signals", "_become", "_take_back", "_tell_not_started")
 

@@ -12,7 +12,7 @@ from kazoo.client import KazooClient
 from kazoo.security import make_digest_acl
 
 from tests.conftest import Deployment
-from tests.operator.test_publish import write
+from tests.operator_tools.test_publish import write
 
 TOOL = Path(__file__).parents[2] / "bin" / "kolla_mesos_publish"
 DEFINITION = "commands:\n  sync: {command: 'true', files: {conf: {dest: /conf}}}\n"
