@@ -30,7 +30,7 @@ from kolla_mesos_start.orphans import reap
 if TYPE_CHECKING:
     import subprocess
 
-    from kolla_mesos_start.host import Ids
+    from kolla_mesos_start.accounts import Ids
 
 log = logging.getLogger(__name__)
 

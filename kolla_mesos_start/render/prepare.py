@@ -23,7 +23,7 @@ from kolla_mesos_start.tree.znodes import Znodes
 
 if TYPE_CHECKING:
     from kolla_mesos_start.files import Content
-    from kolla_mesos_start.host import Ids
+    from kolla_mesos_start.accounts import Ids
 
 
 T = TypeVar("T")
@@ -166,9 +166,9 @@ class Preparer:
     def _ids(self, step: Step) -> Ids | None:
         if step.user is None:
             return None
-        from kolla_mesos_start import host
+        from kolla_mesos_start import accounts
 
-        ids = host.ids(step.user)
+        ids = accounts.ids(step.user)
         # Without root nothing can be changed, and who is that user already has nothing to change.
         return None if ids.uid == os.geteuid() != 0 else ids
 
@@ -190,8 +190,8 @@ def _read_mounted(file: File) -> bytes | None:
 
 
 def _content(file: File, data: bytes | None) -> Content:
-    from kolla_mesos_start import host
+    from kolla_mesos_start import accounts
     from kolla_mesos_start.files import Content
 
-    uid, gid = host.owner_ids(file.owner) if file.owner else (None, None)
+    uid, gid = accounts.owner_ids(file.owner) if file.owner else (None, None)
     return Content(file.name, file.dest, uid, gid, file.mode, data)
