@@ -20,7 +20,8 @@ from kazoo.protocol.states import ZnodeStat
 from kolla_mesos_start import wait
 from kolla_mesos_start.commands.lease import Lease
 from kolla_mesos_start.daemon.readiness import Check, Health, Notified, heard, is_ready
-from kolla_mesos_start.definition import fields, schema
+from kolla_mesos_start.definition import schema
+from kolla_mesos_start.definition.document import load
 from kolla_mesos_start.tree.presence import Ephemeral
 from kolla_mesos_start.tree.states import encode_mark
 from kolla_mesos_start.tree.znodes import Znodes
@@ -188,7 +189,7 @@ class Waiter:
 
     def __init__(self, tree: Tree, definition: dict[str, Any], last: int = -1) -> None:
         self.tree = tree
-        built = schema.build(fields.load(json.dumps(definition).encode()), ZNODES.service_name, str)
+        built = schema.build(load(json.dumps(definition).encode()), ZNODES.service_name, str)
         self.command = built.daemon or built.commands[-1]
         own = frozenset(command.path for command in built.commands)
         self.passage = Progress(own, frozenset(), DEFINITION)

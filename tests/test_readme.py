@@ -14,7 +14,8 @@ import pytest
 from jinja2 import Environment
 
 from kolla_mesos_start import errors, settings
-from kolla_mesos_start.definition import fields, schema
+from kolla_mesos_start.definition import schema
+from kolla_mesos_start.definition.document import load
 from kolla_mesos_start.definition.model import Dependency, File, Members
 from kolla_mesos_start.render.context import BUILTIN
 from kolla_mesos_start.render.sandbox import Sandbox
@@ -102,7 +103,7 @@ def test_every_key_of_a_definition_is_in_the_table() -> None:
 
 def test_every_default_of_a_key_is_in_the_table() -> None:
     """Where it is a number or a boolean."""
-    document = fields.load(b'{"commands": {"a": {"command": "true"}}}')
+    document = load(b'{"commands": {"a": {"command": "true"}}}')
     command = schema.build(document, "web", lambda text: text.text).commands[0]
     for row in KEYS.values():
         names, told = literals(row[0]), row[1].astext().split(", ")

@@ -1,1 +1,1 @@
-"""A service's definition, from JSON to records. Pure: nothing here reads, writes or waits."""
+"""The definition of a service (its command graph), from JSON to records. Nothing here does I/O."""

@@ -1,7 +1,6 @@
 """How the `command` of a definition becomes an argv: run directly, by `/bin/sh -c`, or sourced by bash.
 
-Pure: text in, argv out. Nothing here spawns, and no message repeats a word of the command, for it
-may hold a secret.
+Pure: nothing is started here. No message repeats a word of the command: it may hold a secret.
 """
 
 from __future__ import annotations
@@ -12,11 +11,11 @@ from typing import NamedTuple
 EXTEND_START = "kolla_extend_start"
 EMPTY = "is empty: expected a program to run"
 
-# Left to re's own cache: compiled when a command first needs them, not by every start.
+# Not compiled here, but by re when a command first needs one: not every start does.
 _QUOTED = r"""(?s)\\.|'[^']*'|"(?:[^"\\]|\\.)*\""""
 _FOR_SHELL = r"[$`;&|<>()*?\[~#\n]"
 _EXEC = r"(?:^|[\s;&|({])exec\s"
-# POSIX's special built-ins (2.14) and `!`: no such programs exist, so who writes them means a shell.
+# POSIX's special built-ins (2.14) and `!`: there are no such programs, so they need a shell.
 _SHELL_WORDS = {
     *("!", ".", ":", "break", "continue", "eval", "exec", "exit", "export", "readonly"),
     *("return", "set", "shift", "times", "trap", "unset"),
@@ -24,19 +23,19 @@ _SHELL_WORDS = {
 
 
 class CommandLine(NamedTuple):
-    """What to execute; `shell` if it is the `/bin/sh -c` form of a string."""
+    """The argv to execute; `shell` says whether it is the `/bin/sh -c` form of a string."""
 
     argv: tuple[str, ...]
     shell: bool
 
     @property
     def lacks_exec(self) -> bool:
-        """Whether a shell stays between the agent's process id and the daemon: its text never says `exec`."""
+        """Whether the shell would stay as the parent of a daemon, because its text has no `exec`."""
         return self.shell and not re.search(_EXEC, self.argv[-1])
 
 
 def parse(command: str | tuple[str, ...]) -> CommandLine:
-    """The argv of a rendered command. Raises ValueError, whose text says what is wrong."""
+    """The argv of a rendered command. Raises ValueError that says what is wrong."""
     if not isinstance(command, str):
         line = CommandLine(command, shell=False)
     elif _needs_shell(command):
@@ -45,11 +44,11 @@ def parse(command: str | tuple[str, ...]) -> CommandLine:
         line = CommandLine(_split(command), shell=False)
     if not line.argv or not line.argv[0]:
         raise ValueError(EMPTY)
-    return _sourced(line) if _is_extend_start(line.argv) else line
+    return _source(line) if _is_extend_start(line.argv) else line
 
 
-def complaint(command: str | tuple[str, ...]) -> str | None:
-    """What keeps `command` from being run, if anything does."""
+def problem(command: str | tuple[str, ...]) -> str | None:
+    """Why `command` can't be run, or None."""
     try:
         parse(command)
     except ValueError as error:
@@ -58,28 +57,28 @@ def complaint(command: str | tuple[str, ...]) -> str | None:
 
 
 def _needs_shell(text: str) -> bool:
-    """Whether only a shell can give `text` the meaning that its author expects."""
-    # Outer newlines separate nothing: a block scalar of YAML ends in one.
-    bare = re.sub(_QUOTED, _mark, text).strip("\n")
-    first = (bare.split() or [""])[0]
-    return bool(re.search(_FOR_SHELL, bare)) or "=" in first or first in _SHELL_WORDS
+    """Whether `text` uses shell syntax."""
+    # A newline at either end separates no commands: a block scalar of YAML ends in one.
+    unquoted = re.sub(_QUOTED, _mask, text).strip("\n")
+    first = (unquoted.split() or [""])[0]
+    return bool(re.search(_FOR_SHELL, unquoted)) or "=" in first or first in _SHELL_WORDS
 
 
-def _mark(quoted: re.Match[str]) -> str:
-    """What stands for a quoted part: harmless, unless a shell looks into it all the same."""
+def _mask(quoted: re.Match[str]) -> str:
+    """The replacement of a quoted part: `$` if a shell would still interpret something in it, else `x`."""
     part = quoted[0]
-    # In double quotes $ and ` keep their meaning; a line continuation vanishes anywhere but in single ones.
-    seen = {'"': ("$", "`", "\\\n"), "\\": ("\\\n",), "'": ()}[part[0]]
-    return "$" if any(sign in part for sign in seen) else "x"
+    # A shell interprets $ and ` in double quotes, and removes a line continuation except in single quotes.
+    special = {'"': ("$", "`", "\\\n"), "\\": ("\\\n",), "'": ()}[part[0]]
+    return "$" if any(sign in part for sign in special) else "x"
 
 
 def _split(text: str) -> tuple[str, ...]:
-    import shlex  # Not needed where every command is a list.
+    import shlex  # Not needed if every command is a list.
 
     try:
         return tuple(shlex.split(text))
     except ValueError as error:
-        raise ValueError("ends inside a quotation or after a backslash") from error
+        raise ValueError("has an unclosed quotation, or ends in a backslash") from error
 
 
 def _is_extend_start(argv: tuple[str, ...]) -> bool:
@@ -87,7 +86,7 @@ def _is_extend_start(argv: tuple[str, ...]) -> bool:
     return names == [EXTEND_START] or names == ["bash", EXTEND_START]
 
 
-def _sourced(line: CommandLine) -> CommandLine:
-    """What Kolla's start.sh does with its extension: there it is no program, and it fails loudly."""
+def _source(line: CommandLine) -> CommandLine:
+    """Source the script, as Kolla's start.sh does, and end at its first error: it is not executable."""
     strict = ("bash", "-o", "errexit", "-o", "pipefail", "-o", "nounset", "-c", '. "$0"')
     return CommandLine((*strict, line.argv[-1]), shell=False)

@@ -1,15 +1,15 @@
 """The records of a command graph: a command, what it depends on, its files, its readiness check.
 
-Only data, and what follows from one record alone. `graph` makes them from a definition; all its
-strings are templates until the command's turn comes and `graph.resolve` makes a `Step` of it.
+Only data, and what follows from one record alone. `schema.build` makes them from a definition.
+All strings may be templates until `resolve.resolve` makes a `Step` of a command that is to run.
 """
 
 from __future__ import annotations
 
 from typing import NamedTuple
 
-from kolla_mesos_start.definition.fields import joined
 from kolla_mesos_start.definition.forms import parse_perm
+from kolla_mesos_start.definition.texts import sublabel
 from kolla_mesos_start.tree.znodes import DAEMON
 
 
@@ -20,7 +20,7 @@ class Dependency(NamedTuple):
     """`role/command`, or `role/daemon`"""
     scope: str
     """`global` or `local`"""
-    count: int | None  # type: ignore[assignment]  # The schema's word; tuple.count is not missed.
+    count: int | None  # type: ignore[assignment]  # Named as in the definition; it hides tuple.count.
     generation: str | None
     timeout: float | None
 
@@ -38,7 +38,7 @@ class Dependency(NamedTuple):
 
 
 class Members(NamedTuple):
-    """So many members that must be present in the party of a service."""
+    """A number of members that must be present in the party of a service, before a command may run."""
 
     service: str
     count: int  # type: ignore[assignment]
@@ -58,7 +58,7 @@ class File(NamedTuple):
 
     @property
     def mode(self) -> int:
-        """The permission bits; only of a file that is resolved."""
+        """The permission bits. Only for a file whose `perm` is rendered."""
         return parse_perm(self.perm)
 
 
@@ -66,8 +66,8 @@ class Ready(NamedTuple):
     """When a daemon counts as ready.
 
     `kind` is one of `default notify tcp http command alive`; `value` is None, a port, a URL, a
-    command (its argv once resolved), or the seconds to be alive (for `default`: without having
-    notified). `interval` and `timeout` in seconds; `fall` failures in a row withdraw readiness.
+    command (an argv in a Step), or the seconds to be alive (for `default`: if it never notifies).
+    `interval` and `timeout` are seconds; after `fall` failures in a row the daemon is not ready.
     """
 
     kind: str
@@ -83,11 +83,11 @@ class Command(NamedTuple):
     path: str
     """`role/name`"""
     name: str
-    """the daemon's is `daemon`, and no other command's"""
+    """`daemon` for the daemon only"""
     command: str | tuple[str, ...]
     dependencies: tuple[Dependency | Members, ...]
     run_once: str | None
-    """the scope in which it runs once, `global` or `local`; None: in every container"""
+    """the scope in which it runs once, `global` or `local`; None: it runs in every container"""
     generation: str | None
     env: tuple[tuple[str, str], ...]
     files: tuple[File, ...]
@@ -98,7 +98,7 @@ class Command(NamedTuple):
     stop_grace: float
     user: str | None
     ready: Ready | None
-    """the daemon's; None for any other"""
+    """None for all but the daemon"""
 
     @property
     def is_daemon(self) -> bool:
@@ -106,19 +106,19 @@ class Command(NamedTuple):
 
     @property
     def label(self) -> str:
-        """Where it stands in the definition."""
-        return f"service.{DAEMON}" if self.is_daemon else joined("commands", self.name)
+        """Its place in the definition, for messages."""
+        return f"service.{DAEMON}" if self.is_daemon else sublabel("commands", self.name)
 
 
 class Step(NamedTuple):
-    """A command whose turn has come: all its strings are final."""
+    """A command that is to run now: all its strings are rendered."""
 
     command: Command
     argv: tuple[str, ...]
     shell: bool
     """whether `argv` is the `/bin/sh -c` form of a string"""
     lacks_exec: bool
-    """whether that shell would stay between the agent's process id and a daemon"""
+    """whether that shell would stay as the parent of a daemon"""
 
     @property
     def env(self) -> tuple[tuple[str, str], ...]:
@@ -138,7 +138,7 @@ class Step(NamedTuple):
 
 
 class Graph(NamedTuple):
-    """A definition, understood: its commands in their order, and its daemon; without one it is a task."""
+    """A definition that has been read: its commands in order, and its daemon; without one it is a task."""
 
     service_name: str
     commands: tuple[Command, ...]

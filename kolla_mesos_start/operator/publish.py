@@ -21,7 +21,7 @@ from typing import NoReturn
 from kazoo.exceptions import NoNodeError
 
 from kolla_mesos_start import __version__, settings
-from kolla_mesos_start.definition.fields import load
+from kolla_mesos_start.definition.document import load
 from kolla_mesos_start.definition.model import Graph
 from kolla_mesos_start.definition.schema import early_texts
 from kolla_mesos_start.errors import (

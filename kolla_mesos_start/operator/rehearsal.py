@@ -8,9 +8,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 
-from kolla_mesos_start.definition.fields import BY_TEMPLATE, Document
+from kolla_mesos_start.definition.document import Document
+from kolla_mesos_start.definition.fields import BY_TEMPLATE
 from kolla_mesos_start.definition.model import Graph
-from kolla_mesos_start.definition.schema import build, early_texts, late_texts
+from kolla_mesos_start.definition.resolve import late_texts
+from kolla_mesos_start.definition.schema import build, early_texts
 from kolla_mesos_start.errors import BadDefinition, CannotRender
 from kolla_mesos_start.render.context import BUILTIN, Context, Renderer, file_text, names
 from kolla_mesos_start.tree.znodes import Znodes

@@ -20,7 +20,7 @@ from typing import Any
 from kazoo.client import KazooClient
 from kazoo.exceptions import NoNodeError
 
-from kolla_mesos_start.definition.fields import load
+from kolla_mesos_start.definition.document import load
 from kolla_mesos_start.definition.model import Command, Graph, Members
 from kolla_mesos_start.errors import AgentError
 from kolla_mesos_start.operator import directory, notation

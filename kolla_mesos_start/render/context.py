@@ -14,7 +14,7 @@ import logging
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Callable, NamedTuple
 
-from kolla_mesos_start.definition.fields import Text
+from kolla_mesos_start.definition.texts import Text
 from kolla_mesos_start.errors import CannotRender
 
 if TYPE_CHECKING:

@@ -11,9 +11,11 @@ from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Callable, NamedTuple, TypeVar
 
-from kolla_mesos_start.definition import fields, schema
-from kolla_mesos_start.definition.fields import Text
+from kolla_mesos_start.definition import schema
+from kolla_mesos_start.definition.document import load
 from kolla_mesos_start.definition.model import Command, File, Graph, Step
+from kolla_mesos_start.definition.resolve import late_texts, resolve
+from kolla_mesos_start.definition.texts import Text
 from kolla_mesos_start.errors import BadDefinition, CannotRender
 from kolla_mesos_start.render import context
 from kolla_mesos_start.render.context import Context, Renderer
@@ -22,8 +24,8 @@ from kolla_mesos_start.tree.published import Definition, Facts, Published
 from kolla_mesos_start.tree.znodes import Znodes
 
 if TYPE_CHECKING:
-    from kolla_mesos_start.files import Content
     from kolla_mesos_start.accounts import Ids
+    from kolla_mesos_start.files import Content
 
 
 T = TypeVar("T")
@@ -65,7 +67,7 @@ class Preparer:
 
     def read_graph(self, definition: Definition) -> Graph:
         """The graph of a definition; what has to be known at once is rendered with what is published."""
-        document = fields.load(definition.data)
+        document = load(definition.data)
         texts = schema.early_texts(document)
         names = context.names(texts)
         variables = self._published.variables(names)[0] if names else {}
@@ -81,7 +83,7 @@ class Preparer:
         no use once rendered.
         """
         files = command.files if with_files else ()
-        inputs = self._read(files, schema.late_texts(command))
+        inputs = self._read(files, late_texts(command))
         renderer = self._renderer(inputs.variables, inputs.texts)
         contents = {
             file.name: renderer.content(file.name, data, file.template)
@@ -89,7 +91,7 @@ class Preparer:
             if (data := inputs.sources[file.name]) is not None
         }
         absent = self._absent(files, inputs.sources)
-        step = self._checked(renderer, lambda: schema.resolve(command, renderer.text), absent)
+        step = self._checked(renderer, lambda: resolve(command, renderer.text), absent)
         placed = [_content(file, contents.get(file.name)) for file in step.files] if with_files else []
         return Prepared(step, self._ids(step), placed)
 

@@ -21,7 +21,7 @@ from jinja2.exceptions import SecurityError
 from jinja2.sandbox import SandboxedEnvironment
 from jinja2.utils import missing
 
-from kolla_mesos_start.definition.fields import Text
+from kolla_mesos_start.definition.texts import Text
 from kolla_mesos_start.errors import CannotRender
 
 Access = Union[nodes.Getattr, nodes.Getitem]

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from kolla_mesos_start.definition.argv import CommandLine, complaint, parse
+from kolla_mesos_start.definition.argv import CommandLine, parse, problem
 
 DIRECT = {
     "apache2 -DFOREGROUND": ("apache2", "-DFOREGROUND"),
@@ -74,9 +74,9 @@ def test_a_list_is_an_argv_whatever_its_words_hold() -> None:
 @pytest.mark.parametrize("command", ["", " \n", "''", (), ("",), "echo 'open", 'echo "open', "echo \\"])
 def test_what_names_no_program_is_refused_without_being_repeated(command: str | tuple[str, ...]) -> None:
     """The reason never holds a word of the command, for that may be a secret."""
-    reason = complaint(command)
+    reason = problem(command)
     assert reason and "open" not in reason
-    with pytest.raises(ValueError, match=r"expected a program|ends inside"):
+    with pytest.raises(ValueError, match=r"expected a program|unclosed quotation"):
         parse(command)
 
 

@@ -4,74 +4,34 @@ from __future__ import annotations
 
 import copy
 import json
-from collections.abc import Callable
-from typing import Any
 
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from kolla_mesos_start.definition import fields, schema
-from kolla_mesos_start.definition.fields import Text
-from kolla_mesos_start.definition.model import Command, Dependency, File, Graph, Members, Ready, Step
+from kolla_mesos_start.definition import schema
+from kolla_mesos_start.definition.document import load
+from kolla_mesos_start.definition.model import Command, Dependency, File, Graph, Members, Ready
+from kolla_mesos_start.definition.resolve import late_texts, resolve
+from kolla_mesos_start.definition.texts import Text
 from kolla_mesos_start.errors import BadDefinition
-
-SERVICE = "openstack/keystone/keystone-api"
-ANY = Any
-
-
-def unrendered(text: Text) -> str:
-    """A render that must not be called."""
-    raise AssertionError(f"{text.label} is no template")
-
-
-def built(definition: ANY, render: Callable[[Text], str] = unrendered) -> Graph:
-    return schema.build(fields.load(json.dumps(definition).encode()), SERVICE, render)
-
-
-def with_command(**keys: ANY) -> dict[str, ANY]:
-    """A definition with the commands `first` and `db_sync`, the latter with these keys."""
-    return {"commands": {"first": {"command": "true"}, "db_sync": {"command": "true", **keys}}}
-
-
-def with_daemon(**keys: ANY) -> dict[str, ANY]:
-    return {"service": {"daemon": {"command": "apache2", **keys}}}
-
-
-def with_file(**keys: ANY) -> dict[str, ANY]:
-    return with_command(files={"a.conf": {"dest": "/etc/a.conf", **keys}})
-
-
-def command(**keys: ANY) -> Command:
-    return built(with_command(**keys)).commands[1]
-
-
-def daemon(**keys: ANY) -> Command:
-    found = built(with_daemon(**keys)).daemon
-    assert found is not None
-    return found
-
-
-def ready(**keys: ANY) -> Ready:
-    found = daemon(ready=keys).ready
-    assert found is not None
-    return found
-
-
-def file(**keys: ANY) -> File:
-    return built(with_file(**keys)).commands[1].files[0]
-
-
-def dependencies(*items: ANY) -> ANY:
-    return list(command(dependencies=list(items)).dependencies)
-
-
-def issues_of(definition: ANY, render: Callable[[Text], str] = unrendered) -> list[str]:
-    with pytest.raises(BadDefinition) as caught:
-        built(definition, render)
-    assert caught.value.status == 65
-    return list(caught.value.issues)
-
+from tests.definition.examples import (
+    ANY,
+    SERVICE,
+    TEMPLATED,
+    built,
+    command,
+    daemon,
+    dependencies,
+    file,
+    issues_of,
+    ready,
+    templated,
+    unrendered,
+    with_command,
+    with_daemon,
+    with_file,
+)
 
 # -- good definitions -----------------------------------------------------------------------------
 
@@ -215,9 +175,9 @@ BAD: list[tuple[ANY, list[str]]] = [
     (with_command(run_onec=True), ["commands.db_sync.run_onec: unknown key", "'run_once'"]),
     (with_command(zzz=True), ["commands.db_sync.zzz: unknown key; nearest is "]),
     (with_daemon(dependancies=[]), ["service.daemon.dependancies: unknown key", "'dependencies'"]),
-    (with_command(ready={"tcp": 1}), ["commands.db_sync.ready:", "only the daemon"]),
-    (with_daemon(run_once=True), ["service.daemon.run_once:", "daemon can't"]),
-    (with_daemon(generation="g"), ["service.daemon.generation:", "daemon can't"]),
+    (with_command(ready={"tcp": 1}), ["commands.db_sync.ready:", "only allowed in service.daemon"]),
+    (with_daemon(run_once=True), ["service.daemon.run_once:", "not allowed here: the daemon"]),
+    (with_daemon(generation="g"), ["service.daemon.generation:", "not allowed here: the daemon"]),
     (with_file(destination="/a"), ["commands.db_sync.files.a.conf.destination: unknown key", "'dest'"]),
     # command
     ({"commands": {"a": {}}}, ["commands.a.command:", "required"]),
@@ -257,15 +217,15 @@ BAD: list[tuple[ANY, list[str]]] = [
     (with_command(run_once="hosts"), ['run_once: expected true, false or "host", found \'hosts\'']),
     (with_command(run_once=1), ["run_once: expected true, false", "found 1"]),
     (with_command(run_once=None), ["run_once: expected true, false", "found null"]),
-    (with_command(generation="g"), ["commands.db_sync.generation:", "without run_once"]),
+    (with_command(generation="g"), ["commands.db_sync.generation:", "only allowed with run_once"]),
     (with_command(run_once=True, generation=""), ["commands.db_sync.generation: expected the name"]),
     (with_command(run_once=True, generation=2024.1), ["generation: expected text, found 2024.1"]),
     # env
     (with_command(env=["A=B"]), ["commands.db_sync.env: expected an object, found a list"]),
     (with_command(env={"A": ["b"]}), ["commands.db_sync.env.A: expected text, a number", "found a list"]),
     (with_command(env={"A": {}}), ["commands.db_sync.env.A:", "found an object"]),
-    (with_command(env={"A=B": "c"}), ["commands.db_sync.env.A=B: expected a name"]),
-    (with_command(env={"": "c"}), ["commands.db_sync.env.'': expected a name"]),
+    (with_command(env={"A=B": "c"}), ["commands.db_sync.env.A=B: expected the name"]),
+    (with_command(env={"": "c"}), ["commands.db_sync.env.'': expected the name"]),
     (with_command(env={"A\0": "c"}), ["env.'A\\x00': holds a NUL"]),
     (with_command(env={"A": "\0"}), ["env.A: holds a NUL"]),
     # numbers, user
@@ -354,68 +314,7 @@ def test_all_issues_are_told_at_once() -> None:
     ]
 
 
-def commands_with(edges: dict[str, list[str]]) -> dict[str, ANY]:
-    return {
-        "commands": {
-            name: {"command": "true", "dependencies": [f"keystone-api/{to}" for to in targets]}
-            for name, targets in edges.items()
-        }
-    }
-
-
-CYCLES: list[tuple[dict[str, list[str]], list[str]]] = [
-    ({"a": ["b"], "b": ["a"]}, ["a -> b -> a"]),
-    ({"a": ["b"], "b": ["c"], "c": ["a"]}, ["a -> b -> c -> a"]),
-    ({"x": ["a"], "a": ["b"], "b": ["a"]}, ["a -> b -> a"]),
-    ({"a": ["b"], "b": ["a"], "c": ["d"], "d": ["c"]}, ["a -> b -> a", "c -> d -> c"]),
-    ({"a": ["b", "c"], "b": ["a"], "c": ["a"]}, ["a -> b -> a", "a -> c -> a"]),
-]
-
-
-@pytest.mark.parametrize(("edges", "paths"), CYCLES)
-def test_a_cycle_is_told_by_its_path(edges: dict[str, list[str]], paths: list[str]) -> None:
-    """Only what goes round is in it, and each cycle is told."""
-    assert issues_of(commands_with(edges)) == [f"commands: a cycle: {path}" for path in paths]
-
-
-def test_what_only_looks_like_a_cycle_is_none() -> None:
-    """Diamonds, long chains, and the commands of other roles."""
-    built(commands_with({"a": ["b", "c"], "b": ["d"], "c": ["d"], "d": []}))
-    built(with_command(dependencies=["mariadb/db_sync", "mariadb/daemon", "keystone-api/first"]))
-    built({**with_command(), **with_daemon(dependencies=["keystone-api/db_sync"])})
-    chain = {f"c{index}": [f"c{index + 1}"] for index in range(3000)}
-    built(commands_with({**chain, "c3000": []}))
-    assert issues_of(commands_with({**chain, "c3000": ["c0"]}))[0].endswith("c2999 -> c3000 -> c0")
-
-
 # -- templates ------------------------------------------------------------------------------------
-
-TEMPLATED: ANY = {
-    "commands": {
-        "a": {
-            "command": ["echo", "{{ word }}", "plain"],
-            "dependencies": ["{{ role }}/daemon", {"path": "b/c", "scope": "{{ s }}", "count": "{{ n }}"}],
-            "run_once": "{% if x %}true{% endif %}",
-            "generation": "{{ tag }}",
-            "env": {"A": "{{ a }}", "B": "plain"},
-            "files": {"f": {"dest": "/{{ d }}", "owner": "{{ o }}", "perm": "{{ p }}", "mounted": "{{ m }}"}},
-            "retries": "{{ r }}",
-            "delay": "{{ r }}",
-            "timeout": "{{ r }}",
-            "stop_grace": "{# r #}5",
-            "user": "{{ u }}",
-        }
-    },
-    "service": {
-        "mem": "{{ ignored }}",
-        "daemon": {
-            "command": "run {{ word }}",
-            "dependencies": [{"members": "{{ role }}", "timeout": "{{ n }}"}],
-            "ready": {"command": ["ping", "{{ h }}"], "interval": "{{ i }}"},
-        },
-    },
-    "container": "{{ ignored }}",
-}
 
 EARLY = {
     "commands.a.dependencies[0].path": "{{ role }}/daemon",
@@ -433,20 +332,10 @@ EARLY = {
     "service.daemon.ready.interval": "{{ i }}",
 }
 
-EARLY_VALUES = {
-    **{"{{ role }}/daemon": "mariadb/daemon", "{{ role }}": "infra/mariadb", "{{ s }}": "local"},
-    **{"{{ n }}": "2", "{{ tag }}": "k:1", "{{ r }}": "7", "{{ i }}": "4", "{# r #}5": "5"},
-    **{"{% if x %}true{% endif %}": "true", "{{ m }}": "/m/f"},
-}
-
-
-def templated() -> Graph:
-    return built(TEMPLATED, lambda text: EARLY_VALUES[text.text])
-
 
 def test_the_early_templates_are_dependencies_numbers_and_generations() -> None:
     """Known before anything is rendered, so that their variables are read together; nothing ignored."""
-    texts = schema.early_texts(fields.load(json.dumps(TEMPLATED).encode()))
+    texts = schema.early_texts(load(json.dumps(TEMPLATED).encode()))
     assert {text.label: text.text for text in texts} == EARLY
 
 
@@ -468,7 +357,7 @@ def test_rendered_numbers_and_dependencies_are_converted() -> None:
 def test_early_templates_are_found_in_a_bad_definition_too() -> None:
     """So that its issues can be told together once their values are known."""
     definition = {**with_command(retries="{{ r }}", delay=[], wrong=1), "name": 5}
-    texts = schema.early_texts(fields.load(json.dumps(definition).encode()))
+    texts = schema.early_texts(load(json.dumps(definition).encode()))
     assert texts == (Text("commands.db_sync.retries", "{{ r }}"),)
     assert len(issues_of(definition, lambda text: "x")) == 4
 
@@ -479,106 +368,6 @@ def test_a_template_that_gives_something_else_is_an_issue_that_keeps_the_value_s
     assert len(issues) == len(EARLY)
     assert "s3cret" not in " ".join(issues)
     assert "commands.a.retries: expected a whole number" in " ".join(issues)
-
-
-LATE = {
-    "commands.a.command[1]": "{{ word }}",
-    "commands.a.env.A": "{{ a }}",
-    "commands.a.files.f.dest": "/{{ d }}",
-    "commands.a.files.f.owner": "{{ o }}",
-    "commands.a.files.f.perm": "{{ p }}",
-    "commands.a.user": "{{ u }}",
-    "service.daemon.command": "run {{ word }}",
-    "service.daemon.ready.command[1]": "{{ h }}",
-}
-
-LATE_VALUES = {
-    **{
-        "{{ word }}": "$(x); y",
-        "{{ a }}": '"}, {"',
-        "/{{ d }}": "/etc/f",
-        "{{ o }}": "a:b",
-        "{{ p }}": "0640",
-    },
-    **{"{{ u }}": "keystone", "run {{ word }}": "run 'a b' c", "{{ h }}": "10.0.0.1"},
-}
-
-
-def test_the_late_templates_are_the_strings_that_a_process_or_a_file_gets() -> None:
-    """They are rendered when the command's turn comes, and not before."""
-    texts = [text for step in templated().steps for text in schema.late_texts(step)]
-    assert {text.label: text.text for text in texts} == LATE
-
-
-def test_resolving_makes_every_string_final() -> None:
-    """A list keeps its items whatever they become; values are values, JSON or shell as they may look."""
-    first, last = (schema.resolve(step, lambda text: LATE_VALUES[text.text]) for step in templated().steps)
-    assert (first.argv, first.shell) == (("echo", "$(x); y", "plain"), False)
-    assert first.command.command == first.argv
-    assert first.env == (("A", '"}, {"'), ("B", "plain"))
-    assert first.files == (File("f", "/etc/f", "a:b", "0640", False, "/m/f", True),)
-    assert first.files[0].mode == 0o640
-    assert first.user == "keystone"
-    assert last.argv == ("run", "a b", "c")
-    assert last.command.command == "run 'a b' c"
-    assert last.ready == Ready("command", ("ping", "10.0.0.1"), 4.0, 5.0, 3)
-    for step in (first, last):
-        assert schema.late_texts(step.command) == ()
-
-
-def resolved(render: Callable[[Text], str] = unrendered, **keys: ANY) -> Step:
-    return schema.resolve(daemon(**keys), render)
-
-
-def test_a_string_is_rendered_whole_and_then_given_to_a_shell_or_split() -> None:
-    """What the rendered text holds decides, not what the template held."""
-    step = resolved(lambda text: "run a; b", command="{{ c }}")
-    assert (step.argv, step.shell, step.lacks_exec) == (("/bin/sh", "-c", "run a; b"), True, True)
-    step = resolved(lambda text: "run a", command="run {{ hostvars['x']['y'] }}")
-    assert (step.argv, step.shell, step.lacks_exec) == (("run", "a"), False, False)
-
-
-def test_a_plain_text_is_never_rendered() -> None:
-    """So no newline is cut from it, and nothing is loaded for it."""
-    step = resolved(command=["a", "b\n"], env={"A": "x\n"}, ready={"http": "http://h/"}, user="u")
-    assert (step.argv, step.env, step.user) == (("a", "b\n"), (("A", "x\n"),), "u")
-
-
-def test_readiness_strings_become_final_too() -> None:
-    """A URL as text, a command as argv, in the shell's form where it needs one."""
-    step = resolved(lambda text: "http://10.0.0.1:5000/", ready={"http": "{{ url }}"})
-    assert step.ready is not None
-    assert step.ready.value == "http://10.0.0.1:5000/"
-    step = resolved(ready={"command": "ping | grep ok"})
-    assert step.ready is not None
-    assert step.ready.value == ("/bin/sh", "-c", "ping | grep ok")
-
-
-LATE_BAD: list[tuple[dict[str, ANY], str, str]] = [
-    ({"command": "{{ x }}"}, " ", "service.daemon.command: is empty"),
-    ({"command": "{{ x }}"}, "s3cret 'open", "service.daemon.command: ends inside a quotation"),
-    ({"command": ["{{ x }}"]}, "", "service.daemon.command: is empty"),
-    ({"command": ["a", "{{ x }}"]}, "s3cret\0", "service.daemon.command[1]: holds a NUL"),
-    ({"env": {"A": "{{ x }}"}}, "s3cret\0", "service.daemon.env.A: holds a NUL"),
-    ({"user": "{{ x }}"}, "s3cret x", "service.daemon.user: expected a user"),
-    ({"ready": {"http": "{{ x }}"}}, "s3cret", "service.daemon.ready.http: expected http"),
-    ({"ready": {"command": "{{ x }}"}}, "", "service.daemon.ready.command: is empty"),
-    ({"files": {"f": {"dest": "{{ x }}"}}}, "s3cret", "files.f.dest: expected the absolute path"),
-    ({"files": {"f": {"dest": "/f", "owner": "{{ x }}"}}}, "s3 cret", "files.f.owner: expected user"),
-    ({"files": {"f": {"dest": "/f", "perm": "{{ x }}"}}}, "s3cret", "files.f.perm: expected octal"),
-]
-
-
-@pytest.mark.parametrize(("keys", "value", "words"), LATE_BAD)
-def test_what_only_rendering_could_tell_is_refused_before_the_command_runs(
-    keys: dict[str, ANY], value: str, words: str
-) -> None:
-    """By its label, and without the value."""
-    with pytest.raises(BadDefinition) as caught:
-        resolved(lambda text: value, **keys)
-    assert len(caught.value.issues) == 1
-    assert words in str(caught.value)
-    assert "s3" not in str(caught.value)
 
 
 def test_no_message_holds_a_secret_of_the_definition() -> None:
@@ -665,11 +454,9 @@ def test_a_kolla_mesos_task_is_understood() -> None:
     found = built(MESOS_TASK)
     assert found.daemon is None
     assert [step.run_once for step in found.commands] == ["global", "global"]
-    create = schema.resolve(found.commands[0], lambda text: text.text.replace("{{ pw }}", "a b"))
+    create = resolve(found.commands[0], lambda text: text.text.replace("{{ pw }}", "a b"))
     assert create.argv[-1] == "login_password='a b' name='ks' priv='ks.*:ALL'"
-    user = schema.resolve(
-        found.commands[1], lambda text: text.text.replace("{{ '{{ token }}' }}", "{{ token }}")
-    )
+    user = resolve(found.commands[1], lambda text: text.text.replace("{{ '{{ token }}' }}", "{{ token }}"))
     assert user.argv[-3:] == ("auth={{ token }}", "-e", "{'token':{'a': 'b'}}")
 
 
@@ -679,12 +466,12 @@ def test_a_kolla_mesos_service_is_understood() -> None:
     assert found.daemon is not None
     assert found.daemon.env == (("OS_TOKEN", "password"), ("KOLLA_BOOTSTRAP", ""))
     assert found.daemon.dependencies[1] == Dependency("heka/bootstrap", "local", None, None, None)
-    assert schema.resolve(found.daemon, lambda text: "memcached -l 10.0.0.1").argv == (
+    assert resolve(found.daemon, lambda text: "memcached -l 10.0.0.1").argv == (
         "memcached",
         "-l",
         "10.0.0.1",
     )
-    extend, bootstrap, netfilter = (schema.resolve(step, unrendered) for step in found.commands)
+    extend, bootstrap, netfilter = (resolve(step, unrendered) for step in found.commands)
     assert extend.argv == bootstrap.argv
     assert extend.argv[0] == "bash"
     assert extend.argv[-1] == "kolla_extend_start"
@@ -752,13 +539,13 @@ def nearly_good(draw: st.DrawFn) -> ANY:
 def check_outcome(definition: ANY, rendered: str) -> None:
     """Build, and resolve every step: a Graph, or BadDefinition with a message that can be written."""
     try:
-        document = fields.load(json.dumps(definition).encode())
+        document = load(json.dumps(definition).encode())
         assert all(text.is_template for text in schema.early_texts(document))
         found = schema.build(document, SERVICE, lambda text: rendered)
         assert isinstance(found, Graph)
         for step in found.steps:
-            assert all(text.is_template for text in schema.late_texts(step))
-            final = schema.resolve(step, lambda text: rendered)
+            assert all(text.is_template for text in late_texts(step))
+            final = resolve(step, lambda text: rendered)
             # What exec, open and ZooKeeper are going to do with it.
             for text in (*final.argv, *(text for pair in final.env for text in pair)):
                 assert b"\0" not in text.encode()

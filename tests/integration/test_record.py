@@ -10,7 +10,8 @@ import pytest
 from kazoo.client import KazooClient
 
 from kolla_mesos_start import settings
-from kolla_mesos_start.definition import fields, schema
+from kolla_mesos_start.definition import schema
+from kolla_mesos_start.definition.document import load
 from kolla_mesos_start.definition.model import Command
 from kolla_mesos_start.loop import Loop
 from kolla_mesos_start.tree.attempts import Lost, Outcome, Records
@@ -79,7 +80,7 @@ class Bench:
         self.zk = zk
         once = {"command": "true", "run_once": True, "generation": generation}
         commands = {f"sync{number}": once for number in range(PLENTY)}
-        document = fields.load(json.dumps({"name": SERVICE, "commands": commands}).encode())
+        document = load(json.dumps({"name": SERVICE, "commands": commands}).encode())
         built = schema.build(document, SERVICE, lambda text: text.text)
         self.znodes = Znodes(deployment.prefix, deployment.id, SERVICE, "web1")
         tree = StatusTree(ensemble, self.znodes, built)

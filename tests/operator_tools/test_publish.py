@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from kolla_mesos_start.definition.fields import load
+from kolla_mesos_start.definition.document import load
 from kolla_mesos_start.errors import BadDefinition, BadUsage, CannotRender
 from kolla_mesos_start.operator import directory, notation
 from kolla_mesos_start.operator.publish import arguments, settings_of

@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from kolla_mesos_start.definition.fields import load
+from kolla_mesos_start.definition.document import load
 from kolla_mesos_start.operator import directory, timeline
 from kolla_mesos_start.operator.containers import Container, end_all, processes_of
 from kolla_mesos_start.operator.jobs import EXAMPLE

@@ -14,7 +14,7 @@ from typing import Any, NoReturn
 import jinja2
 import pytest
 
-from kolla_mesos_start.definition.fields import Text
+from kolla_mesos_start.definition.texts import Text
 from kolla_mesos_start.errors import CannotRender, NoConnection
 from kolla_mesos_start.render.context import Context, Missing, Renderer, file_text, names, needs_parties
 
@@ -375,7 +375,7 @@ def test_jinja2_is_imported_only_for_a_template() -> None:
     """Its import takes longer than the rest of the start of a container that has no template."""
     program = (
         "import sys\n"
-        "from kolla_mesos_start.definition.fields import Text\n"
+        "from kolla_mesos_start.definition.texts import Text\n"
         "from kolla_mesos_start.render.context import Renderer, names, needs_parties\n"
         "texts = [Text('a', 'plain { % }')]\n"
         "assert not names(texts) and not needs_parties(texts)\n"

@@ -1,0 +1,105 @@
+"""The bytes of a definition become JSON values, checked for syntax but not for meaning."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from typing import NamedTuple
+
+from kolla_mesos_start.definition.texts import labelled, sublabel
+from kolla_mesos_start.errors import BadDefinition
+
+_DIGITS = 300
+"""The longest number that is read, in characters."""
+
+
+class Document(NamedTuple):
+    """A definition as JSON: well-formed, its keys and values not checked yet."""
+
+    root: Mapping[str, object]
+
+
+def load(data: bytes) -> Document:
+    """Parse the JSON of a definition.
+
+    Raises BadDefinition: with line and column for bad syntax, with the label for a key that
+    stands twice in one object and for a number that is NaN, infinite or too long.
+    """
+    issues: list[tuple[object, str]] = []
+
+    def mapping(pairs: list[tuple[str, object]]) -> dict[str, object]:
+        whole = dict(pairs)
+        if len(whole) < len(pairs):
+            times = Counter(key for key, _ in pairs)
+            twice = sorted(key for key in times if times[key] > 1)
+            issues.extend((whole, f"the key {key!r} is there more than once") for key in twice)
+        return whole
+
+    def number(literal: str) -> object:
+        value = _finite(literal)
+        if value is None:
+            value = float("nan")  # A new object each time, so that `_walk` finds its label.
+            issues.append((value, f"expected a finite number of at most {_DIGITS} characters"))
+        return value
+
+    text = _decode(data)
+    try:
+        root = json.loads(
+            text, object_pairs_hook=mapping, parse_int=number, parse_float=number, parse_constant=number
+        )
+    except json.JSONDecodeError as error:
+        what = error.msg.removesuffix(" at").rstrip(": ")
+        raise BadDefinition([f"bad JSON: {what}, line {error.lineno} column {error.colno}"]) from error
+    except RecursionError as error:
+        raise BadDefinition(["bad JSON: nested too deep"]) from error
+    if issues:
+        labels = {id(value): label for label, value in _walk(root)}
+        raise BadDefinition([f"{labels.get(id(value), 'definition')}: {what}" for value, what in issues])
+    if not isinstance(root, dict):
+        raise BadDefinition([f"expected a JSON object, found {json_type(root)}"])
+    return Document(root)
+
+
+def json_type(value: object) -> str:
+    """What JSON calls a value, for a message that must not repeat it."""
+    if value is None:
+        return "null"
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    if isinstance(value, (int, float)):
+        return "a number"
+    if isinstance(value, str):
+        return "text"
+    return "a list" if isinstance(value, list) else "an object"
+
+
+def _decode(data: bytes) -> str:
+    try:
+        return data.decode("utf-8-sig")  # Some editors put a byte order mark in front.
+    except UnicodeDecodeError as error:
+        line = data.count(b"\n", 0, error.start) + 1
+        column = error.start - data.rfind(b"\n", 0, error.start)
+        raise BadDefinition([f"not UTF-8 text, line {line} column {column}"]) from error
+
+
+def _finite(literal: str) -> int | float | None:
+    """The number, or None for NaN, an infinity, or too many characters."""
+    if len(literal) > _DIGITS:  # int() refuses long text since Python 3.11, and is slow before.
+        return None
+    if literal.lstrip("-").isdigit():
+        return int(literal)
+    value = float(literal)
+    return value if abs(value) < float("inf") else None
+
+
+def _walk(root: object) -> Iterator[tuple[str, object]]:
+    """Every value with its label. Without recursion: a document may be as deep as JSON's parser allows."""
+    left: list[tuple[str, object]] = [("", root)]
+    while left:
+        label, value = left.pop()
+        yield label or "definition", value
+        if isinstance(value, dict):
+            left.extend((sublabel(label, key), item) for key, item in value.items())
+        elif isinstance(value, list):
+            left.extend(labelled(label, value))

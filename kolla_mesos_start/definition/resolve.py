@@ -1,0 +1,82 @@
+"""Makes all strings of one command final, right before it runs."""
+
+from __future__ import annotations
+
+from kolla_mesos_start.definition import argv, forms
+from kolla_mesos_start.definition.fields import Reading
+from kolla_mesos_start.definition.model import Command, File, Ready, Step
+from kolla_mesos_start.definition.texts import Render, Text, labelled, rendered_by, sublabel
+from kolla_mesos_start.errors import BadDefinition
+
+
+def resolve(command: Command, render: Render) -> Step:
+    """The command with all its strings rendered. Raises BadDefinition for results that can't be used.
+
+    `render` is called with the templates that `late_texts` returns.
+    """
+    step, issues = _resolve(command, render)
+    if issues:
+        raise BadDefinition(issues)
+    return step
+
+
+def late_texts(command: Command) -> tuple[Text, ...]:
+    """The templates that `resolve` renders: command, env, user, ready; dest, owner, perm of files."""
+    return rendered_by(lambda render: _resolve(command, render))
+
+
+def _resolve(command: Command, render: Render) -> tuple[Step, list[str]]:
+    resolver = _Resolver(Reading(render), command.label)
+    text = resolver.command("command", command.command)
+    line = resolver.command_line("command", text)
+    final = command._replace(
+        command=text,
+        env=tuple((name, resolver.text(sublabel("env", name), value)) for name, value in command.env),
+        files=tuple(resolver.file(file) for file in command.files),
+        user=resolver.optional("user", command.user, forms.bad_user),
+        ready=command.ready and resolver.ready(command.ready),
+    )
+    return Step(final, line.argv, line.shell, line.lacks_exec), resolver.reading.issues
+
+
+class _Resolver:
+    """Renders and checks the strings of one command; `key` is each one's label below the command's."""
+
+    def __init__(self, reading: Reading, label: str) -> None:
+        self.reading = reading
+        self._label = label
+
+    def text(self, key: str, text: str, form: forms.Form = forms.any_text) -> str:
+        return self.reading.final(Text(f"{self._label}.{key}", text), form)
+
+    def optional(self, key: str, text: str | None, form: forms.Form) -> str | None:
+        return None if text is None else self.text(key, text, form)
+
+    def command(self, key: str, command: str | tuple[str, ...]) -> str | tuple[str, ...]:
+        """A string is rendered first and split later; the items of a list are never split."""
+        if isinstance(command, str):
+            return self.text(key, command)
+        return tuple(self.text(label, item) for label, item in labelled(key, command))
+
+    def command_line(self, key: str, command: str | tuple[str, ...]) -> argv.CommandLine:
+        problem = argv.problem(command)
+        if problem:
+            self.reading.report(f"{self._label}.{key}", problem)
+            return argv.CommandLine((), shell=False)
+        return argv.parse(command)
+
+    def file(self, file: File) -> File:
+        label = sublabel("files", file.name)
+        return file._replace(
+            dest=self.text(f"{label}.dest", file.dest, forms.bad_file),
+            owner=self.optional(f"{label}.owner", file.owner, forms.bad_owner),
+            perm=self.text(f"{label}.perm", file.perm, forms.bad_perm),
+        )
+
+    def ready(self, ready: Ready) -> Ready:
+        if ready.kind == "http":
+            return ready._replace(value=self.text("ready.http", str(ready.value), forms.bad_url))
+        if ready.kind == "command" and isinstance(ready.value, (str, tuple)):
+            command = self.command("ready.command", ready.value)
+            return ready._replace(value=self.command_line("ready.command", command).argv)
+        return ready

@@ -1,0 +1,51 @@
+"""The strings of a definition, and the labels that say where each one stands."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from typing import Callable, NamedTuple, TypeVar
+
+T = TypeVar("T")
+
+SHOWN = 80
+"""Characters of a definition's own words that a message shows."""
+_TEMPLATE_MARKS = ("{{", "{%", "{#")
+
+
+class Text(NamedTuple):
+    """A string of a definition, and its label: `commands.db_sync.env.PASSWORD`."""
+
+    label: str
+    text: str
+
+    @property
+    def is_template(self) -> bool:
+        """Whether rendering can change the text."""
+        return any(mark in self.text for mark in _TEMPLATE_MARKS)
+
+
+Render = Callable[[Text], str]
+
+
+def rendered_by(read: Callable[[Render], object]) -> tuple[Text, ...]:
+    """The templates that `read` renders, found by calling it with a function that changes nothing."""
+    texts: list[Text] = []
+
+    def record(text: Text) -> str:
+        texts.append(text)
+        return text.text
+
+    read(record)
+    return tuple(texts)
+
+
+def sublabel(label: str, key: str) -> str:
+    """The label of the value under `key`. A key that is empty or not printable is quoted, a long one cut."""
+    shown = key if key and key.isprintable() else repr(key)
+    shown = shown if len(shown) <= SHOWN else f"{shown[:SHOWN]}..."
+    return f"{label}.{shown}" if label else shown
+
+
+def labelled(label: str, items: Iterable[T]) -> Iterator[tuple[str, T]]:
+    """The items of a list, each with its label."""
+    return ((f"{label}[{index}]", item) for index, item in enumerate(items))
