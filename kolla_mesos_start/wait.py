@@ -263,7 +263,7 @@ class Waiting:
 
     def _told(self, lack: Unmet) -> str:
         znode = self._watches.results.get(data_of(lack.detail)) if lack.detail else None
-        return states.told(lack, states.decode_detail(znode), time.time())
+        return states.describe(lack, states.decode_detail(znode), time.time())
 
 
 def _brief(standing: Blocked) -> str:

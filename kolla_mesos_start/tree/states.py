@@ -241,7 +241,7 @@ def plain_state(scope: str, current: str | None, new: str) -> str:
     return DONE if scope == GLOBAL and current == DONE else new
 
 
-def told(lack: Unmet, detail: Detail, epoch: float) -> str:
+def describe(lack: Unmet, detail: Detail, epoch: float) -> str:
     """A lack in one clause: what, in which state, since when, and where and why it failed last."""
     words = [lack.found]
     if lack.since is not None:

@@ -178,7 +178,7 @@ def test_what_is_missing_is_named_as_the_definition_names_it(
 )
 def test_a_lack_is_told_with_its_state_since_when_and_why(lack: Unmet, detail: Detail, words: str) -> None:
     """Who failed, where and why stands in the same clause."""
-    assert states.told(lack, detail, EPOCH) == words
+    assert states.describe(lack, detail, EPOCH) == words
 
 
 # -- one-time commands ----------------------------------------------------------------------------
