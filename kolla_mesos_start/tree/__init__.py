@@ -1,1 +1,1 @@
-"""What stands in a deployment's tree: its paths, what the texts there mean, and who may change them."""
+"""The znode tree of a deployment: its paths, what their contents mean, and who may change them."""

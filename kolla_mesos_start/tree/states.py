@@ -1,6 +1,6 @@
-"""The states of a command: what satisfies a dependency, who may change what, and how it is told.
+"""The states of commands: when a dependency is satisfied, when a one-time command is done, and the messages.
 
-Pure decisions over a view of znodes (`znodes.View`). Nothing here reads, writes or waits.
+Pure decisions on a `query.View` of znodes. Nothing here reads, writes or waits.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from kolla_mesos_start.definition.model import Command, Dependency, Members
 from kolla_mesos_start.tree.znodes import GLOBAL, CommandZnodes, Znodes
 from kolla_mesos_start.zookeeper.query import Query, View, Znode, children_of, data_of
 
-# waiting -> running -> (retry -> running)* -> error or done; error -> running with the next claim,
+# waiting -> running -> (retry -> running)* -> error or done; error -> running by the next claim,
 # and done -> running only for another generation.
 WAITING = "waiting"
 RUNNING = "running"
@@ -20,13 +20,13 @@ RETRY = "retry"
 DONE = "done"
 ERROR = "error"
 
-MAX_DETAIL = 4096
-MAX_MESSAGE = 1024
+MAX_DETAIL = 4096  # bytes of the `detail` znode
+MAX_MESSAGE = 1024  # bytes of the message in it
 
 
 class Unmet(NamedTuple):
-    """A dependency that isn't satisfied, what was found instead and since when (seconds since the
-    epoch), and the znode that tells how the last attempt ended, where there is one."""
+    """A dependency that isn't satisfied: what was found, since when (seconds since the epoch), and
+    the path of the `detail` znode with the last attempt, or None."""
 
     dependency: Dependency | Members
     found: str
@@ -43,7 +43,11 @@ class Unmet(NamedTuple):
 
 
 class Mark(NamedTuple):
-    """That a one-time command is done for one generation: by which attempt, of which definition."""
+    """The record that a one-time command is done for one generation.
+
+    `name` is the path of its znode, `token` the zxid of the attempt's claim, `definition` the
+    mzxid of the definition that the attempt was made from.
+    """
 
     name: str
     token: int
@@ -53,8 +57,8 @@ class Mark(NamedTuple):
 class Detail(NamedTuple):
     """The last attempt of a command. `finished` is None while it has no outcome.
 
-    `claim` tells attempts apart, `token` (the zxid of the claim) orders them. Times are seconds
-    since the epoch, for people. `message` never holds output or command text.
+    `claim` identifies the attempt, `token` (the zxid of the claim) grows with every attempt. Times
+    are seconds since the epoch, for people only. `message` never holds output or command text.
     """
 
     attempt: int = 0
@@ -69,7 +73,7 @@ class Detail(NamedTuple):
     message: str = ""
 
     def encoded(self) -> bytes:
-        """At most MAX_DETAIL bytes of JSON; what people read is cut until it fits."""
+        """At most MAX_DETAIL bytes of JSON; message and generation are cut until it fits."""
         limit = MAX_MESSAGE
         while True:
             short = self._replace(
@@ -79,11 +83,11 @@ class Detail(NamedTuple):
             data = json.dumps(fields).encode()
             if len(data) <= MAX_DETAIL or limit == 0:
                 return data
-            limit //= 2  # JSON makes up to six bytes of one.
+            limit //= 2  # JSON may write one byte as six.
 
 
 def decode_detail(znode: Znode | None) -> Detail:
-    """What a `detail` znode says; an empty or foreign one says nothing."""
+    """The content of a `detail` znode; empty if there is none, or if it isn't one of ours."""
     try:
         fields = json.loads(znode.data) if znode and znode.data else {}
     except (ValueError, RecursionError):
@@ -99,7 +103,7 @@ def cut(message: str, limit: int) -> str:
 
 
 def decode_mark(name: str, znode: Znode | None) -> Mark:
-    """A mark as `encode_mark` made it; a foreign one counts as older than all others."""
+    """The mark that `encode_mark` wrote; one that isn't ours counts as older than all others."""
     try:
         token, definition = (int(word) for word in (znode.data if znode else b"").split())
     except ValueError:
@@ -112,7 +116,7 @@ def encode_mark(token: int, definition: int) -> bytes:
 
 
 def state_of(view: View, path: str) -> tuple[str | None, float | None]:
-    """The state that stands at `path`, and since when (seconds since the epoch)."""
+    """The state in the znode `path`, and since when (seconds since the epoch)."""
     znode = view.get(data_of(path))
     if znode is None:
         return None, None
@@ -123,7 +127,7 @@ def state_of(view: View, path: str) -> tuple[str | None, float | None]:
 
 
 def queries(dependency: Dependency | Members, znodes: Znodes) -> list[Query]:
-    """What must be known to judge a dependency."""
+    """What must be read to decide whether the dependency is satisfied."""
     if isinstance(dependency, Members):
         return [children_of(znodes.party(dependency.service))]
     at = znodes.command(dependency.scope, dependency.path)
@@ -137,7 +141,7 @@ def queries(dependency: Dependency | Members, znodes: Znodes) -> list[Query]:
 
 
 def unmet(dependency: Dependency | Members, view: View, znodes: Znodes) -> Unmet | None:
-    """None where the dependency is satisfied, else what is missing."""
+    """What is missing for the dependency, or None if it is satisfied."""
     if isinstance(dependency, Members):
         return _unmet_members(dependency, view, znodes)
     if dependency.is_daemon:
@@ -158,11 +162,11 @@ def _unmet_members(dependency: Members, view: View, znodes: Znodes) -> Unmet | N
 
 def _unmet_instances(dependency: Dependency, view: View, znodes: Znodes) -> Unmet | None:
     at = znodes.command(dependency.scope, dependency.path)
-    wanted = dependency.count or 1
+    required = dependency.count or 1
     ready = len(view[children_of(at.ready)])
-    if ready >= wanted:
+    if ready >= required:
         return None
-    return Unmet(dependency, f"{ready} of {wanted} instances ready")
+    return Unmet(dependency, f"{ready} of {required} instances ready")
 
 
 def _unmet_generation(dependency: Dependency, view: View, znodes: Znodes) -> Unmet | None:
@@ -194,7 +198,10 @@ def _unmet_done(dependency: Dependency, view: View, znodes: Znodes) -> Unmet | N
 
 
 def once_queries(command: Command, znodes: Znodes, view: View) -> list[Query]:
-    """What must be known to tell whether a one-time command is done. Grows with what is found."""
+    """What must be read to decide whether a one-time command is done.
+
+    The names of its marks are read first: with them in the view, the marks are queried too.
+    """
     at = once_znodes(command, znodes)
     if command.generation is None:
         return [data_of(at.state), data_of(at.detail)]
@@ -207,7 +214,7 @@ def once_queries(command: Command, znodes: Znodes, view: View) -> list[Query]:
 
 
 def once_znodes(command: Command, znodes: Znodes) -> CommandZnodes:
-    """Where a one-time command's state, lock and marks stand: its scope is that of `run_once`."""
+    """The znodes of a one-time command: state, lock, marks. `run_once` says in which scope."""
     assert command.run_once is not None
     return znodes.command(command.run_once, command.path)
 
@@ -221,9 +228,9 @@ def is_done(command: Command, znodes: Znodes, view: View) -> bool:
 
 
 def superseded_by(command: Command, znodes: Znodes, view: View, definition: int) -> Mark | None:
-    """The newest mark, where it was made from a newer definition than ours (its mzxid).
+    """The newest mark, if it was made from a definition newer than `definition` (an mzxid).
 
-    An old replica that wakes up late must not run an old migration after a new one.
+    A replica that was stopped for a while must not run an old migration after a new one.
     """
     if command.generation is None:
         return None
@@ -237,17 +244,20 @@ def _marks(at: CommandZnodes, view: View) -> list[Mark]:
 
 
 def plain_state(scope: str, current: str | None, new: str) -> str:
-    """The text for a plain command: in the deployment's scope `done` stays, for one has succeeded."""
+    """The new state of a plain command. In scope `global` `done` stays: it has succeeded at least once."""
     return DONE if scope == GLOBAL and current == DONE else new
 
 
-def describe(lack: Unmet, detail: Detail, epoch: float) -> str:
-    """A lack in one clause: what, in which state, since when, and where and why it failed last."""
-    words = [lack.found]
-    if lack.since is not None:
-        words.append(f"for {max(0.0, epoch - lack.since):.0f} s")
+def describe(missing: Unmet, detail: Detail, epoch: float) -> str:
+    """What is missing, in which state, since when, and where and why the last attempt failed.
+
+    `epoch` is the current time, in seconds since the epoch.
+    """
+    words = [missing.found]
+    if missing.since is not None:
+        words.append(f"for {max(0.0, epoch - missing.since):.0f} s")
     if detail.finished is not None and detail.state != DONE:
         words.append(f"attempt {detail.attempt} on {detail.host} failed: {detail.message}")
     elif detail.started is not None and detail.state != DONE:
         words.append(f"attempt {detail.attempt} runs on {detail.host}")
-    return f"{lack.what} ({', '.join(words)})"
+    return f"{missing.what} ({', '.join(words)})"

@@ -15,26 +15,22 @@
         hosts/<host>                        hosts on which it has succeeded   (under global)
         ready/<id>                          a ready instance of a daemon      (ephemeral)
 
-Only paths are made here, and the names of what can be asked about them; reading and writing is
-the business of `ensemble`.
+Only paths are made here; `zookeeper.client` reads and writes them.
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, NamedTuple
-from urllib.parse import quote
-
-if TYPE_CHECKING:
-    pass
+from typing import NamedTuple
 
 GLOBAL = "global"
 LOCAL = "local"
 DAEMON = "daemon"
 RESERVED = ("variables", "status", "files")
+"""Names that the last segment of a service can't have."""
 
 
 class CommandZnodes(NamedTuple):
-    """What stands at and below one command's state, in one scope."""
+    """The znodes of one command in one scope: its state, and what is below it."""
 
     state: str
 
@@ -59,14 +55,16 @@ class CommandZnodes(NamedTuple):
         return f"{self.state}/ready"
 
     def generation(self, name: str) -> str:
-        """The mark of a generation; percent-encoded, since an image tag holds `/` and `:`."""
+        """The mark of a generation; percent-encoded, because an image tag holds `/` and `:`."""
+        from urllib.parse import quote  # Few commands have a generation.
+
         encoded = quote(name, safe="")
-        # `.` and `..` are not names to ZooKeeper, and quote() leaves dots alone.
+        # ZooKeeper refuses `.` and `..` as names, and quote() leaves dots alone.
         return f"{self.generations}/{encoded.replace('.', '%2E') if encoded in ('.', '..') else encoded}"
 
 
 class Znodes(NamedTuple):
-    """The tree of one deployment, seen by one service on one host."""
+    """The paths of one deployment's tree, for one service on one host."""
 
     prefix: str
     deployment_id: str
@@ -95,7 +93,7 @@ class Znodes(NamedTuple):
         return f"{self.definition}/files/{name}"
 
     def variable(self, name: str) -> tuple[str, str, str]:
-        """Where a variable may stand; the first that is there wins."""
+        """The places of a variable; the first one that exists wins."""
         return (
             f"{self.definition}/variables/{self.host}/{name}",
             f"{self.definition}/variables/{name}",
@@ -107,7 +105,7 @@ class Znodes(NamedTuple):
         return f"{self.deployment}/status"
 
     def scope(self, scope: str) -> str:
-        """`scope` is `global` or `local`, as a dependency says it."""
+        """`scope` is `global` or `local`, as in a dependency."""
         return f"{self.status}/{GLOBAL if scope == GLOBAL else self.host}"
 
     def owner(self, scope: str, role: str) -> str:

@@ -1,4 +1,4 @@
-"""What the znodes that an agent has seen make of a dependency and of a one-time command: tables of views."""
+"""Whether a dependency is satisfied and a one-time command is done, for tables of znodes."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def one_time(scope: str = "global", generation: str | None = None) -> Command:
 
 
 def view_of(tree: Tree, queries: Iterable[Query]) -> View:
-    """What `ensemble` would make of `queries` if these znodes stood there, and no others."""
+    """The answers to `queries` if these znodes exist, and no others."""
     view: dict[Query, Any] = {}
     for query in queries:
         path = query.path
@@ -118,13 +118,13 @@ def view_of(tree: Tree, queries: Iterable[Query]) -> View:
         (Members("infra/db", 1, None), {"/kolla/site/infra/db/.party/a": b"{}"}, None),
     ],
 )
-def test_a_dependency_is_satisfied_by_what_stands_in_the_tree(
+def test_a_dependency_is_satisfied_by_the_znodes_of_its_kind(
     wanted: Dependency | Members, tree: Tree, found: str | None
 ) -> None:
-    """What is missing is told by what was found instead; all that is needed for that was asked for."""
+    """If it isn't, `found` says what was found; the queries cover all that is needed."""
     view = view_of(tree, states.queries(wanted, ZNODES))
-    lack = states.unmet(wanted, view, ZNODES)
-    assert (lack.found if lack else None) == found
+    missing = states.unmet(wanted, view, ZNODES)
+    assert (missing.found if missing else None) == found
 
 
 @pytest.mark.parametrize(
@@ -145,7 +145,7 @@ def test_what_is_missing_is_named_as_the_definition_names_it(
 
 
 @pytest.mark.parametrize(
-    ("lack", "detail", "words"),
+    ("missing", "detail", "words"),
     [
         (Unmet(dependency(), "not started"), Detail(), "db/sync (not started)"),
         (Unmet(dependency(), "waiting", EPOCH - 90), Detail(), "db/sync (waiting, for 90 s)"),
@@ -176,9 +176,11 @@ def test_what_is_missing_is_named_as_the_definition_names_it(
         ),
     ],
 )
-def test_a_lack_is_told_with_its_state_since_when_and_why(lack: Unmet, detail: Detail, words: str) -> None:
+def test_what_is_missing_is_described_with_its_state_since_when_and_why(
+    missing: Unmet, detail: Detail, words: str
+) -> None:
     """Who failed, where and why stands in the same clause."""
-    assert states.describe(lack, detail, EPOCH) == words
+    assert states.describe(missing, detail, EPOCH) == words
 
 
 # -- one-time commands ----------------------------------------------------------------------------
@@ -236,7 +238,7 @@ MARKS = {f"{SYNC}/generations/v1": b"100 30", f"{SYNC}/generations/v2": b"200 20
         (one_time("local", "v3"), 10, MARKS, None),
     ],
 )
-def test_an_older_definition_does_not_follow_a_newer_one(
+def test_a_newer_mark_supersedes_an_older_definition(
     command: Command, definition: int, tree: Tree, superseded_by: str | None
 ) -> None:
     """A replica that wakes up late must not run an old migration after a new one."""
@@ -298,7 +300,7 @@ def test_a_mark_is_read_back_and_a_foreign_one_is_the_oldest(data: bytes, mark: 
     "data",
     [b"", b"no JSON", b"\xff", b"[]", b"null", b"3", b'"text"', b'{"attempt": "many"}', b'{"foreign": 1}'],
 )
-def test_a_foreign_detail_says_nothing(data: bytes) -> None:
+def test_a_foreign_detail_counts_as_empty(data: bytes) -> None:
     """It is for the next attempt as if there had been none."""
     assert states.decode_detail(znode(data)) == Detail()
     assert states.decode_detail(None) == Detail()
@@ -320,7 +322,7 @@ details = st.builds(
 
 
 @given(details)
-def test_a_detail_stays_small_whatever_it_says(detail: Detail) -> None:
+def test_a_detail_never_exceeds_its_limit(detail: Detail) -> None:
     """4 KiB at most, 1 KiB of message, and all that decides anything is read back as it was."""
     data = detail.encoded()
     assert len(data) <= MAX_DETAIL
@@ -345,7 +347,7 @@ def test_a_short_message_is_left_as_it_is() -> None:
     assert states.decode_detail(znode(detail.encoded())) == detail
 
 
-def test_the_state_that_stands_is_told_with_its_age() -> None:
+def test_a_state_is_read_with_its_age() -> None:
     """An empty text is no state; the age is that of its last change."""
     view = {data_of("/a"): znode(b"running"), data_of("/b"): znode(b""), data_of("/c"): None}
     assert states.state_of(view, "/a") == ("running", EPOCH)
