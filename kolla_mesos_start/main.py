@@ -8,7 +8,7 @@ import os
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Callable
 
-from kolla_mesos_start import settings as environment
+from kolla_mesos_start.child_environ import child_environ, launcher_environ
 from kolla_mesos_start.daemon.identity import identity
 from kolla_mesos_start.definition.model import Command, Dependency, Graph
 from kolla_mesos_start.errors import Stopped
@@ -117,7 +117,7 @@ def _finish(container: Container, settings: Settings, state_file: StateFile) -> 
 
 def _exported(settings: Settings) -> Mapping[str, str]:
     """What commands and daemon find in their environment."""
-    return environment.exported(settings, environment.given(os.environ))
+    return child_environ(settings, launcher_environ(os.environ))
 
 
 def _znodes(settings: Settings) -> Znodes:

@@ -16,6 +16,7 @@ import socket
 from collections.abc import Callable, Mapping, Sequence
 from typing import NamedTuple, TypeVar
 
+from kolla_mesos_start.child_environ import CREDENTIALS
 from kolla_mesos_start.errors import BadEnvironment
 from kolla_mesos_start.health import default_run_dir
 from kolla_mesos_start.tree.znodes import GLOBAL, RESERVED
@@ -23,10 +24,8 @@ from kolla_mesos_start.tree.znodes import GLOBAL, RESERVED
 T = TypeVar("T")
 Acl = tuple[str, str, str]
 
-# What a command or a daemon has no business with.
-NOT_EXPORTED = ("KOLLA_ZK_AUTH_FILE", "KOLLA_ZK_CERT", "KOLLA_ZK_KEY")
-COERCED = ("C.UTF-8", "C.utf8", "UTF-8")  # what Python makes of the C locale
-CLOSES_A_DOOR = (*NOT_EXPORTED, "KOLLA_ZK_CA", "KOLLA_ZK_ACL")
+# Security must not be off because a value was forgotten: set but empty is an error for these.
+NEVER_EMPTY = (*CREDENTIALS, "KOLLA_ZK_CA", "KOLLA_ZK_ACL")
 
 ZOOKEEPER_PORT = 2181
 WORLD: Acl = ("world", "anyone", "cdrwa")
@@ -142,37 +141,6 @@ def termination_log(environ: Mapping[str, str], exists: Callable[[str], bool] = 
     return TERMINATION_LOG if exists(TERMINATION_LOG) else None
 
 
-def _environ_at_first() -> str:
-    with open("/proc/self/environ", encoding="utf-8", errors="surrogateescape") as file:
-        return file.read()
-
-
-def given(
-    environ: Mapping[str, str], environ_at_first: Callable[[], str] = _environ_at_first
-) -> dict[str, str]:
-    """The environment as the launcher gave it: `environ` without what Python has put there.
-
-    In the C locale Python sets LC_CTYPE for itself (PEP 538); a daemon's locale is not ours to choose.
-    """
-    if environ.get("LC_CTYPE") not in COERCED:
-        return dict(environ)
-    others = {name: value for name, value in environ.items() if name != "LC_CTYPE"}
-    try:
-        words = environ_at_first().split("\0")
-    except OSError:  # no /proc here
-        return others
-    for word in words:
-        if word.startswith("LC_CTYPE="):
-            others["LC_CTYPE"] = word.partition("=")[2]
-    return others
-
-
-def exported(settings: Settings, environ: Mapping[str, str]) -> dict[str, str]:
-    """The environment of commands and daemon: without our credentials, with the strategy in effect."""
-    kept = {name: value for name, value in environ.items() if name not in NOT_EXPORTED}
-    return {**kept, "KOLLA_CONFIG_STRATEGY": "COPY_ONCE" if settings.copy_once else "COPY_ALWAYS"}
-
-
 class _Unexpected(Exception):
     """A value is not what was expected; `hidden` if it may hold a secret."""
 
@@ -191,7 +159,7 @@ class _Variables:
 
     def is_set(self, name: str) -> bool:
         """Whether the variable counts; see the module's docstring for an empty one."""
-        return bool(self.environ.get(name)) or (name in CLOSES_A_DOOR and name in self.environ)
+        return bool(self.environ.get(name)) or (name in NEVER_EMPTY and name in self.environ)
 
     def read(self, name: str, convert: Callable[[str], T], otherwise: T, fallbacks: Sequence[str] = ()) -> T:
         """The first of the variables that is set, converted; `otherwise` where none is."""

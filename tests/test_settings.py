@@ -11,10 +11,9 @@ import hypothesis
 import pytest
 from hypothesis import strategies as st
 
-from kolla_mesos_start import settings as settings_module
 from kolla_mesos_start.errors import BadEnvironment
 from kolla_mesos_start.health import default_run_dir
-from kolla_mesos_start.settings import CLOSES_A_DOOR, WORLD, Settings, exported, parse
+from kolla_mesos_start.settings import NEVER_EMPTY, WORLD, Settings, parse
 
 NEEDED = {"KOLLA_ZK_HOSTS": "zoo:2181", "KOLLA_APP_ID": "/prod/openstack/keystone"}
 DIGEST = "digest:kolla:Dp2pT+dZUlvZWqBS2vPWBqy0NiM="
@@ -273,14 +272,14 @@ def test_no_credential_is_told(name: str, value: str) -> None:
     assert not any("s3cr3t" in issue for issue in told)
 
 
-@pytest.mark.parametrize("name", sorted({name for name, _, _ in GOOD} - set(NEEDED) - set(CLOSES_A_DOOR)))
+@pytest.mark.parametrize("name", sorted({name for name, _, _ in GOOD} - set(NEEDED) - set(NEVER_EMPTY)))
 def test_a_variable_set_to_nothing_counts_as_not_set(name: str) -> None:
     """Launchers pass on what they don't have as an empty value."""
     assert settings(**{name: ""}) == settings()
 
 
-@pytest.mark.parametrize("name", CLOSES_A_DOOR)
-def test_a_variable_that_closes_a_door_may_not_be_empty(name: str) -> None:
+@pytest.mark.parametrize("name", NEVER_EMPTY)
+def test_a_variable_for_security_may_not_be_empty(name: str) -> None:
     """A forgotten value must not mean: no credentials, no TLS, or an ACL for the world."""
     assert issues(**{name: ""})[-1].startswith(name)
 
@@ -366,52 +365,6 @@ def test_files_are_read_from_the_machine(tmp_path: Path) -> None:
 def test_the_termination_log_is_kubernetes_own_where_there_is_one() -> None:
     """In a pod a failure is written to where the kubelet reads it, without being asked."""
     assert parse(NEEDED, exists="/dev/termination-log".__eq__).termination_log == "/dev/termination-log"
-
-
-def test_commands_get_the_environment_without_our_credentials() -> None:
-    """The daemon has no business with them, and Kolla's script needs the strategy in effect."""
-    mine = {name: f"/{name[9:].lower()}" for name in ("KOLLA_ZK_CA", "KOLLA_ZK_CERT", "KOLLA_ZK_KEY")}
-    environ = {**NEEDED, **mine, "KOLLA_ZK_AUTH_FILE": "/auth", "PATH": "/bin"}
-    assert exported(settings(**environ), environ) == {
-        **NEEDED,
-        "KOLLA_ZK_CA": "/ca",
-        "PATH": "/bin",
-        "KOLLA_CONFIG_STRATEGY": "COPY_ALWAYS",
-    }
-
-
-@pytest.mark.parametrize(
-    ("given", "effective"), [("COPY_ONCE", "COPY_ONCE"), ("COPY_ALWAYS", "COPY_ALWAYS"), ("", "COPY_ALWAYS")]
-)
-def test_the_strategy_in_effect_is_exported(given: str, effective: str) -> None:
-    """Kolla's own script refuses to start without it."""
-    environ = {"KOLLA_CONFIG_STRATEGY": given}
-    assert exported(settings(**environ), environ) == {"KOLLA_CONFIG_STRATEGY": effective}
-
-
-@pytest.mark.parametrize(
-    ("now", "at_first", "given"),
-    [
-        ({"LC_CTYPE": "C.UTF-8"}, "A=1\0LANG=C\0", {}),
-        ({"LC_CTYPE": "C.utf8"}, "LC_CTYPE=POSIX\0XLC_CTYPE=no\0", {"LC_CTYPE": "POSIX"}),
-        ({"LC_CTYPE": "C.UTF-8"}, "LC_CTYPE=C.UTF-8\0", {"LC_CTYPE": "C.UTF-8"}),
-        ({"LC_CTYPE": "de_DE.UTF-8"}, "", {"LC_CTYPE": "de_DE.UTF-8"}),
-        ({}, "LC_CTYPE=C\0", {}),
-    ],
-)
-def test_the_locale_is_the_launchers(now: dict[str, str], at_first: str, given: dict[str, str]) -> None:
-    """What Python sets for itself in the C locale is not passed on; what the launcher has set is."""
-    found = settings_module.given({"A": "1", **now}, lambda: at_first)
-    assert found == {"A": "1", **given}
-
-
-def test_without_proc_nothing_of_python_is_passed_on() -> None:
-    """Nobody can tell then; the launcher would hardly have chosen just that."""
-
-    def no_proc() -> str:
-        raise FileNotFoundError
-
-    assert settings_module.given({"A": "1", "LC_CTYPE": "C.UTF-8"}, no_proc) == {"A": "1"}
 
 
 @hypothesis.given(environ=st.dictionaries(st.sampled_from(sorted({name for name, _, _ in BAD})), st.text()))
