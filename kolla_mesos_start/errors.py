@@ -1,7 +1,6 @@
-"""Every way in which the agent can end unhappily: one class a cause, one exit status a class.
+"""The errors that end the agent: one class for each cause, each with its exit status.
 
-What lives here: the exceptions and the text derived from their fields. Nothing here exits,
-logs or decides; `container` does that, in one place.
+Only exceptions and their messages; a single place catches them, logs the last line and exits.
 """
 
 from __future__ import annotations
@@ -10,10 +9,10 @@ from collections.abc import Iterable, Sequence
 
 
 class AgentError(Exception):
-    """The root of all that ends the agent.
+    """The base of all errors that end the agent.
 
-    `status` is the exit status (sysexits.h where it has one), `retriable` whether starting the
-    same container again may help. `command` is the `role/command` at fault, where there is one.
+    `status` is the exit status (from sysexits.h if it has one), `retriable` whether it may help to
+    start the same container again. `command` is the `role/command` that failed, or None.
     """
 
     status = 70
@@ -26,9 +25,9 @@ class AgentError(Exception):
 
 
 class Issues(AgentError):
-    """Several things wrong with one input, found together and told together.
+    """All that is wrong with one input, in one error.
 
-    `issues` are sentences, each of which names the thing at fault.
+    `issues` are texts of the form `<name of the bad thing>: <what is wrong>`.
     """
 
     subject = "input"
@@ -40,34 +39,35 @@ class Issues(AgentError):
 
 
 class Unkillable(AgentError):
-    """Something that a command started can't be killed: only the end of the whole container ends it.
+    """A process of a command can't be killed by the agent: it ends with its container only.
 
-    The session that holds its lock is left to expire, so that nobody else begins any sooner.
+    The session that holds the command's lock must not be closed but expire, so that no other
+    container starts the command earlier.
     """
 
 
 class BadUsage(AgentError):
-    """A word on the command line that the agent does not know."""
+    """An unknown word on the command line."""
 
     status = 64
 
 
 class BadEnvironment(Issues):
-    """Variables of the environment that are missing or unusable."""
+    """Environment variables that are missing or have bad values."""
 
     status = 64
     subject = "environment"
 
 
 class BadDefinition(Issues):
-    """A definition that can't be run as it is written."""
+    """A definition that has errors."""
 
     status = 65
     subject = "definition"
 
 
 class CommandFailed(AgentError):
-    """A command failed, and so did its further attempts."""
+    """A command failed in all its attempts."""
 
     status = 1
     retriable = True
@@ -81,13 +81,13 @@ class NoConnection(AgentError):
 
 
 class CannotWrite(AgentError):
-    """A config file, or what the agent must remember, can't be written."""
+    """A config file, or a file of the agent's own state, can't be written."""
 
     status = 73
 
 
 class DependenciesNotSatisfied(AgentError):
-    """A command waited on its dependencies for longer than it may."""
+    """A command has waited for its dependencies for longer than its limit."""
 
     status = 75
     retriable = True
@@ -100,25 +100,25 @@ class AccessDenied(AgentError):
 
 
 class CannotRender(AgentError):
-    """Variables or file contents are missing, or a template is wrong."""
+    """A variable or the content of a file is missing, or a template has an error."""
 
     status = 78
 
 
 class CannotExecute(AgentError):
-    """The daemon's program is there but can't be executed."""
+    """A program exists but can't be executed, or not as the given user."""
 
     status = 126
 
 
 class NotFound(AgentError):
-    """The daemon's program is not there."""
+    """The daemon's program was not found."""
 
     status = 127
 
 
 class Stopped(AgentError):
-    """The agent was told to stop by a signal."""
+    """A signal stopped the agent."""
 
     def __init__(self, signum: int, name: str) -> None:
         super().__init__(f"stopped by {name}")
@@ -127,5 +127,5 @@ class Stopped(AgentError):
 
 
 def listed(names: Iterable[str]) -> str:
-    """Names as they stand in a message: sorted, with commas."""
+    """Names for a message: sorted, with commas."""
     return ", ".join(sorted(names))

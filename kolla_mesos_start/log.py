@@ -1,8 +1,4 @@
-"""How log lines look, where they go, and the last of them: how the agent ended.
-
-What lives here: the formats, the levels and the termination log. What a line may say is the
-business of whoever writes it; only kazoo is kept from saying too much, here.
-"""
+"""Log formats and levels, the last line of the log, and the termination log."""
 
 from __future__ import annotations
 
@@ -16,12 +12,12 @@ from kolla_mesos_start.errors import AgentError
 log = logging.getLogger(__name__)
 
 AGENT = "kolla_mesos_start"
-LIBRARIES_REPEAT_AFTER = 30.0  # seconds
-TERMINATION_LOG_LIMIT = 4096  # bytes; Kubernetes cuts there, and would cut the JSON in two
+REPEAT_INTERVAL = 30.0  # seconds between two equal lines of a library
+TERMINATION_LOG_LIMIT = 4096  # bytes; Kubernetes cuts off the rest, so that the JSON would be broken
 
 
 class Ending(NamedTuple):
-    """How the agent ended; as text it is one JSON object."""
+    """How the agent ended; str() makes one JSON object of it."""
 
     stage: str
     command: str | None
@@ -33,30 +29,30 @@ class Ending(NamedTuple):
         return _json(self._asdict())
 
     def short(self) -> Ending:
-        """The same with its reason cut, if need be, so that the text fits the termination log."""
+        """The same with the reason cut so far that the text fits the termination log."""
         cut, keep = self, len(self.reason)
         while (excess := len(str(cut)) - TERMINATION_LOG_LIMIT) > 0 and keep:
-            # A character takes up to twelve bytes (two \uXXXX): a twelfth is never too much.
+            # A character takes up to twelve bytes (two \uXXXX), so a twelfth never cuts too much.
             keep -= min(keep, max(1, excess // 12))
             cut = self._replace(reason=self.reason[:keep] + "...")
         return cut
 
 
 def ending(stage: str, error: AgentError) -> Ending:
-    """What `error` makes of the agent, which is in `stage`."""
+    """How the agent ends if `error` is raised in `stage`."""
     return Ending(stage, error.command, error.reason, error.retriable, error.status)
 
 
 def configure(level: str, json_lines: bool, stream: TextIO | None = None) -> None:
     """Send all log lines to `stream` (standard error), as text or as one JSON object a line.
 
-    `level` is `debug`, `info`, `warning` or `error`, and meant for the agent itself. Libraries
-    never go below WARNING: kazoo's debug lines hold the data of znodes, and passwords. May be
-    called again; the last call counts.
+    `level` is `debug`, `info`, `warning` or `error`, for the agent's own lines. Libraries log
+    WARNING and above only: kazoo's debug lines hold the data of znodes, and passwords. Each call
+    replaces the configuration of the previous one.
     """
     handler = logging.StreamHandler(stream or sys.stderr)
     handler.setFormatter(_JsonLines() if json_lines else _TextLines())
-    handler.addFilter(_Sparing())
+    handler.addFilter(_RepeatFilter())
     own = getattr(logging, level.upper())
     others = max(own, logging.WARNING)
     root = logging.getLogger()
@@ -67,10 +63,10 @@ def configure(level: str, json_lines: bool, stream: TextIO | None = None) -> Non
 
 
 def last_line(end: Ending, termination_log: str | None) -> None:
-    """Say how the agent ended, in the last line of the log and in the termination log.
+    """Write how the agent ended to the log and to the termination log.
 
-    It stands bare in the log whatever the format, so that both places hold the same object. A
-    reason that is too long for the termination log is logged whole in the line before.
+    The line has no time or level in either log format, so that both places hold the same object.
+    A reason that is too long for the termination log is logged in full in the line before.
     """
     short = end.short()
     if short != end:
@@ -85,29 +81,30 @@ def _write_termination_log(path: str, line: str) -> None:
         with open(path, "w", encoding="ascii") as file:
             file.write(line)
     except OSError as error:
-        # The agent is ending already, and for a better reason than this one.
-        log.warning("%s can't be written: %s; set KOLLA_TERMINATION_LOG", path, error.strerror)
+        # Only a warning: the reason for the end of the agent must stay in the last line.
+        hint = "set KOLLA_TERMINATION_LOG to a writable file"
+        log.warning("termination log %s can't be written: %s; %s", path, error.strerror, hint)
 
 
-class _Sparing(logging.Filter):
-    """Lets the same line of a library pass once in a while: of an outage kazoo tells every second."""
+class _RepeatFilter(logging.Filter):
+    """Drops equal lines of a library for a while: in an outage kazoo logs one every second."""
 
     def __init__(self) -> None:
         super().__init__()
-        self._told: dict[str, float] = {}
+        self._logged_at: dict[str, float] = {}
 
     def filter(self, record: logging.LogRecord) -> bool:
         if record.name.startswith(AGENT):
             return True
         line, instant = record.getMessage(), time.monotonic()
-        if line in self._told and instant < self._told[line] + LIBRARIES_REPEAT_AFTER:
+        if line in self._logged_at and instant < self._logged_at[line] + REPEAT_INTERVAL:
             return False
-        self._told[line] = instant
+        self._logged_at[line] = instant
         return True
 
 
 class _Lines(logging.Formatter):
-    """What both formats share: times in UTC with milliseconds, and a bare last line."""
+    """Both formats: times in UTC with milliseconds, and a last line that is JSON only."""
 
     converter = staticmethod(time.gmtime)
     default_time_format = "%Y-%m-%dT%H:%M:%S"
@@ -125,7 +122,7 @@ class _TextLines(_Lines):
         super().__init__("%(asctime)s %(levelname)s %(name)s: %(message)s")
 
     def formatMessage(self, record: logging.LogRecord) -> str:
-        # One record, one line: a newline in a name must not forge another one.
+        # One record, one line: a newline in a name must not make another line.
         return super().formatMessage(record).replace("\n", "\\n")
 
 
@@ -142,6 +139,6 @@ class _JsonLines(_Lines):
 
 
 def _json(fields: dict[str, Any]) -> str:
-    import json  # The registrar logs too, and most often as text.
+    import json  # The registrar logs too, usually as text.
 
     return json.dumps(fields)

@@ -1,10 +1,10 @@
-"""The environment becomes Settings, or one error that names every bad variable.
+"""Reads the environment variables of the agent into Settings, or raises one error that names every bad one.
 
-What lives here: what each variable may hold, and what it stands for where it is not set.
-Nothing here acts on it, and nobody else reads the environment (but `health`, to stay light).
+Here are the valid values and the default of each variable. No other module reads the environment,
+except `health`, which must start fast.
 
-A variable set to nothing counts as not set, since launchers pass on what they don't have. Not
-so one that closes a door: there a forgotten value would silently leave the door open.
+An empty variable counts as not set, because launchers pass on empty values. The exceptions are in
+NEVER_EMPTY.
 """
 
 from __future__ import annotations
@@ -31,14 +31,14 @@ ZOOKEEPER_PORT = 2181
 WORLD: Acl = ("world", "anyone", "cdrwa")
 LOGLEVELS = ("debug", "info", "warning", "error")
 TERMINATION_LOG = "/dev/termination-log"
-OS_HOSTNAME = "KOLLA_HOSTNAME (from the hostname)"  # as if it were a variable
-RUN_DIR_LIMIT = 80  # bytes: a socket lies in it, whose whole path may have 107
-INTERFACE_LIMIT = 15  # bytes: Linux has no longer names
-SESSION_TIMEOUT_LIMIT = 3600  # seconds: more is a value meant as milliseconds
+OS_HOSTNAME = "KOLLA_HOSTNAME (from the hostname)"  # the hostname, read like a variable
+RUN_DIR_LIMIT = 80  # bytes: the whole path of a socket in it may have 107
+INTERFACE_LIMIT = 15  # bytes: the limit of Linux
+SESSION_TIMEOUT_LIMIT = 3600  # seconds: a larger value was probably meant as milliseconds
 
 
 class Settings(NamedTuple):
-    """What the environment asks of the agent. Times are seconds, and None is no limit."""
+    """The settings of the agent. Times are in seconds; None is no limit."""
 
     hosts: str  # "h1:2181,h2:2181"
     chroot: str  # "" or "/a/b"
@@ -46,10 +46,10 @@ class Settings(NamedTuple):
     deployment_id: str
     service_name: str
     host: str
-    host_is_pod: bool  # nobody said on which node, so that `local` is this pod alone
-    address: str | None  # None: that of the private interface
+    host_is_pod: bool  # the node is not known, so that scope `local` is this pod only
+    address: str | None  # None: the address of the private interface
     ports: tuple[int, ...]
-    private_interface: str | None  # None: the default route's
+    private_interface: str | None  # None: the interface of the default route
     public_interface: str | None
     copy_once: bool
     supervise: bool  # stay as the daemon's parent
@@ -60,13 +60,13 @@ class Settings(NamedTuple):
     json_logs: bool
     run_dir: str
     state_dir: str
-    session_timeout: float  # what is asked for; the server decides
+    session_timeout: float  # requested; the server may change it
     connect_timeout: float | None
     auth: tuple[tuple[str, str], ...]  # (scheme, credential)
     ca: str | None  # None: no TLS
     cert: str | None
-    key: str | None  # None beside a cert: it is in the cert's file
-    acl: tuple[Acl, ...]  # (scheme, id, perms), perms of the letters c, d, r, w, a
+    key: str | None  # None with a cert: the key is in the same file
+    acl: tuple[Acl, ...]  # (scheme, id, perms); perms are letters of cdrwa
     termination_log: str | None
 
 
@@ -90,7 +90,7 @@ def parse(
     exists: Callable[[str], bool] = os.path.exists,
     uid: Callable[[], int] = os.getuid,
 ) -> Settings:
-    """What the variables ask for, or BadEnvironment with an issue for each one that is unusable."""
+    """The settings of an environment. Raises BadEnvironment with an issue for each bad variable."""
     variables = _Variables({**environ, OS_HOSTNAME: hostname()})
     read, require = variables.read, variables.require
     file = _file(readable)
@@ -134,7 +134,7 @@ def parse(
 
 
 def termination_log(environ: Mapping[str, str], exists: Callable[[str], bool] = os.path.exists) -> str | None:
-    """Where a failure is written, that of a bad environment too: what is no path is nowhere."""
+    """The file that a failure is written to, or None. Read first: a bad environment is written there too."""
     given = environ.get("KOLLA_TERMINATION_LOG")
     if given:
         return given if given.startswith("/") else None
@@ -142,7 +142,7 @@ def termination_log(environ: Mapping[str, str], exists: Callable[[str], bool] = 
 
 
 class _Unexpected(Exception):
-    """A value is not what was expected; `hidden` if it may hold a secret."""
+    """A value is not what was expected. With `hidden` the message doesn't show it: it may hold a secret."""
 
     def __init__(self, expected: str, *, hidden: bool = False) -> None:
         super().__init__(expected)
@@ -151,29 +151,29 @@ class _Unexpected(Exception):
 
 
 class _Variables:
-    """The variables, read one by one; what is wrong with them gathers in `issues`."""
+    """The variables, read one by one; `issues` collects what is wrong with them."""
 
     def __init__(self, environ: Mapping[str, str]) -> None:
         self.environ = environ
         self.issues: list[str] = []
 
     def is_set(self, name: str) -> bool:
-        """Whether the variable counts; see the module's docstring for an empty one."""
+        """Whether the variable counts as set; see the module's docstring for an empty one."""
         return bool(self.environ.get(name)) or (name in NEVER_EMPTY and name in self.environ)
 
     def read(self, name: str, convert: Callable[[str], T], otherwise: T, fallbacks: Sequence[str] = ()) -> T:
-        """The first of the variables that is set, converted; `otherwise` where none is."""
+        """The first of the variables that is set, converted; `otherwise` if none is or its value is bad."""
         found = self.first_set(name, fallbacks)
         return self._converted(found, convert, otherwise) if found else otherwise
 
     def require(
         self, name: str, convert: Callable[[str], T], otherwise: T, fallbacks: Sequence[str] = ()
     ) -> T:
-        """As `read`, but that none is set is an issue."""
+        """Like `read`, but it is an issue if none is set."""
         return self._converted(self.first_set(name, fallbacks) or name, convert, otherwise)
 
     def first_set(self, name: str, fallbacks: Sequence[str]) -> str | None:
-        """The one of the variables that counts."""
+        """The name of the first variable that is set, or None."""
         return next(filter(self.is_set, (name, *fallbacks)), None)
 
     def _converted(self, name: str, convert: Callable[[str], T], otherwise: T) -> T:
@@ -181,15 +181,15 @@ class _Variables:
         try:
             return convert(value or "")
         except _Unexpected as unexpected:
-            told = "is not set" if value is None else f"is {value!r}"
-            subject = name if unexpected.hidden else f"{name} {told}"
+            found = "is not set" if value is None else f"is {value!r}"
+            subject = name if unexpected.hidden else f"{name} {found}"
             self.issues.append(f"{subject}: expected {unexpected.expected}")
             return otherwise
 
 
 def _host_sources(variables: _Variables) -> list[str]:
-    """What names the host, the first that is set, where KOLLA_HOSTNAME doesn't."""
-    # Marathon puts the agent's name into HOST; elsewhere shells and images set it to anything.
+    """The variables that name the host if KOLLA_HOSTNAME isn't set, in order."""
+    # Under Marathon HOST is the Mesos agent's name; elsewhere shells and images set it to anything.
     mesos = ["HOST"] if variables.is_set("MESOS_TASK_ID") else []
     return [*mesos, "NODE_NAME", OS_HOSTNAME]
 
@@ -203,20 +203,20 @@ def _check_tls(variables: _Variables) -> None:
     if variables.is_set("KOLLA_ZK_KEY") and not variables.is_set("KOLLA_ZK_CERT"):
         variables.issues.append("KOLLA_ZK_KEY is set, KOLLA_ZK_CERT is not: expected both or none")
     if variables.is_set("KOLLA_ZK_CERT") and not variables.is_set("KOLLA_ZK_CA"):
-        # Without a CA we would show a certificate to whoever answers.
+        # Without a CA the server would not be verified.
         variables.issues.append("KOLLA_ZK_CERT is set, KOLLA_ZK_CA is not: expected the CA of the ensemble")
 
 
-# -- What a value may be. Each takes the text and returns the value, or raises _Unexpected. --
+# -- One function for each kind of value: takes the text, returns the value or raises _Unexpected. --
 
 _SERVER = re.compile(r"(?P<host>\[(?P<ipv6>[^]]+)\]|[^]:[]+)(?::(?P<port>[0-9]{1,5}))?")
 _HOST_NAME = re.compile(r"[A-Za-z0-9]([A-Za-z0-9_.-]*[A-Za-z0-9])?")
-# What ZooKeeper refuses in a path; as ranges, since to compile a regular expression of them takes 1 ms.
+# ZooKeeper refuses these in paths. Ranges, because compiling a regular expression of them takes 1 ms.
 _NOT_IN_ZNODES = (range(0x20), range(0x7F, 0xA0), range(0xD800, 0xF900), range(0xFFF0, 0x110000))
 _ACL_IDS = {
     "world": "anyone",
     "auth": ".*",
-    "digest": "[^:]+:[A-Za-z0-9+/]{27,}=*",  # Base64 of the digest: a bare password would lock all out.
+    "digest": "[^:]+:[A-Za-z0-9+/]{27,}=*",  # Base64: a plain password would match nobody.
 }
 
 
@@ -244,7 +244,7 @@ def _prefix(text: str) -> str:
 
 
 def _znode(path: str, expected: str) -> str:
-    """The path without a slash at its end, so that the root is empty."""
+    """The path without a slash at its end; the root is empty."""
     path = path[:-1] if path.endswith("/") else path
     root, *names = path.split("/")
     if root or not all(map(_is_znode_name, names)):
@@ -262,10 +262,12 @@ def _app_id(text: str) -> tuple[str, str]:
     if root or len(names) < 2 or not all(map(_is_znode_name, names)):
         raise _Unexpected("/<deployment>/<service>, like /prod/openstack/keystone/keystone-api")
     deployment_id, *service = names
-    # The tree has these names already: below each service, and below the deployment.
+    # The tree uses these names itself: below each service, and below the deployment.
     if service[-1] in (*RESERVED, ".party") or service[0] in ("variables", "status"):
         reserved = _either(*RESERVED, ".party")
-        raise _Unexpected(f"a service that neither ends in {reserved} nor begins with variables or status")
+        raise _Unexpected(
+            f"a service that doesn't end in {reserved} and doesn't begin with variables or status"
+        )
     return deployment_id, "/".join(service)
 
 
@@ -282,8 +284,8 @@ def _address(text: str) -> str:
 
 
 def _is_host(text: str) -> bool:
-    """A host name or an IPv4 address; digits and dots that are no address are a slip."""
-    if re.fullmatch("[0-9.]+", text):
+    """A host name or an IPv4 address. Digits and dots only must be a valid address."""
+    if not text.strip("0123456789."):
         return _is_ip(text, socket.AF_INET)
     return bool(_HOST_NAME.fullmatch(text))
 
@@ -349,7 +351,7 @@ def _session_timeout(text: str) -> float:
 
 
 def _seconds(text: str, expected: str) -> float:
-    # float() alone would take nan, inf, 1e9 and 1_000 as well.
+    # float() would also accept nan, inf, 1e9 and 1_000.
     if not re.fullmatch(r"[0-9]{1,9}(\.[0-9]{1,9})?", text):
         raise _Unexpected(expected)
     return float(text)
@@ -363,13 +365,13 @@ def _path(text: str, *, hidden: bool = False) -> str:
 
 def _run_dir(text: str) -> str:
     if len(os.fsencode(text)) > RUN_DIR_LIMIT:
-        raise _Unexpected(f"at most {RUN_DIR_LIMIT} bytes, since a socket lies in it")
+        raise _Unexpected(f"a path of at most {RUN_DIR_LIMIT} bytes, because it holds a socket")
     return _path(text)
 
 
 def _file(readable: Callable[[str], bool]) -> Callable[[str], str]:
     def convert(text: str) -> str:
-        path = _path(text, hidden=True)  # Somebody may have put the key itself here.
+        path = _path(text, hidden=True)  # It may be the key itself, by mistake.
         if not readable(path):
             raise _Unexpected("a file that this user can read")
         return path
@@ -379,7 +381,7 @@ def _file(readable: Callable[[str], bool]) -> Callable[[str], str]:
 
 def _auth_file(read_text: Callable[[str], str]) -> Callable[[str], tuple[tuple[str, str], ...]]:
     def convert(text: str) -> tuple[tuple[str, str], ...]:
-        path = _path(text, hidden=True)  # Somebody may have put the credential itself here.
+        path = _path(text, hidden=True)  # It may be the credential itself, by mistake.
         try:
             return _credentials(read_text(path))
         except OSError as error:
@@ -408,7 +410,7 @@ def _credential(number: int, line: str) -> tuple[str, str]:
 
 
 def _acl(text: str) -> tuple[Acl, ...]:
-    # An x509 id has commas of its own, but none that a scheme follows.
+    # An x509 id may hold commas, but no scheme follows them.
     return tuple(map(_acl_entry, re.split(r",\s*(?=[a-z0-9]+:)", text.strip())))
 
 

@@ -55,7 +55,7 @@ def issues(**environ: str) -> tuple[str, ...]:
     return caught.value.issues
 
 
-def test_what_is_not_set_has_the_value_of_the_contract() -> None:
+def test_a_variable_that_is_not_set_has_its_default() -> None:
     """With the two needed variables alone, all else is as documented."""
     assert settings() == Settings(
         hosts="zoo:2181",
@@ -165,7 +165,7 @@ BAD = [
     ("KOLLA_APP_ID", "/prod/\U0001f600", "/<deployment>/<service>"),
     ("KOLLA_APP_ID", "/prod/keystone/files", "variables, status, files"),
     ("KOLLA_APP_ID", "/prod/variables", "variables, status, files"),
-    ("KOLLA_APP_ID", "/prod/status/keystone", "begins with variables or status"),
+    ("KOLLA_APP_ID", "/prod/status/keystone", "begin with variables or status"),
     ("KOLLA_SYSTEM_PREFIX", "kolla", "absolute path of a znode"),
     ("KOLLA_SYSTEM_PREFIX", "/kolla//x", "absolute path of a znode"),
     ("KOLLA_HOSTNAME", "rack/node", "without /"),
@@ -216,7 +216,9 @@ BAD = [
 
 
 @pytest.mark.parametrize(("name", "value", "words"), BAD)
-def test_a_bad_value_is_told_with_its_name_and_what_was_expected(name: str, value: str, words: str) -> None:
+def test_a_bad_value_is_reported_with_its_name_and_what_was_expected(
+    name: str, value: str, words: str
+) -> None:
     """One bad variable gives one issue, which begins with its name."""
     (issue,) = issues(**{name: value})
     assert issue.startswith(f"{name} is " if value and name != "KOLLA_ZK_ACL" else name)
@@ -233,7 +235,7 @@ def test_every_variable_has_a_good_and_a_bad_value_here() -> None:
     assert variables - elsewhere - {name for name, _, _ in BAD} == set()
 
 
-def test_all_bad_values_are_told_in_one_message() -> None:
+def test_all_bad_values_are_reported_in_one_message() -> None:
     """Nobody has to start a container once for each mistake."""
     bad = {"KOLLA_START_MODE": "fork", "KOLLA_LOGLEVEL": "loud", "KOLLA_ZK_HOSTS": ":", "KOLLA_PORTS": "x"}
     with pytest.raises(BadEnvironment) as caught:
@@ -244,8 +246,8 @@ def test_all_bad_values_are_told_in_one_message() -> None:
     assert not caught.value.retriable
 
 
-def test_what_is_required_is_asked_for() -> None:
-    """An empty environment is told both variables that the agent can't do without."""
+def test_required_variables_are_reported_when_missing() -> None:
+    """There are two that the agent can't do without."""
     with pytest.raises(BadEnvironment) as caught:
         parse({})
     hosts, app_id = caught.value.issues
@@ -265,11 +267,11 @@ def test_what_is_required_is_asked_for() -> None:
         ("KOLLA_ZK_ACL", "digest:kolla:s3cr3t:cdrwa"),
     ],
 )
-def test_no_credential_is_told(name: str, value: str) -> None:
+def test_no_credential_is_shown(name: str, value: str) -> None:
     """A credential, in the wrong place perhaps, stays out of the message, which goes to the log."""
-    told = issues(**{name: value})
-    assert any(issue.startswith(name) for issue in told)
-    assert not any("s3cr3t" in issue for issue in told)
+    found = issues(**{name: value})
+    assert any(issue.startswith(name) for issue in found)
+    assert not any("s3cr3t" in issue for issue in found)
 
 
 @pytest.mark.parametrize("name", sorted({name for name, _, _ in GOOD} - set(NEEDED) - set(NEVER_EMPTY)))
@@ -301,12 +303,12 @@ HOSTS: list[tuple[dict[str, str], tuple[str, bool]]] = [
 def test_the_host_is_named_by_the_first_that_knows_it(
     environ: dict[str, str], expected: tuple[str, bool]
 ) -> None:
-    """KOLLA_HOSTNAME, Marathon's HOST, NODE_NAME, the hostname; a pod alone is told as such."""
+    """KOLLA_HOSTNAME, Marathon's HOST, NODE_NAME, the hostname; a pod without any of these is marked."""
     found = settings(**environ)
     assert (found.host, found.host_is_pod) == expected
 
 
-def test_a_hostname_that_can_not_be_a_host_is_told() -> None:
+def test_a_hostname_that_can_not_be_a_host_is_reported() -> None:
     """A machine may have any name; what to set instead is in the message."""
     with pytest.raises(
         BadEnvironment, match=r"KOLLA_HOSTNAME \(from the hostname\) is 'global': expected a name"
@@ -352,7 +354,7 @@ def test_a_certificate_needs_its_companions(environ: dict[str, str], expected: l
 
 
 def test_files_are_read_from_the_machine(tmp_path: Path) -> None:
-    """Without doubles: a file that is there is read, a directory is no certificate, a missing one is told."""
+    """Without doubles: a file is read, a directory is no certificate, a missing one is reported."""
     (tmp_path / "auth").write_text("digest:kolla:s3cr3t\n")
     assert parse({**NEEDED, "KOLLA_ZK_AUTH_FILE": f"{tmp_path}/auth"}).auth == (("digest", "kolla:s3cr3t"),)
     with pytest.raises(BadEnvironment) as caught:
