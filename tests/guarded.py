@@ -8,13 +8,14 @@ import select
 import signal
 import socket
 import subprocess
-import sys
 import time
 from collections.abc import Callable
 from types import TracebackType
 from typing import Any, NamedTuple
 
-from kolla_mesos_start.commands import guard
+import psutil
+
+from kolla_mesos_start.commands import guard, guard_client
 
 HANDSHAKE_TIMEOUT = 60.0
 PATH = {"PATH": "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"}
@@ -158,10 +159,9 @@ class Alone:
 
 
 def _started(fd: int, stdout: int, preexec: Callable[[], None] | None, leak: int | None) -> int:
-    argv = [sys.executable, "-I", "-S", guard.__file__, str(fd)]
     kept = (fd,) if leak is None else (fd, leak)
     process = subprocess.Popen(
-        argv,
+        guard_client.command_line(fd),
         stdin=subprocess.DEVNULL,
         stdout=stdout,
         pass_fds=kept,
@@ -182,10 +182,18 @@ def _forked(fd: int, stdout: int, preexec: Callable[[], None] | None, leak: int 
                 os.dup2(null.fileno(), 0)
             if preexec:
                 preexec()
-            guard.main(fd)
+            guard.serve(fd)
         finally:
             os._exit(0)
     return pid
+
+
+def guard_of(agent: int) -> psutil.Process:
+    """The guard process of an agent."""
+    (found,) = (
+        each for each in psutil.Process(agent).children() if guard.__name__ in " ".join(each.cmdline())
+    )
+    return found
 
 
 def lives(pid: int) -> bool:

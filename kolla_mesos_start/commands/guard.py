@@ -1,23 +1,23 @@
-"""The guard: a small process that starts the agent's commands, and kills them when they may run no longer.
+"""The guard: a small process that runs the agent's commands, and kills them at their deadline.
 
-What lives here: starting one command at a time, its deadline, its end, and the frames in which
-agent and guard talk. What never does: ZooKeeper, logging, any decision on what to run, any import
-that is not in the standard library (it runs with `-I -S`) or that it can do without.
+What lives here: starting one command at a time, its deadline, its end, and the messages between
+agent and guard. What never does: ZooKeeper, logging, any decision on what to run, any import
+outside the standard library (the guard runs with `-I -S`), or one that it can do without.
 
 Three promises are kept by this file alone:
 
-1. No command outlives its agent. The agent holds the other end of a socketpair, and nobody else
-   does: end of file means that it is gone, kill -9 included, and then all is killed.
-2. No command outlives its deadline, an absolute time that only the agent moves. An agent that is
-   stopped moves nothing. No command is started past it.
-3. A command has ended when all its descendants are gone. The guard is a child subreaper: whoever
-   loses his parent becomes the guard's child, whatever he did with setsid or a double fork. So
-   "there are no children", said by waitpid, is the kernel's word that nobody is left.
+1. No command outlives its agent. Only the agent holds the other end of the socketpair. End of
+   file means that the agent has ended, by kill -9 too; the guard then kills the command.
+2. No command outlives its deadline. The deadline is an absolute time, and only the agent extends
+   it: a stopped agent extends nothing. No command is started after its deadline.
+3. A command has ended when all its descendants have ended. The guard is a child subreaper: a
+   process that loses its parent becomes a child of the guard, even after setsid or a double fork.
+   So when waitpid says "no children", no process of the command is left.
 
-The agent says:  spawn argv env ids deadline stop_grace, extend deadline, signal number, end grace.
-The guard says:  ready, broken why, heard (a signal, an end), leftovers count,
-                 ended wait_status reason leftovers errno at unkillable.
-Deadlines are seconds of CLOCK_BOOTTIME, which goes on while the machine is suspended.
+Messages from the agent: spawn argv env ids deadline stop_grace, extend deadline, signal number, end grace.
+Messages from the guard: ready, broken why, received (after signal and end), leftovers count,
+                         ended wait_status reason leftovers errno at unkillable.
+Deadlines are seconds of CLOCK_BOOTTIME, which keeps counting while the machine is suspended.
 """
 
 from __future__ import annotations
@@ -29,57 +29,62 @@ import marshal
 import os
 import select
 import signal
-import sys
 import time
 
 TYPE_CHECKING = False
-if TYPE_CHECKING:  # The import of typing would be half of the guard's start.
-    from typing import Any, Callable
+if TYPE_CHECKING:  # Importing typing would make the guard's start half as long again.
+    from typing import Any, Callable, NoReturn
 
-TICK = 0.05  # How often a deadline is looked at: poll's own clock stands still in suspend and freezer.
-LINGER = 0.25  # What a command's helpers get to end by themselves: a `tee` has its last lines to write.
-KILL_TIMEOUT = 10.0  # What survives KILL for so long is reported as unkillable;
-LATE_TIMEOUT = 0.2  # past the deadline for so long: before others may start the command.
+TICK = 0.05  # Seconds between looks at a deadline: poll's own clock stops in suspend and in the freezer.
+LINGER = 0.25  # Seconds for the command's helper processes to end by themselves: `tee` writes its last lines.
+KILL_TIMEOUT = 10.0  # Seconds after KILL; a process that is still there is reported as unkillable.
+LATE_TIMEOUT = 0.2  # The same after the deadline: it must be reported before others may start the command.
 NEVER = float("inf")
 DEFAULT_PATH = b"/usr/local/bin:/usr/bin:/bin"
 PR_SET_PDEATHSIG, PR_SET_CHILD_SUBREAPER = 1, 36
 SETTABLE = signal.valid_signals() - {signal.SIGKILL, signal.SIGSTOP}
 
 
-def main(fd: int) -> None:
-    """Serve the agent at the other end of `fd` until it is gone, and all that it started too."""
-    agent = Agent(fd)
+def main(fd: int) -> NoReturn:
+    """The life of the guard process; `fd` is its end of the socketpair."""
+    serve(fd)
+    os._exit(0)  # The agent waits for this exit, and there is nothing to clean up.
+
+
+def serve(fd: int) -> None:
+    """Run commands for the agent at the other end of `fd`, until agent and command have ended."""
+    agent = AgentConnection(fd)
     try:
         wakeup = prepare(fd)
     except OSError as error:
-        agent.say("broken", f"{error.filename}: {error.strerror}")
+        agent.send("broken", f"{error.filename}: {error.strerror}")
         return
-    agent.say("ready")
-    command: Command | None = None
-    while command or not agent.gone:
-        # At end of file the agent is left out: it would wake us for ever.
-        wait([wakeup] if agent.gone else [wakeup, fd], command.pause() if command else None)
-        command = agent.hear(command)
-        if command and agent.gone:
+    agent.send("ready")
+    command: RunningCommand | None = None
+    while command or not agent.closed:
+        # After end of file the socket stays readable, and poll would return at once for ever.
+        wait([wakeup] if agent.closed else [wakeup, fd], command.pause() if command else None)
+        command = agent.receive(command)
+        if command and agent.closed:
             command.kill_at = 0.0
         if command and command.step(agent):
             command = None
 
 
 def prepare(fd: int) -> int:
-    """Make this process a guard; returns the descriptor that is readable once a child has ended."""
+    """Make this process a guard; returns a descriptor that is readable after a child has ended."""
     if os.readlink("/proc/self") != str(os.getpid()):
         raise OSError(errno.EINVAL, "is not that of this pid namespace; mount one", "/proc")
-    # Whatever the launcher left open is not for the commands; what is opened from here on is close-on-exec.
+    # Descriptors that the launcher left open must not reach commands. Later ones are close-on-exec.
     for other in {int(name) for name in os.listdir("/proc/self/fd")} - {0, 1, 2, fd}:
-        with contextlib.suppress(OSError):  # Among them is that of the listing itself.
+        with contextlib.suppress(OSError):  # The descriptor of this listing is closed already.
             os.close(other)
     os.set_inheritable(fd, False)
     os.set_blocking(fd, False)
-    # Out of the agent's group: a kill -9 of that must leave somebody who ends the command.
+    # Leave the agent's process group: a kill -9 of that group must not kill the guard too.
     os.setpgid(0, 0)
-    # No signal is for the guard. Blocked, all keep their default, even those that Python ignores: a command
-    # has only to empty the mask.
+    # The guard acts on no signal but SIGCHLD. All others are blocked and have their default action, even
+    # those that Python ignores: a command then only has to clear the mask.
     signal.pthread_sigmask(signal.SIG_SETMASK, SETTABLE - {signal.SIGCHLD})
     for signum in SETTABLE:
         signal.signal(signum, signal.SIG_DFL)
@@ -92,71 +97,77 @@ def prepare(fd: int) -> int:
     return wakeup
 
 
-class Agent:
-    """What is said to the agent, and heard from it."""
+class AgentConnection:
+    """The socket to the agent. `closed` is true after its end of file: the agent has ended."""
 
     def __init__(self, fd: int) -> None:
         self.fd = fd
-        self.gone = False
-        self.heard = bytearray()
+        self.closed = False
+        self.buffer = bytearray()
 
-    def say(self, *message: Any) -> None:
-        attempt(os.write, self.fd, frame(message))
+    def send(self, *message: Any) -> None:
+        try_call(os.write, self.fd, frame(message))
 
-    def hear(self, command: Command | None) -> Command | None:
-        """Do what the agent has said; returns the command that runs now. The dead are not obeyed."""
+    def receive(self, command: RunningCommand | None) -> RunningCommand | None:
+        """Do what the agent asks for; returns the command that runs now.
+
+        After end of file, requests that are still in the buffer are dropped.
+        """
         try:
-            while not self.gone:
+            while not self.closed:
                 data = os.read(self.fd, 65536)
-                self.heard += data
-                self.gone = not data
+                self.buffer += data
+                self.closed = not data
         except BlockingIOError:
             pass
         except ConnectionResetError:
-            self.gone = True
-        for verb, *words in [] if self.gone else unframe(self.heard):
+            self.closed = True
+        for verb, *values in [] if self.closed else unframe(self.buffer):
             if verb == "spawn":
-                command = self.spawn(*words)
-            elif command:  # Otherwise it has crossed our word that the command has ended.
-                command.obey(verb, *words)
+                command = self.spawn(*values)
+            elif command:  # Without one, the request and our `ended` have crossed on the way.
+                command.handle(verb, *values)
             if verb in ("signal", "end"):
-                self.say("heard")  # One who is stopped does not say so, and the agent does without him.
+                self.send(
+                    "received"
+                )  # A stopped guard sends nothing; the agent then ends the command itself.
         return command
 
     def spawn(
         self, argv: Any, env: Any, ids: Any, deadline: float | None, stop_grace: float
-    ) -> Command | None:
-        """Start a command, unless it is too late or the kernel has no room for it."""
+    ) -> RunningCommand | None:
+        """Start a command. Reports its end instead if the deadline has passed, or if fork fails."""
         if deadline is not None and now() >= deadline:
-            self.say("ended", None, "deadline", 0, None, None, False)
+            self.send("ended", None, "deadline", 0, None, None, False)
             return None
         try:
-            return Command(argv, env, ids, deadline, stop_grace)
+            return RunningCommand(argv, env, ids, deadline, stop_grace)
         except OSError as error:
-            self.say("ended", None, "spawn-failed", 0, error.errno, "fork", False)
+            self.send("ended", None, "spawn-failed", 0, error.errno, "fork", False)
             return None
 
 
-class Command:
-    """The command that runs, and how far its end has come.
+class RunningCommand:
+    """A command that was started and has not ended yet.
 
-    Its leader is the process that was started; the leader's pid is the number of its process group.
+    Its leader is the process that the guard started; the leader's pid is also the number of its
+    process group.
     """
 
     def __init__(self, argv: Any, env: Any, ids: Any, deadline: float | None, stop_grace: float) -> None:
         self.deadline = NEVER if deadline is None else deadline
         self.stop_grace = stop_grace
         self.reason = "exited"  # Why the leader ended.
-        self.status: int | None = None  # Its wait status; until then its pid can't be anybody else's.
-        self.left_at = NEVER  # When it ended.
+        self.status: int | None = None  # The leader's wait status. While it is None the pid is not reused.
+        self.left_at = NEVER  # When the leader ended.
         self.leftovers = 0
-        self.kill_at = NEVER  # When politeness ends; TERM has been sent, or will not be.
+        self.kill_at = NEVER  # When to send KILL. If it is set, TERM was sent, or will not be sent.
         self.killed_at = NEVER  # When KILL was first sent.
         self.reported = False
         self.leader, self.failure = fork(argv, env, ids)
 
-    def step(self, agent: Agent) -> bool:
-        """Reap, look at the clock, signal whom it concerns. True once nobody is left."""
+    def step(self, agent: AgentConnection) -> bool:
+        """Reap, look at the clock, send the signals that are due. True if all processes have ended."""
         if self.reap():
             self.report(agent, unkillable=False)
             return True
@@ -166,7 +177,7 @@ class Command:
             self.kill_at = time
         if time >= self.left_at + LINGER and self.kill_at == NEVER:
             self.leftovers = self.terminate(self.stop_grace)
-            agent.say("leftovers", self.leftovers)
+            agent.send("leftovers", self.leftovers)
         if time >= self.kill_at:
             self.killed_at = min(self.killed_at, time)
             self.signal_all(signal.SIGKILL)
@@ -176,7 +187,7 @@ class Command:
         return False
 
     def reap(self) -> bool:
-        """Take in whoever has ended. True if nobody is left: no child, and so no descendant."""
+        """Reap all children that have ended. True if there is no child left, and so no descendant."""
         try:
             while True:
                 pid, status = os.waitpid(-1, os.WNOHANG)
@@ -187,20 +198,20 @@ class Command:
         except ChildProcessError:
             return True
 
-    def report(self, agent: Agent, *, unkillable: bool) -> None:
-        """Say how the command ended; once."""
+    def report(self, agent: AgentConnection, *, unkillable: bool) -> None:
+        """Tell the agent how the command ended; only once."""
         if not self.reported:
             self.reported = True
-            said = b"" if self.status is None else os.read(self.failure, 64)
-            number, at = marshal.loads(said) if said else (None, None)
-            reason = "spawn-failed" if said else self.reason
-            agent.say("ended", self.status, reason, self.leftovers, number, at, unkillable)
+            failure = b"" if self.status is None else os.read(self.failure, 64)
+            number, at = marshal.loads(failure) if failure else (None, None)
+            reason = "spawn-failed" if failure else self.reason
+            agent.send("ended", self.status, reason, self.leftovers, number, at, unkillable)
             os.close(self.failure)
 
-    def obey(self, verb: str, value: Any) -> None:
-        """Do what the agent says about this command."""
+    def handle(self, verb: str, value: Any) -> None:
+        """Do what the agent asks for with this command."""
         if verb == "extend":
-            self.deadline = value  # Once it has passed, `kill_at` has too: nothing brings a command back.
+            self.deadline = value  # Too late once `kill_at` is in the past: the command is being killed.
         elif verb == "signal":
             self.signal_group(value)
         elif verb == "end":
@@ -210,31 +221,31 @@ class Command:
             self.kill_at = min(self.kill_at, now() + value)
 
     def terminate(self, grace: float) -> int:
-        """TERM to everybody now, KILL after `grace` seconds; returns to how many."""
+        """Send TERM to all processes now, KILL after `grace` seconds; returns the number of processes."""
         self.kill_at = now() + grace
-        return self.signal_all(signal.SIGTERM, signal.SIGCONT)  # One that is stopped would not hear TERM.
+        return self.signal_all(signal.SIGTERM, signal.SIGCONT)  # A stopped process does not act on TERM.
 
     def signal_all(self, *signums: int) -> int:
-        """To each process of the command once; to the group at one stroke: no fork slips through that."""
+        """Signal each process of the command once, the group in one call: no fork escapes from that."""
         for signum in signums:
             self.signal_group(signum)
         found = descendants()
-        # With the leader reaped, a member that is ours is the proof that the number is still our group's.
+        # After the leader is reaped its number may be reused. A descendant in that group proves it is not.
         group_is_left = self.status is not None and self.leader in found.values()
         for signum in signums:
             if group_is_left:
-                attempt(os.killpg, self.leader, signum)
+                try_call(os.killpg, self.leader, signum)
             for pid in [pid for pid, group in found.items() if group != self.leader]:
-                attempt(os.kill, pid, signum)
+                try_call(os.kill, pid, signum)
         return len(found)
 
     def signal_group(self, signum: int) -> None:
         if self.status is None:
-            attempt(os.killpg, self.leader, signum)
+            try_call(os.killpg, self.leader, signum)
 
     def pause(self) -> float | None:
-        """Milliseconds to the next step; None if only an event can change anything."""
-        if self.killed_at != NEVER:  # Quick at first, ever more patient with what can't be killed.
+        """Milliseconds until the next step; None if only an event can change anything."""
+        if self.killed_at != NEVER:  # KILL again: soon at first, then less and less often, up to 1 s.
             return 1000 * min(max((now() - self.killed_at) / 4, 0.01), 1.0)
         timed = min(self.deadline, self.left_at, self.kill_at) != NEVER
         return 1000 * min(TICK, max(self.deadline - now(), 0.001)) if timed else None
@@ -243,8 +254,8 @@ class Command:
 def fork(argv: Any, env: Any, ids: Any) -> tuple[int, int]:
     """Start a program in a process group of its own.
 
-    Returns its pid, and a descriptor: nothing can be read there if the program was executed, else
-    the errno and where it came up ("user" or "program").
+    Returns its pid, and a descriptor. Nothing can be read there if the program was executed; else
+    the errno and what failed ("user" or "program").
     """
     failure, fail = os.pipe()
     guard = os.getpid()
@@ -257,13 +268,13 @@ def fork(argv: Any, env: Any, ids: Any) -> tuple[int, int]:
     if pid == 0:
         become(argv, env, ids, guard, fail)
     os.close(fail)
-    attempt(os.setpgid, pid, pid)  # Both do it, so that no signal to the group can come too early.
+    try_call(os.setpgid, pid, pid)  # Parent and child both do it: the group exists when either goes on.
     return pid, failure
 
 
 def become(argv: Any, env: Any, ids: Any, guard: int, fail: int) -> None:
-    """The child's part of fork: from a copy of the guard to the program. Does not return."""
-    number, at = errno.EINVAL, "user"  # EINVAL is for what Python itself refuses: a NUL in argv, a huge uid.
+    """The child's part of `fork`: execute the program. Does not return."""
+    number, at = errno.EINVAL, "user"  # EINVAL where Python itself refuses: a NUL in argv, a huge uid.
     try:
         os.setpgid(0, 0)
         if ids:
@@ -272,11 +283,12 @@ def become(argv: Any, env: Any, ids: Any, guard: int, fail: int) -> None:
             os.setgid(gid)
             os.setuid(uid)
         at = "program"
-        # If guard and agent are killed at once, the leader at least goes too. After setuid, which undoes it.
+        # If guard and agent are killed together, the kernel kills at least the leader. After setuid, which
+        # would clear this.
         prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
         if os.getppid() != guard:
             os._exit(127)
-        signal.pthread_sigmask(signal.SIG_SETMASK, [])  # exec itself takes our handler of SIGCHLD away.
+        signal.pthread_sigmask(signal.SIG_SETMASK, [])  # exec resets our handler of SIGCHLD.
         execute(argv, env)
     except OSError as error:
         number = error.errno or number
@@ -288,7 +300,7 @@ def become(argv: Any, env: Any, ids: Any, guard: int, fail: int) -> None:
 
 
 def execute(argv: list[bytes], env: dict[bytes, bytes]) -> None:
-    """execvp(3) by the command's own PATH: what is there but can't be executed is told rather than ENOENT."""
+    """execvp(3) with the command's own PATH. A file that can't be executed is reported before ENOENT."""
     if b"/" in argv[0] or not argv[0]:
         os.execve(argv[0], argv, env)
     failure: OSError = FileNotFoundError(errno.ENOENT, "not in PATH")
@@ -303,10 +315,10 @@ def execute(argv: list[bytes], env: dict[bytes, bytes]) -> None:
 
 
 def descendants() -> dict[int, int]:
-    """Every process below this one, with the number of its group.
+    """The pid of every descendant of this process, with the number of its process group.
 
-    A picture that is old at once: who acts on it looks again until nobody is left. (A pid in it is not
-    somebody else's by then: pids are given out in a circle.)
+    The answer is out of date at once: the caller has to ask again until it is empty. (A pid in it
+    does not belong to another process yet: the kernel uses all other pids before it reuses one.)
     """
     children: dict[int, list[tuple[int, int]]] = {}
     for name in os.listdir("/proc"):
@@ -315,7 +327,7 @@ def descendants() -> dict[int, int]:
                 with open(f"/proc/{name}/stat", "rb", buffering=0) as file:
                     fields = file.read(1024).rpartition(b")")[2].split()
             except (FileNotFoundError, ProcessLookupError, PermissionError):
-                continue  # It has ended, or /proc hides the processes of others.
+                continue  # It has ended, or /proc hides other users' processes.
             children.setdefault(int(fields[1]), []).append((int(name), int(fields[2])))
     found: dict[int, int] = {}
     below = [os.getpid()]
@@ -326,14 +338,17 @@ def descendants() -> dict[int, int]:
     return found
 
 
-def attempt(call: Callable[..., object], *args: Any) -> None:
-    """Call it on somebody who may be gone already, or may be another user's: what counts is who is left."""
+def try_call(call: Callable[..., object], *args: Any) -> None:
+    """Call it, and ignore that the process or the agent has ended, or belongs to another user.
+
+    The caller looks later at which processes are left.
+    """
     with contextlib.suppress(ProcessLookupError, PermissionError, BrokenPipeError, ConnectionResetError):
         call(*args)
 
 
 def prctl(option: int, value: int) -> None:
-    """prctl(2), which the standard library unmet."""
+    """prctl(2), which the standard library does not have."""
     result, number = libc()(option, value)
     if result != 0:
         raise OSError(number, os.strerror(number), "prctl")
@@ -341,8 +356,8 @@ def prctl(option: int, value: int) -> None:
 
 @functools.cache
 def libc() -> Callable[[int, int], tuple[int, int]]:
-    """prctl as it stands in the C library: returns its result and errno."""
-    import ctypes  # Not above: the agent imports this file too, and this takes as long as all the rest.
+    """prctl of the C library; it returns its result and errno."""
+    import ctypes  # Not at the top: the agent imports this file before it needs prctl.
 
     library = ctypes.CDLL(None, use_errno=True)
     library.prctl.argtypes = [ctypes.c_int] + [ctypes.c_ulong] * 4
@@ -350,22 +365,22 @@ def libc() -> Callable[[int, int], tuple[int, int]]:
 
 
 def frame(message: tuple[Any, ...]) -> bytes:
-    """A message as it goes over the socketpair: four bytes of length, then marshal."""
+    """A message as bytes: four bytes of length, then marshal."""
     data = marshal.dumps(message)
     return len(data).to_bytes(4, "big") + data
 
 
-def unframe(heard: bytearray) -> list[tuple[Any, ...]]:
-    """Take the whole messages off the front of `heard`; what is left is the start of one to come."""
+def unframe(buffer: bytearray) -> list[tuple[Any, ...]]:
+    """Remove the complete messages from the front of `buffer`; an incomplete one stays there."""
     messages = []
-    while len(heard) >= 4 and len(heard) >= (end := 4 + int.from_bytes(heard[:4], "big")):
-        messages.append(marshal.loads(bytes(heard[4:end])))
-        del heard[:end]
+    while len(buffer) >= 4 and len(buffer) >= (end := 4 + int.from_bytes(buffer[:4], "big")):
+        messages.append(marshal.loads(bytes(buffer[4:end])))
+        del buffer[:end]
     return messages
 
 
 def wait(fds: list[int], milliseconds: float | None) -> None:
-    """Until one of `fds` is readable (the first is the wake-up pipe, and is emptied) or the time is over."""
+    """Wait until one of `fds` is readable, or the time is over. The first, the wake-up pipe, is emptied."""
     poll = select.poll()
     for fd in fds:
         poll.register(fd, select.POLLIN)
@@ -375,10 +390,5 @@ def wait(fds: list[int], milliseconds: float | None) -> None:
 
 
 def now() -> float:
-    """Seconds on the clock of all deadlines."""
+    """Seconds on the clock that all deadlines use."""
     return time.clock_gettime(time.CLOCK_BOOTTIME)
-
-
-if __name__ == "__main__":
-    main(int(sys.argv[1]))
-    os._exit(0)  # The agent waits for it, and there is nothing to tidy up.

@@ -1,12 +1,13 @@
-"""The agent's side of the guard: start a command, move its deadline, signal it, end it, hear how it ended.
+"""The agent's side of the guard: start a command, extend its deadline, signal it, end it, learn how it ended.
 
-What lives here: the guard process, what is said to it and heard from it, and what has to be done
-when it dies: then the agent itself ends the command. What never does: any decision on what to run,
-how often, or what an exit status means.
+What lives here: starting the guard process, the messages to and from it, and what happens when it
+dies: then the agent itself ends the command. What never does: any decision on what to run, how
+often, or what an exit status means.
 
-While a `Guard` lives, this process is a child subreaper, so that the command of a guard that was
-killed comes here; `close` takes that back, since it would pass through exec to the daemon. And it
-has no other children meanwhile: in an emergency all children are ended.
+While a `Guard` exists, this process is a child subreaper: if the guard is killed, the processes of
+its command become children of this process. `close` ends that, since the setting would survive
+exec and the daemon would be a subreaper. This process has no other children meanwhile: when the
+guard dies, all children are killed.
 """
 
 from __future__ import annotations
@@ -34,52 +35,61 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-START_TIMEOUT = 60.0  # What a guard may take to start, on a busy machine, and to read a long environment;
-SEND_TIMEOUT = 0.1  # after that its end of the socket is full only if somebody has stopped it.
-ANSWER_TIMEOUT = 2.0  # What the guard gets to say that it has heard, on a machine that is busy.
-OVERDUE = 0.25  # What the guard gets to report an end at the deadline, before it is done without the guard.
+# All in seconds.
+START_TIMEOUT = 60.0  # For a guard to start on a busy machine, and to read a long environment.
+SEND_TIMEOUT = 0.1  # For any later message: the socket is full only if the guard process is stopped.
+ANSWER_TIMEOUT = 2.0  # For the guard to confirm a message, on a busy machine.
+OVERDUE = 0.25  # For the guard to report the kill at the deadline; then the agent kills the command.
 KILLED = 128 + signal.SIGKILL
+
+# Imported, not run as a script: Python keeps no byte code of a script, and would compile it at every start.
+# The path is an argument, since -I and -S leave out site-packages, and the time it takes to find them.
+BOOT = (
+    "import sys; sys.path.append(sys.argv[2]); "
+    "from kolla_mesos_start.commands.guard import main; main(int(sys.argv[1]))"
+)
 
 
 class Ended(NamedTuple):
-    """How a command ended. All its descendants are gone too, unless `unkillable`."""
+    """How a command ended. All its descendants have ended too, unless `unkillable`."""
 
     status: int
-    """The exit status; 128 + n for a signal; 126 or 127, as a shell says it, if it could not be started."""
+    """The exit status; 128 + n after signal n; 126 or 127, as in a shell, if it could not be started."""
     signum: int | None
-    """The signal that ended the leader; None also if it never ran."""
+    """The signal that ended the leader; None if there was none, or if the command never ran."""
     reason: str
     """Why the leader ended.
 
-    `exited`: by itself. `ended`: after `Guard.end`. `deadline`: killed at its deadline, or refused past it
-    (then `signum` is None). `spawn-failed`: see `errno` and `at`. `lost`: the guard died under it, and it was
-    killed from here.
+    `exited`: by itself. `ended`: by `Guard.end`. `deadline`: killed at its deadline, or not started
+    because the deadline had passed (then `signum` is None). `spawn-failed`: see `errno` and `at`.
+    `lost`: the guard died while the command ran, and the agent killed the command.
     """
     leftovers: int
-    """How many processes had to be ended because they went on after the leader."""
+    """The number of processes that still ran after the leader, and had to be ended."""
     errno: int | None
     unkillable: bool
-    """Something could not be killed: only the end of the whole container ends it."""
+    """A process could not be killed; it ends only with the whole container."""
     at: str | None = None
-    """What a failed start failed at: `fork`, `user` (it could not become that user) or `program`."""
+    """The step at which the start failed: `fork`, `user` (changing to that user) or `program`."""
 
 
 class Guard:
     """A guard process, and the one command that it may run at a time.
 
-    `ended` and `gone` change while `Loop.wait` runs, or in a method here that finds the guard dead.
-    Where what a dead guard ran can't be killed, AgentError is raised there.
+    `gone`: the guard is closed, or has died. `ended` and `gone` change while `Loop.wait` runs, or in
+    a method of this class that finds the guard dead. Both raise Unkillable if the guard has died and
+    a process of its command can't be killed.
     """
 
     def __init__(self, loop: Loop) -> None:
-        """Start the guard; does not wait until it is up. AgentError if there is no room for a process."""
+        """Start the guard process, and do not wait until it is ready. AgentError if it can't be started."""
         self.ready = False
         self.gone = False
         self.ended: Ended | None = None
         self._loop = loop
-        self._heard = bytearray()
+        self._buffer = bytearray()
         self._running = False
-        self._asked = self._answered = 0
+        self._sent = self._confirmed = 0
         self._name = ""
         self._deadline: float | None = None
         self._stop_grace = 0.0
@@ -91,13 +101,13 @@ class Guard:
                 self._socket.close()
                 raise
         self.pid = self._process.pid
-        loop.listen(self._socket.fileno(), self._hear)
-        # After the start, for the import of ctypes takes as long as the guard's own.
+        loop.listen(self._socket.fileno(), self._receive)
+        # After the start: importing ctypes takes about as long as the guard takes to start.
         guard.prctl(guard.PR_SET_CHILD_SUBREAPER, 1)
 
     @property
     def running(self) -> bool:
-        """Whether a command has been spawned and has not ended."""
+        """Whether a command was started and has not ended."""
         return self._running
 
     def spawn(
@@ -110,20 +120,21 @@ class Guard:
         *,
         name: str = "the command",
     ) -> None:
-        """Start a command; `ended` is None from here on, and set when it and all its descendants are gone.
+        """Start a command. `ended` is None until the command and all its descendants have ended.
 
-        `argv[0]` is looked up in the PATH of `env`, which is the whole environment. `deadline` (see
-        `loop.now`) is when it gets killed; past it, it is not even started. `stop_grace` is what
-        left-overs get, in seconds, between TERM and KILL. `name` is for log lines.
+        `argv[0]` is looked up in the PATH of `env`, which is the whole environment. At `deadline` (on
+        the clock of `loop.now`) the command is killed; after it, it is not even started. Processes that
+        still run after the command's leader get TERM and, `stop_grace` seconds later, KILL. `name` is
+        used in log lines.
         """
         if self._running or self.gone or (self.ended and self.ended.unkillable):
-            raise AgentError(f"{name} can't be started: the guard is gone, or still has a command")
+            raise AgentError(f"{name} can't be started: the guard has ended, or another command still runs")
         self.ended = None
         self._running = True
         self._name = name
         self._stop_grace = stop_grace
         self._set_deadline(deadline)
-        self._say(
+        self._send(
             "spawn",
             [os.fsencode(word) for word in argv],
             {os.fsencode(key): os.fsencode(value) for key, value in env.items()},
@@ -133,25 +144,25 @@ class Guard:
         )
 
     def extend(self, deadline: float) -> None:
-        """Move the deadline of the command. Past its deadline nothing saves it any more."""
+        """Set a new deadline. Once a deadline has passed, the command is killed all the same."""
         if self._running:
             self._set_deadline(deadline)
-            self._say("extend", deadline)
+            self._send("extend", deadline)
 
     def signal(self, signum: int) -> None:
         """Pass a signal to the command's process group."""
         if self._running:
-            self._ask("signal", int(signum))
+            self._request("signal", int(signum))
 
     def end(self, grace: float) -> None:
-        """TERM the command and its descendants, KILL what is left after `grace` seconds; 0: KILL at once."""
+        """Send TERM to the command and its descendants, and KILL after `grace` seconds; 0: KILL at once."""
         if self._running:
-            self._ask("end", float(grace))
+            self._request("end", float(grace))
 
     def close(self) -> None:
-        """End the guard, and this process's being a subreaper. A command that still runs is killed.
+        """End the guard; this process is no subreaper any more. A command that still runs is killed.
 
-        Where something is known to be unkillable it is left to the guard, which goes on trying.
+        If a process is known to be unkillable, the guard is left running: it goes on sending KILL.
         """
         if not self.gone:
             self.gone = True
@@ -165,23 +176,25 @@ class Guard:
             self._socket.close()
         guard.prctl(guard.PR_SET_CHILD_SUBREAPER, 0)
 
-    def _ask(self, *message: object) -> None:
-        """Say what the guard has to answer at once; one that is stopped does not, and is done without."""
-        self._asked += 1
-        number = self._asked
-        self._say(*message)
-        self._loop.call_at(now() + ANSWER_TIMEOUT, lambda: self._check_answer(number))
+    def _request(self, *message: object) -> None:
+        """Send a message that the guard confirms at once. Without a confirmation the guard is given up."""
+        self._sent += 1
+        number = self._sent
+        self._send(*message)
+        self._loop.call_at(now() + ANSWER_TIMEOUT, lambda: self._check_confirmation(number))
 
-    def _check_answer(self, number: int) -> None:
+    def _check_confirmation(self, number: int) -> None:
         self._catch_up()
-        if self._running and self._answered < number:
-            log.warning("the guard does not answer about %s", self._name)
+        if self._running and self._confirmed < number:
+            log.warning(
+                "%s: no answer from the guard process (pid %d) for %g s", self._name, self.pid, ANSWER_TIMEOUT
+            )
             self._lose()
 
     def _catch_up(self) -> None:
-        """This process itself may have been stopped, and the guard's word be waiting here."""
+        """Read what the guard has sent: if this process was stopped meanwhile, it may wait in the socket."""
         while self._running and select.select([self._socket], [], [], 0)[0]:
-            self._hear()
+            self._receive()
 
     def _set_deadline(self, deadline: float | None) -> None:
         self._deadline = deadline
@@ -189,59 +202,64 @@ class Guard:
             self._loop.call_at(deadline + OVERDUE, self._enforce)
 
     def _enforce(self) -> None:
-        """End the command from here if its guard has let the deadline pass, as one that is stopped does."""
+        """Kill the command if the guard has not done so at the deadline: it may be stopped."""
         self._catch_up()
         if self._running and self._deadline is not None and now() >= self._deadline + OVERDUE:
-            log.warning("the guard has let the deadline of %s pass", self._name)
+            log.warning(
+                "%s: the guard process (pid %d) did not kill it at its deadline", self._name, self.pid
+            )
             self._lose()
 
-    def _say(self, *message: object) -> None:
+    def _send(self, *message: object) -> None:
         self._socket.settimeout(START_TIMEOUT if message[0] == "spawn" else SEND_TIMEOUT)
         try:
             self._socket.sendall(guard.frame(message))
         except (BrokenPipeError, ConnectionResetError, socket.timeout):
             self._lose()
 
-    def _hear(self) -> None:
+    def _receive(self) -> None:
         if self.gone:
-            return  # Found by another handler, since the loop saw that there is something to read.
+            return  # Another handler has found the guard dead since the loop saw data here.
         try:
             data = self._socket.recv(65536)
         except ConnectionResetError:
             data = b""
-        self._heard += data
-        for verb, *words in guard.unframe(self._heard):
-            self._take(verb, words)
+        self._buffer += data
+        for verb, *values in guard.unframe(self._buffer):
+            self._handle(verb, values)
         if not data:
             self._lose()
 
-    def _take(self, verb: str, words: Sequence[object]) -> None:
-        """One message of the guard."""
+    def _handle(self, verb: str, values: Sequence[object]) -> None:
+        """Act on one message of the guard."""
         if verb == "ready":
             self.ready = True
-        elif verb == "heard":
-            self._answered += 1
+        elif verb == "received":
+            self._confirmed += 1
         elif verb == "broken":
-            raise AgentError(f"the guard of the commands can't work: {words[0]}")
+            raise AgentError(f"the guard process can't work: {values[0]}")
         elif verb == "leftovers":
             log.warning(
-                "%s has ended but left %s processes running: TERM now, KILL in %g s",
+                "%s has ended but left %s processes running: sending TERM now, KILL in %g s",
                 self._name,
-                words[0],
+                values[0],
                 self._stop_grace,
             )
         elif verb == "ended":
             self._running = False
-            self.ended = _ended(*words)  # type: ignore[arg-type]
+            self.ended = _ended(*values)  # type: ignore[arg-type]
 
     def _lose(self) -> None:
-        """Without a guard: what it ran has come to this process, or is about to, and is ended here."""
+        """The guard has died: its children become children of this process, and are killed here."""
         if self.gone:
             return
         self.gone = True
         self._loop.ignore(self._socket.fileno())
         self._socket.close()
-        log.warning("the guard (pid %d) is gone: ending %s", self.pid, self._name or "what it ran")
+        if self._running:
+            log.warning("%s: its guard process (pid %d) died: killing the command", self._name, self.pid)
+        else:
+            log.warning("the guard process (pid %d) died; no command was running", self.pid)
         deadline = float("inf") if self._deadline is None else self._deadline
         end_children(min(now() + guard.KILL_TIMEOUT, max(now(), deadline) + guard.LATE_TIMEOUT))
         self._process.wait()
@@ -251,18 +269,18 @@ class Guard:
 
 
 def end_children(until: float) -> None:
-    """Kill and reap all that descends from this process; AgentError if something is left at `until`."""
+    """Kill and reap all descendants of this process; Unkillable if one is left at `until`."""
     import psutil
 
     while _has_children():
         for process in psutil.Process().children(recursive=True):
-            # What has ended meanwhile needs no signal; what is another user's shows as not gone.
+            # Either it has ended, or it belongs to another user; then it is found again in the next round.
             try:
                 process.kill()
             except (psutil.NoSuchProcess, psutil.AccessDenied):
                 continue
         if now() >= until:
-            raise Unkillable("processes of a command can't be killed: the container has to end")
+            raise Unkillable("a process of a command can't be killed: the container must be stopped")
         time.sleep(0.01)
 
 
@@ -274,24 +292,31 @@ def _has_children() -> bool:
         return False
 
 
-def _start(fd: int) -> subprocess.Popen[bytes]:
-    """Start a guard that inherits `fd` and nothing else.
+def command_line(fd: int) -> list[str]:
+    """The argv of a guard process that talks over `fd`."""
+    package = os.path.dirname(os.path.dirname(guard.__file__))
+    return [sys.executable, "-I", "-S", "-c", BOOT, str(fd), os.path.dirname(package)]
 
-    Its environment is empty but for the linker's variables, which its interpreter may need: what is secret
-    in ours shall not stand in one more place. (Not os.posix_spawn: the C library's lets signals 32 and 33
-    be ignored in whatever comes of it.)
+
+def _start(fd: int) -> subprocess.Popen[bytes]:
+    """Start a guard that inherits `fd` and no other descriptor.
+
+    Its environment holds only the linker's variables, which its interpreter may need: secrets of our
+    environment must not be visible in one more process. (Not os.posix_spawn: the C library's leaves
+    signals 32 and 33 ignored in every process that descends from it. Not os.fork: it copies the
+    agent's page tables, which takes as long as the import of subprocess.)
     """
     import subprocess
 
     try:
         return subprocess.Popen(
-            [sys.executable, "-I", "-S", guard.__file__, str(fd)],
+            command_line(fd),
             stdin=subprocess.DEVNULL,
             env={name: value for name, value in os.environ.items() if name.startswith("LD_")},
             pass_fds=[fd],
         )
     except OSError as error:
-        raise AgentError(f"the guard of the commands can't be started: {error.strerror}") from error
+        raise AgentError(f"the guard process can't be started: {sys.executable}: {error.strerror}") from error
 
 
 def _ended(
@@ -302,7 +327,7 @@ def _ended(
     at: str | None,
     unkillable: bool,
 ) -> Ended:
-    """The guard's word as the agent reads it."""
+    """The guard's report, with the wait status as the exit status of a shell."""
     if reason == "spawn-failed":
         status, signum = 127 if number in (errno.ENOENT, errno.ENOTDIR) else 126, None
     elif wait_status is None:
@@ -314,7 +339,7 @@ def _ended(
 
 
 def _at_end_of_file(connection: socket.socket, until: float) -> bool:
-    """Read until the other end is gone; False if it is still there at `until`."""
+    """Read until the other end is closed; False if it is still open at `until`."""
     while now() < until:
         connection.settimeout(max(until - now(), 0.001))
         try:

@@ -14,7 +14,7 @@ import select
 import signal
 from typing import TYPE_CHECKING
 
-from kolla_mesos_start.commands.guard import LINGER, attempt, descendants
+from kolla_mesos_start.commands.guard import LINGER, descendants, try_call
 from kolla_mesos_start.daemon.registrar import Registrar
 from kolla_mesos_start.loop import now
 
@@ -108,7 +108,7 @@ class Daemon:
     def signal(self, signum: int) -> None:
         """To the daemon alone, as if it were process 1 itself."""
         if self.status is None:
-            attempt(os.kill, self._pid, signum)
+            try_call(os.kill, self._pid, signum)
 
     def terminate(self) -> None:
         """TERM, and KILL once `stop_grace` is over: to the daemon, or to what it has left."""
@@ -146,7 +146,7 @@ class Daemon:
 
 def _signal_all(signum: int) -> None:
     for pid in descendants():
-        attempt(os.kill, pid, signum)
+        try_call(os.kill, pid, signum)
 
 
 def _hear_signals() -> int:

@@ -120,7 +120,7 @@ class Container:
         """The process id of its guard; 0 while there is none."""
         for pid in self.inside:
             with contextlib.suppress(OSError):
-                if b"guard.py" in Path(f"/proc/{pid}/cmdline").read_bytes():
+                if b"commands.guard" in Path(f"/proc/{pid}/cmdline").read_bytes():
                     return pid
         return 0
 

@@ -6,6 +6,7 @@ import contextlib
 import ctypes
 import logging
 import os
+import py_compile
 import select
 import signal
 import subprocess
@@ -481,7 +482,7 @@ def test_close_leaves_what_cannot_be_killed_to_the_guard(loop: Loop, guard: Guar
 def test_no_room_for_a_guard_is_told(loop: Loop, monkeypatch: pytest.MonkeyPatch) -> None:
     """By cause, not as a defect's traceback."""
     monkeypatch.setattr(sys, "executable", "/nonexistent/python")
-    with pytest.raises(AgentError, match="can't be started: No such file or directory"):
+    with pytest.raises(AgentError, match="can't be started: /nonexistent/python: No such file"):
         Guard(loop)
 
 
@@ -519,6 +520,24 @@ def test_the_guard_sees_nothing_of_the_environment(loop: Loop, monkeypatch: pyte
     guard = Guard(loop)
     assert loop.wait(lambda: guard.ready, now() + HANDSHAKE_TIMEOUT)
     assert Path(f"/proc/{guard.pid}/environ").read_bytes() == b"LD_LIBRARY_PATH=/nonexistent\0"
+    guard.close()
+
+
+def test_the_guard_starts_from_cached_byte_code(
+    loop: Loop, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As an image holds it. Python never caches a script: it would compile the guard at each start."""
+    module = tmp_path / "kolla_mesos_start" / "commands" / "guard.py"
+    module.parent.mkdir(parents=True)
+    (module.parent / "__init__.py").touch()
+    (module.parents[1] / "__init__.py").touch()
+    module.write_bytes(Path(guard_module.__file__).read_bytes())
+    py_compile.compile(str(module), invalidation_mode=py_compile.PycInvalidationMode.UNCHECKED_HASH)
+    module.write_text("raise SystemExit('the source was compiled')")
+    monkeypatch.setattr(guard_module, "__file__", str(module))
+    guard = Guard(loop)
+    assert loop.wait(lambda: guard.ready or guard.gone, now() + HANDSHAKE_TIMEOUT)
+    assert guard.ready
     guard.close()
 
 

@@ -258,7 +258,14 @@ def test_no_secret_shows_anywhere(cloud: Cloud) -> None:
     assert shown(cloud, local_files(cloud)) == set()
     assert shown(cloud, environments(cloud)) == set()
     seen = cloud.command_lines.seen.copy()  # it goes on looking
-    for program in ("bin/kolla_mesos_start", "guard.py", "registrar", "keystone-manage", "mariadbd", "uwsgi"):
+    for program in (
+        "bin/kolla_mesos_start",
+        "commands.guard",
+        "registrar",
+        "keystone-manage",
+        "mariadbd",
+        "uwsgi",
+    ):
         assert any(program in line for line in seen), f"never saw the arguments of {program}"
     assert cloud.command_lines.found == set()
 

@@ -35,7 +35,7 @@ from kolla_mesos_start.zookeeper.watches import Watches
 from tests import own_network
 from tests.agents import Agent, Containers
 from tests.conftest import Deployment, connected, made
-from tests.guarded import PATH, lives
+from tests.guarded import PATH, guard_of, lives
 from tests.integration.test_files import Home
 from tests.integration.test_files import home as home
 from tests.integration.test_lost_sync import SYNC
@@ -50,11 +50,6 @@ from tests.zookeeper import Ensemble, Server
 
 TIMEOUT = 4.0  # seconds: the least that a server of stock settings grants
 HOLDER, TAKER = "holder", "taker"
-
-
-def guard_of(agent: Agent) -> psutil.Process:
-    (found,) = (each for each in psutil.Process(agent.pid).children() if guard.__file__ in each.cmdline())
-    return found
 
 
 # -- the drill: at small ticks, and at those that ZooKeeper comes with ------------------------------
@@ -94,7 +89,7 @@ class Plight(NamedTuple):
 
 def stop_guard(drill: Drill, agent: Agent) -> None:
     """The agent has to find out by itself then that it is cut off, and to end the command."""
-    guard_of(agent).suspend()
+    guard_of(agent.pid).suspend()
     drill.link.freeze()
 
 

@@ -25,11 +25,10 @@ from kazoo.exceptions import NoNodeError, NotEmptyError
 from kazoo.protocol.states import ZnodeStat
 from kazoo.recipe.watchers import DataWatch
 
-from kolla_mesos_start.commands import guard
 from tests import lossy_proxy
 from tests.agents import Agent, Containers
 from tests.conftest import Deployment
-from tests.guarded import lives
+from tests.guarded import guard_of, lives
 from tests.link import Link
 from tests.publishing import publish
 from tests.waiting import eventually
@@ -533,7 +532,7 @@ def test_a_killed_guard_takes_the_command_along(site: Site) -> None:
     site.publish(sync=site.once(first="setsid sleep 1000 & echo $! >pids"))
     agent = site.start()
     run = site.running()
-    [found] = [child for child in psutil.Process(agent.pid).children() if guard.__file__ in child.cmdline()]
+    found = guard_of(agent.pid)
     pids = (run.pid, *numbers(site.path / "pids"))
     found.kill()
     gone(*pids)
@@ -547,7 +546,7 @@ def test_a_success_that_a_killed_guard_could_not_tell_is_no_outcome(site: Site) 
     site.publish(sync=site.once(then="touch completed"))
     agent = site.start()
     first = site.running()
-    (found,) = [child for child in psutil.Process(agent.pid).children() if guard.__file__ in child.cmdline()]
+    found = guard_of(agent.pid)
     found.send_signal(signal.SIGSTOP)
     site.let_go()
     eventually(lambda: psutil.Process(first.pid).status() == psutil.STATUS_ZOMBIE, "it has ended")
@@ -563,7 +562,7 @@ def test_a_retry_after_a_killed_guard_runs_under_another_one(site: Site) -> None
     site.publish(sync=site.once(retries=1, delay=0))
     agent = site.start()
     run = site.running()
-    [found] = [child for child in psutil.Process(agent.pid).children() if guard.__file__ in child.cmdline()]
+    found = guard_of(agent.pid)
     found.kill()
     gone(run.pid)
     site.let_go()
