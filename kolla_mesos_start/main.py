@@ -23,7 +23,7 @@ from kolla_mesos_start.zookeeper.watches import Watches
 if TYPE_CHECKING:
     from kolla_mesos_start.commands.bootstrap import Bootstrap
     from kolla_mesos_start.container import Container
-    from kolla_mesos_start.files import CopyOnce
+    from kolla_mesos_start.files.copy_once import CopyOnce
     from kolla_mesos_start.health import StateFile
     from kolla_mesos_start.settings import Settings
     from kolla_mesos_start.zookeeper.client import Ensemble
@@ -166,7 +166,7 @@ def _copied(settings: Settings) -> CopyOnce | None:
     """What an earlier start of this container has written, where that is to stay."""
     if not settings.copy_once:
         return None
-    from kolla_mesos_start.files import CopyOnce
+    from kolla_mesos_start.files.copy_once import CopyOnce
 
     return CopyOnce(settings.state_dir)
 

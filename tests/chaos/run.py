@@ -19,7 +19,7 @@ from typing import Any, Callable, NamedTuple
 from kazoo.client import KazooClient
 from kazoo.exceptions import NoNodeError
 
-from kolla_mesos_start.files import STAGE_PREFIX
+from kolla_mesos_start.files.stages import STAGE_PREFIX
 from kolla_mesos_start.loop import now
 from kolla_mesos_start.tree.states import decode_detail
 from kolla_mesos_start.zookeeper.query import Znode

@@ -1,6 +1,6 @@
 """Config files as a restarted container finds them, and an agent that is nobody special.
 
-Whole agents against a real ZooKeeper; how a single file is placed is told in tests/test_files.py.
+Whole agents against a real ZooKeeper; tests/files shows how a single file is placed.
 """
 
 from __future__ import annotations

@@ -1,0 +1,73 @@
+"""COPY_ONCE: which commands have had their config files written in this container.
+
+What lives here: a marker file for each command, in KOLLA_STATE_DIR. Never here: the config files.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import NamedTuple
+from urllib.parse import quote
+
+from kolla_mesos_start.errors import CannotWrite
+from kolla_mesos_start.files.content import Content
+from kolla_mesos_start.files.directories import closing, open_directory, strerror
+from kolla_mesos_start.files.stages import open_stage
+from kolla_mesos_start.files.writing import write
+
+
+class CopyOnce(NamedTuple):
+    """The markers of this container.
+
+    Use: `if not done(path): require(), place(...), record(path)`. If a start ends before `record`,
+    the next start writes the files again.
+    """
+
+    state_dir: str
+
+    def done(self, command_path: str) -> bool:
+        """Whether an earlier start of this container has written the files of `role/command`."""
+        with self._explained():
+            try:
+                os.lstat(self._marker(command_path))
+            except (FileNotFoundError, NotADirectoryError):
+                return False
+            return True
+
+    def require(self) -> None:
+        """Raise CannotWrite if a marker can't be recorded. Call it before a file is written."""
+        with self._explained(), closing(open_directory(self._markers)) as directory:
+            fd, stage = open_stage(directory)
+            os.close(fd)
+            os.unlink(stage, dir_fd=directory)
+
+    def record(self, command_path: str) -> None:
+        """Remember that the files of `role/command` are written, for as long as the container exists."""
+        marker = Content(command_path, self._marker(command_path), None, None, 0o644, b"")
+        with self._explained():
+            write(marker, b"")
+
+    @property
+    def _markers(self) -> str:
+        return os.path.join(self.state_dir, "copied")
+
+    def _marker(self, command_path: str) -> str:
+        name = quote(command_path, safe="", errors="surrogatepass")
+        if len(name) > 200:
+            import hashlib  # Only for names that are too long for a file.
+
+            name = name[:100] + "-" + hashlib.sha256(name.encode()).hexdigest()
+        return os.path.join(self._markers, name)
+
+    @contextmanager
+    def _explained(self) -> Iterator[None]:
+        try:
+            yield
+        except OSError as error:
+            raise CannotWrite(
+                f"COPY_ONCE can't be recorded in {self._markers}: {strerror(error)}: set KOLLA_STATE_DIR"
+                " to a directory that exists as long as the container and that"
+                f" uid {os.geteuid()} may write, or set KOLLA_CONFIG_STRATEGY to COPY_ALWAYS"
+            ) from error

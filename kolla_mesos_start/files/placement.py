@@ -1,0 +1,81 @@
+"""Place the config files of one command, or say what placing them would change.
+
+What lives here: the two functions over several files, and the advice for each error of the system.
+Never here: what a file holds, who should own it, or whether it is wanted.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+
+from kolla_mesos_start.errors import CannotWrite
+from kolla_mesos_start.files.content import Content, check_dests
+from kolla_mesos_start.files.directories import closing, strerror
+from kolla_mesos_start.files.writing import difference, write
+
+_ADVICE = {
+    errno.EACCES: "let uid {uid} write in {directory}, or choose a dest where it may",
+    errno.EPERM: "let uid {uid} write in {directory}, or choose a dest where it may",
+    errno.EROFS: "mount a writable volume at {directory}, or choose a dest that is writable",
+    errno.ENOSPC: "free space or inodes there, or mount a larger volume at {directory}",
+    errno.EDQUOT: "free space there, or raise the quota of uid {uid}",
+    errno.EFBIG: "raise the limit of the size of files (ulimit -f)",
+    errno.ENOTDIR: "a part of {directory} is not a directory: remove it, or choose another dest",
+    errno.ENOENT: "a part of {directory} is a link whose target is missing: create that, or remove the link",
+    errno.ELOOP: "a part of {directory} is a link that leads to itself: remove it",
+    errno.ENAMETOOLONG: "choose a shorter dest",
+}
+
+
+def place(contents: Sequence[Content]) -> None:
+    """Write the files of one command, each whole or not at all.
+
+    A file that is right already is not touched. After an error the other files are still tried, so
+    that the CannotWrite names every file that can't be written, and what to do about it. For an
+    optional file without content nothing is done: the image may have a file of its own at that dest.
+    """
+    wanted = [content for content in contents if content.data is not None]
+    check_dests(wanted)
+    problems = []
+    for content in wanted:
+        try:
+            with _explained(content):
+                write(content, content.data or b"")
+        except CannotWrite as error:
+            problems.append(error.reason)
+    if problems:
+        raise CannotWrite("; ".join(problems))
+
+
+def plan(content: Content) -> str:
+    """What `place` would do: create, rewrite, owner, mode or unchanged. Writes nothing.
+
+    `owner`: the owner is wrong, and perhaps the mode too. Raises CannotWrite where it is certain
+    that `place` would.
+    """
+    if content.data is None:
+        return "unchanged"
+    check_dests([content])
+    with _explained(content):
+        try:
+            directory = os.open(content.directory, os.O_PATH | os.O_DIRECTORY)
+        except FileNotFoundError:
+            return "create"
+        with closing(directory):
+            return difference(directory, content, content.data)
+
+
+@contextmanager
+def _explained(content: Content) -> Iterator[None]:
+    """Turn an OSError into a CannotWrite that names the file and its dest, and says what to do."""
+    try:
+        yield
+    except OSError as error:
+        advice = _ADVICE.get(error.errno or 0, "look at the file system of {directory}")
+        hint = advice.format(uid=os.geteuid(), directory=content.directory)
+        raise CannotWrite(
+            f"config file {content.name}: {content.dest} can't be written: {strerror(error)}: {hint}"
+        ) from error

@@ -1,0 +1,74 @@
+"""Stages: new files beside `dest`, each of which is renamed to its `dest` when it is complete.
+
+An agent holds a lock on the stage that it writes. A stage without a lock was left by an agent that
+was killed, and the next agent removes it.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import logging
+import os
+
+from kolla_mesos_start.files.directories import closing, strerror
+
+log = logging.getLogger(__name__)
+
+# The name does not contain that of dest: so it is short enough even where dest has the longest name
+# allowed, and it matches no `conf.d/*.conf`.
+STAGE_PREFIX = ".kolla_mesos_start-stage-"
+# For files that another process may replace meanwhile: follow no link, and do not block on a FIFO.
+O_CAREFUL = os.O_NOFOLLOW | os.O_NONBLOCK
+
+
+def open_stage(directory: int) -> tuple[int, str]:
+    """Create an empty, locked file in `directory`; returns its descriptor and its name."""
+    while True:
+        name = STAGE_PREFIX + os.urandom(8).hex()
+        fd = os.open(name, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, 0o600, dir_fd=directory)
+        if _lock(fd):
+            return fd, name
+        os.close(fd)
+
+
+def _lock(fd: int) -> bool:
+    """Lock a new stage; False if another agent in the same directory took it for a left-over first."""
+    try:
+        fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    except OSError as error:
+        # This file system has no locks: left-overs can't be recognised here, so none are removed.
+        log.debug("can't lock a stage: %s", strerror(error))
+    return os.fstat(fd).st_nlink > 0
+
+
+def remove_leftovers(directory: int, path: str) -> None:
+    """Remove the stages of agents that were killed: nobody holds a lock on them."""
+    for name in os.listdir(directory):
+        if not name.startswith(STAGE_PREFIX):
+            continue
+        try:
+            with closing(os.open(name, os.O_RDONLY | O_CAREFUL, dir_fd=directory)) as fd:
+                fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                os.unlink(name, dir_fd=directory)
+        except BlockingIOError:
+            log.debug("%s/%s: another agent is writing it", path, name)
+        except FileNotFoundError:
+            log.debug("%s/%s: removed meanwhile", path, name)
+        except OSError as error:
+            log.warning(
+                "%s/%s: an agent that was killed left this file, and it can't be removed (%s): remove it",
+                path,
+                name,
+                strerror(error),
+            )
+
+
+def discard(directory: int, stage: str) -> None:
+    """Remove a stage after an error."""
+    try:
+        os.unlink(stage, dir_fd=directory)
+    except OSError as error:
+        # The first error is the one to raise. The next start tries again to remove the stage.
+        log.warning("%s can't be removed: %s", stage, strerror(error))

@@ -1,0 +1,194 @@
+"""Write one config file: whole, with its owner and mode, or not at all.
+
+What lives here: how the file differs from what it should be, and the three ways to make it right:
+change owner and mode, replace it by a rename, or rewrite it in place where it is a mount.
+
+The last part of a path is never followed if it is a link, and all work on it goes through a
+descriptor of its directory, so no other file than `dest` can be written. Links among the parents
+are followed: /var/run is one.
+"""
+
+from __future__ import annotations
+
+import errno
+import logging
+import os
+import stat
+
+from kolla_mesos_start.errors import CannotWrite
+from kolla_mesos_start.files.content import Content
+from kolla_mesos_start.files.directories import (
+    closing,
+    is_mount,
+    mode_of,
+    open_directory,
+    strerror,
+    sync_directory,
+)
+from kolla_mesos_start.files.stages import O_CAREFUL, discard, open_stage, remove_leftovers
+
+log = logging.getLogger(__name__)
+
+
+def write(content: Content, data: bytes) -> None:
+    """Make the file what it should be, and remove stages that were left beside it."""
+    with closing(open_directory(content.directory)) as directory:
+        remove_leftovers(directory, content.directory)
+        found = difference(directory, content, data)
+        if found == "unchanged":
+            log.debug("%s is unchanged", content.dest)
+            return
+        if found in ("owner", "mode") and _correct(directory, content):
+            log.info("%s: owner and mode corrected", content.dest)
+            return
+        if found != "create" and is_mount(directory, content.basename):
+            _rewrite(directory, content, data)
+        else:
+            _replace(directory, content, data)
+        log.info("%s: written", content.dest)
+
+
+def difference(directory: int, content: Content, data: bytes) -> str:
+    """How the file at dest differs from what it should be; see `placement.plan`."""
+    try:
+        there = os.stat(content.basename, dir_fd=directory, follow_symlinks=False)
+    except FileNotFoundError:
+        return "create"
+    if stat.S_ISLNK(there.st_mode):
+        return "rewrite"
+    if not stat.S_ISREG(there.st_mode):
+        kind = "directory" if stat.S_ISDIR(there.st_mode) else "device, FIFO or socket"
+        raise CannotWrite(
+            f"config file {content.name}: {content.dest} is a {kind}; the agent replaces only files and"
+            " links: remove it, or choose another dest"
+        )
+    if there.st_size != len(data) or not _holds(directory, content.basename, data):
+        return "rewrite"
+    if (there.st_uid, there.st_gid) != content.owner:
+        return "owner"
+    return "unchanged" if stat.S_IMODE(there.st_mode) == content.mode else "mode"
+
+
+def _holds(directory: int, name: str, data: bytes) -> bool:
+    try:
+        fd = os.open(name, os.O_RDONLY | O_CAREFUL, dir_fd=directory)
+    except PermissionError:
+        return False  # It belongs to another user. Where we may write in the directory, it is replaced.
+    with open(fd, "rb") as file:
+        return file.read() == data
+
+
+def _correct(directory: int, content: Content) -> bool:
+    """Set owner and mode of a file whose content is right; False if it must be replaced instead."""
+    with closing(os.open(content.basename, os.O_RDONLY | O_CAREFUL, dir_fd=directory)) as fd:
+        there = os.fstat(fd)
+        if not stat.S_ISREG(there.st_mode):
+            return False  # Another process has put something else there meanwhile.
+        if there.st_nlink > 1 and not is_mount(directory, content.basename):
+            return False  # The file has another name, where it must not change.
+        try:
+            _set_owner_and_mode(fd, content)
+        except CannotWrite:
+            # The file belongs to another user. A new file in this directory may work; if not, the error
+            # comes from there.
+            return False
+        os.fsync(fd)
+    return True
+
+
+def _replace(directory: int, content: Content, data: bytes) -> None:
+    """Write a stage beside dest, then rename it: readers see the old file or the complete new one."""
+    fd, stage = open_stage(directory)
+    try:
+        with closing(fd):  # The stage stays open, and so locked, until it is renamed.
+            _set_owner_and_mode(fd, content)
+            _write_all(fd, data)
+            _set_owner_and_mode(fd, content)  # Unless root writes, a write clears setuid and setgid.
+            os.fsync(fd)
+            os.rename(stage, content.basename, src_dir_fd=directory, dst_dir_fd=directory)
+    except OSError as error:
+        discard(directory, stage)
+        if error.errno != errno.EBUSY:
+            raise
+        _rewrite(directory, content, data)  # It is a mount; without /proc `is_mount` can't see that.
+        return
+    except BaseException:
+        discard(directory, stage)
+        raise
+    sync_directory(directory)
+
+
+def _rewrite(directory: int, content: Content, data: bytes) -> None:
+    """Write into the file itself: a rename can't replace a bind mount."""
+    try:
+        fd = _open_mounted(directory, content)
+    except OSError as error:
+        raise CannotWrite(
+            f"config file {content.name}: {content.dest} is a mount of its own and can't be written:"
+            f" {strerror(error)}: mount it writable for uid {os.geteuid()}, or choose another dest"
+        ) from error
+    with closing(fd):
+        _reserve(fd, len(data))
+        _set_owner_and_mode(fd, content)
+        _write_all(fd, data)
+        # Truncate after writing: truncating first would free blocks that a full file system may give away.
+        os.ftruncate(fd, len(data))
+        _set_owner_and_mode(fd, content)
+        os.fsync(fd)
+
+
+def _open_mounted(directory: int, content: Content) -> int:
+    try:
+        return os.open(content.basename, os.O_WRONLY | O_CAREFUL, dir_fd=directory)
+    except PermissionError:
+        # A mode without `w` (0400) stops even an unprivileged owner, until the owner changes it.
+        with closing(os.open(content.basename, os.O_RDONLY | O_CAREFUL, dir_fd=directory)) as fd:
+            os.fchmod(fd, stat.S_IMODE(os.fstat(fd).st_mode) | stat.S_IWUSR)
+        return os.open(content.basename, os.O_WRONLY | O_CAREFUL, dir_fd=directory)
+
+
+def _reserve(fd: int, size: int) -> None:
+    """Reserve `size` bytes, or fail while the old content is still complete."""
+    before = os.fstat(fd).st_size
+    if size <= before:
+        return
+    try:
+        os.posix_fallocate(fd, 0, size)
+    except OSError as error:
+        os.ftruncate(fd, before)
+        if error.errno not in (errno.EOPNOTSUPP, errno.EINVAL):  # This file system can't reserve space.
+            raise
+
+
+def _set_owner_and_mode(fd: int, content: Content) -> None:
+    """Set the owner first: that clears setuid and setgid."""
+    uid, gid = content.owner
+    there = os.fstat(fd)
+    if (there.st_uid, there.st_gid) != (uid, gid):
+        try:
+            os.fchown(fd, uid, gid)
+        except OSError as error:
+            raise CannotWrite(
+                f"config file {content.name}: {content.dest} can't be given to {uid}:{gid} by uid"
+                f" {os.geteuid()}: {strerror(error)}: leave `owner` out, or run the agent as root"
+                " with CAP_CHOWN"
+            ) from error
+    if mode_of(fd) != content.mode:
+        try:
+            os.fchmod(fd, content.mode)
+        except OSError as error:
+            raise CannotWrite(f"{_no_mode(content)}: {strerror(error)}") from error
+    if mode_of(fd) != content.mode:  # Some file systems drop bits silently; so does chmod.
+        raise CannotWrite(
+            f"{_no_mode(content)}: the system dropped a bit of it: choose another `perm`, or another dest"
+        )
+
+
+def _no_mode(content: Content) -> str:
+    return f"config file {content.name}: {content.dest} can't have mode {content.mode:04o}"
+
+
+def _write_all(fd: int, data: bytes) -> None:
+    rest = memoryview(data)
+    while rest:
+        rest = rest[os.write(fd, rest) :]

@@ -1,0 +1,159 @@
+"""COPY_ONCE: config files are written on the first start of a container only."""
+
+from __future__ import annotations
+
+import os
+import signal
+from pathlib import Path
+
+from kolla_mesos_start.files import Content, place
+from kolla_mesos_start.files.copy_once import CopyOnce
+from tests.files.children import (
+    NOBODY,
+    SECRET,
+    content,
+    identity,
+    in_child,
+    kill_at,
+    mode_of,
+    record_calls,
+    stages,
+    write,
+)
+
+# -- COPY_ONCE --
+
+
+def start(state: Path, commands: dict[str, Content]) -> None:
+    """What a start with COPY_ONCE does, one command after the other."""
+    once = CopyOnce(str(state))
+    for path, wanted in commands.items():
+        if not once.done(path):
+            once.require()
+            place([wanted])
+            once.record(path)
+
+
+def test_copy_once_writes_on_the_first_start_only(home: Path, uid: int) -> None:
+    """What an operator changed in the container stays, and so does a mode; a new command gets its files."""
+    dest, late = home / "app.conf", home / "late.conf"
+    assert in_child(lambda: start(home / "state", {"role/a": content(dest)}), uid).error is None
+    assert dest.read_bytes() == SECRET
+    write(dest, b"edited", uid, 0o644)
+    before = identity(dest)
+    again = {"role/a": content(dest), "role/late": content(late)}
+    assert in_child(lambda: start(home / "state", again), uid).error is None
+    assert (identity(dest), mode_of(dest), late.read_bytes()) == (before, 0o644, SECRET)
+
+
+def test_a_first_start_that_died_half_way_is_finished_by_the_next(home: Path, uid: int) -> None:
+    """The command whose files were written stays as it is; the one that was being written is written."""
+    first, second = home / "first.conf", home / "second.conf"
+
+    def action() -> None:
+        kill_at("rename", 3)  # The first file, its marker, the second file.
+        start(home / "state", {"role/a": content(first), "role/b": content(second)})
+
+    assert in_child(action, uid).signum == signal.SIGKILL
+    write(first, b"edited", uid)
+    again = {"role/a": content(first), "role/b": content(second)}
+    assert in_child(lambda: start(home / "state", again), uid).error is None
+    assert (first.read_bytes(), second.read_bytes()) == (b"edited", SECRET)
+    assert stages(home) == []
+
+
+def test_a_start_that_died_before_its_marker_writes_again(home: Path, uid: int) -> None:
+    """Files without a marker were never finished."""
+
+    def action() -> None:
+        kill_at("rename", 2)
+        start(home / "state", {"role/a": content(home / "app.conf")})
+
+    assert in_child(action, uid).signum == signal.SIGKILL
+    assert not in_child(lambda: CopyOnce(str(home / "state")).done("role/a"), uid).value
+    write(home / "app.conf", b"edited", uid)
+    assert in_child(lambda: start(home / "state", {"role/a": content(home / "app.conf")}), uid).error is None
+    assert (home / "app.conf").read_bytes() == SECRET
+    assert stages(home) == []
+
+
+def test_where_copy_once_cannot_be_recorded_nothing_is_written(root: None, home: Path, uid: int) -> None:
+    """73 before the first file, with KOLLA_STATE_DIR named: never a silent second time."""
+    state = home / "state"
+    state.mkdir()
+    read_only = [("--bind", str(state), str(state)), ("-o", "remount,bind,ro", str(state))]
+    wanted = {"role/a": content(home / "app.conf")}
+    reason = in_child(lambda: start(state, wanted), uid, read_only).reason
+    assert f"COPY_ONCE can't be recorded in {state}/copied: Read-only file system" in reason
+    assert "KOLLA_STATE_DIR" in reason
+    os.chown(state, 0, 0)
+    reason = in_child(lambda: start(state, wanted), NOBODY).reason
+    assert "Permission denied: set KOLLA_STATE_DIR" in reason
+    assert f"uid {NOBODY} may write" in reason
+    (state / "copied").touch()
+    reason = in_child(lambda: start(state, wanted), uid).reason
+    assert "Not a directory" in reason
+    assert not (home / "app.conf").exists()
+
+
+def test_a_state_directory_without_room_is_found_before_anything_is_written(
+    root: None, home: Path, uid: int
+) -> None:
+    """That it may be written is not enough: a marker is tried, not asked for."""
+    state = home / "state"
+    state.mkdir()
+    full = [("-t", "tmpfs", "-o", f"nr_inodes=2,mode=755,uid={uid},gid={uid}", "none", str(state))]
+    reason = in_child(lambda: start(state, {"role/a": content(home / "app.conf")}), uid, full).reason
+    assert "No space left" in reason
+    assert not (home / "app.conf").exists()
+
+
+def test_a_state_directory_that_cannot_be_entered_is_an_error_not_a_first_start(
+    root: None, home: Path, uid: int
+) -> None:
+    """Whether the files were written can't be known, so they are not written again."""
+    state = home / "state"
+    (state / "copied").mkdir(parents=True)
+    state.chmod(0o700)
+    os.chown(state, 0, 0)
+    assert "Permission denied" in in_child(lambda: CopyOnce(str(state)).done("role/a"), NOBODY).reason
+
+
+def test_asking_leaves_nothing_behind(home: Path, uid: int) -> None:
+    """`done` makes nothing at all, `require` only the directory."""
+    once = CopyOnce(str(home / "state"))
+    assert in_child(lambda: once.done("role/a"), uid).value is False
+    assert os.listdir(home) == []
+    assert in_child(once.require, uid).error is None
+    assert os.listdir(home / "state" / "copied") == []
+    assert in_child(lambda: once.done("role/a"), uid).value is False
+
+
+NAMES = ["role/a", "role/b", "other/a", "role/a%2Fb", "role/a/b", "../../etc", "role/ü", "role/" + "n" * 300]
+
+
+def test_each_command_has_a_marker_of_its_own(tmp_path: Path) -> None:
+    """Whatever its name holds, the marker lies in the state directory and is nobody else's."""
+    once = CopyOnce(str(tmp_path / "state"))
+    names = [*NAMES, "role/" + "n" * 301, "role/\ud800"]
+    for number, name in enumerate(names):
+        assert [once.done(other) for other in names] == [True] * number + [False] * (len(names) - number)
+        once.require()
+        once.record(name)
+        once.record(name)
+    assert os.listdir(tmp_path) == ["state"]
+    assert os.listdir(tmp_path / "state") == ["copied"]
+    assert len(os.listdir(tmp_path / "state" / "copied")) == len(names)
+
+
+def test_the_marker_is_synced_after_the_files(tmp_path: Path) -> None:
+    """A marker that outlives a power failure must not outlive the files that it speaks of."""
+
+    def action() -> list[tuple[str, str]]:
+        calls = record_calls("rename", "fsync")
+        start(tmp_path / "state", {"role/a": content(tmp_path / "app.conf")})
+        return calls
+
+    calls = in_child(action, os.geteuid()).value
+    step = [("fsync", "file"), ("rename", ""), ("fsync", "directory")]
+    assert calls[-6:] == [*step, *step]

@@ -1,0 +1,107 @@
+"""Stages: what an agent leaves that is killed, and what the next one does with it."""
+
+from __future__ import annotations
+
+import fcntl
+import itertools
+import os
+import signal
+from pathlib import Path
+
+import pytest
+
+from kolla_mesos_start.files import place
+from kolla_mesos_start.files.stages import STAGE_PREFIX
+from tests.files.children import (
+    SECRET,
+    content,
+    end_child,
+    in_child,
+    kill_at,
+    leave_stage,
+    mode_of,
+    stages,
+    start_child,
+    warnings_of,
+    write,
+)
+
+# -- death --
+
+STEPS = ["open", "fchown", "fchmod", "write", "fsync", "rename", "close"]
+
+
+@pytest.mark.parametrize("old", [None, b"old"])
+@pytest.mark.parametrize("step", STEPS)
+def test_an_agent_killed_at_any_step_leaves_the_old_or_the_new_file(
+    home: Path, uid: int, step: str, old: bytes | None
+) -> None:
+    """And the next start puts it right and leaves no stage."""
+    dest = home / "app.conf"
+    # As root the file goes to another owner, so that each step is really taken.
+    wanted = content(dest, mode=0o4640, uid=4242 if uid == 0 else None)
+    for number in itertools.count(1):
+        dest.unlink(missing_ok=True)
+        if old is not None:
+            write(dest, old, uid)
+
+        def action(number: int = number) -> None:
+            kill_at(step, number)
+            place([wanted])
+
+        outcome = in_child(action, uid)
+        found = dest.read_bytes() if dest.exists() else None
+        assert found in (old, SECRET)
+        if found == SECRET:
+            assert mode_of(dest) == 0o4640
+        assert in_child(lambda: place([wanted]), uid).error is None
+        assert (dest.read_bytes(), mode_of(dest), stages(home)) == (SECRET, 0o4640, [])
+        if outcome.signum is None:
+            break
+        assert outcome.signum == signal.SIGKILL
+    assert number > 1 or (step == "fchown" and uid != 0), f"{step} is no step any more"
+
+
+def test_what_a_killed_agent_left_is_removed_even_if_nothing_is_to_be_written(home: Path, uid: int) -> None:
+    """A left-over may hold secrets, so it goes with the next start, whatever that has to do."""
+    write(home / "other.conf", SECRET, uid)
+    leave_stage(home, uid, content(home / "app.conf", SECRET * 1000))
+    assert in_child(lambda: place([content(home / "other.conf")]), uid).error is None
+    assert stages(home) == []
+
+
+def test_the_stage_of_a_living_agent_is_left_alone(home: Path, uid: int) -> None:
+    """Two containers may share a directory; a stage that is locked is being written."""
+    stage = write(home / f"{STAGE_PREFIX}0123456789abcdef", b"half", uid)
+    with stage.open("rb") as living:
+        fcntl.flock(living, fcntl.LOCK_EX)
+        assert in_child(lambda: place([content(home / "app.conf")]), uid).error is None
+        assert stages(home) == [str(stage)]
+    assert in_child(lambda: place([content(home / "app.conf")]), uid).error is None
+    assert stages(home) == []
+
+
+def test_a_left_over_that_cannot_be_removed_is_a_warning(root: None, home: Path, uid: int) -> None:
+    """One that belongs to another user is named for the operator; the start goes on."""
+    stage = write(home / f"{STAGE_PREFIX}0123456789abcdef", b"half", 0)
+    warned = in_child(lambda: warnings_of(lambda: place([content(home / "app.conf")])), uid).value
+    if uid == 0:
+        assert (warned, stages(home)) == ([], [])
+    else:
+        assert [str(stage) in line and "remove it" in line for line in warned] == [True]
+    assert (home / "app.conf").read_bytes() == SECRET
+
+
+def test_agents_that_write_the_same_file_at_once_do_not_hurt_each_other(home: Path, uid: int) -> None:
+    """Four processes, one dest: no error, one whole content at the end, no stage."""
+    dest = home / "shared.conf"
+
+    def action(byte: int) -> None:
+        for _ in range(25):
+            place([content(dest, bytes([byte]) * 50_000)])
+            place([content(dest, bytes([byte]) * 40_000)])
+
+    writers = [start_child(lambda byte=byte: action(byte), uid) for byte in b"abcd"]  # type: ignore[misc]
+    assert [end_child(*writer).error for writer in writers] == [None] * 4
+    assert dest.read_bytes() in [bytes([byte]) * 40_000 for byte in b"abcd"]
+    assert os.listdir(home) == ["shared.conf"]
