@@ -1,7 +1,7 @@
-"""The command line: which of the agent's commands is meant.
+"""The command line: which of its commands the agent runs.
 
-`health` is decided first and imports nothing else, since it is run as a probe every few seconds;
-without a word on the command line the agent runs, and pays for no parser.
+`health` comes first and imports nothing else, since it runs as a probe every few seconds. Without
+arguments the agent starts the container, and no parser is imported.
 """
 
 from __future__ import annotations
@@ -16,13 +16,13 @@ if TYPE_CHECKING:
 
 DESCRIPTION = "The startup agent of Kolla containers: waits, renders, bootstraps once, registers, execs."
 EPILOG = """\
-What it needs to know comes from the environment: KOLLA_ZK_HOSTS and KOLLA_APP_ID at least;
-README.rst has the others, the definition's schema and the exit statuses.
+It is configured by environment variables: KOLLA_ZK_HOSTS and KOLLA_APP_ID are required. README.rst
+lists all of them, the keys of a definition, and the exit statuses.
 """
 
 
 def main() -> None:
-    """Run the command that the words after the program's name ask for, and exit with its status."""
+    """Run the command that the arguments name, and exit with its status."""
     words = sys.argv[1:]
     if words[:1] == ["health"] and not {"-h", "--help"} & set(words):
         from kolla_mesos_start.health import health
@@ -31,12 +31,12 @@ def main() -> None:
         try:  # noqa: SIM105 (contextlib would cost every probe its import)
             sys.stdout.flush()
         except OSError:
-            pass  # Whoever probes reads the status; a closed pipe must not change it.
+            pass  # The probe's result is the exit status: a closed pipe must not change it.
         os._exit(status)
     _fill_standard_descriptors()
     verb, show = ("run", False) if not words else _parse(words)
 
-    # Nothing that an import makes is ever garbage: to look for some takes a tenth of the start.
+    # Imports leave no garbage; looking for it would take a tenth of the start.
     gc.disable()
     from kolla_mesos_start import container
 
@@ -44,13 +44,13 @@ def main() -> None:
 
 
 def _fill_standard_descriptors() -> None:
-    """Open /dev/null where the launcher has left a standard descriptor closed.
+    """Open /dev/null for each standard descriptor that the launcher has left closed.
 
-    What is opened next would take its place, and then a command would print into a socket of ours.
+    Otherwise the next file or socket would get its number, and a command would print into that.
     """
     for fd, name, mode in ((0, "stdin", "r"), (1, "stdout", "w"), (2, "stderr", "w")):
         if getattr(sys, name) is None:
-            os.open(os.devnull, os.O_RDWR)  # The lowest number that is free: this one.
+            os.open(os.devnull, os.O_RDWR)  # Gets the lowest free number: `fd`.
             os.set_inheritable(fd, True)
             setattr(sys, name, os.fdopen(fd, mode, closefd=False))
 
@@ -75,14 +75,14 @@ def _parse(words: list[str]) -> tuple[str, bool]:
     )
     parser.add_argument("--version", action="version", version=f"kolla_mesos_start {__version__}")
     commands = parser.add_subparsers(dest="verb", metavar="COMMAND", parser_class=Parser)
-    commands.add_parser("run", help="start the container (the entrypoint; also without any word)")
+    commands.add_parser("run", help="start the container (the entrypoint; the default)")
     check = commands.add_parser("check", help="validate the definition and render all files; write nothing")
     check.add_argument(
-        "--show", action="store_true", help="print the content of the files too, secrets and all"
+        "--show", action="store_true", help="print the content of the files too, with all secrets"
     )
-    health = commands.add_parser("health", help="exit 0 if this container is where it should be (a probe)")
+    health = commands.add_parser("health", help="exit 0 if this container is healthy (for probes)")
     health.add_argument(
-        "--ready", action="store_true", help="only if its daemon is ready, or its task finished"
+        "--ready", action="store_true", help="exit 0 only if its daemon is ready, or its task has finished"
     )
     parsed = parser.parse_args(words)
     return parsed.verb or "run", getattr(parsed, "show", False)

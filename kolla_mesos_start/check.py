@@ -1,7 +1,7 @@
 """The `check` command: read and validate the definition, render all files, write nothing.
 
-One line a file: what would change, mode, owner, digest, path. `--show` prints the content too,
-secrets and all, for whoever may read ZooKeeper anyway.
+It prints one line for each file: what would change, mode, owner, digest, path. `--show` prints the
+content too, with all secrets.
 """
 
 from __future__ import annotations
@@ -16,20 +16,20 @@ from kolla_mesos_start.render.prepare import Preparer
 
 
 def check(graph: Graph, preparer: Preparer, show: bool) -> None:
-    """Print what starting the container would do to its files; raise what it would end with."""
+    """Print what a start would do to the container's files; raise the error that would end the start."""
     failures: list[AgentError] = []
     for command in graph.steps:
         try:
             for content in preparer.prepare(command).contents:
                 _print(command.path, content, show)
         except AgentError as error:
-            # The others are worth looking at too: one look should tell all that is wrong.
+            # Go on: one check should show all errors.
             print(f"{command.path}: {error.reason}")
             error.command = error.command or command.path
             failures.append(error)
     if failures:
         raise failures[0]
-    print(f"{graph.service_name}: {len(graph.steps)} commands, all well")
+    print(f"{graph.service_name}: {len(graph.steps)} commands checked, no errors")
 
 
 def _print(command: str, content: Content, show: bool) -> None:

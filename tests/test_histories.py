@@ -19,7 +19,7 @@ from kazoo.protocol.states import ZnodeStat
 
 from kolla_mesos_start import wait
 from kolla_mesos_start.commands.lease import Lease
-from kolla_mesos_start.daemon.readiness import Check, Health, Notified, heard, is_ready
+from kolla_mesos_start.daemon.readiness import Check, Notified, Results, is_ready, notified_by
 from kolla_mesos_start.definition import schema
 from kolla_mesos_start.definition.document import load
 from kolla_mesos_start.tree.presence import Ephemeral
@@ -492,7 +492,7 @@ class Registrar:
         self.session = FIRST
         self._former: set[int] = set()
         self._check, self._cut = check, cut
-        self._notified, self._health, self._age, self._ready = Notified(), Health(), 0.0, False
+        self._notified, self._health, self._age, self._ready = Notified(), Results(), 0.0, False
         self._ephemeral = Ephemeral("/ready/one", b"{}", wanted=check is None)
 
     def happen(self, event: str) -> None:
@@ -506,7 +506,7 @@ class Registrar:
         elif word == "check" and self._check:
             self._health = self._health.after(value == "passed", self._check.fall)
         else:
-            self._notified = heard(self._notified, event.encode())
+            self._notified = notified_by(self._notified, event.encode())
         if self._check:
             self._ready = is_ready(self._check, self._notified, self._health, self._age, self._ready)
             self._ephemeral.wanted = self._ready

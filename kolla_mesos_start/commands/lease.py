@@ -1,10 +1,10 @@
-"""For how long a holder may be sure of its lock: renewals, the expiry, the instant to kill at.
+"""The lease: until when the holder of a lock is certain to have it, and when its command must be killed.
 
-Pure arithmetic over times that are given to it (seconds of `loop.now`); nothing here sends,
-waits or looks at a clock. Why each rule is as it is: a follower that is cut off from its leader
-goes on answering its clients, and the leader learns of a client's request only with the
-follower's next reply to its ping. So neither a connection nor a single reply proves anything;
-two replies do, a while apart.
+Arithmetic on times that the caller passes in (seconds of `loop.now`). Nothing here sends, waits or
+reads a clock. The reason for the rules: a follower that is cut off from its leader goes on answering
+its clients, and the leader learns of a client's request only with the follower's next ping reply. So
+neither a connection nor a single reply proves that the leader still has the session. Two replies do,
+if there is enough time between them.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from bisect import bisect_right
 
 
 class Lease:
-    """What one session has proved to the leader. `timeout` is the negotiated session timeout T."""
+    """The lease of one session. `timeout` is the negotiated session timeout T, in seconds."""
 
     def __init__(self, timeout: float) -> None:
         self.timeout = timeout
@@ -26,18 +26,18 @@ class Lease:
 
     @property
     def margin(self) -> float:
-        """How long before the expiry a command is killed: the kill must be over by then."""
+        """Seconds from the kill to the expiry: all processes must have ended before the expiry."""
         return max(0.3, self.timeout / 20)
 
     def proven(self, sent: float) -> None:
-        """The leader itself dealt with a request sent at `sent`: it opened or revalidated the session."""
+        """The leader itself has handled a request that was sent at `sent`: it opened or found the session."""
         self._proven_at = max(self._proven_at, sent)
 
     def acknowledged(self, sent: float) -> None:
-        """A round trip through the quorum that began at `sent` has come back."""
+        """A renewal that was sent at `sent` has been answered."""
         self._acknowledged.append(sent)
-        # An older renewal is proved by the last one: the follower's link to the leader works, and
-        # whatever went over it T/4 earlier (half a tick at least) has reached the leader's clock.
+        # This answer proves the renewals that are at least T/4 older (which is at least half a tick): the
+        # follower's link to the leader works, so they have reached the leader.
         known = bisect_right(self._acknowledged, sent - self.timeout / 4)
         if known:
             self.proven(self._acknowledged[known - 1])
@@ -45,5 +45,5 @@ class Lease:
 
     @property
     def deadline(self) -> float:
-        """When the command must be killed unless a further renewal is proved."""
+        """When the command must be killed, unless a later renewal is proved before."""
         return self._proven_at + self.timeout - self.margin

@@ -45,8 +45,8 @@ class Tree(NamedTuple):
 class Handoff(NamedTuple):
     """All that the registrar needs, in plain types: it travels by marshal.
 
-    `timeout` is the session's, in seconds. `tree` is a Tree, `check` ready.Check,
-    `check_ids` ready.Ids or None; `addresses` are our own, where a port is looked for.
+    `timeout` is the session's, in seconds. `tree` is a Tree, `check` a readiness.Check,
+    `check_ids` (uid, gid, groups) or None; `addresses` are our own, where a port is looked for.
     Descriptors: `lock_fd` holds the lock of `run_dir`, `pidfd` is the daemon's, `notify_fd` its
     notify socket (-1: it has none), `exec_fd` (see `spawn`) is at its end once the agent has
     become the daemon, or is gone. `daemon` is

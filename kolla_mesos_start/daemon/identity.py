@@ -1,4 +1,4 @@
-"""The id under which this container registers; it outlives a restart of the container."""
+"""The id under which this container registers in ZooKeeper; a restarted container keeps it."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ _MEMBER = re.compile("[0-9a-f]{32}__party__")
 
 
 def identity(state_dir: str) -> tuple[str, bool]:
-    """The id under which this container registers, and whether an earlier run of it has used it.
+    """The id of this container, and whether an earlier run of the container has used it.
 
-    It outlives a restart of the container, so that a restarted one replaces its own older
-    member. Where it can't be kept, each run has an id of its own.
+    A restarted container keeps its id, and so replaces its own older member. If the id can't be
+    stored, each run has a new one.
     """
     path = f"{state_dir}/registration"
     try:
@@ -24,16 +24,22 @@ def identity(state_dir: str) -> tuple[str, bool]:
         if _MEMBER.fullmatch(known):
             return known, True
         if known:
-            log.warning("%s holds no id of a member: replaced", path)
+            log.warning("%s does not hold the id of a member: writing a new one", path)
     except OSError as error:
-        log.warning("%s can't be read (%s): a restart will register as another member", path, error.strerror)
-    # The suffix is kazoo's: its Party counts such members only.
+        log.warning(
+            "%s can't be read (%s): registering under a new id; the old member stays until its session"
+            " times out",
+            path,
+            error.strerror,
+        )
+    # The suffix is that of kazoo's Party, which counts only members with it.
     fresh = f"{uuid.uuid4().hex}__party__"
     try:
         _write(path, fresh + "\n")
     except OSError as error:
         log.warning(
-            "%s can't be written (%s): after a restart the old member stays for a session timeout",
+            "%s can't be written (%s): after a restart the old member stays until its session times out:"
+            " let this user write in KOLLA_STATE_DIR",
             path,
             error.strerror,
         )
@@ -41,7 +47,7 @@ def identity(state_dir: str) -> tuple[str, bool]:
 
 
 def _read(path: str) -> str:
-    # A FIFO would be waited for, and whatever else is not a file of ours is replaced.
+    # Opening a FIFO would block. Anything that is not a regular file is replaced.
     if not os.path.isfile(path):
         return ""
     with open(path, "rb") as file:

@@ -1,7 +1,7 @@
 """When a daemon counts as ready.
 
-What lives here: what is concluded from notifications, checks and the daemon's age (pure), and the
-checks themselves, as steps for a loop of one thread. Who is told of it is decided elsewhere.
+What lives here: the rules that decide it from notifications, checks and the daemon's age (pure), and
+the checks themselves, as steps for a single-threaded loop. Never here: who learns of it.
 """
 
 from __future__ import annotations
@@ -25,20 +25,22 @@ from kolla_mesos_start.zookeeper.connect import (
 )
 
 ALIVE = 20.0  # seconds after which a daemon that never notifies counts as ready
-LEAST, EAGER = 0.05, 1.0  # seconds between checks: at least; and at most while it is not ready
-# Then they grow from these seconds, as these parts of its age. A command costs a process each time.
-SOON, SHARE = 0.02, 0.25
-SOON_BY_COMMAND, SHARE_BY_COMMAND = 0.1, 0.5
-STATUS_LINE, LARGEST_ANSWER = 1024, 1 << 16  # bytes
+MIN_INTERVAL = 0.05  # seconds between checks, at least
+MAX_INTERVAL_UNREADY = 1.0  # seconds between checks of a daemon that is not ready, at most
+# While a daemon is not ready, the interval starts at so many seconds, and grows as a share of its age.
+# Commands are checked less often: each check starts a process.
+FIRST_INTERVAL, SHARE_OF_AGE = 0.02, 0.25
+FIRST_INTERVAL_COMMAND, SHARE_OF_AGE_COMMAND = 0.1, 0.5
+STATUS_LINE_LIMIT, ANSWER_LIMIT = 1024, 1 << 16  # bytes
 
-# -- conclusions ------------------------------------------------------------------------------------
+# -- rules ------------------------------------------------------------------------------------------
 
 
 class Check(NamedTuple):
-    """How readiness is found: `kind` is default, notify, alive, tcp, http or command.
+    """How readiness is checked: `kind` is default, notify, alive, tcp, http or command.
 
-    `value`: the seconds of alive, the port of tcp, the URL of http, the argv of a command.
-    `interval` and `timeout` are seconds; after `fall` failures in a row it is ready no more.
+    `value`: seconds for alive, the port for tcp, the URL for http, argv for command. `interval` and
+    `timeout` are seconds; after `fall` failures in a row the daemon is no longer ready.
     """
 
     kind: str
@@ -48,47 +50,47 @@ class Check(NamedTuple):
     fall: int
 
 
-class Health(NamedTuple):
-    """What the checks have shown so far: one success makes ready, `fall` failures in a row unmake it."""
+class Results(NamedTuple):
+    """The results of the checks so far. One success: ready. `fall` failures in a row: no longer ready."""
 
     ready: bool = False
     failures: int = 0
 
-    def after(self, passed: bool, fall: int) -> Health:
-        """The same after one more check."""
+    def after(self, passed: bool, fall: int) -> Results:
+        """The results with one more check."""
         if passed:
-            return Health(True, 0)
+            return Results(True, 0)
         failures = self.failures + 1
-        return Health(self.ready and failures < fall, failures)
+        return Results(self.ready and failures < fall, failures)
 
 
 class Notified(NamedTuple):
-    """What the daemon has said about itself (sd_notify); `speaks`: anything at all about its start."""
+    """What the daemon has sent by sd_notify. `speaks`: it has sent anything about its start."""
 
     speaks: bool = False
     ready: bool = False
     stopping: bool = False
 
 
-# RELOADING=1 changes nothing: a service that reloads still serves, and READY=1 follows.
+# RELOADING=1 does not change readiness: a service still serves while it reloads, then sends READY=1.
 MEANINGS: dict[bytes, dict[str, bool]] = {
     b"READY=1": {"speaks": True, "ready": True, "stopping": False},
     b"STOPPING=1": {"speaks": True, "ready": False, "stopping": True},
     b"RELOADING=1": {"speaks": True},
 }
-# Signs that READY=1 will follow: MariaDB, for one, sends them through a long recovery.
+# A daemon that sends these will send READY=1 later: MariaDB does so during a long recovery.
 SPEAKING = (b"STATUS=", b"EXTEND_TIMEOUT_USEC=")
 
 
-def heard(before: Notified, datagram: bytes) -> Notified:
-    """What is known after one more datagram. What isn't understood is passed over."""
+def notified_by(before: Notified, datagram: bytes) -> Notified:
+    """The notifications with one more datagram. Unknown lines are ignored."""
     for line in datagram.split(b"\n"):
         meaning = {"speaks": True} if line.startswith(SPEAKING) else MEANINGS.get(line, {})
         before = before._replace(**meaning)
     return before
 
 
-def is_ready(check: Check, notified: Notified, health: Health, age: float, before: bool) -> bool:
+def is_ready(check: Check, notified: Notified, results: Results, age: float, before: bool) -> bool:
     """Whether the daemon is ready now; `age` in seconds, `before`: whether it was ready just before."""
     if notified.stopping:
         return False
@@ -97,41 +99,43 @@ def is_ready(check: Check, notified: Notified, health: Health, age: float, befor
     if check.kind == "alive":
         return age >= _age(check)
     if check.kind == "default":
-        # One that only begins to speak after it was taken for ready stays so.
+        # A daemon that sends its first notification only after it became ready by age stays ready.
         return notified.ready or ((before or not notified.speaks) and age >= _age(check))
-    return health.ready
+    return results.ready
 
 
 def pause(check: Check, ready: bool, age: float) -> float:
     """Seconds until the next check of a daemon of this `age`.
 
-    One that is not ready may have just begun to listen, and all that needs it waits for that: so
-    it is found late by a part of the time that it has taken, and still costs next to nothing
-    where it never comes up.
+    Others wait for a daemon that is not ready, so it is checked often at first. The interval is a
+    share of its age: the delay stays small beside the time that its start takes, and a daemon that
+    never becomes ready costs little.
     """
     if ready:
-        return max(check.interval, LEAST)
-    soon, share = (SOON_BY_COMMAND, SHARE_BY_COMMAND) if check.kind == "command" else (SOON, SHARE)
-    return min(max(soon, share * age), max(min(check.interval, EAGER), LEAST))
+        return max(check.interval, MIN_INTERVAL)
+    first, share = FIRST_INTERVAL, SHARE_OF_AGE
+    if check.kind == "command":
+        first, share = FIRST_INTERVAL_COMMAND, SHARE_OF_AGE_COMMAND
+    return min(max(first, share * age), max(min(check.interval, MAX_INTERVAL_UNREADY), MIN_INTERVAL))
 
 
 def _age(check: Check) -> float:
     return ALIVE if check.value is None else float(check.value)
 
 
-# -- checks: each returns why it failed, or nothing -------------------------------------------------
+# -- checks: each returns why it failed, or an empty text -------------------------------------------
 
-Attempt = Callable[[], Steps[str]]
+Probe = Callable[[], Steps[str]]
 
 
 def tcp(addresses: Sequence[str], port: int) -> Steps[str]:
-    """Whether one of our own addresses takes a connection."""
+    """Whether one of our own addresses accepts a connection."""
     reason = "no address"
     for address in addresses:
         try:
             connection = yield from connect_any((yield from resolve(address, port)))
         except OSError as error:
-            reason = _told(error)
+            reason = _described(error)
         else:
             connection.close()
             return ""
@@ -139,7 +143,7 @@ def tcp(addresses: Sequence[str], port: int) -> Steps[str]:
 
 
 def http(url: str) -> Steps[str]:
-    """Whether a GET is answered with 2xx or 3xx. Certificates are not verified: it is our own daemon."""
+    """Whether a GET is answered with 2xx or 3xx. Certificates are not verified: the daemon is our own."""
     from urllib.parse import urlsplit
 
     parts = urlsplit(url)
@@ -159,10 +163,10 @@ def http(url: str) -> Steps[str]:
             "Accept: */*\r\nConnection: close\r\n\r\n".encode()
         )
         answer = b""
-        # To its end: a server complains in its log about a client that hangs up too early.
-        while len(answer) < LARGEST_ANSWER:
+        # Read to the end: servers log an error when a client disconnects early.
+        while len(answer) < ANSWER_LIMIT:
             try:
-                data = connection.recv(LARGEST_ANSWER)
+                data = connection.recv(ANSWER_LIMIT)
             except OSError as error:
                 if answer and not would_block(error):
                     break
@@ -175,44 +179,40 @@ def http(url: str) -> Steps[str]:
             answer += data
     finally:
         connection.close()
-    return _judged(answer)
+    return _failure_of(answer)
 
 
-def _judged(answer: bytes) -> str:
-    words = answer[:STATUS_LINE].split(b"\r\n")[0].split()
+def _failure_of(answer: bytes) -> str:
+    words = answer[:STATUS_LINE_LIMIT].split(b"\r\n")[0].split()
     if len(words) < 2 or not words[0].startswith(b"HTTP/") or len(words[1]) != 3 or not words[1].isdigit():
-        return "no HTTP answer"
+        return "the answer is not HTTP"
     return "" if words[1][:1] in b"23" else f"HTTP status {words[1].decode()}"
 
 
-class Ids(NamedTuple):
-    """Whose rights a command has."""
-
-    uid: int
-    gid: int
-    groups: Sequence[int]
-
-
 class CommandCheck:
-    """Whether a command ends with 0. It has a process group of its own, which ends with the check."""
+    """Whether a command ends with status 0. When the check ends, its whole process group is killed."""
 
-    def __init__(self, argv: Sequence[str], env: dict[str, str], ids: Ids | None) -> None:
+    def __init__(
+        self, argv: Sequence[str], env: dict[str, str], ids: tuple[int, int, Sequence[int]] | None
+    ) -> None:
+        """`ids`: the uid, the gid and the supplementary groups to run as."""
         self._argv, self._env, self._ids = argv, env, ids
         self._last: Any = None
 
     @property
     def pid(self) -> int | None:
-        """The command's, until it has been waited for."""
+        """The process id of the command, until its exit status is read."""
         return self._last.pid if self._last and self._last.returncode is None else None
 
     def __call__(self) -> Steps[str]:
         import subprocess
 
         if self._last and self._last.poll() is None:
-            return "the last check can't be killed"
+            return "the command of the previous check can't be killed"
         identity: dict[str, Any] = {}
         if self._ids:
-            identity = {"user": self._ids.uid, "group": self._ids.gid, "extra_groups": self._ids.groups}
+            uid, gid, groups = self._ids
+            identity = {"user": uid, "group": gid, "extra_groups": groups}
         nothing = subprocess.DEVNULL
         child = self._last = subprocess.Popen(
             self._argv,
@@ -230,97 +230,101 @@ class CommandCheck:
             finally:
                 os.close(pidfd)
         finally:
-            # Before the leader is reaped: its number can't belong to anybody else until then.
-            with contextlib.suppress(PermissionError):  # where it has changed its user
+            # Before the leader is reaped: until then its pid can't be reused.
+            with contextlib.suppress(PermissionError):  # It has changed its user.
                 os.killpg(child.pid, signal.SIGKILL)
             child.poll()
-        return f"exit status {child.returncode}" if child.wait() else ""
+        status = child.wait()
+        if status < 0:
+            return f"killed by signal {-status}"
+        return f"exit status {status}" if status else ""
 
 
-# -- both together ----------------------------------------------------------------------------------
+# -- rules and checks together ----------------------------------------------------------------------
 
 
 class Readiness:
-    """Whether the daemon is ready, found in the turns of a loop.
+    """Whether the daemon is ready; a loop calls `turn`.
 
     `start` is when the daemon was started (`loop.now`).
     """
 
-    def __init__(self, check: Check, attempt: Attempt | None, start: float) -> None:
+    def __init__(self, check: Check, probe: Probe | None, start: float) -> None:
         self.ready = False
         self._failure = ""
-        self._check, self._attempt, self._start = check, attempt, start
-        self._notified, self._health = Notified(), Health()
+        self._check, self._probe, self._start = check, probe, start
+        self._notified, self._results = Notified(), Results()
         self._task: Task | None = None
         self._next = start
-        self._is_of_age = False
+        self._age_reached = False
 
     @property
     def wait(self) -> Wait | None:
-        """The descriptor and the events of poll() for which `turn` should run."""
+        """The descriptor and the poll() events on which `turn` must run."""
         return self._task.wait if self._task else None
 
     @property
     def deadline(self) -> float:
         """When `turn` must run at the latest."""
-        if self._attempt:
+        if self._probe:
             return self._task.deadline if self._task else self._next
-        # Past that age only a notification changes anything: a deadline in the past would spin the loop.
-        if self.ready or self._check.kind == "notify" or self._is_of_age:
+        # After that age only a notification can change anything; a deadline in the past would spin the loop.
+        if self.ready or self._check.kind == "notify" or self._age_reached:
             return math.inf
         return self._start + _age(self._check)
 
     @property
     def reason(self) -> str:
-        """Why it isn't ready; empty while it is."""
+        """Why the daemon is not ready; empty while it is ready."""
         if self.ready:
             return ""
         if self._notified.stopping:
-            return "it is stopping"
-        if self._attempt:
+            return "the daemon has announced that it is stopping"
+        if self._probe:
             return self._failure
         if self._check.kind == "notify" or (self._check.kind == "default" and self._notified.speaks):
-            return "its READY=1 has not come"
-        return f"it is not {_age(self._check):g} s old"
+            return "the daemon has not sent READY=1"
+        return f"the daemon has run for less than {_age(self._check):g} s"
 
-    def hear(self, datagram: bytes) -> None:
-        """Take in what the daemon has sent to its notify socket."""
-        self._notified = heard(self._notified, datagram)
+    def notify(self, datagram: bytes) -> None:
+        """Process what the daemon has sent to its notify socket."""
+        self._notified = notified_by(self._notified, datagram)
 
     def stop(self) -> None:
-        """The daemon is about to be stopped: not ready from now on, unless it says READY=1 again."""
-        self._notified = heard(self._notified, b"STOPPING=1")
+        """The daemon is about to be stopped: it is not ready, unless it sends READY=1 again."""
+        self._notified = notified_by(self._notified, b"STOPPING=1")
         self.ready = False
 
     def close(self) -> None:
-        """End the check that is under way; a command of it must not outlive the daemon."""
+        """End the check that is running: its command must not outlive the daemon."""
         if self._task:
             self._task.close()
 
     def turn(self, now: float, ready: bool) -> None:
-        """Go on with the check; `ready` says whether `wait` has come."""
+        """Continue the check, or start the next; `ready`: the descriptor of `wait` is ready."""
         age = now - self._start
-        if self._attempt:
-            self._try(self._attempt, now, ready)
+        if self._probe:
+            self._run(self._probe, now, ready)
         else:
-            self._is_of_age = age >= _age(self._check)
-        self.ready = is_ready(self._check, self._notified, self._health, age, self.ready)
+            self._age_reached = age >= _age(self._check)
+        self.ready = is_ready(self._check, self._notified, self._results, age, self.ready)
 
-    def _try(self, attempt: Attempt, now: float, ready: bool) -> None:
+    def _run(self, probe: Probe, now: float, ready: bool) -> None:
         if self._task is None:
             if now < self._next:
                 return
-            self._task, ready = Task(attempt(), now + self._check.timeout), True
+            self._task, ready = Task(probe(), now + self._check.timeout), True
         self._task.turn(now, ready)
         if self._task.ended:
             error = self._task.error
-            self._failure = _told(error) if error else self._task.result
-            self._health = self._health.after(not self._failure, self._check.fall)
+            if isinstance(error, TimeoutError):
+                self._failure = f"no answer within {self._check.timeout:g} s"
+            else:
+                self._failure = _described(error) if error else self._task.result
+            self._results = self._results.after(not self._failure, self._check.fall)
             self._task = None
-            self._next = now + pause(self._check, self._health.ready, now - self._start)
+            self._next = now + pause(self._check, self._results.ready, now - self._start)
 
 
-def _told(error: Exception) -> str:
-    if isinstance(error, TimeoutError):
-        return "no answer in time"
+def _described(error: Exception) -> str:
     return getattr(error, "strerror", None) or str(error)

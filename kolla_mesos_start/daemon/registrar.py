@@ -28,7 +28,7 @@ from kolla_mesos_start.health import StateFile
 from kolla_mesos_start.loop import now
 
 if TYPE_CHECKING:
-    from kolla_mesos_start.daemon.readiness import Attempt
+    from kolla_mesos_start.daemon.readiness import Probe
     from kolla_mesos_start.health import Stage
     from kolla_mesos_start.zookeeper.connect import Wait
 
@@ -164,7 +164,7 @@ class Registrar:
     def _listen(self) -> None:
         with contextlib.suppress(BlockingIOError):
             for _ in range(DATAGRAMS):
-                self.readiness.hear(os.read(self._notify_fd, DATAGRAM))
+                self.readiness.notify(os.read(self._notify_fd, DATAGRAM))
 
     def _unlink_notify_socket(self) -> None:
         if self._notify_fd < 0:
@@ -212,7 +212,7 @@ class StatusReporter:
             self._complained = True
 
 
-def _attempt(handoff: Handoff) -> Attempt | None:
+def _attempt(handoff: Handoff) -> Probe | None:
     from kolla_mesos_start.daemon import readiness
 
     kind, value = handoff.check[:2]
@@ -221,8 +221,7 @@ def _attempt(handoff: Handoff) -> Attempt | None:
     if kind == "http":
         return lambda: readiness.http(value)
     if kind == "command":
-        ids = readiness.Ids(*handoff.check_ids) if handoff.check_ids else None
-        return readiness.CommandCheck(value, dict(handoff.check_env), ids)
+        return readiness.CommandCheck(value, dict(handoff.check_env), handoff.check_ids)
     return None
 
 

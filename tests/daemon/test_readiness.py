@@ -23,13 +23,12 @@ from hypothesis import strategies as st
 from kolla_mesos_start.daemon.readiness import (
     Check,
     CommandCheck,
-    Health,
-    Ids,
     Notified,
     Readiness,
-    heard,
+    Results,
     http,
     is_ready,
+    notified_by,
     pause,
     tcp,
 )
@@ -57,10 +56,10 @@ from tests.zookeeper import free_port
 )
 def test_health(results: str, fall: int, ready: bool) -> None:
     """One success (s) makes ready; only `fall` failures (f) in a row unmake it."""
-    health = Health()
+    results_so_far = Results()
     for result in results:
-        health = health.after(result == "s", fall)
-    assert health.ready is ready
+        results_so_far = results_so_far.after(result == "s", fall)
+    assert results_so_far.ready is ready
 
 
 @pytest.mark.parametrize(
@@ -89,7 +88,7 @@ def test_notifications(datagrams: Sequence[bytes], expected: Notified) -> None:
     """What a daemon says about itself, and what is none of our business."""
     notified = Notified()
     for datagram in datagrams:
-        notified = heard(notified, datagram)
+        notified = notified_by(notified, datagram)
     assert notified == expected
 
 
@@ -98,7 +97,7 @@ def test_garbage_is_no_notification(datagrams: list[bytes]) -> None:
     """Whatever comes, nothing is raised, and nothing but the words themselves makes ready."""
     notified = Notified()
     for datagram in datagrams:
-        notified = heard(notified, datagram)
+        notified = notified_by(notified, datagram)
     assert notified.ready is False or any(b"READY=1" in datagram for datagram in datagrams)
 
 
@@ -133,7 +132,7 @@ def test_what_makes_ready(
 ) -> None:
     """Each kind looks at its own evidence; STOPPING=1 counts for all of them."""
     check = Check(kind, value, 10, 5, 3)
-    assert is_ready(check, notified, Health(checked), age, before) is expected
+    assert is_ready(check, notified, Results(checked), age, before) is expected
 
 
 def outcome(attempt: Callable[[], Steps[Any]], timeout: float = 30.0) -> str:
@@ -237,7 +236,9 @@ def test_an_answer_that_isnt_http(listening: socket.socket, answer: bytes) -> No
 
     thread = threading.Thread(target=serve)
     thread.start()
-    assert outcome(lambda: http(f"http://127.0.0.1:{listening.getsockname()[1]}/")) == "no HTTP answer"
+    assert (
+        outcome(lambda: http(f"http://127.0.0.1:{listening.getsockname()[1]}/")) == "the answer is not HTTP"
+    )
     thread.join()
 
 
@@ -263,7 +264,7 @@ def test_a_url_with_tls(web: HTTPServer, tmp_path: Path) -> None:
     assert outcome(lambda: http(f"https://127.0.0.1:{web.server_port}/500")) == "HTTP status 500"
 
 
-def command(*argv: str, ids: Ids | None = None) -> CommandCheck:
+def command(*argv: str, ids: tuple[int, int, Sequence[int]] | None = None) -> CommandCheck:
     return CommandCheck(argv, {**os.environ, "GIVEN": "yes"}, ids)
 
 
@@ -272,7 +273,7 @@ def command(*argv: str, ids: Ids | None = None) -> CommandCheck:
     [
         ("exit 0", ""),
         ("exit 3", "exit status 3"),
-        ("kill -9 $$", "exit status -9"),
+        ("kill -9 $$", "killed by signal 9"),
         ('test "$GIVEN" = yes', ""),
         ("test $(ps -o pgid= $$) = $$", ""),
     ],
@@ -291,7 +292,7 @@ def test_a_command_of_another_user() -> None:
     """It has that user's rights, supplementary groups included; who may not give them is told so."""
     script = 'test "$(id -u) $(id -g) $(id -G)" = "65534 7 7 8"'
     expected = "Operation not permitted" if os.getuid() else ""
-    assert outcome(command("sh", "-c", script, ids=Ids(65534, 7, (7, 8)))) == expected
+    assert outcome(command("sh", "-c", script, ids=(65534, 7, (7, 8)))) == expected
 
 
 def test_a_command_that_hangs(tmp_path: Path) -> None:
@@ -405,7 +406,7 @@ def test_a_daemon_that_says_nothing() -> None:
     readiness = Readiness(Check("default", None, 10, 5, 3), None, 100.0)
     assert readiness.deadline == 120.0
     readiness.turn(119.0, False)
-    assert not readiness.ready and readiness.reason == "it is not 20 s old"
+    assert not readiness.ready and readiness.reason == "the daemon has run for less than 20 s"
     readiness.turn(120.0, False)
     assert readiness.ready
 
@@ -417,12 +418,12 @@ def test_a_daemon_that_says_nothing() -> None:
 def test_a_daemon_that_is_old_enough_but_not_ready(kind: str, datagram: bytes) -> None:
     """The loop is not woken for its age any more, again and again; only for what it says."""
     readiness = Readiness(Check(kind, 20, 10, 5, 3), None, 100.0)
-    readiness.hear(datagram)
+    readiness.notify(datagram)
     readiness.turn(119.0, False)
     assert readiness.deadline == 120.0
     readiness.turn(120.0, False)
     assert not readiness.ready and readiness.deadline == math.inf
-    readiness.hear(b"READY=1")
+    readiness.notify(b"READY=1")
     readiness.turn(121.0, False)
     assert readiness.ready
 
@@ -442,7 +443,7 @@ def test_a_real_notifier_is_understood(tmp_path: Path) -> None:
             [sys.executable, "-c", notifier], env={**os.environ, "NOTIFY_SOCKET": path}, check=True
         )
         readiness = Readiness(Check("notify", None, 10, 5, 3), None, now())
-        readiness.hear(ours.recv(4096))
+        readiness.notify(ours.recv(4096))
     readiness.turn(now(), False)
     assert readiness.ready
 
@@ -451,6 +452,6 @@ def test_signals_reach_commands_by_default() -> None:
     """A command isn't born deaf to the signals that its caller handles."""
     real = signal.signal(signal.SIGTERM, lambda number, frame: None)
     try:
-        assert outcome(command("sh", "-c", "kill -TERM $$; sleep 5")) == "exit status -15"
+        assert outcome(command("sh", "-c", "kill -TERM $$; sleep 5")) == "killed by signal 15"
     finally:
         signal.signal(signal.SIGTERM, real)

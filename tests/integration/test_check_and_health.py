@@ -86,7 +86,7 @@ def test_check_tells_what_a_start_would_do(containers: Containers, etc: Path) ->
         ["rewrite", "0600", owner, content, f"{etc}/old", "(web/sync)"],
         ["create", "0600", owner, content, f"{etc}/deep/new", "(web/sync)"],
         ["absent", f"{etc}/absent", "(web/sync:", "optional)"],
-        ["web:", "2", "commands,", "all", "well"],
+        ["web:", "2", "commands", "checked,", "no", "errors"],
     ]
 
 

@@ -385,8 +385,8 @@ KINDS: Mapping[str, Callable[[int], Kind]] = {
         OBEDIENT,
         lambda agent: tell(agent, "READY=1"),
         lambda agent: tell(agent, "STOPPING=1"),
-        "its READY=1 has not come",
-        "it is stopping",
+        "the daemon has not sent READY=1",
+        "the daemon has announced that it is stopping",
     ),
     "tcp": lambda port: Kind(
         {"tcp": port, **QUICKLY},
@@ -410,7 +410,7 @@ KINDS: Mapping[str, Callable[[int], Kind]] = {
         heal_and_go_on,
         lambda agent: agent.signal(signal.SIGSTOP),
         "Connection refused",
-        "no answer in time",
+        "no answer within 0.5 s",
     ),
     "command": lambda port: Kind(
         {"command": "test -e healthy", **QUICKLY},
@@ -553,6 +553,6 @@ def test_by_default_it_notifies_or_lives_for_20_s(patient: Patient) -> None:
     eventually(lambda: silent.state == speaks.state == "ready", "the probes know it")
     told = [(agent.directory / "run" / "state").stat().st_mtime - begun for agent in (silent, speaks)]
     assert told[0] >= 20 > told[1]
-    assert recovers.state == "starting its READY=1 has not come" and not sites[2].instances()
+    assert recovers.state == "starting the daemon has not sent READY=1" and not sites[2].instances()
     tell(recovers, "READY=1")
     sites[2].await_instances(1, seconds=10)

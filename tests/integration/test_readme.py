@@ -209,7 +209,7 @@ def is_typed_in_a_container(block: Block, ground: Ground) -> None:
     eventually(lambda: agent.state == "ready", "its daemon is ready")
     container = {name: value for name, value in agent.environ.items() if name.startswith("KOLLA_")}
     said = ground.stranger.types(block.text, **container)
-    assert said.splitlines() == [*["web: 1 commands, all well"] * 2, *["ready"] * 2]
+    assert said.splitlines() == [*["web: 1 commands checked, no errors"] * 2, *["ready"] * 2]
 
 
 def is_what_a_run_leaves(block: Block, ground: Ground) -> None:
@@ -273,7 +273,7 @@ def is_a_definition(block: Block, ground: Ground) -> None:
     publish(ground.deployment, service, definition, files=conf, variables=tag)
     agent = ground.containers.start(service, words=["check"])
     assert agent.ends() == 0, agent.said
-    assert f"{service}: 2 commands, all well" in agent.said
+    assert f"{service}: 2 commands checked, no errors" in agent.said
 
 
 def shows_who_waits(block: Block, ground: Ground) -> None:
