@@ -17,6 +17,18 @@ PACKAGE = ROOT / "kolla_mesos_start"
 OPERATOR = PACKAGE / "operator"
 AGENT = [path for path in sorted(PACKAGE.rglob("*.py")) if OPERATOR not in path.parents]
 NEEDED = {"kazoo", "jinja2", "psutil", "retrying", "six"}
+# What the operator's tools may have of the agent: what is pure. Its session, its loop and its stages are for
+# a process of one thread that execs.
+SHARED = (
+    "kolla_mesos_start.definition",
+    "kolla_mesos_start.errors",
+    "kolla_mesos_start.operator",
+    "kolla_mesos_start.render.context",
+    "kolla_mesos_start.settings",
+    "kolla_mesos_start.tree.states",
+    "kolla_mesos_start.tree.znodes",
+    "kolla_mesos_start.zookeeper.query",
+)
 # What a start must not pay for, unless kazoo has paid already. Who needs one imports it when it does.
 COSTLY = {
     *("jinja2", "psutil", "yaml", "ctypes", "ssl", "http", "tempfile", "argparse", "dataclasses", "uuid"),
@@ -113,6 +125,17 @@ def kazoo() -> set[str]:
 def test_the_agent_never_imports_the_operators_tools(path: Path) -> None:
     """They may need packages that no container has."""
     assert not [name for name in imported(path) if name.startswith((".", "kolla_mesos_start.operator"))]
+
+
+@pytest.mark.parametrize(
+    "path", [*sorted(OPERATOR.glob("*.py")), ROOT / "bin" / "kolla_mesos_publish"], ids=lambda path: path.name
+)
+def test_the_operators_tools_have_nothing_of_the_agents_session(path: Path) -> None:
+    """They use kazoo's own client, and of the agent what is pure and the version."""
+    ours = {name for name in imported(path) if name.startswith((".", "kolla_mesos_start."))}
+    shared = {name for name in ours if f"{name}.".startswith(tuple(f"{each}." for each in SHARED))}
+    packages = {each.rpartition(".")[0] for each in SHARED}
+    assert ours - shared - packages <= {"kolla_mesos_start.__version__"}
 
 
 def test_a_container_needs_five_packages_and_no_other() -> None:

@@ -27,13 +27,14 @@ from typing import NamedTuple
 from kolla_mesos_start.errors import BadDefinition
 from kolla_mesos_start.operator import notation
 from kolla_mesos_start.tree.znodes import RESERVED
-from kolla_mesos_start.zookeeper.client import MAX_DATA
 
 Contents = Mapping[str, bytes]
 
 DEFINITION = "definition"
 VARIABLES = "variables"
 FILES = "files"
+# bytes. A server drops the connection on a larger request (its jute.maxbuffer), which looks like an outage.
+MAX_DATA = 1_000_000
 NO_NAME = "a znode can't have this name: expected printable characters"
 
 

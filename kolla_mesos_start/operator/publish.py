@@ -10,7 +10,6 @@ not written again: publishing twice is the same as publishing once.
 from __future__ import annotations
 
 import argparse
-import contextlib
 import logging
 import os
 import sys
@@ -18,7 +17,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import NoReturn
 
-from kazoo.exceptions import NoNodeError
+from kazoo.client import KazooClient
 
 from kolla_mesos_start import __version__, settings
 from kolla_mesos_start.definition.document import load
@@ -32,14 +31,12 @@ from kolla_mesos_start.errors import (
     CannotRender,
     Issues,
 )
-from kolla_mesos_start.loop import Loop
-from kolla_mesos_start.operator import directory
+from kolla_mesos_start.operator import connection, directory
 from kolla_mesos_start.operator.directory import Contents, Deployment, Service
 from kolla_mesos_start.operator.rehearsal import Rehearsal, check_templates, needed_files
 from kolla_mesos_start.render.context import names
 from kolla_mesos_start.settings import Settings
 from kolla_mesos_start.tree.znodes import Znodes
-from kolla_mesos_start.zookeeper.client import Ensemble, text
 
 CONNECT_TIMEOUT = 30.0  # seconds: somebody sits in front of it
 
@@ -128,10 +125,9 @@ def publish(options: argparse.Namespace, environ: Mapping[str, str]) -> None:
     deployment = read(options.directory)
     for name in deployment.left_out:
         print(f"left out {options.directory / name}")
-    ensemble = Ensemble(config, Loop())
+    client = connection.connect(config)
     try:
-        ensemble.connect()
-        tree = Tree(ensemble, config)
+        tree = Tree(client, config)
         tree.check_chroot()
         tree.check(deployment)
         tree.write(tree.contents(deployment))
@@ -140,7 +136,7 @@ def publish(options: argparse.Namespace, environ: Mapping[str, str]) -> None:
             tree.prune(deployment)
         print(f"published {options.directory} to {tree.znodes.deployment}: {tree.counts}")
     finally:
-        ensemble.close()
+        connection.close(client)
 
 
 def read(path: Path) -> Deployment:
@@ -171,8 +167,8 @@ class Counts:
 class Tree:
     """A deployment's tree, as the publisher writes it."""
 
-    def __init__(self, ensemble: Ensemble, config: Settings) -> None:
-        self.ensemble = ensemble
+    def __init__(self, client: KazooClient, config: Settings) -> None:
+        self.client = client
         self.chroot = config.chroot
         self.missing_is_empty = config.missing_is_empty
         self.znodes = Znodes(config.prefix, config.deployment_id, "", "")
@@ -180,7 +176,7 @@ class Tree:
 
     def check_chroot(self) -> None:
         """Refuse a chroot that isn't there: created for a typo, it would be a tree that no agent reads."""
-        if self.ensemble.read(["/"])["/"] is None:
+        if connection.read(self.client, ["/"])["/"] is None:
             raise BadEnvironment(
                 [f"KOLLA_ZK_HOSTS: the chroot {self.chroot} is not there; create it, or correct it"]
             )
@@ -237,10 +233,10 @@ class Tree:
         # Without a host's name the path of its own value has a gap, and is no path at all.
         places = {name: [path for path in znodes.variable(name) if "//" not in path] for name in wanted}
         paths = {path for candidates in places.values() for path in candidates}
-        there = self.ensemble.read(paths - planned.keys())
-        values = {**{path: znode.data for path, znode in there.items() if znode}, **planned}
+        there = connection.read(self.client, paths - planned.keys())
+        values = {**{path: data for path, data in there.items() if data is not None}, **planned}
         return {
-            name: text(path, values[path])
+            name: _text(path, values[path])
             for name, candidates in places.items()
             for path in candidates[::-1]  # The first that is there wins, so it comes last.
             if path in values
@@ -249,7 +245,7 @@ class Tree:
     def check_files(self, graph: Graph, znodes: Znodes, planned: Contents) -> None:
         """Refuse a definition whose files have no content, neither in the directory nor published."""
         needed = dict(needed_files(graph, znodes))
-        there = self.ensemble.read(path for path in needed if path not in planned)
+        there = connection.read(self.client, (path for path in needed if path not in planned))
         absent = [path for path in needed if path not in planned and there[path] is None]
         if absent:
             raise CannotRender(
@@ -262,39 +258,31 @@ class Tree:
 
     def write(self, nodes: Contents) -> None:
         """Create what is absent, rewrite what differs, leave the rest."""
-        before = self.ensemble.read(nodes)
-        absent = [path for path in nodes if before[path] is None]
-        self.ensemble.ensure({**_parents(absent), **{path: nodes[path] for path in absent}})
+        before = connection.read(self.client, nodes)
+        parents = _parents(path for path in nodes if before[path] is None)
+        there = connection.read(self.client, parents)
+        # Not those that are there: on the upper ones an operator may have no right but to read.
+        for path in (path for path in parents if there[path] is None):
+            connection.create(self.client, path)
         for path, data in nodes.items():
-            znode = before[path]
-            if znode is not None and znode.data == data:
+            if before[path] == data:
                 self.counts.note("unchanged", path)
                 continue
-            if znode is not None:
-                self.rewrite(path, data)
+            connection.write(self.client, path, data)
             # What was empty counts as new: most definitions were the parents of their variables first.
-            self.counts.note("updated" if znode and znode.data else "created", path)
-
-    def rewrite(self, path: str, data: bytes) -> None:
-        # Whatever version is there: the directory is what counts, and a second try does no harm.
-        self.ensemble.request(lambda client: client.set_async(path, data), f"{path} can't be written")
-
-    def remove(self, path: str) -> None:
-        # Another publisher may be quicker, or the reply to a first try be lost.
-        with contextlib.suppress(NoNodeError):
-            self.ensemble.request(lambda client: client.delete_async(path), f"{path} can't be removed")
+            self.counts.note("updated" if before[path] else "created", path)
 
     def prune(self, deployment: Deployment) -> None:
         """Remove the variables and files that the directory doesn't hold, deepest first."""
         kept = self.contents(deployment)
-        kept = {**_parents(kept), **kept}
+        stays = {*_parents(kept), *kept}
         roots = [f"{self.znodes.deployment}/variables"]
         for service in deployment.services:
             path = self.znodes.service(service.name)
             roots += [f"{path}/variables", f"{path}/files"]
         for path in self.below(roots):
-            if path not in kept:
-                self.remove(path)
+            if path not in stays:
+                connection.remove(self.client, path)
                 self.counts.note("removed", path)
 
     def below(self, roots: Sequence[str]) -> list[str]:
@@ -302,8 +290,8 @@ class Tree:
         found: list[str] = []
         level = list(roots)
         while level:
-            children = self.ensemble.list(level)
-            level = [f"{path}/{name}" for path in level for name in children[path] or ()]
+            names = connection.children(self.client, level)
+            level = [f"{path}/{name}" for path in level for name in names[path]]
             found += level
         return found[::-1]
 
@@ -312,11 +300,19 @@ def _under(parent: str, contents: Contents) -> dict[str, bytes]:
     return {f"{parent}/{name}": data for name, data in contents.items()}
 
 
-def _parents(paths: Iterable[str]) -> dict[str, bytes]:
-    """The znodes above `paths`, from the root down, each of them empty."""
-    parents: dict[str, bytes] = {}
+def _parents(paths: Iterable[str]) -> list[str]:
+    """The znodes above `paths`, each one after the one above it."""
+    parents: dict[str, None] = {}
     for path in paths:
         names_above = path.split("/")[1:-1]
         for depth in range(1, len(names_above) + 1):
-            parents["/" + "/".join(names_above[:depth])] = b""
-    return parents
+            parents["/" + "/".join(names_above[:depth])] = None
+    return list(parents)
+
+
+def _text(path: str, data: bytes) -> str:
+    """The text that stands at `path`; CannotRender where it is none."""
+    try:
+        return data.decode()
+    except UnicodeDecodeError as error:
+        raise CannotRender(f"{path} is not UTF-8 text (byte {error.start})") from error

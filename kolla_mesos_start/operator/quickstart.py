@@ -3,14 +3,15 @@
     ZooKeeper -> publish -> start everything at once -> watch -> tell -> stay until Ctrl-C -> end
 
 What lives here: the stages. The deployment is `site`'s, of the kind `jobs` or `keystone`; how it is
-shown is `view`'s and `timeline`'s. Signals are taken between two steps only, in the loop: so there
-is no moment at which something has been started and nobody knows of it.
+shown is `view`'s and `timeline`'s. Signals are looked at between two steps only: so there is no moment
+at which something has been started and nobody knows of it.
 """
 
 from __future__ import annotations
 
 import argparse
 import logging
+import math
 import os
 import random
 import re
@@ -23,9 +24,10 @@ import sys
 import threading
 import time
 from collections.abc import Iterator, Mapping
-from concurrent.futures import Future, TimeoutError
+from concurrent.futures import Future, TimeoutError, wait
 from contextlib import suppress
 from pathlib import Path, PurePosixPath
+from types import FrameType
 from typing import Callable, TypeVar
 
 from kazoo.client import KazooClient
@@ -33,8 +35,7 @@ from kazoo.exceptions import KazooException, NoNodeError, NotEmptyError
 
 from kolla_mesos_start import settings
 from kolla_mesos_start.errors import AgentError, BadUsage, CannotWrite, Stopped
-from kolla_mesos_start.loop import Loop, now
-from kolla_mesos_start.operator import openstack, timeline, zookeeper
+from kolla_mesos_start.operator import connection, openstack, timeline, zookeeper
 from kolla_mesos_start.operator.containers import AGENT, DIES_WITH_US, end_all
 from kolla_mesos_start.operator.jobs import Jobs
 from kolla_mesos_start.operator.keystone import Keystone, Users
@@ -42,7 +43,6 @@ from kolla_mesos_start.operator.site import Site
 from kolla_mesos_start.operator.view import Row, View, row, terminal
 from kolla_mesos_start.operator.zookeeper import HOST, free_port
 from kolla_mesos_start.settings import RUN_DIR_LIMIT
-from kolla_mesos_start.zookeeper.client import Ensemble
 
 T = TypeVar("T")
 ID = "quickstart"
@@ -95,14 +95,25 @@ class Quickstart:
         self.kind, self.stays = kind, stays
         self.is_up = False
         self.zookeeper: subprocess.Popen[bytes] | None = None
-        self.ensemble: Ensemble | None = None
+        self.client: KazooClient | None = None
         self.site: Site | None = None
         self.prefix = ""
         self.made: list[str] = []  # znodes, deepest first
         self._was_away = False
-        self.loop = Loop()
+        self.signals: list[int] = []  # that have come and were not looked at yet
         for signum in STOP_SIGNALS:
-            self.loop.on_signal(signum, _stop)
+            signal.signal(signum, self._note)
+        # A mask is inherited: bin/quickstart has blocked SIGINT.
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, STOP_SIGNALS)
+
+    def _note(self, signum: int, frame: FrameType | None) -> None:
+        self.signals.append(signum)
+
+    def _check_signals(self) -> None:
+        """Raise Stopped if a signal has come."""
+        if self.signals:
+            signum = self.signals.pop(0)
+            raise Stopped(signum, signal.Signals(signum).name)
 
     def status(self) -> int:
         """Run all stages; the exit status, and what is wrong told."""
@@ -111,7 +122,7 @@ class Quickstart:
                 self.run()
             except (AgentError, OSError):
                 # What Ctrl-C has ended before it has left our process group looks like a failure.
-                self.loop.wait(lambda: True)
+                self._check_signals()
                 raise
         except Stopped as stopped:
             return 0 if self.is_up and stopped.signum == signal.SIGINT else stopped.status
@@ -133,8 +144,8 @@ class Quickstart:
         shutil.rmtree(self.directory, ignore_errors=True)
         self.directory.mkdir(parents=True, mode=0o755)
         environ = self._zookeeper_environ()
-        ensemble = self._connect(environ)
-        site = self._publish(ensemble, {**environ, "PATH": path})
+        client = self._connect(environ)
+        site = self._publish(client, {**environ, "PATH": path})
         self._start(site)
         self.is_up = True
         say("the timeline of the start")
@@ -157,7 +168,7 @@ class Quickstart:
         if self.kind is not Keystone:
             return path
         openstack.install_packages(say)
-        self.loop.wait(lambda: True)
+        self._check_signals()
         return f"{openstack.keystone_environment(self.home / 'cache', say)}:{openstack.SYSTEM_PATH}"
 
     def _zookeeper_environ(self) -> Mapping[str, str]:
@@ -202,26 +213,25 @@ class Quickstart:
     def _zookeeper_ended(self) -> bool:
         return self.zookeeper is not None and self.zookeeper.poll() is not None
 
-    def _connect(self, environ: Mapping[str, str]) -> Ensemble:
+    def _connect(self, environ: Mapping[str, str]) -> KazooClient:
         words = {"KOLLA_APP_ID": f"/{ID}/{ID}", "KOLLA_HOSTNAME": ID, "KOLLA_ZK_CONNECT_TIMEOUT": "10"}
         words["KOLLA_SYSTEM_PREFIX"] = os.environ.get("KOLLA_SYSTEM_PREFIX", "")
         config = settings.parse({**words, **environ})
         self.prefix = config.prefix
-        self.ensemble = ensemble = Ensemble(config, self.loop)
-        ensemble.connect()
-        return ensemble
+        self.client = client = self._aside(lambda: connection.connect(config), math.inf)
+        return client
 
-    def _publish(self, ensemble: Ensemble, environ: Mapping[str, str]) -> Site:
+    def _publish(self, client: KazooClient, environ: Mapping[str, str]) -> Site:
         path = f"{self.prefix}/{ID}"
         above = [path, *map(str, PurePosixPath(path).parents)][:-1]
-        found = ensemble.read(above)
+        found = self._aside(lambda: connection.read(client, above))
         if found[path] is not None:
             raise BadUsage(
                 f"{path} is there already, another quickstart's perhaps; remove it: deleteall {path}"
             )
         self.made = [each for each in above if found[each] is None]
         places = {"HOME": str(self.directory), "LANG": "C.UTF-8"}
-        self.site = site = self.kind(self.directory, ensemble.client, {**places, **environ}, self.prefix, ID)
+        self.site = site = self.kind(self.directory, client, {**places, **environ}, self.prefix, ID)
         say(f"publish {short(site.example)} to {path}")
         print(f"  {self._aside(site.publish).splitlines()[-1].rpartition(': ')[2]}")
         return site
@@ -241,9 +251,9 @@ class Quickstart:
 
     def _rows(self) -> list[Row]:
         """What there is to be seen: the containers, and ZooKeeper once it has been away."""
-        assert self.site is not None and self.ensemble is not None
+        assert self.site is not None and self.client is not None
         rows = [row(container) for container in self.site.containers]
-        away = not self.ensemble.connected
+        away = not self.client.connected
         self._was_away = self._was_away or away
         if self._was_away:
             stage, text, instant = "away" if away else "back", "no connection" * away, time.time()
@@ -276,7 +286,9 @@ class Quickstart:
         due: dict[object, float] = {}
 
         def is_due(ended: object) -> bool:
-            return now() >= due.setdefault(ended, now() + RESTART_AFTER) and bool(due.pop(ended))
+            return time.monotonic() >= due.setdefault(ended, time.monotonic() + RESTART_AFTER) and bool(
+                due.pop(ended)
+            )
 
         while True:
             view.show()
@@ -285,7 +297,8 @@ class Quickstart:
                     container.start()
             if self._zookeeper_ended() and is_due(self.zookeeper):
                 self._start_zookeeper()
-            self.loop.wait(lambda: False, now() + LOOK_EVERY)
+            self._check_signals()
+            time.sleep(LOOK_EVERY)
 
     # -- the end --------------------------------------------------------------------------------
 
@@ -295,13 +308,13 @@ class Quickstart:
             with suppress(OSError):  # The terminal is gone.
                 say("ending all containers")
             # Whoever is registered waits for ZooKeeper to say goodbye, for a session at most.
-            away = self._zookeeper_ended() or not (self.ensemble and self.ensemble.connected)
+            away = self._zookeeper_ended() or not (self.client and self.client.connected)
             self.site.end(SHORT_GRACE if away else GRACE)
         if self.zookeeper is not None:
             self.zookeeper.kill()
             self.zookeeper.wait()
-        elif self.ensemble is not None and self.made:
-            self._take_back(self.ensemble.client)
+        elif self.client is not None and self.made:
+            self._take_back(self.client)
 
     def _take_back(self, client: KazooClient) -> None:
         def work() -> None:
@@ -316,29 +329,34 @@ class Quickstart:
 
     # -- waiting --------------------------------------------------------------------------------
 
-    def _until(self, condition: Callable[[], T], seconds: float) -> T:
+    def _until(
+        self, condition: Callable[[], T], seconds: float, pause: Callable[[float], object] = time.sleep
+    ) -> T:
         """Look again and again until `condition()` is true, `seconds` at most; Stopped by a signal."""
-        deadline = now() + seconds
+        deadline = time.monotonic() + seconds
         while True:
-            # First what has been posted: a signal that has come comes before whatever it has done.
-            value = self.loop.wait(condition, min(deadline, now() + LOOK_EVERY))
-            if value or now() >= deadline:
+            # First, since a signal comes before whatever it has done to others.
+            self._check_signals()
+            value = condition()
+            left = deadline - time.monotonic()
+            if value or left <= 0:
                 return value
             if self._zookeeper_ended():
                 raise AgentError(f"ZooKeeper has ended; {self._zookeeper_said()}")
+            pause(min(LOOK_EVERY, left))
 
-    def _aside(self, work: Callable[[], T]) -> T:
+    def _aside(self, work: Callable[[], T], seconds: float = ANSWER_LIMIT) -> T:
         """The result of what may block; meanwhile signals are heard."""
-        future = begun(work, lambda: self.loop.post(lambda: None))
-        if not self._until(future.done, ANSWER_LIMIT):
-            raise AgentError(f"no answer within {ANSWER_LIMIT:g} s")
+        future = begun(work)
+        if not self._until(future.done, seconds, lambda pause: wait([future], pause)):
+            raise AgentError(f"no answer within {seconds:g} s")
         try:
             return future.result()
         except KazooException as error:
             raise AgentError(f"ZooKeeper: {type(error).__name__}") from error
 
 
-def begun(work: Callable[[], T], ended: Callable[[], object] = lambda: None) -> Future[T]:
+def begun(work: Callable[[], T]) -> Future[T]:
     """The result to come of `work`, which runs in a thread that nobody has to wait for."""
     future: Future[T] = Future()
 
@@ -347,7 +365,6 @@ def begun(work: Callable[[], T], ended: Callable[[], object] = lambda: None) -> 
             future.set_result(work())
         except BaseException as error:
             future.set_exception(error)
-        ended()
 
     threading.Thread(target=run, daemon=True).start()
     return future
@@ -390,7 +407,3 @@ def short(path: Path) -> str:
     with suppress(ValueError):
         return str(path.relative_to(Path.cwd()))
     return str(path)
-
-
-def _stop(signum: int) -> None:
-    raise Stopped(signum, signal.Signals(signum).name)

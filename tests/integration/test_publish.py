@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 from kazoo.client import KazooClient
-from kazoo.security import make_digest_acl
+from kazoo.security import make_acl, make_digest_acl
 
 from tests.conftest import Deployment
 from tests.operator_tools.test_publish import write
@@ -209,6 +209,15 @@ def test_credentials_and_acl_are_those_of_the_agent(
     zk.add_auth("digest", "operator:password")
     assert zk.get_acls(f"{deployment.path}/a/db/variables/size")[0] == [acl]
     assert "can't be read" in publish(root, deployment, status=77).stderr
+
+
+def test_what_is_there_need_not_be_writable(zk: KazooClient, deployment: Deployment, root: Path) -> None:
+    """Below a prefix that belongs to others: nothing is created where nothing is missing."""
+    zk.set_acls(deployment.prefix, [make_acl("world", "anyone", read=True, delete=True)])
+    publish(root, deployment)
+    write(root, services__a__db__variables__size="4")
+    assert "1 updated" in publish(root, deployment).stdout
+    assert zk.get(f"{deployment.path}/a/db/variables/size")[0] == b"4"
 
 
 def test_without_pyyaml_json_still_works(

@@ -10,10 +10,10 @@ import pytest
 from kolla_mesos_start.definition.document import load
 from kolla_mesos_start.errors import BadDefinition, BadUsage, CannotRender
 from kolla_mesos_start.operator import directory, notation
+from kolla_mesos_start.operator.directory import MAX_DATA
 from kolla_mesos_start.operator.publish import arguments, settings_of
 from kolla_mesos_start.operator.rehearsal import Rehearsal
 from kolla_mesos_start.tree.znodes import Znodes
-from kolla_mesos_start.zookeeper.client import MAX_DATA
 
 DEFINITION = '{"commands": {"sync": {"command": "true"}}}'
 

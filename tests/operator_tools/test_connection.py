@@ -1,0 +1,126 @@
+"""The operator's connection, against a real ZooKeeper: what ends it, what it survives, what it may not do."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Callable
+
+import pytest
+from kazoo.client import KazooClient
+from kazoo.security import make_digest_acl
+
+from kolla_mesos_start import settings
+from kolla_mesos_start.errors import AccessDenied, NoConnection
+from kolla_mesos_start.operator import connection
+from tests.conftest import Deployment
+from tests.link import Link
+from tests.waiting import eventually
+from tests.zookeeper import Server, free_port
+
+Connect = Callable[..., KazooClient]
+
+
+def settings_for(hosts: str, **environ: str) -> settings.Settings:
+    """Of a tool that reaches ZooKeeper at `hosts`."""
+    return settings.parse({"KOLLA_APP_ID": "/site/tool", "KOLLA_ZK_HOSTS": hosts, **environ})
+
+
+@pytest.fixture
+def connect() -> Iterator[Connect]:
+    """Connects (`connect(hosts, **environ)`), and closes what it has connected."""
+    clients: list[KazooClient] = []
+
+    def one(hosts: str, **environ: str) -> KazooClient:
+        clients.append(connection.connect(settings_for(hosts, **environ)))
+        return clients[-1]
+
+    yield one
+    for client in clients:
+        connection.close(client)
+
+
+def test_no_server_is_told_after_the_limit() -> None:
+    """With the hosts, and the variable that holds the limit; no thread stays."""
+    before = threading.active_count()
+    hosts = f"127.0.0.1:{free_port()}"
+    begun = time.monotonic()
+    with pytest.raises(NoConnection, match=f"at {hosts} within 0.5 s"):
+        connection.connect(settings_for(hosts, KOLLA_ZK_CONNECT_TIMEOUT="0.5"))
+    assert 0.5 <= time.monotonic() - begun < 5
+    eventually(lambda: threading.active_count() <= before, "its threads are gone")
+
+
+def test_a_server_that_comes_late_is_found(zookeeper: Server, connect: Connect) -> None:
+    """Within a second of its start, however long it was away."""
+    zookeeper.kill()
+    starter = threading.Timer(1.0, zookeeper.start)
+    starter.start()
+    try:
+        assert connect(zookeeper.hosts, KOLLA_ZK_CONNECT_TIMEOUT="30").exists("/")
+    finally:
+        starter.join()
+
+
+def test_refused_credentials_are_told(zookeeper: Server, connect: Connect, tmp_path: Path) -> None:
+    """By the connection, or by the first request, whichever the refusal reaches first."""
+    auth = tmp_path / "auth"
+    auth.write_text("nosuchscheme:secret\n")
+    with pytest.raises(AccessDenied):
+        connection.read(connect(zookeeper.hosts, KOLLA_ZK_AUTH_FILE=str(auth)), ["/"])
+
+
+def test_a_request_outlives_an_outage(
+    link: Link, deployment: Deployment, connect: Connect, caplog: pytest.LogCaptureFixture
+) -> None:
+    """It is sent again until a reply comes; the log says what it waits for."""
+    client = connect(link.hosts)
+    link.kill()
+    eventually(lambda: not client.connected, "the connection is lost")
+    back = threading.Timer(1.0, link.launch)
+    back.start()
+    try:
+        connection.write(client, f"{deployment.path}/a", b"1")
+        assert connection.read(client, [f"{deployment.path}/a"]) == {f"{deployment.path}/a": b"1"}
+    finally:
+        back.join()
+    assert "lost the connection to ZooKeeper; retrying" in caplog.messages
+    eventually(lambda: "connected to ZooKeeper again" in caplog.messages, "its return is logged")
+
+
+def test_requests_may_be_repeated(deployment: Deployment, connect: Connect) -> None:
+    """A retry finds what the first try has done, and that is no error."""
+    client, path = connect(deployment.hosts), f"{deployment.path}/a"
+    for data in (b"1", b"2"):
+        connection.write(client, path, data)
+    connection.create(client, path)
+    assert connection.read(client, [path, f"{path}/no"]) == {path: b"2", f"{path}/no": None}
+    assert connection.children(client, [deployment.path, f"{path}/no"]) == {
+        deployment.path: ["a"],
+        f"{path}/no": [],
+    }
+    for _ in range(2):
+        connection.remove(client, path)
+    assert connection.read(client, [path]) == {path: None}
+
+
+def test_what_may_not_be_done_is_told_by_its_path(
+    zk: KazooClient, deployment: Deployment, connect: Connect
+) -> None:
+    """Reading, writing, creating and removing alike, with the error's own name."""
+    zk.add_auth("digest", "operator:password")
+    client, closed = connect(deployment.hosts), f"{deployment.path}/closed"
+    zk.create(closed, acl=[make_digest_acl("operator", "password", all=True)])
+    zk.create(f"{closed}/a")
+    attempts: list[tuple[str, Callable[[], object]]] = [
+        (f"{closed} can't be read", lambda: connection.read(client, [closed])),
+        (f"{closed} can't be read", lambda: connection.children(client, [closed])),
+        (f"{closed} can't be written", lambda: connection.write(client, closed, b"")),
+        (f"{closed}/b can't be created", lambda: connection.create(client, f"{closed}/b")),
+        (f"{closed}/a can't be removed", lambda: connection.remove(client, f"{closed}/a")),
+    ]
+    for message, attempt in attempts:
+        with pytest.raises(AccessDenied, match=f"{message}: NoAuthError"):
+            attempt()
