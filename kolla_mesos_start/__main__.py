@@ -38,9 +38,9 @@ def main() -> None:
 
     # Imports leave no garbage; looking for it would take a tenth of the start.
     gc.disable()
-    from kolla_mesos_start import container
+    from kolla_mesos_start import agent
 
-    container.live(verb, show)
+    agent.main(verb, show)
 
 
 def _fill_standard_descriptors() -> None:
@@ -62,10 +62,10 @@ def _parse(words: list[str]) -> tuple[str, bool]:
 
     class Parser(argparse.ArgumentParser):
         def error(self, message: str) -> NoReturn:
-            from kolla_mesos_start import container
+            from kolla_mesos_start import agent
 
             self.print_usage(sys.stderr)
-            container.refuse(message)
+            agent.refuse(message)
 
     parser = Parser(
         prog="kolla_mesos_start",

@@ -9,17 +9,17 @@ last. psutil is imported only in `interfaces`: it takes a tenth of the agent's s
 
 from __future__ import annotations
 
-import logging
 import socket
 from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from kolla_mesos_start.errors import BadEnvironment, CannotRender, listed
+from kolla_mesos_start.log import Logger
 
 if TYPE_CHECKING:
     from kolla_mesos_start.settings import Settings
 
-log = logging.getLogger(__name__)
+log = Logger(__name__)
 
 FACTS_LIMIT = 16 * 1024  # bytes of JSON: every member of every party reads them
 

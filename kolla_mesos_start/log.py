@@ -1,79 +1,165 @@
-"""Log formats and levels, the last line of the log, and the termination log."""
+"""The log: how its lines look, where they go, and the last one, which says how the agent ended.
+
+What lives here: the formats, the levels and the termination log. What a line may say is decided by
+the module that writes it.
+
+Not Python's `logging`: a handler of that blocks while nobody reads the log, and then no command would be
+killed in time. Here a line that can't be written at once is dropped and counted. It also would cost the
+registrar two megabytes for as long as the container lives.
+"""
 
 from __future__ import annotations
 
-import logging
-import sys
+import os
+import select
 import time
-from typing import Any, NamedTuple, TextIO
 
-from kolla_mesos_start.errors import AgentError
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any
 
-log = logging.getLogger(__name__)
+    from kolla_mesos_start.errors import AgentError
 
-AGENT = "kolla_mesos_start"
-REPEAT_INTERVAL = 30.0  # seconds between two equal lines of a library
-TERMINATION_LOG_LIMIT = 4096  # bytes; Kubernetes cuts off the rest, so that the JSON would be broken
+LEVELS = ("debug", "info", "warning", "error", "critical")
+PROGRESS_INTERVAL = 30.0  # seconds after which what takes long says so, again and again
+TERMINATION_LOG_LIMIT = 4096  # bytes; Kubernetes cuts there, and would cut the JSON in two
+# A pipe that poll() calls writable takes so many bytes without blocking (PIPE_BUF).
+CHUNK = 4096
+LAST_LINE_TIMEOUT = 1.0  # seconds that the last line waits for a reader
 
 
-class Ending(NamedTuple):
-    """How the agent ended; str() makes one JSON object of it."""
+class Output:
+    """Where the lines of this process go: a descriptor, the least level, the format.
 
-    stage: str
-    command: str | None
-    reason: str
-    retriable: bool
-    status: int
+    `dropped` counts the lines that could not be written since the last one that could.
+    """
+
+    def __init__(self, fd: int = 2) -> None:
+        self.fd = fd
+        self.level = LEVELS.index("info")
+        self.json_lines = False
+        self.dropped = 0
+
+    def write(self, level: str, name: str, message: str) -> None:
+        """Write one line, unless its level is too low or nobody reads."""
+        if LEVELS.index(level) < self.level:
+            return
+        if self.dropped and self._put(
+            self._line("warning", __name__, f"{self.dropped} log lines were dropped")
+        ):
+            self.dropped = 0
+        if self.dropped or not self._put(self._line(level, name, message)):
+            self.dropped += 1
+
+    def bare(self, line: str) -> None:
+        """Write a line as it is, in every format."""
+        self._put(line, LAST_LINE_TIMEOUT)
+
+    def _line(self, level: str, name: str, message: str) -> str:
+        instant = time.time()
+        stamp = time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(instant)) + f".{int(instant % 1 * 1000):03d}Z"
+        if self.json_lines:
+            import json
+
+            return json.dumps({"time": stamp, "level": level.upper(), "logger": name, "message": message})
+        # One record, one line: a newline in a name must not forge another one.
+        return f"{stamp} {level.upper()} {name}: {message}".replace("\n", "\\n")
+
+    def _put(self, line: str, timeout: float = 0.0) -> bool:
+        """Write the line without blocking for longer than `timeout` seconds; false if nobody reads."""
+        rest = line.encode("utf-8", "backslashreplace") + b"\n"
+        poller = select.poll()
+        poller.register(self.fd, select.POLLOUT)
+        try:
+            while rest:
+                ready = poller.poll(timeout * 1000)
+                if not ready or not ready[0][1] & select.POLLOUT:
+                    return False
+                rest = rest[os.write(self.fd, rest[:CHUNK]) :]
+        except OSError:
+            return False  # The reader is gone. That must never change what the agent does.
+        return True
+
+
+OUTPUT = Output()
+
+
+class Logger:
+    """The log of one module, by its name."""
+
+    def __init__(self, name: str) -> None:
+        self._name = name
+
+    def debug(self, message: str, *args: object) -> None:
+        self.log("debug", message, *args)
+
+    def info(self, message: str, *args: object) -> None:
+        self.log("info", message, *args)
+
+    def warning(self, message: str, *args: object) -> None:
+        self.log("warning", message, *args)
+
+    def error(self, message: str, *args: object) -> None:
+        self.log("error", message, *args)
+
+    def log(self, level: str, message: str, *args: object) -> None:
+        """Write `message % args` as one line."""
+        OUTPUT.write(level, self._name, message % args if args else message)
+
+
+class Ending:
+    """How the agent ended; as text it is one JSON object."""
+
+    def __init__(self, stage: str, command: str | None, reason: str, retriable: bool, status: int) -> None:
+        self.fields: dict[str, Any] = {
+            "stage": stage,
+            "command": command,
+            "reason": reason,
+            "retriable": retriable,
+            "status": status,
+        }
 
     def __str__(self) -> str:
-        return _json(self._asdict())
+        import json
+
+        return json.dumps(self.fields)
 
     def short(self) -> Ending:
-        """The same with the reason cut so far that the text fits the termination log."""
-        cut, keep = self, len(self.reason)
+        """The same with its reason cut, if need be, so that the text fits the termination log."""
+        cut, reason = self, self.fields["reason"]
+        keep = len(reason)
         while (excess := len(str(cut)) - TERMINATION_LOG_LIMIT) > 0 and keep:
-            # A character takes up to twelve bytes (two \uXXXX), so a twelfth never cuts too much.
+            # A character takes up to twelve bytes (two \uXXXX): a twelfth is never too much.
             keep -= min(keep, max(1, excess // 12))
-            cut = self._replace(reason=self.reason[:keep] + "...")
+            cut = Ending(**{**self.fields, "reason": reason[:keep] + "..."})
         return cut
 
 
 def ending(stage: str, error: AgentError) -> Ending:
-    """How the agent ends if `error` is raised in `stage`."""
+    """How `error` ends the agent, which is in `stage`."""
     return Ending(stage, error.command, error.reason, error.retriable, error.status)
 
 
-def configure(level: str, json_lines: bool, stream: TextIO | None = None) -> None:
-    """Send all log lines to `stream` (standard error), as text or as one JSON object a line.
+def configure(level: str, json_lines: bool) -> None:
+    """Write lines from `level` (`debug`, `info`, `warning` or `error`) on, as text or as JSON objects.
 
-    `level` is `debug`, `info`, `warning` or `error`, for the agent's own lines. Libraries log
-    WARNING and above only: kazoo's debug lines hold the data of znodes, and passwords. Each call
-    replaces the configuration of the previous one.
+    May be called again; the last call counts.
     """
-    handler = logging.StreamHandler(stream or sys.stderr)
-    handler.setFormatter(_JsonLines() if json_lines else _TextLines())
-    handler.addFilter(_RepeatFilter())
-    own = getattr(logging, level.upper())
-    others = max(own, logging.WARNING)
-    root = logging.getLogger()
-    root.handlers[:] = [handler]
-    root.setLevel(others)
-    logging.getLogger("kazoo").setLevel(others)
-    logging.getLogger(AGENT).setLevel(own)
+    OUTPUT.level, OUTPUT.json_lines = LEVELS.index(level), json_lines
 
 
 def last_line(end: Ending, termination_log: str | None) -> None:
-    """Write how the agent ended to the log and to the termination log.
+    """Say how the agent ended, in the last line of the log and in the termination log.
 
-    The line has no time or level in either log format, so that both places hold the same object.
-    A reason that is too long for the termination log is logged in full in the line before.
+    It is bare in the log whatever the format, so that both places hold the same object. A
+    reason that is too long for the termination log is logged whole in the line before.
     """
     short = end.short()
-    if short != end:
-        log.error("%s", end.reason)
+    if short is not end:
+        Logger(__name__).error("%s", end.fields["reason"])
     if termination_log:
         _write_termination_log(termination_log, str(short))
-    log.critical(short)
+    OUTPUT.bare(str(short))
 
 
 def _write_termination_log(path: str, line: str) -> None:
@@ -81,64 +167,5 @@ def _write_termination_log(path: str, line: str) -> None:
         with open(path, "w", encoding="ascii") as file:
             file.write(line)
     except OSError as error:
-        # Only a warning: the reason for the end of the agent must stay in the last line.
-        hint = "set KOLLA_TERMINATION_LOG to a writable file"
-        log.warning("termination log %s can't be written: %s; %s", path, error.strerror, hint)
-
-
-class _RepeatFilter(logging.Filter):
-    """Drops equal lines of a library for a while: in an outage kazoo logs one every second."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self._logged_at: dict[str, float] = {}
-
-    def filter(self, record: logging.LogRecord) -> bool:
-        if record.name.startswith(AGENT):
-            return True
-        line, instant = record.getMessage(), time.monotonic()
-        if line in self._logged_at and instant < self._logged_at[line] + REPEAT_INTERVAL:
-            return False
-        self._logged_at[line] = instant
-        return True
-
-
-class _Lines(logging.Formatter):
-    """Both formats: times in UTC with milliseconds, and a last line that is JSON only."""
-
-    converter = staticmethod(time.gmtime)
-    default_time_format = "%Y-%m-%dT%H:%M:%S"
-    default_msec_format = "%s.%03dZ"
-
-    def format(self, record: logging.LogRecord) -> str:
-        return str(record.msg) if isinstance(record.msg, Ending) else self.line(record)
-
-    def line(self, record: logging.LogRecord) -> str:
-        return super().format(record)
-
-
-class _TextLines(_Lines):
-    def __init__(self) -> None:
-        super().__init__("%(asctime)s %(levelname)s %(name)s: %(message)s")
-
-    def formatMessage(self, record: logging.LogRecord) -> str:
-        # One record, one line: a newline in a name must not make another line.
-        return super().formatMessage(record).replace("\n", "\\n")
-
-
-class _JsonLines(_Lines):
-    def line(self, record: logging.LogRecord) -> str:
-        return _json(
-            {
-                "time": self.formatTime(record),
-                "level": record.levelname,
-                "logger": record.name,
-                "message": super().line(record),
-            }
-        )
-
-
-def _json(fields: dict[str, Any]) -> str:
-    import json  # The registrar logs too, usually as text.
-
-    return json.dumps(fields)
+        # The agent is ending already, and for a better reason than this one.
+        Logger(__name__).warning("%s can't be written: %s; set KOLLA_TERMINATION_LOG", path, error.strerror)

@@ -1,25 +1,47 @@
-"""The one queue that the main thread reads: whatever happens outside arrives here, and nothing else blocks.
+"""The one poll loop of a process: descriptors, signals and timers. Nothing else blocks.
 
-Session events and replies come from kazoo's threads, the guard's messages from a descriptor,
-signals from the kernel. Each is a function that runs on the main thread, inside `wait`; so all
-state of the agent is touched by one thread only, and no lock is needed.
+Everything runs on the one thread there is, inside `wait`: no state needs a lock, and a fork or an
+exec meets no other thread. What a handler raises, `wait` raises.
 """
 
 from __future__ import annotations
 
-import contextlib
 import heapq
 import itertools
+import math
 import os
-import selectors
+import select
 import signal
 import time
-from collections import deque
-from types import FrameType
-from typing import Callable, TypeVar
 
-T = TypeVar("T")
-Handler = Callable[[], object]
+TYPE_CHECKING = False  # The registrar imports this for months: `typing` would cost it a megabyte.
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from types import FrameType
+    from typing import Optional, Protocol, TypeVar
+
+    T = TypeVar("T")
+    Handler = Callable[[], object]
+    Interest = Optional[tuple[int, int]]  # a descriptor, and the events of poll() to wait for
+
+    class Source(Protocol):
+        """Something that waits for a descriptor, for an instant, or for both.
+
+        `interest`: the descriptor and events it waits for now. `deadline`: when it must run at
+        the latest (see `now`). `run` does what can be done without blocking; `ready` says whether
+        the events have come. It runs whenever anything happened in the loop.
+        """
+
+        @property
+        def interest(self) -> Interest: ...
+
+        @property
+        def deadline(self) -> float: ...
+
+        def run(self, ready: bool) -> None: ...
+
+
+LONGEST_POLL = 3600.0  # seconds; poll() has a limit of its own, and waking early costs nothing
 
 
 def now() -> float:
@@ -28,78 +50,122 @@ def now() -> float:
 
 
 class Loop:
-    """Functions to run on the main thread, in the order in which they were posted."""
+    """Runs sources, handlers of descriptors and signals, and timers."""
 
     def __init__(self) -> None:
-        self._posted: deque[Handler] = deque()
+        self._sources: list[Source] = []
+        self._readers: dict[int, Handler] = {}
         self._timers: list[tuple[float, int, Handler]] = []
         self._order = itertools.count()
-        self._selector = selectors.DefaultSelector()
-        self._wake_read, self._wake_write = os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK)
-        self.listen(self._wake_read, self._drain)
+        self._signals: list[int] = []
+        self._signal_handlers: dict[int, Callable[[int], object]] = {}
+        self._wakeup = -1
 
-    def post(self, handler: Handler) -> None:
-        """Have `handler` run on the main thread. From any thread, and from a signal handler."""
-        self._posted.append(handler)
-        # A full pipe wakes the reader anyway.
-        with contextlib.suppress(BlockingIOError):
-            os.write(self._wake_write, b"\0")
+    def add(self, source: Source) -> None:
+        """Run `source` from now on."""
+        self._sources.append(source)
+
+    def remove(self, source: Source) -> None:
+        """Run `source` no longer."""
+        self._sources.remove(source)
 
     def listen(self, fd: int, handler: Handler) -> None:
         """Have `handler` run whenever `fd` is readable. `handler` must read what is there."""
-        self._selector.register(fd, selectors.EVENT_READ, handler)
+        self._readers[fd] = handler
 
     def ignore(self, fd: int) -> None:
         """Take back `listen`; call it before `fd` is closed."""
-        self._selector.unregister(fd)
+        del self._readers[fd]
 
     def call_at(self, when: float, handler: Handler) -> None:
-        """Have `handler` run inside `wait` once the clock (see `now`) has reached `when`."""
+        """Have `handler` run once the clock (see `now`) has reached `when`."""
         heapq.heappush(self._timers, (when, next(self._order), handler))
 
     def on_signal(self, signum: int, handler: Callable[[int], object]) -> None:
-        """Have `handler(signum)` run on the main thread, inside `wait`, when the signal comes."""
-
-        def deliver(number: int, frame: FrameType | None) -> None:
-            self.post(lambda: handler(number))
-
-        signal.signal(signum, deliver)
-        # A mask is inherited: whoever launched us may have had it blocked.
+        """Have `handler(signum)` run inside `wait` when the signal comes."""
+        if self._wakeup < 0:
+            self._wakeup = _wakeup_descriptor()
+            self.listen(self._wakeup, self._empty_wakeup)
+        self._signal_handlers[signum] = handler
+        signal.signal(signum, self._note_signal)
+        # A mask is inherited: the launcher may have blocked the signal.
         signal.pthread_sigmask(signal.SIG_UNBLOCK, {signum})
 
-    def wait(self, condition: Callable[[], T], deadline: float | None = None) -> T:
-        """Run what arrives until `condition()` is true or `deadline` (see `now`) has passed.
+    def wait(self, condition: Callable[[], T], deadline: float = math.inf) -> T:
+        """Run what happens until `condition()` is true or `deadline` (see `now`) has passed.
 
-        Returns the last value of `condition()`; raises whatever a handler raises.
+        What has happened by the deadline counts. Returns the last value of `condition()`; raises
+        whatever a handler raises.
         """
+        expired = False
         while True:
             self._run_due()
             value = condition()
-            if value or (deadline is not None and now() >= deadline):
+            if value or expired:
                 return value
-            for key, _ in self._selector.select(self._timeout(deadline)):
-                key.data()
+            expired = now() >= deadline
+            self._poll(deadline)
 
     def sleep(self, seconds: float) -> None:
-        """Run what arrives for so long."""
+        """Run what happens for so long."""
         self.wait(lambda: False, now() + seconds)
 
     def _run_due(self) -> None:
-        while self._posted:
-            self._posted.popleft()()
+        while self._signals:
+            signum = self._signals.pop(0)
+            self._signal_handlers[signum](signum)
         while self._timers and self._timers[0][0] <= now():
             heapq.heappop(self._timers)[2]()
 
-    def _timeout(self, deadline: float | None) -> float | None:
-        """Seconds until something is due; None where only an event can be awaited."""
-        if self._posted:
-            return 0
-        instants = [when for when, _, _ in self._timers[:1]]
-        if deadline is not None:
-            instants.append(deadline)
-        # An hour at most: epoll takes no more than 24 days at once, and to wake early costs nothing.
-        return max(0.0, min(min(instants) - now(), 3600.0)) if instants else None
+    def _poll(self, deadline: float) -> None:
+        """Wait for the next thing to happen, and run it."""
+        poller = select.poll()
+        for fd in self._readers:
+            poller.register(fd, select.POLLIN)
+        interests = [(source, source.interest) for source in self._sources]
+        for source, interest in interests:
+            if interest is not None:
+                poller.register(*interest)
+            deadline = min(deadline, source.deadline)
+        if self._timers:
+            deadline = min(deadline, self._timers[0][0])
+        # Upwards: a bit too early would mean spinning for the rest of the millisecond.
+        ready = {fd for fd, _ in poller.poll(math.ceil(min(max(0.0, deadline - now()), LONGEST_POLL) * 1000))}
+        for fd in ready & self._readers.keys():
+            if fd in self._readers:  # An earlier handler may have closed it.
+                self._readers[fd]()
+        for source, interest in interests:
+            if source in self._sources:
+                source.run(interest is not None and interest[0] in ready)
 
-    def _drain(self) -> None:
-        with contextlib.suppress(BlockingIOError):
-            os.read(self._wake_read, 4096)
+    def _note_signal(self, signum: int, frame: FrameType | None) -> None:
+        self._signals.append(signum)
+
+    def _empty_wakeup(self) -> None:
+        os.read(self._wakeup, 4096)
+
+
+def _wakeup_descriptor() -> int:
+    """A descriptor that becomes readable when a signal comes: poll() alone would go on waiting."""
+    read, write = os.pipe()
+    os.set_blocking(read, False)
+    os.set_blocking(write, False)
+    signal.set_wakeup_fd(write, warn_on_full_buffer=False)
+    return read
+
+
+def reap() -> list[tuple[int, int]]:
+    """Reap every child that has ended; returns their pids and wait statuses.
+
+    For SIGCHLD: orphans come to process 1 and to a subreaper, and are zombies until they are reaped.
+    """
+    reaped = []
+    try:
+        while True:
+            pid, status = os.waitpid(-1, os.WNOHANG)
+            if pid == 0:
+                break
+            reaped.append((pid, status))
+    except ChildProcessError:
+        pass
+    return reaped

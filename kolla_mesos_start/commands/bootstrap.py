@@ -6,113 +6,90 @@ one attempt after another, and what cuts an attempt short: its timeout, a signal
 
 from __future__ import annotations
 
-import logging
 import os
 import signal
 import time
 from collections.abc import Mapping
-from typing import Callable, NamedTuple
+from typing import Any, Callable
 
-from retrying import RetryError, Retrying
+from kazoo.protocol.serialization import CheckVersion, Transaction
 
 from kolla_mesos_start.commands.guard_client import Ended, Guard
 from kolla_mesos_start.commands.lease import Lease
 from kolla_mesos_start.definition.model import Command
 from kolla_mesos_start.errors import CommandFailed, Stopped, Unkillable
+from kolla_mesos_start.log import Logger
 from kolla_mesos_start.loop import now
 from kolla_mesos_start.render.prepare import Prepared
-from kolla_mesos_start.tree.attempts import Lost, Outcome, Records
+from kolla_mesos_start.tree.attempts import Attempts, Lost, Outcome
 from kolla_mesos_start.tree.states import DONE, ERROR, RETRY
+from kolla_mesos_start.tree.status import StatusTree
 from kolla_mesos_start.wait import Runnable
-from kolla_mesos_start.zookeeper.client import Ensemble
+from kolla_mesos_start.zookeeper.client import Client
 from kolla_mesos_start.zookeeper.query import data_of
-from kolla_mesos_start.zookeeper.watches import Watches
 
-log = logging.getLogger(__name__)
+log = Logger(__name__)
+
+NEVER = float("inf")
 
 # What a one-time command is told by its environment.
 TOKEN = "KOLLA_FENCING_TOKEN"
 PREVIOUS = "KOLLA_PREVIOUS_ATTEMPT"
 
 
-class Renewals:
-    """Proves the session to the leader every T/6, one `sync` at a time, for as long as the agent lives.
+class Hold:
+    """A lock that is ours, as a source of the loop: it renews its lease while an attempt runs.
 
-    They go on while the agent only waits: a holder must be able to look back on them the moment
-    it gets its lock. They cost no disk write, and spare the pings.
+    `lost`: the contender is gone, or its session. `on_renewed` runs when the lease is longer.
     """
 
-    def __init__(self, ensemble: Ensemble, path: str, *, wanted: bool) -> None:
-        """`wanted` is false where there is no one-time command: then nothing is ever sent."""
-        self.lease = Lease(ensemble.timeout)
-        self.renewed: Callable[[], None] = lambda: None
-        self._ensemble = ensemble
-        self._loop = ensemble.loop
-        self._path = path
-        self._outstanding_since: float | None = None
-        ensemble.on_connected(self._connected)
-        self._connected()
-        if wanted:
-            self._tick()
+    interest = None
 
-    def await_deadline(self) -> float:
-        """A deadline that leaves an attempt a fair start; waits for a renewal where there is none."""
-        self._loop.wait(lambda: self.lease.deadline > now() + self.lease.renewal_interval)
-        return self.lease.deadline
+    def __init__(self, client: Client, contender: str, claimed: float) -> None:
+        self.contender = contender
+        self.lease = Lease(client.session.timeout, claimed)
+        self.on_renewed: Callable[[], object] = lambda: None
+        self._client = client
+        self._session = client.session.id
+        self._outstanding = self._gone = False
 
-    def _tick(self) -> None:
-        self._loop.call_at(now() + self.lease.renewal_interval, self._tick)
-        if not self._ensemble.connected:
+    @property
+    def lost(self) -> bool:
+        watched = self._client.watches.results.get(data_of(self.contender), self.contender)
+        return self._gone or watched is None or self._client.session.id != self._session
+
+    @property
+    def deadline(self) -> float:
+        """When the next renewal is due."""
+        return self.lease.renew_at if self._client.connected and not self._outstanding else float("inf")
+
+    def run(self, ready: bool) -> None:
+        """Renew: a transaction of one check proves the session and the lock at once."""
+        if now() < self.deadline:
             return
-        if self._outstanding_since is not None:
-            # A server may forget a sync in an election, and go on answering pings.
-            if now() - self._outstanding_since > self.lease.timeout / 2:
-                self._ensemble.drop_connection()
-            return
-        sent, session = now(), self._ensemble.session
-        self._outstanding_since = sent
-        reply = self._ensemble.client.sync_async(self._path)
-        reply.rawlink(lambda result: self._loop.post(lambda: self._answered(result, sent, session)))
+        self._outstanding = True
+        sent = now()
+        check = Transaction([CheckVersion(self.contender, -1)])
+        self._client.session.request(check, lambda results, error: self._answered(sent, results, error))
 
-    def _answered(self, reply: object, sent: float, session: int) -> None:
-        self._outstanding_since = None
-        if reply.successful() and session == self._ensemble.session:  # type: ignore[attr-defined]
+    def _answered(self, sent: float, results: Any, error: Exception | None) -> None:
+        self._outstanding = False
+        if error is not None:
+            return  # After an outage the next connection, perhaps in time, sends another one.
+        self._gone = self._gone or any(isinstance(result, Exception) for result in results)
+        if not self.lost:
             self.lease.acknowledged(sent)
-            self.renewed()
-
-    def _connected(self) -> None:
-        # At each connection the leader opens or finds the session: younger than all that was
-        # proved before it, and all that counts where the session is a new one.
-        self.lease = Lease(self._ensemble.timeout)
-        self.lease.proven(self._ensemble.proven_at)
-        self.renewed()
-
-
-class Hold(NamedTuple):
-    """A lock that is ours: for as long as `contender` is there, which is as long as its session."""
-
-    contender: str
-    session: int
+            self.on_renewed()
 
 
 class Bootstrap:
     """Runs the commands of one container, one at a time."""
 
-    def __init__(
-        self,
-        ensemble: Ensemble,
-        watches: Watches,
-        records: Records,
-        renewals: Renewals,
-        environ: Mapping[str, str],
-    ) -> None:
+    def __init__(self, tree: StatusTree, environ: Mapping[str, str]) -> None:
         """`environ` is what every command finds in its environment."""
-        self._ensemble = ensemble
-        self._watches = watches
-        self._loop = ensemble.loop
+        self._client, self._loop = tree.client, tree.client.loop
         self._guard: Guard | None = None
-        self._records = records
-        self._renewals = renewals
+        self._attempts = Attempts(tree)
         # A launcher may itself be a one-time command, and hand its own on.
         self._environ = {name: value for name, value in environ.items() if name not in (TOKEN, PREVIOUS)}
         self._claimed = False
@@ -154,7 +131,7 @@ class Bootstrap:
         command = prepared.step.command
         if turn.already_done:
             log.info("%s: already done", command.path)
-            self._records.pass_through(command)
+            self._attempts.pass_through(command)
             return True
         number = 0
 
@@ -167,54 +144,61 @@ class Bootstrap:
             return self._attempt_once(prepared, turn.contender, last)
 
         try:
-            self._repeatedly(attempt, command)
+            outcome = attempt()
+            if outcome.state != DONE and command.retries:
+                outcome = self._retry(attempt, command)
         except Lost as lost:
             if self._stopped_by is not None:
                 raise self._stopped_by from lost
-            log.warning("%s; judging it anew", lost)
+            log.warning("%s; waiting for its turn again", lost)
             return False
-        except RetryError as exhausted:
-            outcome = exhausted.last_attempt.value
+        if outcome.state != DONE:
             times = f" ({number} attempts)" if number > 1 else ""
-            raise CommandFailed(outcome.message + times, command=command.path) from exhausted
+            raise CommandFailed(outcome.message + times, command=command.path)
         return True
 
-    def _repeatedly(self, attempt: Callable[[], Outcome], command: Command) -> None:
+    def _retry(self, attempt: Callable[[], Outcome], command: Command) -> Outcome:
+        """The outcome of the last of the further attempts."""
+        from retrying import Retrying  # Most commands succeed at once.
+
         def pause(number: int, elapsed: int) -> int:
             log.warning("%s: next attempt in %g s", command.path, command.delay)
             self._loop.sleep(command.delay)
-            return 0  # The loop has done the waiting: signals and renewals went on meanwhile.
+            return 0  # The loop has done the waiting: signals and pings went on meanwhile.
 
-        Retrying(
-            stop_max_attempt_number=command.retries + 1,
+        pause(0, 0)
+        outcome: Outcome = Retrying(
+            stop_max_attempt_number=command.retries,
             wait_func=pause,
-            retry_on_result=lambda outcome: outcome.state != DONE,
+            retry_on_result=lambda outcome: outcome.state == RETRY,
             retry_on_exception=lambda error: False,
         ).call(attempt)
+        return outcome
 
     def _attempt_plain(self, prepared: Prepared, number: int, last: bool) -> Outcome:
         command = prepared.step.command
         begun = time.time()
-        self._records.begin(command)
+        self._attempts.begin(command)
         outcome = self._execute(prepared, {}, None, last)
-        if self._stopped_by is None or self._ensemble.connected:
-            self._records.end(command, begun, number, outcome)
+        if self._stopped_by is None or self._client.connected:
+            self._attempts.end(command, begun, number, outcome)
         return self._honour_stop(outcome)
 
     def _attempt_once(self, prepared: Prepared, contender: str, last: bool) -> Outcome:
         command = prepared.step.command
-        hold = Hold(contender, self._ensemble.session)
-        self._renewals.await_deadline()
-        claim = self._records.claim(command, contender)
+        claim = self._attempts.claim(command, contender)
+        hold = Hold(self._client, contender, claim.sent)
         self._claimed = True
         environ = {TOKEN: str(claim.token)}
         if claim.previous_unfinished:
-            log.warning("%s: the attempt before left no outcome", command.path)
+            log.warning("%s: the previous attempt recorded no outcome", command.path)
             environ[PREVIOUS] = "unfinished"
         try:
+            self._loop.add(hold)
             outcome = self._execute(prepared, environ, hold, last)
-            self._records.conclude(command, claim, contender, outcome)
+            self._attempts.conclude(command, claim, contender, outcome)
         finally:
+            self._loop.remove(hold)
             self._claimed = False
         return self._honour_stop(outcome)
 
@@ -233,8 +217,8 @@ class Bootstrap:
         if self._stopped_by is not None:
             return Outcome(ERROR, None, f"{self._stopped_by.reason} before it started")
         environ = {**prepared.environ(self._environ), **extra}
-        deadline = None if hold is None else self._renewals.lease.deadline
-        if hold is not None and self._is_lost(hold):
+        deadline = None if hold is None else hold.lease.kill_at
+        if hold is not None and hold.lost:
             raise Lost(f"{command.path}: the lock was lost before it started")
         if self.guard.gone:
             self.close()  # It was killed under an attempt before; this one gets another.
@@ -248,15 +232,14 @@ class Bootstrap:
             timed_out = self._await_end(command, hold)
         finally:
             self._running = False
-            self._renewals.renewed = lambda: None
         ended = self.guard.ended
         assert ended is not None
         if hold is not None and ended.reason == "lost":
             # It may have come to its end before its guard did: nobody knows, and the next attempt is told so.
-            raise Lost(f"{command.path}: killed, for its guard was")
+            raise Lost(f"{command.path}: killed: its guard process died")
         outcome = _judge(command, ended, timed_out, self._stopped_by, last)
         log.log(
-            logging.INFO if outcome.state == DONE else logging.WARNING,
+            "info" if outcome.state == DONE else "warning",
             "%s: %s after %.1f s",
             command.path,
             outcome.message,
@@ -264,29 +247,22 @@ class Bootstrap:
         )
         return outcome
 
-    def _is_lost(self, hold: Hold) -> bool:
-        gone = self._watches.results.get(data_of(hold.contender), hold.contender) is None
-        return gone or self._ensemble.session != hold.session
-
     def _await_end(self, command: Command, hold: Hold | None) -> bool:
-        """Wait until nothing of the command is left; True where it had to be ended for its timeout."""
+        """Wait until nothing of the command is left; True if it had to be ended for its timeout."""
 
         def lock_is_lost() -> bool:
-            return hold is not None and self._is_lost(hold)
-
-        def renewed() -> None:
-            if not lock_is_lost():  # What a new session proves is of no use to this command.
-                self.guard.extend(self._renewals.lease.deadline)
+            return hold is not None and hold.lost
 
         if hold is not None:
-            self._watches.watch([data_of(hold.contender)])
-            self._renewals.renewed = renewed
+            lease = hold.lease
+            self._client.watches.watch([data_of(hold.contender)])
+            hold.on_renewed = lambda: self.guard.extend(lease.kill_at)
 
-        limit = None if command.timeout is None else now() + command.timeout
+        limit = NEVER if command.timeout is None else now() + command.timeout
         self._loop.wait(lambda: self.guard.ended or lock_is_lost(), limit)
         timed_out = not self.guard.ended and not lock_is_lost()
         if timed_out:
-            log.warning("%s: has run for its timeout of %g s: ending it", command.path, command.timeout)
+            log.warning("%s: still running at its limit of %g s: ending it", command.path, command.timeout)
             self.guard.end(command.stop_grace)
             self._loop.wait(lambda: self.guard.ended or lock_is_lost())
         lost = not self.guard.ended
@@ -299,7 +275,7 @@ class Bootstrap:
                 "a process of it can't be killed: the container has to end", command=command.path
             )
         if lost:
-            raise Lost(f"{command.path}: killed, for its lock was lost")
+            raise Lost(f"{command.path}: killed: the lock was lost")
         return timed_out
 
 
@@ -308,12 +284,12 @@ def _judge(
 ) -> Outcome:
     """What the end of an attempt makes of the command."""
     if ended.reason == "deadline":
-        raise Lost(f"{command.path}: killed, for its lease could not be renewed in time")
+        raise Lost(f"{command.path}: killed: its lease could not be renewed in time")
     failed = ERROR if last or stopped_by is not None else RETRY
     if ended.reason == "lost":
-        return Outcome(failed, ended.status, "killed, for its guard was")
+        return Outcome(failed, ended.status, "killed: its guard process died")
     if timed_out:
-        return Outcome(failed, ended.status, f"timed out after {command.timeout:g} s")
+        return Outcome(failed, ended.status, f"timed out (limit {command.timeout:g} s)")
     if ended.errno is not None:
         return Outcome(failed, None, f"could not be started: {os.strerror(ended.errno)}")
     if ended.signum is not None:

@@ -13,7 +13,6 @@ guard dies, all children are killed.
 from __future__ import annotations
 
 import errno
-import logging
 import os
 import select
 import signal
@@ -25,15 +24,15 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from kolla_mesos_start.commands import guard
 from kolla_mesos_start.errors import AgentError, Unkillable
-from kolla_mesos_start.loop import Loop, now
-from kolla_mesos_start.orphans import reap
+from kolla_mesos_start.log import Logger
+from kolla_mesos_start.loop import Loop, now, reap
 
 if TYPE_CHECKING:
     import subprocess
 
     from kolla_mesos_start.accounts import Ids
 
-log = logging.getLogger(__name__)
+log = Logger(__name__)
 
 # All in seconds.
 START_TIMEOUT = 60.0  # For a guard to start on a busy machine, and to read a long environment.

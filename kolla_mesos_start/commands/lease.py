@@ -1,10 +1,11 @@
-"""The lease: until when the holder of a lock is certain to have it, and when its command must be killed.
+"""For how long a holder may be sure of its lock: renewals, the deadline, the instant to kill at.
 
-Arithmetic on times that the caller passes in (seconds of `loop.now`). Nothing here sends, waits or
-reads a clock. The reason for the rules: a follower that is cut off from its leader goes on answering
-its clients, and the leader learns of a client's request only with the follower's next ping reply. So
-neither a connection nor a single reply proves that the leader still has the session. Two replies do,
-if there is enough time between them.
+Pure arithmetic over times that are given to it (seconds of `loop.now`); nothing here sends, waits or
+looks at a clock.
+
+A renewal is a committed transaction that checks the contender: a leader without its quorum can't
+commit it. But a single one doesn't prove the session for its whole timeout: the leader learns of a
+client's request only with its server's next reply to a ping. Two do, a while apart.
 """
 
 from __future__ import annotations
@@ -13,37 +14,35 @@ from bisect import bisect_right
 
 
 class Lease:
-    """The lease of one session. `timeout` is the negotiated session timeout T, in seconds."""
+    """What the holder of a lock has proved since it sent its claim, the first renewal, at `claimed`.
 
-    def __init__(self, timeout: float) -> None:
+    `timeout` is the negotiated session timeout T.
+    """
+
+    def __init__(self, timeout: float, claimed: float) -> None:
         self.timeout = timeout
-        self._proven_at: float = float("-inf")
-        self._acknowledged: list[float] = []
+        self._acknowledged = [claimed]
+        self._proven: float | None = None
 
     @property
-    def renewal_interval(self) -> float:
-        return self.timeout / 6
-
-    @property
-    def margin(self) -> float:
-        """Seconds from the kill to the expiry: all processes must have ended before the expiry."""
-        return max(0.3, self.timeout / 20)
-
-    def proven(self, sent: float) -> None:
-        """The leader itself has handled a request that was sent at `sent`: it opened or found the session."""
-        self._proven_at = max(self._proven_at, sent)
+    def renew_at(self) -> float:
+        """When the next renewal is to be sent: the first one as soon as it can prove the claim."""
+        return self._acknowledged[-1] + (self.timeout / 4 if self._proven is None else self.timeout / 6)
 
     def acknowledged(self, sent: float) -> None:
-        """A renewal that was sent at `sent` has been answered."""
+        """A renewal that was sent at `sent` has been committed."""
         self._acknowledged.append(sent)
-        # This answer proves the renewals that are at least T/4 older (which is at least half a tick): the
-        # follower's link to the leader works, so they have reached the leader.
+        # It proves the older one: what went to the leader T/4 earlier (half a tick at least) has
+        # reached its clock by then.
         known = bisect_right(self._acknowledged, sent - self.timeout / 4)
         if known:
-            self.proven(self._acknowledged[known - 1])
+            self._proven = self._acknowledged[known - 1]
             del self._acknowledged[: known - 1]
 
     @property
-    def deadline(self) -> float:
-        """When the command must be killed, unless a later renewal is proved before."""
-        return self._proven_at + self.timeout - self.margin
+    def kill_at(self) -> float:
+        """When the command is killed unless a further renewal is proved: the kill must be over in time."""
+        if self._proven is not None:
+            return self._proven + self.timeout - max(0.3, self.timeout / 20)
+        # Right after the claim a ping may be T/3 old, and a server reports it up to half a tick (T/4) later.
+        return self._acknowledged[0] + 0.4 * self.timeout - self.timeout / 20

@@ -12,7 +12,6 @@ import marshal
 import os
 import signal
 import sys
-import warnings
 from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import Any, Callable, NamedTuple, NoReturn
@@ -23,11 +22,11 @@ DEAF_TO = (signal.SIGHUP, signal.SIGINT, signal.SIGTERM)  # they are for the dae
 # The paths come as arguments: -I and -S keep site-packages, and what it costs to find them, away.
 BOOT = (
     "import sys; sys.path += sys.argv[2:]; "
-    "from kolla_mesos_start.daemon.registrar import main; main(int(sys.argv[1]))"
+    "from kolla_mesos_start.daemon.boot import main; main(int(sys.argv[1]))"
 )
 
 
-class Tree(NamedTuple):
+class Registration(NamedTuple):
     """What an instance shows of itself in ZooKeeper, as (path, data).
 
     `presence` is there while it runs, `ready` while it is ready (JSON objects; `since` is
@@ -45,7 +44,7 @@ class Tree(NamedTuple):
 class Handoff(NamedTuple):
     """All that the registrar needs, in plain types: it travels by marshal.
 
-    `timeout` is the session's, in seconds. `tree` is a Tree, `check` a readiness.Check,
+    `timeout` is the session's, in seconds. `registration` is a Registration, `check` a readiness.Check,
     `check_ids` (uid, gid, groups) or None; `addresses` are our own, where a port is looked for.
     Descriptors: `lock_fd` holds the lock of `run_dir`, `pidfd` is the daemon's, `notify_fd` its
     notify socket (-1: it has none), `exec_fd` (see `spawn`) is at its end once the agent has
@@ -64,7 +63,7 @@ class Handoff(NamedTuple):
     ca: str | None
     cert: str | None
     key: str | None
-    tree: tuple[Any, ...]
+    registration: tuple[Any, ...]
     check: tuple[Any, ...]
     check_env: Mapping[str, str]
     check_ids: tuple[int, int, Sequence[int]] | None
@@ -95,10 +94,7 @@ def spawn(handoff: Handoff) -> tuple[int, Callable[[], None]]:
     # No signal may find the child with the agent's handlers.
     mask = signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())
     try:
-        with warnings.catch_warnings():
-            # Python 3.12 warns of a fork beside threads, kazoo's here: the child only makes system calls.
-            warnings.simplefilter("ignore", DeprecationWarning)
-            child = os.fork()
+        child = os.fork()
         if child == 0:
             _become(argv, fds)
     except OSError:

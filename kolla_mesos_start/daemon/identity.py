@@ -1,15 +1,77 @@
-"""The id under which this container registers in ZooKeeper; a restarted container keeps it."""
+"""Who this container is in ZooKeeper: the id under which it registers, and what it shows of itself.
+
+A restarted container keeps its id, and so replaces what its own previous run has left.
+"""
 
 from __future__ import annotations
 
-import logging
+import json
 import os
 import re
-import uuid
+from collections.abc import Mapping, Sequence
+from typing import Any
 
-log = logging.getLogger(__name__)
+from kolla_mesos_start.daemon.handoff import Registration
+from kolla_mesos_start.log import Logger
+from kolla_mesos_start.settings import Settings
+from kolla_mesos_start.tree.status import StatusTree
+from kolla_mesos_start.tree.znodes import DAEMON, GLOBAL, LOCAL, Znodes
+
+log = Logger(__name__)
 
 _MEMBER = re.compile("[0-9a-f]{32}__party__")
+
+
+def register(settings: Settings, tree: StatusTree, facts: Mapping[str, Any]) -> Registration:
+    """Make this container known, as one that is to become a daemon; `facts` are those of its host.
+
+    Its presence is an ephemeral of the agent's session. What else it will show is for the registrar.
+    """
+    member, used_before = identity(settings.state_dir)
+    registration = _registration(settings, tree, member, facts)
+    ephemerals = tree.client.ephemerals
+    ephemerals.parents = registration.parents
+    if used_before:
+        for path, _ in registration.ready:
+            ephemerals.discard(path)
+    for path, data in registration.presence:
+        ephemerals.keep(path, data)
+    return registration
+
+
+def _registration(
+    settings: Settings, tree: StatusTree, member: str, facts: Mapping[str, Any]
+) -> Registration:
+    znodes = tree.znodes
+    daemons = [znodes.command(scope, f"{znodes.role}/{DAEMON}") for scope in (GLOBAL, LOCAL)]
+    instance = {
+        "host": settings.host,
+        "address": facts["address"],
+        "ports": list(settings.ports),
+        "service": settings.service_name,
+    }
+    data = json.dumps(instance).encode()
+    return Registration(
+        presence=[(f"{znodes.party(settings.service_name)}/{member}", json.dumps(facts).encode())],
+        ready=[(f"{daemon.ready}/{member}", data) for daemon in daemons],
+        parents=_parents(znodes),
+        states=[daemon.state for daemon in daemons],
+        acl=[(acl.perms, acl.id.scheme, acl.id.id) for acl in tree.client.acl],
+    )
+
+
+def _parents(znodes: Znodes) -> Sequence[tuple[str, bytes]]:
+    """What is above the ephemerals, outermost first, for the case that it gets deleted."""
+    parents = [(znodes.party(znodes.service_name), b""), (znodes.status, b"")]
+    for scope in (GLOBAL, LOCAL):
+        daemon = znodes.command(scope, f"{znodes.role}/{DAEMON}")
+        parents += [
+            (znodes.scope(scope), b""),
+            (znodes.owner(scope, znodes.role), znodes.service_name.encode()),
+            (daemon.state, b"waiting"),
+            (daemon.ready, b""),
+        ]
+    return parents
 
 
 def identity(state_dir: str) -> tuple[str, bool]:
@@ -33,7 +95,7 @@ def identity(state_dir: str) -> tuple[str, bool]:
             error.strerror,
         )
     # The suffix is that of kazoo's Party, which counts only members with it.
-    fresh = f"{uuid.uuid4().hex}__party__"
+    fresh = f"{os.urandom(16).hex()}__party__"
     try:
         _write(path, fresh + "\n")
     except OSError as error:

@@ -8,29 +8,25 @@ from __future__ import annotations
 
 import contextlib
 import json
-import logging
 import marshal
 import os
 import signal
 import socket
-import warnings
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from typing import NoReturn
 
 from kolla_mesos_start.daemon import handoff
-from kolla_mesos_start.daemon.handoff import Handoff, Tree
+from kolla_mesos_start.daemon.handoff import Handoff, Registration
 from kolla_mesos_start.definition.model import Step
 from kolla_mesos_start.errors import BadEnvironment, CannotExecute, CannotWrite, NotFound, Stopped
 from kolla_mesos_start.health import StateFile
+from kolla_mesos_start.log import Logger
 from kolla_mesos_start.loop import now
 from kolla_mesos_start.render.prepare import Prepared
 from kolla_mesos_start.settings import Settings
-from kolla_mesos_start.tree.published import Facts
-from kolla_mesos_start.tree.znodes import DAEMON, GLOBAL, LOCAL, Znodes
-from kolla_mesos_start.zookeeper.client import Ensemble
-from kolla_mesos_start.zookeeper.ephemerals import Ephemerals
+from kolla_mesos_start.zookeeper.client import Client
 
-log = logging.getLogger(__name__)
+log = Logger(__name__)
 
 # How long a healthy server may take to answer what is still on its way; not waited for in an outage.
 LAST_REPLIES = 1.0
@@ -42,24 +38,11 @@ class Launch:
     """The last stage of one container."""
 
     def __init__(
-        self,
-        settings: Settings,
-        ensemble: Ensemble,
-        ephemerals: Ephemerals,
-        znodes: Znodes,
-        state_file: StateFile,
-        member: str,
-        facts: Facts,
+        self, settings: Settings, client: Client, state_file: StateFile, shown: Registration
     ) -> None:
-        """`member`: the id under which the daemon is registered."""
-        self._settings = settings
-        self._ensemble = ensemble
-        self._ephemerals = ephemerals
-        self._loop = ensemble.loop
-        self._znodes = znodes
-        self._state_file = state_file
-        self._member = member
-        self._facts = facts
+        """`shown` is what the daemon is registered with."""
+        self._settings, self._client, self._loop = settings, client, client.loop
+        self._state_file, self._shown = state_file, shown
 
     def exec(self, prepared: Prepared, exported: Mapping[str, str]) -> NoReturn:
         """Replace this process by the daemon; `exported` is what it finds in its environment, and more.
@@ -127,8 +110,11 @@ class Launch:
                 prepared.step.command.path,
             )
         notify, path = self._notify_socket()
+        # What has been requested must be sent, and what is given up be gone: the registrar knows of neither.
+        client = self._client
         self._loop.wait(
-            lambda: not self._ensemble.connected or not self._ephemerals.unwanted, now() + LAST_REPLIES
+            lambda: not client.connected or (client.session.flush() and not client.ephemerals.discarding),
+            now() + LAST_REPLIES,
         )
         return notify, {**prepared.environ(exported), "NOTIFY_SOCKET": path}
 
@@ -168,26 +154,27 @@ class Launch:
             raise Stopped(signum, signal.Signals(signum).name)
 
     def _handoff(self, prepared: Prepared, environ: Mapping[str, str], notify_fd: int, pidfd: int) -> Handoff:
-        settings, ensemble = self._settings, self._ensemble
-        session_id, password = ensemble.client_id or (0, b"")
+        settings, session = self._settings, self._client.session
+        servers = session.servers
         ready, ids = prepared.step.ready, prepared.ids
         assert ready is not None
+        own_address = json.loads(self._shown.presence[0][1])["private_address"]
         return Handoff(
-            hosts=list(ensemble.client.hosts),
-            chroot=settings.chroot,
-            session_id=session_id,
-            session_password=password,
-            zxid=ensemble.client.last_zxid,
-            timeout=ensemble.timeout,
-            auth=settings.auth,
-            ca=settings.ca,
-            cert=settings.cert,
-            key=settings.key,
-            tree=self._tree(),
+            hosts=list(servers.hosts),
+            chroot=servers.chroot,
+            session_id=session.id,
+            session_password=session.password,
+            zxid=session.zxid,
+            timeout=session.timeout,
+            auth=servers.auth,
+            ca=servers.ca,
+            cert=servers.cert,
+            key=servers.key,
+            registration=self._shown,
             check=tuple(ready),
             check_env=environ,
             check_ids=(ids.uid, ids.gid, ids.groups) if ids else None,
-            addresses=list(dict.fromkeys([self._facts["private_address"], "127.0.0.1", "::1"])),
+            addresses=list(dict.fromkeys([own_address, "127.0.0.1", "::1"])),
             run_dir=self._state_file.run_dir,
             lock_fd=self._state_file.fd,
             pidfd=pidfd,
@@ -195,41 +182,6 @@ class Launch:
             loglevel=settings.loglevel,
             json_logs=settings.json_logs,
         )
-
-    def _tree(self) -> Tree:
-        """What the registrar shows of this instance in ZooKeeper."""
-        settings, znodes = self._settings, self._znodes
-        daemons = [znodes.command(scope, f"{znodes.role}/{DAEMON}") for scope in (GLOBAL, LOCAL)]
-        instance = {
-            "host": settings.host,
-            "address": self._facts["address"],
-            "ports": list(settings.ports),
-            "service": settings.service_name,
-        }
-        data = json.dumps(instance).encode()
-        return Tree(
-            presence=[
-                (f"{znodes.party(settings.service_name)}/{self._member}", json.dumps(self._facts).encode())
-            ],
-            ready=[(f"{daemon.ready}/{self._member}", data) for daemon in daemons],
-            parents=self._parents(),
-            states=[daemon.state for daemon in daemons],
-            acl=[(acl.perms, acl.id.scheme, acl.id.id) for acl in self._ensemble.acl],
-        )
-
-    def _parents(self) -> Sequence[tuple[str, bytes]]:
-        """What stands above the ephemerals, outermost first, for the case that it gets deleted."""
-        znodes = self._znodes
-        parents = [(znodes.party(znodes.service_name), b""), (znodes.status, b"")]
-        for scope in (GLOBAL, LOCAL):
-            daemon = znodes.command(scope, f"{znodes.role}/{DAEMON}")
-            parents += [
-                (znodes.scope(scope), b""),
-                (znodes.owner(scope, znodes.role), znodes.service_name.encode()),
-                (daemon.state, b"waiting"),
-                (daemon.ready, b""),
-            ]
-        return parents
 
 
 def _become(prepared: Prepared) -> None:
@@ -247,14 +199,11 @@ def _spawn(prepared: Prepared, environ: Mapping[str, str]) -> int:
     ids = prepared.ids
     # Whoever loses his parent becomes our child: he can be reaped, and ended with the daemon.
     guard.prctl(guard.PR_SET_CHILD_SUBREAPER, 1)
-    with warnings.catch_warnings():
-        # Python 3.12 warns of a fork beside threads, kazoo's here: the child only makes system calls.
-        warnings.simplefilter("ignore", DeprecationWarning)
-        daemon, failure = guard.fork(
-            [os.fsencode(word) for word in prepared.step.argv],
-            {os.fsencode(name): os.fsencode(value) for name, value in environ.items()},
-            ids and (ids.uid, ids.gid, list(ids.groups)),
-        )
+    daemon, failure = guard.fork(
+        [os.fsencode(word) for word in prepared.step.argv],
+        {os.fsencode(name): os.fsencode(value) for name, value in environ.items()},
+        ids and (ids.uid, ids.gid, list(ids.groups)),
+    )
     said = os.read(failure, 64)
     os.close(failure)
     if said:

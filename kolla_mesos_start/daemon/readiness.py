@@ -11,18 +11,18 @@ import math
 import os
 import select
 import signal
-from collections.abc import Sequence
-from typing import Any, Callable, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
-from kolla_mesos_start.zookeeper.connect import (
-    Steps,
-    Task,
-    Wait,
-    agree_on_tls,
-    connect_any,
-    resolve,
-    would_block,
-)
+from kolla_mesos_start.loop import now
+from kolla_mesos_start.zookeeper.connect import Task, agree_on_tls, connect_any, resolve, would_block
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from kolla_mesos_start.loop import Interest
+    from kolla_mesos_start.zookeeper.connect import Steps
+
+    Probe = Callable[[], Steps[str]]
 
 ALIVE = 20.0  # seconds after which a daemon that never notifies counts as ready
 MIN_INTERVAL = 0.05  # seconds between checks, at least
@@ -124,8 +124,6 @@ def _age(check: Check) -> float:
 
 
 # -- checks: each returns why it failed, or an empty text -------------------------------------------
-
-Probe = Callable[[], Steps[str]]
 
 
 def tcp(addresses: Sequence[str], port: int) -> Steps[str]:
@@ -244,7 +242,7 @@ class CommandCheck:
 
 
 class Readiness:
-    """Whether the daemon is ready; a loop calls `turn`.
+    """Whether the daemon is ready; a source of the loop.
 
     `start` is when the daemon was started (`loop.now`).
     """
@@ -259,13 +257,13 @@ class Readiness:
         self._age_reached = False
 
     @property
-    def wait(self) -> Wait | None:
-        """The descriptor and the poll() events on which `turn` must run."""
-        return self._task.wait if self._task else None
+    def interest(self) -> Interest:
+        """The descriptor and the poll() events on which `run` must run."""
+        return self._task.interest if self._task else None
 
     @property
     def deadline(self) -> float:
-        """When `turn` must run at the latest."""
+        """When `run` must run at the latest."""
         if self._probe:
             return self._task.deadline if self._task else self._next
         # After that age only a notification can change anything; a deadline in the past would spin the loop.
@@ -300,21 +298,21 @@ class Readiness:
         if self._task:
             self._task.close()
 
-    def turn(self, now: float, ready: bool) -> None:
-        """Continue the check, or start the next; `ready`: the descriptor of `wait` is ready."""
-        age = now - self._start
+    def run(self, ready: bool) -> None:
+        """Continue the check, or start the next; `ready`: the descriptor of `interest` is ready."""
+        age = now() - self._start
         if self._probe:
-            self._run(self._probe, now, ready)
+            self._check_on(self._probe, ready)
         else:
             self._age_reached = age >= _age(self._check)
         self.ready = is_ready(self._check, self._notified, self._results, age, self.ready)
 
-    def _run(self, probe: Probe, now: float, ready: bool) -> None:
+    def _check_on(self, probe: Probe, ready: bool) -> None:
         if self._task is None:
-            if now < self._next:
+            if now() < self._next:
                 return
-            self._task, ready = Task(probe(), now + self._check.timeout), True
-        self._task.turn(now, ready)
+            self._task, ready = Task(probe(), now() + self._check.timeout), True
+        self._task.run(ready)
         if self._task.ended:
             error = self._task.error
             if isinstance(error, TimeoutError):
@@ -323,7 +321,7 @@ class Readiness:
                 self._failure = _described(error) if error else self._task.result
             self._results = self._results.after(not self._failure, self._check.fall)
             self._task = None
-            self._next = now + pause(self._check, self._results.ready, now - self._start)
+            self._next = now() + pause(self._check, self._results.ready, now() - self._start)
 
 
 def _described(error: Exception) -> str:

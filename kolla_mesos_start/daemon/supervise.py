@@ -7,21 +7,20 @@ so that nothing of what the agent needed stays in memory; all signals are blocke
 
 from __future__ import annotations
 
-import logging
 import math
 import os
-import select
 import signal
 from typing import TYPE_CHECKING
 
 from kolla_mesos_start.commands.guard import LINGER, descendants, try_call
 from kolla_mesos_start.daemon.registrar import Registrar
+from kolla_mesos_start.log import Logger
 from kolla_mesos_start.loop import now
 
 if TYPE_CHECKING:
     from kolla_mesos_start.daemon.handoff import Handoff
 
-log = logging.getLogger(__name__)
+log = Logger(__name__)
 
 WITHDRAW_TIMEOUT = 1.0  # seconds; then SIGTERM is passed on all the same
 LEAVE_TIMEOUT = 1.0  # seconds; then the session is left to its timeout
@@ -43,61 +42,61 @@ class Supervisor:
 
     def __init__(self, handoff: Handoff) -> None:
         self._registrar = Registrar(handoff)
+        self._loop = self._registrar.loop
         self._daemon = Daemon(handoff.daemon, handoff.stop_grace)
         self._pass_term_at = math.inf  # When SIGTERM is passed on at the latest.
-        self._signalled = _hear_signals()
+        self._loop.add(self._daemon)
+        for signum in (*PASSED_ON, signal.SIGCHLD):
+            self._loop.on_signal(signum, self._pass_on)
+        # Those that were blocked so far are heard now too.
+        signal.pthread_sigmask(signal.SIG_SETMASK, ())
 
     def run(self) -> int:
         """Both loops in one."""
-        registrar, daemon = self._registrar, self._daemon
-        while daemon.status is None:
-            registrar.turn((self._signalled, select.POLLIN), min(self._pass_term_at, daemon.deadline))
-            for signum in self._signals():
-                self._pass_on(signum)
-            if now() >= self._pass_term_at or (self._pass_term_at < math.inf and self._is_withdrawn()):
-                self._pass_term_at = math.inf
-                daemon.terminate()
-            daemon.turn(registrar.check_pid)
-        registrar.leave(LEAVE_TIMEOUT)
+        self._loop.wait(self._step)
+        assert self._daemon.status is not None
+        self._registrar.leave(LEAVE_TIMEOUT)
         self._end_leftovers()
-        return _exit_status(daemon.status)
+        return _exit_status(self._daemon.status)
 
-    def _signals(self) -> set[int]:
-        try:
-            return set(os.read(self._signalled, 4096))
-        except BlockingIOError:
-            return set()
+    def _step(self) -> bool:
+        """Whether the daemon has ended; called after everything that happens."""
+        self._registrar.step()
+        if self._pass_term_at < math.inf and (now() >= self._pass_term_at or self._is_withdrawn()):
+            self._pass_term_at = math.inf
+            self._daemon.terminate()
+        self._daemon.reap(self._registrar.check_pid)
+        return self._daemon.status is not None
 
     def _pass_on(self, signum: int) -> None:
         if signum == signal.SIGTERM:
             # Whoever looks for us is told first: what arrives after the signal finds a closed door.
             self._registrar.stop()
             self._pass_term_at = min(self._pass_term_at, now() + WITHDRAW_TIMEOUT)
+            self._loop.call_at(self._pass_term_at, lambda: None)
         elif signum in PASSED_ON:
             self._daemon.signal(signum)
 
     def _is_withdrawn(self) -> bool:
         # Without a connection nothing can be withdrawn in time.
-        return not self._registrar.session.open or self._registrar.instance.withdrawn
+        return not self._registrar.session.connected or self._registrar.presence.withdrawn
 
     def _end_leftovers(self) -> None:
         """What the daemon has started and left behind ends with it, as it would with process 1."""
         daemon = self._daemon
-        lingers_until = now() + LINGER
-        while daemon.turn(None):
-            if daemon.deadline == math.inf and now() >= lingers_until:
-                log.warning("the daemon has ended, processes of it have not: ending them")
-                daemon.terminate()
-            until = lingers_until if daemon.deadline == math.inf else daemon.deadline
-            select.select([self._signalled], [], [], max(0.0, until - now()))
-            self._signals()
+        if not self._loop.wait(lambda: not daemon.reap(None), now() + LINGER):
+            log.warning("the daemon has ended, processes of it have not: ending them")
+            daemon.terminate()
+            self._loop.wait(lambda: not daemon.reap(None))
 
 
 class Daemon:
     """The daemon and all that it has started. `status`: its wait status once it has ended.
 
-    `deadline`: when `turn` must run at the latest.
+    A source of the loop: at its `deadline` it is killed.
     """
+
+    interest = None
 
     def __init__(self, pid: int, stop_grace: float) -> None:
         self.status: int | None = None
@@ -118,20 +117,19 @@ class Daemon:
             _signal_all(signal.SIGTERM)
         self.deadline = min(self.deadline, now() + self._stop_grace)
 
-    def turn(self, spared: int | None) -> bool:
-        """Reap whoever has ended, but the `spared` one, who has somebody that waits for him; kill in time.
-
-        Returns whether anybody is left.
-        """
-        left = self._reap(spared)
-        if left and now() >= self.deadline:
+    def run(self, ready: bool) -> None:
+        """Kill in time."""
+        if now() >= self.deadline:
             if self.status is None:
                 log.warning("the daemon has not ended %g s after SIGTERM: killing it", self._stop_grace)
             _signal_all(signal.SIGKILL)
             self.deadline = now() + KILLED_AGAIN_AFTER
-        return left
 
-    def _reap(self, spared: int | None) -> bool:
+    def reap(self, spared: int | None) -> bool:
+        """Reap every child that has ended but the `spared` one, which the check waits for.
+
+        Returns whether any is left.
+        """
         while True:
             try:
                 ended = os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT)
@@ -147,18 +145,6 @@ class Daemon:
 def _signal_all(signum: int) -> None:
     for pid in descendants():
         try_call(os.kill, pid, signum)
-
-
-def _hear_signals() -> int:
-    """Hear signals from here on, those too that were blocked so far; returns where their numbers are read."""
-    heard, tell = os.pipe()
-    for fd in (heard, tell):
-        os.set_blocking(fd, False)
-    signal.set_wakeup_fd(tell, warn_on_full_buffer=False)
-    for signum in (*PASSED_ON, signal.SIGCHLD):
-        signal.signal(signum, lambda number, frame: None)
-    signal.pthread_sigmask(signal.SIG_SETMASK, ())
-    return heard
 
 
 def _exit_status(status: int) -> int:

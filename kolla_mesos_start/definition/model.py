@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 from kolla_mesos_start.definition.forms import parse_perm
 from kolla_mesos_start.definition.texts import sublabel
-from kolla_mesos_start.tree.znodes import DAEMON
+from kolla_mesos_start.tree.znodes import DAEMON, LOCAL
 
 
 class Dependency(NamedTuple):
@@ -148,3 +148,13 @@ class Graph(NamedTuple):
     def steps(self) -> tuple[Command, ...]:
         """The commands, and the daemon last."""
         return (*self.commands, self.daemon) if self.daemon else self.commands
+
+    @property
+    def local_dependencies(self) -> tuple[str, ...]:
+        """The dependencies of scope `local`, as `role/command on role/command`."""
+        return tuple(
+            f"{command.path} on {dependency.path}"
+            for command in self.steps
+            for dependency in command.dependencies
+            if isinstance(dependency, Dependency) and dependency.scope == LOCAL
+        )

@@ -7,12 +7,12 @@ was killed, and the next agent removes it.
 from __future__ import annotations
 
 import fcntl
-import logging
 import os
 
 from kolla_mesos_start.files.directories import closing, strerror
+from kolla_mesos_start.log import Logger
 
-log = logging.getLogger(__name__)
+log = Logger(__name__)
 
 # The name does not contain that of dest: so it is short enough even where dest has the longest name
 # allowed, and it matches no `conf.d/*.conf`.

@@ -11,7 +11,6 @@ are followed: /var/run is one.
 from __future__ import annotations
 
 import errno
-import logging
 import os
 import stat
 
@@ -26,8 +25,9 @@ from kolla_mesos_start.files.directories import (
     sync_directory,
 )
 from kolla_mesos_start.files.stages import O_CAREFUL, discard, open_stage, remove_leftovers
+from kolla_mesos_start.log import Logger
 
-log = logging.getLogger(__name__)
+log = Logger(__name__)
 
 
 def write(content: Content, data: bytes) -> None:

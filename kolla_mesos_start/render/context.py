@@ -10,17 +10,17 @@ wrote `ansible_hostname`, `api_interface` and `ansible_<interface>` only.
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Callable, NamedTuple
 
 from kolla_mesos_start.definition.texts import Text
 from kolla_mesos_start.errors import CannotRender
+from kolla_mesos_start.log import Logger
 
 if TYPE_CHECKING:
     from kolla_mesos_start.render.sandbox import Sandbox
 
-log = logging.getLogger(__name__)
+log = Logger(__name__)
 
 Facts = Mapping[str, Any]
 

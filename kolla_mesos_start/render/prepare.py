@@ -21,7 +21,6 @@ from kolla_mesos_start.render import context
 from kolla_mesos_start.render.context import Context, Renderer
 from kolla_mesos_start.settings import Settings
 from kolla_mesos_start.tree.published import Definition, Facts, Published
-from kolla_mesos_start.tree.znodes import Znodes
 
 if TYPE_CHECKING:
     from kolla_mesos_start.accounts import Ids
@@ -57,20 +56,16 @@ class Inputs(NamedTuple):
 class Preparer:
     """Renders for one container. `facts` are this host's own, as they are registered."""
 
-    def __init__(
-        self, settings: Settings, znodes: Znodes, published: Published, facts: Callable[[], Facts]
-    ) -> None:
-        self._settings = settings
-        self._znodes = znodes
-        self._published = published
-        self._facts = facts
+    def __init__(self, settings: Settings, published: Published, facts: Callable[[], Facts]) -> None:
+        self.published, self.facts = published, facts
+        self._settings, self._znodes = settings, published.znodes
 
     def read_graph(self, definition: Definition) -> Graph:
         """The graph of a definition; what has to be known at once is rendered with what is published."""
         document = load(definition.data)
         texts = schema.early_texts(document)
         names = context.names(texts)
-        variables = self._published.variables(names)[0] if names else {}
+        variables = self.published.variables(names)[0] if names else {}
         renderer = self._renderer(variables, texts)
         return self._checked(
             renderer, lambda: schema.build(document, self._znodes.service_name, renderer.text)
@@ -102,7 +97,7 @@ class Preparer:
         while True:
             before, sources = self._read_sources(files)
             texts = (*strings, *_templates(files, sources))
-            variables, after = self._published.variables(context.names(texts))
+            variables, after = self.published.variables(context.names(texts))
             if before == after:
                 return Inputs(sources, texts, variables)
 
@@ -127,7 +122,7 @@ class Preparer:
 
     def _read_sources(self, files: Sequence[File]) -> tuple[int | None, Mapping[str, bytes | None]]:
         """The content of each file, None where there is none; first the zxid of the definition then."""
-        zxid, published = self._published.files(file.name for file in files if file.mounted is None)
+        zxid, published = self.published.files(file.name for file in files if file.mounted is None)
         return zxid, {
             file.name: published[file.name] if file.mounted is None else _read_mounted(file) for file in files
         }
@@ -148,7 +143,7 @@ class Preparer:
     def _context(self, variables: Mapping[str, str]) -> Context:
         from kolla_mesos_start import host
 
-        facts = self._facts()
+        facts = self.facts()
         return Context(
             deployment_id=self._znodes.deployment_id,
             service_name=self._znodes.service_name,
@@ -157,9 +152,9 @@ class Preparer:
             private_interface=facts["private_interface"],
             api_interface=facts["api_interface"],
             variables=variables,
-            members=self._published.members,
-            parties=self._published.parties,
-            ready_instances=self._published.ready_instances,
+            members=self.published.members,
+            parties=self.published.parties,
+            ready_instances=self.published.ready_instances,
             get_ip_address=partial(host.get_ip_address, self._settings),
             cpu_count=len(os.sched_getaffinity(0)),
             facts=facts,

@@ -8,26 +8,29 @@ own there (`claim`).
 
 from __future__ import annotations
 
-import logging
+import os
 import time
-import uuid
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, Callable, NamedTuple
 
+from kazoo.protocol.serialization import CheckVersion, Delete, SetData
+
 from kolla_mesos_start.definition.model import Command
+from kolla_mesos_start.log import Logger
+from kolla_mesos_start.loop import now
 from kolla_mesos_start.tree import states
 from kolla_mesos_start.tree.states import DONE, RETRY, RUNNING, Detail
 from kolla_mesos_start.tree.status import StatusTree
-from kolla_mesos_start.tree.znodes import GLOBAL, LOCAL, CommandZnodes, Znodes
-from kolla_mesos_start.zookeeper.client import Ensemble, Outage, Refused
+from kolla_mesos_start.tree.znodes import GLOBAL, LOCAL, CommandZnodes
+from kolla_mesos_start.zookeeper.client import Outage, Refused
 from kolla_mesos_start.zookeeper.query import Query, Znode, children_of, data_of
 
 if TYPE_CHECKING:
     from kazoo.protocol.states import ZnodeStat
 
-log = logging.getLogger(__name__)
+log = Logger(__name__)
 
-Writes = Callable[[Any], None]
+Operations = list[Any]
 
 
 class Lost(Exception):
@@ -44,39 +47,41 @@ class Outcome(NamedTuple):
 
 class Claim(NamedTuple):
     """An attempt of a one-time command that is ours. `token` is the zxid of the claim: it grows with
-    every attempt. `previous_unfinished`: the attempt before left no outcome."""
+    every attempt. `previous_unfinished`: the previous attempt recorded no outcome. `sent`: when the
+    claim was sent at the earliest (`loop.now`)."""
 
     detail: Detail
     version: int
     token: int
     previous_unfinished: bool
+    sent: float
 
 
-def _nothing(transaction: Any) -> None:
-    """All is written already."""
+class Attempts:
+    """Writes for the commands of one service on one host."""
 
-
-class Records:
-    """Writes for the commands of one service on one host. `definition_zxid`: of the definition in use."""
-
-    def __init__(self, ensemble: Ensemble, znodes: Znodes, tree: StatusTree, definition_zxid: int) -> None:
-        self._ensemble = ensemble
-        self._tree = tree
-        self._znodes = znodes
-        self._definition_zxid = definition_zxid
+    def __init__(self, tree: StatusTree) -> None:
+        self._client, self._tree, self._znodes = tree.client, tree, tree.znodes
 
     # -- one-time commands ------------------------------------------------------------------------
 
     def claim(self, command: Command, contender: str) -> Claim:
-        """Begin an attempt under the lock that `contender` holds; Lost where it isn't ours to begin."""
+        """Begin an attempt under the lock that `contender` holds; Lost if that may not be done now.
+
+        What was watched until now says whether it is due: had it been done or claimed since, the
+        version of `detail` would be another one, and the claim be refused.
+        """
         at = states.once_znodes(command, self._znodes)
-        name = uuid.uuid4().hex
-        unfinished = False
+        name = os.urandom(16).hex()
+        unfinished, sent = False, now()
+        znode: Znode | None = self._client.watches.results.get(data_of(at.detail))
         while True:
-            znode, found = self._read_detail(at)
-            if found.claim == name:  # Applied, though the reply was lost.
-                return Claim(found, znode.stat.version, znode.stat.mzxid, unfinished)
-            self._check_due(command, at)
+            if znode is None:
+                znode, found = self._read_detail(at)
+                if found.claim == name:  # Applied, though the reply was lost.
+                    return Claim(found, znode.stat.version, znode.stat.mzxid, unfinished, sent)
+                self._check_due(command, at)
+            found = states.decode_detail(znode)
             unfinished = found.started is not None and found.finished is None
             detail = Detail(
                 attempt=found.attempt + 1,
@@ -86,36 +91,38 @@ class Records:
                 started=time.time(),
                 state=RUNNING,
             )
+            sent = now()
             try:
                 stat = self._write_claim(command, at, contender, detail, znode.stat.version)
             except Refused as refused:
                 raise Lost(f"{command.path} was not claimed: {refused}") from refused
             except Outage:
                 log.warning("%s: the reply to the claim was lost", command.path)
+                znode = None
                 continue
-            return Claim(detail, stat.version, stat.mzxid, unfinished)
+            return Claim(detail, stat.version, stat.mzxid, unfinished, sent)
 
     def _write_claim(
         self, command: Command, at: CommandZnodes, contender: str, detail: Detail, version: int
     ) -> ZnodeStat:
-        def writes(transaction: Any) -> None:
-            transaction.check(contender, 0)
-            transaction.set_data(at.detail, detail.encoded(), version)
-            transaction.set_data(at.state, RUNNING.encode())
-
-        return self._ensemble.transaction(writes, f"{at.detail}: claiming {command.path}")[1]
+        operations = [
+            CheckVersion(contender, -1),
+            SetData(at.detail, detail.encoded(), version),
+            SetData(at.state, RUNNING.encode(), -1),
+        ]
+        return self._client.transaction(operations, f"{at.detail}: claiming {command.path}")[1]
 
     def _check_due(self, command: Command, at: CommandZnodes) -> None:
-        """Lost where it has been done meanwhile. Read after `detail`, whose version guards the claim."""
+        """Lost if it has been done meanwhile. Read after `detail`, whose version guards the claim."""
         view: dict[Query, Any] = {}
         if command.generation is not None:
-            view[children_of(at.generations)] = self._ensemble.list([at.generations])[at.generations] or ()
+            view[children_of(at.generations)] = self._client.children([at.generations])[at.generations] or ()
         queries = states.once_queries(command, self._znodes, view)
-        found = self._ensemble.read(query.path for query in queries if not query.children)
+        found = self._client.read(query.path for query in queries if not query.children)
         view.update((data_of(path), znode) for path, znode in found.items())
         if states.is_done(command, self._znodes, view):
             raise Lost(f"{command.path} was done meanwhile")
-        if states.superseded_by(command, self._znodes, view, self._definition_zxid):
+        if states.superseded_by(command, self._znodes, view, self._tree.definition):
             raise Lost(f"{command.path} was done by a newer definition meanwhile")
 
     def conclude(self, command: Command, claim: Claim, contender: str, outcome: Outcome) -> None:
@@ -134,9 +141,9 @@ class Records:
         )
         holds_lock = outcome.state != RETRY
         while True:
-            writes = self._outcome_writes(command, at, claim, detail, contender if holds_lock else None)
+            operations = self._outcome_writes(command, at, claim, detail, contender if holds_lock else None)
             try:
-                self._ensemble.transaction(writes, f"{at.detail}: outcome of {command.path}")
+                self._client.transaction(operations, f"{at.detail}: outcome of {command.path}")
                 return
             except Outage:
                 log.warning("%s: the reply to the outcome was lost", command.path)
@@ -149,31 +156,27 @@ class Records:
                 return
             # What is missing beside `detail` was deleted under us, by a redeploy or by hand.
             self._tree.ensure()
-            holds_lock = holds_lock and self._ensemble.read([contender])[contender] is not None
+            holds_lock = holds_lock and self._client.read([contender])[contender] is not None
 
     def _outcome_writes(
         self, command: Command, at: CommandZnodes, claim: Claim, detail: Detail, contender: str | None
-    ) -> Writes:
-        shared = self._shared_writes(command, detail.state, self._other_scopes(command, detail.state))
-        mark = ""
+    ) -> Operations:
+        operations = [
+            SetData(at.detail, detail.encoded(), claim.version),
+            SetData(at.state, detail.state.encode(), -1),
+        ]
         if detail.state == DONE and command.generation is not None:
             mark = at.generation(command.generation)
-        marked = bool(mark) and self._ensemble.read([mark])[mark] is not None  # By hand, meanwhile.
-
-        def writes(transaction: Any) -> None:
-            transaction.set_data(at.detail, detail.encoded(), claim.version)
-            transaction.set_data(at.state, detail.state.encode())
-            if mark:
-                write = transaction.set_data if marked else transaction.create
-                write(mark, states.encode_mark(claim.token, self._definition_zxid))
-            shared(transaction)
-            if contender is not None:
-                transaction.delete(contender)
-
-        return writes
+            data = states.encode_mark(claim.token, self._tree.definition)
+            marked = self._client.read([mark])[mark] is not None  # By hand, meanwhile.
+            operations.append(SetData(mark, data, -1) if marked else self._client.creation(mark, data))
+        operations += self._shared_writes(command, detail.state, self._other_scopes(command, detail.state))
+        if contender is not None:
+            operations.append(Delete(contender, -1))
+        return operations
 
     def _read_detail(self, at: CommandZnodes) -> tuple[Znode, Detail]:
-        znode = self._ensemble.read([at.detail])[at.detail]
+        znode = self._client.read([at.detail])[at.detail]
         if znode is None:
             # Perhaps nothing else was: then there would be no end of judging anew.
             self._tree.ensure()
@@ -211,15 +214,12 @@ class Records:
         self._write_plain(command, detail)
 
     def _write_plain(self, command: Command, detail: Detail) -> None:
-        def prepare() -> Writes:
-            shared = self._shared_writes(command, detail.state, [LOCAL, GLOBAL])
+        scopes = (LOCAL, GLOBAL)
 
-            def writes(transaction: Any) -> None:
-                shared(transaction)
-                for scope in (LOCAL, GLOBAL):
-                    transaction.set_data(self._znodes.command(scope, command.path).detail, detail.encoded())
-
-            return writes
+        def prepare() -> Operations:
+            details = [self._znodes.command(scope, command.path).detail for scope in scopes]
+            shared = self._shared_writes(command, detail.state, scopes)
+            return shared + [SetData(path, detail.encoded(), -1) for path in details]
 
         self._write(command, prepare)
 
@@ -227,37 +227,27 @@ class Records:
 
     def _shared_writes(
         self, command: Command, state: str, scopes: Sequence[str], *, marks_host: bool = True
-    ) -> Writes:
+    ) -> Operations:
         """The texts in `scopes` by compare-and-set, and on success this host among `hosts/`."""
         at = {scope: self._znodes.command(scope, command.path).state for scope in scopes}
         host = f"{self._znodes.command(GLOBAL, command.path).hosts}/{self._znodes.host}"
-        found = self._ensemble.read([*at.values(), *([host] if marks_host else [])])
-        texts = []
+        marks_host = marks_host and state == DONE
+        found = self._client.read([*at.values(), *([host] if marks_host else [])])
+        operations: Operations = []
         for scope, path in at.items():
             znode = found[path]
             text = states.plain_state(scope, znode.data.decode("utf-8", "replace") if znode else None, state)
             if znode is None or znode.data != text.encode():
-                texts.append((path, text.encode(), znode.stat.version if znode else 0))
+                operations.append(SetData(path, text.encode(), znode.stat.version if znode else 0))
+        if marks_host and found[host] is None:
+            operations.append(self._client.creation(host, b""))
+        return operations
 
-        if not texts and not marks_host:
-            return _nothing
-
-        def writes(transaction: Any) -> None:
-            for path, text, version in texts:
-                transaction.set_data(path, text, version)
-            if marks_host and state == DONE and found[host] is None:
-                transaction.create(host, b"")
-
-        return writes
-
-    def _write(self, command: Command, prepare: Callable[[], Writes]) -> None:
+    def _write(self, command: Command, prepare: Callable[[], Operations]) -> None:
         """Read and write again until nobody has come between, and the connection held."""
-        while True:
-            writes = prepare()
-            if writes is _nothing:
-                return
+        while operations := prepare():
             try:
-                self._ensemble.transaction(writes, f"the state of {command.path}")
+                self._client.transaction(operations, f"the state of {command.path}")
                 return
             except (Outage, Refused) as error:
                 # Another replica has changed the same text, or a redeploy has deleted the tree.

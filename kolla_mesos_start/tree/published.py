@@ -7,23 +7,22 @@ it: where it changed in between, everything is read again.
 from __future__ import annotations
 
 import json
-import logging
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from kolla_mesos_start.errors import BadDefinition, DependenciesNotSatisfied
 from kolla_mesos_start.health import StateFile
+from kolla_mesos_start.log import PROGRESS_INTERVAL, Logger
 from kolla_mesos_start.loop import now
 from kolla_mesos_start.tree.znodes import DAEMON, GLOBAL, RESERVED, Znodes
-from kolla_mesos_start.zookeeper.client import PROGRESS_INTERVAL, Ensemble, text
+from kolla_mesos_start.zookeeper.client import Client, text
 from kolla_mesos_start.zookeeper.query import Znode, data_of
-from kolla_mesos_start.zookeeper.watches import Watches
 
-log = logging.getLogger(__name__)
+log = Logger(__name__)
 
 Facts = Mapping[str, Any]
 
-# Most agents find their definition at once; who doesn't should not wait half a minute to say so.
+# Most agents find their definition at once; one that doesn't should say so before half a minute is over.
 SOON = 1.0
 
 
@@ -37,19 +36,18 @@ class Definition(NamedTuple):
 class Published:
     """One deployment's tree, as one service reads it."""
 
-    def __init__(self, ensemble: Ensemble, watches: Watches, znodes: Znodes) -> None:
-        self._ensemble = ensemble
-        self._watches = watches
-        self._znodes = znodes
+    def __init__(self, client: Client, znodes: Znodes) -> None:
+        self.client, self.znodes = client, znodes
+        self._watches = client.watches
 
     def await_definition(self, state_file: StateFile, limit: float | None) -> Definition:
         """The definition, once it is published; an empty one counts as not there yet.
 
         Raises DependenciesNotSatisfied past `limit` seconds.
         """
-        path = self._znodes.definition
-        ancestors = [data_of(self._znodes.deployment)]
-        if self._ensemble.client.chroot:
+        path = self.znodes.definition
+        ancestors = [data_of(self.znodes.deployment)]
+        if self.client.session.servers.chroot:
             ancestors.append(data_of("/"))
         begun = now()
         due = begun + SOON
@@ -57,26 +55,26 @@ class Published:
         self._watches.watch([data_of(path)])
         state_file.write("waiting", f"for the definition {path}")
         while True:
-            self._ensemble.loop.wait(lambda: self._published(path), min(deadline, due))
+            self.client.loop.wait(lambda: self._published(path), min(deadline, due))
             znode = self._published(path)
             if znode is not None:
                 return Definition(znode.data, znode.stat.mzxid)
             # They are of interest only now: most agents find their definition at once.
             self._watches.watch([data_of(path), *ancestors])
-            self._ensemble.loop.wait(
-                lambda: not self._ensemble.connected or self._watches.fresh(), min(deadline, now() + SOON)
+            self.client.loop.wait(
+                lambda: not self.client.connected or self._watches.fresh(), min(deadline, now() + SOON)
             )
             missing = self._missing(path)
             state_file.write("waiting", missing)
             if now() >= deadline:
-                raise DependenciesNotSatisfied(f"waited {now() - begun:.0f} s: {missing}")
-            log.info("has waited %.0f s: %s", now() - begun, missing)
+                raise DependenciesNotSatisfied(f"waited {now() - begun:.0f} s for the definition: {missing}")
+            log.info("waiting for the definition for %.0f s: %s", now() - begun, missing)
             due = PROGRESS_INTERVAL + (begun if due == begun + SOON else due)
 
     def definition(self) -> Definition:
         """The definition as it stands now; BadDefinition where there is none."""
-        path = self._znodes.definition
-        znode = self._ensemble.read([path])[path]
+        path = self.znodes.definition
+        znode = self.client.read([path])[path]
         if znode is None or not znode.data.strip():
             raise BadDefinition([f"{path} is not published"])
         return Definition(znode.data, znode.stat.mzxid)
@@ -87,22 +85,22 @@ class Published:
 
     def _missing(self, path: str) -> str:
         results = self._watches.results
-        if not self._ensemble.connected:
+        if not self.client.connected:
             return f"no connection to ZooKeeper to read the definition {path}"
-        chroot = self._ensemble.client.chroot
+        chroot = self.client.session.servers.chroot
         # What has not been read yet is not known to be absent.
         if chroot and results.get(data_of("/"), True) is None:
             return f"the chroot {chroot} of KOLLA_ZK_HOSTS is not there; the agent never creates it"
-        if results.get(data_of(self._znodes.deployment), True) is None:
-            return f"the deployment {self._znodes.deployment} is not there, nor the definition {path}"
+        if results.get(data_of(self.znodes.deployment), True) is None:
+            return f"the deployment {self.znodes.deployment} is not there, nor the definition {path}"
         return f"the definition {path} is not published yet"
 
     def files(self, names: Iterable[str]) -> tuple[int | None, dict[str, bytes | None]]:
         """The content of each file (None where it isn't published), as it was once the definition
         had the zxid that comes first."""
-        definition = self._znodes.definition
-        paths = {name: self._znodes.file(name) for name in names}
-        found = self._ensemble.read([definition, *paths.values()])
+        definition = self.znodes.definition
+        paths = {name: self.znodes.file(name) for name in names}
+        found = self.client.read([definition, *paths.values()])
         return _zxid(found[definition]), {
             name: znode.data if (znode := found[path]) else None for name, path in paths.items()
         }
@@ -110,11 +108,11 @@ class Published:
     def variables(self, names: Collection[str]) -> tuple[dict[str, str], int | None]:
         """The value of each variable that is there, host before service before deployment; and the
         zxid that the definition had afterwards."""
-        definition = self._znodes.definition
-        places = {name: self._znodes.variable(name) for name in names}
+        definition = self.znodes.definition
+        places = {name: self.znodes.variable(name) for name in names}
         # Sent in this order, answered in this order: no request of its own is needed to look at the
         # definition before or after.
-        found = self._ensemble.read([*(path for paths in places.values() for path in paths), definition])
+        found = self.client.read([*(path for paths in places.values() for path in paths), definition])
         values = {}
         for name, paths in places.items():
             for path in paths:
@@ -128,17 +126,17 @@ class Published:
 
     def members(self, service: str) -> Sequence[Facts]:
         """The facts of each member present in the party of a service."""
-        party = self._znodes.party(service)
-        names = self._ensemble.list([party])[party] or ()
+        party = self.znodes.party(service)
+        names = self.client.children([party])[party] or ()
         return self._facts(f"{party}/{name}" for name in names)
 
     def parties(self) -> Mapping[str, Sequence[Facts]]:
         """The facts of the members of every service of the deployment that has a party."""
         parties = self._find_parties()
-        names = self._ensemble.list(self._znodes.party(service) for service in parties)
+        names = self.client.children(self.znodes.party(service) for service in parties)
         return {
             service: self._facts(
-                f"{self._znodes.party(service)}/{name}" for name in names[self._znodes.party(service)] or ()
+                f"{self.znodes.party(service)}/{name}" for name in names[self.znodes.party(service)] or ()
             )
             for service in parties
         }
@@ -146,8 +144,8 @@ class Published:
     def ready_instances(self, service: str) -> Sequence[Facts]:
         """What each ready instance of a service's daemon registered, sorted by host and id."""
         role = service.rsplit("/", 1)[-1]
-        ready = self._znodes.command(GLOBAL, f"{role}/{DAEMON}").ready
-        names = self._ensemble.list([ready])[ready] or ()
+        ready = self.znodes.command(GLOBAL, f"{role}/{DAEMON}").ready
+        names = self.client.children([ready])[ready] or ()
         instances = self._facts(f"{ready}/{name}" for name in names)
         return sorted(instances, key=lambda facts: str(facts.get("host", "")))
 
@@ -155,12 +153,12 @@ class Published:
         """Every service with a party, found level by level, each level read together."""
         found, level = [], [""]
         while level:
-            below = self._ensemble.list(
-                self._znodes.service(name) if name else self._znodes.deployment for name in level
+            below = self.client.children(
+                self.znodes.service(name) if name else self.znodes.deployment for name in level
             )
             deeper = []
             for name in level:
-                children = below[self._znodes.service(name) if name else self._znodes.deployment] or ()
+                children = below[self.znodes.service(name) if name else self.znodes.deployment] or ()
                 if ".party" in children:
                     found.append(name)
                 deeper += [f"{name}/{child}".lstrip("/") for child in children if _is_service(name, child)]
@@ -169,7 +167,7 @@ class Published:
 
     def _facts(self, paths: Iterable[str]) -> list[Facts]:
         facts: list[Facts] = []
-        for path, znode in self._ensemble.read(paths).items():
+        for path, znode in self.client.read(paths).items():
             if znode is None:
                 continue  # It left between the two reads.
             try:

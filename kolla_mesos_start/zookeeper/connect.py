@@ -8,53 +8,84 @@ generator closes whatever it had open.
 
 from __future__ import annotations
 
+import contextlib
 import errno
+import marshal
 import math
 import os
 import random
 import select
+import signal
 import socket
-from collections.abc import Generator, Iterable
-from typing import TYPE_CHECKING, Any, Callable, TypeVar
 
+from kolla_mesos_start.loop import now
+
+TYPE_CHECKING = False
 if TYPE_CHECKING:
     import ssl
+    from collections.abc import Generator, Iterable
+    from typing import Any, NoReturn, TypeVar
 
-T = TypeVar("T")
-Wait = tuple[int, int]
-Steps = Generator[Wait, None, T]
-Address = tuple[int, Any]  # the family, and what connect() wants
+    from kolla_mesos_start.loop import Interest
+
+    T = TypeVar("T")
+    Steps = Generator[tuple[int, int], None, T]
+    Address = tuple[int, Any]  # the family, and what connect() needs
 
 
-def aside(work: Callable[[], T]) -> Steps[T]:
-    """The result of `work`, which blocks and knows no other way: it runs in a thread of its own."""
-    import threading
+def look_up(name: bytes, port: int) -> Steps[list[Any]]:
+    """What getaddrinfo says of a name; it blocks for half a minute if the name server is away.
 
-    results: list[T] = []
-    errors: list[OSError] = []
+    It runs in a child process: a thread must not be there when another part of the agent forks.
+    """
     reader, writer = os.pipe()
-
-    def run() -> None:
-        try:
-            results.append(work())
-        except OSError as error:
-            errors.append(error)
-        finally:
-            os.close(writer)
-
+    child = os.fork()
+    if child == 0:
+        _look_up_as_child(name, port, writer)
+    os.close(writer)
     try:
-        threading.Thread(target=run, daemon=True).start()
-    except RuntimeError as error:
-        os.close(writer)
-        os.close(reader)
-        raise OSError(errno.EAGAIN, "no thread can be started") from error
-    try:
-        yield reader, select.POLLIN
+        os.set_blocking(reader, False)
+        heard = b""
+        while True:
+            yield reader, select.POLLIN
+            part = os.read(reader, 65536)
+            if not part:
+                break
+            heard += part
     finally:
         os.close(reader)
-    if not results:
-        raise errors[0] if errors else OSError(errno.EIO, "a thread ended without a result")
-    return results[0]
+        _end_child(child)
+    found, reason = marshal.loads(heard) if heard else (None, "the look-up ended without a result")
+    if found is None:
+        raise OSError(errno.EHOSTUNREACH, f"the name {name.decode()} can't be resolved: {reason}")
+    return list(found)
+
+
+def _look_up_as_child(name: bytes, port: int, writer: int) -> NoReturn:
+    try:
+        # What is open here belongs to the agent: while it lives on here, the agent's end is not seen.
+        os.closerange(0, writer)
+        os.closerange(writer + 1, 1 << 16)
+        for signum in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
+            signal.signal(signum, signal.SIG_DFL)
+        try:
+            found = socket.getaddrinfo(name, port, type=socket.SOCK_STREAM)
+            plain = [
+                (int(family), int(kind), number, "", address) for family, kind, number, _, address in found
+            ]
+            os.write(writer, marshal.dumps((plain, "")))
+        except OSError as error:
+            os.write(writer, marshal.dumps((None, error.strerror or str(error))))
+    finally:
+        os._exit(0)
+
+
+def _end_child(child: int) -> None:
+    # On SIGCHLD every child is reaped: then it is gone already.
+    with contextlib.suppress(ChildProcessError):
+        if os.waitpid(child, os.WNOHANG) == (0, 0):
+            os.kill(child, signal.SIGKILL)
+            os.waitpid(child, 0)
 
 
 def resolve(host: str, port: int) -> Steps[list[Address]]:
@@ -64,8 +95,7 @@ def resolve(host: str, port: int) -> Steps[list[Address]]:
     try:
         found = socket.getaddrinfo(name, port, type=socket.SOCK_STREAM, flags=socket.AI_NUMERICHOST)
     except socket.gaierror:
-        # A name server that is away keeps getaddrinfo busy for half a minute.
-        found = yield from aside(lambda: socket.getaddrinfo(name, port, type=socket.SOCK_STREAM))
+        found = yield from look_up(name, port)
     random.shuffle(found)
     return [(family, address) for family, _, _, _, address in found]
 
@@ -135,34 +165,34 @@ def would_block(error: OSError) -> bool:
 
 
 class Task:
-    """Steps that wait for their turn in the loop; they begin with the first `turn(now, True)`.
+    """Steps that wait for their turn in the loop; they begin with the first `run(True)`.
 
     `deadline` (see `loop.now`) may be moved while they are under way.
     """
 
     def __init__(self, steps: Steps[Any], deadline: float = math.inf) -> None:
         self.deadline = deadline
-        self.wait: Wait | None = None
+        self.interest: Interest = None
         self.ended = False
         self.result: Any = None
         self.error: Exception | None = None
         self._steps = steps
 
-    def turn(self, now: float, ready: bool) -> None:
-        """Go on if what is waited for is `ready`; at the deadline end with TimeoutError."""
+    def run(self, ready: bool) -> None:
+        """Go on if `interest` has come (`ready`); at the deadline end with TimeoutError."""
         if ready:
             self._resume()
-        elif now >= self.deadline:
-            self.close(TimeoutError(errno.ETIMEDOUT, os.strerror(errno.ETIMEDOUT)))
+        elif now() >= self.deadline:
+            self.close(TimeoutError(errno.ETIMEDOUT, "no answer in time"))
 
     def close(self, error: OSError | None = None) -> None:
-        """Give up: whatever the steps had open is closed."""
+        """Give up: everything that the steps had open is closed."""
         self._steps.close()
         self._end(error)
 
     def _resume(self) -> None:
         try:
-            self.wait = next(self._steps)
+            self.interest = next(self._steps)
         except StopIteration as stop:
             self.result = stop.value
             self._end(None)
@@ -170,4 +200,4 @@ class Task:
             self._end(error)
 
     def _end(self, error: Exception | None) -> None:
-        self.error, self.ended, self.wait = error, True, None
+        self.error, self.ended, self.interest = error, True, None

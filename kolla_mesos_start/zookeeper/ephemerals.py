@@ -1,140 +1,258 @@
-"""The ephemerals of this container: made in every session anew, and gone for sure when given up.
+"""Ephemerals kept as they are wanted: made again in every session, and surely gone when given up.
 
-Nobody waits for either. What an outage interrupts is done at the next connection; a znode that
-was forgotten would stay for as long as the session, and that outlives the agent.
+What lives here: what to do next about an ephemeral (a table), and the requests that do it. Nobody
+waits for them: what an outage interrupts goes on at the next connection.
+
+After each connection everything is looked at again: watches are gone by then, and a znode may have
+been deleted, or its session have expired.
 """
 
 from __future__ import annotations
 
-import logging
+import math
+import random
 from functools import partial
-from typing import Any
 
-from kazoo.exceptions import NodeExistsError, NoNodeError
+from kazoo.exceptions import (
+    ConnectionLoss,
+    InvalidACLError,
+    NoAuthError,
+    NodeExistsError,
+    NoNodeError,
+    RolledBackError,
+    SessionExpiredError,
+)
+from kazoo.protocol.serialization import Create, Delete, Exists, Transaction
 
-from kolla_mesos_start.errors import AccessDenied
-from kolla_mesos_start.zookeeper.client import DENIED, OUTAGE, Ensemble, check_size
+from kolla_mesos_start.log import Logger
+from kolla_mesos_start.loop import now
+from kolla_mesos_start.zookeeper.session import check_size
 
-log = logging.getLogger(__name__)
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Sequence
+    from typing import Any, Optional
 
-LATER = "later"
+    from kazoo.exceptions import KazooException
 
-# What to do after a request: (request, what came of it) -> the next one; LATER for the same one at
-# the next connection, or by the registrar; nothing where all is as it should be. What stands in our
-# place is of a previous run of this container, or our own and the reply was lost. It is replaced in
-# one transaction, so that nobody counts two, nor none; where that fails it has gone by itself.
-NEXT: dict[tuple[str, str], str] = {
-    ("create", "done"): "",
-    ("create", "exists"): "replace",
-    ("create", "absent"): LATER,
-    ("create", "outage"): "create",
-    ("replace", "done"): "",
-    ("replace", "absent"): "create",
-    ("replace", "outage"): "create",
-    ("delete", "done"): "",
-    ("delete", "absent"): "",
-    ("delete", "outage"): "delete",
+    from kolla_mesos_start.loop import Interest
+    from kolla_mesos_start.zookeeper.session import Session
+
+    Error = Optional[KazooException]
+
+log = Logger(__name__)
+
+SETTLE = 3.0  # seconds after somebody has deleted one of ours: a whole tree is being removed, perhaps
+# Seconds until the next attempt, after ZooKeeper has refused something: the first, and the longest.
+RETRY, LONGEST_RETRY = 5.0, 300.0
+EPHEMERAL = 1  # the flag of a create request
+
+# Which session owns the znode at a path: nobody's is "none", ours "ours"; "former": one that this
+# process had before, or one of an earlier run of this container.
+UNKNOWN, NONE, OURS, FORMER, OTHER = "unknown", "none", "ours", "former", "other"
+
+# What to do next about an ephemeral: (wanted, its owner) -> step. If another session has taken its
+# place while we lived, it came later: two that replaced each other would do so for ever.
+STEPS: dict[tuple[bool, str], str] = {
+    (True, UNKNOWN): "look",
+    (True, NONE): "create",
+    (True, OURS): "rest",
+    (True, FORMER): "replace",
+    (True, OTHER): "rest",
+    (False, UNKNOWN): "look",
+    (False, NONE): "rest",
+    (False, OURS): "delete",
+    (False, FORMER): "delete",
+    (False, OTHER): "rest",
 }
 
 
-class Wishes:
-    """What is to be there, and what is to go. Decides which requests that takes, and sends none.
+def owner_of(session: int | None, ours: int, former: Iterable[int], held: bool) -> str:
+    """Who owns a znode with this ephemeralOwner (None: no znode); `held`: whether it was ours before."""
+    if session is None:
+        return NONE
+    if session == ours:
+        return OURS
+    return FORMER if session in former or not held else OTHER
 
-    `kept`: the data of what is to be there in every session; of those `unmade` aren't known to be
-    there. `unwanted` are to go, and aren't known to be gone.
-    """
 
-    def __init__(self) -> None:
-        self.kept: dict[str, bytes] = {}
-        self.unmade: set[str] = set()
-        self.unwanted: set[str] = set()
+class Ephemeral:
+    """One ephemeral, and what is known of it. Decides what comes next, and does nothing."""
 
-    def connected(self, renewed: bool) -> list[tuple[str, str]]:
-        """Requests to send at a connection; `renewed`: whatever the expired session owned is gone."""
-        if renewed:
-            self.unmade.update(self.kept)
-        return [*(("create", path) for path in self.unmade), *(("delete", path) for path in self.unwanted)]
+    def __init__(self, path: str, data: bytes, *, wanted: bool, owner: str = UNKNOWN) -> None:
+        self.path, self.data, self.wanted = path, data, wanted
+        self.owner = owner
+        self.held = False  # in any session so far
+        self.busy = False
+        self.not_before = 0.0
+        self.refusals = 0
+        self.discarded = False  # not to be remembered once it is gone
 
-    def answered(self, request: str, path: str, outcome: str) -> str:
-        """The request that follows from what came of one; see NEXT."""
-        following = NEXT[request, outcome]
-        if not following:
-            (self.unwanted if request == "delete" else self.unmade).discard(path)
-        return following
+    @property
+    def step(self) -> str:
+        """What to do next; nothing is done while a request is under way."""
+        return STEPS[self.wanted, self.owner]
+
+    def looked(self, session: int | None, ours: int, former: Iterable[int]) -> None:
+        """What the server has said: the session that owns the znode (None: there is no znode)."""
+        self.busy = False
+        self.owner = owner_of(session, ours, former, self.held)
+        if self.owner == OURS:
+            self.held, self.refusals = True, 0
+
+    def unsure(self, not_before: float = 0.0) -> None:
+        """Something has happened to it: find out what, but not before that instant."""
+        self.busy, self.owner, self.not_before = False, UNKNOWN, not_before
+
+    def refused(self, instant: float) -> None:
+        """ZooKeeper has refused a step: try again, ever more seldom."""
+        pause = min(LONGEST_RETRY, RETRY * 2**self.refusals)
+        self.refusals = min(self.refusals + 1, 10)
+        self.unsure(instant + pause * random.uniform(0.8, 1.2))
+
+    def fired(self, instant: float) -> None:
+        """A watch says that it has changed. A busy one is looked at when its reply has come."""
+        if not self.busy:
+            self.unsure(instant + SETTLE if self.owner == OURS else 0.0)
 
 
 class Ephemerals:
-    """`unwanted`: znodes that are to go and aren't known to be gone."""
+    """All ephemerals of one session, as a source of the loop; one request for each at a time.
 
-    def __init__(self, ensemble: Ensemble) -> None:
-        self._wishes = Wishes()
-        self._ensemble = ensemble
-        self._session = ensemble.session
-        ensemble.on_connected(self._catch_up)
+    `parents`: (path, data) of what may be created above them if it is missing, outermost first.
+    `on_denied(path, error)` runs when an ACL refuses a step; without it that is logged and tried again.
+    """
 
-    @property
-    def unwanted(self) -> set[str]:
-        return self._wishes.unwanted
+    interest: Interest = None
 
-    def keep(self, path: str, data: bytes) -> None:
+    def __init__(
+        self,
+        session: Session,
+        acl: Sequence[Any],
+        parents: Sequence[tuple[str, bytes]] = (),
+        on_denied: Callable[[str, KazooException], object] | None = None,
+    ) -> None:
+        self.all: dict[str, Ephemeral] = {}
+        self.parents = parents
+        self._session, self._acl, self._on_denied = session, acl, on_denied
+        self._complaints: set[str] = set()
+        session.on_connected(self._look_again)
+        session.on_watch(self._fired)
+
+    def keep(self, path: str, data: bytes) -> Ephemeral:
         """Have an ephemeral at `path`, in this session and in every later one."""
         check_size(path, data)
-        self._wishes.kept[path] = data
-        self._wishes.unmade.add(path)
-        self._send("create", path)
+        ephemeral = self.all[path] = Ephemeral(path, data, wanted=True, owner=NONE)
+        return ephemeral
 
     def discard(self, path: str) -> None:
-        """Have `path` deleted."""
-        self._wishes.unwanted.add(path)
-        self._send("delete", path)
+        """Have `path` deleted, and forget it."""
+        ephemeral = self.all[path] = Ephemeral(path, b"", wanted=False, owner=FORMER)
+        ephemeral.discarded = True
 
-    def _catch_up(self) -> None:
-        renewed = self._session != self._ensemble.session
-        self._session = self._ensemble.session
-        for request, path in self._wishes.connected(renewed):
-            self._send(request, path)
+    @property
+    def discarding(self) -> bool:
+        """Whether a discarded one is not known to be gone."""
+        return any(ephemeral.discarded for ephemeral in self.all.values())
 
-    def _send(self, request: str, path: str) -> None:
-        if not self._ensemble.connected:
-            return
-        client = self._ensemble.client
-        if request == "delete":
-            reply = client.delete_async(path)
-        elif request == "create":
-            client.create_async(path.rsplit("/", 1)[0])
-            reply = client.create_async(path, self._wishes.kept[path], ephemeral=True)
+    @property
+    def deadline(self) -> float:
+        """When the next step is due."""
+        if not self._session.connected:
+            return math.inf
+        due = [each.not_before for each in self.all.values() if not each.busy and each.step != "rest"]
+        return min(due, default=math.inf)
+
+    def run(self, ready: bool = False) -> None:
+        """Send the requests that are due."""
+        if self._session.connected and self.deadline <= now():
+            for ephemeral in list(self.all.values()):
+                if not ephemeral.busy and ephemeral.step != "rest" and now() >= ephemeral.not_before:
+                    self._send(ephemeral)
+
+    def _send(self, ephemeral: Ephemeral) -> None:
+        path, step = ephemeral.path, ephemeral.step
+        ephemeral.busy = True
+        create = Create(path, ephemeral.data, self._acl, EPHEMERAL)
+        if step == "look":
+            self._session.request(Exists(path, True), partial(self._on_look, ephemeral))
+        elif step == "create":
+            self._session.request(create, partial(self._on_change, ephemeral))
+        elif step == "replace":
+            # In one transaction, so that nobody counts two of us, nor none.
+            replace = Transaction([Delete(path, -1), create])
+            self._session.request(replace, partial(self._on_replaced, ephemeral))
         else:
-            transaction = client.transaction()
-            transaction.delete(path)
-            transaction.create(path, self._wishes.kept[path], ephemeral=True)
-            reply = transaction.commit_async()
-        reply.rawlink(lambda result: self._ensemble.loop.post(partial(self._answered, request, path, result)))
+            self._session.request(Delete(path, -1), partial(self._on_change, ephemeral))
 
-    def _answered(self, request: str, path: str, reply: Any) -> None:
-        following = self._wishes.answered(request, path, _outcome(request, path, reply))
-        if following == LATER:
-            log.warning("%s can't be created: there is nothing above it any more", path)
-        elif following:
-            self._send(following, path)
+    def _on_look(self, ephemeral: Ephemeral, value: Any, error: Error) -> None:
+        if error and not isinstance(error, NoNodeError):
+            self._failed(ephemeral, error)
+            return
+        # Not owner_session_id, which takes a znode that isn't ephemeral for none.
+        owner = None if error else value.ephemeralOwner
+        self._found(ephemeral, owner)
+        if ephemeral.owner == OTHER and ephemeral.wanted:
+            self._complain("another container has taken %s: it uses the same KOLLA_STATE_DIR", ephemeral.path)
 
+    def _found(self, ephemeral: Ephemeral, owner: int | None) -> None:
+        ephemeral.looked(owner, self._session.id, self._session.former)
+        if ephemeral.discarded and ephemeral.step == "rest" and self.all.get(ephemeral.path) is ephemeral:
+            del self.all[ephemeral.path]
 
-def _outcome(request: str, path: str, reply: Any) -> str:
-    """What came of a request, as NEXT has it; AccessDenied where it may not be."""
-    try:
-        results = reply.get()
+    def _on_change(self, ephemeral: Ephemeral, value: Any, error: Error) -> None:
+        if not ephemeral.wanted and (error is None or isinstance(error, NoNodeError)):
+            self._found(ephemeral, None)
+        elif isinstance(error, NoNodeError):
+            self._create_parents(ephemeral)
+        elif error is None or isinstance(error, NodeExistsError):
+            ephemeral.unsure()  # Looking says whose it is, and sets a watch.
+        else:
+            self._failed(ephemeral, error)
+
+    def _on_replaced(self, ephemeral: Ephemeral, results: Any, error: Error) -> None:
         # A transaction is answered with what came of each part of it.
-        errors = (
-            [result for result in results if isinstance(result, Exception)] if request == "replace" else []
-        )
-        denied = [error for error in errors if isinstance(error, DENIED)]
-        if errors:
-            raise (denied or [NoNodeError()])[0]
-    except NodeExistsError:
-        return "exists"
-    except NoNodeError:
-        return "absent"
-    except OUTAGE:
-        return "outage"
-    except DENIED as error:
-        raise AccessDenied(f"{path} can't be {request}d: {type(error).__name__}") from error
-    return "done"
+        errors = [each for each in results or () if isinstance(each, Exception)]
+        causes = [each for each in errors if not isinstance(each, RolledBackError)]
+        denied = [each for each in causes if isinstance(each, (NoAuthError, InvalidACLError))]
+        if error or denied:
+            self._failed(ephemeral, error or denied[0])
+        else:
+            ephemeral.unsure()  # Replaced; or gone meanwhile, by itself.
+
+    def _create_parents(self, ephemeral: Ephemeral) -> None:
+        # If the deployment itself is gone this fails too: it is never created by us.
+        ephemeral.refused(now())
+        above = [entry for entry in self.parents if ephemeral.path.startswith(entry[0] + "/")]
+        for path, data in above:
+            self._session.request(Create(path, data, self._acl, 0), partial(self._on_parent, ephemeral))
+        if not above:
+            self._complain("%s can't be created: its parent is missing", ephemeral.path)
+
+    def _on_parent(self, ephemeral: Ephemeral, value: Any, error: Error) -> None:
+        if not error:
+            ephemeral.unsure()
+        elif isinstance(error, NoNodeError):
+            self._complain("%s can't be created: the deployment is gone", ephemeral.path)
+
+    def _failed(self, ephemeral: Ephemeral, error: KazooException) -> None:
+        if isinstance(error, (ConnectionLoss, SessionExpiredError)):
+            ephemeral.unsure()
+            return
+        if self._on_denied and isinstance(error, (NoAuthError, InvalidACLError)):
+            self._on_denied(ephemeral.path, error)
+        ephemeral.refused(now())
+        self._complain(f"ZooKeeper refuses %s: {type(error).__name__}; retrying", ephemeral.path)
+
+    def _complain(self, message: str, path: str) -> None:
+        if path not in self._complaints:
+            self._complaints.add(path)
+            log.warning(message, path)
+
+    def _look_again(self) -> None:
+        for ephemeral in self.all.values():
+            ephemeral.unsure()
+
+    def _fired(self, path: str) -> None:
+        if path in self.all:
+            self.all[path].fired(now())

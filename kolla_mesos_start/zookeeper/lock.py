@@ -7,22 +7,20 @@ decides who runs; that a command is done is watched elsewhere, so nobody queues 
 
 from __future__ import annotations
 
-import logging
+import os
 import re
-import uuid
 from collections.abc import Iterable, Sequence
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
-import six
 from kazoo.exceptions import NoNodeError
 
-from kolla_mesos_start.zookeeper.client import Ensemble
-from kolla_mesos_start.zookeeper.ephemerals import Ephemerals
+from kolla_mesos_start.log import Logger
+from kolla_mesos_start.zookeeper.client import Client
 from kolla_mesos_start.zookeeper.query import Query, data_of
-from kolla_mesos_start.zookeeper.watches import Watches
 
-log = logging.getLogger(__name__)
+log = Logger(__name__)
 
+EPHEMERAL, SEQUENCE = 1, 2  # flags of a create request
 _SEQUENCE = re.compile(r"__(?:lock|rlock)__(-?\d{10})$")
 
 
@@ -46,13 +44,12 @@ def standing(lock: str, names: Iterable[str], name: str | None) -> Place | None:
 class Queues:
     """The agent's places, by the path of the lock."""
 
-    def __init__(self, ensemble: Ensemble, watches: Watches, ephemerals: Ephemerals, host: str) -> None:
-        self._ensemble = ensemble
-        self._watches = watches
-        self._ephemerals = ephemerals
-        self._identifier = six.ensure_binary(host)
+    def __init__(self, client: Client, identifier: str) -> None:
+        """`identifier` is what a contender holds, for people."""
+        self._client = client
+        self._identifier = identifier.encode()
         self._places: dict[str, Place] = {}
-        self._session = ensemble.session
+        self._session = client.session.id
 
     def turn(self, lock: str) -> str | None:
         """The path of our contender once it is first in the queue for `lock`, else None."""
@@ -78,44 +75,45 @@ class Queues:
         """Give the place for one lock back, where there is one."""
         place = self._places.pop(lock, None)
         if place is not None:
-            self._watches.forget([path for path in place if path])
-            self._ephemerals.discard(place.contender)
+            self._client.watches.forget([path for path in place if path])
+            self._client.ephemerals.discard(place.contender)
 
     def _forget_lost_session(self) -> None:
-        if self._session != self._ensemble.session:
-            self._session = self._ensemble.session
+        if self._session != self._client.session.id:
+            self._session = self._client.session.id
             self._places.clear()
 
     def _moved(self, place: Place) -> bool:
-        results = self._watches.results
+        results = self._client.watches.results
         return any(
             path is not None and data_of(path) in results and results[data_of(path)] is None
             for path in (place.contender, place.before)
         )
 
     def _look(self, lock: str, place: Place | None) -> Place:
-        """Where we stand in the queue; a place that isn't there is taken first."""
-        name = place.contender.rsplit("/", 1)[1] if place else None
-        while (found := standing(lock, self._contenders(lock), name)) is None:
-            name = self._enter(lock)
-        return found
+        """Where we are in the queue; a place that isn't there is taken first."""
+        prefix = place.contender.rsplit("/", 1)[1] if place else self._enter(lock)
+        while True:
+            names = self._contenders(lock)
+            mine = [name for name in names if name.startswith(prefix)]
+            # The request may have been sent twice, after an outage whose reply was lost: the prefix
+            # says which contenders are ours, and one is enough.
+            for double in mine[1:]:
+                self._client.ephemerals.discard(f"{lock}/{double}")
+            found = standing(lock, names, mine[0] if mine else None)
+            if found is not None:
+                return found
+            prefix = self._enter(lock)
 
     def _enter(self, lock: str) -> str:
-        prefix = f"{uuid.uuid4().hex}__lock__"
-
-        def create(client: Any) -> Any:
-            return client.create_async(f"{lock}/{prefix}", self._identifier, ephemeral=True, sequence=True)
-
-        self._ensemble.request(create, f"{lock}: contending")
-        # The request may have been sent twice, after an outage whose reply was lost: the prefix
-        # tells which contenders are ours, and one is enough.
-        mine, *doubles = [name for name in self._contenders(lock) if name.startswith(prefix)] or [prefix]
-        for name in doubles:
-            self._ephemerals.discard(f"{lock}/{name}")
-        return mine
+        """Take a place; returns how its name begins."""
+        prefix = f"{os.urandom(16).hex()}__lock__"
+        create = self._client.creation(f"{lock}/{prefix}", self._identifier, EPHEMERAL | SEQUENCE)
+        self._client.request(create, f"{lock}: contending")
+        return prefix
 
     def _contenders(self, lock: str) -> Sequence[str]:
-        names = self._ensemble.list([lock])[lock]
+        names = self._client.children([lock])[lock]
         if names is None:
             raise NoNodeError(lock)
         return names

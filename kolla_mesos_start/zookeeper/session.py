@@ -1,171 +1,218 @@
-"""One ZooKeeper session held by one thread, on kazoo's wire format alone.
+"""One ZooKeeper session in one thread, on kazoo's wire format.
 
-What lives here: the connection, the session and the requests. What is asked for, and what an
-answer means, is decided elsewhere. kazoo's client would cost 6 MB and three threads in every
-container, for as long as it lives.
+What lives here: the connection, the session, the requests, and what is logged of an outage. What
+is requested, and what an answer means, is decided elsewhere.
 
-A session is driven by a loop: it says what it waits for (`wait`, `deadline`), and `turn` does
-whatever can be done without blocking. Nothing that happens to the connection is an error: it is
-made again, for ever.
+A session is a source of the loop (`loop.Source`). Nothing that happens to the connection is an
+error: it is made again, for ever. What a handler or a callback raises passes through `run`.
 """
 
 from __future__ import annotations
 
 import errno
-import logging
 import math
 import random
 import select
 import socket
 import struct
 from collections import deque
-from collections.abc import Sequence
-from typing import Any, Callable, NamedTuple
+from functools import partial
 
 from kazoo.exceptions import EXCEPTIONS, ConnectionLoss, KazooException
-from kazoo.protocol.serialization import Auth, Close, Connect, Ping, ReplyHeader, Watch, int_struct
-
-from kolla_mesos_start.loop import now
-from kolla_mesos_start.zookeeper.connect import (
-    Steps,
-    Task,
-    Wait,
-    agree_on_tls,
-    connect_any,
-    resolve,
-    would_block,
+from kazoo.protocol.serialization import (
+    Auth,
+    Close,
+    Connect,
+    Create,
+    Ping,
+    ReplyHeader,
+    Transaction,
+    Watch,
+    int_struct,
 )
 
-log = logging.getLogger(__name__)
+from kolla_mesos_start.errors import AgentError
+from kolla_mesos_start.log import PROGRESS_INTERVAL, Logger
+from kolla_mesos_start.loop import now
+from kolla_mesos_start.zookeeper.connect import Task, agree_on_tls, connect_any, resolve, would_block
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+    from typing import Any, Optional
+
+    from kolla_mesos_start.loop import Interest
+    from kolla_mesos_start.zookeeper.connect import Steps
+
+    Done = Callable[[Any, Optional[KazooException]], object]
+
+log = Logger(__name__)
 
 WATCH_XID, PING_XID, AUTH_XID = -1, -2, -4
 NO_PASSWORD = b"\0" * 16
+# The server drops the connection on a larger request, which looks like an outage and would be
+# retried for ever; its own limit (jute.maxbuffer) is 1,048,575 bytes for the whole packet.
+MAX_DATA = 1_000_000
 LARGEST_FRAME = 4 << 20  # bytes; more than a server ever sends (jute.maxbuffer is 1 MB)
 
-# Shares of the session timeout. A ping after a third of silence, as the other clients do; a frozen
+# Shares of the session timeout. A ping after a third of silence, as other clients send it; a frozen
 # server must be left early enough to try two others before the session is over.
-PING_AFTER, DEAD_AFTER, ATTEMPT = 1 / 3, 0.6, 1 / 6
-BACK_OFF, BACK_OFF_FACTOR, BACK_OFF_MOST = 0.05, 1.25, 1.0  # seconds
+PING_AFTER, DEAD_AFTER, FORGOTTEN_AFTER, HANDSHAKE_TIMEOUT = 1 / 3, 0.6, 1 / 2, 1 / 6
+# An election takes less than half a second: with a steeper growth most clients would sleep through its end.
+BACK_OFF, BACK_OFF_FACTOR, BACK_OFF_MOST = 0.05, 1.25, 0.5  # seconds
 STABLE = 1.0  # seconds; a connection that ended sooner counts as a failure, so that no loop spins
 
 
-class Ensemble(NamedTuple):
-    """The servers, and how to become known to them. With `ca` or `cert` the connection is TLS."""
+class Servers:
+    """The servers of an ensemble, and how a client authenticates. With `ca` or `cert` the connection is TLS.
 
-    hosts: Sequence[tuple[str, int]]
-    chroot: str = ""
-    auth: Sequence[tuple[str, str]] = ()
-    ca: str | None = None
-    cert: str | None = None
-    key: str | None = None
-
-
-class Reply(NamedTuple):
-    """What came of a request; `error` is ConnectionLoss where nobody knows."""
-
-    value: Any
-    error: KazooException | None
-
-
-class Request(NamedTuple):
-    """A request that waits for its reply."""
-
-    operation: Any
-    done: Callable[[Reply], object]
-
-
-class Session:
-    """A session: attached to by its id and password, or new (id 0).
-
-    `timeout` is in seconds: what is asked for, then what the server made of it. `on_open` runs
-    after each connection, with the watches gone and requests that were under way lost;
-    `on_event(path)` when a watch fires. A session that expires is replaced by a new one:
-    `former` holds the ids of those before.
+    `hosts`: (host, port) of each. `auth`: (scheme, credential) of each identity. `ca`, `cert`,
+    `key`: paths of PEM files.
     """
 
     def __init__(
         self,
-        ensemble: Ensemble,
+        hosts: Sequence[tuple[str, int]],
+        chroot: str = "",
+        auth: Sequence[tuple[str, str]] = (),
+        ca: str | None = None,
+        cert: str | None = None,
+        key: str | None = None,
+    ) -> None:
+        self.hosts, self.chroot, self.auth = tuple(hosts), chroot, auth
+        self.ca, self.cert, self.key = ca, cert, key
+
+    def __str__(self) -> str:
+        return ",".join(f"[{host}]:{port}" if ":" in host else f"{host}:{port}" for host, port in self.hosts)
+
+
+class Request:
+    """A request that waits for its reply."""
+
+    __slots__ = ("done", "operation", "sent", "xid")
+
+    def __init__(self, xid: int, operation: Any, sent: float, done: Done) -> None:
+        self.xid, self.operation, self.sent, self.done = xid, operation, sent, done
+
+
+class Session:
+    """A session: a new one (id 0), or one to attach to by its id and password.
+
+    `timeout` is in seconds: what is asked for, then what the server granted. `connected`: requests
+    may be sent. `sessions` counts the sessions so far: one that expires is replaced by a new one,
+    and `former` holds the ids of those before. `zxid` is the youngest one seen. `error` says what
+    ended the last attempt to connect.
+    """
+
+    def __init__(
+        self,
+        servers: Servers,
         timeout: float,
         *,
         session_id: int = 0,
         password: bytes = NO_PASSWORD,
         zxid: int = 0,
-        on_open: Callable[[], object] = lambda: None,
-        on_event: Callable[[str], object] = lambda path: None,
     ) -> None:
-        self.id, self.password = session_id, password or NO_PASSWORD
-        self.timeout = timeout
-        self.former: set[int] = set()
-        self.open = False
-        self.closed = False
-        self.on_open, self.on_event = on_open, on_event
-        self._ensemble, self._asked_timeout = ensemble, timeout
-        self._closing = False
-        self._zxid, self._xid = zxid, 0
+        self.servers = servers
+        self.id, self.password, self.zxid = session_id, password or NO_PASSWORD, zxid
+        self.timeout = self._asked_timeout = timeout
+        self.sessions, self.former = int(bool(session_id)), set[int]()
+        self.connected = self.closed = self._closing = False
+        self.error = ""
+        self._connected_handlers: list[Callable[[], object]] = []
+        self._watch_handlers: list[Callable[[str], object]] = []
+        self._refused_handlers: list[Callable[[], object]] = []
+        self._events: deque[Callable[[], object]] = deque()
+        self._xid = 0
         self._hosts: list[tuple[str, int]] = []
         self._task: Task | None = None
         self._socket: socket.socket | None = None
         self._inbox, self._outbox = bytearray(), bytearray()
         self._pending: deque[Request] = deque()
+        self._pings: deque[float] = deque()  # when each one that waits for its reply was sent
         self._failures, self._silences, self._not_before = 0, 0, 0.0
-        self._opened = self._sent = self._heard = 0.0
-        self._lost: float | None = None
+        self._opened = self._sent = self._heard = self._answered_ping = 0.0
+        self._ran = self._lost_at = now()
+        self._lost = False
+        self._progress_at = self._lost_at + PROGRESS_INTERVAL
+
+    def on_connected(self, handler: Callable[[], object]) -> None:
+        """Have `handler` run after each connection: watches and unanswered requests are gone by then."""
+        self._connected_handlers.append(handler)
+
+    def on_watch(self, handler: Callable[[str], object]) -> None:
+        """Have `handler(path)` run when a watch on a path fires."""
+        self._watch_handlers.append(handler)
+
+    def on_refused(self, handler: Callable[[], object]) -> None:
+        """Have `handler` run when the servers refuse our credentials; the session goes on trying."""
+        self._refused_handlers.append(handler)
 
     # -- for the loop ---------------------------------------------------------------------------
 
     @property
-    def wait(self) -> Wait | None:
-        """The descriptor and the events of poll() for which `turn` should run."""
+    def interest(self) -> Interest:
+        """The descriptor and the events of poll() for which `run` should run."""
         if self._task:
-            return self._task.wait
+            return self._task.interest
         if self._socket:
             return self._socket.fileno(), select.POLLIN | (select.POLLOUT if self._outbox else 0)
         return None
 
     @property
     def deadline(self) -> float:
-        """When `turn` must run at the latest."""
+        """When `run` must run at the latest."""
+        if self._events:
+            return 0.0
         if self.closed:
             return math.inf
-        if self._task:
-            return self._task.deadline
         if self._socket:
             return min(self._sent + self.timeout * PING_AFTER, self._heard + self.timeout * DEAD_AFTER)
-        return self._not_before
+        return min(self._task.deadline if self._task else self._not_before, self._progress_at)
 
-    def turn(self, ready: bool) -> None:
-        """Do what can be done now; `ready` says whether `wait` has come."""
-        if self.closed:
-            return
-        try:
-            if self._socket:
-                self._converse()
-            else:
-                self._connect(ready)
-        # A server that isn't one (another program on its port) sends what can't be read.
-        except (OSError, struct.error, ValueError, IndexError) as error:
-            self._lose(error)
+    def run(self, ready: bool) -> None:
+        """Do what can be done now; `ready` says whether `interest` has come."""
+        if not self.closed:
+            try:
+                if self._socket:
+                    self._converse(self._socket)
+                else:
+                    self._connect(ready)
+            # A server that isn't one (another program on its port) sends what can't be read.
+            except (OSError, struct.error, ValueError, IndexError) as error:
+                self._lose(error)
+            self._ran = now()
+        # Outside of the clause above: an error of a handler is not one of the connection.
+        while self._events:
+            self._events.popleft()()
 
-    def request(self, operation: Any, done: Callable[[Reply], object]) -> None:
-        """Send one of kazoo's operations; `done` runs with its reply, or with ConnectionLoss."""
-        if not self.open:
-            done(Reply(None, ConnectionLoss()))
+    def request(self, operation: Any, done: Done) -> None:
+        """Send one of kazoo's operations; `done(value, error)` runs later, with ConnectionLoss if
+        nobody knows whether it was applied."""
+        if not self.connected:
+            self._events.append(lambda: done(None, ConnectionLoss()))
             return
-        path = getattr(operation, "path", None)
-        if path is not None:
-            operation = operation._replace(path=self._ensemble.chroot + path)
         self._xid = self._xid % 0x7FFFFFFF + 1
-        self._pending.append(Request(operation, done))
-        self._send(int_struct.pack(self._xid) + int_struct.pack(operation.type), operation)
+        rooted = _rooted(self.servers.chroot, operation) if self.servers.chroot else operation
+        self._send(int_struct.pack(self._xid) + int_struct.pack(operation.type), rooted)
+        self._pending.append(Request(self._xid, operation, self._sent, done))
+
+    def flush(self) -> bool:
+        """Send what has been requested so far; whether nothing is left to be sent."""
+        if self._socket:
+            try:
+                self._flush(self._socket)
+            except OSError as error:
+                self._lose(error)
+        return not self._outbox or not self._socket
 
     def close(self) -> None:
-        """End the session; all that it owns goes with it. `closed` tells when that is done."""
+        """End the session; all that it owns goes with it. `closed` says when that is done."""
         self._closing = True
-        if self.open:
+        if self.connected:
             self.request(Close(), self._on_closed)
         elif not self.id:
-            self.closed = True
+            self.abandon()
 
     def abandon(self) -> None:
         """Drop the connection and leave the session to its timeout."""
@@ -175,11 +222,16 @@ class Session:
     # -- connecting -----------------------------------------------------------------------------
 
     def _connect(self, ready: bool) -> None:
+        if now() >= self._progress_at:
+            self._progress_at = now() + PROGRESS_INTERVAL
+            cause = f" ({self.error})" if self.error else ""
+            away = now() - self._lost_at
+            log.warning("no connection to ZooKeeper at %s for %.0f s%s; retrying", self.servers, away, cause)
         if self._task is None:
             if now() < self._not_before:
                 return
             self._task, ready = Task(self._shake_hands(*self._next_host())), True
-        self._task.turn(now(), ready)
+        self._task.run(ready)
         if self._task.ended:
             task, self._task = self._task, None
             if task.error:
@@ -188,18 +240,18 @@ class Session:
 
     def _next_host(self) -> tuple[str, int]:
         if not self._hosts:
-            self._hosts = random.sample(list(self._ensemble.hosts), len(self._ensemble.hosts))
+            self._hosts = random.sample(self.servers.hosts, len(self.servers.hosts))
         return self._hosts.pop()
 
     def _shake_hands(self, host: str, port: int) -> Steps[tuple[socket.socket, Connect]]:
         addresses = yield from resolve(host, port)
         assert self._task is not None
-        # A server that has only begun to start takes a connection and forgets it. Longer with each
+        # A server that has only begun to start accepts a connection and forgets it. Longer with each
         # silence all the same: an ensemble that a thousand clients come back to is slow.
-        self._task.deadline = now() + self.timeout * min(1.0, ATTEMPT * (1 + self._silences))
+        self._task.deadline = now() + self.timeout * min(1.0, HANDSHAKE_TIMEOUT * (1 + self._silences))
         connection = yield from connect_any(addresses)
         try:
-            if self._ensemble.ca or self._ensemble.cert:
+            if self.servers.ca or self.servers.cert:
                 connection = yield from agree_on_tls(connection, self._tls(), host)
             return connection, (yield from self._introduce(connection))
         except BaseException:
@@ -209,20 +261,21 @@ class Session:
     def _tls(self) -> Any:
         import ssl
 
-        context = ssl.create_default_context(cafile=self._ensemble.ca)
-        context.check_hostname = bool(self._ensemble.ca)
-        if self._ensemble.cert:
-            context.load_cert_chain(self._ensemble.cert, self._ensemble.key)
+        context = ssl.create_default_context(cafile=self.servers.ca)
+        context.check_hostname = bool(self.servers.ca)
+        if self.servers.cert:
+            # Without a password an encrypted key would be asked for on the terminal.
+            context.load_cert_chain(self.servers.cert, self.servers.key, password="")
         return context
 
     def _introduce(self, connection: socket.socket) -> Steps[Connect]:
-        # The youngest state seen keeps us from a server that lags behind. An ensemble that was
-        # made anew would be refused by it for ever; by then the session is long gone.
-        away = self._lost is not None and now() - self._lost > self.timeout
-        zxid = 0 if away else self._zxid
+        # The youngest state seen keeps us from a server that lags behind. But an ensemble that was
+        # made anew would refuse it for ever; after an outage that long the session is over anyway.
+        if self._lost and now() - self._lost_at > self.timeout:
+            self.zxid = 0
         milliseconds = int(self._asked_timeout * 1000)
         self._inbox, self._outbox = bytearray(), bytearray()
-        self._send(b"", Connect(0, zxid, milliseconds, self.id, self.password, False))
+        self._send(b"", Connect(0, self.zxid, milliseconds, self.id, self.password, False))
         while True:
             self._flush(connection)
             heard = self._receive(connection)
@@ -234,47 +287,55 @@ class Session:
             yield connection.fileno(), select.POLLIN | (select.POLLOUT if self._outbox else 0)
 
     def _begin(self, connection: socket.socket, answer: Connect) -> None:
+        """The server has answered: it grants the session, or says that it has expired."""
         if answer.time_out <= 0:
             connection.close()
             self._expire()
             return
+        self.sessions += not self.id
         self.id, self.password, self.timeout = answer.session_id, answer.passwd, answer.time_out / 1000
-        self._socket, self.open, self._opened, self._silences = connection, True, now(), 0
-        for scheme, credential in self._ensemble.auth:
+        self._socket, self.connected, self._opened, self._silences = connection, True, now(), 0
+        self.error = ""
+        for scheme, credential in self.servers.auth:
             self._send(int_struct.pack(AUTH_XID) + int_struct.pack(Auth.type), Auth(0, scheme, credential))
         log.debug("connected to ZooKeeper, session %#x, timeout %.1f s", self.id, self.timeout)
-        if self._lost is not None:
-            log.warning("connected to ZooKeeper again after %.1f s", now() - self._lost)
-            self._lost = None
+        if self._lost:
+            log.warning("connected to ZooKeeper again after %.1f s", now() - self._lost_at)
+            self._lost = False
         if self._closing:
             self.close()
         else:
-            self.on_open()
-        self._flush(connection)
+            self._events.extend(self._connected_handlers)
 
     def _expire(self) -> None:
         if not self.id:
             raise ConnectionError(errno.ECONNRESET, "the server opens no session")
         self.former.add(self.id)
         self.id, self.password = 0, NO_PASSWORD
-        self.closed = self._closing
-        if not self.closed:
-            log.warning("the ZooKeeper session has expired; a new one is opened")
+        if self._closing:
+            self.abandon()
+        else:
+            log.warning("the ZooKeeper session has expired; opening a new one")
 
     def _lose(self, error: Exception) -> None:
-        if self._socket and now() - self._opened >= STABLE:
+        """The connection, or the attempt to make one, is over."""
+        self.error = _cause(error)
+        was_connected = self._socket is not None
+        if was_connected and now() - self._opened >= STABLE:
             self._failures = 0
-        if self._lost is None:
-            self._lost = now()
-            log.warning("no connection to ZooKeeper (%s); trying on", _told(error))
-        else:
-            log.debug("still no connection to ZooKeeper: %s", _told(error))
-        if not self._socket and isinstance(error, TimeoutError):
+        if was_connected or not self._lost:
+            self._lost_at = now() if was_connected else self._lost_at
+            self._progress_at = self._lost_at + PROGRESS_INTERVAL
+            words = "lost the connection to ZooKeeper" if was_connected else "can't connect to ZooKeeper"
+            if not self._closing:
+                log.warning("%s (%s); retrying", words, self.error)
+            self._lost = True
+        if not was_connected and isinstance(error, TimeoutError):
             self._silences += 1
             self._not_before = now()  # That was pause enough.
         elif not self._hosts:
             delay = min(BACK_OFF_MOST, BACK_OFF * BACK_OFF_FACTOR ** min(self._failures, 20))
-            self._not_before = now() + delay * random.uniform(0.5, 1.0)
+            self._not_before = now() + delay * random.uniform(0.6, 1.4)
             self._failures += 1
         self._drop()
 
@@ -283,16 +344,22 @@ class Session:
             self._task.close()
         if self._socket:
             self._socket.close()
-        self._task, self._socket, self.open = None, None, False
-        pending, self._pending = self._pending, deque()
-        for request in pending:
-            request.done(Reply(None, ConnectionLoss()))
+        self._task, self._socket, self.connected = None, None, False
+        while self._pending:
+            self._fail(self._pending.popleft())
+        self._pings.clear()
+
+    def _fail(self, request: Request) -> None:
+        """Nobody knows what became of the request."""
+        self._events.append(lambda: request.done(None, ConnectionLoss()))
 
     # -- conversing -----------------------------------------------------------------------------
 
-    def _converse(self) -> None:
-        assert self._socket is not None
-        heard = self._receive(self._socket)
+    def _converse(self, connection: socket.socket) -> None:
+        if now() - self._ran > self.timeout:
+            # Stopped, or busy, for longer than the session lives without a ping: ask whether it still does.
+            raise TimeoutError(errno.ETIMEDOUT, f"this process did not run for {now() - self._ran:.1f} s")
+        heard = self._receive(connection)
         while self._socket and (frame := self._frame()) is not None:
             self._read(frame)
         if not self._socket:
@@ -302,35 +369,59 @@ class Session:
         # Only after reading: the silence may have been ours (a stopped process, a suspended machine).
         if now() >= self._heard + self.timeout * DEAD_AFTER:
             raise TimeoutError(errno.ETIMEDOUT, f"nothing heard for {now() - self._heard:.1f} s")
+        self._check_forgotten()
         if now() >= self._sent + self.timeout * PING_AFTER:
             self._send(int_struct.pack(PING_XID) + int_struct.pack(Ping.type), Ping())
-        self._flush(self._socket)
+            self._pings.append(self._sent)
+        self._flush(connection)
+
+    def _check_forgotten(self) -> None:
+        # Replies come in the order of the requests. A server may forget a sync in an election, and
+        # go on answering pings.
+        if self._pending and self._answered_ping > self._pending[0].sent:
+            age = now() - self._pending[0].sent
+            if age >= self.timeout * FORGOTTEN_AFTER:
+                raise TimeoutError(errno.ETIMEDOUT, f"a request was left unanswered for {age:.1f} s")
 
     def _read(self, frame: bytes) -> None:
         header, offset = ReplyHeader.deserialize(frame, 0)
         if header.zxid > 0:
-            self._zxid = header.zxid
+            self.zxid = header.zxid
         if header.xid == WATCH_XID:
             watch, _ = Watch.deserialize(frame, offset)
             if watch.path:
-                self.on_event(watch.path[len(self._ensemble.chroot) :])
-        elif header.xid == AUTH_XID and header.err:
-            raise ConnectionError(errno.EACCES, "the credentials were refused")
-        elif header.xid >= 0:
+                path = watch.path[len(self.servers.chroot) :] or "/"
+                self._events.extend(partial(handler, path) for handler in self._watch_handlers)
+        elif header.xid == PING_XID:
+            self._answered_ping = self._pings.popleft() if self._pings else self._answered_ping
+        elif header.xid == AUTH_XID:
+            if header.err:
+                self._events.extend(self._refused_handlers)
+                raise ConnectionError(errno.EACCES, "the credentials were refused")
+        else:
             self._reply(header, frame, offset)
 
     def _reply(self, header: ReplyHeader, frame: bytes, offset: int) -> None:
+        while self._pending and self._pending[0].xid != header.xid:
+            self._fail(self._pending.popleft())  # The server has forgotten it.
+        if not self._pending:
+            raise ValueError(f"a reply to no request (xid {header.xid})")
         request = self._pending.popleft()
+        value, error = None, None
         if header.err:
-            request.done(Reply(None, _exception(header.err)))
+            error = _exception(header.err)
         elif hasattr(request.operation, "deserialize"):
-            request.done(Reply(request.operation.deserialize(frame, offset), None))
+            value = request.operation.deserialize(frame, offset)
+            if isinstance(request.operation, Create):
+                value = value[len(self.servers.chroot) :]
+        if isinstance(request.operation, Close):
+            request.done(value, error)
         else:
-            request.done(Reply(None, None))
+            self._events.append(lambda: request.done(value, error))
 
-    def _on_closed(self, reply: Reply) -> None:
-        # Where the connection is lost instead, the session is attached to once more and closed.
-        if reply.error is None:
+    def _on_closed(self, value: object, error: KazooException | None) -> None:
+        # If the connection is lost instead, the session is attached to once more and closed.
+        if error is None:
             self.abandon()
 
     # -- bytes ----------------------------------------------------------------------------------
@@ -374,10 +465,25 @@ class Session:
         return frame
 
 
+def check_size(path: str, data: bytes) -> None:
+    """Refuse what the server would answer by dropping the connection."""
+    if len(data) > MAX_DATA:
+        raise AgentError(f"{path}: {len(data)} bytes are more than ZooKeeper accepts ({MAX_DATA})")
+
+
+def _rooted(chroot: str, operation: Any) -> Any:
+    """The operation with its paths below the chroot."""
+    if isinstance(operation, Transaction):
+        return operation._replace(operations=[_rooted(chroot, each) for each in operation.operations])
+    if hasattr(operation, "path"):
+        return operation._replace(path=chroot + (operation.path if operation.path != "/" else ""))
+    return operation
+
+
 def _exception(code: int) -> KazooException:
     kind = EXCEPTIONS.get(code)
     return kind() if kind else KazooException(f"error {code}")
 
 
-def _told(error: Exception) -> str:
-    return getattr(error, "strerror", None) or str(error)
+def _cause(error: Exception) -> str:
+    return getattr(error, "strerror", None) or str(error) or type(error).__name__

@@ -1,20 +1,23 @@
-"""What the agent wants to know of the tree, kept true: the watch is set, then the state is read.
+"""What the agent must know of the tree, kept true: the watch is set, then the state is read.
 
-Done again after every event, at every connection and in every new session: kazoo drops all
-watches with the connection, and anything may have happened meanwhile. Only reads.
+Done again after every event, at every connection and in every new session: watches are gone with the
+connection, and anything may have happened meanwhile. Only reads.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable
 from functools import partial
-from typing import Any, Callable
+from typing import TYPE_CHECKING, Any
 
-from kazoo.exceptions import NoNodeError
+from kazoo.exceptions import AuthFailedError, KazooException, NoAuthError, NoNodeError
+from kazoo.protocol.serialization import Exists, GetChildren, GetData
 
 from kolla_mesos_start.errors import AccessDenied
-from kolla_mesos_start.zookeeper.client import DENIED, OUTAGE, Ensemble
-from kolla_mesos_start.zookeeper.query import Query, Znode, data_of
+from kolla_mesos_start.zookeeper.query import Query, Znode, children_of, data_of
+
+if TYPE_CHECKING:
+    from kolla_mesos_start.zookeeper.session import Session
 
 
 class Knowledge:
@@ -76,12 +79,11 @@ class Knowledge:
 class Watches:
     """The queries that are watched. `results`: what the server said last; `changes` counts replies."""
 
-    def __init__(self, ensemble: Ensemble) -> None:
-        self._ensemble = ensemble
+    def __init__(self, session: Session) -> None:
+        self._session = session
         self._knowledge = Knowledge()
-        # One function each: kazoo calls the same one only once.
-        self._watchers: dict[Query, Callable[[object], None]] = {}
-        ensemble.on_connected(self._read_again)
+        session.on_connected(self._read_again)
+        session.on_watch(self._fired)
 
     @property
     def results(self) -> dict[Query, Any]:
@@ -94,57 +96,42 @@ class Watches:
     def watch(self, queries: Iterable[Query]) -> None:
         """Keep `results` true for these queries, and for no others."""
         self._knowledge.want(queries)
-        self._watchers = {
-            query: self._watchers.get(query) or partial(self._fired, query)
-            for query in self._knowledge.wanted
-        }
         self._refresh()
+
+    def forget(self, paths: Iterable[str]) -> None:
+        """Stop watching these znodes: what becomes of them is our own doing."""
+        self.watch(self._knowledge.wanted - {data_of(path) for path in paths})
 
     def fresh(self) -> bool:
         """Whether `results` are what the server said last, about everything that is watched."""
-        return self._ensemble.connected and self._knowledge.complete
+        return self._session.connected and self._knowledge.complete
 
-    def _fired(self, query: Query, event: object) -> None:
-        # Runs on kazoo's thread.
-        self._ensemble.loop.post(partial(self._changed, query))
+    def _fired(self, path: str) -> None:
+        for query in (data_of(path), children_of(path)):
+            self._knowledge.changed(query)
+        self._refresh()
 
-    def _changed(self, query: Query) -> None:
-        self._knowledge.changed(query)
+    def _read_again(self) -> None:
+        self._knowledge.connected()
         self._refresh()
 
     def _refresh(self) -> None:
-        if self._ensemble.connected:
+        if self._session.connected:
             for query in self._knowledge.due():
-                self._read(query)
+                ask = GetChildren if query.children else GetData
+                # Reading sets the watch, so nothing can happen between the two.
+                self._session.request(ask(query.path, True), partial(self._arrived, query))
 
-    def _read(self, query: Query) -> None:
-        fired = self._watchers[query]
-        client = self._ensemble.client
-        # Reading sets the watch, so nothing can happen between the two; where there is no znode, only
-        # exists sets one. Of children it says when there are some: it is sent first.
-        if query.children:
-            client.exists_async(query.path, watch=fired)
-        ask = client.get_children_async if query.children else client.get_async
-        reply = ask(query.path, watch=fired)
-        reply.rawlink(lambda result: self._ensemble.loop.post(partial(self._arrived, query, result)))
-
-    def _arrived(self, query: Query, reply: Any) -> None:
-        try:
-            value = reply.get()
-        except NoNodeError:
-            value = None
-            if not query.children and query in self._watchers:
-                self._watch_for(query)
-        except OUTAGE:
-            # The connection may be back by the time the failure is told: try again at once.
+    def _arrived(self, query: Query, value: Any, error: KazooException | None) -> None:
+        if isinstance(error, NoNodeError):
+            self._watch_for(query)
+        elif isinstance(error, (NoAuthError, AuthFailedError)) and query in self._knowledge.wanted:
+            raise AccessDenied(f"{query.path} can't be read: {type(error).__name__}")
+        elif error is not None:
+            # The connection may be back by the time the failure is known: try again at once.
             self._knowledge.failed(query)
             self._refresh()
             return
-        except DENIED as error:
-            if query not in self._watchers:
-                self._knowledge.failed(query)
-                return
-            raise AccessDenied(f"{query.path} can't be read: {type(error).__name__}") from error
         if query.children:
             self._knowledge.arrived(query, tuple(sorted(value or ())))
         else:
@@ -152,19 +139,12 @@ class Watches:
         self._refresh()
 
     def _watch_for(self, query: Query) -> None:
-        """Watch for a znode that is not there. That is known already: nobody waits for the answer."""
-        reply = self._ensemble.client.exists_async(query.path, watch=self._watchers[query])
-        reply.rawlink(lambda result: self._ensemble.loop.post(partial(self._looked_for, query, result)))
+        """Watch for a znode that is not there: only `exists` sets a watch then. Its answer is not awaited."""
+        if query in self._knowledge.wanted:
+            self._session.request(Exists(query.path, True), partial(self._looked_for, query))
 
-    def _looked_for(self, query: Query, reply: Any) -> None:
-        # Not successful in an outage, after which everything is read again anyway.
-        if reply.successful() and reply.get() is not None:
-            self._changed(query)
-
-    def forget(self, paths: Iterable[str]) -> None:
-        """Stop watching these znodes: what becomes of them is our own doing."""
-        self.watch(self._knowledge.wanted - {data_of(path) for path in paths})
-
-    def _read_again(self) -> None:
-        self._knowledge.connected()
-        self._refresh()
+    def _looked_for(self, query: Query, value: Any, error: KazooException | None) -> None:
+        # An error in an outage, after which everything is read again anyway.
+        if error is None:
+            self._knowledge.changed(query)
+            self._refresh()

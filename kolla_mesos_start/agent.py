@@ -1,0 +1,333 @@
+"""The agent, from the environment to the daemon: the stages in their order.
+
+    read -> register -> wait -> render -> bootstrap -> exec
+
+`Agent.run` has one line for each. This is also the only place that catches what ends the agent, says so,
+and exits. Each stage imports what it needs: that happens while ZooKeeper answers, or not at all.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import gc
+import os
+import signal
+import sys
+from typing import TYPE_CHECKING, NoReturn
+
+from kolla_mesos_start import log as logs
+from kolla_mesos_start import settings as environment
+from kolla_mesos_start.errors import AgentError, BadUsage, Stopped, Unkillable
+from kolla_mesos_start.facts import begin as begin_facts
+from kolla_mesos_start.health import StateFile
+from kolla_mesos_start.log import Logger
+from kolla_mesos_start.loop import Loop, now, reap
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from kazoo.security import ACL
+
+    from kolla_mesos_start.commands.bootstrap import Bootstrap
+    from kolla_mesos_start.daemon.handoff import Registration
+    from kolla_mesos_start.definition.model import Command, Graph
+    from kolla_mesos_start.render.prepare import Prepared, Preparer
+    from kolla_mesos_start.settings import Settings
+    from kolla_mesos_start.tree.status import StatusTree
+    from kolla_mesos_start.wait import Runnable
+    from kolla_mesos_start.zookeeper.client import Client
+    from kolla_mesos_start.zookeeper.session import Servers
+
+log = Logger(__name__)
+
+STOP_SIGNALS = (signal.SIGTERM, signal.SIGINT)
+# Most starts are over by then; one that waits longer has the time to collect garbage.
+IN_A_HURRY = 1.0
+
+
+def main(verb: str = "run", show: bool = False) -> NoReturn:
+    """Start the container, or `check` what a start would do, and exit with what the operator expects."""
+    agent = Agent()
+    try:
+        status = agent.check(show) if verb == "check" else agent.run()
+    except AgentError as error:
+        status = agent.end(error)
+    except Exception as defect:
+        # The operator learns of it as of any other end. Its message is left out: that may hold a value.
+        import traceback
+
+        log.error("please report this: %s", "".join(traceback.format_tb(defect.__traceback__)))
+        status = agent.end(AgentError(f"a defect of the agent: {type(defect).__name__}"))
+    _exit(status)
+
+
+def refuse(usage: str) -> NoReturn:
+    """End because of words that mean nothing to the agent; the last line is written as at every end."""
+    agent = Agent()
+    agent.stage = "usage"
+    agent.configure_log()
+    _exit(agent.end(BadUsage(usage)))
+
+
+def _exit(status: int) -> NoReturn:
+    # A reader that is gone must not change the status.
+    for stream in (sys.stdout, sys.stderr):
+        with contextlib.suppress(OSError):
+            stream.flush()
+    os._exit(status)
+
+
+class Agent:
+    """One start of one container.
+
+    `stage` is how far it has come, `command` what it deals with there. `client` is None until a
+    connection is begun, `bootstrap` until commands may run.
+    """
+
+    def __init__(self) -> None:
+        self.stage = "environment"
+        self.command: str | None = None
+        self.termination_log: str | None = None
+        self.loop = Loop()
+        self.client: Client | None = None
+        self.bootstrap: Bootstrap | None = None
+
+    def run(self) -> int:
+        """All stages. Returns the exit status of a task; a daemon takes this process over instead."""
+        settings = self._settle()
+        state_file = StateFile.take(settings.run_dir)
+        preparer = self._connect(settings)
+        tree = self._read(settings, preparer, state_file)
+        registration = self._register(settings, tree, preparer)
+
+        from kolla_mesos_start.wait import Waiting
+
+        self.stage = "wait"
+        waiting = Waiting(tree, state_file, settings.wait_timeout)
+        for runnable in waiting:
+            prepared = self._render(settings, preparer, runnable.command)
+            if runnable.command.is_daemon:
+                self._become_daemon(settings, prepared, registration, state_file)
+            elif self._run_command(prepared, runnable, state_file):
+                waiting.passed(runnable.command)
+            self.stage, self.command = "wait", None
+        return self._finish(settings, state_file)
+
+    def check(self, show: bool) -> int:
+        """Say what a start would do to this container's files; write nothing at all."""
+        settings = self._settle()
+        self.termination_log = None  # It is for the end of the container, not for a check of it.
+        preparer = self._connect(settings)
+        self.stage = "read"
+        graph = preparer.read_graph(preparer.published.definition())
+
+        from kolla_mesos_start.check import check
+
+        self.stage = "render"
+        check(graph, preparer, show)
+        self.close()
+        return 0
+
+    # -- the stages -----------------------------------------------------------------------------
+
+    def configure_log(self) -> None:
+        """Where to say what is wrong, even if that is the environment."""
+        logs.configure("info", json_lines=os.environ.get("KOLLA_LOG_FORMAT") == "json")
+        self.termination_log = environment.termination_log(os.environ)
+
+    def _settle(self) -> Settings:
+        """The environment as settings; signals are heard from here on."""
+        for signum in STOP_SIGNALS:
+            self.loop.on_signal(signum, self._on_stop)
+        # Orphans come to process 1, and to the parent that a dead guard leaves behind.
+        self.loop.on_signal(signal.SIGCHLD, lambda signum: reap())
+        self.loop.call_at(now() + IN_A_HURRY, _collect_garbage_again)
+        self.configure_log()
+        settings = environment.parse(os.environ)
+        logs.configure(settings.loglevel, settings.json_logs)
+        self.termination_log = settings.termination_log
+        return settings
+
+    def _connect(self, settings: Settings) -> Preparer:
+        """Connect to ZooKeeper; host facts are collected, and the stages imported, meanwhile."""
+        facts = begin_facts(settings)
+        from kolla_mesos_start.zookeeper.client import Client
+
+        self.stage = "connect"
+        client = self.client = Client(_servers(settings), settings.session_timeout, _acl(settings), self.loop)
+        client.dial()
+
+        from kolla_mesos_start.render.prepare import Preparer
+        from kolla_mesos_start.tree.published import Published
+        from kolla_mesos_start.tree.znodes import Znodes
+
+        znodes = Znodes(settings.prefix, settings.deployment_id, settings.service_name, settings.host)
+        preparer = Preparer(settings, Published(client, znodes), facts)
+        client.connect(settings.connect_timeout)
+        return preparer
+
+    def _read(self, settings: Settings, preparer: Preparer, state_file: StateFile) -> StatusTree:
+        """The definition, once it is published, as a graph of commands."""
+        self.stage = "read"
+        published = preparer.published
+        definition = published.await_definition(state_file, settings.wait_timeout)
+        graph = preparer.read_graph(definition)
+        _warn_of_pods(settings, graph)
+
+        from kolla_mesos_start.tree.status import StatusTree
+
+        return StatusTree(published.client, published.znodes, graph, definition.zxid)
+
+    def _register(self, settings: Settings, tree: StatusTree, preparer: Preparer) -> Registration | None:
+        """Claim the role, and make this container known if it is to become a daemon."""
+        self.stage = "register"
+        tree.start(meanwhile=lambda: _import_what_follows(tree.graph))
+        if tree.graph.commands:
+            from kolla_mesos_start.commands.bootstrap import Bootstrap
+
+            self.bootstrap = Bootstrap(tree, _environ(settings))
+            self.bootstrap.guard  # noqa: B018 (it starts while we wait)
+        if tree.graph.daemon is None:
+            return None
+        from kolla_mesos_start.daemon.identity import register
+
+        return register(settings, tree, preparer.facts())
+
+    def _render(self, settings: Settings, preparer: Preparer, command: Command) -> Prepared:
+        """Render the command and place its files, unless an earlier start of this container has."""
+        self.stage, self.command = "render", command.path
+        if not command.files:
+            return preparer.prepare(command)
+        from kolla_mesos_start.files import place
+        from kolla_mesos_start.files.copy_once import CopyOnce
+
+        copied = CopyOnce(settings.state_dir) if settings.copy_once else None
+        if copied and copied.done(command.path):
+            return preparer.prepare(command, with_files=False)
+        prepared = preparer.prepare(command)
+        if copied:
+            copied.require()
+        place(prepared.contents)
+        if copied:
+            copied.record(command.path)
+        return prepared
+
+    def _run_command(self, prepared: Prepared, runnable: Runnable, state_file: StateFile) -> bool:
+        """Run a command to its end; false if it has to wait for its turn again."""
+        self.stage = "bootstrap"
+        assert self.bootstrap is not None
+        if not runnable.already_done:
+            state_file.write("bootstrapping", runnable.command.path)
+        return self.bootstrap.run(prepared, runnable)
+
+    def _become_daemon(
+        self, settings: Settings, prepared: Prepared, registration: Registration | None, state_file: StateFile
+    ) -> NoReturn:
+        """Exec the daemon, or stay as its parent."""
+        self.stage = "exec"
+        self._end_guard()
+        assert self.client is not None and registration is not None
+        from kolla_mesos_start.daemon.launch import Launch
+
+        launch = Launch(settings, self.client, state_file, registration)
+        (launch.supervise if settings.supervise else launch.exec)(prepared, _environ(settings))
+
+    def _finish(self, settings: Settings, state_file: StateFile) -> int:
+        """The end of a task: it exits, or idles without a session until it is stopped."""
+        self.close()
+        state_file.write("finished", "all commands are done")
+        log.info("all commands are done")
+        if settings.stay:
+            try:
+                self.loop.wait(lambda: False)
+            except Stopped as stopped:
+                log.info("%s; the task had finished", stopped.reason)
+        return 0
+
+    # -- the end --------------------------------------------------------------------------------
+
+    def end(self, error: AgentError) -> int:
+        """End unhappily: close everything, say why in the last line, and return the exit status."""
+        for signum in STOP_SIGNALS:
+            self.loop.on_signal(signum, lambda signum: None)  # It is ending already.
+        try:
+            self.close(session=not isinstance(error, Unkillable))
+        except Unkillable as worse:
+            error = worse
+        error.command = error.command or self.command
+        sys.stdout.flush()  # What a check has found so far comes before the last line.
+        logs.last_line(logs.ending(self.stage, error), self.termination_log)
+        return error.status
+
+    def close(self, *, session: bool = True) -> None:
+        """End what was begun: first the running command, then the `session` that held its lock."""
+        self._end_guard()
+        if session and self.client is not None:
+            self.client.close()
+
+    def _end_guard(self) -> None:
+        if self.bootstrap is not None:
+            self.bootstrap.close()
+
+    def _on_stop(self, signum: int) -> None:
+        """A stop signal ends the agent at once, unless a command is running."""
+        if self.bootstrap is not None:
+            self.bootstrap.on_stop(signum)
+        else:
+            raise Stopped(signum, signal.Signals(signum).name)
+
+
+def _import_what_follows(graph: Graph) -> None:
+    import kolla_mesos_start.wait
+
+    if graph.commands:
+        import kolla_mesos_start.commands.bootstrap
+    else:
+        import kolla_mesos_start.daemon.launch  # noqa: F401
+
+
+def _servers(settings: Settings) -> Servers:
+    from kolla_mesos_start.zookeeper.session import Servers
+
+    hosts = [host.rpartition(":") for host in settings.hosts.split(",")]
+    return Servers(
+        [(host.strip("[]"), int(port)) for host, _, port in hosts],
+        settings.chroot,
+        settings.auth,
+        settings.ca,
+        settings.cert,
+        settings.key,
+    )
+
+
+def _acl(settings: Settings) -> list[ACL]:
+    """KOLLA_ZK_ACL as ZooKeeper has it."""
+    from kazoo.security import ACL, Id
+
+    bits = {"r": 1, "w": 2, "c": 4, "d": 8, "a": 16}
+    return [
+        ACL(sum(bits[letter] for letter in set(perms)), Id(scheme, identity))
+        for scheme, identity, perms in settings.acl
+    ]
+
+
+def _environ(settings: Settings) -> Mapping[str, str]:
+    """What commands and daemon find in their environment."""
+    from kolla_mesos_start.child_environ import child_environ, launcher_environ
+
+    return child_environ(settings, launcher_environ(os.environ))
+
+
+def _warn_of_pods(settings: Settings, graph: Graph) -> None:
+    """Without the node's name a pod is a host of its own, and nothing else is ever local to it."""
+    local = graph.local_dependencies
+    if settings.host_is_pod and local:
+        log.warning(
+            "local dependencies (%s) mean this pod alone: set NODE_NAME through the downward API",
+            ", ".join(local),
+        )
+
+
+def _collect_garbage_again() -> None:
+    gc.freeze()
+    gc.enable()

@@ -1,0 +1,64 @@
+"""How the registrar's process begins: its handoff read, its descriptors in order, its loop run.
+
+The agent starts this process (`handoff`) just before it execs the daemon. It takes the session over as
+soon as the agent's own connection is gone.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import marshal
+import os
+import signal
+import sys
+import types
+
+from kolla_mesos_start.daemon.handoff import DEAF_TO, NO_DAEMON, Handoff
+
+
+def main(record: int) -> None:
+    """The registrar's whole life; `record` is the descriptor of its handoff."""
+    for signum in DEAF_TO:
+        # Not ignored: the command of a check would inherit that.
+        signal.signal(signum, lambda number, frame: None)
+    with open(record, "rb") as file:
+        handoff = Handoff(*marshal.load(file))
+    _settle_in(handoff)
+    if handoff.daemon:
+        from kolla_mesos_start.daemon import supervise
+
+        os._exit(supervise.run(handoff))
+    from kolla_mesos_start.daemon.registrar import Registrar
+
+    registrar = Registrar(handoff)
+    # While the agent's connection lives, ours would be thrown out by it, and it by ours.
+    if os.read(handoff.exec_fd, len(NO_DAEMON)):
+        return  # The agent itself gives back what is registered.
+    os.close(handoff.exec_fd)
+    registrar.run()
+
+
+def _settle_in(handoff: Handoff) -> None:
+    from kolla_mesos_start.log import configure
+
+    with contextlib.suppress(OSError), open("/proc/self/comm", "w") as comm:  # only for `ps`
+        comm.write("kolla_registrar")
+    nothing = os.open(os.devnull, os.O_RDWR)
+    os.dup2(nothing, 0)
+    os.dup2(nothing, 1)
+    # What the agent was started with, a pipe perhaps whose end somebody waits for.
+    kept = {0, 1, 2, handoff.lock_fd, handoff.pidfd, handoff.notify_fd, handoff.exec_fd}
+    for fd in {int(name) for name in os.listdir("/proc/self/fd")} - kept:
+        with contextlib.suppress(OSError):  # the one that listed them is gone already
+            os.close(fd)
+    configure(handoff.loglevel, handoff.json_logs)
+    _leave_openssl_out()
+
+
+def _leave_openssl_out() -> None:
+    # kazoo.security wants hashlib for making digest ACLs, which nobody does here; OpenSSL, which
+    # comes with it, would be a quarter of this process.
+    sys.modules["hashlib"] = types.ModuleType("hashlib")
+    import kazoo.security  # noqa: F401
+
+    del sys.modules["hashlib"]
