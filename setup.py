@@ -64,6 +64,7 @@ setup(
             "mypy",
             "pytest",
             "pytest-timeout",
+            "pytest-xdist",
             "ruff",
             "setuptools>=61",
             "types-PyYAML",
