@@ -15,6 +15,11 @@ import pytest
 from kazoo.client import KazooClient
 
 from tests.agents import Containers
+from tests.arrangement import pytest_collection_modifyitems as pytest_collection_modifyitems
+from tests.arrangement import pytest_configure as pytest_configure
+from tests.arrangement import pytest_sessionfinish as pytest_sessionfinish
+from tests.arrangement import pytest_terminal_summary as pytest_terminal_summary
+from tests.arrangement import pytest_testnodedown as pytest_testnodedown
 from tests.link import Link
 from tests.zookeeper import Ensemble, Server
 

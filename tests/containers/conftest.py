@@ -5,35 +5,24 @@ from __future__ import annotations
 import os
 import shutil
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 
 import pytest
 
 from kolla_mesos_start.operator.containers import CHECKOUT
+from tests.arrangement import say, section
 from tests.containers.images import Images
 from tests.containers.podman import Podman
 
-REPORT = pytest.StashKey[list[str]]()
 PROGRAMS = ("podman", "buildah", "runc", "conmon", "mmdebstrap")
 CAPABILITIES = {"CAP_SYS_ADMIN": 21, "CAP_SYS_CHROOT": 18, "CAP_MKNOD": 27}
 
 
-def pytest_configure(config: pytest.Config) -> None:
-    config.stash[REPORT] = []
-
-
-def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: pytest.Config) -> None:
-    """What the agent costs an image and a container, whether the tests have passed or not."""
-    if config.stash[REPORT]:
-        terminalreporter.section("containers")
-        for text in config.stash[REPORT]:
-            terminalreporter.write_line(text)
-
-
 @pytest.fixture(scope="session")
 def measured(pytestconfig: pytest.Config) -> list[str]:
-    """Texts that are printed below the tests."""
-    return pytestconfig.stash[REPORT]
+    """Texts that are printed below the tests: what the agent costs an image and a container."""
+    return section(pytestconfig, "containers")
 
 
 @pytest.fixture(scope="session")
@@ -47,13 +36,7 @@ def able() -> None:
 @pytest.fixture(scope="session")
 def images(able: None, pytestconfig: pytest.Config) -> Iterator[Images]:
     """The images; they are made where they are missing."""
-    capture = pytestconfig.pluginmanager.getplugin("capturemanager")
-
-    def say(text: str) -> None:
-        with capture.global_and_fixture_disabled():
-            print(f"\n-- {text}", flush=True)
-
-    images = Images(CHECKOUT / ".cache", say)
+    images = Images(CHECKOUT / ".cache", partial(say, pytestconfig))
     images.make()
     yield images
     images.release()

@@ -100,10 +100,13 @@ class Images:
 
     def make(self) -> None:
         """Make what is missing and remove what nobody wants any more; hold the rest until `release`."""
-        fcntl.flock(self._lock, fcntl.LOCK_SH)
-        if self._there() != self._wanted:
-            with self.alone() as directory:
-                self._make(directory)
+        # One after the other: who finds nothing to make then waits for nobody who uses the images.
+        with (self.store.parent / "images.making").open("w") as making:
+            fcntl.flock(making, fcntl.LOCK_EX)
+            fcntl.flock(self._lock, fcntl.LOCK_SH)
+            if self._there() != self._wanted:
+                with self.alone() as directory:
+                    self._make(directory)
 
     @contextmanager
     def alone(self) -> Iterator[Path]:

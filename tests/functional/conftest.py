@@ -2,52 +2,44 @@
 
 from __future__ import annotations
 
+import fcntl
 import shutil
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 
 import pytest
 
 from kolla_mesos_start.operator import openstack
 from kolla_mesos_start.operator.containers import CHECKOUT
+from tests.arrangement import say, section
 from tests.conftest import connected
 from tests.functional.cloud import Cloud
 from tests.zookeeper import Server
 
-REPORT = pytest.StashKey[list[str]]()
-
-
-def pytest_configure(config: pytest.Config) -> None:
-    config.stash[REPORT] = []
-
-
-def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: pytest.Config) -> None:
-    """What the start has taken, whether the tests have passed or not."""
-    if config.stash[REPORT]:
-        terminalreporter.section("start of MariaDB, memcached and three Keystones")
-        for text in config.stash[REPORT]:
-            terminalreporter.write_line(text)
-
 
 @pytest.fixture(scope="session")
 def report(pytestconfig: pytest.Config) -> list[str]:
-    """Texts that are printed below the tests."""
-    return pytestconfig.stash[REPORT]
+    """Texts that are printed below the tests: what the start has taken."""
+    return section(pytestconfig, "start of MariaDB, memcached and three Keystones")
 
 
 @pytest.fixture(scope="session")
-def programs(pytestconfig: pytest.Config) -> Path:
-    """The directory with Keystone's programs; they and the servers are installed where they are missing."""
-    capture = pytestconfig.pluginmanager.getplugin("capturemanager")
+def servers(pytestconfig: pytest.Config) -> None:
+    """Debian's servers; they are installed where they are missing, by one process for all."""
+    cache = CHECKOUT / ".cache"
+    cache.mkdir(exist_ok=True)
+    with (cache / "packages.lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        openstack.install_packages(partial(say, pytestconfig))
 
-    def say(text: str) -> None:
-        with capture.global_and_fixture_disabled():
-            print(f"\n-- {text}", flush=True)
 
-    openstack.install_packages(say)
-    return openstack.keystone_environment(CHECKOUT / ".cache", say)
+@pytest.fixture(scope="session")
+def programs(servers: None, pytestconfig: pytest.Config) -> Path:
+    """The directory with Keystone's programs; they are installed where they are missing."""
+    return openstack.keystone_environment(CHECKOUT / ".cache", partial(say, pytestconfig))
 
 
 @pytest.fixture(scope="session")

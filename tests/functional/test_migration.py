@@ -76,9 +76,8 @@ class Shop(Site):
 
 
 @pytest.fixture(scope="module")
-def shop(shared_zookeeper: Server, place: Path) -> Iterator[Shop]:
+def shop(shared_zookeeper: Server, servers: None, place: Path) -> Iterator[Shop]:
     """The deployment, published, with its database up."""
-    openstack.install_packages(print)
     shared_zookeeper.mend()
     with contextmanager(connected)(shared_zookeeper) as zk:
         shop = Shop(place / "shop", zk, shared_zookeeper.hosts)
