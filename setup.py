@@ -48,11 +48,12 @@ setup(
     # anything, and `health` has to be as quick as bare Python.
     scripts=["bin/kolla_mesos_start", "bin/kolla_mesos_publish"],
     install_requires=[
-        "kazoo>=2.8",
-        "jinja2>=3.0",
-        "psutil>=5.8",
-        "retrying>=1.3.3",
-        "six>=1.15",
+        # The lowest versions that have been run, on each Python (tests/integration/test_pythons.py).
+        "kazoo>=2.11",  # With older ones an agent's end is an error.
+        "jinja2>=3.1.6",  # In older ones a template finds ways out of the sandbox.
+        "psutil>=5.9.4",  # The first one with a wheel for every Python.
+        "retrying>=1.3.4",  # The first one with a wheel.
+        "six>=1.16",  # Older ones can't be imported from by Python 3.12.
     ],
     extras_require={
         # What people run outside containers.
