@@ -26,8 +26,6 @@ from kolla_mesos_start.loop import Loop, now, reap
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from kazoo.security import ACL
-
     from kolla_mesos_start.commands.bootstrap import Bootstrap
     from kolla_mesos_start.daemon.handoff import Registration
     from kolla_mesos_start.definition.model import Command, Graph
@@ -37,6 +35,7 @@ if TYPE_CHECKING:
     from kolla_mesos_start.wait import Runnable
     from kolla_mesos_start.zookeeper.client import Client
     from kolla_mesos_start.zookeeper.session import Servers
+    from kolla_mesos_start.zookeeper.wire import ACL
 
 log = Logger(__name__)
 
@@ -56,7 +55,9 @@ def main(verb: str = "run", show: bool = False) -> NoReturn:
         # The operator learns of it as of any other end. Its message is left out: that may hold a value.
         import traceback
 
-        log.error("please report this: %s", "".join(traceback.format_tb(defect.__traceback__)))
+        log.error("please report this")
+        for line in traceback.format_exception(AgentError, AgentError(""), defect.__traceback__):
+            log.error("%s", line.rstrip())
         status = agent.end(AgentError(f"a defect of the agent: {type(defect).__name__}"))
     _exit(status)
 
@@ -302,7 +303,7 @@ def _servers(settings: Settings) -> Servers:
 
 def _acl(settings: Settings) -> list[ACL]:
     """KOLLA_ZK_ACL as ZooKeeper has it."""
-    from kazoo.security import ACL, Id
+    from kolla_mesos_start.zookeeper.wire import ACL, Id
 
     bits = {"r": 1, "w": 2, "c": 4, "d": 8, "a": 16}
     return [

@@ -10,8 +10,6 @@ import time
 from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
-from kazoo.exceptions import NoNodeError
-
 from kolla_mesos_start.definition.model import Command, Dependency, Members
 from kolla_mesos_start.errors import DependenciesNotSatisfied
 from kolla_mesos_start.health import StateFile
@@ -23,6 +21,7 @@ from kolla_mesos_start.tree.status import StatusTree
 from kolla_mesos_start.tree.znodes import Znodes
 from kolla_mesos_start.zookeeper.lock import Queues
 from kolla_mesos_start.zookeeper.query import Query, View, data_of
+from kolla_mesos_start.zookeeper.wire import NoNodeError
 
 log = Logger(__name__)
 

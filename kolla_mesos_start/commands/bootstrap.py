@@ -12,8 +12,6 @@ import time
 from collections.abc import Mapping
 from typing import Any, Callable
 
-from kazoo.protocol.serialization import CheckVersion, Transaction
-
 from kolla_mesos_start.commands.guard_client import Ended, Guard
 from kolla_mesos_start.commands.lease import Lease
 from kolla_mesos_start.definition.model import Command
@@ -27,6 +25,7 @@ from kolla_mesos_start.tree.status import StatusTree
 from kolla_mesos_start.wait import Runnable
 from kolla_mesos_start.zookeeper.client import Client
 from kolla_mesos_start.zookeeper.query import data_of
+from kolla_mesos_start.zookeeper.wire import CheckVersion, Transaction
 
 log = Logger(__name__)
 

@@ -10,8 +10,6 @@ import contextlib
 import marshal
 import os
 import signal
-import sys
-import types
 
 from kolla_mesos_start.daemon.handoff import DEAF_TO, NO_DAEMON, Handoff
 
@@ -52,13 +50,3 @@ def _settle_in(handoff: Handoff) -> None:
         with contextlib.suppress(OSError):  # the one that listed them is gone already
             os.close(fd)
     configure(handoff.loglevel, handoff.json_logs)
-    _leave_openssl_out()
-
-
-def _leave_openssl_out() -> None:
-    # kazoo.security wants hashlib for making digest ACLs, which nobody does here; OpenSSL, which
-    # comes with it, would be a quarter of this process.
-    sys.modules["hashlib"] = types.ModuleType("hashlib")
-    import kazoo.security  # noqa: F401
-
-    del sys.modules["hashlib"]

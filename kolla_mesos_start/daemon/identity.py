@@ -36,6 +36,7 @@ def register(settings: Settings, tree: StatusTree, facts: Mapping[str, Any]) -> 
             ephemerals.discard(path)
     for path, data in registration.presence:
         ephemerals.keep(path, data)
+    ephemerals.run()
     return registration
 
 

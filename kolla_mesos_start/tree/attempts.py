@@ -13,8 +13,6 @@ import time
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, Callable, NamedTuple
 
-from kazoo.protocol.serialization import CheckVersion, Delete, SetData
-
 from kolla_mesos_start.definition.model import Command
 from kolla_mesos_start.log import Logger
 from kolla_mesos_start.loop import now
@@ -24,6 +22,7 @@ from kolla_mesos_start.tree.status import StatusTree
 from kolla_mesos_start.tree.znodes import GLOBAL, LOCAL, CommandZnodes
 from kolla_mesos_start.zookeeper.client import Outage, Refused
 from kolla_mesos_start.zookeeper.query import Query, Znode, children_of, data_of
+from kolla_mesos_start.zookeeper.wire import CheckVersion, Delete, SetData
 
 if TYPE_CHECKING:
     from kazoo.protocol.states import ZnodeStat

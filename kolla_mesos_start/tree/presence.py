@@ -8,11 +8,8 @@ from __future__ import annotations
 
 import time
 
-from kazoo.exceptions import ConnectionLoss
-from kazoo.protocol.serialization import GetData, SetData
-from kazoo.security import ACL, OPEN_ACL_UNSAFE, Id
-
 from kolla_mesos_start.zookeeper.ephemerals import NONE, OTHER, OURS, Ephemerals
+from kolla_mesos_start.zookeeper.wire import ACL, OPEN_ACL_UNSAFE, ConnectionLoss, GetData, Id, SetData
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

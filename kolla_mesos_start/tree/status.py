@@ -5,9 +5,6 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Callable
 
-from kazoo.exceptions import BadVersionError, NoNodeError
-from kazoo.protocol.serialization import SetData
-
 from kolla_mesos_start.definition.model import Graph
 from kolla_mesos_start.errors import BadDefinition
 from kolla_mesos_start.log import Logger
@@ -15,6 +12,7 @@ from kolla_mesos_start.tree.states import WAITING
 from kolla_mesos_start.tree.znodes import DAEMON, GLOBAL, LOCAL, Znodes
 from kolla_mesos_start.zookeeper.client import Client
 from kolla_mesos_start.zookeeper.query import Znode
+from kolla_mesos_start.zookeeper.wire import BadVersionError, NoNodeError, SetData
 
 log = Logger(__name__)
 
@@ -72,6 +70,10 @@ class StatusTree:
         """What is needed, parents first; and what is implied by the state that it belongs to."""
         znodes, role = self.znodes, self.znodes.role
         nodes, implied = {znodes.status: b""}, {}
+        if self.graph.daemon:
+            party = znodes.party(znodes.service_name)
+            nodes[party] = b""
+            implied[party] = znodes.command(GLOBAL, f"{role}/{DAEMON}").state
         for scope in (GLOBAL, LOCAL):
             nodes[znodes.scope(scope)] = b""
             nodes[znodes.owner(scope, role)] = znodes.service_name.encode()

@@ -10,9 +10,20 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from types import MappingProxyType
 from typing import Any, Callable
 
-from kazoo.exceptions import (
+from kolla_mesos_start.errors import AccessDenied, AgentError, CannotRender, NoConnection
+from kolla_mesos_start.log import Logger
+from kolla_mesos_start.loop import Loop, now
+from kolla_mesos_start.zookeeper.ephemerals import Ephemerals
+from kolla_mesos_start.zookeeper.query import Znode
+from kolla_mesos_start.zookeeper.session import MAX_DATA, Servers, Session, check_size
+from kolla_mesos_start.zookeeper.watches import Watches
+from kolla_mesos_start.zookeeper.wire import (
+    ACL,
     AuthFailedError,
     ConnectionLoss,
+    Create,
+    GetChildren,
+    GetData,
     InvalidACLError,
     KazooException,
     NoAuthError,
@@ -21,17 +32,8 @@ from kazoo.exceptions import (
     RolledBackError,
     RuntimeInconsistency,
     SessionExpiredError,
+    Transaction,
 )
-from kazoo.protocol.serialization import Create, GetChildren, GetData, Transaction
-from kazoo.security import ACL
-
-from kolla_mesos_start.errors import AccessDenied, AgentError, CannotRender, NoConnection
-from kolla_mesos_start.log import Logger
-from kolla_mesos_start.loop import Loop, now
-from kolla_mesos_start.zookeeper.ephemerals import Ephemerals
-from kolla_mesos_start.zookeeper.query import Znode
-from kolla_mesos_start.zookeeper.session import MAX_DATA, Servers, Session, check_size
-from kolla_mesos_start.zookeeper.watches import Watches
 
 log = Logger(__name__)
 

@@ -13,30 +13,31 @@ import math
 import random
 from functools import partial
 
-from kazoo.exceptions import (
+from kolla_mesos_start.log import Logger
+from kolla_mesos_start.loop import now
+from kolla_mesos_start.zookeeper.session import check_size
+from kolla_mesos_start.zookeeper.wire import (
     ConnectionLoss,
+    Create,
+    Delete,
+    Exists,
     InvalidACLError,
     NoAuthError,
     NodeExistsError,
     NoNodeError,
     RolledBackError,
     SessionExpiredError,
+    Transaction,
 )
-from kazoo.protocol.serialization import Create, Delete, Exists, Transaction
-
-from kolla_mesos_start.log import Logger
-from kolla_mesos_start.loop import now
-from kolla_mesos_start.zookeeper.session import check_size
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
     from typing import Any, Optional
 
-    from kazoo.exceptions import KazooException
-
     from kolla_mesos_start.loop import Interest
     from kolla_mesos_start.zookeeper.session import Session
+    from kolla_mesos_start.zookeeper.wire import KazooException
 
     Error = Optional[KazooException]
 

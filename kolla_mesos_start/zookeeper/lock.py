@@ -12,11 +12,10 @@ import re
 from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
-from kazoo.exceptions import NoNodeError
-
 from kolla_mesos_start.log import Logger
 from kolla_mesos_start.zookeeper.client import Client
 from kolla_mesos_start.zookeeper.query import Query, data_of
+from kolla_mesos_start.zookeeper.wire import NoNodeError
 
 log = Logger(__name__)
 

@@ -18,23 +18,24 @@ import struct
 from collections import deque
 from functools import partial
 
-from kazoo.exceptions import EXCEPTIONS, ConnectionLoss, KazooException
-from kazoo.protocol.serialization import (
+from kolla_mesos_start.errors import AgentError
+from kolla_mesos_start.log import PROGRESS_INTERVAL, Logger
+from kolla_mesos_start.loop import now
+from kolla_mesos_start.zookeeper.connect import Task, agree_on_tls, connect_any, resolve, would_block
+from kolla_mesos_start.zookeeper.wire import (
+    EXCEPTIONS,
     Auth,
     Close,
     Connect,
+    ConnectionLoss,
     Create,
+    KazooException,
     Ping,
     ReplyHeader,
     Transaction,
     Watch,
     int_struct,
 )
-
-from kolla_mesos_start.errors import AgentError
-from kolla_mesos_start.log import PROGRESS_INTERVAL, Logger
-from kolla_mesos_start.loop import now
-from kolla_mesos_start.zookeeper.connect import Task, agree_on_tls, connect_any, resolve, would_block
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

@@ -10,11 +10,17 @@ from collections.abc import Iterable
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from kazoo.exceptions import AuthFailedError, KazooException, NoAuthError, NoNodeError
-from kazoo.protocol.serialization import Exists, GetChildren, GetData
-
 from kolla_mesos_start.errors import AccessDenied
 from kolla_mesos_start.zookeeper.query import Query, Znode, children_of, data_of
+from kolla_mesos_start.zookeeper.wire import (
+    AuthFailedError,
+    Exists,
+    GetChildren,
+    GetData,
+    KazooException,
+    NoAuthError,
+    NoNodeError,
+)
 
 if TYPE_CHECKING:
     from kolla_mesos_start.zookeeper.session import Session

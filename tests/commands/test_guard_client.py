@@ -18,6 +18,7 @@ from typing import Any
 
 import psutil
 import pytest
+from kolla_mesos_start.orphans import reap
 
 from kolla_mesos_start.accounts import Ids
 from kolla_mesos_start.commands import guard as guard_module
@@ -25,7 +26,6 @@ from kolla_mesos_start.commands import guard_client
 from kolla_mesos_start.commands.guard_client import Ended, Guard
 from kolla_mesos_start.errors import AgentError
 from kolla_mesos_start.loop import Loop, now
-from kolla_mesos_start.orphans import reap
 from tests.guarded import HANDSHAKE_TIMEOUT, PATH, SLEEP, TREES, lives, state
 from tests.waiting import eventually
 

@@ -131,7 +131,7 @@ def test_who_is_late_is_refused(shop: Shop) -> None:
     for each in above:
         each.resume()
     assert first.ended() == 0
-    assert "judging it anew" in first.said()
+    assert "waiting for its turn again" in first.said()
 
     assert shop.query("SELECT done FROM migration") == ORDERS
     assert shop.query("SELECT COUNT(*) FROM orders WHERE price = id * 100") == ORDERS

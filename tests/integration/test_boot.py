@@ -141,7 +141,7 @@ def test_many_agents_come_back_at_different_instants(
         agent.says("waits for db/sync")
     link.kill()
     for agent in agents:
-        agent.says("connection to ZooKeeper lost")
+        agent.says("lost the connection to ZooKeeper")
     time.sleep(3)  # The back-off grows to its cap.
     link.launch()
     for agent in agents:

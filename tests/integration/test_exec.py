@@ -356,18 +356,12 @@ def test_a_signal_at_any_instant_ends_it(deployment: Deployment, containers: Con
     eventually(lambda: len(site.members) == 1, "the others are gone", seconds=15)
 
 
-def test_only_the_main_thread_takes_signals(
-    deployment: Deployment, containers: Containers, site: Site
-) -> None:
-    """Another one would take them off the queue that is looked at last before the exec."""
+def test_the_agent_has_one_thread(deployment: Deployment, containers: Containers, site: Site) -> None:
+    """Another one would take signals off the queue that is looked at last before the exec."""
     publish_daemon(deployment, dependencies=["db/daemon"])
     agent = containers.start(SERVICE)
     site.await_members(1)
-    others = {int(task.name) for task in Path(f"/proc/{agent.pid}/task").iterdir()} - {agent.pid}
-    assert others
-    for thread in others:
-        blocked = int(status_of(thread)["SigBlk"], 16)
-        assert all(blocked >> (signum - 1) & 1 for signum in (signal.SIGTERM, signal.SIGINT, signal.SIGCHLD))
+    assert [int(task.name) for task in Path(f"/proc/{agent.pid}/task").iterdir()] == [agent.pid]
 
 
 @pytest.mark.parametrize("launcher", ["plain", "careless"])
@@ -575,14 +569,14 @@ def test_a_finished_task(zookeeper: Server, deployment: Deployment, containers: 
     agent = containers.start("infra/task", KOLLA_TASK_END=end)
     if end == "stay":
         eventually(lambda: agent.state.startswith("finished"), "the task is done")
-        eventually(lambda: sessions(zookeeper) == before, "its session is closed")
+        eventually(lambda: sessions(zookeeper) <= before, "its session is closed")
         for words in ([], ["--ready"]):
             health = agent.health(*words)
             assert (health.returncode, health.stdout) == (0, "finished all commands are done\n")
         assert agent.running
         agent.signal(signal.SIGTERM)
     assert agent.ends() == 0
-    assert sessions(zookeeper) == before
+    assert sessions(zookeeper) <= before
     assert agent.health().returncode == 1
     assert " WARNING " not in agent.said, "nothing here asks for action"
 

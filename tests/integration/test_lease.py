@@ -22,11 +22,11 @@ import psutil
 import pytest
 from kazoo.client import KazooClient
 from kazoo.exceptions import ConnectionLoss, SessionExpiredError
+from kolla_mesos_start.container import Container
 
 from kolla_mesos_start import settings
 from kolla_mesos_start.commands import guard
 from kolla_mesos_start.commands.bootstrap import Bootstrap, Renewals
-from kolla_mesos_start.container import Container
 from kolla_mesos_start.errors import AgentError
 from kolla_mesos_start.loop import Loop, now
 from kolla_mesos_start.zookeeper import client as session

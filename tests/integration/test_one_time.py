@@ -465,8 +465,8 @@ def test_a_timeout_ends_the_whole_group(site: Site, trap: str, status: int) -> N
     assert (site.path / "polite").exists() is (status == 0)
     detail = site.detail()
     assert (detail["state"], detail["status"]) == ("error", status)
-    assert detail["message"] == "timed out after 0.5 s"
-    assert "timed out after 0.5 s" in agent.ending["reason"]
+    assert detail["message"] == "timed out (limit 0.5 s)"
+    assert "timed out (limit 0.5 s)" in agent.ending["reason"]
 
 
 def test_a_command_that_is_not_there_has_failed(site: Site) -> None:
@@ -520,7 +520,7 @@ def test_a_stopped_agent_has_lost_its_command_before_another_replica_begins(site
     assert not lives(first.pid)
     assert (second.host, second.previous) == ("web2", "unfinished")
     one.signal(signal.SIGCONT)
-    one.says("its lease could not be renewed in time; judging it anew")
+    one.says("its lease could not be renewed in time; waiting for its turn again")
     site.queued("web2", "web1")
     site.let_go("go.web2")
     assert (one.ends(), two.ends()) == (0, 0)
@@ -722,7 +722,7 @@ def test_a_late_success_is_accepted_where_nobody_has_claimed_since(site: Site, l
     assert site.state() == "running"
     link.thaw()
     assert agent.ends() == 0
-    assert "the session had expired" in agent.said
+    assert "session has expired" in agent.said
     assert site.state() == "done"
     detail = site.detail()
     assert (detail["attempt"], detail["status"], detail["token"]) == (1, 0, run.token)
@@ -743,7 +743,7 @@ def test_a_late_success_is_refused_where_somebody_has_claimed_since(site: Site, 
     second = site.running(2)
     assert (second.host, second.previous) == ("web2", "unfinished")
     link.thaw()
-    one.says("was claimed by another container; judging it anew")
+    one.says("was claimed by another container; waiting for its turn again")
     site.queued("web2", "web1")
     assert (site.state(), site.detail()["host"]) == ("running", "web2")
     site.let_go("go.web2")
@@ -789,7 +789,7 @@ def test_renewals_keep_a_command_running_past_its_session_timeout(site: Site, li
     site.running(2)
     begun = time.monotonic()
     link.kill()
-    shaken.says("connection to ZooKeeper lost")
+    shaken.says("lost the connection to ZooKeeper")
     link.launch()
     shaken.says("connected to ZooKeeper again")
     eventually(lambda: time.monotonic() - begun > 1.25 * TIMEOUT, "the time is over")
@@ -811,7 +811,7 @@ def test_an_outage_past_the_lease_kills_the_command_and_it_is_judged_anew(
     frozen_at = time.monotonic()
     gone(*pids)
     print(f"killed {time.monotonic() - frozen_at:.1f} s after the freeze; the timeout is {TIMEOUT:g} s")
-    agent.says("its lease could not be renewed in time; judging it anew")
+    agent.says("its lease could not be renewed in time; waiting for its turn again")
     assert len(site.runs()) == 1
     zookeeper.thaw()
     second = site.running(2)
@@ -832,7 +832,7 @@ def test_what_has_ended_in_an_outage_is_written_after_it(site: Site, zookeeper: 
     pids = [run.pid for run in (*site.runs(), *site.runs("step"))]
     zookeeper.kill()
     for agent in (holder, *others):
-        agent.says("connection to ZooKeeper lost")
+        agent.says("lost the connection to ZooKeeper")
     stopped.signal(signal.SIGTERM)
     assert stopped.ends() == 143
     site.let_go()

@@ -175,7 +175,7 @@ def test_a_new_session_sees_what_has_changed_meanwhile(
     eventually(lambda: not theirs & sessions(zookeeper), "both sessions have expired")
     link.launch()
     assert later.ends(SOON) == 0
-    later.says("the session had expired")
+    later.says("session has expired")
     runs.await_instances(1)
     after = ephemerals(zk, runs)
     assert after.keys() == before.keys() and len(after) == 2

@@ -341,7 +341,7 @@ def test_a_deployment_that_goes_with_the_session_ends_nobody(
     site.await_members(0)
     zk.delete(deployment.path, recursive=True)
     link.launch()
-    agent.says("can't be created: there is nothing above it any more")
+    agent.says("can't be created: the deployment is gone")
     assert agent.running and zk.exists(deployment.path) is None
     zk.ensure_path(deployment.path)
     publish_daemon(deployment, dependencies=["db/daemon"])
@@ -469,7 +469,7 @@ def test_only_failures_in_a_row_withdraw(deployment: Deployment, containers: Con
     eventually(checks.exists, "it is checked")
     eventually(lambda: len(checks.read_text()) > 30, "all answers have been given")
     assert history == [[], [member], [], [member]]
-    assert agent.said.count("the daemon is ready no more: exit status 1") == 1
+    assert agent.said.count("the daemon is no longer ready: exit status 1") == 1
     assert agent.said.count("the daemon is ready\n") == 2
 
 

@@ -1,0 +1,93 @@
+"""kazoo's wire format, its errors and its ACLs, without the rest of kazoo.
+
+`kazoo.security` imports hashlib and base64 to make the digests of ACLs, which nobody does here. The OpenSSL
+that comes with them would be a quarter of the registrar, and a tenth of every start: while it is imported,
+empty modules stand in for the two.
+"""
+
+from __future__ import annotations
+
+import sys
+import types
+
+
+def _import_without_digests() -> None:
+    absent = [name for name in ("hashlib", "base64") if name not in sys.modules]
+    for name in absent:
+        sys.modules[name] = types.ModuleType(name)
+        vars(sys.modules[name])["b64encode"] = None
+    import kazoo.security  # noqa: F401
+
+    for name in absent:
+        del sys.modules[name]
+
+
+_import_without_digests()
+
+from kazoo.exceptions import (  # noqa: E402
+    EXCEPTIONS,
+    AuthFailedError,
+    BadVersionError,
+    ConnectionLoss,
+    InvalidACLError,
+    KazooException,
+    NoAuthError,
+    NodeExistsError,
+    NoNodeError,
+    OperationTimeoutError,
+    RolledBackError,
+    RuntimeInconsistency,
+    SessionExpiredError,
+)
+from kazoo.protocol.serialization import (  # noqa: E402
+    Auth,
+    CheckVersion,
+    Close,
+    Connect,
+    Create,
+    Delete,
+    Exists,
+    GetChildren,
+    GetData,
+    Ping,
+    ReplyHeader,
+    SetData,
+    Transaction,
+    Watch,
+    int_struct,
+)
+from kazoo.security import ACL, OPEN_ACL_UNSAFE, Id  # noqa: E402
+
+__all__ = [
+    "ACL",
+    "EXCEPTIONS",
+    "OPEN_ACL_UNSAFE",
+    "Auth",
+    "AuthFailedError",
+    "BadVersionError",
+    "CheckVersion",
+    "Close",
+    "Connect",
+    "ConnectionLoss",
+    "Create",
+    "Delete",
+    "Exists",
+    "GetChildren",
+    "GetData",
+    "Id",
+    "InvalidACLError",
+    "KazooException",
+    "NoAuthError",
+    "NoNodeError",
+    "NodeExistsError",
+    "OperationTimeoutError",
+    "Ping",
+    "ReplyHeader",
+    "RolledBackError",
+    "RuntimeInconsistency",
+    "SessionExpiredError",
+    "SetData",
+    "Transaction",
+    "Watch",
+    "int_struct",
+]
