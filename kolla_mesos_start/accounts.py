@@ -10,9 +10,11 @@ from typing import NamedTuple
 
 from kolla_mesos_start.errors import CannotExecute, CannotWrite
 
+ADD_IT = "add it to the image, or use a number"
+
 
 class Ids(NamedTuple):
-    """Who a process runs as. `name` and `home` are None for a number without an account."""
+    """User and groups of a process; `name` and `home` are None for a number without an account."""
 
     uid: int
     gid: int
@@ -22,10 +24,9 @@ class Ids(NamedTuple):
 
 
 def ids(user: str) -> Ids:
-    """Whom `user`, a name or a number, stands for, with supplementary groups. CannotExecute for nobody.
+    """The ids of `user`, a name or a number. Raises CannotExecute if there is no such user.
 
-    A number without an account is taken as it is, with the group of the same number: no group of
-    root's, and none that anybody gave it.
+    A number without an account gets the group of the same number only: never root's group.
     """
     account = _account(user)
     if account is not None:
@@ -33,34 +34,32 @@ def ids(user: str) -> Ids:
         return Ids(account.pw_uid, account.pw_gid, tuple(groups), account.pw_name, account.pw_dir)
     number = _number(user)
     if number is None:
-        raise CannotExecute(
-            f"user {user!r} is not known here; make the account in the image, or give a number"
-        )
+        raise CannotExecute(f"user {user!r} is not known in this container; {ADD_IT}")
     return Ids(number, number, (number,), None, None)
 
 
 def owner_ids(owner: str) -> tuple[int, int]:
-    """The user's and the group's number of `user` or `user:group`, names or numbers. CannotWrite for nobody.
+    """The uid and gid of `user` or `user:group`, names or numbers. Raises CannotWrite if one is not known.
 
-    Without a group it is the user's own; a number without an account has the agent's.
+    Without `group` it is the user's own group; for a number without an account the agent's.
     """
     user, colon, group = owner.partition(":")
     account = _account(user)
     uid = account.pw_uid if account is not None else _number(user)
     if uid is None:
-        raise CannotWrite(f"owner {owner!r}: user {user!r} is not known here; make the account in the image")
+        raise CannotWrite(f"owner {owner!r}: user {user!r} is not known in this container; {ADD_IT}")
     if not colon:
         return uid, account.pw_gid if account is not None else os.getegid()
     gid = _group(group)
     if gid is None:
-        raise CannotWrite(f"owner {owner!r}: group {group!r} is not known here; make it in the image")
+        raise CannotWrite(f"owner {owner!r}: group {group!r} is not known in this container; {ADD_IT}")
     return uid, gid
 
 
 def _account(user: str) -> pwd.struct_passwd | None:
     try:
         return pwd.getpwnam(user)
-    except (KeyError, ValueError):  # ValueError: no account's name can be written like that.
+    except (KeyError, ValueError):  # ValueError: not a possible name, it holds a NUL.
         number = _number(user)
     try:
         return None if number is None else pwd.getpwuid(number)
@@ -76,6 +75,6 @@ def _group(group: str) -> int | None:
 
 
 def _number(text: str) -> int | None:
-    """A user's or group's number; the largest one means "leave it" to chown and is none."""
+    """The number of a user or group, or None. 2**32 - 1 is not allowed: chown reads it as "no change"."""
     number = int(text) if text.isascii() and text.isdecimal() and len(text) <= 10 else None
     return number if number is not None and number < 2**32 - 1 else None

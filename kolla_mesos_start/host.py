@@ -1,16 +1,13 @@
-"""This host as others know it: its interfaces and addresses, its name, its users and groups.
+"""The interfaces, addresses and hostname of this host, and the facts that it registers for others.
 
-What lives here: psutil, the kernel's route tables, the user and group databases, and what of them
-is told to other members. Never here: what anybody does with it.
-
-An address is the interface's first IPv4 address, else its first IPv6 address, a link-local one
-last. psutil is imported only in `interfaces`: it takes a tenth of the agent's start.
+The address of an interface is its first IPv4 address, else its first IPv6 address, a link-local
+one last. psutil is imported only in `interfaces`: the import takes a tenth of the agent's start.
 """
 
 from __future__ import annotations
 
 import socket
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from kolla_mesos_start.errors import BadEnvironment, CannotRender, listed
@@ -21,7 +18,7 @@ if TYPE_CHECKING:
 
 log = Logger(__name__)
 
-FACTS_LIMIT = 16 * 1024  # bytes of JSON: every member of every party reads them
+FACTS_LIMIT = 16 * 1024  # bytes of JSON: all members of all parties read them
 
 _ROUTE, _ROUTE6 = "/proc/net/route", "/proc/net/ipv6_route"
 _UP, _REJECT = 0x1, 0x200  # RTF_UP, RTF_REJECT of linux/route.h
@@ -30,11 +27,11 @@ _ANYWHERE6 = "0" * 32
 
 
 class Interface(NamedTuple):
-    """A network interface and its addresses, the preferred one first."""
+    """A network interface and its addresses, in order of preference."""
 
     name: str
     ipv4: Sequence[str]
-    ipv6: Sequence[str]  # a link-local one as fe80::1%eth0
+    ipv6: Sequence[str]  # link-local ones as fe80::1%eth0
 
     @property
     def address(self) -> str | None:
@@ -42,14 +39,14 @@ class Interface(NamedTuple):
 
 
 class Route(NamedTuple):
-    """A default route; the kernel takes the one with the lowest metric."""
+    """A default route; the one with the lowest metric is in use."""
 
     metric: int
     interface: str
 
 
 def interfaces() -> Mapping[str, Interface]:
-    """All interfaces of this network namespace by name, those without an address too."""
+    """All interfaces of this network namespace by name, also those without an address."""
     import psutil
 
     found = {}
@@ -61,62 +58,62 @@ def interfaces() -> Mapping[str, Interface]:
 
 
 def default_interface() -> str:
-    """The interface of the default route, IPv4's before IPv6's.
+    """The interface of the default route, of IPv4 if there is one, else of IPv6.
 
-    Without such a route, the only one that has an address, loopback left aside. Raises
-    BadEnvironment where that leaves a choice.
+    Without a default route: the only interface that has an address, loopback not counted. Raises
+    BadEnvironment if there are several.
     """
     routes = sorted(_routes()) or sorted(_routes6())
     return routes[0].interface if routes else _only_interface()
 
 
 def address_of(interface: str) -> str:
-    """The interface's preferred address, or CannotRender; for an interface that a template names."""
+    """The address of an interface that a template names. Raises CannotRender if it has none."""
     found = interfaces()
-    # The name is not repeated: it may be the value of a variable.
+    # The message doesn't show the name: it may be the value of a variable.
     if interface not in found:
-        raise CannotRender(f"no such interface here: there are {listed(found)}")
+        raise CannotRender(f"no such interface on this host, expected one of {listed(found)}")
     address = found[interface].address
     if address is None:
-        raise CannotRender(f"the interface has no address: there are {_addressed(found)}")
+        raise CannotRender(f"the interface has no address, expected one of {_addressed(found)}")
     return address
 
 
 def hostname() -> str:
-    """The name of this machine as the operating system has it, never KOLLA_HOSTNAME."""
+    """The hostname of the operating system, never KOLLA_HOSTNAME."""
     return socket.gethostname()
 
 
 def private_interface(settings: Settings) -> str:
-    """KOLLA_PRIVATE_INTERFACE, else the default route's. Raises BadEnvironment if it has no address."""
+    """KOLLA_PRIVATE_INTERFACE, else that of the default route. Raises BadEnvironment if it has no address."""
     return _interface("KOLLA_PRIVATE_INTERFACE", settings.private_interface).name
 
 
 def public_interface(settings: Settings) -> str:
-    """KOLLA_PUBLIC_INTERFACE, else the default route's. Raises BadEnvironment if it has no address."""
+    """KOLLA_PUBLIC_INTERFACE, else that of the default route. Raises BadEnvironment if it has no address."""
     return _interface("KOLLA_PUBLIC_INTERFACE", settings.public_interface).name
 
 
 def private_address(settings: Settings) -> str:
-    """The address to bind to and to be reached at by peers on this network."""
+    """The address to bind to, where peers on this network reach this host."""
     return address_of(private_interface(settings))
 
 
 def get_ip_address(settings: Settings, interface: str | None = None) -> str:
-    """An address of this host, for templates: the interface's, or the private one. Never KOLLA_ADDRESS."""
+    """An address of this host, for templates: of `interface`, else the private one; never KOLLA_ADDRESS."""
     return private_address(settings) if interface is None else address_of(interface)
 
 
 def facts(settings: Settings) -> dict[str, Any]:
-    """What is told of this host in a party: plain JSON, at most FACTS_LIMIT bytes as json.dumps writes it.
+    """What this host registers in a party: plain JSON, at most FACTS_LIMIT bytes as json.dumps writes it.
 
-    Each interface that has an address is `ansible_<interface>`, in Ansible's form:
-    `{"ipv4": {"address"}, "ipv6": [{"address"}, ...]}`. Where they are too many, the private and
-    the public one stay, and a warning tells of the others. Raises BadEnvironment, with an issue
-    for each of the two that is not usable.
+    Each interface with an address is `ansible_<interface>`, as in Ansible:
+    `{"ipv4": {"address"}, "ipv6": [{"address"}, ...]}`. If they don't fit, the private and the
+    public one go first, and a warning names what is left out. Raises BadEnvironment, with an issue
+    for each of these two that has no address.
     """
     private, public = _chosen(settings)
-    told: dict[str, Any] = {
+    facts: dict[str, Any] = {
         "ansible_hostname": hostname(),
         "api_interface": public.name,
         "private_interface": private.name,
@@ -127,8 +124,8 @@ def facts(settings: Settings) -> dict[str, Any]:
         "ports": list(settings.ports),
     }
     others = (interface for interface in sorted(interfaces().values()) if interface.address)
-    _tell_interfaces(told, dict.fromkeys((private, public, *others)))
-    return told
+    _add_interfaces(facts, dict.fromkeys((private, public, *others)))
+    return facts
 
 
 def _is_link_local(address: str) -> bool:
@@ -156,7 +153,7 @@ def _table(path: str) -> list[list[str]]:
         with open(path, encoding="ascii") as lines:
             return [line.split() for line in lines]
     except FileNotFoundError:
-        return []  # A kernel without IPv6 has no such table.
+        return []  # A kernel without IPv6 has no such file.
 
 
 def _only_interface() -> str:
@@ -166,7 +163,7 @@ def _only_interface() -> str:
     if len(choice) != 1:
         raise BadEnvironment(
             [
-                "KOLLA_PRIVATE_INTERFACE, KOLLA_PUBLIC_INTERFACE: there is no default route to tell; "
+                "KOLLA_PRIVATE_INTERFACE, KOLLA_PUBLIC_INTERFACE: set them, because there is no default route: "
                 f"expected one of {_addressed(found) or 'the interfaces with an address, but there is none'}"
             ]
         )
@@ -178,13 +175,13 @@ def _is_loopback(name: str) -> bool:
 
 
 def _chosen(settings: Settings) -> tuple[Interface, Interface]:
-    """The private and the public interface, or BadEnvironment for both of them at once."""
+    """The private and the public interface. Raises one BadEnvironment for both."""
     variables = {
         "KOLLA_PRIVATE_INTERFACE": settings.private_interface,
         "KOLLA_PUBLIC_INTERFACE": settings.public_interface,
     }
     chosen: list[Interface] = []
-    issues: dict[str, None] = {}  # A set that keeps the order: both may tell the same.
+    issues: dict[str, None] = {}  # A set that keeps the order: both may have the same issue.
     for variable, name in variables.items():
         try:
             chosen.append(_interface(variable, name))
@@ -197,14 +194,14 @@ def _chosen(settings: Settings) -> tuple[Interface, Interface]:
 
 
 def _interface(variable: str, name: str | None) -> Interface:
-    """The interface of that name, else the default one; with an address, or BadEnvironment tells why not."""
+    """The interface `name`, else that of the default route. Raises BadEnvironment if it has no address."""
     found = interfaces()
     chosen = name or default_interface()
-    source = f"{variable}={name}" if name else f"{variable} is not set, and the default route's is {chosen}"
+    source = f"{variable}={name}" if name else f"{variable} is not set, the default route is on {chosen}"
     if chosen not in found:
-        raise BadEnvironment([f"{source}: no such interface here, expected one of {listed(found)}"])
+        raise BadEnvironment([f"{source}: no such interface on this host, expected one of {listed(found)}"])
     if found[chosen].address is None:
-        raise BadEnvironment([f"{source}: it has no address, expected one of {_addressed(found)}"])
+        raise BadEnvironment([f"{source}: the interface has no address, expected one of {_addressed(found)}"])
     return found[chosen]
 
 
@@ -212,24 +209,24 @@ def _addressed(found: Mapping[str, Interface]) -> str:
     return listed(one.name for one in found.values() if one.address)
 
 
-def _tell_interfaces(told: dict[str, Any], told_of: Mapping[Interface, object]) -> None:
-    """Add each interface's facts to `told` as long as they have room, with a warning for the rest."""
+def _add_interfaces(facts: dict[str, Any], ordered: Iterable[Interface]) -> None:
+    """Add each interface to `facts` as long as there is room, and warn about the rest."""
     import json
 
-    size = len(json.dumps(told))
+    size = len(json.dumps(facts))
     left_out = []
-    for interface in told_of:
+    for interface in ordered:
         fact = {f"ansible_{interface.name}": _fact(interface)}
-        more = len(json.dumps(fact))  # its two braces are the comma and space between two facts
+        more = len(json.dumps(fact))  # its two braces count for the comma and space between two facts
         if size + more > FACTS_LIMIT:
             left_out.append(interface.name)
             continue
-        told.update(fact)
+        facts.update(fact)
         size += more
     if left_out:
         log.warning(
-            "%d interfaces are left out of what others are told of this host, which is at most %d bytes; "
-            "the first are %s",
+            "%d interfaces are not registered, because the facts of a host may have %d bytes only; "
+            "templates can't use them; the first are %s",
             len(left_out),
             FACTS_LIMIT,
             listed(left_out[:5]),

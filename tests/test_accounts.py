@@ -45,8 +45,8 @@ def test_a_command_runs_with_the_users_own_groups(user: str, ids: accounts.Ids) 
 
 @pytest.mark.usefixtures("nova")
 @pytest.mark.parametrize("user", ["nobody-here", "", "-1", "4294967295", "9" * 5000, "٣", "1.5", "0x1"])
-def test_an_unknown_user_of_a_command_is_told(user: str) -> None:
-    """4294967295 is what chown takes for "leave it"."""
+def test_an_unknown_user_of_a_command_is_reported(user: str) -> None:
+    """chown reads 4294967295 as "no change"."""
     with pytest.raises(CannotExecute) as caught:
         accounts.ids(user)
     assert repr(user) in caught.value.reason
@@ -66,7 +66,7 @@ def test_an_unknown_user_of_a_command_is_told(user: str) -> None:
     ],
 )
 def test_an_owner_is_a_user_and_a_group_by_name_or_number(owner: str, expected: tuple[int, int]) -> None:
-    """Without a group it is the account's own, or the agent's where there is no account."""
+    """Without a group it is the account's own, or the agent's if there is no account."""
     assert accounts.owner_ids(owner) == expected
 
 
@@ -80,8 +80,8 @@ def test_an_owner_is_a_user_and_a_group_by_name_or_number(owner: str, expected: 
         (":nova", "user ''"),
     ],
 )
-def test_an_unknown_owner_is_told(owner: str, at_fault: str) -> None:
-    """With the part of it that is not known."""
+def test_an_unknown_owner_is_reported(owner: str, at_fault: str) -> None:
+    """The message names the part that is not known."""
     with pytest.raises(CannotWrite, match=at_fault) as caught:
         accounts.owner_ids(owner)
     assert caught.value.status == 73
@@ -90,9 +90,9 @@ def test_an_unknown_owner_is_told(owner: str, at_fault: str) -> None:
 def test_a_name_that_no_account_can_have_is_unknown_too() -> None:
     """The databases refuse a NUL in their own way."""
     for ask in (accounts.ids, accounts.owner_ids):
-        with pytest.raises(AgentError, match="is not known here"):
+        with pytest.raises(AgentError, match="is not known in this container"):
             ask("a\0b")
-    with pytest.raises(CannotWrite, match="is not known here"):
+    with pytest.raises(CannotWrite, match="is not known in this container"):
         accounts.owner_ids("0:a\0b")
 
 

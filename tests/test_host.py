@@ -156,22 +156,22 @@ def test_the_registered_address_is_not_the_one_to_bind_to() -> None:
 
 
 @pytest.mark.parametrize("function", ["host.private_address(settings)", "host.facts(settings)"])
-def test_an_interface_that_is_not_there_is_told_with_its_variable(function: str) -> None:
+def test_an_interface_that_is_not_there_is_reported_with_its_variable(function: str) -> None:
     """The operator sees the name that was given, and those to choose from."""
     with pytest.raises(Refused) as caught:
         in_namespace(TWO, function, KOLLA_PRIVATE_INTERFACE="ens3", KOLLA_PUBLIC_INTERFACE="eth0")
     assert caught.value.kind == BadEnvironment.__name__
-    assert "KOLLA_PRIVATE_INTERFACE=ens3: no such interface here" in caught.value.reason
+    assert "KOLLA_PRIVATE_INTERFACE=ens3: no such interface on this host" in caught.value.reason
     assert "expected one of eth0, eth0p, eth1, eth1p, lo" in caught.value.reason
 
 
-def test_both_interfaces_are_told_at_once_if_both_are_wrong() -> None:
+def test_two_wrong_interfaces_are_reported_at_once() -> None:
     """One failure, one list."""
     with pytest.raises(Refused) as caught:
         in_namespace(TWO, "host.facts(settings)", KOLLA_PRIVATE_INTERFACE="a", KOLLA_PUBLIC_INTERFACE="eth0p")
     assert caught.value.reason.startswith("environment: 2 issues: KOLLA_PRIVATE_INTERFACE=a: no such")
     assert (
-        "KOLLA_PUBLIC_INTERFACE=eth0p: it has no address, expected one of eth0, eth1, lo"
+        "KOLLA_PUBLIC_INTERFACE=eth0p: the interface has no address, expected one of eth0, eth1, lo"
         in caught.value.reason
     )
 
@@ -179,7 +179,7 @@ def test_both_interfaces_are_told_at_once_if_both_are_wrong() -> None:
 @pytest.mark.parametrize(
     ("setup", "expected"), [(TWO, "expected one of eth0, eth1, lo"), ("ip link set lo down", "there is none")]
 )
-def test_without_a_default_route_a_choice_is_the_operators(setup: str, expected: str) -> None:
+def test_without_a_default_route_the_operator_has_to_choose(setup: str, expected: str) -> None:
     """To take either of two would be a guess that others then connect to."""
     with pytest.raises(Refused) as caught:
         in_namespace(
@@ -193,12 +193,12 @@ def test_without_a_default_route_a_choice_is_the_operators(setup: str, expected:
 
 
 @pytest.mark.parametrize("interface", ["ens3", "eth0p", ""])
-def test_a_templates_wrong_interface_is_told_without_repeating_it(interface: str) -> None:
+def test_the_message_about_a_templates_interface_does_not_show_its_name(interface: str) -> None:
     """The name may be the value of a variable."""
     with pytest.raises(Refused) as caught:
         in_namespace(TWO, f"host.get_ip_address(settings, {interface!r})")
     assert caught.value.kind == CannotRender.__name__
-    assert "there are eth0, " in caught.value.reason
+    assert "expected one of eth0, " in caught.value.reason
     assert "ens3" not in caught.value.reason
 
 
@@ -217,7 +217,7 @@ def test_every_interface_is_known_with_its_addresses() -> None:
 
 
 class Address(NamedTuple):
-    """What psutil tells of an address, as far as it matters."""
+    """An address as psutil returns it."""
 
     family: socket.AddressFamily
     address: str
@@ -301,13 +301,13 @@ def test_facts_are_limited_and_keep_the_private_and_the_public_interface(
     assert kept[:3] == ["ansible_ens2", "ansible_ens1", "ansible_cali000"]
     assert 16384 - 100 < len(json.dumps(facts).encode()) <= 16384
     assert len(caplog.records) == 1
-    assert caplog.records[0].getMessage().startswith(f"{502 - len(kept)} interfaces are left out ")
+    assert caplog.records[0].getMessage().startswith(f"{502 - len(kept)} interfaces are not registered, ")
 
 
 def test_facts_that_have_room_are_complete(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """The limit is no news where it is not reached."""
+    """And there is no warning."""
     with_interfaces(monkeypatch, [f"eth{number}" for number in range(100)])
     facts = host.facts(
         parse({**ENVIRON, "KOLLA_PRIVATE_INTERFACE": "eth0", "KOLLA_PUBLIC_INTERFACE": "eth0"})

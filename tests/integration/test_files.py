@@ -202,7 +202,10 @@ def test_an_unprivileged_agent_does_it_all(
         ({"dest": "/etc/web.conf"}, ["/etc/web.conf can't be written: Permission denied", "{uid}"]),
         ({"dest": "/proc/web.conf"}, ["/proc/web.conf can't be written"]),
         ({"dest": "{home}/web.conf", "owner": "root"}, ["{home}/web.conf", "Operation not permitted"]),
-        ({"dest": "{home}/web.conf", "owner": "nobody-knows"}, ["nobody-knows", "is not known here"]),
+        (
+            {"dest": "{home}/web.conf", "owner": "nobody-knows"},
+            ["nobody-knows", "is not known in this container"],
+        ),
     ],
 )
 def test_what_an_unprivileged_agent_can_not_write_ends_it_with_73(
