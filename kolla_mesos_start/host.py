@@ -163,7 +163,7 @@ def _only_interface() -> str:
     if len(choice) != 1:
         raise BadEnvironment(
             [
-                "KOLLA_PRIVATE_INTERFACE, KOLLA_PUBLIC_INTERFACE: set them, because there is no default route: "
+                "KOLLA_PRIVATE_INTERFACE, KOLLA_PUBLIC_INTERFACE: set them, as there is no default route: "
                 f"expected one of {_addressed(found) or 'the interfaces with an address, but there is none'}"
             ]
         )
