@@ -34,7 +34,7 @@ from kolla_mesos_start.errors import (
 from kolla_mesos_start.operator import connection, directory
 from kolla_mesos_start.operator.directory import Contents, Deployment, Service
 from kolla_mesos_start.operator.rehearsal import Rehearsal, check_templates, needed_files
-from kolla_mesos_start.render.context import names
+from kolla_mesos_start.render.context import variable_names
 from kolla_mesos_start.settings import Settings
 from kolla_mesos_start.tree.znodes import Znodes
 
@@ -219,7 +219,7 @@ class Tree:
     def check_service(self, service: Service, planned: Contents) -> None:
         """What the agent does when it reads the definition, on every host that has values of its own."""
         document = load(service.definition)
-        wanted = names(early_texts(document))
+        wanted = variable_names(early_texts(document))
         for host in service.variables.hosts or [""]:
             znodes = self.znodes._replace(service_name=service.name, host=host)
             variables = self.variables(wanted, znodes, planned)

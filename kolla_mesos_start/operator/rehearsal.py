@@ -14,7 +14,7 @@ from kolla_mesos_start.definition.model import Graph
 from kolla_mesos_start.definition.resolve import late_texts
 from kolla_mesos_start.definition.schema import build, early_texts
 from kolla_mesos_start.errors import BadDefinition, CannotRender
-from kolla_mesos_start.render.context import BUILTIN, Context, Renderer, file_text, names
+from kolla_mesos_start.render.context import BUILTIN, Context, Renderer, file_text, variable_names
 from kolla_mesos_start.tree.znodes import Znodes
 
 ADDRESS = "127.0.0.1"
@@ -78,10 +78,10 @@ class Rehearsal:
 def check_templates(graph: Graph, files: Mapping[str, bytes]) -> None:
     """Raise CannotRender for a template that jinja2 can't read, though it is rendered much later."""
     for command in graph.steps:
-        names(late_texts(command))
+        variable_names(late_texts(command))
         for file in command.files:
             template = file_text(file.name, files.get(file.name, b""), file.template)
-            names([template] if template else [])
+            variable_names([template] if template else [])
 
 
 def needed_files(graph: Graph, znodes: Znodes) -> Iterator[tuple[str, str]]:

@@ -71,18 +71,18 @@ class Missing(NamedTuple):
     is_variable: bool
 
 
-def names(texts: Sequence[Text]) -> frozenset[str]:
+def variable_names(texts: Sequence[Text]) -> frozenset[str]:
     """The variables that the templates may look up, on any branch: those to read before rendering.
 
     Raises CannotRender for a template that jinja2 does not understand.
     """
-    return _undeclared(texts) - BUILTIN
+    templates = [text for text in texts if text.is_template]
+    if not templates:
+        return frozenset()
+    from kolla_mesos_start.render.sandbox import Sandbox  # jinja2's import is slow.
 
-
-def needs_parties(texts: Sequence[Text]) -> bool:
-    """Whether a template uses `groups` or `hostvars`, for which all parties have to be read."""
-    # Most are sure not to, and a long one takes tens of milliseconds to parse.
-    return not PARTIES.isdisjoint(_undeclared([text for text in texts if _may_use_parties(text)]))
+    sandbox = Sandbox()
+    return frozenset().union(*(sandbox.undeclared(text) for text in templates)) - BUILTIN
 
 
 def file_text(name: str, data: bytes, template: bool = True) -> Text | None:
@@ -161,16 +161,6 @@ class Renderer:
                 for (name, is_variable), wanting in missing.items()
             )
             raise CannotRender(f"missing: {', '.join(accounts)}")
-
-
-def _undeclared(texts: Sequence[Text]) -> frozenset[str]:
-    templates = [text for text in texts if text.is_template]
-    if not templates:
-        return frozenset()
-    from kolla_mesos_start.render.sandbox import Sandbox  # jinja2's import is slow.
-
-    sandbox = Sandbox()
-    return frozenset().union(*(sandbox.undeclared(text) for text in templates))
 
 
 def _may_use_parties(text: Text) -> bool:

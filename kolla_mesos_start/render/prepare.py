@@ -64,7 +64,7 @@ class Preparer:
         """The graph of a definition; what has to be known at once is rendered with what is published."""
         document = load(definition.data)
         texts = schema.early_texts(document)
-        names = context.names(texts)
+        names = context.variable_names(texts)
         variables = self.published.variables(names)[0] if names else {}
         renderer = self._renderer(variables, texts)
         return self._checked(
@@ -97,7 +97,7 @@ class Preparer:
         while True:
             before, sources = self._read_sources(files)
             texts = (*strings, *_templates(files, sources))
-            variables, after = self.published.variables(context.names(texts))
+            variables, after = self.published.variables(context.variable_names(texts))
             if before == after:
                 return Inputs(sources, texts, variables)
 

@@ -16,7 +16,7 @@ import pytest
 
 from kolla_mesos_start.definition.texts import Text
 from kolla_mesos_start.errors import CannotRender, NoConnection
-from kolla_mesos_start.render.context import Context, Missing, Renderer, file_text, names, needs_parties
+from kolla_mesos_start.render.context import Context, Missing, Renderer, file_text, variable_names
 
 SECRET = "hunter2-not-to-be-told"
 
@@ -354,16 +354,7 @@ def test_an_error_of_the_ensemble_is_not_taken_for_one_of_the_template() -> None
 )
 def test_the_variables_to_read_are_all_that_may_be_looked_up(template: str, expected: list[str]) -> None:
     """They are read together before rendering, so a branch not taken counts too."""
-    assert sorted(names([Text("x", "plain"), Text("y", template)])) == expected
-
-
-@pytest.mark.parametrize(
-    ("template", "needed"),
-    [("{{ groups['a'] }}", True), ("{{ hostvars }}", True), ("groups {{ a }}", False), ("hostvars", False)],
-)
-def test_parties_are_needed_only_where_they_are_used(template: str, needed: bool) -> None:
-    """To read all parties is the dearest thing that a template can ask for."""
-    assert needs_parties([Text("x", "y"), Text("z", template)]) is needed
+    assert sorted(variable_names([Text("x", "plain"), Text("y", template)])) == expected
 
 
 def test_parties_are_not_asked_for_without_need() -> None:
@@ -376,9 +367,9 @@ def test_jinja2_is_imported_only_for_a_template() -> None:
     program = (
         "import sys\n"
         "from kolla_mesos_start.definition.texts import Text\n"
-        "from kolla_mesos_start.render.context import Renderer, names, needs_parties\n"
+        "from kolla_mesos_start.render.context import Renderer, variable_names\n"
         "texts = [Text('a', 'plain { % }')]\n"
-        "assert not names(texts) and not needs_parties(texts)\n"
+        "assert not variable_names(texts)\n"
         "renderer = Renderer(None)\n"
         "assert renderer.text(texts[0]) == 'plain { % }'\n"
         "assert renderer.content('f', b'\\xff{') == b'\\xff{'\n"
@@ -638,7 +629,7 @@ def test_a_wrong_template_is_told_with_its_line(template: str, reason: str) -> N
 def test_a_wrong_template_is_told_when_its_variables_are_looked_for() -> None:
     """That comes before rendering, and tells it no worse."""
     with pytest.raises(CannotRender, match=r"^a line 2: "):
-        names([Text("a", "\n{% if %}")])
+        variable_names([Text("a", "\n{% if %}")])
 
 
 ESCAPES = [
