@@ -62,8 +62,9 @@ class Output:
             import json
 
             return json.dumps({"time": stamp, "level": level.upper(), "logger": name, "message": message})
-        # One record, one line: a newline in a name must not forge another one.
-        return f"{stamp} {level.upper()} {name}: {message}".replace("\n", "\\n")
+        line = f"{stamp} {level.upper()} {name}: {message}"
+        # Names that other containers have written must neither make a line nor control a terminal.
+        return line if line.isprintable() else "".join(map(_escaped, line))
 
     def _put(self, line: str, timeout: float = 0.0) -> bool:
         """Write the line without blocking for longer than `timeout` seconds; false if nobody reads."""
@@ -168,4 +169,9 @@ def _write_termination_log(path: str, line: str) -> None:
             file.write(line)
     except OSError as error:
         # The agent is ending already, and for a better reason than this one.
-        Logger(__name__).warning("%s can't be written: %s; set KOLLA_TERMINATION_LOG", path, error.strerror)
+        hint = "set KOLLA_TERMINATION_LOG to a writable file"
+        Logger(__name__).warning("termination log %s can't be written: %s; %s", path, error.strerror, hint)
+
+
+def _escaped(character: str) -> str:
+    return character if character.isprintable() else repr(character)[1:-1]

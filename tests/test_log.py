@@ -41,7 +41,7 @@ def logged(level: str = "info", *, json_lines: bool = False) -> io.StringIO:
     return stream
 
 
-def test_a_text_line_tells_time_level_and_logger() -> None:
+def test_a_text_line_has_time_level_and_logger() -> None:
     """A person reads time, level, who says it, and what."""
     stream = logged()
     log.info("waits on %s", "mariadb/daemon")
@@ -58,8 +58,8 @@ def test_times_are_utc_wherever_the_machine_is(monkeypatch: pytest.MonkeyPatch) 
     finally:
         monkeypatch.undo()
         time.tzset()
-    told = calendar.timegm(time.strptime(stream.getvalue()[:19], "%Y-%m-%dT%H:%M:%S"))
-    assert abs(told - time.time()) < 600
+    logged_at = calendar.timegm(time.strptime(stream.getvalue()[:19], "%Y-%m-%dT%H:%M:%S"))
+    assert abs(logged_at - time.time()) < 600
 
 
 def test_a_json_line_is_one_object() -> None:
@@ -76,16 +76,20 @@ def test_a_json_line_is_one_object() -> None:
     }
 
 
-def test_a_newline_in_a_message_forges_no_line() -> None:
-    """One record is one line of text."""
-    stream = logged()
-    log.info("host %s", "a\n2026-11-21T03:30:00.123Z INFO all is well")
-    assert len(stream.getvalue().splitlines()) == 1
+@pytest.mark.parametrize("control", ["\n", "\r", "\x1b[2K", "\x00", "\x7f", "\x85", "\x9b2K", "\u2028"])
+@pytest.mark.parametrize("json_lines", [False, True])
+def test_a_control_character_in_a_message_is_escaped(control: str, json_lines: bool) -> None:
+    """A name that another container has written can neither make a line of its own nor hide one."""
+    stream = logged(json_lines=json_lines)
+    log.info("host %s", f"a{control}2026-11-21T03:30:00.123Z INFO all is well")
+    (line,) = stream.getvalue().splitlines()
+    assert line.isprintable()
+    assert "all is well" in line
 
 
 @pytest.mark.parametrize("json_lines", [False, True])
 def test_a_traceback_is_kept(json_lines: bool) -> None:
-    """A defect of the agent is told with where it happened, in both formats."""
+    """A defect of the agent is logged with its place, in both formats."""
     stream = logged(json_lines=json_lines)
     try:
         raise RuntimeError("a defect")
@@ -107,8 +111,8 @@ LEVELS = [
 ]
 
 
-def test_a_library_says_the_same_once_in_a_while_only(monkeypatch: pytest.MonkeyPatch) -> None:
-    """In an outage kazoo says every second that it can't connect; each of our own lines is meant."""
+def test_equal_lines_of_a_library_are_logged_every_30_seconds(monkeypatch: pytest.MonkeyPatch) -> None:
+    """In an outage kazoo logs every second that it can't connect. The agent's own lines are never dropped."""
     stream = logged()
     instant = time.monotonic()
     for later, reason in ((0, "refused"), (1, "refused"), (2, "reset"), (29, "refused"), (31, "refused")):
@@ -154,7 +158,7 @@ def test_the_last_line_and_the_termination_log_hold_the_same_object(tmp_path: Pa
     assert termination_log.read_text() == stream.getvalue().splitlines()[-1]
 
 
-def test_a_long_reason_is_cut_but_told_whole_before(tmp_path: Path) -> None:
+def test_a_long_reason_is_cut_but_logged_in_full_before(tmp_path: Path) -> None:
     """The object fits the termination log and stays valid; nothing is lost from the log."""
     stream = logged()
     reason = "missing: " + ", ".join(f"variable_{n}" for n in range(1000))
@@ -169,7 +173,7 @@ def test_a_long_reason_is_cut_but_told_whole_before(tmp_path: Path) -> None:
 
 @hypothesis.given(st.text(), st.integers(min_value=1, max_value=5000))
 def test_any_reason_fits_the_termination_log(reason: str, times: int) -> None:
-    """Whatever takes six bytes or twelve in JSON is counted so, and no more is cut than must be."""
+    """A character may take six or twelve bytes in JSON; no more is cut than necessary."""
     short = Ending("wait", None, reason * times, True, 75).short()
     assert len(str(short)) <= TERMINATION_LOG_LIMIT
     if short.reason != reason * times:
