@@ -1,1 +1,1 @@
-"""Strings and config files rendered from variables. Nothing here writes a file."""
+"""Renders strings and config files from variables. Nothing here writes a file."""

@@ -1,11 +1,9 @@
-"""Which variables a template needs, and its text once they are given.
+"""The variables and functions of templates, and the report of those that are missing.
 
-What lives here: what a template can name, and what an operator is told when something is not
-there. It is pure: the values come with a `Context`, some of them as functions of its owner.
-Never here: reading anything, writing anything; and never a value in a message.
+Pure: the values come in a `Context`, some as functions. No message holds a value.
 
-The members of a party are the mappings that `host.facts` makes, or that kolla-mesos made, which
-wrote `ansible_hostname`, `api_interface` and `ansible_<interface>` only.
+The facts of a member are what `host.facts` makes; kolla-mesos wrote `ansible_hostname`,
+`api_interface` and `ansible_<interface>` only.
 """
 
 from __future__ import annotations
@@ -18,14 +16,14 @@ from kolla_mesos_start.errors import CannotRender
 from kolla_mesos_start.log import Logger
 
 if TYPE_CHECKING:
-    from kolla_mesos_start.render.sandbox import Sandbox
+    from kolla_mesos_start.render.sandbox import Missing, Sandbox
 
 log = Logger(__name__)
 
 Facts = Mapping[str, Any]
 
 PARTIES = frozenset({"groups", "hostvars"})
-# Names that no znode can take over. `api_interface` is not among them.
+# Names that win over a znode of the same name. `api_interface` does not.
 BUILTIN = PARTIES | {
     "ansible_hostname",
     "cpu_count",
@@ -40,11 +38,12 @@ BUILTIN = PARTIES | {
 
 
 class Context(NamedTuple):
-    """What templates are rendered with, besides what they say themselves.
+    """The values that templates are rendered with.
 
-    `address` is the private interface's; `members` gives the facts of the members of one
-    service, `parties` those of all services; `ready_instances` gives its instances sorted by id.
-    `facts` are this host's own, for `hostvars`: they hold before its presence is seen.
+    `address` is that of the private interface. `members` returns the facts of the members of one
+    service, `parties` those of all services, `ready_instances` what the instances of one service
+    registered, sorted by id. `facts` are this host's own, for `hostvars`, also while it has not
+    registered them.
     """
 
     deployment_id: str
@@ -52,7 +51,7 @@ class Context(NamedTuple):
     address: str
     hostname: str
     private_interface: str
-    api_interface: str  # where no znode says another one
+    api_interface: str  # unless a znode has the variable
     variables: Mapping[str, str]
     members: Callable[[str], Sequence[Facts]]
     parties: Callable[[], Mapping[str, Sequence[Facts]]]
@@ -62,19 +61,10 @@ class Context(NamedTuple):
     facts: Facts
 
 
-class Missing(NamedTuple):
-    """What is not there, and a line that wants it. `is_variable`: a znode may bring it."""
-
-    name: str
-    label: str
-    line: int
-    is_variable: bool
-
-
 def variable_names(texts: Sequence[Text]) -> frozenset[str]:
-    """The variables that the templates may look up, on any branch: those to read before rendering.
+    """The variables that the templates may use, on any branch, to be read before rendering.
 
-    Raises CannotRender for a template that jinja2 does not understand.
+    Raises CannotRender for bad syntax.
     """
     templates = [text for text in texts if text.is_template]
     if not templates:
@@ -86,7 +76,7 @@ def variable_names(texts: Sequence[Text]) -> frozenset[str]:
 
 
 def file_text(name: str, data: bytes, template: bool = True) -> Text | None:
-    """A file's content as the template that it is; None where it is written byte for byte.
+    """A file's content as a template; None if it has none and is written byte for byte.
 
     Raises CannotRender for a template that is not UTF-8.
     """
@@ -102,9 +92,9 @@ def file_text(name: str, data: bytes, template: bool = True) -> Text | None:
 
 
 class Renderer:
-    """Renders what belongs together, one command's strings and files, and tells all that was missing.
+    """Renders the strings and files of one command, and collects all that is missing.
 
-    Without a context it passes on what is no template.
+    Without a context it can only handle text that is no template.
     """
 
     def __init__(self, context: Context | None, missing_is_empty: bool = False) -> None:
@@ -114,9 +104,9 @@ class Renderer:
         self._sandbox: Sandbox | None = None
 
     def text(self, text: Text) -> str:
-        """A string's final form; with gaps where something is missing, which `check` tells.
+        """The rendered text. It has gaps if something is missing: then `check` raises.
 
-        Raises CannotRender for a template that can't be rendered, whatever values there are.
+        Raises CannotRender for a template that fails for another reason.
         """
         if not text.is_template:
             return text.text
@@ -126,12 +116,11 @@ class Renderer:
 
             self._sandbox = Sandbox(self._missing_is_empty)
         rendered = self._sandbox.render(text, _values(self._context, text))
-        for wanted in rendered.wanted:
-            self._missing[Missing(wanted.name, text.label, wanted.line, wanted.is_variable)] = None
+        self._missing.update(dict.fromkeys(rendered.missing))
         return rendered.text
 
     def content(self, name: str, data: bytes, template: bool = True) -> bytes:
-        """A file's final content; like `text`. What holds no template stays byte for byte."""
+        """The rendered content of a file, like `text`. Without a template it stays byte for byte."""
         text = file_text(name, data, template)
         if text is None:
             return data
@@ -142,25 +131,25 @@ class Renderer:
 
     @property
     def missing(self) -> tuple[Missing, ...]:
-        """What was looked up in vain so far, in the order of the lookups."""
+        """What was missing so far, in the order of its use."""
         return tuple(self._missing)
 
     def check(self, looked_at: Callable[[str], Sequence[str]]) -> None:
-        """Raise CannotRender if anything was missing, or warn, once a name, where missing is empty.
+        """Raise CannotRender if anything was missing; if missing is empty, log a warning for each name.
 
-        `looked_at` gives the znodes at which a variable of that name may stand.
+        `looked_at` returns the paths of the znodes that may hold the variable of that name.
         """
         missing = _by_name(self.missing)
         if self._missing_is_empty:
-            for (name, _), wanting in missing.items():
-                log.warning("%s is missing and rendered empty: wanted by %s", name, "; ".join(wanting))
+            for (name, _), uses in missing.items():
+                log.warning("%s is missing and was rendered as empty text: used in %s", name, "; ".join(uses))
         elif missing:
-            accounts = (
-                f"{name} (wanted by {'; '.join(wanting)}"
+            reports = (
+                f"{name} (used in {'; '.join(uses)}"
                 + (f"; looked at {', '.join(looked_at(name))})" if is_variable else ")")
-                for (name, is_variable), wanting in missing.items()
+                for (name, is_variable), uses in missing.items()
             )
-            raise CannotRender(f"missing: {', '.join(accounts)}")
+            raise CannotRender(f"missing: {', '.join(reports)}")
 
 
 def _may_use_parties(text: Text) -> bool:
@@ -175,14 +164,14 @@ def _by_name(missing: Sequence[Missing]) -> dict[tuple[str, bool], list[str]]:
 
 
 class _Groups(dict[str, list[str]]):
-    """The addresses of each role's members. A role that nobody has taken has nobody."""
+    """The addresses of the members of each role; an unknown role has none."""
 
     def __missing__(self, role: str) -> list[str]:
         return []
 
 
 def _values(context: Context, text: Text) -> dict[str, object]:
-    """Everything that the template can name."""
+    """All names that the template can use."""
     values: dict[str, object] = {"api_interface": context.api_interface, **context.variables}
     values.update(
         deployment_id=context.deployment_id,
@@ -195,7 +184,7 @@ def _values(context: Context, text: Text) -> dict[str, object]:
         list_ips_by_service=_list_ips_by_service(context),
         ready_instances=lambda service: _ready_instances(context, service),
     )
-    # All parties are a read apiece: only where the template may use them.
+    # All parties are read from ZooKeeper: only if the template may use them.
     if _may_use_parties(text):
         values.update(_parties(context))
     return values
@@ -205,7 +194,7 @@ def _ip_address(context: Context, interface: object) -> str:
     if interface is None:
         return context.get_ip_address(None)
     name = str(interface)
-    # A missing interface is told later; there is nothing to look up.
+    # A missing name is reported later.
     return context.get_ip_address(name) if name or isinstance(interface, str) else ""
 
 
@@ -214,7 +203,7 @@ def _list_ips_by_service(context: Context) -> Callable[..., str]:
         name: object, port: object = None, separator: object = ",", prefix: object = None
     ) -> str:
         service, before, after = str(name), str(prefix or ""), f":{port}" if port else ""
-        members = context.members(service) if service else ()  # A missing name is told later.
+        members = context.members(service) if service else ()  # A missing name is reported later.
         in_url = bool(after) or before.endswith("//")
         addresses = sorted(_address(context, service, member) for member in members)
         return str(separator).join(
@@ -227,12 +216,12 @@ def _list_ips_by_service(context: Context) -> Callable[..., str]:
 
 def _ready_instances(context: Context, service: object) -> list[Facts]:
     name = str(service)
-    instances = context.ready_instances(name) if name else ()  # A missing name is told later.
+    instances = context.ready_instances(name) if name else ()  # A missing name is reported later.
     return sorted(instances, key=lambda instance: str(instance.get("host", "")))
 
 
 def _parties(context: Context) -> dict[str, object]:
-    """`groups` and `hostvars`, as Ansible's templates know them."""
+    """`groups` and `hostvars`, as in Ansible."""
     groups = _Groups()
     hostvars: dict[str, Facts] = {}
     for service, members in sorted(context.parties().items()):
@@ -244,7 +233,7 @@ def _parties(context: Context) -> dict[str, object]:
 
 
 def _address(context: Context, service: str, member: Facts) -> str:
-    """A member's own private address, also where kolla-mesos registered it."""
+    """The private address of a member, also of one that kolla-mesos registered."""
     if "private_address" in member:
         return str(member["private_address"])
     for interface in (context.private_interface, member.get("api_interface")):
@@ -252,6 +241,6 @@ def _address(context: Context, service: str, member: Facts) -> str:
         if address:
             return str(address)
     raise CannotRender(
-        f"a member of {service} ({member.get('ansible_hostname', 'unnamed')}) tells no private address: "
+        f"a member of {service} ({member.get('ansible_hostname', 'unnamed')}) registered no private address: "
         "restart its container with this agent, or with the same KOLLA_PRIVATE_INTERFACE"
     )

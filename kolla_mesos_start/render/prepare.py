@@ -1,7 +1,7 @@
-"""One command made ready to run: its strings rendered, its files too, out of what is published now.
+"""Prepares one command to run: renders its strings and files from what is published now.
 
-All that a command needs is read together, between two looks at the definition. Nothing is
-written here; `files` places what comes out.
+All that a command needs is read together; if the definition changes meanwhile, it is read again.
+Nothing is written here: `files` places the contents.
 """
 
 from __future__ import annotations
@@ -31,14 +31,14 @@ T = TypeVar("T")
 
 
 class Prepared(NamedTuple):
-    """A command whose every string is final, the user it runs as, and the files it wants."""
+    """A command with all strings rendered, the ids that it runs with, and the contents of its files."""
 
     step: Step
     ids: Ids | None
     contents: Sequence[Content]
 
     def environ(self, base: Mapping[str, str]) -> dict[str, str]:
-        """`base` as this command finds it: with its user's account, and what the definition adds."""
+        """The environment of the command: `base`, the account of its user, and its own `env`."""
         account = {}
         if self.ids is not None and self.ids.name is not None:
             account = {"USER": self.ids.name, "LOGNAME": self.ids.name, "HOME": self.ids.home or "/"}
@@ -46,7 +46,7 @@ class Prepared(NamedTuple):
 
 
 class Inputs(NamedTuple):
-    """What a command is rendered from: the content of each file, the templates, the variables."""
+    """What a command is rendered from: the content of each file (None if missing), templates, variables."""
 
     sources: Mapping[str, bytes | None]
     texts: Sequence[Text]
@@ -54,14 +54,14 @@ class Inputs(NamedTuple):
 
 
 class Preparer:
-    """Renders for one container. `facts` are this host's own, as they are registered."""
+    """Renders for one container. `facts` returns what this host registers."""
 
     def __init__(self, settings: Settings, published: Published, facts: Callable[[], Facts]) -> None:
         self.published, self.facts = published, facts
         self._settings, self._znodes = settings, published.znodes
 
     def read_graph(self, definition: Definition) -> Graph:
-        """The graph of a definition; what has to be known at once is rendered with what is published."""
+        """The graph of a definition; its early templates are rendered with the published variables."""
         document = load(definition.data)
         texts = schema.early_texts(document)
         names = context.variable_names(texts)
@@ -72,10 +72,9 @@ class Preparer:
         )
 
     def prepare(self, command: Command, with_files: bool = True) -> Prepared:
-        """Render a command's strings and, unless they are written already, its files.
+        """Render the strings of a command and, with `with_files`, its files.
 
-        Raises CannotRender for all that is missing at once, BadDefinition for strings that are
-        no use once rendered.
+        Raises CannotRender with all that is missing, BadDefinition for results that can't be used.
         """
         files = command.files if with_files else ()
         inputs = self._read(files, late_texts(command))
@@ -85,13 +84,13 @@ class Preparer:
             for file in files
             if (data := inputs.sources[file.name]) is not None
         }
-        absent = self._absent(files, inputs.sources)
-        step = self._checked(renderer, lambda: resolve(command, renderer.text), absent)
+        missing_files = self._missing_files(files, inputs.sources)
+        step = self._checked(renderer, lambda: resolve(command, renderer.text), missing_files)
         placed = [_content(file, contents.get(file.name)) for file in step.files] if with_files else []
         return Prepared(step, self._ids(step), placed)
 
     def _read(self, files: Sequence[File], strings: Sequence[Text]) -> Inputs:
-        """All that these files and strings are made of, as one definition means it."""
+        """Read all that the files and strings need, again if the definition changes meanwhile."""
         if not files and not strings:
             return Inputs({}, (), {})
         while True:
@@ -101,42 +100,42 @@ class Preparer:
             if before == after:
                 return Inputs(sources, texts, variables)
 
-    def _checked(self, renderer: Renderer, make: Callable[[], T], absent: Sequence[str] = ()) -> T:
-        """What `make` makes of rendered strings; what was missing is told before what came of it."""
+    def _checked(self, renderer: Renderer, make: Callable[[], T], missing_files: Sequence[str] = ()) -> T:
+        """The result of `make`, which renders. What is missing is reported first: it causes other errors."""
         try:
             made = make()
         except BadDefinition:
-            self._check(renderer, absent)
+            self._check(renderer, missing_files)
             raise
-        self._check(renderer, absent)
+        self._check(renderer, missing_files)
         return made
 
-    def _check(self, renderer: Renderer, absent: Sequence[str]) -> None:
-        """Raise CannotRender if a variable was missing or a file is `absent`, all of them in one."""
+    def _check(self, renderer: Renderer, missing_files: Sequence[str]) -> None:
+        """Raise one CannotRender for all missing variables and all missing files."""
         try:
             renderer.check(self._znodes.variable)
         except CannotRender as error:
-            raise CannotRender(", ".join([error.reason, *absent])) from error
-        if absent:
-            raise CannotRender("missing: " + ", ".join(absent))
+            raise CannotRender(", ".join([error.reason, *missing_files])) from error
+        if missing_files:
+            raise CannotRender("missing: " + ", ".join(missing_files))
 
     def _read_sources(self, files: Sequence[File]) -> tuple[int | None, Mapping[str, bytes | None]]:
-        """The content of each file, None where there is none; first the zxid of the definition then."""
+        """The zxid that the definition had before, and the content of each file, None if it is missing."""
         zxid, published = self.published.files(file.name for file in files if file.mounted is None)
         return zxid, {
             file.name: published[file.name] if file.mounted is None else _read_mounted(file) for file in files
         }
 
-    def _absent(self, files: Sequence[File], sources: Mapping[str, bytes | None]) -> Sequence[str]:
-        """The files that should have content and have none, and where it was looked for."""
+    def _missing_files(self, files: Sequence[File], sources: Mapping[str, bytes | None]) -> Sequence[str]:
+        """The files without content that are not optional, and where it was expected."""
         return [
-            f"file {file.name}: nothing at {file.mounted or self._znodes.file(file.name)}"
+            f"content of file {file.name} ({file.mounted or self._znodes.file(file.name)} does not exist)"
             for file in files
             if sources[file.name] is None and not file.optional
         ]
 
     def _renderer(self, variables: Mapping[str, str], texts: Sequence[Text]) -> Renderer:
-        """A renderer for `texts`; only where there is a template is this host asked about itself."""
+        """A renderer for `texts`. The facts of this host are needed only if there is a template."""
         needed = any(text.is_template for text in texts)
         return Renderer(self._context(variables) if needed else None, self._settings.missing_is_empty)
 
@@ -166,7 +165,7 @@ class Preparer:
         from kolla_mesos_start import accounts
 
         ids = accounts.ids(step.user)
-        # Without root nothing can be changed, and who is that user already has nothing to change.
+        # Without root a process can't change its ids, and if it is that user already it needn't.
         return None if ids.uid == os.geteuid() != 0 else ids
 
 

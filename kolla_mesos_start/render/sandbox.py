@@ -1,10 +1,9 @@
-"""jinja2 as a deployment's templates meet it: sandboxed, and with an account of what was missing.
+"""Renders templates with jinja2 in a sandbox, and finds all that they use and that is missing.
 
-What lives here: all that needs jinja2, which takes longer to import than the rest of the agent;
-`render` imports this module only once a text is a template. Which values there are, and what an
-operator is told about the ones that aren't, is `render`'s business.
+Only this module imports jinja2, whose import takes longer than that of the rest of the agent;
+`context` imports this module for the first template.
 
-No message made here holds a value: it tells names, expressions of the template and lines.
+Messages hold names, expressions of the template and line numbers, never a value.
 """
 
 from __future__ import annotations
@@ -26,8 +25,8 @@ from kolla_mesos_start.errors import CannotRender
 
 Access = Union[nodes.Getattr, nodes.Getitem]
 
-# What jinja2 and the operations of a template raise. What the values' own functions raise (an
-# AgentError, kazoo's errors) is not among them and passes.
+# The errors of jinja2 and of a template's operations. Errors of the functions among the values (an
+# AgentError, kazoo's errors) are not caught here.
 FAULTS = (
     TemplateError,
     ArithmeticError,
@@ -37,38 +36,46 @@ FAULTS = (
     MemoryError,
     NameError,
     RuntimeError,
-    SyntaxError,  # Python's own, on what jinja2 made of a template: loops nested too deep
+    SyntaxError,  # Python's, for loops that are nested too deep
     TypeError,
     ValueError,
 )
 
-# Words of jinja2's that hold nothing from the template, under the error that they come with.
+# The filters of jinja2 whose result is missing for an empty list.
+NEED_ITEMS = ("first", "last", "max", "min", "random")
+
+# Explanations of errors whose own messages may hold a value.
 EXPLAINED = {
     "SecurityError": "the sandbox does not allow this",
     "TemplateNotFound": "a template can't include, import or extend another one",
 }
 
 
-class Wanted(NamedTuple):
-    """What a template looked up and did not find: a variable, or an expression like `hostvars[a]['b']`."""
+class Missing(NamedTuple):
+    """A name that a template used and that is missing, and where: the template's label and the line.
+
+    `is_variable` is true for a variable, which a znode can hold, and false for an expression like
+    `hostvars[a]['b']`.
+    """
 
     name: str
+    label: str
     line: int
     is_variable: bool
 
 
 class Rendered(NamedTuple):
-    """What a template became, and what it wanted. `text` has gaps where `wanted` is not empty."""
+    """A rendered template. `text` is of use only if nothing is `missing`, or if missing is empty."""
 
     text: str
-    wanted: tuple[Wanted, ...]
+    missing: tuple[Missing, ...]
 
 
-class Absent(Undefined):
-    """A value that is not there: noted where it is used, not where `default()` or `is defined` ask for it.
+class MissingValue(Undefined):
+    """A missing value: recorded when it is used, but not when `default()` or `is defined` test it.
 
-    A use never ends the rendering, so that all that is missing is found in one go: the value
-    stands for itself, or, where missing is empty, for an empty text.
+    A use does not end the rendering, so that all that is missing is found in one pass: the result
+    is the missing value again, or, if missing is empty, that of an empty text.
     """
 
     __slots__ = ()
@@ -76,8 +83,8 @@ class Absent(Undefined):
 
     def _use(self) -> None:
         if self._undefined_exception is not UndefinedError:
-            self._fail_with_undefined_error()  # Not missing: the sandbox refused it.
-        self.sandbox.note(self)
+            self._fail_with_undefined_error()  # The sandbox refused it: that is no missing value.
+        self.sandbox.record(self)
 
     def _act(self, action: Callable[..., Any], *operands: Any) -> Any:
         self._use()
@@ -85,7 +92,7 @@ class Absent(Undefined):
 
     def __getattr__(self, name: str) -> Any:
         if name.startswith("__"):
-            raise AttributeError(name)  # Python asks for its protocols; that is no use of the value.
+            raise AttributeError(name)  # Python looks for protocol methods; that is no use of the value.
         return self._act(getattr, "", name, self)
 
     def __getitem__(self, key: object) -> Any:
@@ -144,8 +151,8 @@ class Absent(Undefined):
         return self.sandbox.missing_is_empty and item == ""
 
 
-def _ordering(compare: Callable[[Any, Any], Any]) -> Callable[[Absent, Any], bool]:
-    def method(self: Absent, other: object) -> bool:
+def _ordering(compare: Callable[[Any, Any], Any]) -> Callable[[MissingValue, Any], bool]:
+    def method(self: MissingValue, other: object) -> bool:
         self._use()
         return self.sandbox.missing_is_empty and bool(compare("", other))
 
@@ -161,74 +168,75 @@ def _reflected(operation: Callable[..., Any]) -> Callable[..., Any]:
 
 
 for _name in ("add", "sub", "mul", "truediv", "floordiv", "mod", "pow"):
-    setattr(Absent, f"__{_name}__", _forward(getattr(operator, _name)))
-    setattr(Absent, f"__r{_name}__", _reflected(getattr(operator, _name)))
+    setattr(MissingValue, f"__{_name}__", _forward(getattr(operator, _name)))
+    setattr(MissingValue, f"__r{_name}__", _reflected(getattr(operator, _name)))
 for _name in ("neg", "pos"):
-    setattr(Absent, f"__{_name}__", _forward(getattr(operator, _name)))
+    setattr(MissingValue, f"__{_name}__", _forward(getattr(operator, _name)))
 for _name in ("lt", "le", "gt", "ge"):
-    setattr(Absent, f"__{_name}__", _ordering(getattr(operator, _name)))
+    setattr(MissingValue, f"__{_name}__", _ordering(getattr(operator, _name)))
 
 
 class Sandbox:
-    """Renders templates one after another, under jinja2's defaults."""
+    """Renders templates, one at a time, with the defaults of jinja2."""
 
     def __init__(self, missing_is_empty: bool = False) -> None:
         self.missing_is_empty = missing_is_empty
         self._tree = nodes.Template([])
         self._values: Mapping[str, object] = {}
-        self._wanted: dict[Wanted, None] = {}  # A set that keeps the order.
-        absent = type("Absent", (Absent,), {"__slots__": (), "sandbox": self})
-        # The loader has nothing: there are no other templates, and nothing is read from disk.
+        self._label = ""
+        self._missing: dict[Missing, None] = {}  # A set that keeps the order.
+        absent = type("MissingValue", (MissingValue,), {"__slots__": (), "sandbox": self})
+        # The loader finds nothing: a template can't include another one or read from disk.
         self._environment = SandboxedEnvironment(undefined=absent, loader=FunctionLoader(lambda name: None))
         self._environment.filters.update(bool=_bool, regex_replace=_regex_replace)
-        # A missing value is no JSON, but `tojson` must come past it as everything else does.
+        # `tojson` must not fail for a missing value either.
         self._environment.policies["json.dumps_kwargs"] = {"sort_keys": True, "default": _json_default}
 
     def undeclared(self, text: Text) -> set[str]:
-        """The names that the template may look up in its values, on any branch, or CannotRender."""
+        """The names that the template may look up in its values, on any branch. Raises CannotRender."""
         try:
             return meta.find_undeclared_variables(self._environment.parse(text.text))
         except FAULTS as error:
             raise _fault(text.label, error) from None
 
     def render(self, text: Text, values: Mapping[str, object]) -> Rendered:
-        """The template's text, or CannotRender. The first thing that is missing does not end it."""
-        self._values, self._wanted = values, {}
+        """The rendered text, with all that is missing. Raises CannotRender for any other error."""
+        self._label, self._values, self._missing = text.label, values, {}
         try:
-            return Rendered(self._text(text.text), tuple(self._wanted))
-        except CannotRender as error:  # A function among the values refused; it can't know from where.
+            return Rendered(self._text(text.text), tuple(self._missing))
+        except CannotRender as error:  # From a function among the values: add the line.
             raise CannotRender(f"{text.label} line {_line_of(error)}: {error.reason}") from error
         except FAULTS as error:
-            # What is missing can make an operation fail, and is then the thing to tell.
-            is_consequence = self._wanted and not isinstance(error, SecurityError)
+            # A missing value can make an operation fail: then it is what to report.
+            is_consequence = self._missing and not isinstance(error, SecurityError)
             if is_consequence and not self.missing_is_empty:
-                return Rendered("", tuple(self._wanted))
+                return Rendered("", tuple(self._missing))
             raise _fault(text.label, error) from None
 
     def _text(self, source: str) -> str:
         self._tree = self._environment.parse(source)
         template = self._environment.from_string(self._tree)
-        # Not `render()`: it rewrites an error's traceback, from which the line is to be told.
+        # Not `render()`: it rewrites the traceback of an error, which holds the line.
         return "".join(template.root_render_func(template.new_context(dict(self._values))))
 
-    def note(self, absent: Absent) -> None:
-        """Keep in mind that the template, where it is now, uses a value that is not there."""
-        key = absent._undefined_name
-        if isinstance(key, Absent):
-            return key._use()  # Nothing can be found under a key that is missing itself.
+    def record(self, value: MissingValue) -> None:
+        """Record that the template, at its current line, uses a missing value."""
+        key = value._undefined_name
+        if isinstance(key, MissingValue):
+            return key._use()  # The key itself is missing: report that.
         line = _current_line(sys._getframe(1))
         if line is None:
-            raise nodes.Impossible  # jinja2 is folding constants: have it look again when it renders.
-        if key is None and any(wanted.line == line for wanted in self._wanted):
+            raise nodes.Impossible  # jinja2 is folding constants: make it evaluate this when it renders.
+        if key is None and any(one.line == line for one in self._missing):
             return  # `missing | first`: empty because it is missing.
-        is_variable = absent._undefined_obj is missing and key is not None
-        name = str(key) if is_variable else self._expression(absent._undefined_obj, key, line)
-        self._wanted[Wanted(name, line, is_variable)] = None
+        is_variable = value._undefined_obj is missing and key is not None
+        name = str(key) if is_variable else self._expression(value._undefined_obj, key, line)
+        self._missing[Missing(name, self._label, line, is_variable)] = None
 
     def _expression(self, owner: object, key: object, line: int) -> str:
-        """How the template writes what is not there: its words, since a key may be a variable's value."""
+        """What is missing as the template writes it, because a key may be the value of a variable."""
         if key is None:
-            return "an item of an empty sequence"
+            return self._empty_list(line)
         accesses = [
             access
             for access in _accesses(self._tree)
@@ -242,15 +250,25 @@ class Sandbox:
         )
         return " or ".join(dict.fromkeys(_written(access) for access in likely)) or "an attribute"
 
+    def _empty_list(self, line: int) -> str:
+        """The filters on a line that need a list with items, and why theirs has none."""
+        filters = [one for one in self._tree.find_all(nodes.Filter) if one.lineno == line]
+        found = [
+            f"{_written(one.node)} | {one.name}, because {_why_empty(one.node)}"
+            for one in filters
+            if one.name in NEED_ITEMS and one.node is not None
+        ]
+        return " or ".join(dict.fromkeys(found)) or "an item of an empty list"
+
     def _may_own(self, access: Access, owner: object) -> bool:
-        """Whether it may be `owner` that `access` asks for a key."""
+        """Whether `access` may look up its key in `owner`."""
         if isinstance(access.node, nodes.Name):
             return self._values.get(access.node.name, owner) is owner
         return all(owner is not value for value in self._values.values())
 
 
 def _fault(label: str, error: BaseException) -> CannotRender:
-    """What to tell of `error`: its kind alone, for only the parser's words are sure to hold no value."""
+    """The error to report: only the kind of `error`, whose message may hold a value, except a parser's."""
     if isinstance(error, TemplateSyntaxError):
         return CannotRender(f"{label} line {error.lineno}: {error.message or 'syntax error'}")
     kind = type(error).__name__
@@ -259,7 +277,7 @@ def _fault(label: str, error: BaseException) -> CannotRender:
 
 
 def _line_of(error: BaseException) -> int:
-    """The line of the template that was running when `error` was raised; 1 where none was."""
+    """The line of the template that was running when `error` was raised; 1 if none was."""
     line, traceback = 1, error.__traceback__
     while traceback is not None:
         template = traceback.tb_frame.f_globals.get("__jinja_template__")
@@ -284,14 +302,14 @@ def _accesses(tree: nodes.Template) -> Iterator[Access]:
 
 
 def _key(access: Access) -> object:
-    """The key of `a.b` or `a['b']`; None where it is computed."""
+    """The key of `a.b` or `a['b']`; None if it is computed."""
     if isinstance(access, nodes.Getattr):
         return access.attr
     return access.arg.value if isinstance(access.arg, nodes.Const) else None
 
 
 def _written(node: nodes.Node) -> str:
-    """The expression as a template would write it, as far as it matters to recognise it."""
+    """The expression as a template writes it, shortened."""
     if isinstance(node, nodes.Name):
         return node.name
     if isinstance(node, nodes.Const):
@@ -307,14 +325,23 @@ def _written(node: nodes.Node) -> str:
     return "..."
 
 
+def _why_empty(node: nodes.Node) -> str:
+    if isinstance(node, (nodes.Getattr, nodes.Getitem)) and _written(node.node) == "groups":
+        return f"no member of {_key(node) or _written(node)} is present"
+    if isinstance(node, nodes.Call) and _written(node.node) == "ready_instances" and node.args:
+        service = node.args[0]
+        return f"no instance of {getattr(service, 'value', None) or _written(service)} is ready"
+    return "the list is empty"
+
+
 def _json_default(value: object) -> str:
-    if isinstance(value, Absent):
+    if isinstance(value, MissingValue):
         return str(value)
-    raise TypeError(f"a {type(value).__name__} is no JSON")
+    raise TypeError(f"a {type(value).__name__} can't be JSON")
 
 
 def _bool(value: object) -> bool:
-    """The filter: the texts `true` and `yes`, in any case, are true, any other text is not."""
+    """The filter: `true` and `yes`, in any case, are true, any other text is false."""
     return value.lower() in ("true", "yes") if isinstance(value, str) else bool(value)
 
 

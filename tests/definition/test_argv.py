@@ -103,7 +103,7 @@ def test_words_are_split_as_the_shell_splits_them(text: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("text", "unmet"),
+    ("text", "lacks"),
     [
         ("program $HOME", True),
         ("ulimit -n 1024; program", True),
@@ -114,9 +114,9 @@ def test_words_are_split_as_the_shell_splits_them(text: str) -> None:
         ("program", False),
     ],
 )
-def test_a_shell_that_never_says_exec_is_known(text: str, unmet: bool) -> None:
+def test_a_shell_that_never_says_exec_is_known(text: str, lacks: bool) -> None:
     """Only such a shell stays between the agent's process id and the daemon."""
-    assert parse(text).lacks_exec is unmet
+    assert parse(text).lacks_exec is lacks
 
 
 EXTEND_START = [

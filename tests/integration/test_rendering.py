@@ -111,10 +111,10 @@ def test_all_that_is_missing_is_named_at_once(
 
     assert agent.ending["reason"] == (
         "missing: "
-        f"password (wanted by file one line 2; file two line 3; looked at {looked_at('password')}), "
-        f"user (wanted by file two line 3; looked at {looked_at('user')}), "
-        f"token (wanted by commands.go.env.TOKEN line 1; looked at {looked_at('token')}), "
-        f"file three: nothing at {service}/files/three"
+        f"password (used in file one line 2; file two line 3; looked at {looked_at('password')}), "
+        f"user (used in file two line 3; looked at {looked_at('user')}), "
+        f"token (used in commands.go.env.TOKEN line 1; looked at {looked_at('token')}), "
+        f"content of file three ({service}/files/three does not exist)"
     )
     assert not (tmp_path / "one").exists()
 

@@ -1,4 +1,4 @@
-"""Templates: what kolla-mesos' ones need renders as in plain jinja2, and what is missing is told in full."""
+"""Templates: those of kolla-mesos render as in plain jinja2, and all that is missing is reported."""
 
 from __future__ import annotations
 
@@ -16,9 +16,10 @@ import pytest
 
 from kolla_mesos_start.definition.texts import Text
 from kolla_mesos_start.errors import CannotRender, NoConnection
-from kolla_mesos_start.render.context import Context, Missing, Renderer, file_text, variable_names
+from kolla_mesos_start.render.context import Context, Renderer, file_text, variable_names
+from kolla_mesos_start.render.sandbox import Missing
 
-SECRET = "hunter2-not-to-be-told"
+SECRET = "hunter2-secret"
 
 
 def member(name: str, private: str, public: str, **more: object) -> dict[str, Any]:
@@ -98,7 +99,7 @@ def looked_at(name: str) -> Sequence[str]:
 
 
 def complaint(*templates: str, variables: Mapping[str, str] = VARIABLES, **more: Any) -> str:
-    """What is told of templates that can't be rendered; they are called a, b, ..."""
+    """The message about templates that can't be rendered; they are called a, b, ..."""
     renderer = Renderer(context(variables, **more))
     with pytest.raises(CannotRender) as caught:
         for number, template in enumerate(templates):
@@ -248,7 +249,7 @@ def test_each_construct_of_kolla_mesos_renders_as_in_plain_jinja2(template: str,
 
 
 @pytest.mark.parametrize("service", ["infra/mariadb/mariadb", "a/mariadb"])
-def test_an_own_name_wins_over_a_znode(service: str) -> None:
+def test_a_name_of_the_agent_wins_over_a_znode(service: str) -> None:
     """No published variable can stand in for what the agent knows itself."""
     names = ("deployment_id", "service_name", "inventory_hostname", "ansible_hostname", "cpu_count")
     template = " ".join(f"{{{{ {name} }}}}" for name in names)
@@ -258,7 +259,7 @@ def test_an_own_name_wins_over_a_znode(service: str) -> None:
 
 
 @pytest.mark.parametrize(("variables", "interface"), [({}, "eth0"), ({"api_interface": "br0"}, "br0")])
-def test_api_interface_is_the_public_one_where_no_znode_says_so(
+def test_api_interface_is_the_public_one_unless_a_znode_has_it(
     variables: dict[str, str], interface: str
 ) -> None:
     """`api_interface` alone is a default: a znode of that name wins."""
@@ -281,7 +282,7 @@ def test_an_ipv6_address_stands_in_brackets_where_a_port_or_a_url_needs_it(call:
     assert render(f"{{{{ list_ips_by_service({call}) }}}}") == text
 
 
-def test_a_role_that_nobody_has_taken_has_an_empty_group() -> None:
+def test_an_unknown_role_has_an_empty_group() -> None:
     """A template can't know whether its peers were ever published."""
     assert render("{{ groups['nobody'] }}{{ groups.nobody | length }}{{ 'nobody' in groups }}") == "[]0False"
 
@@ -292,11 +293,11 @@ def test_hostvars_hold_this_host_before_its_presence_is_seen() -> None:
     assert render(template, parties=lambda: {}) == "192.0.2.1"
 
 
-def test_a_member_without_a_private_address_is_told() -> None:
-    """A list that silently unmet a member would make a service work half."""
+def test_a_member_without_a_private_address_is_reported() -> None:
+    """A list that silently left out a member would make a service work half."""
     strange = {"infra/x/x": [{"ansible_hostname": "odd", "api_interface": "eth9"}]}
     reason = complaint("a\n{{ list_ips_by_service('infra/x/x') }}", members=strange.__getitem__)
-    assert reason.startswith("a line 2: a member of infra/x/x (odd) tells no private address")
+    assert reason.startswith("a line 2: a member of infra/x/x (odd) registered no private address")
 
 
 def test_a_member_of_another_private_interface_is_known_by_its_api_interface() -> None:
@@ -305,15 +306,15 @@ def test_a_member_of_another_private_interface_is_known_by_its_api_interface() -
     assert render("{{ list_ips_by_service('infra/x/x') }}", members=other.__getitem__) == "10.0.0.7"
 
 
-def test_no_member_is_asked_for_under_a_missing_name() -> None:
-    """It would be asked for at a path that is none."""
+def test_members_are_not_read_for_a_missing_name() -> None:
+    """There is no such path."""
 
     def refuse(service: str) -> NoReturn:
         raise NoConnection(service)
 
     template = "{{ list_ips_by_service(m) }}{{ ready_instances(m) }}{{ get_ip_address(m) }}"
     reason = complaint(template, members=refuse, ready_instances=refuse, get_ip_address=refuse)
-    assert reason.startswith("missing: m (wanted by a line 1;")
+    assert reason.startswith("missing: m (used in a line 1;")
 
 
 def test_ready_instances_are_in_the_order_of_hosts_and_then_of_ids() -> None:
@@ -382,8 +383,8 @@ def test_jinja2_is_imported_only_for_a_template() -> None:
 # -- what is missing
 
 
-def test_all_that_is_missing_is_told_with_file_line_and_znodes() -> None:
-    """One failure, one list: nobody should have to start a container once for each variable."""
+def test_all_that_is_missing_is_reported_with_file_line_and_znodes() -> None:
+    """One failure, one list: nobody has to start a container once for each variable."""
     renderer = Renderer(context())
     renderer.text(Text("commands.x.env.PORT", "{{ port }}"))
     renderer.content("nova.conf", b"[a]\nx = {{ distro }}\ny = {{ port }}\n\nz = {{ token }}{{ port }}\n")
@@ -397,9 +398,9 @@ def test_all_that_is_missing_is_told_with_file_line_and_znodes() -> None:
         renderer.check(looked_at)
     service = "/kolla/cloud/infra/mariadb/mariadb/variables"
     assert caught.value.reason == (
-        "missing: port (wanted by commands.x.env.PORT line 1; file nova.conf line 3; file nova.conf line 5; "
+        "missing: port (used in commands.x.env.PORT line 1; file nova.conf line 3; file nova.conf line 5; "
         f"looked at {service}/port, /kolla/cloud/variables/port), "
-        f"token (wanted by file nova.conf line 5; looked at {service}/token, /kolla/cloud/variables/token)"
+        f"token (used in file nova.conf line 5; looked at {service}/token, /kolla/cloud/variables/token)"
     )
 
 
@@ -425,7 +426,7 @@ NESTED = """\
 """
 
 
-def test_a_missing_variable_is_told_with_its_very_line() -> None:
+def test_a_missing_variable_is_reported_with_its_line() -> None:
     """In a loop, a macro, an argument, a filter or a test; and never for a branch that was not taken."""
     renderer = Renderer(context())
     renderer.text(Text("n", NESTED))
@@ -501,15 +502,15 @@ USES = [
 
 
 @pytest.mark.parametrize("use", USES)
-def test_whatever_is_done_with_a_missing_variable_it_is_told_and_nothing_else(use: str) -> None:
-    """It goes on past each use to find the next one, and blames no operation that failed for it."""
+def test_every_use_of_a_missing_variable_reports_that_variable_only(use: str) -> None:
+    """Rendering goes on after each use; an operation that fails because of it is not reported."""
     renderer = Renderer(context())
     renderer.text(Text("u", use + "{{ next_one }}"))
     assert {one.name for one in renderer.missing} - {"next_one"} == {"m"}
 
 
 @pytest.mark.parametrize("use", sorted(set(USES) - {"{% set x, y = m %}"}))
-def test_whatever_is_done_with_a_missing_variable_the_next_one_is_found_too(use: str) -> None:
+def test_after_a_use_of_a_missing_variable_the_next_one_is_found_too(use: str) -> None:
     """All but what stops Python itself goes on."""
     renderer = Renderer(context())
     renderer.text(Text("u", use + "{{ next_one }}"))
@@ -541,20 +542,28 @@ def test_whatever_is_done_with_a_missing_variable_the_next_one_is_found_too(use:
             "{{ hostvars[inventory_hostname].x }}\n{{ hostvars['10.0.0.2'].x | default('') }}",
             "hostvars[inventory_hostname].x",
         ),
-        ("{{ groups['nobody'] | first }}", "an item of an empty sequence"),
+        (
+            "{{ groups['nobody'] | first }}",
+            "groups['nobody'] | first, because no member of nobody is present",
+        ),
+        (
+            "{{ distro | upper }}{{ (ready_instances('a/b') | last).host }}\n{{ groups.mariadb | min }}",
+            "ready_instances(...) | last, because no instance of a/b is ready",
+        ),
+        ("{{ [] | max }}", "[] | max, because the list is empty"),
         ("{{ groups['mariadb'][7] }}", "groups['mariadb'][7]"),
         ("{{ [hostvars] | map(attribute=database_password) | join }}", "an attribute"),
         ("{{ 'text'.nothing }}", "'text'.nothing"),
     ],
 )
-def test_what_is_missing_below_a_value_is_told_as_the_template_writes_it(template: str, name: str) -> None:
-    """A key may be a variable's value, so its expression is told instead; there is no znode to look at."""
+def test_what_is_missing_in_a_value_is_reported_as_the_template_writes_it(template: str, name: str) -> None:
+    """A key may be a variable's value, so its expression is shown instead; no znode can hold it."""
     reason = complaint("\n" + template)
-    assert reason == f"missing: {name} (wanted by a line 2)"
+    assert reason == f"missing: {name} (used in a line 2)"
 
 
 def test_a_znode_of_zero_length_is_a_value() -> None:
-    """Empty is what the operator said; missing is what nobody said."""
+    """The operator chose it; a missing variable was forgotten."""
     assert render("<{{ empty }}>{{ empty is defined }}") == "<>True"
 
 
@@ -565,8 +574,8 @@ def test_missing_may_be_empty_with_one_warning_for_each_name(caplog: pytest.LogC
     with caplog.at_level(logging.WARNING):
         renderer.check(looked_at)
     assert [record.getMessage() for record in caplog.records] == [
-        "a is missing and rendered empty: wanted by file f line 1; file f line 3",
-        "b is missing and rendered empty: wanted by file f line 2",
+        "a is missing and was rendered as empty text: used in file f line 1; file f line 3",
+        "b is missing and was rendered as empty text: used in file f line 2",
     ]
 
 
@@ -590,7 +599,7 @@ def test_an_empty_missing_variable_behaves_as_an_empty_text(template: str, text:
 
 
 @pytest.mark.parametrize("template", ["{{ m + 1 }}", "{{ range(m) | list }}", "{{ m() }}", "{{ -m }}"])
-def test_what_fails_on_an_empty_text_is_an_error_where_missing_is_empty(template: str) -> None:
+def test_an_operation_that_fails_on_empty_text_is_an_error_if_missing_is_empty(template: str) -> None:
     """A file must not become empty as a whole because one of its operations failed."""
     with pytest.raises(CannotRender, match=r"^x line 2: TypeError$"):
         Renderer(context(), missing_is_empty=True).text(Text("x", "a\n" + template))
@@ -621,13 +630,13 @@ def test_what_fails_on_an_empty_text_is_an_error_where_missing_is_empty(template
         ),
     ],
 )
-def test_a_wrong_template_is_told_with_its_line(template: str, reason: str) -> None:
+def test_a_wrong_template_is_reported_with_its_line(template: str, reason: str) -> None:
     """An error of jinja2 or of an operation names the template, the line and the kind of error."""
     assert complaint(template).startswith(reason)
 
 
-def test_a_wrong_template_is_told_when_its_variables_are_looked_for() -> None:
-    """That comes before rendering, and tells it no worse."""
+def test_a_wrong_template_is_reported_when_its_variables_are_looked_for() -> None:
+    """That comes before rendering, with the same message."""
     with pytest.raises(CannotRender, match=r"^a line 2: "):
         variable_names([Text("a", "\n{% if %}")])
 
@@ -668,8 +677,8 @@ def test_no_template_leaves_the_sandbox(escape: str) -> None:
 
 @pytest.mark.parametrize("missing_is_empty", [False, True])
 @pytest.mark.parametrize("template", ["{{ ''.__class__ }}", "{{ nowhere }}{{ get_hostname.__globals__.x }}"])
-def test_what_the_sandbox_refuses_is_never_taken_for_missing(template: str, missing_is_empty: bool) -> None:
-    """Else it would be rendered empty where missing is empty, and an attempt would go unseen."""
+def test_a_refusal_of_the_sandbox_never_counts_as_missing(template: str, missing_is_empty: bool) -> None:
+    """Else an attempt would be rendered as empty text if missing is empty, and nobody would see it."""
     with pytest.raises(CannotRender) as caught:
         Renderer(context(), missing_is_empty).text(Text("x", template))
     assert caught.value.reason == "x line 1: SecurityError: the sandbox does not allow this"
@@ -708,8 +717,8 @@ def test_no_message_holds_a_value(template: str, caplog: pytest.LogCaptureFixtur
     assert SECRET not in caplog.text
 
 
-def test_an_interface_that_is_not_there_is_told_with_the_line() -> None:
-    """The host's own refusal passes, and gains the place that asked."""
+def test_an_unknown_interface_is_reported_with_the_line() -> None:
+    """The message of `host` is kept; label and line are added."""
 
     def refuse(interface: str | None) -> str:
         raise CannotRender("no such interface here")
@@ -750,7 +759,7 @@ def test_a_file_that_is_no_template_is_never_rendered(data: bytes) -> None:
 
 
 @pytest.mark.parametrize("mark", [b"{{", b"{%", b"{#"])
-def test_a_template_that_is_not_utf_8_is_told_with_what_to_do(mark: bytes) -> None:
+def test_a_template_that_is_not_utf_8_is_reported_with_what_to_do(mark: bytes) -> None:
     """A binary file may hold the marks by chance."""
     with pytest.raises(CannotRender) as caught:
         Renderer(context()).content("key.der", b"ab\xff" + mark)
@@ -760,7 +769,7 @@ def test_a_template_that_is_not_utf_8_is_told_with_what_to_do(mark: bytes) -> No
     assert nothing_behind(caught.value)
 
 
-def test_text_that_is_no_unicode_is_told() -> None:
+def test_text_that_utf_8_can_not_encode_is_reported() -> None:
     """A lone surrogate, written as an escape in a template, is no character that a file can hold."""
     with pytest.raises(CannotRender, match="file f: "):
         Renderer(context()).content("f", rb'{{ "\ud800" }}')
