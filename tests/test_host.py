@@ -277,7 +277,7 @@ def test_facts_are_what_other_members_render_with() -> None:
 
 
 def test_facts_of_an_ipv6_host_have_no_ipv4() -> None:
-    """A template that needs IPv4 there is told that it is missing."""
+    """A template that uses its IPv4 address is refused, because that is missing."""
     facts = in_namespace(IPV6_ONLY, "host.facts(settings)")
     assert facts["ansible_eth0"] == {"ipv6": [{"address": "fd00::5"}, {"address": "fe80::5%eth0"}]}
     assert facts["private_address"] == facts["address"] == "fd00::5"

@@ -219,7 +219,7 @@ BAD = [
 def test_a_bad_value_is_reported_with_its_name_and_what_was_expected(
     name: str, value: str, words: str
 ) -> None:
-    """One bad variable gives one issue, which begins with its name."""
+    """One bad variable is one issue, which begins with its name."""
     (issue,) = issues(**{name: value})
     assert issue.startswith(f"{name} is " if value and name != "KOLLA_ZK_ACL" else name)
     assert words in issue
@@ -371,7 +371,7 @@ def test_the_termination_log_is_kubernetes_own_where_there_is_one() -> None:
 
 @hypothesis.given(environ=st.dictionaries(st.sampled_from(sorted({name for name, _, _ in BAD})), st.text()))
 def test_no_value_at_all_breaks_the_parser(environ: dict[str, str]) -> None:
-    """Whatever stands in the variables, the answer is Settings or BadEnvironment."""
+    """The result is always Settings or BadEnvironment."""
     try:
         assert isinstance(settings(**environ), Settings)
     except BadEnvironment as error:

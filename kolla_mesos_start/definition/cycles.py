@@ -1,4 +1,4 @@
-"""Dependencies between the commands of one definition: what could never be satisfied is refused."""
+"""Finds dependencies inside one definition that can never be satisfied, cycles above all."""
 
 from __future__ import annotations
 

@@ -23,8 +23,8 @@ class Document(NamedTuple):
 def load(data: bytes) -> Document:
     """Parse the JSON of a definition.
 
-    Raises BadDefinition: with line and column for bad syntax, with the label for a key that
-    stands twice in one object and for a number that is NaN, infinite or too long.
+    Raises BadDefinition: with line and column for bad syntax, with the label for an object that
+    has a key twice and for a number that is NaN, infinite or too long.
     """
     issues: list[tuple[object, str]] = []
 

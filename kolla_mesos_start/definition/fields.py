@@ -1,4 +1,4 @@
-"""Reads the JSON objects of a definition key by key: types, ranges, and templates that are due at once.
+"""Reads the JSON objects of a definition key by key: types, ranges, and the early templates.
 
 What a key means is decided in `schema`. Nothing is raised while a definition is read: issues are
 collected, and the caller raises once.
@@ -19,14 +19,14 @@ D = TypeVar("D")
 MAX_NUMBER = 1_000_000_000
 """The largest number that a definition may hold; in seconds 31 years, which every clock can add."""
 
-BY_TEMPLATE = ", but its template gave something else"
+BY_TEMPLATE = ", but its template rendered to something else"
 _INTEGER = r"\s*-?[0-9]{1,18}\s*"
 _SECONDS = r"\s*-?[0-9]{1,18}(\.[0-9]{1,18})?\s*"
 _BOOLEANS = {"true": True, "yes": True, "false": False, "no": False}
 
 
 class Reading:
-    """One pass over a definition: renders the templates that are due, and collects all issues."""
+    """One pass over a definition: renders templates and collects issues."""
 
     def __init__(self, render: Render) -> None:
         self._render = render
@@ -38,8 +38,8 @@ class Reading:
     def rendered(self, text: Text) -> str:
         return self._render(text) if text.is_template else text.text
 
-    def final(self, text: Text, form: Form) -> str:
-        """`text` rendered; an issue is reported if the result does not have the form."""
+    def resolve(self, text: Text, form: Form) -> str:
+        """`text` rendered; reports an issue if the result does not have the form."""
         value = self.rendered(text)
         reason = unusable(value) or form(value)
         if reason:
@@ -47,13 +47,13 @@ class Reading:
         return value
 
     def check(self, text: Text, form: Form) -> None:
-        """Report what is wrong with `text`; of a template only what rendering can't change."""
+        """Report an issue if `text` does not have the form; a template is checked when it is rendered."""
         reason = unusable(text.text) or (None if text.is_template else form(text.text))
         if reason:
             self.report(text.label, reason)
 
     def check_name(self, label: str, name: str, form: Form) -> None:
-        """Report what is wrong with a key that names something; it is never a template."""
+        """Report an issue if a key that names something does not have the form."""
         reason = unusable(name) or form(name)
         if reason:
             self.report(label, reason)
@@ -64,7 +64,7 @@ class Fields:
 
     `known` are the keys that are read, `ignored` those that have no effect, `misplaced` those that
     belong elsewhere, each with the reason; any other key is an issue.
-    null is the default where that is None, and an empty list or object where one is expected.
+    null reads as the default if that is None, and as an empty list or object if one is expected.
     """
 
     def __init__(

@@ -1,6 +1,6 @@
 """The records of a command graph: a command, what it depends on, its files, its readiness check.
 
-Only data, and what follows from one record alone. `schema.build` makes them from a definition.
+Only data and simple properties. `schema.build` makes them from a definition.
 All strings may be templates until `resolve.resolve` makes a `Step` of a command that is to run.
 """
 

@@ -1,4 +1,4 @@
-"""Makes all strings of one command final, right before it runs."""
+"""Renders and checks all strings of one command, right before it runs."""
 
 from __future__ import annotations
 
@@ -29,14 +29,14 @@ def _resolve(command: Command, render: Render) -> tuple[Step, list[str]]:
     resolver = _Resolver(Reading(render), command.label)
     text = resolver.command("command", command.command)
     line = resolver.command_line("command", text)
-    final = command._replace(
+    resolved = command._replace(
         command=text,
         env=tuple((name, resolver.text(sublabel("env", name), value)) for name, value in command.env),
         files=tuple(resolver.file(file) for file in command.files),
         user=resolver.optional("user", command.user, forms.bad_user),
         ready=command.ready and resolver.ready(command.ready),
     )
-    return Step(final, line.argv, line.shell, line.lacks_exec), resolver.reading.issues
+    return Step(resolved, line.argv, line.shell, line.lacks_exec), resolver.reading.issues
 
 
 class _Resolver:
@@ -47,7 +47,7 @@ class _Resolver:
         self._label = label
 
     def text(self, key: str, text: str, form: forms.Form = forms.any_text) -> str:
-        return self.reading.final(Text(f"{self._label}.{key}", text), form)
+        return self.reading.resolve(Text(f"{self._label}.{key}", text), form)
 
     def optional(self, key: str, text: str | None, form: forms.Form) -> str | None:
         return None if text is None else self.text(key, text, form)

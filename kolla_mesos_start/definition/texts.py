@@ -1,4 +1,4 @@
-"""The strings of a definition, and the labels that say where each one stands."""
+"""The strings of a definition, and the labels that say where each one is."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Callable, NamedTuple, TypeVar
 T = TypeVar("T")
 
 SHOWN = 80
-"""Characters of a definition's own words that a message shows."""
+"""How many characters of a key or a value a message shows."""
 _TEMPLATE_MARKS = ("{{", "{%", "{#")
 
 

@@ -220,7 +220,7 @@ def once_znodes(command: Command, znodes: Znodes) -> CommandZnodes:
 
 
 def is_done(command: Command, znodes: Znodes, view: View) -> bool:
-    """Whether a one-time command is done, for its generation where it has one."""
+    """Whether a one-time command is done, for its generation if it has one."""
     at = once_znodes(command, znodes)
     if command.generation is None:
         return state_of(view, at.state)[0] == DONE

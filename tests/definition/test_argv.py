@@ -1,4 +1,4 @@
-"""How a command becomes an argv, measured against the shell that its author has in mind."""
+"""How a command becomes an argv, compared with a real shell."""
 
 from __future__ import annotations
 

@@ -81,7 +81,7 @@ def test_a_string_that_no_process_can_receive_is_refused(bad: str) -> None:
     document = load(json.dumps({"key": bad}).encode())
     for read in (fields(document.root["key"]), fields("{{ a }}", rendered=bad)):
         read.text("key", None, len_form)
-        read.reading.final(Text("x", str(read.raw("key"))), len_form)
+        read.reading.resolve(Text("x", str(read.raw("key"))), len_form)
         assert len(read.reading.issues) == 2
         assert str(read.reading.issues).encode()
 
@@ -91,10 +91,10 @@ def test_the_result_of_a_template_is_not_shown() -> None:
     read = fields("{{ password }}", rendered="s3cret")
     read.integer("key", 0)
     read.text("key", "", len_form)
-    read.reading.final(Text("x.key", "{{ password }}"), len_form)
+    read.reading.resolve(Text("x.key", "{{ password }}"), len_form)
     assert len(read.reading.issues) == 3
     assert "s3cret" not in " ".join(read.reading.issues)
-    assert all("its template gave something else" in issue for issue in read.reading.issues)
+    assert all("its template rendered to something else" in issue for issue in read.reading.issues)
     read = fields("long" * 1000)
     read.text("key", "", len_form)
     assert "'longlong" in read.reading.issues[0]

@@ -43,14 +43,14 @@ BAD: dict[forms.Form, list[str]] = {
 
 
 @pytest.mark.parametrize(("form", "text"), [(form, text) for form in GOOD for text in GOOD[form]])
-def test_good_strings_pass(form: forms.Form, text: str) -> None:
-    """Nothing is said about a good string."""
+def test_a_good_string_is_accepted(form: forms.Form, text: str) -> None:
+    """There is no message then."""
     assert form(text) is None
 
 
 @pytest.mark.parametrize(("form", "text"), [(form, text) for form in BAD for text in BAD[form]])
-def test_bad_strings_are_told_what_was_expected(form: forms.Form, text: str) -> None:
-    """The answer is a fixed sentence: it can't repeat a secret."""
+def test_for_a_bad_string_the_form_says_what_was_expected(form: forms.Form, text: str) -> None:
+    """The message is a fixed sentence: it can't show a secret."""
     answer = form(text)
     assert answer is not None
     assert answer.startswith("expected ")

@@ -76,7 +76,7 @@ def test_text_without_a_template_is_never_rendered() -> None:
 
 
 def test_the_strings_of_a_readiness_check_are_rendered_too() -> None:
-    """A URL as text, a command as argv, in the shell's form where it needs one."""
+    """A URL as text, a command as argv, in the form of a shell if it needs one."""
     step = resolved(lambda text: "http://10.0.0.1:5000/", ready={"http": "{{ url }}"})
     assert step.ready is not None
     assert step.ready.value == "http://10.0.0.1:5000/"

@@ -56,7 +56,7 @@ def test_a_command_needs_no_key_but_its_command() -> None:
     )
 
 
-def test_a_daemon_is_ready_when_it_notifies_or_has_lived_for_a_while() -> None:
+def test_by_default_a_daemon_is_ready_when_it_notifies_or_after_20_seconds() -> None:
     """The default of `ready`; the daemon is a command of the name `daemon` otherwise."""
     found = daemon()
     assert (found.path, found.is_daemon, found.label) == ("keystone-api/daemon", True, "service.daemon")
@@ -286,9 +286,7 @@ BAD: list[tuple[ANY, list[str]]] = [
 
 
 @pytest.mark.parametrize(("definition", "words"), BAD, ids=range(len(BAD)))
-def test_a_bad_definition_is_told_by_label_and_by_what_was_expected(
-    definition: ANY, words: list[str]
-) -> None:
+def test_an_issue_has_a_label_and_says_what_was_expected(definition: ANY, words: list[str]) -> None:
     """One mistake, one issue, which names the key and says what to do."""
     issues = issues_of(definition)
     assert len(issues) == 1
@@ -296,8 +294,8 @@ def test_a_bad_definition_is_told_by_label_and_by_what_was_expected(
         assert word in issues[0]
 
 
-def test_all_issues_are_told_at_once() -> None:
-    """Whoever mends a definition mends it once."""
+def test_all_issues_are_reported_at_once() -> None:
+    """One publication is enough to mend a definition."""
     definition = {
         "name": "other",
         "commands": {
@@ -355,15 +353,15 @@ def test_rendered_numbers_and_dependencies_are_converted() -> None:
 
 
 def test_early_templates_are_found_in_a_bad_definition_too() -> None:
-    """So that its issues can be told together once their values are known."""
+    """So that all issues are reported together when the values are known."""
     definition = {**with_command(retries="{{ r }}", delay=[], wrong=1), "name": 5}
     texts = schema.early_texts(load(json.dumps(definition).encode()))
     assert texts == (Text("commands.db_sync.retries", "{{ r }}"),)
     assert len(issues_of(definition, lambda text: "x")) == 4
 
 
-def test_a_template_that_gives_something_else_is_an_issue_that_keeps_the_value_secret() -> None:
-    """The label leads to the template; the value stays where it is."""
+def test_a_bad_result_of_a_template_is_an_issue_that_does_not_show_the_value() -> None:
+    """The label leads to the template; the value is not shown."""
     issues = issues_of(TEMPLATED, lambda text: "s3cret=\0")
     assert len(issues) == len(EARLY)
     assert "s3cret" not in " ".join(issues)
@@ -545,11 +543,11 @@ def check_outcome(definition: ANY, rendered: str) -> None:
         assert isinstance(found, Graph)
         for step in found.steps:
             assert all(text.is_template for text in late_texts(step))
-            final = resolve(step, lambda text: rendered)
+            resolved = resolve(step, lambda text: rendered)
             # What exec, open and ZooKeeper are going to do with it.
-            for text in (*final.argv, *(text for pair in final.env for text in pair)):
+            for text in (*resolved.argv, *(text for pair in resolved.env for text in pair)):
                 assert b"\0" not in text.encode()
-            assert all(isinstance(file.mode, int) for file in final.files)
+            assert all(isinstance(file.mode, int) for file in resolved.files)
     except BadDefinition as error:
         assert error.issues
         assert str(error).encode()

@@ -666,7 +666,7 @@ ESCAPES = [
 
 @pytest.mark.parametrize("escape", ESCAPES)
 def test_no_template_leaves_the_sandbox(escape: str) -> None:
-    """Whoever may write a definition must not become whoever runs the agent; and no value is leaked."""
+    """The author of a definition must not get the rights of the agent; and no value is leaked."""
     renderer = Renderer(context())
     with pytest.raises(CannotRender) as caught:
         renderer.text(Text("x", "\n" + escape + "{{ database_password }}"))
