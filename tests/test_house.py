@@ -35,8 +35,11 @@ COSTLY = {
     *("subprocess", "asyncio", "multiprocessing", "concurrent", "difflib", "urllib.request", "email"),
     *("xml", "sqlite3", "unittest", "logging.config", "hashlib", "shlex", "shutil", "inspect"),
 }
-# The one module that needs it wherever it is used, and is itself imported only there.
-ALLOWED = {"kolla_mesos_start.render.sandbox": {"jinja2", "tempfile", "shutil"}}
+# What only templates need: `sandbox` imports it, and is itself imported for a template only.
+ALLOWED = {
+    f"kolla_mesos_start.render.{name}": {"jinja2", "tempfile", "shutil"}
+    for name in ("sandbox", "undefined", "expressions")
+}
 # A probe runs every few seconds, and a guard beside every command: not even what kazoo pays for.
 LEAN = {
     "kolla_mesos_start.health": {

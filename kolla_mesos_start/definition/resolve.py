@@ -59,11 +59,11 @@ class _Resolver:
         return tuple(self.text(label, item) for label, item in labelled(key, command))
 
     def command_line(self, key: str, command: str | tuple[str, ...]) -> argv.CommandLine:
-        problem = argv.problem(command)
-        if problem:
-            self.reading.report(f"{self._label}.{key}", problem)
+        try:
+            return argv.parse(command)
+        except ValueError as error:
+            self.reading.report(f"{self._label}.{key}", str(error))
             return argv.CommandLine((), shell=False)
-        return argv.parse(command)
 
     def file(self, file: File) -> File:
         label = sublabel("files", file.name)

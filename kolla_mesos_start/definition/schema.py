@@ -1,8 +1,7 @@
 """What each key of a definition means: a Document becomes the command graph of its service.
 
-Pure: templates are rendered by a function that the caller passes in. The order of the modules:
-`document` parses JSON, `fields` reads its objects, `schema` makes the `model` of them, `cycles`
-checks its dependencies, `resolve` renders the rest when a command is about to run.
+Templates are rendered by a function that the caller passes in: those of `early_texts` here, the
+others by `resolve` when the command is about to run.
 """
 
 from __future__ import annotations

@@ -149,7 +149,7 @@ def test_check_in_a_running_container_leaves_it_alone(
         (
             {"commands": {"go": {"command": "true", "files": {"x": {"dest": "/x"}}}}},
             78,
-            ["file x: nothing at"],
+            ["content of file x ("],
         ),
         (None, 65, ["/web is not published"]),
     ],

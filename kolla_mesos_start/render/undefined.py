@@ -1,0 +1,120 @@
+"""The missing values of a template, as jinja2 sees them.
+
+Imports jinja2: to be imported by `sandbox` only.
+"""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any, Callable, ClassVar
+
+from jinja2 import Undefined, UndefinedError
+
+if TYPE_CHECKING:
+    from kolla_mesos_start.render.sandbox import Sandbox
+
+
+class MissingValue(Undefined):
+    """A missing value: recorded when it is used, but not when `default()` or `is defined` test it.
+
+    A use does not end the rendering, so that all that is missing is found in one pass: the result
+    is the missing value again, or, if missing is empty, that of an empty text.
+    """
+
+    __slots__ = ()
+    sandbox: ClassVar[Sandbox]
+
+    def _use(self) -> None:
+        if self._undefined_exception is not UndefinedError:
+            self._fail_with_undefined_error()  # The sandbox refused it: that is no missing value.
+        self.sandbox.record(self)
+
+    def _act(self, action: Callable[..., Any], *operands: Any) -> Any:
+        self._use()
+        return action(*operands) if self.sandbox.missing_is_empty else self
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("__"):
+            raise AttributeError(name)  # Python looks for protocol methods; that is no use of the value.
+        return self._act(getattr, "", name, self)
+
+    def __getitem__(self, key: object) -> Any:
+        self._use()
+        return self
+
+    def __call__(self, *args: object, **kwargs: object) -> Any:
+        self._use()
+        if self.sandbox.missing_is_empty:
+            raise TypeError("a text can't be called")
+        return self
+
+    def __str__(self) -> str:
+        self._use()
+        return ""
+
+    def __len__(self) -> int:
+        self._use()
+        return 0
+
+    def __bool__(self) -> bool:
+        self._use()
+        return False
+
+    def __iter__(self) -> Iterator[object]:
+        self._use()
+        return iter(())
+
+    def __int__(self) -> int:  # type: ignore[override]  # jinja2's never returns.
+        self._use()
+        return 0
+
+    def __index__(self) -> int:
+        self._use()
+        if self.sandbox.missing_is_empty:
+            raise TypeError("a text is no index")
+        return 0
+
+    def __float__(self) -> float:  # type: ignore[override]
+        self._use()
+        return 0.0
+
+    def __hash__(self) -> int:
+        self._use()
+        return hash("")
+
+    def __eq__(self, other: object) -> bool:
+        self._use()
+        return self.sandbox.missing_is_empty and other == ""
+
+    def __ne__(self, other: object) -> bool:
+        return not self == other
+
+    def __contains__(self, item: object) -> bool:
+        self._use()
+        return self.sandbox.missing_is_empty and item == ""
+
+
+def _ordering(compare: Callable[[Any, Any], Any]) -> Callable[[MissingValue, Any], bool]:
+    def method(self: MissingValue, other: object) -> bool:
+        self._use()
+        return self.sandbox.missing_is_empty and bool(compare("", other))
+
+    return method
+
+
+def _forward(operation: Callable[..., Any]) -> Callable[..., Any]:
+    return lambda self, *others: self._act(operation, "", *others)
+
+
+def _reflected(operation: Callable[..., Any]) -> Callable[..., Any]:
+    return lambda self, other: self._act(operation, other, "")
+
+
+for _name in ("add", "sub", "mul", "truediv", "floordiv", "mod", "pow"):
+    setattr(MissingValue, f"__{_name}__", _forward(getattr(operator, _name)))
+    setattr(MissingValue, f"__r{_name}__", _reflected(getattr(operator, _name)))
+for _name in ("neg", "pos"):
+    setattr(MissingValue, f"__{_name}__", _forward(getattr(operator, _name)))
+for _name in ("lt", "le", "gt", "ge"):
+    setattr(MissingValue, f"__{_name}__", _ordering(getattr(operator, _name)))
