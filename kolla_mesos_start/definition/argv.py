@@ -13,8 +13,9 @@ EMPTY = "is empty: expected a program to run"
 
 # Not compiled here, but by re when a command first needs one: not every start does.
 _QUOTED = r"""(?s)\\.|'[^']*'|"(?:[^"\\]|\\.)*\""""
-_FOR_SHELL = r"[$`;&|<>()*?\[~#\n]"
 _EXEC = r"(?:^|[\s;&|({])exec\s"
+_QUOTES = frozenset("\\'\"")
+_SHELL_CHARACTERS = frozenset("$`;&|<>()*?[~#\n")
 # POSIX's special built-ins (2.14) and `!`: there are no such programs, so they need a shell.
 _SHELL_WORDS = {
     *("!", ".", ":", "break", "continue", "eval", "exec", "exit", "export", "readonly"),
@@ -59,9 +60,9 @@ def problem(command: str | tuple[str, ...]) -> str | None:
 def _needs_shell(text: str) -> bool:
     """Whether `text` uses shell syntax."""
     # A newline at either end separates no commands: a block scalar of YAML ends in one.
-    unquoted = re.sub(_QUOTED, _mask, text).strip("\n")
+    unquoted = (text if _QUOTES.isdisjoint(text) else re.sub(_QUOTED, _mask, text)).strip("\n")
     first = (unquoted.split() or [""])[0]
-    return bool(re.search(_FOR_SHELL, unquoted)) or "=" in first or first in _SHELL_WORDS
+    return not _SHELL_CHARACTERS.isdisjoint(unquoted) or "=" in first or first in _SHELL_WORDS
 
 
 def _mask(quoted: re.Match[str]) -> str:
@@ -73,7 +74,9 @@ def _mask(quoted: re.Match[str]) -> str:
 
 
 def _split(text: str) -> tuple[str, ...]:
-    import shlex  # Not needed if every command is a list.
+    if text.isprintable() and _QUOTES.isdisjoint(text):
+        return tuple(text.split())  # As shlex does it: no white space but the blank is printable.
+    import shlex  # Few commands need it.
 
     try:
         return tuple(shlex.split(text))
