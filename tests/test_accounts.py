@@ -39,7 +39,7 @@ def _nova(monkeypatch: pytest.MonkeyPatch) -> None:
     ],
 )
 def test_a_command_runs_with_the_users_own_groups(user: str, ids: accounts.Ids) -> None:
-    """Supplementary groups included; a number may stand for an account, and a name goes before a number."""
+    """With supplementary groups. A number may be that of an account; a name is looked up first."""
     assert accounts.ids(user) == ids
 
 
@@ -88,7 +88,7 @@ def test_an_unknown_owner_is_reported(owner: str, at_fault: str) -> None:
 
 
 def test_a_name_that_no_account_can_have_is_unknown_too() -> None:
-    """The databases refuse a NUL in their own way."""
+    """Python raises another error for a NUL."""
     for ask in (accounts.ids, accounts.owner_ids):
         with pytest.raises(AgentError, match="is not known in this container"):
             ask("a\0b")

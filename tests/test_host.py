@@ -41,7 +41,7 @@ def in_namespace(setup: str, expression: str, **environ: str) -> Any:
 
     The namespace has the loopback interface, up, and goes with the process.
     """
-    # Whoever is not root is root in a user namespace.
+    # Without root the test becomes root in a user namespace.
     root = [] if os.geteuid() == 0 else ["--map-root-user"]
     inner = f'ip link set lo up\n{setup}\nexec "$0" -c "$1" "$2" "$3"'
     command = ["unshare", "--net", *root, "sh", "-euc", inner, sys.executable, PROGRAM]
@@ -147,7 +147,7 @@ def test_a_named_interface_goes_before_the_default_routes() -> None:
 
 
 def test_the_registered_address_is_not_the_one_to_bind_to() -> None:
-    """KOLLA_ADDRESS is a node's or an agent's: no process in here can listen on it."""
+    """KOLLA_ADDRESS may be the address of the node: no process in this container can bind to it."""
     functions = (
         "host.private_address(settings), host.get_ip_address(settings), host.facts(settings)['address']"
     )
@@ -157,7 +157,7 @@ def test_the_registered_address_is_not_the_one_to_bind_to() -> None:
 
 @pytest.mark.parametrize("function", ["host.private_address(settings)", "host.facts(settings)"])
 def test_an_interface_that_is_not_there_is_reported_with_its_variable(function: str) -> None:
-    """The operator sees the name that was given, and those to choose from."""
+    """The message has the name that was set, and the valid ones."""
     with pytest.raises(Refused) as caught:
         in_namespace(TWO, function, KOLLA_PRIVATE_INTERFACE="ens3", KOLLA_PUBLIC_INTERFACE="eth0")
     assert caught.value.kind == BadEnvironment.__name__
@@ -180,7 +180,7 @@ def test_two_wrong_interfaces_are_reported_at_once() -> None:
     ("setup", "expected"), [(TWO, "expected one of eth0, eth1, lo"), ("ip link set lo down", "there is none")]
 )
 def test_without_a_default_route_the_operator_has_to_choose(setup: str, expected: str) -> None:
-    """To take either of two would be a guess that others then connect to."""
+    """A wrong guess would be registered, and others would connect to it."""
     with pytest.raises(Refused) as caught:
         in_namespace(
             f"{setup}\nip address flush dev lo" if "down" in setup else setup, "host.facts(settings)"
@@ -238,7 +238,7 @@ class Address(NamedTuple):
 def test_a_link_local_address_is_the_last_choice(
     addresses: list[str], preferred: str | None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """It needs a scope, and means nothing to others; the kernel's order decides the rest."""
+    """It is valid on this host only. Otherwise the order of the kernel decides."""
     found = [Address(socket.AF_INET6 if ":" in one else socket.AF_INET, one) for one in addresses]
     monkeypatch.setattr(psutil, "net_if_addrs", lambda: {"eth0": found})
     assert host.interfaces()["eth0"].address == preferred
@@ -292,7 +292,7 @@ def with_interfaces(monkeypatch: pytest.MonkeyPatch, names: list[str]) -> None:
 def test_facts_are_limited_and_keep_the_private_and_the_public_interface(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Every member reads every other's facts; a host of containers has hundreds of interfaces."""
+    """All members read them, and a host of containers has hundreds of interfaces."""
     with_interfaces(monkeypatch, [*(f"cali{number:03}" for number in range(500)), "ens1", "ens2"])
     settings = parse({**ENVIRON, "KOLLA_PRIVATE_INTERFACE": "ens2", "KOLLA_PUBLIC_INTERFACE": "ens1"})
     with caplog.at_level(logging.WARNING):

@@ -1,4 +1,4 @@
-"""How log lines look, and the last of them."""
+"""Log lines in both formats, the last line, and the termination log."""
 
 from __future__ import annotations
 
@@ -35,14 +35,14 @@ def restored() -> Iterator[None]:
 
 
 def logged(level: str = "info", *, json_lines: bool = False) -> io.StringIO:
-    """Where the lines of a freshly configured log go."""
+    """The stream of a log that was just configured."""
     stream = io.StringIO()
     configure(level, json_lines, stream)
     return stream
 
 
 def test_a_text_line_has_time_level_and_logger() -> None:
-    """A person reads time, level, who says it, and what."""
+    """For people: time, level, logger, message."""
     stream = logged()
     log.info("waits on %s", "mariadb/daemon")
     assert re.fullmatch(TIME + r" INFO kolla_mesos_start\.wait: waits on mariadb/daemon\n", stream.getvalue())
@@ -63,7 +63,7 @@ def test_times_are_utc_wherever_the_machine_is(monkeypatch: pytest.MonkeyPatch) 
 
 
 def test_a_json_line_is_one_object() -> None:
-    """A collector reads the same four things, one object a line."""
+    """For a log collector: the same four fields, one object a line."""
     stream = logged(json_lines=True)
     log.warning("two\nlines, %s", "ünicode")
     (line,) = stream.getvalue().splitlines()
@@ -132,7 +132,7 @@ def test_the_level_is_the_agents_own(level: str, name: str, lowest: int) -> None
 
 
 def test_configuring_again_leaves_no_second_handler() -> None:
-    """The agent logs before it knows the wanted format; each line is written once all the same."""
+    """The agent logs before it knows the format that was asked for; still each line is written once."""
     first = logged()
     second = logged(json_lines=True)
     log.info("once")
@@ -142,7 +142,7 @@ def test_configuring_again_leaves_no_second_handler() -> None:
 
 @pytest.mark.parametrize("json_lines", [False, True])
 def test_the_last_line_and_the_termination_log_hold_the_same_object(tmp_path: Path, json_lines: bool) -> None:
-    """A machine reads why the agent ended from either."""
+    """A program can read from either why the agent ended."""
     stream = logged("error", json_lines=json_lines)
     termination_log = tmp_path / "termination-log"
     termination_log.write_text("what an earlier container left, and longer than a line" * 10)
@@ -181,7 +181,7 @@ def test_any_reason_fits_the_termination_log(reason: str, times: int) -> None:
 
 
 def test_a_termination_log_that_can_not_be_written_does_not_hide_the_reason(tmp_path: Path) -> None:
-    """The warning comes first; the last line is still the last."""
+    """The warning comes first, and the last line stays the last."""
     stream = logged()
     last_line(Ending("read", None, "why", False, 65), f"{tmp_path}/none/log")
     warning, last = stream.getvalue().splitlines()

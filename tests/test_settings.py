@@ -29,7 +29,7 @@ FILES = {
 
 
 def read(path: str) -> str:
-    """A file of FILES, or the error of a machine that doesn't have it."""
+    """A file of FILES, or the error for a missing one."""
     if path == "/latin-1":
         return b"digest:kolla:\xe9s3cr3t".decode()
     if path not in FILES:
@@ -38,7 +38,7 @@ def read(path: str) -> str:
 
 
 def settings(**environ: str) -> Settings:
-    """What the variables give beside the needed ones, on a machine that has nothing but FILES."""
+    """The settings of these variables and the required ones, on a machine that has only FILES."""
     return parse(
         {**NEEDED, **environ},
         hostname=lambda: "machine",
@@ -56,7 +56,7 @@ def issues(**environ: str) -> tuple[str, ...]:
 
 
 def test_a_variable_that_is_not_set_has_its_default() -> None:
-    """With the two needed variables alone, all else is as documented."""
+    """With the two required variables only."""
     assert settings() == Settings(
         hosts="zoo:2181",
         chroot="",
@@ -236,7 +236,7 @@ def test_every_variable_has_a_good_and_a_bad_value_here() -> None:
 
 
 def test_all_bad_values_are_reported_in_one_message() -> None:
-    """Nobody has to start a container once for each mistake."""
+    """One start is enough to see them all."""
     bad = {"KOLLA_START_MODE": "fork", "KOLLA_LOGLEVEL": "loud", "KOLLA_ZK_HOSTS": ":", "KOLLA_PORTS": "x"}
     with pytest.raises(BadEnvironment) as caught:
         settings(**bad)
@@ -268,7 +268,7 @@ def test_required_variables_are_reported_when_missing() -> None:
     ],
 )
 def test_no_credential_is_shown(name: str, value: str) -> None:
-    """A credential, in the wrong place perhaps, stays out of the message, which goes to the log."""
+    """Not even a credential in the wrong variable: the message goes to the log."""
     found = issues(**{name: value})
     assert any(issue.startswith(name) for issue in found)
     assert not any("s3cr3t" in issue for issue in found)
@@ -276,7 +276,7 @@ def test_no_credential_is_shown(name: str, value: str) -> None:
 
 @pytest.mark.parametrize("name", sorted({name for name, _, _ in GOOD} - set(NEEDED) - set(NEVER_EMPTY)))
 def test_a_variable_set_to_nothing_counts_as_not_set(name: str) -> None:
-    """Launchers pass on what they don't have as an empty value."""
+    """Launchers pass on empty values."""
     assert settings(**{name: ""}) == settings()
 
 
@@ -309,7 +309,7 @@ def test_the_host_is_named_by_the_first_that_knows_it(
 
 
 def test_a_hostname_that_can_not_be_a_host_is_reported() -> None:
-    """A machine may have any name; what to set instead is in the message."""
+    """The message says what to set instead."""
     with pytest.raises(
         BadEnvironment, match=r"KOLLA_HOSTNAME \(from the hostname\) is 'global': expected a name"
     ):
@@ -317,7 +317,7 @@ def test_a_hostname_that_can_not_be_a_host_is_reported() -> None:
 
 
 def test_the_own_variable_wins_over_the_launchers() -> None:
-    """KOLLA_APP_ID and KOLLA_PORTS are looked at before what Marathon sets."""
+    """KOLLA_APP_ID and KOLLA_PORTS win over what Marathon sets."""
     found = settings(MARATHON_APP_ID="/m/s", PORTS="31000", KOLLA_PORTS="5000")
     assert (found.deployment_id, found.ports) == ("prod", (5000,))
     found = settings(KOLLA_APP_ID="", MARATHON_APP_ID="/m/a/s")
@@ -341,7 +341,7 @@ TLS: list[tuple[dict[str, str], list[str]]] = [
 
 @pytest.mark.parametrize(("environ", "expected"), TLS)
 def test_a_certificate_needs_its_companions(environ: dict[str, str], expected: list[str]) -> None:
-    """A key without a certificate, or a certificate without a CA, would not do what was meant."""
+    """A key needs a certificate, and a certificate needs a CA."""
     try:
         found = settings(**environ)
     except BadEnvironment as error:
@@ -365,7 +365,7 @@ def test_files_are_read_from_the_machine(tmp_path: Path) -> None:
 
 
 def test_the_termination_log_is_kubernetes_own_where_there_is_one() -> None:
-    """In a pod a failure is written to where the kubelet reads it, without being asked."""
+    """In a pod a failure is written to the file that the kubelet reads, without any setting."""
     assert parse(NEEDED, exists="/dev/termination-log".__eq__).termination_log == "/dev/termination-log"
 
 

@@ -61,7 +61,7 @@ def test_a_plain_string_is_split_and_run_directly(text: str) -> None:
 
 
 @pytest.mark.parametrize("text", SHELL)
-def test_what_only_a_shell_understands_is_given_to_one(text: str) -> None:
+def test_shell_syntax_is_given_to_a_shell(text: str) -> None:
     """The string goes to /bin/sh untouched."""
     assert parse(text) == CommandLine(("/bin/sh", "-c", text), shell=True)
 
@@ -72,22 +72,22 @@ def test_a_list_is_an_argv_whatever_its_words_hold() -> None:
 
 
 @pytest.mark.parametrize("command", ["", " \n", "''", (), ("",), "echo 'open", 'echo "open', "echo \\"])
-def test_what_names_no_program_is_refused_without_being_repeated(command: str | tuple[str, ...]) -> None:
-    """The reason never holds a word of the command, for that may be a secret."""
+def test_a_command_without_a_program_is_refused_and_not_shown(command: str | tuple[str, ...]) -> None:
+    """The reason never holds a word of the command: it may be a secret."""
     reason = problem(command)
     assert reason and "open" not in reason
     with pytest.raises(ValueError, match=r"expected a program|unclosed quotation"):
         parse(command)
 
 
-# Both keep to what a shell can be asked about without doing harm.
+# Only what does no harm when a real shell runs it.
 words = st.text("ab '\"\\\n=x-,.:%@{}!", max_size=12)
 
 
 @settings(max_examples=300, deadline=None)
 @given(words)
 def test_words_are_split_as_the_shell_splits_them(text: str) -> None:
-    """What is run directly gets the very words that /bin/sh would have given it."""
+    """A program that is run directly gets the same words from /bin/sh."""
     command = f"printf %s\\\\0 {text}"
     try:
         line = parse(command)
@@ -95,7 +95,7 @@ def test_words_are_split_as_the_shell_splits_them(text: str) -> None:
         line = None
     shell = subprocess.run(["/bin/sh", "-c", command], capture_output=True, check=False)
     if line is None:
-        # Shells take a last backslash for a character; here it is a slip of the pen.
+        # Shells read a last backslash as a character; here it is refused as a mistake.
         assert shell.returncode != 0 or text.endswith("\\")
     elif not line.shell:
         direct = subprocess.run(line.argv, capture_output=True, check=False)

@@ -25,7 +25,7 @@ NUMBERS: list[tuple[object, object]] = [
 
 @pytest.mark.parametrize(("value", "number"), NUMBERS)
 def test_a_whole_number_may_be_text(value: object, number: object) -> None:
-    """Text that stands for a number is converted; all else leaves an issue and reads as the default."""
+    """Text that is a number is converted; all else is an issue, and reads as the default."""
     read = fields(value, rendered="35")
     assert read.integer("key", None) == number
     assert bool(read.reading.issues) is (number is None)
@@ -77,7 +77,7 @@ def len_form(text: str) -> str | None:
 
 @pytest.mark.parametrize("bad", ["a\0", "\ud800"])
 def test_a_string_that_no_process_can_receive_is_refused(bad: str) -> None:
-    """NUL and half characters fail in exec, in files and in ZooKeeper alike."""
+    """NUL and lone surrogates fail in exec, in files and in ZooKeeper."""
     document = load(json.dumps({"key": bad}).encode())
     for read in (fields(document.root["key"]), fields("{{ a }}", rendered=bad)):
         read.text("key", None, len_form)
@@ -87,7 +87,7 @@ def test_a_string_that_no_process_can_receive_is_refused(bad: str) -> None:
 
 
 def test_the_result_of_a_template_is_not_shown() -> None:
-    """It may hold a secret; what stands in the definition is shown, and cut."""
+    """It may hold a secret. The text of the definition itself is shown, but cut."""
     read = fields("{{ password }}", rendered="s3cret")
     read.integer("key", 0)
     read.text("key", "", len_form)

@@ -62,7 +62,7 @@ def resolved(render: Callable[[Text], str] = unrendered, **keys: ANY) -> Step:
 
 
 def test_a_string_is_rendered_before_it_is_split_or_given_to_a_shell() -> None:
-    """What the rendered text holds decides, not what the template held."""
+    """The rendered text decides, not the template."""
     step = resolved(lambda text: "run a; b", command="{{ c }}")
     assert (step.argv, step.shell, step.lacks_exec) == (("/bin/sh", "-c", "run a; b"), True, True)
     step = resolved(lambda text: "run a", command="run {{ hostvars['x']['y'] }}")
@@ -70,7 +70,7 @@ def test_a_string_is_rendered_before_it_is_split_or_given_to_a_shell() -> None:
 
 
 def test_text_without_a_template_is_never_rendered() -> None:
-    """So no newline is cut from it, and nothing is loaded for it."""
+    """So no newline is cut from it, and jinja2 is not imported."""
     step = resolved(command=["a", "b\n"], env={"A": "x\n"}, ready={"http": "http://h/"}, user="u")
     assert (step.argv, step.env, step.user) == (("a", "b\n"), (("A", "x\n"),), "u")
 

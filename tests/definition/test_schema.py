@@ -37,7 +37,7 @@ from tests.definition.examples import (
 
 
 def test_a_command_needs_no_key_but_its_command() -> None:
-    """Every other key has the default of the contract."""
+    """Every other key has a default."""
     assert built(with_command()).commands[1] == Command(
         path="keystone-api/db_sync",
         name="db_sync",
@@ -72,7 +72,7 @@ def test_commands_keep_the_order_of_the_definition_and_the_daemon_is_last() -> N
 
 
 def test_a_definition_without_a_daemon_is_a_task() -> None:
-    """So it never has one."""
+    """The graph has no daemon then."""
     assert built(with_command()).daemon is None
     assert [step.name for step in built(with_command()).steps] == ["first", "db_sync"]
 
@@ -126,12 +126,12 @@ GOOD: list[tuple[ANY, ANY]] = [
 
 
 @pytest.mark.parametrize(("found", "expected"), GOOD, ids=range(len(GOOD)))
-def test_every_key_says_what_the_contract_says(found: object, expected: object) -> None:
+def test_every_key_has_its_meaning(found: object, expected: object) -> None:
     """Each key, in each of the ways it may be written."""
     assert found == expected
 
 
-def test_what_schedulers_read_is_ignored_whatever_it_holds() -> None:
+def test_keys_for_schedulers_are_ignored() -> None:
     """Keys that kolla-mesos wrote for Marathon and Chronos, and a file's source."""
     definition = {
         **{"enabled": "x", "container": [{"a": 1}], "task": 5, "openstack_roles": ["controller"], "mem": 512},
@@ -332,13 +332,13 @@ EARLY = {
 
 
 def test_the_early_templates_are_dependencies_numbers_and_generations() -> None:
-    """Known before anything is rendered, so that their variables are read together; nothing ignored."""
+    """They are known before rendering, so that their variables are read together. Ignored keys have none."""
     texts = schema.early_texts(load(json.dumps(TEMPLATED).encode()))
     assert {text.label: text.text for text in texts} == EARLY
 
 
 def test_rendered_numbers_and_dependencies_are_converted() -> None:
-    """Text that stands for a number or boolean is one."""
+    """Text that is a number or a boolean becomes one."""
     found = templated()
     step = found.commands[0]
     assert step.dependencies == (
@@ -369,7 +369,7 @@ def test_a_bad_result_of_a_template_is_an_issue_that_does_not_show_the_value() -
 
 
 def test_no_message_holds_a_secret_of_the_definition() -> None:
-    """Commands, values of variables and URLs are never repeated, however wrong all else is."""
+    """Commands, values of variables and URLs are never shown."""
     definition = {
         "commands": {
             "a": {"command": "s3cret 'open", "env": {"A": "s3cret\0"}, "user": "s3 cret"},
@@ -447,7 +447,7 @@ MESOS_SERVICE: ANY = {
 }
 
 
-def test_a_kolla_mesos_task_is_understood() -> None:
+def test_a_task_of_kolla_mesos_works() -> None:
     """Quotes of quotes, and templates that were left inside strings."""
     found = built(MESOS_TASK)
     assert found.daemon is None
@@ -458,7 +458,7 @@ def test_a_kolla_mesos_task_is_understood() -> None:
     assert user.argv[-3:] == ("auth={{ token }}", "-e", "{'token':{'a': 'b'}}")
 
 
-def test_a_kolla_mesos_service_is_understood() -> None:
+def test_a_service_of_kolla_mesos_works() -> None:
     """Scheduler keys, sources, null values and Kolla's own script."""
     found = built(MESOS_SERVICE)
     assert found.daemon is not None
@@ -559,7 +559,7 @@ def check_outcome(definition: ANY, rendered: str) -> None:
 def test_no_nearly_good_definition_ends_in_anything_but_a_graph_or_bad_definition(
     definition: ANY, rendered: str
 ) -> None:
-    """Each value may be of any kind, and each template may give any text."""
+    """Each value may have any type, and each template may render to any text."""
     check_outcome(definition, rendered)
 
 

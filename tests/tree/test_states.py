@@ -140,7 +140,7 @@ def test_a_dependency_is_satisfied_by_the_znodes_of_its_kind(
 def test_what_is_missing_is_named_as_the_definition_names_it(
     wanted: Dependency | Members, named: str
 ) -> None:
-    """The line of the log is searched for in the definition."""
+    """So that it can be found in the definition."""
     assert Unmet(wanted, "").what == named
 
 
@@ -179,7 +179,7 @@ def test_what_is_missing_is_named_as_the_definition_names_it(
 def test_what_is_missing_is_described_with_its_state_since_when_and_why(
     missing: Unmet, detail: Detail, words: str
 ) -> None:
-    """Who failed, where and why stands in the same clause."""
+    """Host, attempt and reason of a failure are in the same text."""
     assert states.describe(missing, detail, EPOCH) == words
 
 
@@ -187,7 +187,7 @@ def test_what_is_missing_is_described_with_its_state_since_when_and_why(
 
 
 def once_view(command: Command, tree: Tree) -> View:
-    """The view as it grows: the marks are known once their names are."""
+    """The marks are queried when the view holds their names."""
     first = view_of(tree, states.once_queries(command, ZNODES, {}))
     return view_of(tree, states.once_queries(command, ZNODES, first))
 
@@ -213,7 +213,7 @@ def once_view(command: Command, tree: Tree) -> View:
 def test_a_one_time_command_is_done_once_its_own_scope_says_so(
     command: Command, tree: Tree, done: bool
 ) -> None:
-    """In the deployment or on the host; for its generation where it has one."""
+    """In the deployment or on the host; for its generation if it has one."""
     assert states.is_done(command, ZNODES, once_view(command, tree)) is done
 
 
@@ -241,13 +241,13 @@ MARKS = {f"{SYNC}/generations/v1": b"100 30", f"{SYNC}/generations/v2": b"200 20
 def test_a_newer_mark_supersedes_an_older_definition(
     command: Command, definition: int, tree: Tree, superseded_by: str | None
 ) -> None:
-    """A replica that wakes up late must not run an old migration after a new one."""
+    """A replica that was stopped for a while must not run an old migration after a new one."""
     mark = states.superseded_by(command, ZNODES, once_view(command, tree), definition)
     assert (mark.name.rsplit("/", 1)[1] if mark else None) == superseded_by
 
 
 def test_tokens_are_compared_as_numbers() -> None:
-    """The text of 99 comes after that of 100."""
+    """As text 99 would be greater than 100."""
     tree = {f"{SYNC}/generations/v1": b"99 5", f"{SYNC}/generations/v2": b"100 50"}
     command = one_time(generation="v3")
     mark = states.superseded_by(command, ZNODES, once_view(command, tree), 10)
@@ -271,7 +271,7 @@ def test_tokens_are_compared_as_numbers() -> None:
     ],
 )
 def test_done_stays_in_the_deployments_scope(scope: str, current: str | None, new: str, text: str) -> None:
-    """A replica never flips the state of another; on a host the last run counts."""
+    """A replica never changes the state of another; on a host the last run counts."""
     assert states.plain_state(scope, current, new) == text
 
 
@@ -291,7 +291,7 @@ def test_done_stays_in_the_deployments_scope(scope: str, current: str | None, ne
     ],
 )
 def test_a_mark_is_read_back_and_a_foreign_one_is_the_oldest(data: bytes, mark: Mark) -> None:
-    """Somebody may have made one by hand, to skip a migration."""
+    """An operator may create one by hand, to skip a migration."""
     assert states.decode_mark("m", znode(data)) == mark
     assert states.decode_mark("m", None) == Mark("m", 0, 0)
 
@@ -301,7 +301,7 @@ def test_a_mark_is_read_back_and_a_foreign_one_is_the_oldest(data: bytes, mark: 
     [b"", b"no JSON", b"\xff", b"[]", b"null", b"3", b'"text"', b'{"attempt": "many"}', b'{"foreign": 1}'],
 )
 def test_a_foreign_detail_counts_as_empty(data: bytes) -> None:
-    """It is for the next attempt as if there had been none."""
+    """The next attempt is then the first."""
     assert states.decode_detail(znode(data)) == Detail()
     assert states.decode_detail(None) == Detail()
 
@@ -323,7 +323,7 @@ details = st.builds(
 
 @given(details)
 def test_a_detail_never_exceeds_its_limit(detail: Detail) -> None:
-    """4 KiB at most, 1 KiB of message, and all that decides anything is read back as it was."""
+    """4 KiB at most, 1 KiB of message, and all other fields are read back unchanged."""
     data = detail.encoded()
     assert len(data) <= MAX_DETAIL
     found = states.decode_detail(znode(data))
@@ -334,7 +334,7 @@ def test_a_detail_never_exceeds_its_limit(detail: Detail) -> None:
 
 @pytest.mark.parametrize("character", ["a", "é", "語", "🐍", "\0"])
 def test_a_long_message_is_cut_at_a_character(character: str) -> None:
-    """Never in the middle of one, and as late as it may be."""
+    """Never inside a character, and as late as possible."""
     assert states.cut(character * 2000, 10) == character * (10 // len(character.encode()))
     detail = Detail(message=character * 2000, generation=character * 2000)
     assert len(detail.encoded()) <= MAX_DETAIL
@@ -342,7 +342,7 @@ def test_a_long_message_is_cut_at_a_character(character: str) -> None:
 
 
 def test_a_short_message_is_left_as_it_is() -> None:
-    """Nothing is cut that fits."""
+    """It fits."""
     detail = Detail(attempt=1, message="exit status 3", generation="quay.io/x:1")
     assert states.decode_detail(znode(detail.encoded())) == detail
 
