@@ -404,6 +404,8 @@ def _credential(number: int, line: str) -> tuple[str, str]:
     scheme, _, credential = line.partition(":")
     if not re.fullmatch("[a-z0-9]+", scheme) or not credential:
         raise _Unexpected(f"a file with scheme:credential in line {number}")
+    if scheme == "sasl":
+        raise _Unexpected(f"a file without the scheme sasl; sasl is not supported, in line {number}")
     if scheme == "digest" and not re.fullmatch("[^:]+:.+", credential):
         raise _Unexpected(f"a file with digest:user:password in line {number}")
     return scheme, credential
