@@ -405,7 +405,7 @@ def _credential(number: int, line: str) -> tuple[str, str]:
     if not re.fullmatch("[a-z0-9]+", scheme) or not credential:
         raise _Unexpected(f"a file with scheme:credential in line {number}")
     if scheme == "sasl":
-        raise _Unexpected(f"a file without the scheme sasl; sasl is not supported, in line {number}")
+        raise _Unexpected(f"a file with another scheme than sasl in line {number}: sasl is not supported")
     if scheme == "digest" and not re.fullmatch("[^:]+:.+", credential):
         raise _Unexpected(f"a file with digest:user:password in line {number}")
     return scheme, credential

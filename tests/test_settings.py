@@ -202,7 +202,7 @@ BAD = [
     ("KOLLA_ZK_AUTH_FILE", "/latin-1", "UTF-8"),
     ("KOLLA_ZK_AUTH_FILE", "/empty", "scheme:credential"),
     ("KOLLA_ZK_AUTH_FILE", "/no-scheme", "scheme:credential in line 2"),
-    ("KOLLA_ZK_AUTH_FILE", "/sasl", "sasl is not supported, in line 2"),
+    ("KOLLA_ZK_AUTH_FILE", "/sasl", "sasl in line 2: sasl is not supported"),
     ("KOLLA_ZK_AUTH_FILE", "/no-password", "digest:user:password in line 1"),
     ("KOLLA_ZK_AUTH_FILE", "", "absolute path"),
     ("KOLLA_ZK_CA", "/nowhere", "this user can read"),
