@@ -84,24 +84,15 @@ def hostname() -> str:
     return socket.gethostname()
 
 
-def private_interface(settings: Settings) -> str:
-    """KOLLA_PRIVATE_INTERFACE, else that of the default route. Raises BadEnvironment if it has no address."""
-    return _interface("KOLLA_PRIVATE_INTERFACE", settings.private_interface).name
-
-
-def public_interface(settings: Settings) -> str:
-    """KOLLA_PUBLIC_INTERFACE, else that of the default route. Raises BadEnvironment if it has no address."""
-    return _interface("KOLLA_PUBLIC_INTERFACE", settings.public_interface).name
-
-
-def private_address(settings: Settings) -> str:
-    """The address to bind to, where peers on this network reach this host."""
-    return address_of(private_interface(settings))
-
-
 def get_ip_address(settings: Settings, interface: str | None = None) -> str:
-    """An address of this host, for templates: of `interface`, else the private one; never KOLLA_ADDRESS."""
-    return private_address(settings) if interface is None else address_of(interface)
+    """The address of `interface` (as `address_of`), else the one to bind to; never KOLLA_ADDRESS.
+
+    That is the address of KOLLA_PRIVATE_INTERFACE, else of the default route's interface. Raises
+    BadEnvironment if there is none.
+    """
+    if interface is None:
+        interface = _interface("KOLLA_PRIVATE_INTERFACE", settings.private_interface).name
+    return address_of(interface)
 
 
 def facts(settings: Settings) -> dict[str, Any]:

@@ -130,32 +130,30 @@ CHOICES = [
 @pytest.mark.parametrize("choice", CHOICES, ids=[choice.name for choice in CHOICES])
 def test_the_default_is_the_default_routes_interface(choice: Choice) -> None:
     """Without any variable set, an agent registers the address that others reach it at."""
-    functions = "host.default_interface(), host.private_address(settings), host.get_ip_address(settings)"
-    assert in_namespace(choice.setup, functions) == [choice.interface, choice.address, choice.address]
+    functions = "host.default_interface(), host.get_ip_address(settings)"
+    assert in_namespace(choice.setup, functions) == [choice.interface, choice.address]
 
 
 def test_a_named_interface_goes_before_the_default_routes() -> None:
     """Private and public are independent; a template's interface is one more."""
     functions = (
-        "host.private_interface(settings), host.public_interface(settings), host.private_address(settings), "
+        "host.facts(settings)['private_interface'], host.facts(settings)['api_interface'], "
         "host.get_ip_address(settings), host.get_ip_address(settings, 'eth0'), host.address_of('eth1')"
     )
     assert in_namespace(VIA_ETH0, functions, KOLLA_PRIVATE_INTERFACE="eth1") == [
-        *("eth1", "eth0", "10.0.0.7"),
+        *("eth1", "eth0"),
         *("10.0.0.7", "192.0.2.7", "10.0.0.7"),
     ]
 
 
 def test_the_registered_address_is_not_the_one_to_bind_to() -> None:
     """KOLLA_ADDRESS may be the address of the node: no process in this container can bind to it."""
-    functions = (
-        "host.private_address(settings), host.get_ip_address(settings), host.facts(settings)['address']"
-    )
+    functions = "host.get_ip_address(settings), host.facts(settings)['private_address'], host.facts(settings)['address']"
     addresses = in_namespace(VIA_ETH0, functions, KOLLA_ADDRESS="203.0.113.9")
     assert addresses == ["192.0.2.7", "192.0.2.7", "203.0.113.9"]
 
 
-@pytest.mark.parametrize("function", ["host.private_address(settings)", "host.facts(settings)"])
+@pytest.mark.parametrize("function", ["host.get_ip_address(settings)", "host.facts(settings)"])
 def test_an_interface_that_is_not_there_is_reported_with_its_variable(function: str) -> None:
     """The message has the name that was set, and the valid ones."""
     with pytest.raises(Refused) as caught:
