@@ -1,4 +1,4 @@
-"""A guard without an agent, for tests: it is talked to over its socketpair, and its output is read."""
+"""A guard without an agent, for tests: they send messages over its socketpair and read its output."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ from kolla_mesos_start.commands import guard, guard_client
 HANDSHAKE_TIMEOUT = 60.0
 PATH = {"PATH": "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"}
 
-# Programs for /bin/sh. Each of those that wait says its pid first, and that of each process it has made.
+# Programs for /bin/sh. Each one prints its own pid and those of the processes that it starts.
 SLEEP = "echo $$; exec sleep 1000"
-# Those of a tree are all there, and shall all be gone, once as many pids have been said as stand beside it.
+# All processes of a tree run once it has printed so many pids; a test then expects that all of them end.
 TREES = {
     "a leader": ("echo $$; sleep 1000; true", 1),
     "in the group": ("sleep 1000 & echo $! $$; wait", 2),
@@ -34,12 +34,12 @@ TREES = {
         3,
     ),
     "stopped": ("sleep 1000 & echo $! $$; kill -STOP $!; kill -STOP $$", 2),
-    "without ears": ("trap '' TERM INT HUP; setsid sleep 1000 & echo $! $$; sleep 1000; true", 2),
+    "ignoring signals": ("trap '' TERM INT HUP; setsid sleep 1000 & echo $! $$; sleep 1000; true", 2),
 }
 
 
-class Word(NamedTuple):
-    """The guard's word of the end."""
+class Report(NamedTuple):
+    """The guard's message that a command has ended."""
 
     status: int | None
     reason: str
@@ -49,24 +49,24 @@ class Word(NamedTuple):
     unkillable: bool
 
 
-class Alone:
-    """A guard that this process plays the agent to. At the end of `with` all must be gone."""
+class BareGuard:
+    """A guard whose agent is this test. At the end of `with` it and its commands must have ended."""
 
     def __init__(
         self, *, preexec: Callable[[], None] | None = None, fork: bool = False, leak: int | None = None
     ) -> None:
-        """`fork`: no new program, for a `preexec` that may start none; `leak`: a descriptor to inherit."""
+        """`fork`: no exec, for a `preexec` after which none is possible; `leak`: a descriptor to inherit."""
         self.socket, theirs = socket.socketpair()
         self.output, stdout = os.pipe()
         self.text = b""
         with theirs:
             self.pid = (_forked if fork else _started)(theirs.fileno(), stdout, preexec, leak)
         os.close(stdout)
-        self.heard = bytearray()
-        self.words: list[tuple[Any, ...]] = []
+        self.buffer = bytearray()
+        self.messages: list[tuple[Any, ...]] = []
         self.exit_status: int | None = None
 
-    def say(self, *message: Any) -> None:
+    def send(self, *message: Any) -> None:
         self.socket.sendall(guard.frame(message))
 
     def spawn(
@@ -77,41 +77,42 @@ class Alone:
         deadline: float | None = None,
         stop_grace: float = 30.0,
     ) -> None:
-        words = [os.fsencode(word) for word in argv]
+        arguments = [os.fsencode(word) for word in argv]
         variables = {os.fsencode(name): os.fsencode(value) for name, value in env.items()}
-        self.say("spawn", words, variables, ids, deadline, stop_grace)
+        self.send("spawn", arguments, variables, ids, deadline, stop_grace)
 
     def sh(self, script: str, **more: Any) -> None:
         self.spawn("/bin/sh", "-c", script, **more)
 
-    def grow(self, tree: str, **more: Any) -> list[int]:
-        """Start one of TREES; returns its pids once all of it is there."""
+    def start_tree(self, tree: str, **more: Any) -> list[int]:
+        """Start one of TREES; returns its pids when all its processes run."""
         script, count = TREES[tree]
         self.sh(script, **more)
         return self.pids(count)
 
-    def hear(self) -> tuple[Any, ...]:
-        """The next thing the guard says."""
+    def receive(self) -> tuple[Any, ...]:
+        """The next message of the guard."""
         self.socket.settimeout(HANDSHAKE_TIMEOUT)
-        while not self.words:
+        while not self.messages:
             data = self.socket.recv(65536)
-            assert data, "the guard is gone"
-            self.heard += data
-            self.words += guard.unframe(self.heard)
-        return self.words.pop(0)
+            assert data, "the guard has ended"
+            self.buffer += data
+            self.messages += guard.unframe(self.buffer)
+        return self.messages.pop(0)
 
-    def ended(self) -> Word:
-        """The guard's word of the end; what it says before is dropped."""
+    def ended(self) -> Report:
+        """The next report that a command has ended; other messages are dropped."""
         while True:
-            verb, *words = self.hear()
+            verb, *values = self.receive()
             if verb == "ended":
-                return Word(*words)
+                return Report(*values)
 
-    def says_nothing(self) -> bool:
-        return not self.words and not select.select([self.socket], [], [], 0)[0]
+    def is_silent(self) -> bool:
+        """Whether no message waits to be read."""
+        return not self.messages and not select.select([self.socket], [], [], 0)[0]
 
     def read(self, until: Callable[[bytes], object] = lambda text: False) -> bytes:
-        """What was written to standard output, once `until` is true of it, or nobody is left to write."""
+        """The standard output so far, when `until` is true of it, or when no process can write any more."""
         deadline = time.monotonic() + HANDSHAKE_TIMEOUT
         while not until(self.text):
             assert select.select([self.output], [], [], deadline - time.monotonic())[0], self.text
@@ -122,16 +123,16 @@ class Alone:
         return self.text
 
     def pids(self, count: int) -> list[int]:
-        """The first `count` numbers that the command has written, once they are there."""
+        """The first `count` pids that the command prints."""
         text = self.read(lambda text: len(text[: text.rfind(b"\n") + 1].split()) >= count)
         return [int(word) for word in text.split()]
 
-    def leave(self) -> None:
-        """Do as an agent that is killed: say nothing more."""
+    def close(self) -> None:
+        """Close the socket, as when the agent is killed."""
         self.socket.close()
 
     def wait(self) -> int:
-        """The guard's wait status, once it has ended."""
+        """The guard's wait status, after it has ended."""
         if self.exit_status is None:
             deadline = time.monotonic() + HANDSHAKE_TIMEOUT
             while (found := os.waitpid(self.pid, os.WNOHANG)) == (0, 0):
@@ -140,17 +141,17 @@ class Alone:
             self.exit_status = found[1]
         return self.exit_status
 
-    def __enter__(self) -> Alone:
+    def __enter__(self) -> BareGuard:
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         try:
-            self.leave()
+            self.close()
             if error is None:
                 assert self.wait() == 0
-                self.read()  # Up to the end of file: nobody holds the output any more.
+                self.read()  # Up to end of file: no process has the output open any more.
         finally:
             if self.exit_status is None:
                 os.kill(self.pid, signal.SIGKILL)
@@ -168,7 +169,7 @@ def _started(fd: int, stdout: int, preexec: Callable[[], None] | None, leak: int
         preexec_fn=preexec,
         restore_signals=False,
     )
-    process.returncode = 0  # We wait for it ourselves.
+    process.returncode = 0  # `wait` above reads its status.
     return process.pid
 
 
@@ -197,7 +198,7 @@ def guard_of(agent: int) -> psutil.Process:
 
 
 def lives(pid: int) -> bool:
-    """Whether there is such a process, be it a zombie."""
+    """Whether the process exists; true for a zombie too."""
     with contextlib.suppress(ProcessLookupError):
         os.kill(pid, 0)
         return True
@@ -205,7 +206,7 @@ def lives(pid: int) -> bool:
 
 
 def state(pid: int) -> str:
-    """R, S, D, T, Z: as ps says it; empty if there is no such process."""
+    """R, S, D, T or Z, as in ps; empty if there is no such process."""
     try:
         with open(f"/proc/{pid}/stat") as file:
             return file.read().rpartition(")")[2].split()[0]

@@ -1,4 +1,4 @@
-"""The guard by itself: what it promises for its commands, with real processes, over its socketpair."""
+"""The guard alone: its promises, tested with real processes over its socketpair."""
 
 from __future__ import annotations
 
@@ -17,23 +17,23 @@ from pathlib import Path
 import pytest
 
 from kolla_mesos_start.commands.guard import frame, now, unframe
-from tests.guarded import HANDSHAKE_TIMEOUT, PATH, SLEEP, TREES, Alone, lives, state
+from tests.guarded import HANDSHAKE_TIMEOUT, PATH, SLEEP, TREES, BareGuard, lives, state
 from tests.waiting import eventually
 
 NOBODY = 65534
-# One fork after the other, each in a session of its own, until there are `count`.
+# Forks until there are 2 ** `doublings` processes, each in a session of its own.
 STORM = "import os, time\nfor _ in range({doublings}):\n    if os.fork() == 0: os.setsid()\ntime.sleep(1000)"
 
 
 @pytest.fixture
 def root() -> None:
-    """For what only root can set up: other users' processes."""
+    """For tests that need root: they start processes of other users."""
     assert os.geteuid() == 0, "this test needs root: it changes users"
 
 
 @pytest.fixture
 def open_directory() -> Iterator[Path]:
-    """A directory in which everybody may execute what is there."""
+    """A directory in which every user may execute files."""
     with tempfile.TemporaryDirectory() as name:
         os.chmod(name, 0o755)
         yield Path(name)
@@ -49,14 +49,14 @@ def become_nobody() -> None:
 
 
 @pytest.mark.parametrize("size", [0, 1, 3, 4, 5, 20])
-def test_a_message_is_taken_once_it_is_whole(size: int) -> None:
-    """A stream knows no messages: what has not come yet stays where it is."""
+def test_an_incomplete_message_stays_in_the_buffer(size: int) -> None:
+    """A stream has no message borders: an incomplete message stays in the buffer."""
     first, second = frame(("extend", 1.5)), frame(("spawn", [b"\xff"], {b"A": b""}, None))
-    heard = bytearray(first + second[:size])
-    assert unframe(heard) == [("extend", 1.5)]
-    heard += second[size:]
-    assert unframe(heard) == [("spawn", [b"\xff"], {b"A": b""}, None)]
-    assert heard == b""
+    buffer = bytearray(first + second[:size])
+    assert unframe(buffer) == [("extend", 1.5)]
+    buffer += second[size:]
+    assert unframe(buffer) == [("spawn", [b"\xff"], {b"A": b""}, None)]
+    assert buffer == b""
 
 
 # -- how a command starts -------------------------------------------------------------------------
@@ -67,55 +67,55 @@ def test_a_message_is_taken_once_it_is_whole(size: int) -> None:
     [("exit 0", 0), ("exit 3", 3), ("exit 127", 127), ("kill -9 $$", -9), ("kill -TERM $$", -15)],
 )
 def test_the_exit_status_is_that_of_the_command(script: str, code: int) -> None:
-    """Also where a signal has ended it; 127 said by the command itself is no failed start."""
-    with Alone() as alone:
-        assert alone.hear() == ("ready",)
-        alone.sh(script)
-        word = alone.ended()
-        assert word.status is not None
-        assert os.waitstatus_to_exitcode(word.status) == code
-        assert word[1:] == ("exited", 0, None, None, False)
+    """Also after a signal. A command that exits with 127 has not failed to start."""
+    with BareGuard() as guard:
+        assert guard.receive() == ("ready",)
+        guard.sh(script)
+        report = guard.ended()
+        assert report.status is not None
+        assert os.waitstatus_to_exitcode(report.status) == code
+        assert report[1:] == ("exited", 0, None, None, False)
 
 
 def test_one_command_after_the_other() -> None:
-    """A guard serves for the whole life of its agent."""
-    with Alone() as alone:
+    """One guard runs all commands of its agent."""
+    with BareGuard() as guard:
         for number in range(5):
-            alone.sh(f"exit {number}")
-            assert alone.ended().status == number << 8
+            guard.sh(f"exit {number}")
+            assert guard.ended().status == number << 8
 
 
-def test_argv_and_environment_arrive_as_they_are() -> None:
-    """Bytes that are no text, empty values, and nothing that was not given."""
-    with Alone() as alone:
-        alone.spawn("printf", b"<%s>", b"\xff\xfe", "", "a b\nc", env={**PATH, "EMPTY": "", "RAW": "\udcff"})
-        alone.ended()
-        alone.spawn("/usr/bin/env", env={"EMPTY": "", "RAW": "\udcff"})
-        alone.ended()
-        assert alone.read(lambda text: b"RAW" in text) == b"<\xff\xfe><><a b\nc>EMPTY=\nRAW=\xff\n"
+def test_argv_and_environment_are_passed_unchanged() -> None:
+    """Bytes that are not text, empty values, and no variable that was not given."""
+    with BareGuard() as guard:
+        guard.spawn("printf", b"<%s>", b"\xff\xfe", "", "a b\nc", env={**PATH, "EMPTY": "", "RAW": "\udcff"})
+        guard.ended()
+        guard.spawn("/usr/bin/env", env={"EMPTY": "", "RAW": "\udcff"})
+        guard.ended()
+        assert guard.read(lambda text: b"RAW" in text) == b"<\xff\xfe><><a b\nc>EMPTY=\nRAW=\xff\n"
 
 
 def test_an_environment_of_a_megabyte() -> None:
     """More than the socket holds at once."""
     env = {f"VARIABLE_{number}": "x" * 100_000 for number in range(10)}
-    with Alone() as alone:
-        alone.sh("echo ${#VARIABLE_0} ${#VARIABLE_9}", env={**PATH, **env})
-        assert alone.ended().status == 0
-        assert alone.read(lambda text: text.endswith(b"\n")) == b"100000 100000\n"
+    with BareGuard() as guard:
+        guard.sh("echo ${#VARIABLE_0} ${#VARIABLE_9}", env={**PATH, **env})
+        assert guard.ended().status == 0
+        assert guard.read(lambda text: text.endswith(b"\n")) == b"100000 100000\n"
 
 
 def test_no_signal_is_ignored_or_blocked() -> None:
-    """Whatever the launcher and Python do to signals, a command begins as from a fresh shell."""
+    """A command starts with default signals, whatever the launcher and Python have set."""
 
     def spoil() -> None:
         for signum in (signal.SIGINT, signal.SIGCHLD, signal.SIGPIPE, signal.SIGXFSZ, signal.SIGUSR2):
             signal.signal(signum, signal.SIG_IGN)
         signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGTERM, signal.SIGUSR1])
 
-    with Alone(preexec=spoil) as alone:
-        alone.spawn("cat", "/proc/self/status")
-        assert alone.ended().status == 0
-        text = alone.read(lambda text: text.endswith(b"\n")).decode()
+    with BareGuard(preexec=spoil) as guard:
+        guard.spawn("cat", "/proc/self/status")
+        assert guard.ended().status == 0
+        text = guard.read(lambda text: text.endswith(b"\n")).decode()
         fields = dict(line.split(":\t", 1) for line in text.splitlines())
         assert {name: int(fields[name], 16) for name in ("SigBlk", "SigIgn", "SigCgt", "SigPnd")} == {
             "SigBlk": 0,
@@ -127,37 +127,37 @@ def test_no_signal_is_ignored_or_blocked() -> None:
 
 
 def test_no_descriptor_but_the_three() -> None:
-    """Standard input is /dev/null; what somebody left open for the agent is not passed on."""
+    """Standard input is /dev/null. Descriptors that the launcher left open are not inherited."""
     leak = os.open("/etc/passwd", os.O_RDONLY)
-    with Alone(leak=leak) as alone:
+    with BareGuard(leak=leak) as guard:
         os.close(leak)
-        alone.sh(SLEEP)
-        (pid,) = alone.pids(1)
+        guard.sh(SLEEP)
+        (pid,) = guard.pids(1)
         # While a program is being loaded its libraries are open.
         eventually(lambda: sorted(os.listdir(f"/proc/{pid}/fd")) == ["0", "1", "2"], "three descriptors")
         assert os.readlink(f"/proc/{pid}/fd/0") == os.devnull
 
 
-def test_its_own_group_in_the_session_of_the_agent() -> None:
-    """A group, so that it can be signalled; not a session, so that it keeps a terminal. So the guard too."""
-    with Alone() as alone:
-        alone.sh(SLEEP)
-        (pid,) = alone.pids(1)
+def test_a_group_of_its_own_in_the_session_of_the_agent() -> None:
+    """A group of its own, to be signalled; no session of its own, to keep the terminal. The guard too."""
+    with BareGuard() as guard:
+        guard.sh(SLEEP)
+        (pid,) = guard.pids(1)
         assert os.getpgid(pid) == pid
-        assert os.getpgid(alone.pid) == alone.pid
+        assert os.getpgid(guard.pid) == guard.pid
         assert os.getsid(pid) == os.getsid(0)
 
 
 def test_a_command_is_looked_up_in_its_own_path(tmp_path: Path) -> None:
-    """Not in the guard's; an empty PATH element is the working directory."""
+    """Not in that of the guard. An empty element of PATH is the working directory."""
     (tmp_path / "mine").write_text("#!/bin/sh\necho found $0\n")
     (tmp_path / "mine").chmod(0o755)
-    with Alone() as alone:
-        alone.spawn("mine", env={"PATH": f"/nonexistent:/etc/passwd:{tmp_path}:/bin"})
-        assert alone.ended().status == 0
-        alone.spawn("sh", "-c", "true", env={})
-        assert alone.ended().status == 0
-        assert alone.read(lambda text: text.endswith(b"\n")) == f"found {tmp_path}/mine\n".encode()
+    with BareGuard() as guard:
+        guard.spawn("mine", env={"PATH": f"/nonexistent:/etc/passwd:{tmp_path}:/bin"})
+        assert guard.ended().status == 0
+        guard.spawn("sh", "-c", "true", env={})
+        assert guard.ended().status == 0
+        assert guard.read(lambda text: text.endswith(b"\n")) == f"found {tmp_path}/mine\n".encode()
 
 
 @pytest.mark.parametrize(
@@ -176,8 +176,8 @@ def test_a_command_is_looked_up_in_its_own_path(tmp_path: Path) -> None:
         (["/bin/true", "nul\0byte"], errno.EINVAL),
     ],
 )
-def test_a_program_that_cannot_be_executed_is_told(tmp_path: Path, argv: list[str], number: int) -> None:
-    """By errno, and the guard is ready for the next."""
+def test_a_program_that_cannot_be_executed_is_reported(tmp_path: Path, argv: list[str], number: int) -> None:
+    """With its errno; the guard can start another command."""
     for name, text, mode in [
         ("plain", "#!/bin/sh\n", 0o644),
         ("garbage", "no program", 0o755),
@@ -185,17 +185,17 @@ def test_a_program_that_cannot_be_executed_is_told(tmp_path: Path, argv: list[st
     ]:
         (tmp_path / name).write_text(text)
         (tmp_path / name).chmod(mode)
-    with Alone() as alone:
+    with BareGuard() as guard:
         path = {"PATH": f"/nonexistent:{tmp_path}:/bin"}
-        alone.spawn(*[word.format(tmp=tmp_path) for word in argv], env=path)
-        word = alone.ended()
-        assert (word.reason, word.errno, word.at) == ("spawn-failed", number, "program")
-        alone.spawn("true", env=path)
-        assert alone.ended().status == 0
+        guard.spawn(*[report.format(tmp=tmp_path) for report in argv], env=path)
+        report = guard.ended()
+        assert (report.reason, report.errno, report.at) == ("spawn-failed", number, "program")
+        guard.spawn("true", env=path)
+        assert guard.ended().status == 0
 
 
-def test_a_working_directory_that_is_gone_harms_relative_programs_only(tmp_path: Path) -> None:
-    """The guard starts in it, and so do commands."""
+def test_a_deleted_working_directory_matters_to_relative_programs_only(tmp_path: Path) -> None:
+    """The guard and its commands start in it."""
     gone = tmp_path / "gone"
 
     def enter() -> None:
@@ -203,20 +203,20 @@ def test_a_working_directory_that_is_gone_harms_relative_programs_only(tmp_path:
         os.chdir(gone)
         gone.rmdir()
 
-    with Alone(preexec=enter) as alone:
-        alone.spawn("/bin/true")
-        assert alone.ended().status == 0
-        alone.spawn("./program")
-        word = alone.ended()
-        assert (word.reason, word.errno) == ("spawn-failed", errno.ENOENT)
+    with BareGuard(preexec=enter) as guard:
+        guard.spawn("/bin/true")
+        assert guard.ended().status == 0
+        guard.spawn("./program")
+        report = guard.ended()
+        assert (report.reason, report.errno) == ("spawn-failed", errno.ENOENT)
 
 
-def test_another_user_with_all_his_groups(root: None) -> None:
-    """And nothing left of root: not as saved id, not as group."""
-    with Alone() as alone:
-        alone.spawn("grep", "-E", "^(Uid|Gid|Groups):", "/proc/self/status", ids=(1234, 2345, [2345, 3456]))
-        assert alone.ended().status == 0
-        text = alone.read(lambda text: b"Groups" in text and text.endswith(b"\n"))
+def test_another_user_with_all_its_groups(root: None) -> None:
+    """And nothing of root remains: no saved id, no group."""
+    with BareGuard() as guard:
+        guard.spawn("grep", "-E", "^(Uid|Gid|Groups):", "/proc/self/status", ids=(1234, 2345, [2345, 3456]))
+        assert guard.ended().status == 0
+        text = guard.read(lambda text: b"Groups" in text and text.endswith(b"\n"))
         assert text.split() == b"Uid: 1234 1234 1234 1234 Gid: 2345 2345 2345 2345 Groups: 2345 3456".split()
 
 
@@ -232,26 +232,31 @@ def test_another_user_with_all_his_groups(root: None) -> None:
 def test_a_user_that_it_cannot_become(
     root: None, nobody: bool, ids: tuple[int, int, list[int]], number: int
 ) -> None:
-    """Told as such, and the program has not run as anybody."""
-    with Alone(fork=True, preexec=become_nobody if nobody else None) as alone:
-        alone.sh("echo ran", ids=ids)
-        word = alone.ended()
-        assert (word.reason, word.errno, word.at) == ("spawn-failed", number, "user")
-        alone.leave()
-        assert alone.read() == b""
+    """The report says so, and the program has not run under any user."""
+    with BareGuard(fork=True, preexec=become_nobody if nobody else None) as guard:
+        guard.sh("echo ran", ids=ids)
+        report = guard.ended()
+        assert (report.reason, report.errno, report.at) == ("spawn-failed", number, "user")
+        guard.close()
+        assert guard.read() == b""
 
 
 def test_no_room_for_another_process_is_a_failed_start(root: None) -> None:
-    """As in a container whose limit of processes is reached: the guard lives on."""
+    """As in a container that has reached its limit of processes. The guard goes on."""
 
     def confine() -> None:
         become_nobody()
         resource.setrlimit(resource.RLIMIT_NPROC, (0, 0))
 
-    with Alone(fork=True, preexec=confine) as alone:
-        alone.spawn("true")
-        word = alone.ended()
-        assert (word.status, word.reason, word.errno, word.at) == (None, "spawn-failed", errno.EAGAIN, "fork")
+    with BareGuard(fork=True, preexec=confine) as guard:
+        guard.spawn("true")
+        report = guard.ended()
+        assert (report.status, report.reason, report.errno, report.at) == (
+            None,
+            "spawn-failed",
+            errno.EAGAIN,
+            "fork",
+        )
 
 
 # -- when a command has ended ---------------------------------------------------------------------
@@ -259,178 +264,178 @@ def test_no_room_for_another_process_is_a_failed_start(root: None) -> None:
 
 @pytest.mark.parametrize("setsid", ["", "setsid "])
 @pytest.mark.parametrize("fork", ["{} & echo $!", "({} & echo $!)"])
-def test_left_overs_get_term_before_the_end_is_told(setsid: str, fork: str) -> None:
-    """The leader has exited with 0, its work goes on: it gets time to tidy up, and only then it is over."""
+def test_left_overs_get_term_before_the_end_is_reported(setsid: str, fork: str) -> None:
+    """The leader has exited with 0 but left processes: they may clean up before the end is reported."""
     worker = f"{setsid}sh -c 'trap \"echo tidied; exit\" TERM; echo up; while :; do sleep 0.02; done'"
-    with Alone() as alone:
-        alone.sh(fork.format(worker) + "; read line < /proc/self/stat; exit 0")
-        assert alone.hear() == ("ready",)
-        verb, count = alone.hear()
+    with BareGuard() as guard:
+        guard.sh(fork.format(worker) + "; read line < /proc/self/stat; exit 0")
+        assert guard.receive() == ("ready",)
+        verb, count = guard.receive()
         assert verb == "leftovers"
         assert count >= 1
-        word = alone.ended()
-        assert (word.status, word.reason, word.unkillable) == (0, "exited", False)
-        assert word.leftovers == count
-        text = alone.read(lambda text: b"tidied" in text)
+        report = guard.ended()
+        assert (report.status, report.reason, report.unkillable) == (0, "exited", False)
+        assert report.leftovers == count
+        text = guard.read(lambda text: b"tidied" in text)
         assert not lives(int(text.split()[0]) if text[:1].isdigit() else int(text.split()[1]))
 
 
 def test_left_overs_that_ignore_term_are_killed_after_their_grace() -> None:
-    """However long they would go on."""
-    with Alone() as alone:
+    """However long they would run."""
+    with BareGuard() as guard:
         began = now()
-        alone.sh("trap '' TERM; setsid sleep 1000 & (sleep 1000 & echo $!); echo $!", stop_grace=0.5)
-        word = alone.ended()
-        assert (word.status, word.reason, word.leftovers) == (0, "exited", 2)
+        guard.sh("trap '' TERM; setsid sleep 1000 & (sleep 1000 & echo $!); echo $!", stop_grace=0.5)
+        report = guard.ended()
+        assert (report.status, report.reason, report.leftovers) == (0, "exited", 2)
         assert now() - began >= 0.5
-        assert not any(map(lives, alone.pids(2)))
+        assert not any(map(lives, guard.pids(2)))
 
 
-def test_what_ends_by_itself_just_after_the_leader_is_no_left_over() -> None:
-    """`exec > >(tee log)` has its last lines to write: no TERM, no warning."""
-    with Alone() as alone:
-        alone.sh("(trap 'echo cut off' TERM; sleep 0.05; echo last line) & exit 0")
-        assert alone.hear() == ("ready",)
-        verb, *words = alone.hear()
+def test_a_process_that_ends_just_after_the_leader_is_no_left_over() -> None:
+    """`exec > >(tee log)` may write its last lines: no TERM, no warning."""
+    with BareGuard() as guard:
+        guard.sh("(trap 'echo cut off' TERM; sleep 0.05; echo last line) & exit 0")
+        assert guard.receive() == ("ready",)
+        verb, *words = guard.receive()
         assert verb == "ended"
         assert words == [0, "exited", 0, None, None, False]
-        assert alone.read(lambda text: text.endswith(b"\n")) == b"last line\n"
+        assert guard.read(lambda text: text.endswith(b"\n")) == b"last line\n"
 
 
 def test_orphans_are_reaped_while_the_command_runs() -> None:
-    """A command may make many: none stays as a zombie, and none is taken for the command."""
-    with Alone() as alone:
-        alone.sh(f"for i in 1 2 3 4 5 6 7 8; do (sh -c 'exit 9' & echo $!); done; {SLEEP}")
-        pids = alone.pids(9)
+    """None stays as a zombie, and none is mistaken for the command."""
+    with BareGuard() as guard:
+        guard.sh(f"for i in 1 2 3 4 5 6 7 8; do (sh -c 'exit 9' & echo $!); done; {SLEEP}")
+        pids = guard.pids(9)
         eventually(lambda: not any(map(lives, pids[:8])), "orphans are reaped")
         assert lives(pids[8])
-        assert alone.words in ([], [("ready",)])
+        assert guard.messages in ([], [("ready",)])
 
 
 # -- how a command is ended -----------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("tree", [name for name in TREES if name != "without ears"])
-def test_end_is_heard_by_everybody(tree: str) -> None:
-    """TERM goes to all descendants wherever they are, stopped ones too: no KILL is needed."""
-    with Alone() as alone:
-        pids = alone.grow(tree)
-        alone.say("end", 2 * HANDSHAKE_TIMEOUT)
-        word = alone.ended()
-        assert (word.reason, word.status) == ("ended", signal.SIGTERM)
+@pytest.mark.parametrize("tree", [name for name in TREES if name != "ignoring signals"])
+def test_end_reaches_all_descendants(tree: str) -> None:
+    """TERM reaches every descendant, stopped ones too: no KILL is needed."""
+    with BareGuard() as guard:
+        pids = guard.start_tree(tree)
+        guard.send("end", 2 * HANDSHAKE_TIMEOUT)
+        report = guard.ended()
+        assert (report.reason, report.status) == ("ended", signal.SIGTERM)
         assert not any(map(lives, pids))
 
 
-def test_end_kills_what_ignores_term_after_the_grace() -> None:
-    """The grace is what it gets, and no more."""
-    with Alone() as alone:
-        pids = alone.grow("without ears")
+def test_processes_that_ignore_term_are_killed_after_the_grace() -> None:
+    """After exactly the grace period."""
+    with BareGuard() as guard:
+        pids = guard.start_tree("ignoring signals")
         began = now()
-        alone.say("end", 0.3)
-        word = alone.ended()
-        assert (word.reason, word.status) == ("ended", signal.SIGKILL)
+        guard.send("end", 0.3)
+        report = guard.ended()
+        assert (report.reason, report.status) == ("ended", signal.SIGKILL)
         assert now() - began >= 0.3
         assert not any(map(lives, pids))
 
 
 def test_end_without_grace_sends_no_term() -> None:
-    """For what must not do another thing."""
-    with Alone() as alone:
-        alone.sh("trap 'echo had time' TERM; echo up; while :; do sleep 0.01; done")
-        alone.read(lambda text: b"up" in text)
-        alone.say("end", 0)
-        assert alone.ended().status == signal.SIGKILL
-        alone.leave()
-        assert alone.read() == b"up\n"
+    """For a command that must stop at once."""
+    with BareGuard() as guard:
+        guard.sh("trap 'echo had time' TERM; echo up; while :; do sleep 0.01; done")
+        guard.read(lambda text: b"up" in text)
+        guard.send("end", 0)
+        assert guard.ended().status == signal.SIGKILL
+        guard.close()
+        assert guard.read() == b"up\n"
 
 
-def test_a_second_end_can_only_hasten() -> None:
-    """KILL at once means at once, and a longer grace prolongs nothing."""
-    with Alone() as alone:
-        alone.grow("without ears")
-        alone.say("end", 10 * HANDSHAKE_TIMEOUT)
-        alone.say("end", 0)
-        alone.say("end", 10 * HANDSHAKE_TIMEOUT)
-        assert alone.ended().reason == "ended"
+def test_a_second_end_can_only_shorten_the_grace() -> None:
+    """A shorter grace period counts, a longer one changes nothing."""
+    with BareGuard() as guard:
+        guard.start_tree("ignoring signals")
+        guard.send("end", 10 * HANDSHAKE_TIMEOUT)
+        guard.send("end", 0)
+        guard.send("end", 10 * HANDSHAKE_TIMEOUT)
+        assert guard.ended().reason == "ended"
 
 
-def test_term_comes_once() -> None:
-    """A second one means "now, without tidying up" to many programs."""
-    with Alone() as alone:
+def test_term_is_sent_once() -> None:
+    """To many programs a second one means: end at once, without cleaning up."""
+    with BareGuard() as guard:
         script = "trap 'echo term' TERM; echo up; while :; do sleep 0.02; done"
-        alone.sh(f'setsid sh -c "{script}" & {script}')
-        alone.read(lambda text: text.count(b"up") == 2)
-        alone.say("end", 0.6)
-        alone.say("end", 0.5)
-        alone.ended()
-        assert alone.read(lambda text: text.count(b"term") >= 2).count(b"term") == 2
+        guard.sh(f'setsid sh -c "{script}" & {script}')
+        guard.read(lambda text: text.count(b"up") == 2)
+        guard.send("end", 0.6)
+        guard.send("end", 0.5)
+        guard.ended()
+        assert guard.read(lambda text: text.count(b"term") >= 2).count(b"term") == 2
 
 
-def test_end_hastens_the_end_of_left_overs() -> None:
-    """The leader has exited by itself, and that stays the reason."""
-    with Alone() as alone:
-        alone.sh("trap '' TERM; sleep 1000 & echo $!; exit 5", stop_grace=10 * HANDSHAKE_TIMEOUT)
-        while alone.hear()[0] != "leftovers":
+def test_end_shortens_the_grace_of_left_overs() -> None:
+    """The reason in the report stays that the leader has exited by itself."""
+    with BareGuard() as guard:
+        guard.sh("trap '' TERM; sleep 1000 & echo $!; exit 5", stop_grace=10 * HANDSHAKE_TIMEOUT)
+        while guard.receive()[0] != "leftovers":
             pass
-        alone.say("end", 0.05)
-        word = alone.ended()
-        assert (word.status, word.reason, word.leftovers) == (5 << 8, "exited", 1)
-        assert not lives(alone.pids(1)[0])
+        guard.send("end", 0.05)
+        report = guard.ended()
+        assert (report.status, report.reason, report.leftovers) == (5 << 8, "exited", 1)
+        assert not lives(guard.pids(1)[0])
 
 
-def test_an_end_that_crosses_the_word_of_the_end_does_not_hit_the_next_command() -> None:
-    """What the agent says to a command that has ended is for nobody."""
-    with Alone() as alone:
-        alone.sh("exit 0")
-        alone.ended()
+def test_a_late_request_does_not_affect_the_next_command() -> None:
+    """Requests for a command that has ended are dropped."""
+    with BareGuard() as guard:
+        guard.sh("exit 0")
+        guard.ended()
         for late in [("end", 0), ("extend", 0.0), ("signal", 9)]:
-            alone.say(*late)
-        alone.sh("exit 7")
-        assert alone.ended().status == 7 << 8
+            guard.send(*late)
+        guard.sh("exit 7")
+        assert guard.ended().status == 7 << 8
 
 
 def test_a_signal_reaches_the_group() -> None:
-    """SIGTERM of a container goes to all that the command is, and says nothing of an end."""
-    with Alone() as alone:
+    """The whole group gets it, and whether the command ends is up to the command."""
+    with BareGuard() as guard:
         script = "trap 'echo got it; exit 3' USR1; echo up; while :; do sleep 0.02; done"
-        alone.sh(f'sh -c "{script}" & {script}')
-        alone.read(lambda text: text.count(b"up") == 2)
-        alone.say("signal", int(signal.SIGUSR1))
-        word = alone.ended()
-        assert (word.status, word.reason) == (3 << 8, "exited")
-        assert alone.read(lambda text: text.count(b"got") == 2).count(b"got it") == 2
+        guard.sh(f'sh -c "{script}" & {script}')
+        guard.read(lambda text: text.count(b"up") == 2)
+        guard.send("signal", int(signal.SIGUSR1))
+        report = guard.ended()
+        assert (report.status, report.reason) == (3 << 8, "exited")
+        assert guard.read(lambda text: text.count(b"got") == 2).count(b"got it") == 2
 
 
-def test_the_guard_heeds_no_signal() -> None:
-    """Nobody but the agent has anything to say to it; what others send harms neither it nor the command."""
-    with Alone() as alone:
-        alone.hear()
-        alone.sh(SLEEP)
-        (pid,) = alone.pids(1)
+def test_the_guard_acts_on_no_signal() -> None:
+    """Only the agent controls it. Signals of others change neither the guard nor the command."""
+    with BareGuard() as guard:
+        guard.receive()
+        guard.sh(SLEEP)
+        (pid,) = guard.pids(1)
         for signum in ("HUP", "INT", "QUIT", "TERM", "TSTP", "TTIN", "TTOU", "USR1", "USR2", "PIPE", "ALRM"):
-            os.kill(alone.pid, signal.Signals[f"SIG{signum}"])
-        alone.say("signal", int(signal.SIGUSR1))
-        assert alone.ended().status == signal.SIGUSR1
+            os.kill(guard.pid, signal.Signals[f"SIG{signum}"])
+        guard.send("signal", int(signal.SIGUSR1))
+        assert guard.ended().status == signal.SIGUSR1
         assert not lives(pid)
 
 
-def test_what_cannot_be_killed_is_told(root: None, open_directory: Path) -> None:
-    """A command of an unprivileged agent that made itself root, as with sudo."""
+def test_a_process_that_cannot_be_killed_is_reported(root: None, open_directory: Path) -> None:
+    """An unprivileged agent has started a command that became root, as with sudo."""
     program = open_directory / "become-root"
     shutil.copy(shutil.which("setpriv") or "", program)
     program.chmod(0o4755)
-    with Alone(fork=True, preexec=become_nobody) as alone:
-        alone.sh(f"exec {program} --reuid 0 sh -c '{SLEEP}'", deadline=now() + 1.5)
-        (pid,) = alone.pids(1)
-        eventually(lambda: "sleep" in Path(f"/proc/{pid}/comm").read_text(), "it is root and sleeps")
-        word = alone.ended()
-        assert (word.reason, word.unkillable, word.status) == ("deadline", True, None)
+    with BareGuard(fork=True, preexec=become_nobody) as guard:
+        guard.sh(f"exec {program} --reuid 0 sh -c '{SLEEP}'", deadline=now() + 1.5)
+        (pid,) = guard.pids(1)
+        eventually(lambda: "sleep" in Path(f"/proc/{pid}/comm").read_text(), "it runs as root")
+        report = guard.ended()
+        assert (report.reason, report.unkillable, report.status) == ("deadline", True, None)
         assert lives(pid)
         os.kill(pid, signal.SIGKILL)
-        eventually(lambda: not lives(pid), "it is reaped nevertheless")
-        assert alone.says_nothing()
-        alone.spawn("true")
-        assert alone.ended().status == 0
+        eventually(lambda: not lives(pid), "it is reaped after all")
+        assert guard.is_silent()
+        guard.spawn("true")
+        assert guard.ended().status == 0
 
 
 # -- the deadline ---------------------------------------------------------------------------------
@@ -438,18 +443,18 @@ def test_what_cannot_be_killed_is_told(root: None, open_directory: Path) -> None
 
 @pytest.mark.parametrize("tree", TREES)
 def test_nothing_outlives_the_deadline(tree: str) -> None:
-    """KILL at once, to everybody, and not before."""
-    with Alone() as alone:
+    """All processes get KILL at the deadline, and not before."""
+    with BareGuard() as guard:
         deadline = now() + 1.0
-        pids = alone.grow(tree, deadline=deadline)
-        word = alone.ended()
+        pids = guard.start_tree(tree, deadline=deadline)
+        report = guard.ended()
         assert deadline <= now() < deadline + 5
-        assert (word.status, word.reason, word.unkillable) == (signal.SIGKILL, "deadline", False)
+        assert (report.status, report.reason, report.unkillable) == (signal.SIGKILL, "deadline", False)
         assert not any(map(lives, pids))
 
 
-def test_deadlines_are_of_the_clock_that_goes_on_while_the_machine_is_suspended(root: None) -> None:
-    """On both sides: in a namespace in which the two clocks differ."""
+def test_the_clock_of_deadlines_counts_while_the_machine_is_suspended(root: None) -> None:
+    """In agent and guard; tested in a namespace in which the two clocks differ."""
     suspended = 10**9
     code = (
         "from kolla_mesos_start import loop; from kolla_mesos_start.commands import guard; "
@@ -462,173 +467,173 @@ def test_deadlines_are_of_the_clock_that_goes_on_while_the_machine_is_suspended(
         text=True,
         check=True,
     )
-    assert all(float(word) > suspended for word in done.stdout.split())
+    assert all(float(report) > suspended for report in done.stdout.split())
 
 
 def test_no_term_at_the_deadline() -> None:
-    """A command gets no time to do more harm."""
-    with Alone() as alone:
-        alone.sh("trap 'echo had time' TERM; while :; do sleep 0.01; done", deadline=now() + 0.5)
-        assert alone.ended().reason == "deadline"
-        alone.leave()
-        assert alone.read() == b""
+    """After its deadline a command must not do anything more."""
+    with BareGuard() as guard:
+        guard.sh("trap 'echo had time' TERM; while :; do sleep 0.01; done", deadline=now() + 0.5)
+        assert guard.ended().reason == "deadline"
+        guard.close()
+        assert guard.read() == b""
 
 
-def test_a_deadline_moves_with_each_extension() -> None:
+def test_each_extension_moves_the_deadline() -> None:
     """As long as the agent proves its lease, the command runs."""
-    with Alone() as alone:
-        assert alone.hear() == ("ready",)
+    with BareGuard() as guard:
+        assert guard.receive() == ("ready",)
         first = now() + 0.8
-        alone.sh(SLEEP, deadline=first)
-        (pid,) = alone.pids(1)
+        guard.sh(SLEEP, deadline=first)
+        (pid,) = guard.pids(1)
         while now() < first + 0.5:
             last = now() + 0.8
-            alone.say("extend", last)
-            assert not select.select([alone.socket], [], [], 0.1)[0]
+            guard.send("extend", last)
+            assert not select.select([guard.socket], [], [], 0.1)[0]
             assert lives(pid)
-        assert alone.ended().reason == "deadline"
+        assert guard.ended().reason == "deadline"
         assert now() >= last
 
 
-def test_an_extension_brings_no_command_back() -> None:
-    """Past the deadline nothing saves it: not while it is being killed, not after."""
-    with Alone() as alone:
+def test_an_extension_after_the_deadline_is_too_late() -> None:
+    """After the deadline an extension has no effect: not during the kill, not later."""
+    with BareGuard() as guard:
         deadline = now() + 0.5
-        alone.sh(SLEEP, deadline=deadline)
+        guard.sh(SLEEP, deadline=deadline)
         eventually(lambda: now() >= deadline + 0.2, "the deadline has passed", every=0.05)
-        alone.say("extend", now() + 1000)
-        assert alone.ended().reason == "deadline"
+        guard.send("extend", now() + 1000)
+        assert guard.ended().reason == "deadline"
 
 
-def test_a_deadline_can_come_nearer() -> None:
-    """The agent's last word counts."""
-    with Alone() as alone:
-        alone.sh(SLEEP, deadline=now() + 10 * HANDSHAKE_TIMEOUT)
-        alone.pids(1)
-        alone.say("extend", now())
-        assert alone.ended().reason == "deadline"
+def test_a_deadline_can_move_closer() -> None:
+    """The last extension counts."""
+    with BareGuard() as guard:
+        guard.sh(SLEEP, deadline=now() + 10 * HANDSHAKE_TIMEOUT)
+        guard.pids(1)
+        guard.send("extend", now())
+        assert guard.ended().reason == "deadline"
 
 
-def test_past_the_deadline_nothing_is_started() -> None:
-    """The agent may have been stopped between its claim and this."""
-    with Alone() as alone:
-        alone.sh("echo ran", deadline=now() - 0.001)
-        assert alone.ended() == (None, "deadline", 0, None, None, False)
-        alone.sh("exit 4", deadline=now() + HANDSHAKE_TIMEOUT)
-        assert alone.ended().status == 4 << 8
-        alone.leave()
-        assert alone.read() == b""
+def test_no_command_starts_after_its_deadline() -> None:
+    """The agent may have been stopped between its claim and the start."""
+    with BareGuard() as guard:
+        guard.sh("echo ran", deadline=now() - 0.001)
+        assert guard.ended() == (None, "deadline", 0, None, None, False)
+        guard.sh("exit 4", deadline=now() + HANDSHAKE_TIMEOUT)
+        assert guard.ended().status == 4 << 8
+        guard.close()
+        assert guard.read() == b""
 
 
-def test_the_deadline_cuts_a_grace_short() -> None:
-    """`end` gives time only as far as the lease does."""
-    with Alone() as alone:
+def test_the_deadline_shortens_a_grace() -> None:
+    """A grace period does not extend the lease."""
+    with BareGuard() as guard:
         deadline = now() + 1.0
-        pids = alone.grow("without ears", deadline=deadline)
-        alone.say("end", 10 * HANDSHAKE_TIMEOUT)
-        word = alone.ended()
+        pids = guard.start_tree("ignoring signals", deadline=deadline)
+        guard.send("end", 10 * HANDSHAKE_TIMEOUT)
+        report = guard.ended()
         assert now() >= deadline
-        assert (word.reason, word.status) == ("deadline", signal.SIGKILL)
+        assert (report.reason, report.status) == ("deadline", signal.SIGKILL)
         assert not any(map(lives, pids))
 
 
-def test_the_deadline_cuts_the_grace_of_left_overs_short() -> None:
-    """The leader's own success stays what it was."""
-    with Alone() as alone:
+def test_the_deadline_shortens_the_grace_of_left_overs() -> None:
+    """The report still has the leader's own exit status."""
+    with BareGuard() as guard:
         deadline = now() + 1.0
-        alone.sh("trap '' TERM; sleep 1000 & echo $!", deadline=deadline, stop_grace=10 * HANDSHAKE_TIMEOUT)
-        word = alone.ended()
+        guard.sh("trap '' TERM; sleep 1000 & echo $!", deadline=deadline, stop_grace=10 * HANDSHAKE_TIMEOUT)
+        report = guard.ended()
         assert now() >= deadline
-        assert (word.reason, word.status, word.leftovers) == ("exited", 0, 1)
-        assert not any(map(lives, alone.pids(1)))
+        assert (report.reason, report.status, report.leftovers) == ("exited", 0, 1)
+        assert not any(map(lives, guard.pids(1)))
 
 
-def test_a_guard_that_was_stopped_past_the_deadline_kills_on_waking() -> None:
-    """A whole container frozen and thawed: the clock goes on meanwhile."""
-    with Alone() as alone:
-        alone.sh(SLEEP, deadline=now() + 0.5)
-        (pid,) = alone.pids(1)
-        os.kill(alone.pid, signal.SIGSTOP)
-        eventually(lambda: state(alone.pid) == "T", "the guard is stopped")
+def test_a_guard_that_was_stopped_past_the_deadline_kills_when_it_continues() -> None:
+    """A whole container was frozen: the clock kept counting."""
+    with BareGuard() as guard:
+        guard.sh(SLEEP, deadline=now() + 0.5)
+        (pid,) = guard.pids(1)
+        os.kill(guard.pid, signal.SIGSTOP)
+        eventually(lambda: state(guard.pid) == "T", "the guard is stopped")
         os.kill(pid, signal.SIGSTOP)
         thaw = now() + 1.0
         eventually(lambda: now() >= thaw, "the deadline has passed", every=0.05)
         assert state(pid) == "T"
         os.kill(pid, signal.SIGCONT)
-        os.kill(alone.pid, signal.SIGCONT)
-        assert alone.ended().reason == "deadline"
+        os.kill(guard.pid, signal.SIGCONT)
+        assert guard.ended().reason == "deadline"
         assert not lives(pid)
 
 
-# -- the agent is gone ----------------------------------------------------------------------------
+# -- the agent has ended --------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("tree", TREES)
 def test_nothing_outlives_the_agent(tree: str) -> None:
-    """End of file is all that the guard needs to see."""
-    with Alone() as alone:
-        pids = alone.grow(tree)
-        alone.leave()
-        assert alone.wait() == 0
+    """The guard sees the end of file."""
+    with BareGuard() as guard:
+        pids = guard.start_tree(tree)
+        guard.close()
+        assert guard.wait() == 0
         assert not any(map(lives, pids))
 
 
 def test_left_overs_do_not_outlive_the_agent() -> None:
-    """Their grace ends with it."""
-    with Alone() as alone:
-        alone.sh("trap '' TERM; setsid sleep 1000 & echo $!", stop_grace=10 * HANDSHAKE_TIMEOUT)
-        while alone.hear()[0] != "leftovers":
+    """Their grace period ends with the agent."""
+    with BareGuard() as guard:
+        guard.sh("trap '' TERM; setsid sleep 1000 & echo $!", stop_grace=10 * HANDSHAKE_TIMEOUT)
+        while guard.receive()[0] != "leftovers":
             pass
-        alone.leave()
-        assert alone.wait() == 0
-        assert not lives(alone.pids(1)[0])
+        guard.close()
+        assert guard.wait() == 0
+        assert not lives(guard.pids(1)[0])
 
 
-def test_a_dead_agent_is_not_obeyed() -> None:
-    """What it said last would start a command that nobody watches."""
-    with Alone() as alone:
-        alone.hear()
-        os.kill(alone.pid, signal.SIGSTOP)
-        eventually(lambda: state(alone.pid) == "T", "the guard is stopped")
-        alone.sh("echo ran")
-        alone.leave()
-        os.kill(alone.pid, signal.SIGCONT)
-        assert alone.wait() == 0
-        assert alone.read() == b""
+def test_messages_of_an_agent_that_has_ended_are_dropped() -> None:
+    """Its last message would start a command without an agent."""
+    with BareGuard() as guard:
+        guard.receive()
+        os.kill(guard.pid, signal.SIGSTOP)
+        eventually(lambda: state(guard.pid) == "T", "the guard is stopped")
+        guard.sh("echo ran")
+        guard.close()
+        os.kill(guard.pid, signal.SIGCONT)
+        assert guard.wait() == 0
+        assert guard.read() == b""
 
 
 @pytest.mark.parametrize("how", ["deadline", "agent gone", "end"])
-def test_a_storm_of_forks_is_over_when_it_is_told_to_be(how: str) -> None:
+def test_a_fork_bomb_is_killed_completely(how: str) -> None:
     """Hundreds of processes, each in a session of its own, still forking when the kill begins."""
-    with Alone() as alone:
+    with BareGuard() as guard:
         began = now()
         deadline = began + 0.5 if how == "deadline" else None
-        alone.spawn(sys.executable, "-I", "-S", "-c", STORM.format(doublings=9), deadline=deadline)
-        eventually(lambda: now() > began + 0.3, "it storms")
+        guard.spawn(sys.executable, "-I", "-S", "-c", STORM.format(doublings=9), deadline=deadline)
+        eventually(lambda: now() > began + 0.3, "it is forking")
         if how == "end":
-            alone.say("end", 0)
+            guard.send("end", 0)
         if how != "agent gone":
-            word = alone.ended()
-            # So many may take longer to die than there is time past a deadline; then that is told instead.
-            assert not word.unkillable or how == "deadline"
-            assert word.reason == ("ended" if how == "end" else how)
-        # Leaving the block awaits the guard and the end of its output: nobody is left to hold it.
+            report = guard.ended()
+            # So many may take longer to end than LATE_TIMEOUT; then they are reported as unkillable.
+            assert not report.unkillable or how == "deadline"
+            assert report.reason == ("ended" if how == "end" else how)
+        # The end of `with` waits until the guard has ended and no process has its output open.
 
 
 def test_a_killed_guard_takes_the_leader_with_it() -> None:
-    """The last line of defence, for who kills all of Python at once: agent and guard."""
-    with Alone() as alone:
-        alone.sh("setsid sleep 1 & exec sleep 1000")
-        alone.hear()
-        eventually(lambda: b"sleep\0" + b"1000\0" in _command_lines(alone.pid), "it runs")
-        os.kill(alone.pid, signal.SIGKILL)
-        assert alone.wait() == signal.SIGKILL
-        alone.exit_status = 0
-        assert alone.read() == b""
+    """The last resort, if somebody kills all Python processes together: agent and guard."""
+    with BareGuard() as guard:
+        guard.sh("setsid sleep 1 & exec sleep 1000")
+        guard.receive()
+        eventually(lambda: b"sleep\0" + b"1000\0" in _command_lines(guard.pid), "it runs")
+        os.kill(guard.pid, signal.SIGKILL)
+        assert guard.wait() == signal.SIGKILL
+        guard.exit_status = 0
+        assert guard.read() == b""
 
 
 def _command_lines(parent: int) -> bytes:
-    """What the children of `parent` run."""
+    """The command lines of the children of `parent`."""
     found = b""
     for path in Path("/proc").glob("[0-9]*"):
         try:

@@ -1,4 +1,4 @@
-"""The agent's side of the guard, through a real Loop; agents that are killed are real ones."""
+"""The agent's side of the guard, with a real Loop; agents that are killed are real processes."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ from tests.waiting import eventually
 PR_GET_CHILD_SUBREAPER = 37
 REPOSITORY = str(Path(__file__).parents[2])
 
-# An agent that runs one command under a deadline so many seconds away (0: none), says what it sees, and ends.
+# An agent that runs one command with a deadline in so many seconds (0: none), prints what it sees, and ends.
 AGENT = """
 import sys
 sys.path.insert(0, {repository!r})
@@ -55,7 +55,7 @@ print(*guard.ended[:3], flush=True)
 
 
 class Agent:
-    """A separate agent, and all that it and its commands write."""
+    """An agent as a process of its own, and the output of it and its commands."""
 
     def __init__(self, body: str, *wrapped: str) -> None:
         code = AGENT.format(repository=REPOSITORY, body=body)
@@ -66,7 +66,7 @@ class Agent:
         self.text = ""
 
     def read(self, until: Callable[[str], object] = lambda text: False) -> str:
-        """What has been written, once `until` is true of it, or nobody is left to write."""
+        """The output so far, when `until` is true of it, or when no process can write any more."""
         deadline = time.monotonic() + HANDSHAKE_TIMEOUT
         while not until(self.text):
             assert select.select([self.output], [], [], deadline - time.monotonic())[0], self.text
@@ -81,7 +81,7 @@ class Agent:
         return int(self.read(lambda text: "\n" in text).split()[1])
 
     def pids(self, count: int) -> list[int]:
-        """The first numbers that its command has written."""
+        """The first `count` pids that its command prints."""
         text = self.read(lambda text: len(text[: text.rfind("\n") + 1].split()) >= count + 2)
         return [int(word) for word in text.split()[2 : count + 2]]
 
@@ -93,7 +93,7 @@ class Agent:
 
 @pytest.fixture
 def agents() -> Iterator[list[Agent]]:
-    """Agents put in here are ended."""
+    """Agents in this list are killed after the test."""
     made: list[Agent] = []
     yield made
     for agent in made:
@@ -107,7 +107,7 @@ def loop() -> Loop:
 
 @pytest.fixture
 def guard(loop: Loop) -> Iterator[Guard]:
-    """A guard of this process. Afterwards it has no more children than before, and is no subreaper."""
+    """A guard of this process. After the test the process has no new children and is no subreaper."""
     before = psutil.Process().children()
     guard = Guard(loop)
     yield guard
@@ -125,7 +125,7 @@ def subreaper() -> bool:
 
 def await_end(loop: Loop, guard: Guard) -> Ended:
     ended = loop.wait(lambda: guard.ended, now() + HANDSHAKE_TIMEOUT)
-    assert ended is not None, "no word of the end"
+    assert ended is not None, "the end was not reported"
     return ended
 
 
@@ -154,13 +154,13 @@ def started(guard: Guard, path: Path, script: str, count: int, **more: Any) -> l
     ],
 )
 def test_the_end_as_the_agent_sees_it(loop: Loop, guard: Guard, script: str, expected: Ended) -> None:
-    """128 + n for a signal, which is told apart from a command that says so itself."""
+    """128 + n after a signal; a command that exits with such a status itself has no `signum`."""
     assert run(loop, guard, script) == expected
     assert not guard.running
 
 
 def test_a_guard_serves_one_command_after_the_other(loop: Loop, guard: Guard) -> None:
-    """`ended` is about the last one spawned."""
+    """`ended` belongs to the last command."""
     for status in (1, 0, 2):
         guard.spawn(["/bin/sh", "-c", f"exit {status}"], PATH)
         assert guard.ended is None
@@ -172,17 +172,17 @@ def test_a_guard_serves_one_command_after_the_other(loop: Loop, guard: Guard) ->
     ("argv", "status"),
     [(["/nonexistent"], 127), (["/etc/passwd/x"], 127), (["/etc/passwd"], 126), (["a\0b"], 126)],
 )
-def test_a_failed_start_is_told_as_a_shell_does(
+def test_a_failed_start_has_the_status_of_a_shell(
     loop: Loop, guard: Guard, argv: list[str], status: int
 ) -> None:
-    """127 if it is not there, 126 if it can't be executed."""
+    """127 if it does not exist, 126 if it can't be executed."""
     guard.spawn(argv, PATH)
     ended = await_end(loop, guard)
     assert (ended.status, ended.reason, ended.at) == (status, "spawn-failed", "program")
     assert ended.errno is not None
 
 
-def test_text_that_is_no_text_arrives(loop: Loop, guard: Guard, tmp_path: Path) -> None:
+def test_bytes_that_are_not_text_are_passed_unchanged(loop: Loop, guard: Guard, tmp_path: Path) -> None:
     """Undecodable bytes of the agent's own environment pass through unchanged."""
     path = tmp_path / "out"
     guard.spawn(
@@ -193,22 +193,22 @@ def test_text_that_is_no_text_arrives(loop: Loop, guard: Guard, tmp_path: Path) 
 
 
 def test_a_megabyte_of_environment(loop: Loop, guard: Guard) -> None:
-    """More than fits into the socket, given before the guard is even up."""
+    """More than the socket holds, sent before the guard is ready."""
     env = {**PATH, **{f"VARIABLE_{number}": "x" * 100_000 for number in range(10)}}
     guard.spawn(["/bin/sh", "-c", "exit ${#VARIABLE_9}"], {**env, "VARIABLE_9": "x" * 77})
     assert await_end(loop, guard).status == 77
 
 
 def test_the_user_is_passed_as_numbers(loop: Loop, guard: Guard) -> None:
-    """Supplementary groups included."""
+    """With the supplementary groups."""
     assert os.geteuid() == 0, "this test needs root: it changes users"
     ids = Ids(1234, 2345, [2345, 3456], None, None)
     ended = run(loop, guard, '[ "$(id -u) $(id -g) $(id -G)" = "1234 2345 2345 3456" ]', ids=ids)
     assert ended.status == 0
 
 
-def test_output_goes_past_the_guard(agents: list[Agent]) -> None:
-    """Twenty megabytes arrive whole: nobody but the reader holds them up."""
+def test_output_does_not_pass_through_the_guard(agents: list[Agent]) -> None:
+    """Twenty megabytes arrive completely."""
     agents.append(Agent(RUN.format(script="head -c 20000000 /dev/zero | tr '\\0' x", seconds=0)))
     text = agents[0].read()
     assert text.count("x") - text.count("exited") == 20_000_000
@@ -216,26 +216,26 @@ def test_output_goes_past_the_guard(agents: list[Agent]) -> None:
 
 
 def test_a_group_gets_the_signal(loop: Loop, guard: Guard, tmp_path: Path) -> None:
-    """As when a container is told to stop: the command says how it ends."""
+    """As when a container is stopped: the exit status is the command's own."""
     script = "trap 'exit 5' TERM; echo $$; while :; do sleep 0.02; done"
     started(guard, tmp_path / "pid", script, 1)
     guard.signal(signal.SIGTERM)
     assert await_end(loop, guard) == Ended(5, None, "exited", 0, None, False)
 
 
-def test_end_takes_all(loop: Loop, guard: Guard, tmp_path: Path) -> None:
-    """TERM, and KILL after the grace, for a whole tree."""
-    script, count = TREES["without ears"]
+def test_end_reaches_all_processes(loop: Loop, guard: Guard, tmp_path: Path) -> None:
+    """All processes get TERM, and KILL after the grace period."""
+    script, count = TREES["ignoring signals"]
     pids = started(guard, tmp_path / "pids", script, count)
     guard.end(0.2)
     assert await_end(loop, guard)[:3] == (137, 9, "ended")
     assert not any(map(lives, pids))
 
 
-def test_left_overs_are_told_in_the_log(
+def test_left_overs_are_logged(
     loop: Loop, guard: Guard, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """With the command's name and nothing that it holds."""
+    """With the name of the command, and nothing of its text."""
     with caplog.at_level(logging.DEBUG):
         ended = run(loop, guard, "PASSWORD=hunter2 sleep 1000 & exit 0", name="keystone/db_sync")
     assert ended == Ended(0, None, "exited", 1, None, False)
@@ -245,8 +245,8 @@ def test_left_overs_are_told_in_the_log(
     assert "hunter2" not in caplog.text
 
 
-def test_what_is_said_to_no_command_is_for_nobody(loop: Loop, guard: Guard) -> None:
-    """A timeout that fires just after the end does not hit the next one."""
+def test_requests_without_a_command_are_dropped(loop: Loop, guard: Guard) -> None:
+    """A timeout just after the end of a command does not affect the next one."""
     assert run(loop, guard, "exit 0").status == 0
     guard.end(0)
     guard.extend(0)
@@ -254,8 +254,8 @@ def test_what_is_said_to_no_command_is_for_nobody(loop: Loop, guard: Guard) -> N
     assert run(loop, guard, "exit 3").status == 3
 
 
-def test_two_commands_at_a_time_are_a_defect(loop: Loop, guard: Guard) -> None:
-    """Refused, and the first one is not harmed."""
+def test_two_commands_at_a_time_are_refused(loop: Loop, guard: Guard) -> None:
+    """The second one is refused, the first one goes on."""
     guard.spawn(["/bin/sh", "-c", "sleep 0.2; exit 6"], PATH)
     with pytest.raises(AgentError, match=r"nova/db_sync can't be started"):
         guard.spawn(["/bin/true"], PATH, name="nova/db_sync")
@@ -265,8 +265,8 @@ def test_two_commands_at_a_time_are_a_defect(loop: Loop, guard: Guard) -> None:
 # -- the deadline ---------------------------------------------------------------------------------
 
 
-def test_a_deadline_that_is_not_moved_kills(loop: Loop, guard: Guard, tmp_path: Path) -> None:
-    """And one that is moved does not, until it is reached."""
+def test_a_deadline_that_is_not_extended_kills(loop: Loop, guard: Guard, tmp_path: Path) -> None:
+    """An extended deadline kills only when it is reached."""
     first = now() + 0.5
     (pid,) = started(guard, tmp_path / "pid", SLEEP, 1, deadline=first)
     guard.extend(first + 1.0)
@@ -275,18 +275,18 @@ def test_a_deadline_that_is_not_moved_kills(loop: Loop, guard: Guard, tmp_path: 
     assert not lives(pid)
 
 
-def test_past_the_deadline_nothing_runs(loop: Loop, guard: Guard, tmp_path: Path) -> None:
-    """Told apart from a killed one: there was no signal, for there was no process."""
+def test_after_its_deadline_a_command_does_not_start(loop: Loop, guard: Guard, tmp_path: Path) -> None:
+    """The report has no signal, since there was no process."""
     assert run(loop, guard, f"touch {tmp_path}/ran", deadline=now() - 0.01) == Ended(
         137, None, "deadline", 0, None, False
     )
     assert not (tmp_path / "ran").exists()
 
 
-def test_a_guard_that_is_stopped_is_replaced_at_the_deadline(
+def test_the_agent_kills_at_the_deadline_if_the_guard_is_stopped(
     loop: Loop, guard: Guard, tmp_path: Path
 ) -> None:
-    """The agent ends guard and command itself: the lease does not wait for who stopped the guard."""
+    """The agent kills guard and command itself, since the lease ends."""
     deadline = now() + 1.0
     script, count = TREES["double fork and setsid"]
     pids = started(guard, tmp_path / "pids", script, count, deadline=deadline)
@@ -302,39 +302,39 @@ def test_a_guard_that_is_stopped_is_replaced_at_the_deadline(
 
 @pytest.mark.parametrize("tree", TREES)
 def test_kill_9_of_the_agent_ends_its_command(agents: list[Agent], tree: str) -> None:
-    """Whatever the command has made of itself."""
+    """Whatever processes the command has started."""
     script, count = TREES[tree]
     agents.append(agent := Agent(RUN.format(script=script, seconds=0)))
     pids = agent.pids(count)
     os.kill(agent.pid, signal.SIGKILL)
-    # The guard itself is a zombie until process 1 sees to it.
-    eventually(lambda: not any(map(lives, pids)) and state(agent.guard()) in ("", "Z"), "nobody is left")
+    # The guard itself is a zombie until process 1 reaps it.
+    eventually(lambda: not any(map(lives, pids)) and state(agent.guard()) in ("", "Z"), "all have ended")
 
 
 def test_kill_9_of_the_whole_group_of_the_agent_ends_its_command(agents: list[Agent]) -> None:
-    """As `timeout -s KILL` or a supervisor does it: the guard is not in that group."""
+    """As by `timeout -s KILL` or a supervisor: the guard is not in that group."""
     script, count = TREES["double fork and setsid"]
     agents.append(agent := Agent(RUN.format(script=script, seconds=0), "setsid"))
     pids = agent.pids(count)
     assert os.getpgid(agent.pid) == agent.pid
     os.killpg(agent.pid, signal.SIGKILL)
-    eventually(lambda: not any(map(lives, pids)) and state(agent.guard()) in ("", "Z"), "nobody is left")
+    eventually(lambda: not any(map(lives, pids)) and state(agent.guard()) in ("", "Z"), "all have ended")
 
 
-def test_an_agent_that_fails_takes_its_command_with_it(agents: list[Agent], tmp_path: Path) -> None:
-    """An unhandled error closes nothing on purpose."""
+def test_the_command_of_an_agent_that_fails_is_killed(agents: list[Agent], tmp_path: Path) -> None:
+    """An unhandled error does not call `close`."""
     up = tmp_path / "up"
     body = RUN.format(script=f"touch {up}; {SLEEP}", seconds=0)
     fail = f"while not os.path.exists({str(up)!r}): loop.wait(lambda: False, now() + 0.05)\nsys.exit(3)"
     agents.append(agent := Agent(body.replace("loop.wait(lambda: guard.ended)", fail)))
     (pid,) = agent.pids(1)
     assert agent.process.wait(HANDSHAKE_TIMEOUT) == 3
-    eventually(lambda: not lives(pid) and state(agent.guard()) in ("", "Z"), "nobody is left")
+    eventually(lambda: not lives(pid) and state(agent.guard()) in ("", "Z"), "all have ended")
 
 
 @pytest.mark.parametrize("tree", TREES)
-def test_a_stopped_agent_does_not_keep_its_command(agents: list[Agent], tree: str) -> None:
-    """SIGSTOP: it extends nothing; and once it goes on it hears what happened."""
+def test_the_command_of_a_stopped_agent_is_killed_at_its_deadline(agents: list[Agent], tree: str) -> None:
+    """It extends nothing; when it continues, it learns that the command was killed."""
     script, count = TREES[tree]
     agents.append(agent := Agent(RUN.format(script=script, seconds=1.0)))
     pids = agent.pids(count)
@@ -346,8 +346,8 @@ def test_a_stopped_agent_does_not_keep_its_command(agents: list[Agent], tree: st
     assert agent.read().endswith("137 9 deadline\n")
 
 
-def test_a_whole_container_that_is_thawed_past_its_deadline(agents: list[Agent]) -> None:
-    """Agent, guard and command stopped and woken together: the command does not get far."""
+def test_a_whole_container_that_continues_after_its_deadline(agents: list[Agent]) -> None:
+    """Agent, guard and command are stopped and continued together: the command is killed at once."""
     agents.append(agent := Agent(RUN.format(script=SLEEP, seconds=0.6)))
     (pid,) = agent.pids(1)
     everybody = [agent.pid, agent.guard(), pid]
@@ -367,7 +367,7 @@ def test_a_whole_container_that_is_thawed_past_its_deadline(agents: list[Agent])
 
 @pytest.mark.parametrize("tree", TREES)
 def test_kill_9_of_the_guard_ends_the_command(loop: Loop, guard: Guard, tmp_path: Path, tree: str) -> None:
-    """Its orphans come to the agent, which ends them, and can go on with another guard."""
+    """The orphans become children of the agent, which kills them and can start another guard."""
     script, count = TREES[tree]
     pids = started(guard, tmp_path / "pids", script, count)
     os.kill(guard.pid, signal.SIGKILL)
@@ -380,8 +380,8 @@ def test_kill_9_of_the_guard_ends_the_command(loop: Loop, guard: Guard, tmp_path
     another.close()
 
 
-def test_a_guard_that_dies_idle_is_seen_too(loop: Loop, guard: Guard) -> None:
-    """Nothing ran, so nothing has ended; and nothing is started with it any more."""
+def test_a_guard_that_dies_without_a_command_is_noticed(loop: Loop, guard: Guard) -> None:
+    """There is no end to report, and no command can be started with this guard."""
     loop.wait(lambda: guard.ready, now() + HANDSHAKE_TIMEOUT)
     os.kill(guard.pid, signal.SIGKILL)
     assert loop.wait(lambda: guard.gone, now() + HANDSHAKE_TIMEOUT)
@@ -390,16 +390,16 @@ def test_a_guard_that_dies_idle_is_seen_too(loop: Loop, guard: Guard) -> None:
         guard.spawn(["/bin/true"], PATH)
 
 
-def test_a_command_given_to_a_dead_guard_is_lost(loop: Loop, guard: Guard) -> None:
-    """Its death is found by the attempt to talk to it, and is told as any other."""
+def test_a_command_for_a_dead_guard_is_lost(loop: Loop, guard: Guard) -> None:
+    """Sending the command finds that the guard is dead; the report is the same."""
     os.kill(guard.pid, signal.SIGKILL)
     eventually(lambda: state(guard.pid) == "Z", "the guard is dead")
     assert run(loop, guard, "true").reason == "lost"
     assert guard.gone
 
 
-def test_a_death_that_is_found_twice_is_told_once(loop: Loop, guard: Guard) -> None:
-    """By a renewal that can't be passed on, and by the end of file in the same round."""
+def test_a_dead_guard_that_is_noticed_twice_is_reported_once(loop: Loop, guard: Guard) -> None:
+    """An extension can't be sent, and end of file is seen in the same round of the loop."""
     guard.spawn(["/bin/sleep", "1000"], PATH, deadline=now() + 1000)
     reader, writer = os.pipe()
 
@@ -417,10 +417,10 @@ def test_a_death_that_is_found_twice_is_told_once(loop: Loop, guard: Guard) -> N
     os.close(writer)
 
 
-def test_what_can_not_be_killed_ends_the_agent(
+def test_a_process_that_cannot_be_killed_ends_the_agent(
     loop: Loop, guard: Guard, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Status 70, for only the end of the container helps then."""
+    """With status 70: only the end of the container can end that process."""
     monkeypatch.setattr("psutil.Process.kill", lambda self: None)
     sleeper = subprocess.Popen(["sleep", "1000"])
     try:
@@ -435,8 +435,8 @@ def test_what_can_not_be_killed_ends_the_agent(
 # -- what the agent is, and leaves ----------------------------------------------------------------
 
 
-def test_only_while_there_is_a_guard_this_is_a_subreaper(loop: Loop) -> None:
-    """It would pass through exec, and a daemon that gets strange children may hang on them."""
+def test_the_agent_is_a_subreaper_only_while_it_has_a_guard(loop: Loop) -> None:
+    """The setting survives exec, and a daemon may wait for ever for children that it does not know."""
     assert not subreaper()
     guard = Guard(loop)
     assert subreaper()
@@ -446,8 +446,8 @@ def test_only_while_there_is_a_guard_this_is_a_subreaper(loop: Loop) -> None:
 
 
 def test_close_ends_the_guard_and_what_it_runs(loop: Loop, guard: Guard, tmp_path: Path) -> None:
-    """Nothing is left that a daemon could inherit."""
-    script, count = TREES["without ears"]
+    """The daemon inherits no process."""
+    script, count = TREES["ignoring signals"]
     pids = started(guard, tmp_path / "pids", script, count)
     guard.close()
     assert guard.gone
@@ -457,7 +457,7 @@ def test_close_ends_the_guard_and_what_it_runs(loop: Loop, guard: Guard, tmp_pat
 def test_close_does_not_wait_for_a_guard_that_is_stopped(
     loop: Loop, guard: Guard, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """It is killed like all else."""
+    """It is killed like its command."""
     monkeypatch.setattr(guard_module, "KILL_TIMEOUT", 0.3)
     (pid,) = started(guard, tmp_path / "pid", SLEEP, 1)
     os.kill(guard.pid, signal.SIGSTOP)
@@ -466,8 +466,8 @@ def test_close_does_not_wait_for_a_guard_that_is_stopped(
     assert not lives(guard.pid)
 
 
-def test_close_leaves_what_cannot_be_killed_to_the_guard(loop: Loop, guard: Guard) -> None:
-    """The agent has to end at once then, before others may start the command."""
+def test_close_leaves_an_unkillable_process_to_the_guard(loop: Loop, guard: Guard) -> None:
+    """The agent must end at once, before other containers may start the command."""
     guard.ended = Ended(137, None, "deadline", 0, None, True)
     os.kill(guard.pid, signal.SIGSTOP)
     with pytest.raises(AgentError, match="can't be started"):
@@ -479,15 +479,15 @@ def test_close_leaves_what_cannot_be_killed_to_the_guard(loop: Loop, guard: Guar
     assert guard._process.wait(HANDSHAKE_TIMEOUT) == 0  # It sees the end of file.
 
 
-def test_no_room_for_a_guard_is_told(loop: Loop, monkeypatch: pytest.MonkeyPatch) -> None:
-    """By cause, not as a defect's traceback."""
+def test_a_guard_that_cannot_be_started_is_an_error(loop: Loop, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The message has the cause; there is no traceback."""
     monkeypatch.setattr(sys, "executable", "/nonexistent/python")
     with pytest.raises(AgentError, match="can't be started: /nonexistent/python: No such file"):
         Guard(loop)
 
 
-def test_a_guard_that_is_stopped_and_deaf_is_given_up(loop: Loop, guard: Guard, tmp_path: Path) -> None:
-    """The agent is not held up by a full socket, for it has a lease to watch."""
+def test_a_stopped_guard_with_a_full_socket_is_given_up(loop: Loop, guard: Guard, tmp_path: Path) -> None:
+    """A full socket does not block the agent, which has a lease to watch."""
     (pid,) = started(guard, tmp_path / "pid", SLEEP, 1, deadline=now() + 1000)
     os.kill(guard.pid, signal.SIGSTOP)
     began = now()
@@ -500,10 +500,10 @@ def test_a_guard_that_is_stopped_and_deaf_is_given_up(loop: Loop, guard: Guard, 
 
 
 @pytest.mark.parametrize("ask", [lambda guard: guard.end(100), lambda guard: guard.signal(signal.SIGTERM)])
-def test_a_stopped_guard_that_is_asked_for_an_end_is_done_without(
+def test_a_stopped_guard_that_does_not_answer_is_given_up(
     loop: Loop, guard: Guard, tmp_path: Path, ask: Callable[[Guard], None]
 ) -> None:
-    """Without a deadline too: a timeout and a stop signal must not depend on who is stopped."""
+    """Without a deadline too: timeouts and stop signals must work although the guard is stopped."""
     (pid,) = started(guard, tmp_path / "pid", SLEEP, 1)
     os.kill(guard.pid, signal.SIGSTOP)
     ask(guard)
@@ -513,8 +513,8 @@ def test_a_stopped_guard_that_is_asked_for_an_end_is_done_without(
     assert not lives(pid)
 
 
-def test_the_guard_sees_nothing_of_the_environment(loop: Loop, monkeypatch: pytest.MonkeyPatch) -> None:
-    """What is secret there does not stand in one more place; the linker's variables it may need."""
+def test_the_guard_does_not_get_the_environment(loop: Loop, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Secrets are not visible in one more process; the linker's variables are passed on."""
     monkeypatch.setenv("PASSWORD", "hunter2")
     monkeypatch.setenv("LD_LIBRARY_PATH", "/nonexistent")
     guard = Guard(loop)
@@ -526,7 +526,7 @@ def test_the_guard_sees_nothing_of_the_environment(loop: Loop, monkeypatch: pyte
 def test_the_guard_starts_from_cached_byte_code(
     loop: Loop, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """As an image holds it. Python never caches a script: it would compile the guard at each start."""
+    """An image holds this byte code. A script has none: Python would compile the guard at each start."""
     module = tmp_path / "kolla_mesos_start" / "commands" / "guard.py"
     module.parent.mkdir(parents=True)
     (module.parent / "__init__.py").touch()
@@ -542,7 +542,7 @@ def test_the_guard_starts_from_cached_byte_code(
 
 
 def test_nothing_of_the_agent_leaks_into_a_command(loop: Loop, guard: Guard, tmp_path: Path) -> None:
-    """Neither ignored or blocked signals nor descriptors that somebody made inheritable."""
+    """No ignored or blocked signals, and no inheritable descriptors."""
     descriptor = os.open("/etc/passwd", os.O_RDONLY)
     os.set_inheritable(descriptor, True)
     before = signal.signal(signal.SIGUSR1, signal.SIG_IGN)
@@ -561,8 +561,8 @@ def test_nothing_of_the_agent_leaks_into_a_command(loop: Loop, guard: Guard, tmp
         another.close()
 
 
-def test_process_1_reaps_whatever_comes_to_it(agents: list[Agent]) -> None:
-    """Orphans of others too, as of a shell that somebody ran in the container; and the guard works."""
+def test_process_1_reaps_all_orphans(agents: list[Agent]) -> None:
+    """Orphans of other processes too, such as a shell that somebody ran in the container."""
     body = """
 loop.on_signal(signal.SIGCHLD, lambda signum: reap())
 assert os.getpid() == 1
@@ -587,15 +587,15 @@ print("children", len(children()), flush=True)
     assert agent.read().splitlines()[1:] == ["children 1", "4 None exited 1", "children 0"]
 
 
-def test_a_proc_of_another_namespace_is_told(loop: Loop, agents: list[Agent]) -> None:
-    """The guard could not see what to kill: better not to begin."""
+def test_a_proc_of_another_namespace_is_an_error(loop: Loop, agents: list[Agent]) -> None:
+    """The guard could not see which processes to kill, so it refuses to work."""
     body = ""
     agents.append(agent := Agent(body, "sh", "-c", 'exec unshare --pid --fork "$@" 2>&1', "sh"))
     assert "/proc: is not that of this pid namespace" in agent.read()
 
 
-def test_a_shell_can_be_waited_for_by_its_parent_again() -> None:
-    """`reap` returns whom it has reaped, so that nobody's status is lost."""
+def test_reap_returns_the_status_of_each_child() -> None:
+    """`reap` returns what it has reaped, so no status is lost."""
     process_ids = [os.posix_spawn("/bin/sh", ["sh", "-c", f"exit {status}"], {}) for status in (0, 7)]
     reaped: dict[int, int] = {}
 
