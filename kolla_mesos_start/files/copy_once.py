@@ -14,7 +14,7 @@ from urllib.parse import quote
 from kolla_mesos_start.errors import CannotWrite
 from kolla_mesos_start.files.content import Content
 from kolla_mesos_start.files.directories import closing, open_directory, strerror
-from kolla_mesos_start.files.stages import open_stage
+from kolla_mesos_start.files.temporary import open_temporary
 from kolla_mesos_start.files.writing import write
 
 
@@ -39,9 +39,9 @@ class CopyOnce(NamedTuple):
     def require(self) -> None:
         """Raise CannotWrite if a marker can't be recorded. Call it before a file is written."""
         with self._explained(), closing(open_directory(self._markers)) as directory:
-            fd, stage = open_stage(directory)
+            fd, temporary = open_temporary(directory)
             os.close(fd)
-            os.unlink(stage, dir_fd=directory)
+            os.unlink(temporary, dir_fd=directory)
 
     def record(self, command_path: str) -> None:
         """Remember that the files of `role/command` are written, for as long as the container exists."""

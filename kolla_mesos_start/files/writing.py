@@ -24,14 +24,14 @@ from kolla_mesos_start.files.directories import (
     strerror,
     sync_directory,
 )
-from kolla_mesos_start.files.stages import O_CAREFUL, discard, open_stage, remove_leftovers
+from kolla_mesos_start.files.temporary import O_CAREFUL, discard, open_temporary, remove_leftovers
 from kolla_mesos_start.log import Logger
 
 log = Logger(__name__)
 
 
 def write(content: Content, data: bytes) -> None:
-    """Make the file what it should be, and remove stages that were left beside it."""
+    """Make the file what it should be, and remove temporary files that were left beside it."""
     with closing(open_directory(content.directory)) as directory:
         remove_leftovers(directory, content.directory)
         found = difference(directory, content, data)
@@ -97,23 +97,23 @@ def _correct(directory: int, content: Content) -> bool:
 
 
 def _replace(directory: int, content: Content, data: bytes) -> None:
-    """Write a stage beside dest, then rename it: readers see the old file or the complete new one."""
-    fd, stage = open_stage(directory)
+    """Write a temporary file, then rename it to dest: readers see the old file or the complete new one."""
+    fd, temporary = open_temporary(directory)
     try:
-        with closing(fd):  # The stage stays open, and so locked, until it is renamed.
+        with closing(fd):  # It stays open, and so locked, until it is renamed.
             _set_owner_and_mode(fd, content)
             _write_all(fd, data)
             _set_owner_and_mode(fd, content)  # Unless root writes, a write clears setuid and setgid.
             os.fsync(fd)
-            os.rename(stage, content.basename, src_dir_fd=directory, dst_dir_fd=directory)
+            os.rename(temporary, content.basename, src_dir_fd=directory, dst_dir_fd=directory)
     except OSError as error:
-        discard(directory, stage)
+        discard(directory, temporary)
         if error.errno != errno.EBUSY:
             raise
         _rewrite(directory, content, data)  # It is a mount; without /proc `is_mount` can't see that.
         return
     except BaseException:
-        discard(directory, stage)
+        discard(directory, temporary)
         raise
     sync_directory(directory)
 

@@ -19,7 +19,7 @@ from typing import Any, Callable, NamedTuple
 from kazoo.client import KazooClient
 from kazoo.exceptions import NoNodeError
 
-from kolla_mesos_start.files.stages import STAGE_PREFIX
+from kolla_mesos_start.files.temporary import TEMPORARY_PREFIX
 from kolla_mesos_start.loop import now
 from kolla_mesos_start.tree.states import decode_detail
 from kolla_mesos_start.zookeeper.query import Znode
@@ -406,7 +406,7 @@ class Chaos:
             lambda: [f"process {name} ({pid})" for pid, name in inside(self._directory).items()], 20.0
         )
         left += _left(lambda: [f"ephemeral {path}" for path in self._ephemerals(self._deployment.path)], 20.0)
-        files = [*self._directory.rglob(f"{STAGE_PREFIX}*"), *(self._directory / "tmp").iterdir()]
+        files = [*self._directory.rglob(f"{TEMPORARY_PREFIX}*"), *(self._directory / "tmp").iterdir()]
         files += self._directory.rglob("state.new")
         return left + [f"file {file.relative_to(self._directory)}" for file in files]
 

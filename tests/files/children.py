@@ -22,10 +22,10 @@ from typing import Any, Callable, NamedTuple
 
 from kolla_mesos_start.errors import AgentError, CannotWrite
 from kolla_mesos_start.files import Content, place
-from kolla_mesos_start.files.stages import STAGE_PREFIX
+from kolla_mesos_start.files.temporary import TEMPORARY_PREFIX
 
 NOBODY = 65534
-# Who a test runs as. A developer without root runs what he can; the tests that need root say so.
+# The users that tests run as. Without root that is one; a test that needs root says so.
 IDENTITIES = (0, NOBODY) if os.geteuid() == 0 else (os.geteuid(),)
 SECRET = b"password = xyzzy\n"
 
@@ -33,7 +33,7 @@ Mount = tuple[str, ...]
 
 
 class Outcome(NamedTuple):
-    """How a child's action ended: with a value, with an error, or by a signal."""
+    """The result of an action in a child: a value, an error, or the signal that ended the child."""
 
     value: Any
     error: AgentError | None
@@ -52,10 +52,12 @@ def in_child(action: Callable[[], Any], uid: int, mounts: Sequence[Mount] = ()) 
 
 
 def start_child(action: Callable[[], Any], uid: int, mounts: Sequence[Mount] = ()) -> tuple[int, int]:
-    """The child's process id, and the descriptor from which its answer is read."""
+    """The child's process id, and the descriptor of its answer."""
     read, write = os.pipe()
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore", DeprecationWarning)  # Threads of other tests: none is needed here.
+        warnings.simplefilter(
+            "ignore", DeprecationWarning
+        )  # Other tests may have threads; the child needs none.
         pid = os.fork()
     if pid == 0:
         _act(action, uid, mounts, write)
@@ -76,7 +78,7 @@ def end_child(pid: int, answer: int) -> Outcome:
 
 def _act(action: Callable[[], Any], uid: int, mounts: Sequence[Mount], answer: int) -> None:
     result: tuple[Any, AgentError | str | None]
-    signal.alarm(120)  # One that hangs is ended, and its test fails.
+    signal.alarm(120)  # A child that hangs is ended, and its test fails.
     try:
         if mounts:
             _mount_privately(mounts)
@@ -90,7 +92,7 @@ def _act(action: Callable[[], Any], uid: int, mounts: Sequence[Mount], answer: i
     except BaseException:
         result = (None, traceback.format_exc())
     finally:
-        # Not by os.write, which the action may have replaced.
+        # Not os.write: the action may have replaced it.
         with open(answer, "wb") as pipe:
             pipe.write(pickle.dumps(result))
             pipe.flush()
@@ -138,12 +140,12 @@ def identity(path: Path) -> tuple[int, int]:
     return path.lstat().st_ino, path.lstat().st_mtime_ns
 
 
-def stages(directory: Path) -> list[str]:
-    return [str(path) for path in directory.rglob("*") if path.name.startswith(STAGE_PREFIX)]
+def temporary_files(directory: Path) -> list[str]:
+    return [str(path) for path in directory.rglob("*") if path.name.startswith(TEMPORARY_PREFIX)]
 
 
 def snapshot(directory: Path) -> dict[str, tuple[object, ...]]:
-    """All that could be changed below a directory."""
+    """Everything below a directory that a write could change."""
     return {
         str(path): (path.lstat()[:7], path.lstat().st_mtime_ns, path.lstat().st_ctime_ns)
         for path in [directory, *directory.rglob("*")]
@@ -151,7 +153,7 @@ def snapshot(directory: Path) -> dict[str, tuple[object, ...]]:
 
 
 def record_calls(*names: str) -> list[tuple[str, str]]:
-    """From now on note each of these calls, and on what it was made; only for a child process."""
+    """Record each call of these functions, and what it was made on; only in a child process."""
     calls: list[tuple[str, str]] = []
 
     def noted(name: str) -> Callable[..., Any]:
@@ -172,12 +174,12 @@ def record_calls(*names: str) -> list[tuple[str, str]]:
 
 
 def kill_at(step: str, number: int) -> None:
-    """Have this process killed before its call number `number` of a function."""
+    """Kill this process before its call number `number` of a function."""
     before_call(step, number, lambda: os.kill(os.getpid(), signal.SIGKILL))
 
 
 def before_call(step: str, number: int, event: Callable[[], object]) -> None:
-    """Have something happen before call number `number` of a function; only for a child process."""
+    """Call `event` before call number `number` of a function; only in a child process."""
     real, calls = getattr(os, step), itertools.count(1)
 
     def call(*arguments: Any, **more: Any) -> Any:
@@ -195,14 +197,14 @@ def fail_with(cause: int) -> Callable[[], object]:
     return event
 
 
-def leave_stage(home: Path, uid: int, half: Content) -> Path:
-    """Have an agent killed when it has written 4096 bytes of a file; the stage that it leaves."""
-    assert in_child(lambda: die_half_way(half), uid).signum == signal.SIGXFSZ
-    (left,) = stages(home)
+def leave_temporary(home: Path, uid: int, half: Content) -> Path:
+    """Kill an agent after 4096 bytes of a file; returns the temporary file that it leaves."""
+    assert in_child(lambda: write_half_and_die(half), uid).signum == signal.SIGXFSZ
+    (left,) = temporary_files(home)
     return Path(left)
 
 
-def die_half_way(half: Content) -> None:
+def write_half_and_die(half: Content) -> None:
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     resource.setrlimit(resource.RLIMIT_FSIZE, (4096, 4096))
     signal.signal(signal.SIGXFSZ, signal.SIG_DFL)

@@ -1,4 +1,4 @@
-"""Who the agent runs as in these tests, and where it writes."""
+"""The user that the agent runs as in these tests, and the directory where it writes."""
 
 from __future__ import annotations
 
@@ -22,24 +22,24 @@ def uid(request: pytest.FixtureRequest) -> int:
 
 @pytest.fixture
 def root() -> None:
-    """For what only root can set up: other users' files, mounts."""
+    """For tests that need root: files of other users, or mounts."""
     assert os.geteuid() == 0, "this test needs root: it makes files of other users, or mounts"
 
 
 @pytest.fixture
 def home(uid: int) -> Iterator[Path]:
-    """A directory of that user's. (The parents of tmp_path let nobody but their owner in.)"""
+    """A directory of that user. (Only their owner may enter the parents of tmp_path.)"""
     path = Path(tempfile.mkdtemp(prefix="files-")).resolve()
     own(path, uid)
     path.chmod(0o755)
     yield path
-    # rm, for shutil.rmtree recurses as deep as the directories do.
+    # Not shutil.rmtree, whose recursion is as deep as the directories.
     subprocess.run(["rm", "-rf", "--", str(path)], check=True)
 
 
 @pytest.fixture
 def mounted(root: None, home: Path, uid: int) -> tuple[Path, Path, list[Mount]]:
-    """A file of the user's outside, the dest that it is mounted at, and the mounts that do it."""
+    """A file of the user outside of the container, the dest where it is mounted, and the mounts."""
     outside = Path(home / "outside")
     outside.mkdir()
     source = write(own(outside, uid) / "source", b"old", uid)

@@ -17,7 +17,7 @@ from tests.files.children import (
     kill_at,
     mode_of,
     record_calls,
-    stages,
+    temporary_files,
     write,
 )
 
@@ -25,7 +25,7 @@ from tests.files.children import (
 
 
 def start(state: Path, commands: dict[str, Content]) -> None:
-    """What a start with COPY_ONCE does, one command after the other."""
+    """Do what a start with COPY_ONCE does for each command."""
     once = CopyOnce(str(state))
     for path, wanted in commands.items():
         if not once.done(path):
@@ -35,7 +35,7 @@ def start(state: Path, commands: dict[str, Content]) -> None:
 
 
 def test_copy_once_writes_on_the_first_start_only(home: Path, uid: int) -> None:
-    """What an operator changed in the container stays, and so does a mode; a new command gets its files."""
+    """Changes of content and mode in the container stay; a new command gets its files."""
     dest, late = home / "app.conf", home / "late.conf"
     assert in_child(lambda: start(home / "state", {"role/a": content(dest)}), uid).error is None
     assert dest.read_bytes() == SECRET
@@ -46,8 +46,8 @@ def test_copy_once_writes_on_the_first_start_only(home: Path, uid: int) -> None:
     assert (identity(dest), mode_of(dest), late.read_bytes()) == (before, 0o644, SECRET)
 
 
-def test_a_first_start_that_died_half_way_is_finished_by_the_next(home: Path, uid: int) -> None:
-    """The command whose files were written stays as it is; the one that was being written is written."""
+def test_a_first_start_that_was_killed_is_completed_by_the_next(home: Path, uid: int) -> None:
+    """Files of a finished command stay as they are; those of the interrupted command are written."""
     first, second = home / "first.conf", home / "second.conf"
 
     def action() -> None:
@@ -59,11 +59,11 @@ def test_a_first_start_that_died_half_way_is_finished_by_the_next(home: Path, ui
     again = {"role/a": content(first), "role/b": content(second)}
     assert in_child(lambda: start(home / "state", again), uid).error is None
     assert (first.read_bytes(), second.read_bytes()) == (b"edited", SECRET)
-    assert stages(home) == []
+    assert temporary_files(home) == []
 
 
-def test_a_start_that_died_before_its_marker_writes_again(home: Path, uid: int) -> None:
-    """Files without a marker were never finished."""
+def test_files_without_a_marker_are_written_again(home: Path, uid: int) -> None:
+    """Without a marker the files count as incomplete."""
 
     def action() -> None:
         kill_at("rename", 2)
@@ -74,11 +74,11 @@ def test_a_start_that_died_before_its_marker_writes_again(home: Path, uid: int) 
     write(home / "app.conf", b"edited", uid)
     assert in_child(lambda: start(home / "state", {"role/a": content(home / "app.conf")}), uid).error is None
     assert (home / "app.conf").read_bytes() == SECRET
-    assert stages(home) == []
+    assert temporary_files(home) == []
 
 
-def test_where_copy_once_cannot_be_recorded_nothing_is_written(root: None, home: Path, uid: int) -> None:
-    """73 before the first file, with KOLLA_STATE_DIR named: never a silent second time."""
+def test_nothing_is_written_if_copy_once_can_not_be_recorded(root: None, home: Path, uid: int) -> None:
+    """Status 73 before the first file; the message names KOLLA_STATE_DIR."""
     state = home / "state"
     state.mkdir()
     read_only = [("--bind", str(state), str(state)), ("-o", "remount,bind,ro", str(state))]
@@ -96,10 +96,8 @@ def test_where_copy_once_cannot_be_recorded_nothing_is_written(root: None, home:
     assert not (home / "app.conf").exists()
 
 
-def test_a_state_directory_without_room_is_found_before_anything_is_written(
-    root: None, home: Path, uid: int
-) -> None:
-    """That it may be written is not enough: a marker is tried, not asked for."""
+def test_a_full_state_directory_is_found_before_anything_is_written(root: None, home: Path, uid: int) -> None:
+    """Permission to write is not enough: `require` creates a file there."""
     state = home / "state"
     state.mkdir()
     full = [("-t", "tmpfs", "-o", f"nr_inodes=2,mode=755,uid={uid},gid={uid}", "none", str(state))]
@@ -111,7 +109,7 @@ def test_a_state_directory_without_room_is_found_before_anything_is_written(
 def test_a_state_directory_that_cannot_be_entered_is_an_error_not_a_first_start(
     root: None, home: Path, uid: int
 ) -> None:
-    """Whether the files were written can't be known, so they are not written again."""
+    """It is unknown whether the files were written, so they are not written again."""
     state = home / "state"
     (state / "copied").mkdir(parents=True)
     state.chmod(0o700)
@@ -119,8 +117,8 @@ def test_a_state_directory_that_cannot_be_entered_is_an_error_not_a_first_start(
     assert "Permission denied" in in_child(lambda: CopyOnce(str(state)).done("role/a"), NOBODY).reason
 
 
-def test_asking_leaves_nothing_behind(home: Path, uid: int) -> None:
-    """`done` makes nothing at all, `require` only the directory."""
+def test_done_and_require_leave_no_file(home: Path, uid: int) -> None:
+    """`done` creates nothing, `require` only the directory."""
     once = CopyOnce(str(home / "state"))
     assert in_child(lambda: once.done("role/a"), uid).value is False
     assert os.listdir(home) == []
@@ -133,7 +131,7 @@ NAMES = ["role/a", "role/b", "other/a", "role/a%2Fb", "role/a/b", "../../etc", "
 
 
 def test_each_command_has_a_marker_of_its_own(tmp_path: Path) -> None:
-    """Whatever its name holds, the marker lies in the state directory and is nobody else's."""
+    """Whatever the name of the command, its marker is in the state directory and unique."""
     once = CopyOnce(str(tmp_path / "state"))
     names = [*NAMES, "role/" + "n" * 301, "role/\ud800"]
     for number, name in enumerate(names):
@@ -147,7 +145,7 @@ def test_each_command_has_a_marker_of_its_own(tmp_path: Path) -> None:
 
 
 def test_the_marker_is_synced_after_the_files(tmp_path: Path) -> None:
-    """A marker that outlives a power failure must not outlive the files that it speaks of."""
+    """After a power failure there must be no marker without its files."""
 
     def action() -> list[tuple[str, str]]:
         calls = record_calls("rename", "fsync")

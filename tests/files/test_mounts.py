@@ -1,4 +1,4 @@
-"""A dest that is a mount, or lies on one, is written all the same."""
+"""A dest that is a mount, or that is on one."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ from tests.files.children import (
     SECRET,
     Mount,
     content,
-    die_half_way,
     identity,
     in_child,
     mode_of,
     owner_of,
     record_calls,
-    stages,
+    temporary_files,
     write,
+    write_half_and_die,
 )
 
 # -- mounts --
@@ -34,19 +34,19 @@ from tests.files.children import (
 def test_a_bind_mounted_file_is_rewritten_in_place(
     mounted: tuple[Path, Path, list[Mount]], uid: int, mode: int, data: bytes
 ) -> None:
-    """It can't be renamed over: the same inode holds the new content, and no stage is left."""
+    """A rename can't replace it: the same inode gets the new content, and no temporary file is left."""
     source, dest, mounts = mounted
     inode = source.stat().st_ino
     assert in_child(lambda: place([content(dest, data, mode)]), uid, mounts).error is None
     assert (source.read_bytes(), mode_of(source), source.stat().st_ino) == (data, mode, inode)
-    assert stages(dest.parent) == []
-    # Once more: 0400 keeps even its own unprivileged owner from opening it for writing.
+    assert temporary_files(dest.parent) == []
+    # A second time: with mode 0400 even an unprivileged owner can't open it for writing.
     assert in_child(lambda: place([content(dest, b"third", mode)]), uid, mounts).error is None
     assert (source.read_bytes(), mode_of(source)) == (b"third", mode)
 
 
 def test_a_mounted_file_is_synced(mounted: tuple[Path, Path, list[Mount]], uid: int) -> None:
-    """Mode, content, mode once more if the kernel took setuid away; then everything is synced."""
+    """Mode, content, the mode again if the kernel cleared setuid; then sync."""
     _, dest, mounts = mounted
 
     def action() -> list[tuple[str, str]]:
@@ -60,22 +60,22 @@ def test_a_mounted_file_is_synced(mounted: tuple[Path, Path, list[Mount]], uid: 
 def test_owner_and_mode_of_a_mounted_file_are_set_before_the_first_byte(
     mounted: tuple[Path, Path, list[Mount]], uid: int
 ) -> None:
-    """The kernel ends the agent in the middle of the content: those who may not read it can't."""
+    """The agent is killed in the middle of the content: other users can't read it."""
     source, dest, mounts = mounted
     write(source, b"o" * 10_000, uid, 0o666)
     owner = (4242, 4343) if uid == 0 else (uid, uid)
     half = content(dest, b"n" * 10_000, 0o600, *owner)
-    assert in_child(lambda: die_half_way(half), uid, mounts).signum == signal.SIGXFSZ
+    assert in_child(lambda: write_half_and_die(half), uid, mounts).signum == signal.SIGXFSZ
     assert source.read_bytes() == b"n" * 4096 + b"o" * 5904
     assert (owner_of(source), mode_of(source)) == (owner, 0o600)
     assert in_child(lambda: place([half]), uid, mounts).error is None
     assert source.read_bytes() == b"n" * 10_000
 
 
-def test_a_mounted_file_is_cut_back_if_room_was_made_in_part(
+def test_a_mounted_file_is_restored_if_reserving_space_fails(
     mounted: tuple[Path, Path, list[Mount]], uid: int
 ) -> None:
-    """Where the C library makes room by writing zeros, the old content is whole again after no space."""
+    """If the C library reserves space by writing zeros, and fails, the old content is restored."""
     source, dest, mounts = mounted
 
     def fills_up(fd: int, offset: int, size: int) -> None:
@@ -91,10 +91,10 @@ def test_a_mounted_file_is_cut_back_if_room_was_made_in_part(
 
 
 @pytest.mark.parametrize("cause", [errno.EOPNOTSUPP, errno.EINVAL])
-def test_a_mounted_file_is_rewritten_where_room_cannot_be_made_beforehand(
+def test_a_mounted_file_is_rewritten_where_space_can_not_be_reserved(
     mounted: tuple[Path, Path, list[Mount]], uid: int, cause: int
 ) -> None:
-    """Some file systems can't reserve: that is no reason not to write."""
+    """Some file systems can't reserve space; the file is written all the same."""
     source, dest, mounts = mounted
 
     def unsupported(fd: int, offset: int, size: int) -> None:
@@ -111,7 +111,7 @@ def test_a_mounted_file_is_rewritten_where_room_cannot_be_made_beforehand(
 def test_a_bind_mounted_file_is_rewritten_where_there_is_no_proc(
     mounted: tuple[Path, Path, list[Mount]], uid: int
 ) -> None:
-    """Where mounts can't be told apart, EBUSY tells it."""
+    """There the rename fails with EBUSY."""
     source, dest, mounts = mounted
 
     def action() -> str:
@@ -121,13 +121,13 @@ def test_a_bind_mounted_file_is_rewritten_where_there_is_no_proc(
 
     assert in_child(action, uid, [*mounts, ("-t", "tmpfs", "none", "/proc")]).value == "unchanged"
     assert (source.read_bytes(), mode_of(source)) == (SECRET, 0o600)
-    assert stages(dest.parent) == []
+    assert temporary_files(dest.parent) == []
 
 
 def test_a_writable_file_mounted_into_a_read_only_file_system_is_rewritten(
     mounted: tuple[Path, Path, list[Mount]], uid: int
 ) -> None:
-    """`docker run --read-only -v file:dest`: no stage is possible beside it, and none is needed."""
+    """`docker run --read-only -v file:dest`: no temporary file is possible beside it, and none is needed."""
     source, dest, mounts = mounted
     parent = str(dest.parent)
     read_only = [("--bind", parent, parent), ("-o", "remount,bind,ro", parent)]
@@ -135,8 +135,10 @@ def test_a_writable_file_mounted_into_a_read_only_file_system_is_rewritten(
     assert source.read_bytes() == SECRET
 
 
-def test_an_unchanged_mount_is_only_mended(mounted: tuple[Path, Path, list[Mount]], uid: int) -> None:
-    """Its mode, that is; another hard link of it is the mount's own business."""
+def test_the_mode_of_an_unchanged_mount_is_corrected(
+    mounted: tuple[Path, Path, list[Mount]], uid: int
+) -> None:
+    """Its mode is corrected, although the file has another hard link."""
     source, dest, mounts = mounted
     os.link(source, source.parent / "other")
     before = identity(source)
@@ -144,8 +146,8 @@ def test_an_unchanged_mount_is_only_mended(mounted: tuple[Path, Path, list[Mount
     assert (identity(source), mode_of(source)) == (before, 0o640)
 
 
-def test_a_read_only_mount_says_that_it_is_one(mounted: tuple[Path, Path, list[Mount]], uid: int) -> None:
-    """A ConfigMap's file can't be written: 73, and the mount is named as the cause."""
+def test_a_read_only_mount_is_named_in_the_error(mounted: tuple[Path, Path, list[Mount]], uid: int) -> None:
+    """A file of a ConfigMap can't be written: status 73, and the message names the mount."""
     source, dest, mounts = mounted
     mounts = [*mounts, ("-o", "remount,bind,ro", str(dest))]
     reason = in_child(lambda: place([content(dest)]), uid, mounts).reason
@@ -154,10 +156,10 @@ def test_a_read_only_mount_says_that_it_is_one(mounted: tuple[Path, Path, list[M
     assert source.read_bytes() == b"old"
 
 
-def test_a_mounted_file_stays_whole_where_there_is_no_room_for_the_new_content(
+def test_a_mounted_file_does_not_change_without_space_for_the_new_content(
     mounted: tuple[Path, Path, list[Mount]], uid: int
 ) -> None:
-    """In place means that the old content is at stake: it is not touched before there is room."""
+    """The old content is not overwritten before there is space for the new one."""
     _, dest, _ = mounted
     small = dest.parent.parent / "outside"
     mounts = [
@@ -175,7 +177,7 @@ def test_a_mounted_file_stays_whole_where_there_is_no_room_for_the_new_content(
             place([content(dest, b"n" * 100_000, 0o640)])
         except CannotWrite as error:
             return dest.read_bytes(), mode_of(dest), error.reason
-        raise AssertionError("it fitted")
+        raise AssertionError("there was enough space")
 
     def drop(uid: int) -> None:
         os.chown(small / "source", uid, uid)
@@ -193,7 +195,7 @@ def _mount_at(source: Path, dest: Path) -> None:
 
 
 def test_dest_on_another_file_system_is_renamed_there(root: None, home: Path, uid: int) -> None:
-    """The stage is beside dest, never in a directory for temporary files."""
+    """The temporary file is beside dest, never in /tmp."""
     volume = home / "volume"
     volume.mkdir()
     mounts = [("-t", "tmpfs", "-o", f"mode=755,uid={uid},gid={uid}", "none", str(volume))]

@@ -1,4 +1,4 @@
-"""What can't be written is said with a cause and with what to do; `plan` says what would change."""
+"""Errors name the file, the cause and what to do; `plan` says what would change."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import pytest
 
 from kolla_mesos_start.errors import CannotWrite
 from kolla_mesos_start.files import place, plan
-from kolla_mesos_start.files.stages import STAGE_PREFIX
+from kolla_mesos_start.files.temporary import TEMPORARY_PREFIX
 from tests.files.children import (
     NOBODY,
     SECRET,
@@ -23,15 +23,15 @@ from tests.files.children import (
     in_child,
     own,
     snapshot,
-    stages,
+    temporary_files,
     write,
 )
 
 # -- what can't be written --
 
 
-def test_no_permission_names_dest_and_who_lacks_it(root: None, home: Path, uid: int) -> None:
-    """An unprivileged image, /etc/<service> left to root: 73, with what to do about it."""
+def test_missing_permission_names_dest_and_the_user(root: None, home: Path, uid: int) -> None:
+    """An unprivileged image where /etc/<service> belongs to root: status 73, with what to do."""
     directory = home / "etc"
     directory.mkdir(mode=0o755)
     os.chown(directory, 0, 0)
@@ -47,7 +47,7 @@ def test_no_permission_names_dest_and_who_lacks_it(root: None, home: Path, uid: 
 
 @pytest.mark.parametrize("there", [None, b"old", SECRET])
 def test_only_root_can_give_a_file_away(root: None, home: Path, uid: int, there: bytes | None) -> None:
-    """The owner in question is named, and neither a half-owned file nor a stage is left."""
+    """The message names the owner; the file does not change, and no temporary file is left."""
     dest = home / "app.conf"
     if there is not None:
         write(dest, there, NOBODY)
@@ -57,11 +57,11 @@ def test_only_root_can_give_a_file_away(root: None, home: Path, uid: int, there:
     assert f"{dest} can't be given to 4242:4343 by uid {NOBODY}" in reason
     assert "leave `owner` out, or run the agent as root" in reason
     assert (identity(dest) if dest.exists() else None) == before
-    assert stages(home) == []
+    assert temporary_files(home) == []
 
 
 def test_a_mode_that_the_kernel_drops_is_an_error(root: None, home: Path, uid: int) -> None:
-    """setgid for a group that the agent is not in vanishes silently; the agent does not go on with less."""
+    """The kernel drops setgid silently for a group that the agent is not in."""
     dest = write(home / "app.conf", SECRET, NOBODY)
     os.chown(dest, NOBODY, 4343)
     own(home, NOBODY)
@@ -70,7 +70,7 @@ def test_a_mode_that_the_kernel_drops_is_an_error(root: None, home: Path, uid: i
 
 
 def test_a_read_only_file_system_is_named_as_the_cause(root: None, home: Path, uid: int) -> None:
-    """73 with dest, the reason, and the volume that would help; for a wrong mode alone, too."""
+    """Status 73 with dest, the reason, and where to mount a volume; also if only the mode is wrong."""
     write(home / "app.conf", b"old", uid)
     write(home / "mode.conf", SECRET, uid, 0o644)
     read_only = [("--bind", str(home), str(home)), ("-o", "remount,bind,ro", str(home))]
@@ -82,10 +82,10 @@ def test_a_read_only_file_system_is_named_as_the_cause(root: None, home: Path, u
 
 
 @pytest.mark.parametrize("options", ["size=16k", "nr_inodes=3"])
-def test_no_space_keeps_the_old_file_and_leaves_no_stage(
+def test_without_space_the_old_file_stays_and_no_temporary_file_is_left(
     root: None, home: Path, uid: int, options: str
 ) -> None:
-    """A full volume, of bytes or of inodes: the old content is still there, whole."""
+    """A volume without free bytes or inodes: the old content is still complete."""
     volume = home / "volume"
     volume.mkdir()
     mounts = [("-t", "tmpfs", "-o", f"{options},mode=755,uid={uid},gid={uid}", "none", str(volume))]
@@ -98,16 +98,16 @@ def test_no_space_keeps_the_old_file_and_leaves_no_stage(
             place([content(volume / "app.conf", b"n" * 100_000)])
         except CannotWrite as error:
             return error.reason, (volume / "app.conf").read_bytes(), os.listdir(volume)
-        raise AssertionError("it fitted")
+        raise AssertionError("there was enough space")
 
     reason, data, names = in_child(action, uid, mounts).value
     assert f"{volume}/app.conf can't be written: No space left on device: free space or inodes" in reason
     assert data == b"old"
-    assert not any(name.startswith(STAGE_PREFIX) for name in names)
+    assert not any(name.startswith(TEMPORARY_PREFIX) for name in names)
 
 
-def test_a_limit_of_file_size_leaves_no_stage(home: Path, uid: int) -> None:
-    """A write that fails in the middle of the content takes its stage along."""
+def test_a_limit_of_file_size_leaves_no_temporary_file(home: Path, uid: int) -> None:
+    """After a write that fails in the middle, the temporary file is removed."""
 
     def action() -> None:
         resource.setrlimit(resource.RLIMIT_FSIZE, (4096, 4096))
@@ -122,8 +122,8 @@ def test_a_limit_of_file_size_leaves_no_stage(home: Path, uid: int) -> None:
     ("step", "number"),
     [("fchmod", 1), ("fchmod", 2), ("write", 1), ("fsync", 1), ("rename", 1), ("fsync", 2)],
 )
-def test_an_error_at_any_step_leaves_no_stage(home: Path, uid: int, step: str, number: int) -> None:
-    """A disk that breaks at this moment: 73, and the old file or the new one."""
+def test_an_error_at_any_step_leaves_no_temporary_file(home: Path, uid: int, step: str, number: int) -> None:
+    """The disk fails at this moment: status 73, and the old file or the new one."""
     dest = write(home / "app.conf", b"old", uid)
 
     def action() -> None:
@@ -132,17 +132,17 @@ def test_an_error_at_any_step_leaves_no_stage(home: Path, uid: int, step: str, n
 
     outcome = in_child(action, uid)
     if (step, number, uid) == ("fchmod", 2, 0):
-        assert outcome.error is None  # Root's writes keep setuid: there is no second time.
+        assert outcome.error is None  # A write by root keeps setuid: there is no second call.
     else:
         assert str(dest) in outcome.reason
         assert "Input/output error" in outcome.reason
-    # The last sync comes when the new file has its name already.
+    # At the last sync the new file has its name already.
     assert (dest.read_bytes() == SECRET) == ((step, number) == ("fsync", 2) or outcome.error is None)
-    assert stages(home) == []
+    assert temporary_files(home) == []
 
 
 def test_a_directory_that_cannot_be_synced_is_no_error(home: Path, uid: int) -> None:
-    """Some network file systems answer EINVAL, and keep their promise otherwise."""
+    """Some network file systems answer EINVAL, and store the entry all the same."""
 
     def action() -> None:
         before_call("fsync", 2, fail_with(errno.EINVAL))
@@ -165,7 +165,7 @@ def test_a_directory_that_cannot_be_synced_is_no_error(home: Path, uid: int) -> 
 def test_an_impossible_path_says_what_is_wrong_with_it(
     home: Path, uid: int, below: str, cause: str, advice: str
 ) -> None:
-    """73 with dest, the reason, and what to do; nothing is made on the way."""
+    """Status 73 with dest, the reason, and what to do; nothing is created."""
     write(home / "file", b"", uid)
     (home / "dangling").symlink_to("nowhere")
     (home / "loop").symlink_to("loop")
@@ -179,16 +179,16 @@ def test_an_impossible_path_says_what_is_wrong_with_it(
 @pytest.mark.parametrize(
     "dest", ["", "relative", "./relative", "/", "/etc/", "/etc/.", "/etc/..", "/a\0b", "/\ud800"]
 )
-def test_a_dest_that_names_no_file_is_refused(dest: str) -> None:
-    """Not absolute, a directory's name, or no name that the system knows: 73, never a traceback."""
+def test_a_dest_that_is_not_the_path_of_a_file_is_refused(dest: str) -> None:
+    """Not absolute, the name of a directory, or impossible in the system: status 73, no traceback."""
     for action in (lambda: place([content(dest)]), lambda: plan(content(dest))):
         with pytest.raises(CannotWrite, match=r"config file app\.conf: dest .* give an absolute path"):
             action()
 
 
 @pytest.mark.parametrize("number", [-1, 2**32 - 1, 2**70])
-def test_an_id_that_no_user_has_is_refused(tmp_path: Path, number: int) -> None:
-    """-1 would mean to the kernel: leave the owner as it is."""
+def test_an_impossible_id_is_refused(tmp_path: Path, number: int) -> None:
+    """To the kernel -1 means: do not change the owner."""
     for wanted in (content(tmp_path / "f", uid=number), content(tmp_path / "f", gid=number)):
         with pytest.raises(CannotWrite, match=f"can't belong to .id {number}"):
             place([wanted])
@@ -199,7 +199,7 @@ def test_an_id_that_no_user_has_is_refused(tmp_path: Path, number: int) -> None:
 def test_two_files_with_the_same_dest_are_refused_before_anything_is_written(
     tmp_path: Path, second: str
 ) -> None:
-    """Which one would win is nobody's guess; spelled differently it is still the same file."""
+    """Different spellings of a path are the same file."""
     (tmp_path / "sub").mkdir()
     (tmp_path / "link").symlink_to(".")
     before = snapshot(tmp_path)
@@ -214,13 +214,13 @@ def test_two_files_with_the_same_dest_are_refused_before_anything_is_written(
 
 
 def test_of_two_optional_files_at_one_dest_the_one_with_content_is_written(tmp_path: Path) -> None:
-    """An override and its default may share a dest as long as only one is there."""
+    """An override and a default may have the same dest if only one of them has content."""
     place([content(tmp_path / "f", None, name="override"), content(tmp_path / "f", name="default")])
     assert (tmp_path / "f").read_bytes() == SECRET
 
 
 def test_all_files_that_cannot_be_written_are_named_at_once(home: Path, uid: int) -> None:
-    """An operator mends an image once, not once for each file; the others are written."""
+    """One message for all of them; the other files are written."""
     (home / "one").mkdir()
     (home / "two").mkdir()
     wanted = [content(home / name, name=name) for name in ("one", "good", "two")]
@@ -232,7 +232,7 @@ def test_all_files_that_cannot_be_written_are_named_at_once(home: Path, uid: int
 
 
 def test_content_appears_in_no_message(home: Path, uid: int, caplog: pytest.LogCaptureFixture) -> None:
-    """Neither log lines nor errors nor the record's own text hold a byte of it."""
+    """Not in log lines, errors, or the text of the record."""
     caplog.set_level(logging.DEBUG)
     if uid == os.geteuid():
         place([content(home / "app.conf")])
@@ -260,10 +260,10 @@ def test_content_appears_in_no_message(home: Path, uid: int, caplog: pytest.LogC
         (b"old", 0o640, 4242, "rewrite"),
     ],
 )
-def test_plan_tells_what_place_would_do(
+def test_plan_returns_what_place_would_do(
     home: Path, uid: int, there: bytes | None, mode: int, owner: int | None, expected: str
 ) -> None:
-    """And it does nothing itself."""
+    """It changes nothing."""
     if there is not None:
         write(home / "app.conf", there, uid)
     before = snapshot(home)
@@ -273,18 +273,18 @@ def test_plan_tells_what_place_would_do(
 
 
 def test_plan_makes_no_parents(home: Path, uid: int) -> None:
-    """A file in a directory that is not there yet would be created."""
+    """A file in a missing directory would be created."""
     assert in_child(lambda: plan(content(home / "a" / "b" / "app.conf")), uid).value == "create"
     assert os.listdir(home) == []
 
 
 def test_plan_of_a_link_is_a_rewrite(home: Path, uid: int) -> None:
-    """Even if it leads to the right content: the link itself is replaced."""
+    """Even if its target has the right content: the link itself is replaced."""
     write(home / "target", SECRET, uid)
     (home / "app.conf").symlink_to("target")
     assert in_child(lambda: plan(content(home / "app.conf")), uid).value == "rewrite"
 
 
 def test_plan_of_an_absent_optional_file_is_unchanged(tmp_path: Path) -> None:
-    """Nothing would be done for it."""
+    """Nothing would be written for it."""
     assert plan(content(tmp_path / "a" / "app.conf", None)) == "unchanged"

@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from kolla_mesos_start.files import place, plan
-from kolla_mesos_start.files.stages import STAGE_PREFIX
+from kolla_mesos_start.files.temporary import TEMPORARY_PREFIX
 from tests.files.children import (
     NOBODY,
     SECRET,
@@ -24,14 +24,14 @@ from tests.files.children import (
     identity,
     in_child,
     kill_at,
-    leave_stage,
+    leave_temporary,
     mode_of,
     own,
     owner_of,
     record_calls,
     snapshot,
-    stages,
     start_child,
+    temporary_files,
     write,
 )
 
@@ -43,7 +43,7 @@ from tests.files.children import (
 def test_a_file_has_its_content_owner_and_mode_whatever_the_umask(
     home: Path, uid: int, mode: int, umask: int
 ) -> None:
-    """The mode is the one asked for, setuid and setgid included, and the owner is the agent's own."""
+    """Also with setuid and setgid. The owner is the agent's user."""
     dest = home / "app.conf"
 
     def action() -> None:
@@ -55,19 +55,19 @@ def test_a_file_has_its_content_owner_and_mode_whatever_the_umask(
     assert owner_of(dest) == ((uid, uid) if uid == NOBODY else (os.geteuid(), os.getegid()))
     dest.chmod(0o600)
     assert dest.read_bytes() == SECRET
-    assert stages(home) == []
+    assert temporary_files(home) == []
 
 
 @pytest.mark.parametrize("mode", [0o640, 0o400, 0o4750, 0o6755])
 def test_root_gives_a_file_to_its_owner(root: None, home: Path, uid: int, mode: int) -> None:
-    """A change of owner takes setuid away; the mode is what was asked for nevertheless."""
+    """The mode is right although a change of the owner clears setuid."""
     dest = home / "app.conf"
     assert in_child(lambda: place([content(dest, uid=4242, gid=4343, mode=mode)]), 0).error is None
     assert (owner_of(dest), mode_of(dest)) == ((4242, 4343), mode)
 
 
-def test_missing_parents_are_made_for_all_to_enter(home: Path, uid: int) -> None:
-    """New directories are 0755 whatever the umask; those that were there keep their mode."""
+def test_missing_parents_are_created_with_mode_0755(home: Path, uid: int) -> None:
+    """New directories have mode 0755 whatever the umask; existing ones keep their mode."""
     there = home / "there"
     there.mkdir()
     own(there, uid).chmod(0o700)
@@ -83,14 +83,14 @@ def test_missing_parents_are_made_for_all_to_enter(home: Path, uid: int) -> None
 
 
 def test_very_long_paths_are_written(home: Path, uid: int) -> None:
-    """The longest name that a file may have, below more directories than Python may recurse."""
+    """The longest possible file name, below more directories than Python can recurse."""
     dest = home.joinpath(*["d"] * 1100, "n" * 255)
     assert in_child(lambda: place([content(dest)]), uid).error is None
     assert in_child(lambda: plan(content(dest)), uid).value == "unchanged"
 
 
 def test_links_among_the_parents_are_followed(home: Path, uid: int) -> None:
-    """/var/run is a link to /run, and a dest below it is meant."""
+    """/var/run is a link to /run."""
     (home / "real").mkdir()
     own(home / "real", uid)
     (home / "link").symlink_to("real")
@@ -99,13 +99,13 @@ def test_links_among_the_parents_are_followed(home: Path, uid: int) -> None:
 
 
 def test_an_empty_file_is_a_file(home: Path, uid: int) -> None:
-    """Content of zero length is written; it is not the same as no content."""
+    """Content of zero length is not the same as no content."""
     assert in_child(lambda: place([content(home / "empty", b"")]), uid).error is None
     assert (home / "empty").read_bytes() == b""
 
 
 def test_an_absent_optional_file_is_no_error(home: Path, uid: int) -> None:
-    """Nothing is made for it, and what stands at its dest stays."""
+    """Nothing is created for it, and a file that is at its dest stays."""
     write(home / "app.conf", b"the image's", uid)
     before = snapshot(home)
     absent = [content(home / "app.conf", None), content(home / "no" / "parents", None, name="other")]
@@ -113,12 +113,12 @@ def test_an_absent_optional_file_is_no_error(home: Path, uid: int) -> None:
     assert snapshot(home) == before
 
 
-# -- what stands at dest --
+# -- what is at dest already --
 
 
 @pytest.mark.parametrize("target", ["target", "nowhere", "."])
 def test_a_link_at_dest_is_replaced_and_never_followed(home: Path, uid: int, target: str) -> None:
-    """Whatever it led to is as before: a file (with the same content, even), nothing, a directory."""
+    """Its target does not change: a file (even with the same content), a missing one, a directory."""
     write(home / "target", SECRET, uid, 0o644)
     before = identity(home / "target"), mode_of(home / "target")
     (home / "app.conf").symlink_to(target)
@@ -131,7 +131,7 @@ def test_a_link_at_dest_is_replaced_and_never_followed(home: Path, uid: int, tar
 
 @pytest.mark.parametrize("kind", ["directory", "fifo", "socket"])
 def test_what_is_neither_file_nor_link_is_refused(home: Path, uid: int, kind: str) -> None:
-    """A directory, a FIFO (which must not hold the agent up either) and a socket stay as they are."""
+    """A directory, a FIFO (which must not block the agent) and a socket stay as they are."""
     dest = home / "app.conf"
     if kind == "directory":
         dest.mkdir()
@@ -152,10 +152,10 @@ def test_what_is_neither_file_nor_link_is_refused(home: Path, uid: int, kind: st
 
 @pytest.mark.parametrize("number", [2, 3])
 @pytest.mark.parametrize("kind", ["link", "fifo"])
-def test_what_takes_the_place_of_dest_meanwhile_is_not_followed(
+def test_a_link_that_replaces_dest_meanwhile_is_not_followed(
     home: Path, uid: int, kind: str, number: int
 ) -> None:
-    """Between a look at dest and its opening somebody swaps it: nothing else is changed, nothing hangs."""
+    """Another process replaces dest before the agent opens it: no other file changes, nothing blocks."""
     dest = write(home / "app.conf", SECRET, uid, 0o644)
     target = write(home / "target", SECRET, uid, 0o644)
 
@@ -167,7 +167,7 @@ def test_what_takes_the_place_of_dest_meanwhile_is_not_followed(
             os.mkfifo(dest)
 
     def action() -> None:
-        before_call("open", number, swap)  # Of the directory, of dest to compare, of dest to mend.
+        before_call("open", number, swap)  # The directory, dest to compare, dest to correct.
         place([content(dest)])
 
     outcome = in_child(action, uid)
@@ -181,7 +181,7 @@ def test_what_takes_the_place_of_dest_meanwhile_is_not_followed(
 
 
 def test_a_device_is_not_replaced(root: None) -> None:
-    """A dest of /dev/null by mistake does not take the machine's away."""
+    """A dest of /dev/null by mistake does not remove the machine's device."""
     reason = in_child(lambda: place([content("/dev/null")]), 0).reason
     assert "/dev/null is a device" in reason
     assert stat.S_ISCHR(os.lstat("/dev/null").st_mode)
@@ -189,7 +189,7 @@ def test_a_device_is_not_replaced(root: None) -> None:
 
 @pytest.mark.parametrize("data", [SECRET, b"other content, longer than what was there"])
 def test_other_names_of_the_same_file_are_left_alone(home: Path, uid: int, data: bytes) -> None:
-    """A hard link of dest keeps content and mode, whether content or only the mode must change."""
+    """A hard link of dest keeps content and mode, even if only the mode of dest must change."""
     write(home / "app.conf", SECRET, uid, 0o644)
     os.link(home / "app.conf", home / "other")
     before = identity(home / "other")
@@ -200,7 +200,7 @@ def test_other_names_of_the_same_file_are_left_alone(home: Path, uid: int, data:
 
 
 def test_changed_content_is_replaced_whole(home: Path, uid: int) -> None:
-    """Who has the old file open goes on reading the old one."""
+    """A process that has the old file open goes on reading the old content."""
     dest = write(home / "app.conf", b"old", uid)
     with dest.open("rb") as reader:
         assert in_child(lambda: place([content(dest)]), uid).error is None
@@ -209,7 +209,7 @@ def test_changed_content_is_replaced_whole(home: Path, uid: int) -> None:
 
 
 def test_nobody_ever_reads_half_a_file(home: Path, uid: int) -> None:
-    """While two contents are written in turns, a reader finds one or the other."""
+    """While two contents are written in turns, a reader sees one or the other."""
     dest = home / "app.conf"
     contents = [b"a" * 300_000, b"b" * 200_000]
     assert in_child(lambda: place([content(dest, contents[0], 0o644)]), uid).error is None
@@ -237,7 +237,7 @@ def test_nobody_ever_reads_half_a_file(home: Path, uid: int) -> None:
 
 
 def test_unchanged_content_is_not_rewritten(home: Path, uid: int) -> None:
-    """The second start leaves the same file, and not one byte of the directory differs."""
+    """The second start changes nothing in the directory."""
     dest = home / "app.conf"
     assert in_child(lambda: place([content(dest)]), uid).error is None
     before = snapshot(home)
@@ -245,16 +245,16 @@ def test_unchanged_content_is_not_rewritten(home: Path, uid: int) -> None:
     assert snapshot(home) == before
 
 
-def test_a_wrong_mode_is_mended_without_rewriting(home: Path, uid: int) -> None:
-    """The same inode with the same modification time, but now with the mode that was asked for."""
+def test_a_wrong_mode_is_corrected_without_rewriting(home: Path, uid: int) -> None:
+    """The same inode and modification time, with the right mode."""
     dest = write(home / "app.conf", SECRET, uid, 0o666)
     before = identity(dest)
     assert in_child(lambda: place([content(dest, mode=0o4750)]), uid).error is None
     assert (identity(dest), mode_of(dest)) == (before, 0o4750)
 
 
-def test_a_wrong_owner_is_mended_without_rewriting(root: None, home: Path, uid: int) -> None:
-    """Root gives the file to the owner that was asked for, and the mode survives it."""
+def test_a_wrong_owner_is_corrected_without_rewriting(root: None, home: Path, uid: int) -> None:
+    """Root changes the owner, and the mode stays right."""
     dest = write(home / "app.conf", SECRET, uid, 0o4755)
     before = identity(dest)
     assert in_child(lambda: place([content(dest, mode=0o4755, uid=4242, gid=4343)]), 0).error is None
@@ -263,37 +263,37 @@ def test_a_wrong_owner_is_mended_without_rewriting(root: None, home: Path, uid: 
 
 @pytest.mark.parametrize("mode", [0o600, 0o644])
 @pytest.mark.parametrize("data", [SECRET, b"old"])
-def test_a_file_of_somebody_else_in_an_own_directory_becomes_the_agents(
+def test_a_file_of_another_user_in_a_directory_of_the_agent_is_replaced(
     root: None, home: Path, uid: int, mode: int, data: bytes
 ) -> None:
-    """Whether it can be read or not: it can't be mended by an unprivileged agent, but be replaced."""
+    """Readable or not: an unprivileged agent can't correct it, but it can replace it."""
     dest = write(home / "app.conf", data, 0, mode)
     assert in_child(lambda: place([content(dest)]), uid).error is None
     assert (dest.read_bytes(), owner_of(dest), mode_of(dest)) == (SECRET, (uid, uid), 0o600)
 
 
 def test_unchanged_files_on_a_read_only_file_system_are_fine(root: None, home: Path, uid: int) -> None:
-    """What an image brings already needs no right to write."""
+    """A file that the image contains already needs no permission to write."""
     write(home / "app.conf", SECRET, uid)
     read_only = [("--bind", str(home), str(home)), ("-o", "remount,bind,ro", str(home))]
     assert in_child(lambda: place([content(home / "app.conf")]), uid, read_only).error is None
 
 
-# -- order: owner and mode, content, sync, rename, sync --
+# -- the order: owner and mode, content, sync, rename, sync --
 
 
 @pytest.mark.parametrize("mode", [0o600, 0o640, 0o444])
 def test_owner_and_mode_are_set_before_the_first_byte(root: None, home: Path, uid: int, mode: int) -> None:
-    """The kernel ends the agent in the middle of the content: what it leaves is its owner's only."""
+    """The agent is killed in the middle of the content: only the owner can read what is left."""
     owner = (4242, 4343) if uid == 0 else (uid, uid)
-    left = leave_stage(home, uid, content(home / "app.conf", SECRET * 1000, mode, *owner))
+    left = leave_temporary(home, uid, content(home / "app.conf", SECRET * 1000, mode, *owner))
     assert left.lstat().st_size == 4096
     assert (owner_of(left), mode_of(left)) == (owner, mode)
     assert not (home / "app.conf").exists()
 
 
-def test_not_even_the_empty_stage_is_open_to_others(home: Path, uid: int) -> None:
-    """Who opened it before its mode is set could read the content later through his descriptor."""
+def test_other_users_can_not_open_the_empty_temporary_file(home: Path, uid: int) -> None:
+    """A process that opens it before its mode is set could read the content later."""
 
     def action() -> None:
         os.umask(0)
@@ -301,16 +301,16 @@ def test_not_even_the_empty_stage_is_open_to_others(home: Path, uid: int) -> Non
         place([content(home / "app.conf", mode=0o640)])
 
     assert in_child(action, uid).signum == signal.SIGKILL
-    (left,) = stages(home)
+    (left,) = temporary_files(home)
     assert mode_of(Path(left)) == 0o600
 
 
-def test_a_stage_is_never_a_file_that_was_there(home: Path, uid: int) -> None:
-    """Nothing is written into a file that somebody else has made under the stage's name."""
-    planted = write(home / f"{STAGE_PREFIX}{'00' * 8}", b"somebody's", uid, 0o644)
+def test_a_temporary_file_is_always_a_new_file(home: Path, uid: int) -> None:
+    """The agent does not write into a file that another process has created under the same name."""
+    planted = write(home / f"{TEMPORARY_PREFIX}{'00' * 8}", b"somebody's", uid, 0o644)
 
     def action() -> None:
-        os.urandom = bytes  # As many zeros.
+        os.urandom = bytes  # Returns zeros.
         place([content(home / "app.conf")])
 
     with planted.open("rb") as living:
@@ -320,7 +320,7 @@ def test_a_stage_is_never_a_file_that_was_there(home: Path, uid: int) -> None:
 
 
 def test_content_is_synced_before_the_name_and_the_name_before_the_end(home: Path, uid: int) -> None:
-    """A power failure leaves the old file or the new one, and after `place` the new one."""
+    """A power failure leaves the old file or the new one; after `place`, the new one."""
     dest = home / "app.conf"
 
     def action() -> list[tuple[str, str]]:
@@ -338,8 +338,8 @@ def test_content_is_synced_before_the_name_and_the_name_before_the_end(home: Pat
     ]
 
 
-def test_a_mended_mode_is_synced(home: Path, uid: int) -> None:
-    """What was readable for all must not be so again after a power failure."""
+def test_a_corrected_mode_is_synced(home: Path, uid: int) -> None:
+    """After a power failure it must not be readable for all users again."""
     dest = write(home / "app.conf", SECRET, uid, 0o666)
 
     def action() -> list[tuple[str, str]]:
@@ -351,7 +351,7 @@ def test_a_mended_mode_is_synced(home: Path, uid: int) -> None:
 
 
 def test_new_directories_are_synced_too(home: Path, uid: int) -> None:
-    """A file is not safe as long as the names of its parents are not."""
+    """A file is lost if the entry of its directory is lost."""
 
     def action() -> list[tuple[str, str]]:
         calls = record_calls("mkdir", "fsync")

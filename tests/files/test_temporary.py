@@ -1,4 +1,4 @@
-"""Stages: what an agent leaves that is killed, and what the next one does with it."""
+"""Temporary files: what a killed agent leaves, and what the next agent does with it."""
 
 from __future__ import annotations
 
@@ -11,17 +11,17 @@ from pathlib import Path
 import pytest
 
 from kolla_mesos_start.files import place
-from kolla_mesos_start.files.stages import STAGE_PREFIX
+from kolla_mesos_start.files.temporary import TEMPORARY_PREFIX
 from tests.files.children import (
     SECRET,
     content,
     end_child,
     in_child,
     kill_at,
-    leave_stage,
+    leave_temporary,
     mode_of,
-    stages,
     start_child,
+    temporary_files,
     warnings_of,
     write,
 )
@@ -36,9 +36,9 @@ STEPS = ["open", "fchown", "fchmod", "write", "fsync", "rename", "close"]
 def test_an_agent_killed_at_any_step_leaves_the_old_or_the_new_file(
     home: Path, uid: int, step: str, old: bytes | None
 ) -> None:
-    """And the next start puts it right and leaves no stage."""
+    """The next start completes it and leaves no temporary file."""
     dest = home / "app.conf"
-    # As root the file goes to another owner, so that each step is really taken.
+    # As root the file gets another owner, so that no step is skipped.
     wanted = content(dest, mode=0o4640, uid=4242 if uid == 0 else None)
     for number in itertools.count(1):
         dest.unlink(missing_ok=True)
@@ -55,45 +55,45 @@ def test_an_agent_killed_at_any_step_leaves_the_old_or_the_new_file(
         if found == SECRET:
             assert mode_of(dest) == 0o4640
         assert in_child(lambda: place([wanted]), uid).error is None
-        assert (dest.read_bytes(), mode_of(dest), stages(home)) == (SECRET, 0o4640, [])
+        assert (dest.read_bytes(), mode_of(dest), temporary_files(home)) == (SECRET, 0o4640, [])
         if outcome.signum is None:
             break
         assert outcome.signum == signal.SIGKILL
-    assert number > 1 or (step == "fchown" and uid != 0), f"{step} is no step any more"
+    assert number > 1 or (step == "fchown" and uid != 0), f"{step} is not called any more"
 
 
 def test_what_a_killed_agent_left_is_removed_even_if_nothing_is_to_be_written(home: Path, uid: int) -> None:
-    """A left-over may hold secrets, so it goes with the next start, whatever that has to do."""
+    """A left-over may hold secrets, so the next start removes it, even if it writes nothing itself."""
     write(home / "other.conf", SECRET, uid)
-    leave_stage(home, uid, content(home / "app.conf", SECRET * 1000))
+    leave_temporary(home, uid, content(home / "app.conf", SECRET * 1000))
     assert in_child(lambda: place([content(home / "other.conf")]), uid).error is None
-    assert stages(home) == []
+    assert temporary_files(home) == []
 
 
-def test_the_stage_of_a_living_agent_is_left_alone(home: Path, uid: int) -> None:
-    """Two containers may share a directory; a stage that is locked is being written."""
-    stage = write(home / f"{STAGE_PREFIX}0123456789abcdef", b"half", uid)
-    with stage.open("rb") as living:
+def test_the_temporary_file_of_a_running_agent_is_left_alone(home: Path, uid: int) -> None:
+    """Two containers may share a directory; a file with a lock is being written."""
+    temporary = write(home / f"{TEMPORARY_PREFIX}0123456789abcdef", b"half", uid)
+    with temporary.open("rb") as living:
         fcntl.flock(living, fcntl.LOCK_EX)
         assert in_child(lambda: place([content(home / "app.conf")]), uid).error is None
-        assert stages(home) == [str(stage)]
+        assert temporary_files(home) == [str(temporary)]
     assert in_child(lambda: place([content(home / "app.conf")]), uid).error is None
-    assert stages(home) == []
+    assert temporary_files(home) == []
 
 
 def test_a_left_over_that_cannot_be_removed_is_a_warning(root: None, home: Path, uid: int) -> None:
-    """One that belongs to another user is named for the operator; the start goes on."""
-    stage = write(home / f"{STAGE_PREFIX}0123456789abcdef", b"half", 0)
+    """The warning names a file of another user; the start goes on."""
+    temporary = write(home / f"{TEMPORARY_PREFIX}0123456789abcdef", b"half", 0)
     warned = in_child(lambda: warnings_of(lambda: place([content(home / "app.conf")])), uid).value
     if uid == 0:
-        assert (warned, stages(home)) == ([], [])
+        assert (warned, temporary_files(home)) == ([], [])
     else:
-        assert [str(stage) in line and "remove it" in line for line in warned] == [True]
+        assert [str(temporary) in line and "remove it" in line for line in warned] == [True]
     assert (home / "app.conf").read_bytes() == SECRET
 
 
 def test_agents_that_write_the_same_file_at_once_do_not_hurt_each_other(home: Path, uid: int) -> None:
-    """Four processes, one dest: no error, one whole content at the end, no stage."""
+    """Four processes, one dest: no error, one complete content, no temporary file."""
     dest = home / "shared.conf"
 
     def action(byte: int) -> None:

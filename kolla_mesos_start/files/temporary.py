@@ -1,7 +1,7 @@
-"""Stages: new files beside `dest`, each of which is renamed to its `dest` when it is complete.
+"""Temporary files beside `dest`, each of which is renamed to its `dest` when it is complete.
 
-An agent holds a lock on the stage that it writes. A stage without a lock was left by an agent that
-was killed, and the next agent removes it.
+An agent locks the temporary file that it writes. One without a lock was left by an agent that was
+killed, and the next agent removes it.
 """
 
 from __future__ import annotations
@@ -16,15 +16,15 @@ log = Logger(__name__)
 
 # The name does not contain that of dest: so it is short enough even where dest has the longest name
 # allowed, and it matches no `conf.d/*.conf`.
-STAGE_PREFIX = ".kolla_mesos_start-stage-"
+TEMPORARY_PREFIX = ".kolla_mesos_start-stage-"
 # For files that another process may replace meanwhile: follow no link, and do not block on a FIFO.
 O_CAREFUL = os.O_NOFOLLOW | os.O_NONBLOCK
 
 
-def open_stage(directory: int) -> tuple[int, str]:
+def open_temporary(directory: int) -> tuple[int, str]:
     """Create an empty, locked file in `directory`; returns its descriptor and its name."""
     while True:
-        name = STAGE_PREFIX + os.urandom(8).hex()
+        name = TEMPORARY_PREFIX + os.urandom(8).hex()
         fd = os.open(name, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, 0o600, dir_fd=directory)
         if _lock(fd):
             return fd, name
@@ -32,21 +32,21 @@ def open_stage(directory: int) -> tuple[int, str]:
 
 
 def _lock(fd: int) -> bool:
-    """Lock a new stage; False if another agent in the same directory took it for a left-over first."""
+    """Lock a new file; False if another agent in the same directory took it for a left-over first."""
     try:
         fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
         return False
     except OSError as error:
         # This file system has no locks: left-overs can't be recognised here, so none are removed.
-        log.debug("can't lock a stage: %s", strerror(error))
+        log.debug("can't lock a temporary file: %s", strerror(error))
     return os.fstat(fd).st_nlink > 0
 
 
 def remove_leftovers(directory: int, path: str) -> None:
-    """Remove the stages of agents that were killed: nobody holds a lock on them."""
+    """Remove the temporary files of agents that were killed: no process has a lock on them."""
     for name in os.listdir(directory):
-        if not name.startswith(STAGE_PREFIX):
+        if not name.startswith(TEMPORARY_PREFIX):
             continue
         try:
             with closing(os.open(name, os.O_RDONLY | O_CAREFUL, dir_fd=directory)) as fd:
@@ -65,10 +65,10 @@ def remove_leftovers(directory: int, path: str) -> None:
             )
 
 
-def discard(directory: int, stage: str) -> None:
-    """Remove a stage after an error."""
+def discard(directory: int, name: str) -> None:
+    """Remove a temporary file after an error."""
     try:
-        os.unlink(stage, dir_fd=directory)
+        os.unlink(name, dir_fd=directory)
     except OSError as error:
-        # The first error is the one to raise. The next start tries again to remove the stage.
-        log.warning("%s can't be removed: %s", stage, strerror(error))
+        # The first error is the one to raise. The next start tries again to remove the file.
+        log.warning("%s can't be removed: %s", name, strerror(error))
