@@ -23,18 +23,18 @@ lists all of them, the keys of a definition, and the exit statuses.
 
 def main() -> None:
     """Run the command that the arguments name, and exit with its status."""
-    words = sys.argv[1:]
-    if words[:1] == ["health"] and not {"-h", "--help"} & set(words):
+    arguments = sys.argv[1:]
+    if arguments[:1] == ["health"] and not {"-h", "--help"} & set(arguments):
         from kolla_mesos_start.health import health
 
-        status = health(words[1:], os.environ)
+        status = health(arguments[1:], os.environ)
         try:  # noqa: SIM105 (contextlib would cost every probe its import)
             sys.stdout.flush()
         except OSError:
             pass  # The probe's result is the exit status: a closed pipe must not change it.
         os._exit(status)
     _fill_standard_descriptors()
-    verb, show = ("run", False) if not words else _parse(words)
+    verb, show = ("run", False) if not arguments else _parse(arguments)
 
     # Imports leave no garbage; looking for it would take a tenth of the start.
     gc.disable()
@@ -55,7 +55,7 @@ def _fill_standard_descriptors() -> None:
             setattr(sys, name, os.fdopen(fd, mode, closefd=False))
 
 
-def _parse(words: list[str]) -> tuple[str, bool]:
+def _parse(arguments: list[str]) -> tuple[str, bool]:
     import argparse
 
     from kolla_mesos_start import __version__
@@ -84,7 +84,7 @@ def _parse(words: list[str]) -> tuple[str, bool]:
     health.add_argument(
         "--ready", action="store_true", help="exit 0 only if its daemon is ready, or its task has finished"
     )
-    parsed = parser.parse_args(words)
+    parsed = parser.parse_args(arguments)
     return parsed.verb or "run", getattr(parsed, "show", False)
 
 

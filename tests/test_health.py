@@ -35,14 +35,14 @@ def run_dir(tmp_path: Path) -> str:
 
 @pytest.fixture
 def state_file(run_dir: str) -> Iterator[StateFile]:
-    """An agent that lives as long as the test."""
+    """The state of an agent that runs as long as the test."""
     taken = StateFile.take(run_dir)
     yield taken
     os.close(taken.fd)
 
 
 def probe(run_dir: str, *argv: str) -> subprocess.CompletedProcess[str]:
-    """The real thing: a process of its own."""
+    """Run the probe as a process, as a launcher does."""
     return subprocess.run(
         [sys.executable, "-c", PROBE, *argv],
         env={**os.environ, "KOLLA_RUN_DIR": run_dir},
@@ -65,10 +65,10 @@ STAGES: list[tuple[Stage, int, int, str]] = [
 
 
 @pytest.mark.parametrize(("stage", "alive", "ready", "without"), STAGES)
-def test_a_stage_is_told_as_long_as_the_lock_is_held(
+def test_the_probe_prints_the_stage_while_the_lock_is_held(
     capsys: pytest.CaptureFixture[str], run_dir: str, stage: Stage, alive: int, ready: int, without: str
 ) -> None:
-    """Held, the line is the agent's own; free, whoever held it has died, and that is 1."""
+    """If the lock is free, the agent or registrar has died, and the status is 1."""
     environ = {"KOLLA_RUN_DIR": run_dir}
     state_file = StateFile.take(run_dir)
     state_file.write(stage, "on mariadb")
@@ -81,7 +81,7 @@ def test_a_stage_is_told_as_long_as_the_lock_is_held(
 
 
 def test_every_stage_is_in_the_table() -> None:
-    """A stage that is added must be given its meaning here too."""
+    """A new stage needs a verdict here too."""
     assert {stage for stage, *_ in STAGES} == set(VERDICTS)
 
 
@@ -93,37 +93,37 @@ def test_the_probe_prints_one_line_and_exits(run_dir: str, state_file: StateFile
 
 
 @pytest.mark.parametrize("argv", [["--redy"], ["--ready", "--ready"], [""]])
-def test_a_word_it_does_not_know_is_64(capsys: pytest.CaptureFixture[str], argv: list[str]) -> None:
-    """A probe that is misspelt must not look like a healthy or an ill container."""
+def test_an_unknown_argument_is_64(capsys: pytest.CaptureFixture[str], argv: list[str]) -> None:
+    """A misspelt probe must not look like a healthy or an unhealthy container."""
     assert health(argv, {}) == 64
     assert capsys.readouterr().out == "usage: kolla_mesos_start health [--ready]\n"
 
 
-def test_where_no_agent_ever_ran_it_is_1(capsys: pytest.CaptureFixture[str], run_dir: str) -> None:
-    """The line names the directory, for it may be the wrong one."""
+def test_without_an_agent_it_is_1(capsys: pytest.CaptureFixture[str], run_dir: str) -> None:
+    """The line names the directory, which may be the wrong one."""
     assert health([], {"KOLLA_RUN_DIR": run_dir}) == 1
     assert capsys.readouterr().out == f"no agent runs here; last seen: nothing in {run_dir}\n"
 
 
 def test_a_directory_that_can_not_be_read_is_1(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
-    """The line says what is in the way; there is no traceback."""
+    """The line says why; there is no traceback."""
     (tmp_path / "file").touch()
     assert health([], {"KOLLA_RUN_DIR": f"{tmp_path}/file"}) == 1
     assert capsys.readouterr().out == f"{tmp_path}/file/lock: Not a directory\n"
 
 
 @pytest.mark.parametrize("content", ["", "\n", "read", "b\xe4d \udcff\n"])
-def test_a_state_it_does_not_know_is_1(
+def test_an_unknown_state_is_1(
     capsys: pytest.CaptureFixture[str], run_dir: str, state_file: StateFile, content: str
 ) -> None:
-    """Only what the table has is healthy."""
+    """Only the stages of the table can be healthy."""
     Path(run_dir, "state").write_bytes(content.encode(errors="surrogateescape"))
     assert health([], {"KOLLA_RUN_DIR": run_dir}) == 1
     assert len(capsys.readouterr().out.splitlines()) == 1
 
 
-def test_probes_at_the_same_time_do_not_take_each_other_for_an_agent(run_dir: str) -> None:
-    """Liveness and readiness are asked together; neither makes a dead container look alive."""
+def test_two_probes_at_the_same_time_do_not_look_like_an_agent(run_dir: str) -> None:
+    """A liveness and a readiness probe at the same time do not make a dead container look alive."""
     os.close(StateFile.take(run_dir).fd)
     with open(f"{run_dir}/lock") as another_probe:
         fcntl.flock(another_probe, fcntl.LOCK_SH)
@@ -131,7 +131,7 @@ def test_probes_at_the_same_time_do_not_take_each_other_for_an_agent(run_dir: st
 
 
 def test_a_new_agent_starts_with_a_state_of_its_own(run_dir: str) -> None:
-    """`ready` of the previous run is not the new one's."""
+    """`ready` of the previous run does not count."""
     first = StateFile.take(run_dir)
     first.write("ready", "")
     os.close(first.fd)
@@ -153,8 +153,8 @@ def test_the_files_can_be_read_by_every_probe_whatever_the_umask(run_dir: str) -
     assert stat.S_IMODE(os.stat(run_dir).st_mode) == 0o755
 
 
-def test_a_reader_never_sees_half_a_state(run_dir: str, state_file: StateFile) -> None:
-    """The state is replaced as a whole, as often as it changes."""
+def test_a_reader_never_sees_a_part_of_a_state(run_dir: str, state_file: StateFile) -> None:
+    """Each write replaces the state completely."""
     texts = {"waiting " + letter * 5000 for letter in "ab"}
     seen = set()
     state_file.write("waiting", "a" * 5000)
@@ -172,15 +172,15 @@ def test_a_reader_never_sees_half_a_state(run_dir: str, state_file: StateFile) -
 
 
 def test_a_second_agent_is_refused(run_dir: str, state_file: StateFile) -> None:
-    """Two agents would overwrite each other's state; the variable to change is named."""
+    """Two agents would overwrite each other's state; the message names the variable to change."""
     state_file.write("ready", "")
     with pytest.raises(BadEnvironment, match=r"KOLLA_RUN_DIR is .* another agent runs here"):
         StateFile.take(run_dir, timeout=0.1)
     assert Path(run_dir, "state").read_text() == "ready\n"
 
 
-def test_a_predecessor_is_given_time_to_leave(run_dir: str) -> None:
-    """A restarted container meets the registrar of its last run, which ends with its daemon."""
+def test_the_agent_waits_for_the_registrar_of_the_previous_run(run_dir: str) -> None:
+    """In a restarted container it may need a moment to end."""
     first = StateFile.take(run_dir)
     threading.Timer(0.3, os.close, [first.fd]).start()
     started = time.monotonic()
@@ -190,7 +190,7 @@ def test_a_predecessor_is_given_time_to_leave(run_dir: str) -> None:
 
 
 def test_the_lock_passes_to_the_registrar(run_dir: str) -> None:
-    """The agent's copy goes with exec; the inherited one goes on holding, and is passed on to no child."""
+    """exec closes the descriptor of the agent; that of the registrar keeps the lock, and no child gets it."""
     registrar = """
         import subprocess, sys
         from kolla_mesos_start.health import StateFile
@@ -220,21 +220,21 @@ def test_the_lock_passes_to_the_registrar(run_dir: str) -> None:
     assert (found.returncode, found.stdout) == (1, "daemon runs, unregistered\n")
 
 
-def test_a_run_dir_that_can_not_be_made_is_told(tmp_path: Path) -> None:
-    """What is in the way is named, and the variable."""
+def test_a_run_dir_that_can_not_be_created_is_an_error(tmp_path: Path) -> None:
+    """The message names the obstacle and the variable."""
     (tmp_path / "file").touch()
     with pytest.raises(BadEnvironment, match=r"KOLLA_RUN_DIR is .*/file: File exists"):
         StateFile.take(f"{tmp_path}/file/run")
 
 
-def test_parents_of_the_run_dir_are_made(tmp_path: Path) -> None:
+def test_parents_of_the_run_dir_are_created(tmp_path: Path) -> None:
     """KOLLA_RUN_DIR may be anywhere."""
     os.close(StateFile.take(f"{tmp_path}/a/b/c").fd)
     assert Path(tmp_path, "a/b/c/state").exists()
 
 
-def test_a_state_that_can_not_be_written_is_told(run_dir: str, state_file: StateFile) -> None:
-    """A stale state would mislead the probes, so that it is no small matter."""
+def test_a_state_that_can_not_be_written_is_an_error(run_dir: str, state_file: StateFile) -> None:
+    """An outdated state would mislead the probes."""
     os.mkdir(f"{run_dir}/state.new")
     with pytest.raises(CannotWrite, match=r"state.*Is a directory.*KOLLA_RUN_DIR"):
         state_file.write("ready", "")
@@ -243,13 +243,13 @@ def test_a_state_that_can_not_be_written_is_told(run_dir: str, state_file: State
 @pytest.mark.parametrize(
     ("writable", "expected"), [(True, "/run/kolla_mesos_start"), (False, "/tmp/kolla_mesos_start-7")]
 )
-def test_an_unprivileged_agent_lives_in_tmp(writable: bool, expected: str) -> None:
+def test_the_run_dir_of_an_unprivileged_agent_is_in_tmp(writable: bool, expected: str) -> None:
     """/run belongs to root in most images."""
     assert default_run_dir(7, {"/run/kolla_mesos_start": writable}.__getitem__) == expected
 
 
-def test_a_directory_counts_as_writable_if_it_can_be_made(tmp_path: Path) -> None:
-    """The agent's answer, before the directory is there, and the probe's, after, are the same."""
+def test_a_directory_counts_as_writable_if_it_can_be_created(tmp_path: Path) -> None:
+    """The agent asks before the directory exists, the probe later: the answer is the same."""
     path = f"{tmp_path}/run"
     assert health_module.writable_directory(path)
     os.mkdir(path)
@@ -258,7 +258,7 @@ def test_a_directory_counts_as_writable_if_it_can_be_made(tmp_path: Path) -> Non
 
 
 def test_the_probe_imports_nothing_heavy() -> None:
-    """It is as quick as bare Python because it loads next to nothing on top of it."""
+    """It is as quick as bare Python because it imports almost nothing."""
     script = (
         "import sys; sys.path.insert(0, sys.argv[1]); before = set(sys.modules);"
         "import kolla_mesos_start.health; print(*set(sys.modules) - before)"

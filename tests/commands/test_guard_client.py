@@ -325,7 +325,7 @@ def test_the_command_of_an_agent_that_fails_is_killed(agents: list[Agent], tmp_p
     """An unhandled error does not call `close`."""
     up = tmp_path / "up"
     body = RUN.format(script=f"touch {up}; {SLEEP}", seconds=0)
-    fail = f"while not os.path.exists({str(up)!r}): loop.wait(lambda: False, now() + 0.05)\nsys.exit(3)"
+    fail = f"while not os.path.exists({str(up)!r}): loop.sleep(0.05)\nsys.exit(3)"
     agents.append(agent := Agent(body.replace("loop.wait(lambda: guard.ended)", fail)))
     (pid,) = agent.pids(1)
     assert agent.process.wait(HANDSHAKE_TIMEOUT) == 3

@@ -1,4 +1,4 @@
-"""Until when a holder may be sure of its lock: what was proved when, and the deadline that follows."""
+"""The lease: which renewals are proved, and the deadline that follows."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ Event = tuple[str, float]
 
 
 def lease_after(timeout: float, events: Sequence[Event]) -> Lease:
-    """A lease to which this has happened: `("proven", sent)` or `("acknowledged", sent)`."""
+    """A lease after these events: `("proven", sent)` or `("acknowledged", sent)`."""
     lease = Lease(timeout)
     for what, sent in events:
         getattr(lease, what)(sent)
@@ -30,19 +30,19 @@ def lease_after(timeout: float, events: Sequence[Event]) -> Lease:
     [
         (8.0, [], NEVER),
         (8.0, [("proven", 100.0)], 100.0),
-        # The leader's word does not grow old by an older one.
+        # An older proof does not move the deadline back.
         (8.0, [("proven", 100.0), ("proven", 90.0)], 100.0),
-        # One reply proves nothing: a follower that is cut off may have sent it.
+        # One reply proves nothing: a follower that is cut off from its leader may have sent it.
         (8.0, [("acknowledged", 100.0)], NEVER),
         (8.0, [("proven", 100.0), ("acknowledged", 101.0)], 100.0),
-        # Two do, but only if they are T/4 apart: then the first is proved, never the second.
+        # Two replies prove the first of them, if it is at least T/4 older.
         (8.0, [("acknowledged", 100.0), ("acknowledged", 101.9)], NEVER),
         (8.0, [("acknowledged", 100.0), ("acknowledged", 102.0)], 100.0),
         (8.0, [("acknowledged", 100.0), ("acknowledged", 107.0)], 100.0),
-        # The youngest of those that are old enough.
+        # The youngest renewal that is old enough counts.
         (8.0, [("acknowledged", 100.0 + n) for n in range(6)], 103.0),
         (8.0, [("acknowledged", 100.0), ("acknowledged", 101.0), ("acknowledged", 109.0)], 101.0),
-        # What is older than the leader's word adds nothing to it, what is younger does.
+        # A renewal counts only if it is younger than the last proof.
         (8.0, [("proven", 105.0), ("acknowledged", 100.0), ("acknowledged", 104.0)], 105.0),
         (8.0, [("proven", 100.0), ("acknowledged", 101.0), ("acknowledged", 104.0)], 101.0),
     ],
@@ -50,7 +50,7 @@ def lease_after(timeout: float, events: Sequence[Event]) -> Lease:
 def test_the_deadline_counts_from_what_has_been_proved(
     timeout: float, events: Sequence[Event], proven_at: float
 ) -> None:
-    """The session timeout after the youngest proof, less the margin."""
+    """The youngest proof plus the session timeout, minus the margin."""
     assert lease_after(timeout, events).deadline == pytest.approx(proven_at + timeout - 0.4)
 
 
@@ -79,10 +79,10 @@ def test_more_than_half_the_timeout_of_silence_is_tolerated(timeout: float, tole
     sent=st.lists(st.floats(0, 1000), max_size=30).map(sorted),
     connected_at=st.none() | st.floats(0, 1000),
 )
-def test_whatever_comes_the_deadline_is_that_of_the_rule(
+def test_the_deadline_always_follows_the_rule(
     timeout: float, sent: Sequence[float], connected_at: float | None
 ) -> None:
-    """The rule, computed the long way; and it never moves back."""
+    """The rule, computed in another way; the deadline never moves back."""
     lease = Lease(timeout)
     proofs = [NEVER]
     if connected_at is not None:
@@ -98,8 +98,8 @@ def test_whatever_comes_the_deadline_is_that_of_the_rule(
 
 
 @pytest.mark.parametrize("character", ["a", "é", "\0"])
-def test_what_stands_beside_a_lock_is_small(character: str) -> None:
-    """Whatever is told there: 4 KiB in all, and 1 KiB of a message."""
+def test_the_detail_of_an_attempt_is_small(character: str) -> None:
+    """At most 4 KiB, with at most 1 KiB of the message."""
     detail = Detail(message=character * 5000, generation=character * 5000)
     assert len(detail.encoded()) <= 4096
     told = json.loads(Detail(message=character * 5000).encoded())["message"]

@@ -1,4 +1,4 @@
-"""When a daemon counts as ready: conclusions as tables, checks against real sockets and processes."""
+"""When a daemon counts as ready: the rules as tables, the checks with real sockets and processes."""
 
 from __future__ import annotations
 
@@ -54,8 +54,8 @@ from tests.zookeeper import free_port
         ("sf", 1, False),
     ],
 )
-def test_health(results: str, fall: int, ready: bool) -> None:
-    """One success (s) makes ready; only `fall` failures (f) in a row unmake it."""
+def test_results(results: str, fall: int, ready: bool) -> None:
+    """One success (s): ready. `fall` failures (f) in a row: no longer ready."""
     results_so_far = Results()
     for result in results:
         results_so_far = results_so_far.after(result == "s", fall)
@@ -85,7 +85,7 @@ def test_health(results: str, fall: int, ready: bool) -> None:
     ],
 )
 def test_notifications(datagrams: Sequence[bytes], expected: Notified) -> None:
-    """What a daemon says about itself, and what is none of our business."""
+    """What a daemon can send; other lines are ignored."""
     notified = Notified()
     for datagram in datagrams:
         notified = notified_by(notified, datagram)
@@ -94,7 +94,7 @@ def test_notifications(datagrams: Sequence[bytes], expected: Notified) -> None:
 
 @given(st.lists(st.binary()))
 def test_garbage_is_no_notification(datagrams: list[bytes]) -> None:
-    """Whatever comes, nothing is raised, and nothing but the words themselves makes ready."""
+    """Random bytes raise nothing, and only READY=1 makes ready."""
     notified = Notified()
     for datagram in datagrams:
         notified = notified_by(notified, datagram)
@@ -130,7 +130,7 @@ SPOKE, READY, STOPPING = Notified(speaks=True), Notified(True, True), Notified(T
 def test_what_makes_ready(
     kind: str, value: Any, notified: Notified, checked: bool, age: float, before: bool, expected: bool
 ) -> None:
-    """Each kind looks at its own evidence; STOPPING=1 counts for all of them."""
+    """Each kind has its own rule; STOPPING=1 counts for all of them."""
     check = Check(kind, value, 10, 5, 3)
     assert is_ready(check, notified, Results(checked), age, before) is expected
 
@@ -161,14 +161,14 @@ def test_a_port_that_listens(listening: socket.socket) -> None:
     assert outcome(lambda: tcp(["::1", "localhost"], port)) == ""
 
 
-def test_a_port_that_doesnt() -> None:
+def test_a_port_that_does_not_listen() -> None:
     """The reason names the port."""
     port = free_port()
     assert outcome(lambda: tcp(["127.0.0.1"], port)) == f"port {port}: Connection refused"
 
 
-def test_no_connection_with_oneself(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A socket that TCP has connected with itself, as may happen on a local port, is no connection."""
+def test_a_socket_that_is_connected_with_itself_does_not_count(monkeypatch: pytest.MonkeyPatch) -> None:
+    """TCP can do this on a local port."""
     port = free_port()
 
     class Bound(socket.socket):
@@ -195,7 +195,7 @@ class Answers(BaseHTTPRequestHandler):
 
 @pytest.fixture
 def web() -> Iterator[HTTPServer]:
-    """A web server, and what it has been asked (`seen`)."""
+    """A web server, and the requests that it got (`seen`)."""
     server = HTTPServer(("127.0.0.1", 0), Answers)
     server.seen = []  # type: ignore[attr-defined]
     server.handle_error = lambda *args: None  # type: ignore[method-assign]
@@ -212,21 +212,21 @@ def web() -> Iterator[HTTPServer]:
     [("/200", ""), ("/204?a=b", ""), ("/302", ""), ("/404", "HTTP status 404"), ("/503", "HTTP status 503")],
 )
 def test_a_url(web: HTTPServer, path: str, expected: str) -> None:
-    """2xx and 3xx will do; credentials in the URL go nowhere."""
+    """2xx and 3xx pass; credentials in the URL are not sent."""
     host = f"127.0.0.1:{web.server_port}"
     assert outcome(lambda: http(f"http://user:secret@{host}{path}")) == expected
     assert web.seen == [(path, host)]  # type: ignore[attr-defined]
 
 
 @pytest.mark.parametrize("url", ["http://127.0.0.1:99999/", "http://[::1/", "nonsense", "http://a b/", ""])
-def test_a_url_that_isnt_one(url: str) -> None:
-    """A URL that can't be asked fails like one that doesn't answer."""
+def test_an_invalid_url(url: str) -> None:
+    """An invalid URL is a failed check."""
     assert outcome(lambda: http(url)) != ""
 
 
 @pytest.mark.parametrize("answer", [b"", b"\r\n", b"SSH-2.0-x\r\n", b"HTTP/1.1 2\r\n", b"HTTP/1.1 2xx\r\n"])
-def test_an_answer_that_isnt_http(listening: socket.socket, answer: bytes) -> None:
-    """Another protocol on the port, or half an answer, is a failure."""
+def test_an_answer_that_is_not_http(listening: socket.socket, answer: bytes) -> None:
+    """Another protocol, or an incomplete answer, is a failed check."""
 
     def serve() -> None:
         connection, _ = listening.accept()
@@ -243,7 +243,7 @@ def test_an_answer_that_isnt_http(listening: socket.socket, answer: bytes) -> No
 
 
 def test_a_url_that_never_answers(listening: socket.socket) -> None:
-    """The time limit ends it, and its connection."""
+    """The timeout ends the check and its connection."""
     url = f"http://127.0.0.1:{listening.getsockname()[1]}/"
     before = set(os.listdir("/proc/self/fd"))
     assert "timed out" in outcome(lambda: http(url), timeout=0.1)
@@ -251,7 +251,7 @@ def test_a_url_that_never_answers(listening: socket.socket) -> None:
 
 
 def test_a_url_with_tls(web: HTTPServer, tmp_path: Path) -> None:
-    """Under TLS whatever certificate the daemon has is taken."""
+    """Any certificate of the daemon is accepted."""
     key, cert = str(tmp_path / "key"), str(tmp_path / "cert")
     request = "req -x509 -newkey rsa:2048 -nodes -days 2 -subj /CN=elsewhere"
     subprocess.run(
@@ -283,20 +283,20 @@ def test_a_command(script: str, expected: str) -> None:
     assert outcome(command("sh", "-c", script)) == expected
 
 
-def test_a_command_that_isnt_there() -> None:
-    """A command that can't be run is a failed check."""
+def test_a_command_that_does_not_exist() -> None:
+    """A command that can't be executed is a failed check."""
     assert "No such file" in outcome(command("/no/such/command"))
 
 
 def test_a_command_of_another_user() -> None:
-    """It has that user's rights, supplementary groups included; who may not give them is told so."""
+    """It gets that user's ids and supplementary groups; without root it is a failed check."""
     script = 'test "$(id -u) $(id -g) $(id -G)" = "65534 7 7 8"'
     expected = "Operation not permitted" if os.getuid() else ""
     assert outcome(command("sh", "-c", script, ids=(65534, 7, (7, 8)))) == expected
 
 
 def test_a_command_that_hangs(tmp_path: Path) -> None:
-    """At its time limit it is killed with all of its group."""
+    """At its timeout its whole group is killed."""
     pids = tmp_path / "pids"
     hangs = command(
         "sh", "-c", f"trap '' TERM; sleep 300 & echo $! $$ > {pids}.new; mv {pids}.new {pids}; wait"
@@ -310,7 +310,7 @@ def test_a_command_that_hangs(tmp_path: Path) -> None:
 
 
 def test_a_command_leaves_nothing_behind(tmp_path: Path) -> None:
-    """What it has started and not waited for ends with it."""
+    """Processes that it has started end with it."""
     pid = tmp_path / "pid"
     assert outcome(command("sh", "-c", f"sleep 300 & echo $! > {pid}")) == ""
     eventually(lambda: not runs(int(pid.read_text())), "it has ended")
@@ -324,7 +324,7 @@ def runs(pid: int) -> bool:
 
 
 def followed(readiness: Readiness, seconds: float) -> list[bool]:
-    """What readiness becomes, each time it changes, over so many seconds."""
+    """The values of `ready` within so many seconds, one for each change."""
     end, history = now() + seconds, [readiness.ready]
     while now() < end or readiness.wait:
         poller = select.poll()
@@ -340,7 +340,7 @@ def followed(readiness: Readiness, seconds: float) -> list[bool]:
 
 
 def test_checks_are_repeated(tmp_path: Path) -> None:
-    """A check that comes to hold makes ready, and one that fails for long enough unmakes it."""
+    """A check that succeeds makes ready; enough failures in a row end that."""
     flag = tmp_path / "flag"
     readiness = Readiness(Check("command", (), 0.05, 5, 2), command("test", "-e", str(flag)), now())
     assert followed(readiness, 0.3) == [False]
@@ -354,11 +354,11 @@ def test_checks_are_repeated(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("kind", "interval", "ready", "age", "expected"),
     [
-        # A daemon just started is looked at again at once; what costs a process, not quite so soon.
+        # A daemon that has just started is checked again soon; by a command, a bit later.
         ("tcp", 10, False, 0.0, 0.02),
         ("http", 10, False, 0.0, 0.02),
         ("command", 10, False, 0.0, 0.1),
-        # The older it is without being ready, the less a moment matters.
+        # The interval grows with the age of a daemon that is not ready.
         ("tcp", 10, False, 0.4, 0.1),
         ("http", 10, False, 2.0, 0.5),
         ("command", 10, False, 0.4, 0.2),
@@ -370,19 +370,19 @@ def test_checks_are_repeated(tmp_path: Path) -> None:
         # Once it is ready only the interval counts, however young it is.
         ("tcp", 10, True, 0.0, 10),
         ("command", 100, True, 600.0, 100),
-        # Nobody gets more than twenty checks a second in the long run, whatever he has asked for.
+        # At most twenty checks a second, whatever the definition says.
         ("tcp", 0.001, False, 600.0, 0.05),
         ("tcp", 0.001, True, 600.0, 0.05),
     ],
 )
 def test_when_the_next_check_is(kind: str, interval: float, ready: bool, age: float, expected: float) -> None:
-    """Soon while the daemon may come up at any moment, then as its definition says."""
+    """Soon while the daemon is starting, later at the interval of its definition."""
     assert pause(Check(kind, None, interval, 5, 3), ready, age) == pytest.approx(expected)
 
 
 @given(st.sampled_from(["tcp", "command"]), st.floats(0, 900))
-def test_a_daemon_is_found_soon_after_it_has_come_up(kind: str, up_at: float) -> None:
-    """Within a part of the time that it took, a second at most; and looked for seldom all the same."""
+def test_a_daemon_that_becomes_ready_is_found_soon(kind: str, up_at: float) -> None:
+    """After a share of its start time, at most 1 s; and with few checks."""
     runs: list[float] = []
     moment = 0.0
 
@@ -401,8 +401,8 @@ def test_a_daemon_is_found_soon_after_it_has_come_up(kind: str, up_at: float) ->
     assert readiness.deadline == moment + 100
 
 
-def test_a_daemon_that_says_nothing() -> None:
-    """By default one that never notifies is ready at its age; the loop is woken for it."""
+def test_a_daemon_that_never_notifies() -> None:
+    """By default it is ready at a certain age; the loop wakes up for that."""
     readiness = Readiness(Check("default", None, 10, 5, 3), None, 100.0)
     assert readiness.deadline == 120.0
     readiness.turn(119.0, False)
@@ -416,7 +416,7 @@ def test_a_daemon_that_says_nothing() -> None:
     [("default", b"STATUS=recovering"), ("default", b"STOPPING=1"), ("alive", b"STOPPING=1")],
 )
 def test_a_daemon_that_is_old_enough_but_not_ready(kind: str, datagram: bytes) -> None:
-    """The loop is not woken for its age any more, again and again; only for what it says."""
+    """The loop does not wake up for the age again, only for notifications."""
     readiness = Readiness(Check(kind, 20, 10, 5, 3), None, 100.0)
     readiness.notify(datagram)
     readiness.turn(119.0, False)
@@ -429,7 +429,7 @@ def test_a_daemon_that_is_old_enough_but_not_ready(kind: str, datagram: bytes) -
 
 
 def test_a_real_notifier_is_understood(tmp_path: Path) -> None:
-    """What another implementation of sd_notify sends over a socket is taken in."""
+    """The notifications of another implementation of sd_notify are understood."""
     notifier = (
         "import os, socket\n"
         "with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as ours:\n"
@@ -449,7 +449,7 @@ def test_a_real_notifier_is_understood(tmp_path: Path) -> None:
 
 
 def test_signals_reach_commands_by_default() -> None:
-    """A command isn't born deaf to the signals that its caller handles."""
+    """A command starts with default signals, although its caller handles some."""
     real = signal.signal(signal.SIGTERM, lambda number, frame: None)
     try:
         assert outcome(command("sh", "-c", "kill -TERM $$; sleep 5")) == "killed by signal 15"
