@@ -128,9 +128,7 @@ class AgentConnection:
             elif command:  # Without one, the request and our `ended` have crossed on the way.
                 command.handle(verb, *values)
             if verb in ("signal", "end"):
-                self.send(
-                    "received"
-                )  # A stopped guard sends nothing; the agent then ends the command itself.
+                self.send("received")  # Without it the agent takes the guard for stopped, and kills both.
         return command
 
     def spawn(

@@ -1,13 +1,13 @@
-# Makes cents of the prices, ten orders at a time. It can be begun again after any end, but must never run
-# beside itself: what it converts next it holds in a variable, and would convert twice.
+# Converts prices to cents, ten orders at a time. It can be started again after any end. But it must never run
+# twice at the same time: each run keeps its position in a variable, so prices would be converted twice.
 set -eu
 
 ask() {
     mariadb --defaults-file="$client" --skip-column-names shop
 }
 
-# Some SQL in a transaction that is refused once a later attempt has made one. All of it goes to the
-# server at once: who is stopped meanwhile leaves nothing locked.
+# Run SQL in a transaction, which fails if a later attempt has made one before. All of it is sent to the
+# server at once, so that a script that is stopped meanwhile leaves no lock.
 step() {
     ask <<SQL
 DELIMITER //
@@ -31,7 +31,7 @@ CREATE TABLE IF NOT EXISTS migration (id INT PRIMARY KEY, token BIGINT UNSIGNED 
 INSERT IGNORE INTO migration VALUES (1, 0, 0);
 SQL
 
-step "" # Whoever is late is refused from here on, and what it has done stays as it is now.
+step "" # From here on earlier attempts are refused, so what they have done does not change any more.
 done=$(echo "SELECT done FROM migration" | ask)
 last=$(echo "SELECT MAX(id) FROM orders" | ask)
 while [ "$done" -lt "$last" ]; do
