@@ -1,6 +1,6 @@
-"""Who this container is in ZooKeeper: the id under which it registers, and what it shows of itself.
+"""What this container registers in ZooKeeper: its id, its presence, and its instance.
 
-A restarted container keeps its id, and so replaces what its own previous run has left.
+A restarted container keeps its id, and so replaces what its previous run has left.
 """
 
 from __future__ import annotations
@@ -23,9 +23,9 @@ _MEMBER = re.compile("[0-9a-f]{32}__party__")
 
 
 def register(settings: Settings, tree: StatusTree, facts: Mapping[str, Any]) -> Registration:
-    """Make this container known, as one that is to become a daemon; `facts` are those of its host.
+    """Register the presence of this container, which will run a daemon; `facts` are those of its host.
 
-    Its presence is an ephemeral of the agent's session. What else it will show is for the registrar.
+    The presence is an ephemeral of the agent's session. The rest is registered by the registrar later.
     """
     member, used_before = identity(settings.state_dir)
     registration = _registration(settings, tree, member, facts)
@@ -62,7 +62,7 @@ def _registration(
 
 
 def _parents(znodes: Znodes) -> Sequence[tuple[str, bytes]]:
-    """What is above the ephemerals, outermost first, for the case that it gets deleted."""
+    """The znodes above the ephemerals, outermost first: they are created again if they get deleted."""
     parents = [(znodes.party(znodes.service_name), b""), (znodes.status, b"")]
     for scope in (GLOBAL, LOCAL):
         daemon = znodes.command(scope, f"{znodes.role}/{DAEMON}")

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
-import logging
 import os
 import py_compile
 import select
@@ -25,7 +24,7 @@ from kolla_mesos_start.commands import guard as guard_module
 from kolla_mesos_start.commands import guard_client
 from kolla_mesos_start.commands.guard_client import Ended, Guard
 from kolla_mesos_start.errors import AgentError
-from kolla_mesos_start.loop import Loop, now
+from kolla_mesos_start.loop import Loop, now, reap
 from tests.guarded import HANDSHAKE_TIMEOUT, PATH, SLEEP, TREES, lives, state
 from tests.waiting import eventually
 
@@ -36,8 +35,7 @@ REPOSITORY = str(Path(__file__).parents[2])
 AGENT = """
 import sys
 sys.path.insert(0, {repository!r})
-from kolla_mesos_start.loop import Loop, now
-from kolla_mesos_start.orphans import reap
+from kolla_mesos_start.loop import Loop, now, reap
 from kolla_mesos_start.commands.guard_client import Guard
 import os, signal
 loop = Loop()
@@ -233,16 +231,15 @@ def test_end_reaches_all_processes(loop: Loop, guard: Guard, tmp_path: Path) -> 
 
 
 def test_left_overs_are_logged(
-    loop: Loop, guard: Guard, tmp_path: Path, caplog: pytest.LogCaptureFixture
+    loop: Loop, guard: Guard, tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
     """With the name of the command, and nothing of its text."""
-    with caplog.at_level(logging.DEBUG):
-        ended = run(loop, guard, "PASSWORD=hunter2 sleep 1000 & exit 0", name="keystone/db_sync")
+    ended = run(loop, guard, "PASSWORD=hunter2 sleep 1000 & exit 0", name="keystone/db_sync")
     assert ended == Ended(0, None, "exited", 1, None, False)
-    (record,) = caplog.records
-    assert record.levelno == logging.WARNING
-    assert "keystone/db_sync" in record.getMessage()
-    assert "hunter2" not in caplog.text
+    (line,) = capfd.readouterr().err.splitlines()
+    assert " WARNING " in line
+    assert "keystone/db_sync has ended but left 1 processes running" in line
+    assert "hunter2" not in line
 
 
 def test_requests_without_a_command_are_dropped(loop: Loop, guard: Guard) -> None:

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import ctypes
 import itertools
-import logging
 import os
 import pickle
 import resource
@@ -20,6 +19,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Callable, NamedTuple
 
+from kolla_mesos_start import log
 from kolla_mesos_start.errors import AgentError, CannotWrite
 from kolla_mesos_start.files import Content, place
 from kolla_mesos_start.files.temporary import TEMPORARY_PREFIX
@@ -163,7 +163,8 @@ def record_calls(*names: str) -> list[tuple[str, str]]:
             kind = ""
             if isinstance(first, int):
                 kind = "directory" if stat.S_ISDIR(os.fstat(first).st_mode) else "file"
-            calls.append((name, kind))
+            if first != 2:  # That would be a line of the log.
+                calls.append((name, kind))
             return real(first, *rest, **more)
 
         return call
@@ -212,9 +213,8 @@ def write_half_and_die(half: Content) -> None:
 
 
 def warnings_of(action: Callable[[], object]) -> list[str]:
-    lines: list[str] = []
-    handler = logging.Handler(logging.WARNING)
-    handler.emit = lambda record: lines.append(record.getMessage())  # type: ignore[method-assign]
-    logging.getLogger("kolla_mesos_start").addHandler(handler)
+    """The warnings that the agent logs; only in a child process."""
+    lines: list[tuple[str, str]] = []
+    log.OUTPUT.write = lambda level, name, message: lines.append((level, message))  # type: ignore[method-assign]
     action()
-    return lines
+    return [message for level, message in lines if level == "warning"]

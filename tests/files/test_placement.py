@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import errno
-import logging
 import os
 import resource
 from pathlib import Path
 
 import pytest
 
+from kolla_mesos_start import log
 from kolla_mesos_start.errors import CannotWrite
 from kolla_mesos_start.files import place, plan
 from kolla_mesos_start.files.temporary import TEMPORARY_PREFIX
@@ -231,9 +231,11 @@ def test_all_files_that_cannot_be_written_are_named_at_once(home: Path, uid: int
     assert (home / "good").read_bytes() == SECRET
 
 
-def test_content_appears_in_no_message(home: Path, uid: int, caplog: pytest.LogCaptureFixture) -> None:
+def test_content_appears_in_no_message(
+    home: Path, uid: int, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Not in log lines, errors, or the text of the record."""
-    caplog.set_level(logging.DEBUG)
+    monkeypatch.setattr(log.OUTPUT, "level", log.LEVELS.index("debug"))
     if uid == os.geteuid():
         place([content(home / "app.conf")])
         place([content(home / "app.conf", mode=0o640)])
@@ -242,7 +244,7 @@ def test_content_appears_in_no_message(home: Path, uid: int, caplog: pytest.LogC
             place([content(home / "app.conf" / "below")])
         assert "xyzzy" not in caught.value.reason
     assert "xyzzy" not in repr(content(home / "app.conf"))
-    assert "xyzzy" not in caplog.text
+    assert "xyzzy" not in capfd.readouterr().err
 
 
 # -- plan --
