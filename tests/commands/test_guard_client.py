@@ -17,7 +17,6 @@ from typing import Any
 
 import psutil
 import pytest
-from kolla_mesos_start.orphans import reap
 
 from kolla_mesos_start.accounts import Ids
 from kolla_mesos_start.commands import guard as guard_module
