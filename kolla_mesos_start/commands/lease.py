@@ -42,7 +42,7 @@ class Lease:
 
     @property
     def kill_at(self) -> float:
-        """When to kill the command, unless a later renewal is proved before. Early enough for the kill itself."""
+        """When to kill the command, unless a later renewal is proved. The margin is for the kill itself."""
         if self._proven is not None:
             return self._proven + self.timeout - max(0.3, self.timeout / 20)
         # Only the claim so far: the last ping may be T/3 old, and its server reports it up to T/4 later.
