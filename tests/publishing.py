@@ -45,6 +45,15 @@ def publish(
         tool.publish(tool.arguments([*words, "--hosts", deployment.hosts]), {})
 
 
+def write_files(root: Path, **files: str | bytes) -> Path:
+    """Files below `root`; a `__` in a name stands for `/`, a `_yml` at its end for `.yml`."""
+    for name, content in files.items():
+        path = root / name.replace("__", "/").replace("_yml", ".yml").replace("_json", ".json")
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(content if isinstance(content, bytes) else content.encode())
+    return root
+
+
 def _write(directory: Path, contents: Texts) -> None:
     directory.mkdir(parents=True, exist_ok=True)
     for name, content in contents.items():

@@ -14,18 +14,19 @@ from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
 
-from kolla_mesos_start.operator.containers import CHECKOUT, command_line, end_all, environment, processes
-from kolla_mesos_start.operator.view import Size
+from kolla_mesos_start.operator.containers import command_line, end_all, environment, processes
+from kolla_mesos_start.operator.progress import Size
+from tests import CHECKOUT
 from tests.waiting import eventually
 
 
 def checkout_in(place: Path) -> Path:
     """A checkout that nobody has touched yet, in an empty directory."""
     checkout = place / "c"
-    for name in ("bin", "etc", "kolla_mesos_start"):
+    for name in ("bin", "etc", "kolla_mesos_start", "tests/examples"):
         shutil.copytree(CHECKOUT / name, checkout / name, ignore=shutil.ignore_patterns("__pycache__"))
-    (checkout / "tests").mkdir()
-    shutil.copy(CHECKOUT / "tests" / "constraints.txt", checkout / "tests")
+    for name in ("__init__.py", "constraints.txt"):
+        shutil.copy(CHECKOUT / "tests" / name, checkout / "tests")
     (place / "tmp").mkdir()
     return checkout
 

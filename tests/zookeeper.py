@@ -27,9 +27,9 @@ from pathlib import Path
 from types import TracebackType
 from typing import TypeVar
 
-from kolla_mesos_start.operator.zookeeper import HOST as HOST
-from kolla_mesos_start.operator.zookeeper import JAVA, SERVER, ask, configure
-from kolla_mesos_start.operator.zookeeper import free_port as free_port
+from kolla_mesos_start.operator.private_zookeeper import HOST as HOST
+from kolla_mesos_start.operator.private_zookeeper import JAVA, SERVER, ask, configure
+from kolla_mesos_start.operator.private_zookeeper import free_port as free_port
 from tests.waiting import eventually
 
 S = TypeVar("S", bound="Server")

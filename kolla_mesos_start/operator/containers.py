@@ -1,8 +1,8 @@
-"""Stand-ins for containers: an agent each, with a root, a local state and a log of its own.
+"""Stand-ins for containers: each is an agent with a root directory, a local state and a log of its own.
 
-The file system, the process ids and the network are the machine's; what a container has for
-itself are directories and a port. Everything that one starts has its run directory in the
-environment, and so can be found. What lives here: starting, ending and finding it.
+File system, process ids and network are the machine's; only directories and ports are the
+container's own. Every process of a container has its run directory in its environment, by which it
+can be found. What lives here: starting, ending and finding them.
 """
 
 from __future__ import annotations
@@ -20,18 +20,24 @@ from pathlib import Path
 
 from kolla_mesos_start.errors import AgentError
 
-CHECKOUT = Path(__file__).resolve().parents[2]
-AGENT = (sys.executable, str(CHECKOUT / "bin" / "kolla_mesos_start"))
-REGISTRAR = "kolla_mesos_start.daemon.registrar"
+
+def _agent() -> Path:
+    """The agent's script: that of the checkout which holds this package, else the installed one."""
+    in_checkout = Path(__file__).resolve().parents[2] / "bin" / "kolla_mesos_start"
+    return in_checkout if in_checkout.exists() else Path(sys.executable).with_name("kolla_mesos_start")
+
+
+AGENT = (sys.executable, str(_agent()))
 TIME = r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{3}Z"  # as the agent's log has it, text or JSON
-# Where even SIGKILL ends us, the kernel ends what we have started, and that its own helpers.
+# If we are killed, the kernel kills what we have started; the agents' own processes end with the agents.
 DIES_WITH_US = ("setpriv", "--pdeathsig", "KILL")
+LAST_BYTES = 2000
 
 
 class Container:
-    """One container of `service` on `host`; `root` is where its file system would begin.
+    """One container of `service` on `host`; `root` is the directory that stands for its `/`.
 
-    `run_dir` lies elsewhere, for a short name: that of a socket may have 107 bytes.
+    `run_dir` lies elsewhere, to have a short name: the path of a socket may have 107 bytes.
     """
 
     def __init__(
@@ -62,7 +68,7 @@ class Container:
 
     @property
     def pid(self) -> int:
-        """The process id of the agent, and then of the daemon that it has become."""
+        """The process id of the agent, which the daemon takes over."""
         assert self._process is not None, f"{self.name} was not started"
         return self._process.pid
 
@@ -77,7 +83,7 @@ class Container:
 
     @property
     def state(self) -> tuple[str, str, float]:
-        """What it tells its probes: a stage, a text, and since when (seconds since the epoch)."""
+        """What its probes read: a stage, a text, and since when (seconds since the epoch)."""
         try:
             with (self.run_dir / "state").open() as file:
                 stage, _, text = file.readline().rstrip("\n").partition(" ")
@@ -95,60 +101,37 @@ class Container:
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=subprocess.STDOUT,
-                # Ctrl-C at the terminal is for us, who then stop what we have started.
+                # Ctrl-C at the terminal is for us; we then end what we have started.
                 start_new_session=True,
             )
 
-    def stop(self) -> int:
-        """SIGTERM, as a launcher would; the exit status."""
-        if self.status is None:
-            os.kill(self.pid, signal.SIGTERM)
-        return self.ended()
-
-    def ended(self, seconds: float = 60.0) -> int:
+    def wait(self, seconds: float = 60.0) -> int:
         """Wait for its end; the exit status."""
         assert self._process is not None, f"{self.name} was not started"
         try:
             return self._process.wait(seconds)
         except subprocess.TimeoutExpired:
-            raise AgentError(f"{self.name} did not end within {seconds:g} s: {self.said()}") from None
-
-    def kill(self, *, with_registrar: bool) -> None:
-        """SIGKILL. With the registrar it is what the end of a pid namespace does: nobody is left to tell."""
-        if with_registrar:
-            # First, or it might see the daemon's end before its own.
-            os.kill(self.registrar(), signal.SIGKILL)
-        os.kill(self.pid, signal.SIGKILL)
-        self.ended()
-
-    def registrar(self) -> int:
-        """The process that holds the daemon's session."""
-        (pid,) = (each for each in processes_of(self.run_dir) if REGISTRAR in command_line(each))
-        return pid
-
-    def health(self, *arguments: str) -> tuple[int, str]:
-        """What `kolla_mesos_start health` says of this container."""
-        done = subprocess.run(
-            (*AGENT, "health", *arguments), env=self.environ, stdout=subprocess.PIPE, text=True, timeout=60
-        )
-        return done.returncode, done.stdout.strip()
+            raise AgentError(f"{self.name} did not end within {seconds:g} s: {self.log_end()}") from None
 
     def exec_time(self) -> float:
-        """When the agent became the daemon last, as its log says; seconds since the epoch."""
-        said = self.log.read_text(errors="replace")
-        told = re.findall(rf'({TIME}).*[ "]{re.escape(self.role)}/daemon: exec', said)
-        if not told:
-            raise AgentError(f"{self.name} never said that it execs: {self.said()}")
-        return datetime.strptime(told[-1], "%Y-%m-%dT%H:%M:%S.%fZ").replace(tzinfo=timezone.utc).timestamp()
+        """When the agent last became the daemon, by its log; seconds since the epoch."""
+        log = self.log.read_text(errors="replace")
+        times = re.findall(rf'({TIME}).*[ "]{re.escape(self.role)}/daemon: exec', log)
+        if not times:
+            raise AgentError(f"{self.name}: no exec of its daemon in {self.log}: {self.log_end()}")
+        return datetime.strptime(times[-1], "%Y-%m-%dT%H:%M:%S.%fZ").replace(tzinfo=timezone.utc).timestamp()
 
-    def said(self) -> str:
+    def log_end(self) -> str:
         """The end of its log, for a message."""
-        return self.log.read_text(errors="replace")[-2000:] if self.log.exists() else ""
+        return self.log.read_text(errors="replace")[-LAST_BYTES:] if self.log.exists() else ""
+
+
+# -- processes ------------------------------------------------------------------------------------
 
 
 def processes_of(directory: Path) -> Iterator[int]:
     """The processes of the containers whose run directory is `directory`, or lies below it."""
-    # Not any mention of the directory: a shell that somebody has opened in it is not ours.
+    # Only this variable: a shell that somebody has opened in the directory is not ours.
     mark = os.fsencode(f"KOLLA_RUN_DIR={directory}")
     for pid in processes():
         environ = _read(pid, "environ")
@@ -157,15 +140,17 @@ def processes_of(directory: Path) -> Iterator[int]:
 
 
 def processes() -> list[int]:
+    """All process ids of this machine."""
     return [int(entry) for entry in os.listdir("/proc") if entry.isdigit()]
 
 
 def command_line(pid: int) -> str:
-    """A process's arguments, as everybody on the machine can read them; empty where it is gone."""
+    """A process's arguments, as everybody on the machine can read them; empty if it has ended."""
     return os.fsdecode(_read(pid, "cmdline").replace(b"\0", b" "))
 
 
 def environment(pid: int) -> str:
+    """A process's environment, a line for each variable; empty if it has ended or is another user's."""
     return os.fsdecode(_read(pid, "environ").replace(b"\0", b"\n"))
 
 
@@ -173,20 +158,20 @@ def _read(pid: int, name: str) -> bytes:
     try:
         return Path(f"/proc/{pid}/{name}").read_bytes()
     except (FileNotFoundError, ProcessLookupError, PermissionError):
-        return b""  # gone, or another user's
+        return b""  # It has ended, or is another user's.
 
 
 def end_all(directory: Path, grace: float = 0.0) -> None:
-    """End all that still runs of `directory`: TERM, and after `grace` seconds KILL."""
+    """End every process of the containers in `directory`: TERM, and after `grace` seconds KILL."""
     kill_at = time.monotonic() + grace
     signum = signal.SIGTERM if grace else signal.SIGKILL
-    told: set[tuple[int, int]] = set()
+    sent: set[tuple[int, int]] = set()
     while left := set(processes_of(directory)):
         if time.monotonic() >= kill_at:
             signum = signal.SIGKILL
         for pid in left:
-            if (pid, signum) not in told:
-                told.add((pid, signum))
-                with suppress(ProcessLookupError):  # It has ended by itself meanwhile.
+            if (pid, signum) not in sent:
+                sent.add((pid, signum))
+                with suppress(ProcessLookupError):  # It has ended in the meantime.
                     os.kill(pid, signum)
         time.sleep(0.02)

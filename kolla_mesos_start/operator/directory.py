@@ -11,11 +11,11 @@
                                                   variables.yml a mapping under the host's name
         files/<name>                              content or template of one file
 
-`.yaml` and `.json` are as good as `.yml`. Names that begin with a dot are left out everywhere, as
-is whatever else lies beside `services`; below it, where a misspelt name would silently not be
-published, anything unknown is an error.
+`.yaml` and `.json` may stand for `.yml`. Names that begin with a dot are left out everywhere, and so
+is everything else beside `services`; below it anything unknown is an error, since a misspelt name
+would silently not be published.
 
-Only reads, and knows nothing of ZooKeeper but what a znode may be called and hold.
+Only reads, and knows of ZooKeeper only which names and how much data a znode may have.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from kolla_mesos_start.errors import BadDefinition
-from kolla_mesos_start.operator import notation
+from kolla_mesos_start.operator import formats
 from kolla_mesos_start.tree.znodes import RESERVED
 
 Contents = Mapping[str, bytes]
@@ -46,7 +46,7 @@ class Values(NamedTuple):
 
 
 class Service(NamedTuple):
-    """One service: `definition` is its JSON, `source` the file that it was written in."""
+    """One service: `definition` is its JSON, `source` the file that it comes from."""
 
     name: str
     source: str
@@ -56,7 +56,7 @@ class Service(NamedTuple):
 
 
 class Deployment(NamedTuple):
-    """All that a directory holds. `left_out` are names beside `services` that mean nothing here."""
+    """All that a directory holds. `left_out` are the names beside `services` that have no meaning here."""
 
     variables: Contents
     services: Sequence[Service]
@@ -64,12 +64,12 @@ class Deployment(NamedTuple):
 
 
 def read(root: Path) -> Deployment:
-    """What the directory holds. Raises BadDefinition with all that is wrong in it."""
+    """What the directory holds. Raises BadDefinition with everything that is wrong in it."""
     return _Reading(root).deployment()
 
 
 class _Reading:
-    """One pass over the directory, which goes on past what is wrong, to tell it all at once."""
+    """One pass over the directory. It continues after an issue, so that one error has all of them."""
 
     def __init__(self, root: Path) -> None:
         self.root = root
@@ -95,7 +95,7 @@ class _Reading:
                 yield path.name
 
     def entries(self, directory: Path) -> list[Path]:
-        """What lies in a directory, sorted by name; nothing if there is none."""
+        """The files and directories in a directory, sorted by name; none if it does not exist."""
         if not directory.is_dir():
             return []
         return [path for path in sorted(directory.iterdir()) if not path.name.startswith(".")]
@@ -115,14 +115,12 @@ class _Reading:
     def service(self, directory: Path) -> Iterator[Service]:
         definitions = []
         for path in self.entries(directory):
-            if path.stem == DEFINITION and path.suffix in notation.SUFFIXES:
+            if path.stem == DEFINITION and path.suffix in formats.SUFFIXES:
                 definitions.append(path)
             elif path.name == FILES or _is_variables(path):
-                continue  # Read below, with the definition.
+                continue  # read below, with the definition
             elif not path.is_dir():
-                self.wrong(
-                    path, "not known here: expected definition.yml, variables.yml, variables/ or files/"
-                )
+                self.wrong(path, "unknown name: expected definition.yml, variables.yml, variables/ or files/")
             elif path.name in RESERVED:
                 self.wrong(path, f"no service can have {path.name} in its name")
             elif self.is_name(path):
@@ -136,7 +134,7 @@ class _Reading:
 
     def one_service(self, directory: Path, path: Path) -> Service:
         try:
-            data = notation.definition(path)
+            data = formats.definition(path)
         except BadDefinition as error:
             data = b""
             for issue in error.issues:
@@ -177,7 +175,7 @@ class _Reading:
 
     def join(self, path: Path, known: dict[str, bytes], more: Contents) -> None:
         for name in sorted(known.keys() & more.keys()):
-            self.wrong(path, f"{name} has a value elsewhere already")
+            self.wrong(path, f"{name} has a value in another file too")
         known.update(more)
 
     def variables_directory(self, directory: Path) -> Values:
@@ -213,7 +211,7 @@ class _Reading:
 
     def variables_file(self, path: Path) -> Values:
         try:
-            content = notation.values(path)
+            content = formats.values(path)
         except BadDefinition as error:
             for issue in error.issues:
                 self.wrong(path, issue)
@@ -228,13 +226,13 @@ class _Reading:
     def texts(self, path: Path, prefix: str, values: Mapping[str, object]) -> Contents:
         contents = {}
         for name, value in values.items():
-            text = notation.text(value)
+            text = formats.text(value)
             if text is None:
                 self.wrong(path, f"{prefix}{name}: expected a single value, found a list or a mapping")
             elif not _is_znode_name(name):
                 self.wrong(path, f"{prefix}{name}: {NO_NAME}")
             else:
-                # What JSON escapes as half of a surrogate pair is no text; the agent would say so.
+                # Half of a surrogate pair, which JSON can escape, is no text; the agent would refuse it.
                 contents[name] = self.checked(path, text.encode(errors="replace"), f"{prefix}{name}: ")
         return contents
 
@@ -254,7 +252,7 @@ class _Reading:
 def _is_variables(path: Path) -> bool:
     if path.is_dir():
         return path.name == VARIABLES
-    return path.stem == VARIABLES and path.suffix in notation.SUFFIXES
+    return path.stem == VARIABLES and path.suffix in formats.SUFFIXES
 
 
 def _is_znode_name(name: str) -> bool:

@@ -3,8 +3,8 @@
     read the directory -> check every definition -> write variables and files -> write definitions
 
 What lives here: the command line, the checks that need the whole deployment, and the writing.
-Nothing is written before everything is right, definitions come last, and what is unchanged is
-not written again: publishing twice is the same as publishing once.
+Nothing is written before everything is right, definitions are written last, and what is unchanged
+is not written again: publishing twice is the same as publishing once.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ import os
 import sys
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import NoReturn
+from typing import Callable, NoReturn
 
 from kazoo.client import KazooClient
 
@@ -33,12 +33,12 @@ from kolla_mesos_start.errors import (
 )
 from kolla_mesos_start.operator import connection, directory
 from kolla_mesos_start.operator.directory import Contents, Deployment, Service
-from kolla_mesos_start.operator.rehearsal import Rehearsal, check_templates, needed_files
+from kolla_mesos_start.operator.validation import build_graph, check_templates, needed_files
 from kolla_mesos_start.render.context import variable_names
 from kolla_mesos_start.settings import Settings
 from kolla_mesos_start.tree.znodes import Znodes
 
-CONNECT_TIMEOUT = 30.0  # seconds: somebody sits in front of it
+CONNECT_TIMEOUT = 30.0  # seconds; a person waits for it
 
 DESCRIPTION = "Write a directory of definitions, files and variables to ZooKeeper, for kolla_mesos_start."
 EPILOG = """\
@@ -50,7 +50,7 @@ KOLLA_ZK_CONNECT_TIMEOUT (here 30 seconds) mean what they mean to the agent.
 
 
 class Parser(argparse.ArgumentParser):
-    """argparse, but for the exit status of bad usage, which is the agent's."""
+    """argparse, but bad usage has the agent's exit status."""
 
     def error(self, message: str) -> NoReturn:
         raise BadUsage(f"{message}; see kolla_mesos_publish --help")
@@ -59,7 +59,7 @@ class Parser(argparse.ArgumentParser):
 def main() -> NoReturn:
     """Publish what the command line says, and exit as the agent would."""
     logging.basicConfig(format="kolla_mesos_publish: %(message)s")
-    # It tells each try to connect; the agent's own lines say the same once every 30 s.
+    # It logs each attempt to connect; `connection` says all that matters.
     logging.getLogger("kazoo").setLevel(logging.CRITICAL)
     try:
         publish(arguments(sys.argv[1:]), os.environ)
@@ -79,7 +79,7 @@ def fail(lines: Iterable[str], status: int) -> NoReturn:
 
 
 def arguments(argv: Sequence[str]) -> argparse.Namespace:
-    """The command line; BadUsage where it is wrong."""
+    """The command line; BadUsage if it is wrong."""
     parser = Parser(
         prog="kolla_mesos_publish",
         description=DESCRIPTION,
@@ -104,7 +104,7 @@ def arguments(argv: Sequence[str]) -> argparse.Namespace:
 
 
 def settings_of(options: argparse.Namespace, environ: Mapping[str, str]) -> Settings:
-    """How to reach ZooKeeper, from the agent's own variables; those of a container don't matter here."""
+    """How to reach ZooKeeper, from the agent's own variables; those that describe a container are ignored."""
     kept = {name: value for name, value in environ.items() if name.startswith("KOLLA_ZK_")}
     kept["KOLLA_APP_ID"] = f"/{options.deployment}/publisher"
     kept["KOLLA_HOSTNAME"] = "publisher"
@@ -120,27 +120,26 @@ def settings_of(options: argparse.Namespace, environ: Mapping[str, str]) -> Sett
 
 
 def publish(options: argparse.Namespace, environ: Mapping[str, str]) -> None:
-    """All stages, in their order; what was done is printed, by path, never by value."""
+    """All stages, in order; what is done is printed: paths, never values."""
     config = settings_of(options, environ)
     deployment = read(options.directory)
     for name in deployment.left_out:
         print(f"left out {options.directory / name}")
     client = connection.connect(config)
     try:
-        tree = Tree(client, config)
-        tree.check_chroot()
-        tree.check(deployment)
-        tree.write(tree.contents(deployment))
-        tree.write(tree.definitions(deployment))
+        check_chroot(client, config)
+        znodes = Znodes(config.prefix, config.deployment_id, "", "")
+        publisher = Publisher(client, znodes, missing_is_empty=config.missing_is_empty)
+        publisher.publish(deployment)
         if options.prune:
-            tree.prune(deployment)
-        print(f"published {options.directory} to {tree.znodes.deployment}: {tree.counts}")
+            publisher.prune(deployment)
+        print(f"published {options.directory} to {znodes.deployment}: {publisher.counts}")
     finally:
         connection.close(client)
 
 
 def read(path: Path) -> Deployment:
-    """The directory; BadUsage where there is none that can be read."""
+    """The directory; BadUsage if none is there that can be read."""
     if not path.is_dir():
         raise BadUsage(f"{path} is not a directory")
     try:
@@ -149,39 +148,48 @@ def read(path: Path) -> Deployment:
         raise BadUsage(f"{error.filename} can't be read: {error.strerror}") from error
 
 
+def check_chroot(client: KazooClient, config: Settings) -> None:
+    """Refuse a chroot that does not exist: created for a typo, it would be a tree that no agent reads."""
+    if connection.read(client, ["/"])["/"] is None:
+        raise BadEnvironment(
+            [f"KOLLA_ZK_HOSTS: the chroot {config.chroot} does not exist; create it, or correct it"]
+        )
+
+
 class Counts:
-    """What has been done to the tree."""
+    """How many znodes were created, updated, removed, and left unchanged."""
 
     def __init__(self) -> None:
-        self.done = {"created": 0, "updated": 0, "removed": 0, "unchanged": 0}
-
-    def note(self, what: str, path: str) -> None:
-        self.done[what] += 1
-        if what != "unchanged":
-            print(f"{what} {path}")
+        self.by_change = {"created": 0, "updated": 0, "removed": 0, "unchanged": 0}
 
     def __str__(self) -> str:
-        return ", ".join(f"{count} {what}" for what, count in self.done.items())
+        return ", ".join(f"{count} {change}" for change, count in self.by_change.items())
 
 
-class Tree:
-    """A deployment's tree, as the publisher writes it."""
+class Publisher:
+    """Writes a deployment into its tree. `znodes` is of no service; `report` gets a line for each change."""
 
-    def __init__(self, client: KazooClient, config: Settings) -> None:
+    def __init__(
+        self,
+        client: KazooClient,
+        znodes: Znodes,
+        *,
+        missing_is_empty: bool = False,
+        report: Callable[[str], object] = print,
+    ) -> None:
         self.client = client
-        self.chroot = config.chroot
-        self.missing_is_empty = config.missing_is_empty
-        self.znodes = Znodes(config.prefix, config.deployment_id, "", "")
+        self.znodes = znodes
+        self.missing_is_empty = missing_is_empty
+        self.report = report
         self.counts = Counts()
 
-    def check_chroot(self) -> None:
-        """Refuse a chroot that isn't there: created for a typo, it would be a tree that no agent reads."""
-        if connection.read(self.client, ["/"])["/"] is None:
-            raise BadEnvironment(
-                [f"KOLLA_ZK_HOSTS: the chroot {self.chroot} is not there; create it, or correct it"]
-            )
+    def publish(self, deployment: Deployment) -> None:
+        """Check everything, then write it. An agent that reads a new definition finds all that it needs."""
+        self.check(deployment)
+        self.write(self.contents(deployment))
+        self.write(self.definitions(deployment))
 
-    # -- what stands where ------------------------------------------------------------------------
+    # -- paths and their data ---------------------------------------------------------------------
 
     def contents(self, deployment: Deployment) -> dict[str, bytes]:
         """Every znode but the definitions."""
@@ -217,36 +225,36 @@ class Tree:
             raise CannotRender("; ".join(missing))
 
     def check_service(self, service: Service, planned: Contents) -> None:
-        """What the agent does when it reads the definition, on every host that has values of its own."""
+        """Read the definition as its agents will, on every host that has values of its own."""
         document = load(service.definition)
         wanted = variable_names(early_texts(document))
         for host in service.variables.hosts or [""]:
             znodes = self.znodes._replace(service_name=service.name, host=host)
             variables = self.variables(wanted, znodes, planned)
-            graph = Rehearsal(znodes, variables, self.missing_is_empty).build(document)
+            graph = build_graph(document, znodes, variables, missing_is_empty=self.missing_is_empty)
             if graph is not None:
                 check_templates(graph, service.files)
                 self.check_files(graph, znodes, planned)
 
     def variables(self, wanted: Iterable[str], znodes: Znodes, planned: Contents) -> dict[str, str]:
-        """The values that an agent will find: those about to be written, and what is there already."""
-        # Without a host's name the path of its own value has a gap, and is no path at all.
+        """The values that an agent will find: those about to be written, and those published before."""
+        # Without the name of a host, the path of its value is no path: it holds an empty name.
         places = {name: [path for path in znodes.variable(name) if "//" not in path] for name in wanted}
         paths = {path for candidates in places.values() for path in candidates}
-        there = connection.read(self.client, paths - planned.keys())
-        values = {**{path: data for path, data in there.items() if data is not None}, **planned}
+        published = connection.read(self.client, paths - planned.keys())
+        values = {**{path: data for path, data in published.items() if data is not None}, **planned}
         return {
             name: _text(path, values[path])
             for name, candidates in places.items()
-            for path in candidates[::-1]  # The first that is there wins, so it comes last.
+            for path in candidates[::-1]  # The first that exists wins, so it comes last.
             if path in values
         }
 
     def check_files(self, graph: Graph, znodes: Znodes, planned: Contents) -> None:
         """Refuse a definition whose files have no content, neither in the directory nor published."""
         needed = dict(needed_files(graph, znodes))
-        there = connection.read(self.client, (path for path in needed if path not in planned))
-        absent = [path for path in needed if path not in planned and there[path] is None]
+        published = connection.read(self.client, (path for path in needed if path not in planned))
+        absent = [path for path, data in published.items() if data is None]
         if absent:
             raise CannotRender(
                 ", ".join(
@@ -259,18 +267,23 @@ class Tree:
     def write(self, nodes: Contents) -> None:
         """Create what is absent, rewrite what differs, leave the rest."""
         before = connection.read(self.client, nodes)
-        parents = _parents(path for path in nodes if before[path] is None)
-        there = connection.read(self.client, parents)
-        # Not those that are there: on the upper ones an operator may have no right but to read.
-        for path in (path for path in parents if there[path] is None):
-            connection.create(self.client, path)
+        self.create_parents(path for path in nodes if before[path] is None)
         for path, data in nodes.items():
             if before[path] == data:
-                self.counts.note("unchanged", path)
+                self.note("unchanged", path)
                 continue
             connection.write(self.client, path, data)
-            # What was empty counts as new: most definitions were the parents of their variables first.
-            self.counts.note("updated" if before[path] else "created", path)
+            # An empty znode counts as absent: that of a definition was first the parent of its variables.
+            self.note("updated" if before[path] else "created", path)
+
+    def create_parents(self, paths: Iterable[str]) -> None:
+        """Create the znodes above `paths` that are absent."""
+        parents = _parents(paths)
+        before = connection.read(self.client, parents)
+        for path in parents:
+            # Existing ones are not tried: on the upper ones an operator may have the right to read only.
+            if before[path] is None:
+                connection.create(self.client, path)
 
     def prune(self, deployment: Deployment) -> None:
         """Remove the variables and files that the directory doesn't hold, deepest first."""
@@ -283,7 +296,7 @@ class Tree:
         for path in self.below(roots):
             if path not in stays:
                 connection.remove(self.client, path)
-                self.counts.note("removed", path)
+                self.note("removed", path)
 
     def below(self, roots: Sequence[str]) -> list[str]:
         """Every znode below `roots`, children before their parents."""
@@ -294,6 +307,11 @@ class Tree:
             level = [f"{path}/{name}" for path in level for name in names[path]]
             found += level
         return found[::-1]
+
+    def note(self, change: str, path: str) -> None:
+        self.counts.by_change[change] += 1
+        if change != "unchanged":
+            self.report(f"{change} {path}")
 
 
 def _under(parent: str, contents: Contents) -> dict[str, bytes]:
@@ -311,7 +329,7 @@ def _parents(paths: Iterable[str]) -> list[str]:
 
 
 def _text(path: str, data: bytes) -> str:
-    """The text that stands at `path`; CannotRender where it is none."""
+    """The text at `path`; CannotRender if it is not UTF-8."""
     try:
         return data.decode()
     except UnicodeDecodeError as error:

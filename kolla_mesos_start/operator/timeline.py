@@ -1,8 +1,8 @@
 """How long a start took, and how long it had to take: the critical path.
 
-Pure: steps with their times in, text out. The critical path goes back from the step that ended
-last to whatever it needed that ended last, and so on. What passed between its steps is what
-ordering them has cost.
+Pure: steps with their times in, text out. The critical path is found backwards: from the step that
+ended last, to the step that it needed and that ended last, and so on. The time between its steps is
+what ordering them has cost.
 """
 
 from __future__ import annotations
@@ -16,10 +16,10 @@ LEGEND = ". waits   # runs, on the critical path   + runs   = ready"
 
 
 class Need(NamedTuple):
-    """So many steps of one name, finished; on `host` alone where one is given."""
+    """`count` finished steps of one name; only on `host`, if one is given."""
 
     name: str
-    count: int = 1  # type: ignore[assignment]  # The schema's word; tuple.count is not missed.
+    count: int = 1  # type: ignore[assignment]  # The schema's word; nobody calls tuple.count.
     host: str | None = None
 
     def is_met_by(self, step: Step) -> bool:
@@ -37,7 +37,7 @@ class Step(NamedTuple):
     finished: float
 
     @property
-    def work(self) -> float:
+    def duration(self) -> float:
         return self.finished - self.started
 
     @property
@@ -47,36 +47,36 @@ class Step(NamedTuple):
 
 
 def needed(step: Step, steps: Iterable[Step]) -> list[Step]:
-    """The steps that had to be finished before this one: for each of its needs the last of so many."""
+    """The steps that had to finish before this one: for each of its needs, the last that it required."""
     in_order = sorted(steps, key=lambda each: each.finished)
     groups = ([each for each in in_order if need.is_met_by(each)][: need.count] for need in step.needs)
     return [group[-1] for group in groups if group]
 
 
-def due(step: Step, steps: Iterable[Step], began: float) -> float:
-    """When the step could have started: the last thing that it needs was finished, or nothing was needed."""
+def earliest_start(step: Step, steps: Iterable[Step], began: float) -> float:
+    """When the step could have started: when the last step that it needs finished, or at once."""
     return max((other.finished for other in needed(step, steps)), default=began)
 
 
 def critical_path(steps: Sequence[Step]) -> list[Step]:
-    """The chain of steps that decided when the last one could be finished, in the order of time."""
+    """The chain of steps that decided when the last one could finish, earliest first."""
     path = [max(steps, key=lambda each: each.finished)]
     while before := needed(path[0], steps):
         path.insert(0, max(before, key=lambda each: each.finished))
     return path
 
 
-def lost(steps: Sequence[Step], began: float) -> float:
-    """Seconds of the whole start that are not work on its critical path."""
+def overhead(steps: Sequence[Step], began: float) -> float:
+    """Seconds of the whole start that no step of its critical path was running."""
     path = critical_path(steps)
-    return path[-1].finished - began - sum(step.work for step in path)
+    return path[-1].finished - began - sum(step.duration for step in path)
 
 
-def drawn(steps: Sequence[Step], began: float, columns: int = PAGE) -> str:
-    """A lane for each container, a line for each step, and the sums. Times in seconds.
+def draw(steps: Sequence[Step], began: float, columns: int = PAGE) -> str:
+    """A lane for each container, a line for each step, and the sums. Times are in seconds.
 
-    `*` marks the critical path. `wait` is how long a step stood after all that it needs was done.
-    `columns` is how long a line may be.
+    `*` marks the critical path. `wait` is the time between the end of what a step needs and its start.
+    `columns` is the longest line that fits.
     """
     path = critical_path(steps)
     total = path[-1].finished - began
@@ -93,15 +93,16 @@ def drawn(steps: Sequence[Step], began: float, columns: int = PAGE) -> str:
     lines += ["", f"  {'':{label}} {'start':>6} {'end':>6} {'wait':>5} {'work':>6}"]
     for step, name in names.items():
         begin, end = step.started - began, step.finished - began
-        times = f"{begin:6.2f} {end:6.2f} {step.started - due(step, steps, began):5.2f} {step.work:6.2f}"
+        waited = step.started - earliest_start(step, steps, began)
+        times = f"{begin:6.2f} {end:6.2f} {waited:5.2f} {step.duration:6.2f}"
         lines.append(f"{'*' if step in path else ' '} {name:{label}} {times}")
-    work = total - lost(steps, began)
+    work = total - overhead(steps, began)
     lines.append(f"the whole start {total:.2f}; the work on its critical path (*) {work:.2f}")
     return "\n".join(lines)
 
 
 def lanes(steps: Sequence[Step], path: Sequence[Step], began: float, width: int) -> Iterator[tuple[str, str]]:
-    """What each container did when, as its name and `width` characters (LEGEND)."""
+    """For each container its name, and `width` characters that say what it did when (see LEGEND)."""
     scale = width / (path[-1].finished - began)
 
     def column(instant: float) -> int:
@@ -113,7 +114,7 @@ def lanes(steps: Sequence[Step], path: Sequence[Step], began: float, width: int)
         for step in own:
             begin, end = column(step.started), column(step.finished)
             lane[begin : end + 1] = ("#" if step in path else "+") * (end + 1 - begin)
-            # A daemon stays when it is ready; a task that has done all that it has to is gone.
+            # A daemon that is ready stays; a task ends with its last command.
             after = "=" if step.name.endswith("/daemon") else " " if step == own[-1] else "."
             lane[end + 1 :] = after * (width - end - 1)
         yield container, "".join(lane).rstrip()

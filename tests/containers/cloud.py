@@ -1,6 +1,6 @@
 """The Keystone example in real containers: the same definitions, and a podman container for each stand-in.
 
-What lives here: what differs from `operator/keystone.py`, whose containers are mere processes: images,
+What lives here: what differs from `tests/examples/keystone.py`, whose containers are mere processes: images,
 their users, volumes. What must hold is in the tests.
 """
 
@@ -14,9 +14,9 @@ from typing import Any
 from kazoo.client import KazooClient
 
 from kolla_mesos_start.operator import containers
-from kolla_mesos_start.operator.keystone import API, MARIADB, MEMCACHED, TASKS, Keystone, Users
 from tests.containers.images import Images
 from tests.containers.podman import Container, Podman
+from tests.examples.keystone import API, MARIADB, MEMCACHED, TASKS, Keystone, Users
 from tests.functional.cloud import NOTED
 
 IMAGES = {MARIADB: "mariadb-server", MEMCACHED: "memcached", TASKS: "mariadb-server", API: "keystone"}
@@ -82,19 +82,21 @@ class InPodman(containers.Container):
     def stop(self) -> int:
         return self.real.stop()
 
-    def ended(self, seconds: float = 60.0) -> int:
+    def wait(self, seconds: float = 60.0) -> int:
         return self.real.ends()
 
 
 class Cloud(Keystone):
     """MariaDB, memcached, a task and three Keystones, each in a container of its own."""
 
-    def __init__(self, podman: Podman, images: Images, directory: Path, zk: KazooClient, hosts: str) -> None:
+    def __init__(
+        self, podman: Podman, images: Images, directory: Path, client: KazooClient, hosts: str
+    ) -> None:
         self._podman, self._images = podman, images
         self.noting = directory / "noting"
         self.journal = self.noting / "journal"
         environ = {"KOLLA_ZK_HOSTS": hosts, "PATH": f"{NOTING}:{PATH}"}
-        super().__init__(directory, zk, environ, "/kolla-containers", "cloud")
+        super().__init__(directory, client, environ, "/kolla-containers", "cloud")
         self.users = Users("mysql", "memcached", "keystone", "keystone")
 
     def add(
@@ -106,7 +108,7 @@ class Cloud(Keystone):
         root = self.directory / host / service.rsplit("/", 1)[-1]
         container = InPodman(self._podman, image, volumes, service, host, root, root / "run", environ)
         self.containers.append(container)
-        self._values[container] = values or {}
+        self._own_values[container] = values or {}
         return container
 
     def _prepare_volumes(self) -> None:
@@ -137,7 +139,9 @@ class Cloud(Keystone):
 
     def told(self) -> str:
         """What each container said last, for a message."""
-        return "\n".join(f"--- {each.name} (status {each.status}): {each.said()}" for each in self.containers)
+        return "\n".join(
+            f"--- {each.name} (status {each.status}): {each.log_end()}" for each in self.containers
+        )
 
     def runs(self, program: str, argument: str) -> list[str]:
         """On which hosts a one-time command's program was run with that argument, as it has noted itself."""

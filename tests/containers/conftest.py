@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from kolla_mesos_start.operator.containers import CHECKOUT
+from tests import CHECKOUT
 from tests.arrangement import say, section
 from tests.containers.images import Images
 from tests.containers.podman import Podman

@@ -22,9 +22,10 @@ from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 
-from kolla_mesos_start.operator.containers import CHECKOUT, DIES_WITH_US
-from kolla_mesos_start.operator.openstack import CONSTRAINTS, REQUIREMENTS, Say, python_for_keystone, run
+from kolla_mesos_start.operator.containers import DIES_WITH_US
+from tests import CHECKOUT
 from tests.containers.podman import settings
+from tests.examples.openstack import CONSTRAINTS, REQUIREMENTS, Say, python_for_keystone, run
 
 RECIPE = Path(__file__).with_name("kolla")
 SNIPPET = CHECKOUT / "Dockerfile.snippet"

@@ -14,7 +14,7 @@ from typing import Any
 
 import yaml
 
-from kolla_mesos_start.operator.containers import CHECKOUT
+from tests import CHECKOUT
 from tests.containers.images import Images
 from tests.containers.podman import Container, Podman
 

@@ -11,12 +11,12 @@ from urllib.error import HTTPError
 
 import pytest
 
-from kolla_mesos_start.operator.keystone import API, HOSTS, MARIADB, MEMCACHED
 from tests.conftest import Deployment, connected
 from tests.containers.cloud import Cloud
 from tests.containers.images import Images
 from tests.containers.obedient import SERVICE, STATUS, STRATEGIES, contents, is_ready, publish_obedient
 from tests.containers.podman import Podman
+from tests.examples.keystone import API, HOSTS, MARIADB, MEMCACHED
 from tests.waiting import eventually
 from tests.zookeeper import Server
 
@@ -138,9 +138,10 @@ def test_each_container_stops_cleanly(cloud: Cloud, measured: list[str]) -> None
     difference is uWSGI's own: its master takes 1 s to find that its workers have ended, agent or no agent.
     """
     taken = {}
-    for container in (*cloud.replicas, cloud.memcached, cloud.mariadb):
+    for each in (*cloud.replicas, cloud.memcached, cloud.mariadb):
+        container = cloud.container(each.service, each.host)
         begun = time.monotonic()
-        assert container.stop() == 0, container.said()
+        assert container.stop() == 0, container.log_end()
         taken[container.name] = time.monotonic() - begun
         assert taken[container.name] < STOP_LIMITS[container.service], container.name
     measured.append("podman stop: " + ", ".join(f"{name} {seconds:.1f} s" for name, seconds in taken.items()))

@@ -15,7 +15,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from kolla_mesos_start.operator.containers import CHECKOUT
+from tests import CHECKOUT
 from tests.containers.images import Images
 from tests.containers.podman import settings
 from tests.waiting import eventually

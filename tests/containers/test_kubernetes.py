@@ -25,14 +25,14 @@ from kazoo.client import KazooClient
 from kazoo.security import OPEN_ACL_UNSAFE, make_acl
 
 from kolla_mesos_start import errors
-from kolla_mesos_start.operator import directory, notation, publish
-from kolla_mesos_start.operator.keystone import API, MARIADB, MEMCACHED, TASKS, issue_token, validate_token
-from kolla_mesos_start.operator.openstack import EXAMPLE
+from kolla_mesos_start.operator import directory, formats, publish
 from tests.conftest import Deployment, connected, made
 from tests.containers.images import Images
 from tests.containers.kube import MANIFESTS, PLACES, Cluster, Document, Pod, containers, decision, differences
 from tests.containers.kube import manifests as documents
 from tests.containers.podman import Container
+from tests.examples.keystone import API, MARIADB, MEMCACHED, TASKS, issue_token, validate_token
+from tests.examples.openstack import EXAMPLE
 from tests.waiting import eventually
 from tests.zookeeper import HOST, Server, free_port
 
@@ -168,7 +168,7 @@ class Site:
         tree = place / "keystone"
         shutil.copytree(EXAMPLE, tree)
         values = {
-            **notation.values(EXAMPLE / "variables.yml"),
+            **formats.values(EXAMPLE / "variables.yml"),
             "memcached_user": "memcached",
             "mariadb_root_password": PASSWORD,
             "keystone_database_password": PASSWORD,

@@ -24,14 +24,14 @@ import pytest
 from jsonschema import Draft7Validator  # type: ignore[import-untyped]
 from kazoo.client import KazooClient
 
-from kolla_mesos_start.operator import notation, publish
-from kolla_mesos_start.operator.containers import CHECKOUT
-from kolla_mesos_start.operator.openstack import EXAMPLE
+from kolla_mesos_start.operator import formats, publish
+from tests import CHECKOUT
 from tests.conftest import Deployment, connected
 from tests.containers.images import Images
 from tests.containers.podman import Container, Podman
 from tests.containers.relay import Relay
 from tests.documents import literals, parsed, table
+from tests.examples.openstack import EXAMPLE
 from tests.instances import Site
 from tests.waiting import eventually
 from tests.zookeeper import Server, free_port
@@ -117,7 +117,7 @@ def test_marathon_would_take_the_app(name: str) -> None:
     assert [
         f"{error.json_path}: {error.message}" for error in Draft7Validator(APP).iter_errors(APPS[name])
     ] == []
-    values = notation.values(EXAMPLE / "variables.yml")
+    values = formats.values(EXAMPLE / "variables.yml")
     for definition in APPS[name]["portDefinitions"]:
         assert str(definition["port"]) == values[f"{name}_port"]
 
@@ -279,7 +279,7 @@ def site(
     tree = tmp_path_factory.mktemp("published") / "keystone"
     shutil.copytree(EXAMPLE, tree)
     values = {
-        **notation.values(EXAMPLE / "variables.yml"),
+        **formats.values(EXAMPLE / "variables.yml"),
         "memcached_user": "memcached",  # as Kolla has it
         "memcached_port": marathon.offered,
         "mariadb_port": free_port(),

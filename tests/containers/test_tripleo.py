@@ -24,7 +24,7 @@ import pytest
 from kazoo.client import KazooClient
 
 from kolla_mesos_start.operator import directory, publish
-from kolla_mesos_start.operator.containers import CHECKOUT
+from tests import CHECKOUT
 from tests.conftest import Deployment, connected
 from tests.containers.cloud import UIDS
 from tests.containers.images import Images

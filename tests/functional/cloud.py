@@ -1,13 +1,15 @@
 """The deployment under test: the Keystone example on this machine, and what the tests ask of it.
 
 What lives here: counting what runs, and asking. How it is made and started is in
-`operator/keystone.py`, which `bin/quickstart` uses as well. What must hold is in the tests.
+`tests/examples/keystone.py`, which `bin/quickstart` uses too. What must hold is in the tests.
 """
 
 from __future__ import annotations
 
 import os
 import random
+import signal
+import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Callable, NamedTuple
@@ -15,11 +17,13 @@ from typing import Callable, NamedTuple
 from kazoo.client import KazooClient
 from kazoo.exceptions import NoNodeError
 
-from kolla_mesos_start.operator.keystone import Keystone
-from kolla_mesos_start.operator.openstack import SYSTEM_PATH
+from kolla_mesos_start.operator.containers import AGENT, Container, command_line, processes_of
+from tests.examples.keystone import Keystone
+from tests.examples.openstack import SYSTEM_PATH
 from tests.functional.command_lines import CommandLines
 from tests.waiting import eventually
 
+REGISTRAR = "kolla_mesos_start.daemon.registrar"
 NOTED = Path(__file__).with_name("noted")
 START_LIMIT = 300.0  # seconds: ten times what it takes on two cores that do nothing else
 
@@ -34,10 +38,10 @@ class Run(NamedTuple):
 
 
 class Cloud(Keystone):
-    """The containers and their deployment; `zk` sees what the agents write."""
+    """The containers and their deployment."""
 
     def __init__(
-        self, directory: Path, programs: Path, zk: KazooClient, zookeeper_hosts: str, report: list[str]
+        self, directory: Path, programs: Path, client: KazooClient, zookeeper_hosts: str, report: list[str]
     ) -> None:
         self.report = report
         self.journal = directory / "journal"
@@ -48,7 +52,7 @@ class Cloud(Keystone):
             "KOLLA_ZK_HOSTS": zookeeper_hosts,
             "KOLLA_LOG_FORMAT": "json",
         }
-        super().__init__(directory, zk, environ, "/kolla-functional", "cloud")
+        super().__init__(directory, client, environ, "/kolla-functional", "cloud")
         self.command_lines = CommandLines(self.secrets.needles())
         self.seed = int(os.environ.get("KOLLA_TEST_SEED") or random.randrange(10**6))
 
@@ -68,23 +72,25 @@ class Cloud(Keystone):
     def await_start(self) -> None:
         """Wait until every replica is ready and the task has ended."""
         self.eventually(lambda: self.broken or self.is_up, "Keystone is up", seconds=START_LIMIT)
-        assert not self.broken, self.told()
+        assert not self.broken, self.log_ends()
 
     def eventually(self, condition: Callable[[], object], what: str, *, seconds: float = 60.0) -> None:
         """Wait until `condition()` is true; past `seconds` fail with what the containers say."""
         try:
             eventually(condition, what, seconds=seconds, every=0.1)
         except AssertionError as error:
-            raise AssertionError(f"{error}\n{self.told()}") from None
+            raise AssertionError(f"{error}\n{self.log_ends()}") from None
 
-    def told(self) -> str:
-        """What each container said last."""
-        return "\n".join(f"--- {each.name} (status {each.status}): {each.said()}" for each in self.containers)
+    def log_ends(self) -> str:
+        """The end of each container's log."""
+        return "\n".join(
+            f"--- {each.name} (status {each.status}): {each.log_end()}" for each in self.containers
+        )
 
     def stop(self) -> dict[str, int]:
         """Stop what runs, the users of a service before the service; exit statuses by name."""
         order = (self.tasks, *self.replicas, self.memcached, self.mariadb)
-        statuses = {each.name: each.stop() for each in order if each.running}
+        statuses = {each.name: stop(each) for each in order if each.running}
         self.eventually(lambda: not self.processes(), "no process of theirs is left")
         return statuses
 
@@ -94,7 +100,7 @@ class Cloud(Keystone):
         return self.children(f"{self.path}/{service}/.party")
 
     def state(self, command: str, scope: str = "global") -> str:
-        data, _ = self.zk.get(f"{self.path}/status/{scope}/{command}")
+        data, _ = self.client.get(f"{self.path}/status/{scope}/{command}")
         return str(data, "utf-8")
 
     def runs(self) -> list[Run]:
@@ -105,10 +111,43 @@ class Cloud(Keystone):
         """Every znode of the deployment with its data."""
         path = path or self.path
         try:
-            data, _ = self.zk.get(path)
-            children = self.zk.get_children(path)
+            data, _ = self.client.get(path)
+            children = self.client.get_children(path)
         except NoNodeError:
             return
         yield path, data
         for child in children:
             yield from self.znodes(f"{path}/{child}")
+
+
+# -- what can be done to a container ------------------------------------------------------------------
+
+
+def stop(container: Container) -> int:
+    """SIGTERM, as a launcher would; the exit status."""
+    if container.status is None:
+        os.kill(container.pid, signal.SIGTERM)
+    return container.wait()
+
+
+def kill(container: Container, *, with_registrar: bool) -> None:
+    """SIGKILL. With the registrar it is as at the end of a pid namespace: no process is left to report it."""
+    if with_registrar:
+        # First, or it might see the daemon's end before its own.
+        os.kill(registrar(container), signal.SIGKILL)
+    os.kill(container.pid, signal.SIGKILL)
+    container.wait()
+
+
+def registrar(container: Container) -> int:
+    """The process that holds the session of the container's daemon."""
+    (pid,) = (each for each in processes_of(container.run_dir) if REGISTRAR in command_line(each))
+    return pid
+
+
+def health(container: Container, *arguments: str) -> tuple[int, str]:
+    """Status and output of `kolla_mesos_start health` in the container."""
+    done = subprocess.run(
+        (*AGENT, "health", *arguments), env=container.environ, stdout=subprocess.PIPE, text=True, timeout=60
+    )
+    return done.returncode, done.stdout.strip()

@@ -12,10 +12,10 @@ from pathlib import Path
 
 import pytest
 
-from kolla_mesos_start.operator import openstack
-from kolla_mesos_start.operator.containers import CHECKOUT
+from tests import CHECKOUT
 from tests.arrangement import say, section
 from tests.conftest import connected
+from tests.examples import openstack
 from tests.functional.cloud import Cloud
 from tests.zookeeper import Server
 

@@ -21,9 +21,9 @@ import yaml
 
 from kolla_mesos_start.operator import timeline
 from kolla_mesos_start.operator.containers import Container, command_line, environment
-from kolla_mesos_start.operator.keystone import API, HOSTS, MARIADB, MEMCACHED
-from kolla_mesos_start.operator.openstack import EXAMPLE
-from tests.functional.cloud import Cloud
+from tests.examples.keystone import API, HOSTS, MARIADB, MEMCACHED
+from tests.examples.openstack import EXAMPLE
+from tests.functional.cloud import Cloud, health, kill, stop
 from tests.functional.command_lines import CommandLines
 from tests.waiting import eventually
 from tests.zookeeper import HOST
@@ -105,7 +105,7 @@ def test_the_task_made_the_database_and_its_user_in_this_order(cloud: Cloud) -> 
 
 def test_the_migration_is_marked_for_its_release(cloud: Cloud) -> None:
     """The same release does not migrate again; the next one does."""
-    marks = cloud.zk.get_children(f"{cloud.path}/status/global/keystone-api/db_sync/generations")
+    marks = cloud.client.get_children(f"{cloud.path}/status/global/keystone-api/db_sync/generations")
     assert marks == [yaml.safe_load((EXAMPLE / "variables.yml").read_text())["keystone_release"]]
 
 
@@ -159,7 +159,7 @@ def test_a_daemon_has_the_agents_process_id_and_is_healthy(cloud: Cloud, index: 
     container = cloud.containers[index]
     program = {MARIADB: "mariadbd", MEMCACHED: "memcached", API: "uwsgi"}[container.service]
     assert program in command_line(container.pid)
-    status, line = container.health("--ready")
+    status, line = health(container, "--ready")
     assert (status, line.partition(" ")[0]) == (0, "ready")
 
 
@@ -179,15 +179,15 @@ def test_nothing_starts_before_what_it_needs(cloud: Cloud) -> None:
 def test_the_start_takes_little_more_than_its_critical_path(cloud: Cloud) -> None:
     """What is ready to go goes at once: six containers, seven steps in a row, and nobody polls."""
     steps = cloud.steps()
-    cloud.report.append(timeline.drawn(steps, cloud.started_at))
-    assert timeline.lost(steps, cloud.started_at) < LOST_LIMIT
+    cloud.report.append(timeline.draw(steps, cloud.started_at))
+    assert timeline.overhead(steps, cloud.started_at) < LOST_LIMIT
 
 
 def test_a_restarted_replica_passes_through_what_is_done(cloud: Cloud) -> None:
     """Stopped and started again: nothing runs a second time, no file is touched, and it serves again."""
     replica = cloud.replicas[-1]
     runs, files = cloud.runs(), fingerprints(replica)
-    assert replica.stop() == 0
+    assert stop(replica) == 0
     cloud.eventually(lambda: len(cloud.ready(API)) == len(HOSTS) - 1, "its instance is gone")
     replica.start()
     cloud.eventually(lambda: len(cloud.ready(API)) == len(HOSTS), "it is ready again", seconds=120)
@@ -216,7 +216,7 @@ def test_dependents_see_that_the_database_was_killed(
 ) -> None:
     """kill -9 of the database: no ready instance within the session timeout; who needs it waits for it."""
     killed = time.monotonic()
-    cloud.mariadb.kill(with_registrar=with_registrar)
+    kill(cloud.mariadb, with_registrar=with_registrar)
     cloud.eventually(lambda: not cloud.ready(MARIADB), "the instance is gone", seconds=limit)
     cloud.report.append(
         f"kill -9 of MariaDB{' and its registrar' * with_registrar}: no ready instance after "
@@ -227,13 +227,13 @@ def test_dependents_see_that_the_database_was_killed(
     cloud.eventually(lambda: waits_for_the_database(cloud), "a dependent says that it waits for the database")
     cloud.mariadb.start()
     cloud.eventually(lambda: cloud.ready(MARIADB), "the database is back")
-    assert cloud.tasks.ended() == 0
+    assert cloud.tasks.wait() == 0
     assert cloud.runs() == runs, "what was done is not done again"
     cloud.eventually(lambda: accepted(cloud, HOSTS[1]), "Keystone reaches the database again")
 
 
 def waits_for_the_database(cloud: Cloud) -> bool:
-    status, line = cloud.tasks.health()
+    status, line = health(cloud.tasks)
     return status == 0 and line.startswith("waiting") and "mariadb/daemon" in line
 
 

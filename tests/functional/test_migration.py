@@ -16,37 +16,38 @@ import psutil
 import pytest
 from kazoo.client import KazooClient
 
-from kolla_mesos_start.operator import openstack
-from kolla_mesos_start.operator.containers import CHECKOUT, Container
-from kolla_mesos_start.operator.keystone import MARIADB, Users
-from kolla_mesos_start.operator.site import Site
-from kolla_mesos_start.operator.zookeeper import free_port
+from kolla_mesos_start.operator.containers import Container
+from kolla_mesos_start.operator.local_deployment import LocalDeployment
+from kolla_mesos_start.operator.private_zookeeper import free_port
+from tests import EXAMPLES
 from tests.conftest import connected
+from tests.examples import openstack
+from tests.examples.keystone import MARIADB, Users
 from tests.waiting import eventually
 from tests.zookeeper import Server
 
 # MariaDB may have to be installed first.
 pytestmark = pytest.mark.timeout(600)
 
-EXAMPLE = CHECKOUT / "etc" / "examples" / "migration"
+EXAMPLE = EXAMPLES / "migration"
 SHOP = "shop/shop-db"
 TIMEOUT = 2  # seconds: of the sessions
 REFUSED = "refused: a later attempt has begun"
 ORDERS = 1000
 
 
-class Shop(Site):
+class Shop(LocalDeployment):
     """A database, and two replicas of the task that migrates it."""
 
     once = "shop-db/migrate"
 
-    def __init__(self, directory: Path, zk: KazooClient, hosts: str) -> None:
+    def __init__(self, directory: Path, client: KazooClient, hosts: str) -> None:
         environ = {
             "PATH": openstack.SYSTEM_PATH,
             "KOLLA_ZK_HOSTS": hosts,
             "KOLLA_ZK_SESSION_TIMEOUT": f"{TIMEOUT}",
         }
-        super().__init__(EXAMPLE, directory, zk, environ, "/kolla-migration", "shop")
+        super().__init__(EXAMPLE, directory, client, environ, "/kolla-migration", "shop")
         self.user = Users.here().mariadb
         self.mariadb = self.add(MARIADB, "db-1")
         self.replicas = [self.add(SHOP, host) for host in ("shop-1", "shop-2")]
@@ -90,7 +91,7 @@ def shop(shared_zookeeper: Server, servers: None, place: Path) -> Iterator[Shop]
         finally:
             shop.end()
             for container in shop.containers:
-                print(f"--- {container.name} said:\n{container.said()}")
+                print(f"--- {container.name} said:\n{container.log_end()}")
             zk.delete(shop.prefix, recursive=True)
 
 
@@ -120,18 +121,18 @@ def test_who_is_late_is_refused(shop: Shop) -> None:
     token = shop.query("SELECT token FROM migration")
 
     second.start()
-    assert second.ended() == 0
+    assert second.wait() == 0
     assert shop.detail(shop.once)["token"] == shop.query("SELECT token FROM migration") > token
-    assert REFUSED not in first.said()
+    assert REFUSED not in first.log_end()
     assert all(each.status() == psutil.STATUS_STOPPED for each in above)
 
     for each in command:
         each.resume()
-    eventually(lambda: REFUSED in first.said(), "its late statement is refused")
+    eventually(lambda: REFUSED in first.log_end(), "its late statement is refused")
     for each in above:
         each.resume()
-    assert first.ended() == 0
-    assert "waiting for its turn again" in first.said()
+    assert first.wait() == 0
+    assert "waiting for its turn again" in first.log_end()
 
     assert shop.query("SELECT done FROM migration") == ORDERS
     assert shop.query("SELECT COUNT(*) FROM orders WHERE price = id * 100") == ORDERS

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from kolla_mesos_start.operator.containers import CHECKOUT
+from tests import CHECKOUT
 from tests.quickstarts import Quickstart, checkout_in
 
 LANES = (

@@ -12,7 +12,7 @@ from kazoo.client import KazooClient
 from kazoo.security import make_acl, make_digest_acl
 
 from tests.conftest import Deployment
-from tests.operator_tools.test_publish import write
+from tests.publishing import write_files
 
 TOOL = Path(__file__).parents[2] / "bin" / "kolla_mesos_publish"
 DEFINITION = "commands:\n  sync: {command: 'true', files: {conf: {dest: /conf}}}\n"
@@ -54,7 +54,7 @@ def tree(zk: KazooClient, path: str) -> dict[str, bytes]:
 @pytest.fixture
 def root(tmp_path: Path) -> Path:
     """A directory with one service, a variable of each kind, and a file."""
-    return write(
+    return write_files(
         tmp_path / "site",
         variables_yml="region: one\nempty:\n",
         services__a__db__definition_yml=DEFINITION,
@@ -92,7 +92,7 @@ def test_publishing_twice_writes_nothing(zk: KazooClient, deployment: Deployment
 def test_the_definition_is_written_last(zk: KazooClient, deployment: Deployment, root: Path) -> None:
     """An agent that sees a new definition finds all that belongs to it, at the first time and later."""
     for size, definition in (("3", DEFINITION), ("4", DEFINITION.replace("true", "false"))):
-        write(root, services__a__db__variables__size=size, services__a__db__definition_yml=definition)
+        write_files(root, services__a__db__variables__size=size, services__a__db__definition_yml=definition)
         publish(root, deployment)
         zxids = {
             name: zk.get(f"{deployment.path}/a/db{name}")[1].mzxid
@@ -106,7 +106,7 @@ def test_what_changed_is_rewritten_and_told_by_path(
 ) -> None:
     """The output names what it wrote, never what it holds."""
     publish(root, deployment)
-    write(root, services__a__db__variables__size="s3cret")
+    write_files(root, services__a__db__variables__size="s3cret")
     done = publish(root, deployment)
     assert f"updated {deployment.path}/a/db/variables/size\n" in done.stdout
     assert "s3cret" not in done.stdout + done.stderr
@@ -122,7 +122,7 @@ def test_nothing_is_removed_unless_it_is_asked_for(
     zk.create(foreign, b"1", makepath=True)
     zk.create(f"{deployment.path}/status/global/db/sync", b"done", makepath=True)
     (root / "services/a/db/variables/web1/size").unlink()
-    write(root, variables_yml="empty:\n")
+    write_files(root, variables_yml="empty:\n")
     assert publish(root, deployment).stdout.endswith("0 removed, 4 unchanged\n")
     done = publish(root, deployment, "--prune")
     assert done.stdout.endswith("3 removed, 4 unchanged\n")
@@ -160,7 +160,7 @@ def test_nothing_is_written_if_anything_is_wrong(
     zk: KazooClient, deployment: Deployment, root: Path, files: dict[str, str], status: int, expected: str
 ) -> None:
     """Every definition is checked as an agent would, with the agent's exit status, before the first write."""
-    done = publish(write(root, **files), deployment, status=status)
+    done = publish(write_files(root, **files), deployment, status=status)
     assert expected in done.stderr
     assert tree(zk, deployment.path) == {}
 
@@ -170,7 +170,7 @@ def test_variables_and_files_that_are_published_already_count(
 ) -> None:
     """Secrets may come from elsewhere than the directory; a value that is wrong there is told."""
     (root / "services/a/db/files/conf").unlink()
-    write(
+    write_files(
         root, services__a__db__definition_yml=DEFINITION.replace("{command", "{retries: '{{ n }}', command")
     )
     zk.create(f"{deployment.path}/variables/n", b"many", makepath=True)
@@ -182,7 +182,7 @@ def test_variables_and_files_that_are_published_already_count(
 
 def test_a_value_of_one_host_is_checked_for_that_host(deployment: Deployment, root: Path) -> None:
     """One bad host would otherwise be found by its agent only."""
-    write(
+    write_files(
         root,
         services__a__db__definition_yml=DEFINITION.replace("{command", "{retries: '{{ size }}', command"),
         services__a__db__variables__web2__size="many",
@@ -193,7 +193,7 @@ def test_a_value_of_one_host_is_checked_for_that_host(deployment: Deployment, ro
 def test_a_missing_chroot_is_refused(zk: KazooClient, deployment: Deployment, root: Path) -> None:
     """A typo must not create a tree in which no agent looks."""
     done = publish(root, deployment, "--hosts", f"{deployment.hosts}/typo", status=64)
-    assert "chroot /typo is not there" in done.stderr
+    assert "chroot /typo does not exist" in done.stderr
     assert not zk.exists("/typo")
 
 
@@ -215,7 +215,7 @@ def test_what_is_there_need_not_be_writable(zk: KazooClient, deployment: Deploym
     """Below a prefix that belongs to others: nothing is created where nothing is missing."""
     zk.set_acls(deployment.prefix, [make_acl("world", "anyone", read=True, delete=True)])
     publish(root, deployment)
-    write(root, services__a__db__variables__size="4")
+    write_files(root, services__a__db__variables__size="4")
     assert "1 updated" in publish(root, deployment).stdout
     assert zk.get(f"{deployment.path}/a/db/variables/size")[0] == b"4"
 
@@ -229,7 +229,7 @@ def test_without_pyyaml_json_still_works(
     (broken / "yaml.py").write_text("raise ModuleNotFoundError('no yaml')")
     done = publish(root, deployment, status=64, PYTHONPATH=str(broken))
     assert "pip install 'kolla_mesos_start[operator]'" in done.stderr
-    json_only = write(tmp_path / "json", variables__region="one")
+    json_only = write_files(tmp_path / "json", variables__region="one")
     publish(json_only, deployment, PYTHONPATH=str(broken))
     assert tree(zk, deployment.path) == {"variables/region": b"one"}
 

@@ -23,9 +23,7 @@ from typing import Any, Callable
 import pytest
 from kazoo.client import KazooClient
 
-from kolla_mesos_start.operator import timeline
-from kolla_mesos_start.operator.site import Site
-from kolla_mesos_start.operator.view import TOP, Size
+from kolla_mesos_start.operator.progress import TOP, Size
 from tests.conftest import Deployment
 from tests.quickstarts import Quickstart, checkout_in
 from tests.waiting import eventually
@@ -181,60 +179,6 @@ def test_without_a_terminal_it_ends_by_itself(start: Start, checkout: Path) -> N
     assert "What to try next" not in request
     assert not quickstart.left()
     assert files(checkout) == before
-
-
-PAIR = """
-name: pair/twin
-commands:
-  prepare: {command: "true"}
-service:
-  daemon:
-    command: sleep 600
-    dependencies: [twin/prepare]
-    ready: {alive: 0}
-"""
-USER = """
-name: pair/user
-service:
-  daemon:
-    command: sleep 600
-    dependencies:
-      - {members: pair/twin, count: 2}
-      - {path: twin/prepare, scope: local}
-      - {path: twin/daemon, count: "{{ twins }}"}
-    ready: {alive: 0}
-"""
-
-
-def test_the_timeline_knows_whatever_can_be_waited_for(
-    deployment: Deployment, zk: KazooClient, tmp_path_factory: pytest.TempPathFactory
-) -> None:
-    """Members, a plain command on this host, and as many instances as a template says."""
-    place = tmp_path_factory.mktemp("s")  # Short: sockets will lie in it.
-    for role, text in {"twin": PAIR, "user": USER}.items():
-        (place / "example" / "services" / "pair" / role).mkdir(parents=True)
-        (place / "example" / "services" / "pair" / role / "definition.yml").write_text(text)
-    (place / "example" / "variables.yml").write_text("twins: 2\n")
-    environ = {"PATH": os.environ["PATH"], "KOLLA_ZK_HOSTS": deployment.hosts}
-    site = Site(place / "example", place / "site", zk, environ, deployment.prefix, "pairs")
-    for service, host in (("pair/twin", "one"), ("pair/twin", "two"), ("pair/user", "one")):
-        site.add(service, host)
-    try:
-        site.publish()
-        site.start(seed=1)
-        eventually(lambda: site.is_up, "all are ready")
-        steps = site.steps()
-    finally:
-        site.end()
-    (user,) = (step for step in steps if step.container == "user@one")
-    needed = [(step.name, step.host) for step in timeline.needed(user, steps)]
-    assert {name for name, _ in needed} == {"twin/.party", "twin/prepare", "twin/daemon"}
-    assert ("twin/prepare", "one") in needed
-    for name in ("twin/.party", "twin/daemon"):
-        last = max((step for step in steps if step.name == name), key=lambda step: step.finished)
-        assert (name, last.host) in needed
-    for step in steps:
-        assert step.started >= timeline.due(step, steps, site.started_at) - 0.002, step
 
 
 def test_one_replica_makes_the_schema_and_the_front_knows_all_three(start: Start) -> None:

@@ -1,7 +1,8 @@
-"""What an operator writes as YAML or JSON becomes a definition's JSON, or the text of variables.
+"""The YAML or JSON of an operator's file becomes a definition's JSON, or the texts of variables.
 
-What lives here: what both notations have in common, and JSON's traps; YAML's are in `yaml_words`.
-Nothing here knows a key of a definition. Values of variables are always the text that is written.
+What lives here: what both formats have in common, and the pitfalls of JSON; those of YAML are in
+`strict_yaml`. Nothing here knows a key of a definition. The value of a variable is the text as it
+is written.
 """
 
 from __future__ import annotations
@@ -17,9 +18,9 @@ SUFFIXES = (".yml", ".yaml", ".json")
 
 
 def definition(path: Path) -> bytes:
-    """The JSON of a definition. A `.json` file is taken byte for byte: what is wrong keeps its line.
+    """The JSON of a definition. A `.json` file is taken byte for byte, so that errors keep their line.
 
-    Raises BadDefinition for YAML that can't be read, or says what JSON can't.
+    Raises BadDefinition for YAML that can't be read, or that JSON can't express.
     """
     data = path.read_bytes()
     if path.suffix == ".json":
@@ -29,7 +30,7 @@ def definition(path: Path) -> bytes:
         return json.dumps(content, indent=2, ensure_ascii=False, allow_nan=False).encode() + b"\n"
     except (TypeError, ValueError) as error:
         # A tag like !!binary, an alias of its own parent, half of a surrogate pair.
-        raise BadDefinition(["it holds something that JSON has no notation for"]) from error
+        raise BadDefinition(["it holds something that JSON can't express"]) from error
     except RecursionError as error:
         raise BadDefinition(["nested too deep"]) from error
 
@@ -37,7 +38,7 @@ def definition(path: Path) -> bytes:
 def values(path: Path) -> Mapping[str, object]:
     """A mapping of names to texts, or to such mappings. Raises BadDefinition.
 
-    A value that is a list, which no variable can be, is left for the caller to refuse.
+    A list, which can't be the value of a variable, is left for the caller to refuse.
     """
     data = path.read_bytes()
     content = _json(data) if path.suffix == ".json" else _yaml(data, numbers=False)
@@ -50,16 +51,16 @@ def values(path: Path) -> Mapping[str, object]:
 
 def _yaml(data: bytes, *, numbers: bool) -> object:
     try:
-        from kolla_mesos_start.operator import yaml_words
+        from kolla_mesos_start.operator import strict_yaml
     except ModuleNotFoundError as error:
-        # Who writes JSON doesn't need it.
+        # Not needed for JSON.
         raise BadUsage("YAML needs PyYAML; run: pip install 'kolla_mesos_start[operator]'") from error
-    return yaml_words.load(data, numbers=numbers)
+    return strict_yaml.load(data, numbers=numbers)
 
 
 def _json(data: bytes) -> object:
     try:
-        # Numbers stay the text that is written: 1.10 is not 1.1 in a version.
+        # Numbers stay as they are written: the version 1.10 is not 1.1.
         return json.loads(
             data, object_pairs_hook=_mapping, parse_int=str, parse_float=str, parse_constant=str
         )
@@ -74,14 +75,14 @@ def _json(data: bytes) -> object:
 def _mapping(pairs: Sequence[tuple[str, object]]) -> dict[str, object]:
     twice = [key for key, count in Counter(key for key, _ in pairs).items() if count > 1]
     if twice:
-        raise BadDefinition([f"the key {key!r} is there more than once" for key in twice])
+        raise BadDefinition([f"the key {key!r} occurs more than once" for key in twice])
     return dict(pairs)
 
 
 def text(value: object) -> str | None:
-    """The text of a variable's value; None where it can't be one."""
+    """The text of a variable's value; None if it can't be one."""
     if value is None:
         return ""
-    if isinstance(value, bool):  # Of JSON; in YAML it is text already.
+    if isinstance(value, bool):  # of JSON; from YAML it comes as text
         return "true" if value else "false"
     return value if isinstance(value, str) else None

@@ -1,7 +1,7 @@
 """The real programs of the Keystone example: Debian's servers, and Keystone from PyPI.
 
-What lives here: how they get onto this machine. Nothing here starts any of them: what runs is
-started by the agent alone, so a package's own service must not come up either.
+What lives here: installing them. Only agents start any of them, so a package's own service must not
+start either.
 """
 
 from __future__ import annotations
@@ -18,23 +18,23 @@ from pathlib import Path
 from typing import Callable
 
 from kolla_mesos_start.errors import BadUsage
-from kolla_mesos_start.operator.containers import CHECKOUT
+from tests import EXAMPLES
 
-EXAMPLE = CHECKOUT / "etc" / "examples" / "keystone"
+EXAMPLE = EXAMPLES / "keystone"
 REQUIREMENTS = EXAMPLE / "requirements.txt"
 CONSTRAINTS = EXAMPLE / "constraints.txt"
 SYSTEM_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 
-# Debian's package, and the program by which it is known to be there.
+# Debian's packages, and a program of each, by which it is found.
 PACKAGES = {"mariadb-server": "mariadbd", "mariadb-client": "mariadb", "memcached": "memcached"}
-# Asked by every Debian package before it starts its service; 101 says no.
+# Every Debian package asks it before it starts its service; status 101 forbids that.
 POLICY = Path("/usr/sbin/policy-rc.d")
 
 Say = Callable[[str], None]
 
 
 def install_packages(say: Say) -> None:
-    """Install the servers where they are missing. Without root, BadUsage names the command."""
+    """Install the servers that are missing. Without root, BadUsage names the command."""
     missing = [name for name, program in PACKAGES.items() if not shutil.which(program, path=SYSTEM_PATH)]
     if not missing:
         return
@@ -44,13 +44,13 @@ def install_packages(say: Say) -> None:
     say(f"installing {', '.join(missing)} (about 20 s; Ctrl-C waits for that)")
     with no_service_starts():
         run(("apt-get", "update", "-qq"))
-        # In a session of its own: what Ctrl-C has interrupted would have to be mended by hand.
+        # In a session of its own: an installation that Ctrl-C has interrupted has to be repaired by hand.
         run(("setsid", *install), DEBIAN_FRONTEND="noninteractive")
 
 
 @contextmanager
 def no_service_starts() -> Iterator[None]:
-    """No package starts its service meanwhile; a policy that the machine has already stays as it is."""
+    """Meanwhile no package starts its service; a policy that the machine has already stays as it is."""
     if POLICY.exists():
         yield
         return
@@ -63,9 +63,9 @@ def no_service_starts() -> Iterator[None]:
 
 
 def keystone_environment(cache: Path, say: Say) -> Path:
-    """The directory with `keystone-manage` and `uwsgi`, of a virtual environment of their own.
+    """The directory with `keystone-manage` and `uwsgi`, in a virtual environment of their own.
 
-    It is kept in `cache`, out of git, and made anew when a version or the Python changes.
+    It is kept in `cache`, out of git, and made again when a version or the Python changes.
     """
     python = python_for_keystone()
     wanted = (REQUIREMENTS.read_bytes(), CONSTRAINTS.read_bytes(), run((python, "-VV")))
@@ -81,17 +81,17 @@ def keystone_environment(cache: Path, say: Say) -> Path:
 
 
 def make_environment(python: str, directory: Path) -> None:
-    """Make the virtual environment; what an interrupted run has left there goes first."""
+    """Make the virtual environment, after removing what an interrupted run has left there."""
     shutil.rmtree(directory, ignore_errors=True)
     run((python, "-m", "venv", str(directory)))
     pip = (str(directory / "bin" / "python"), "-m", "pip", "install", "-q", "--disable-pip-version-check")
-    # No cache: whatever is downloaded would lie in somebody's home.
+    # No cache: it would be in the user's home.
     run((*pip, "--no-cache-dir", "-c", str(CONSTRAINTS), "-r", str(REQUIREMENTS)))
     (directory / "complete").touch()
 
 
 def python_for_keystone() -> str:
-    """A Python that this Keystone runs on, which needs a newer one than the agent does."""
+    """A Python that this Keystone runs on: it needs a newer one than the agent."""
     question = "import ensurepip, sys, venv; sys.exit(sys.version_info < (3, 11))"
     for python in (sys.executable, "python3.13", "python3.12", "python3.11", "/usr/bin/python3"):
         found = shutil.which(python)
@@ -101,8 +101,8 @@ def python_for_keystone() -> str:
 
 
 def run(argv: Sequence[str], **environ: str) -> bytes:
-    """What the command prints; where it fails, BadUsage with the end of that."""
-    # Byte code is written, whatever the environment says: without it every start would compile.
+    """The output of the command; if it fails, BadUsage with the end of the output."""
+    # Byte code must be written, whatever the environment says: else every start would compile.
     inherited = {name: value for name, value in os.environ.items() if name != "PYTHONDONTWRITEBYTECODE"}
     done = subprocess.run(
         argv,

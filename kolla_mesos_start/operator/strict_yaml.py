@@ -1,8 +1,8 @@
-"""YAML, without the words that stand for something else than people mean.
+"""YAML in which plain words mean what they mean in JSON, and no key occurs twice.
 
-YAML as it is commonly read turns `yes` into true, `0644` into 420 and `30:15` into 1815. Here a
-plain word stands for something else than its text only where JSON writes it so: numbers, `true`,
-`false`, `null` (and `~`, and nothing at all, for null). A key is always text, and stands once.
+Usual YAML turns `yes` into true, `0644` into 420 and `30:15` into 1815. Here a plain word is its
+text, unless it is one of JSON's: a number, `true`, `false`, `null` (or `~`, or nothing at all, for
+null). A key is always text.
 
 What lives here: all of PyYAML that we use.
 """
@@ -21,12 +21,12 @@ _MERGE = "tag:yaml.org,2002:merge"
 
 
 class _Values(yaml.SafeLoader):
-    """Every plain word is its text, but for null; no key may stand twice in a mapping."""
+    """Every plain word is its text, except null; no key may occur twice in a mapping."""
 
     yaml_implicit_resolvers: dict[str, list[tuple[str, re.Pattern[str]]]] = {}  # noqa: RUF012
 
     def compose_mapping_node(self, anchor: Mapping[str, yaml.Node] | None) -> yaml.MappingNode:
-        # Here and not where mappings are constructed: there `<<` has already added its keys.
+        # Not where mappings are constructed: there `<<` has already added its keys.
         node: yaml.MappingNode = super().compose_mapping_node(anchor)  # type: ignore[arg-type]
         names = []
         for key, _ in node.value:
@@ -37,14 +37,14 @@ class _Values(yaml.SafeLoader):
                 continue
             key.tag = _TEXT
             if key.value in names:
-                twice = f"the key {key.value!r} is there more than once"
+                twice = f"the key {key.value!r} occurs more than once"
                 raise BadDefinition([_placed(twice, key.start_mark)])
             names.append(key.value)
         return node
 
 
 class _Definition(_Values):
-    """Plain words are what JSON makes of them."""
+    """Plain words mean what they mean in JSON."""
 
 
 def _resolve(loader: type[yaml.SafeLoader], kind: str, pattern: str, first: str) -> None:
@@ -61,9 +61,9 @@ _resolve(_Definition, "float", r"-?(0|[1-9][0-9]*)(\.[0-9]+)?([eE][-+]?[0-9]+)?\
 
 
 def load(data: bytes, *, numbers: bool) -> object:
-    """What the YAML says; BadDefinition where it says nothing that can be understood.
+    """The content of the YAML; BadDefinition if it can't be read.
 
-    `numbers`: plain words may stand for numbers and booleans, as in JSON; else all are text.
+    `numbers`: plain words may be numbers and booleans, as in JSON; else all are text.
     """
     try:
         return yaml.load(data, _Definition if numbers else _Values)  # Both are SafeLoaders.

@@ -1,6 +1,7 @@
-"""What the containers of a site do, shown to somebody who watches: who waits for what, since when.
+"""What each container is doing, shown while a deployment starts: which waits for what, and since when.
 
-What lives here: rows, and how they are written. What a container does it says itself, to its probes.
+What lives here: rows, and how they are written to a terminal or a log. What a container is doing is
+what its own probes read.
 """
 
 from __future__ import annotations
@@ -16,14 +17,14 @@ from typing import Callable, NamedTuple
 from kolla_mesos_start.operator.containers import Container
 
 NOT_YET = "not ready yet"
-# A stage is waiting already, and what it waits for has to find room beside it.
+# The stage says `waiting` already, and what it waits for needs the room.
 SHORTER = (
     (r" of (\d+) instances ready", r" of \1"),
     (r"not passed by this container yet", "not yet"),
     (r" waits for ", " for "),
     (r" waits: ", ": "),
 )
-MOST_LINES = 3  # for what one container waits for
+MAX_LINES = 3  # for what one container waits for
 UP, TO_LINE_END, TO_SCREEN_END, TOP = "\x1b[{}A", "\x1b[K", "\x1b[J", "\x1b[H"
 
 
@@ -35,7 +36,7 @@ class Size(NamedTuple):
 
 
 class Row(NamedTuple):
-    """What one container does, since when, and since when it is in this stage (seconds since the epoch)."""
+    """What one container is doing. `since`: this text; `began`: this stage (seconds since the epoch)."""
 
     name: str
     stage: str
@@ -43,12 +44,12 @@ class Row(NamedTuple):
     since: float
     began: float
 
-    def told(self, began: float) -> str:
-        """As a line of a log: when it began, seconds after `began`."""
+    def log_line(self, began: float) -> str:
+        """For a log: how many seconds after `began` this was first so."""
         return f"  {self.since - began:7.2f} s  {self.name:20} {self.stage:13} {self.text}".rstrip()
 
-    def shown(self, instant: float, name_width: int) -> str:
-        """As a line of a live view: for how long it has been in its stage, and what it says of it."""
+    def live_line(self, instant: float, name_width: int) -> str:
+        """For a live view: for how long it has been in its stage, and what it is doing there."""
         text = self.text
         for long, short in SHORTER:
             text = re.sub(long, short, text)
@@ -56,34 +57,34 @@ class Row(NamedTuple):
 
 
 def row(container: Container) -> Row:
-    """What the container tells its probes, or how it ended."""
+    """What the container's probes read, or how it ended."""
     status, (stage, text, since) = container.status, container.state
     if status is None:
-        if stage == "ended" or since < container.started_at:  # The one before it has said that.
+        if stage == "ended" or since < container.started_at:  # left by its previous run
             stage, text, since = "begins", "", container.started_at
         if stage == "starting" and (not text or NOT_YET in text):
             text = NOT_YET
-        # `api/daemon waits for ...` in a line that begins with api@web-1.
+        # Not `api/daemon waits for ...` in a line that begins with api@web-1.
         return Row(container.name, stage, text.replace(f"{container.role}/", ""), since, since)
     how = f"by signal {-status}" if status < 0 else f"with status {status}"
     return Row(container.name, "finished" if status == 0 else "ended", how, since, since)
 
 
 def terminal() -> Size | None:
-    """The terminal that the standard output is; None where it is none that lines can be drawn anew on."""
+    """The size of the terminal on standard output; None if there is none whose cursor can be moved."""
     if not sys.stdout.isatty() or os.environ.get("TERM", "") in ("", "dumb"):
         return None
     size = os.get_terminal_size(sys.stdout.fileno())
-    return Size(size.columns or 80, size.lines or 24)  # A serial line knows no size.
+    return Size(size.columns or 80, size.lines or 24)  # A serial line has no size.
 
 
-class View:
-    """The containers as they are: one block drawn again and again, or a line for each change."""
+class ProgressView:
+    """The rows of all containers: one block of lines that is redrawn, or a line for each change."""
 
     def __init__(self, look: Callable[[], Sequence[Row]], start: float, live: bool, known: bool = False):
-        """`look`: how they are now; `start`: of them all, seconds since the epoch.
+        """`look` returns the rows of this moment; `start`: of the deployment, seconds since the epoch.
 
-        `live`: one block. `known`: how they are now has been told already.
+        `live`: one block. `known`: the rows of this moment have been shown already.
         """
         self.look, self.start = look, start
         self.block = Block() if live else None
@@ -92,61 +93,61 @@ class View:
 
     def _look(self) -> list[Row]:
         before = {each.name: each for each in self.rows}
-        return [after(before.get(each.name), each) for each in self.look()]
+        return [merge(before.get(each.name), each) for each in self.look()]
 
     def show(self) -> None:
-        """Look, and show what is."""
+        """Show the rows of this moment."""
         before, self.rows = self.rows, self._look()
         size = terminal()
         if self.block and size:
-            self.block.draw(drawn(self.rows, time.time(), size), size)
+            self.block.draw(fit(self.rows, time.time(), size), size)
             return
         for each in sorted(set(self.rows) - set(before), key=lambda each: each.since):
-            print(each.told(self.start), flush=True)
+            print(each.log_line(self.start), flush=True)
 
 
-def after(before: Row | None, row: Row) -> Row:
-    """The row, but what is told again has not begun again."""
+def merge(before: Row | None, row: Row) -> Row:
+    """The row, with the times of the one before it where they say the same."""
     if before is None or before.stage != row.stage:
         return row
     return before if before.text == row.text else row._replace(began=before.began)
 
 
-def drawn(rows: Sequence[Row], instant: float, size: Size) -> list[str]:
-    """All rows as lines, fewer than the terminal has, and none as long as it is wide."""
+def fit(rows: Sequence[Row], instant: float, size: Size) -> list[str]:
+    """All rows as lines: fewer than the terminal has, and each shorter than it is wide."""
     width = max(len(each.name) for each in rows)
-    lines = [each.shown(instant, width) for each in rows]
+    lines = [each.live_line(instant, width) for each in rows]
     folded = [part for line in lines for part in _folded(line, size.columns)]
-    # What scrolls away can't be drawn anew.
+    # A line that has scrolled away can't be redrawn.
     lines = folded if len(folded) < size.lines else lines
     return [line[: size.columns - 1] for line in lines][: size.lines - 1]
 
 
 def _folded(line: str, columns: int) -> list[str]:
-    """What has no room behind its time goes below it."""
+    """The line; where it is too long, what stands behind the time is moved to lines below it."""
     head, end, text = line.partition(" s  ")
     if len(line) < columns or not text:
         return [line]
-    below = textwrap.wrap(text, max(20, columns - 7), max_lines=MOST_LINES, placeholder=" ...")
+    below = textwrap.wrap(text, max(20, columns - 7), max_lines=MAX_LINES, placeholder=" ...")
     return [head + end.rstrip(), *(f"      {part}" for part in below)]
 
 
 class Block:
-    """Lines of a terminal that are written over again and again; the cursor stays below them."""
+    """Lines of a terminal that are overwritten each time; the cursor stays below them."""
 
     def __init__(self) -> None:
         self._lines: Sequence[str] = ()
         self._size: Size | None = None
 
     def draw(self, lines: Sequence[str], size: Size) -> None:
-        """Show these lines in the place of those before."""
+        """Replace the lines before by these."""
         if (lines, size) == (self._lines, self._size):
             return
         start = UP.format(len(self._lines)) if self._lines else ""
         if self._size not in (None, size):
-            # Nobody knows where a terminal has put the old lines when it was made narrower.
+            # A terminal that was made narrower may have put the old lines anywhere.
             start = TOP
         text = "".join(f"{line}{TO_LINE_END}\n" for line in lines)
-        # At once: whoever looks in between would see half of each.
+        # In one write: in between, half of each would be visible.
         print(f"{start}{text}{TO_SCREEN_END}", end="", flush=True)
         self._lines, self._size = lines, size

@@ -4,8 +4,8 @@
     ctl-2   memcached   keystone-api
     ctl-3   keystone_tasks (ends by itself)   keystone-api
 
-What lives here: the values that only this machine can give (roots, ports, users, passwords), the
-directories that an image or a volume would bring, and what can be asked of a Keystone.
+What lives here: the values that depend on this machine (ports, users, passwords), the directories
+that an image or a volume would bring, and the requests to Keystone.
 """
 
 from __future__ import annotations
@@ -21,9 +21,9 @@ from collections.abc import Iterator, Mapping
 from typing import Any, NamedTuple
 
 from kolla_mesos_start.operator.containers import Container
-from kolla_mesos_start.operator.openstack import EXAMPLE
-from kolla_mesos_start.operator.site import Site
-from kolla_mesos_start.operator.zookeeper import HOST, free_port
+from kolla_mesos_start.operator.local_deployment import LocalDeployment
+from kolla_mesos_start.operator.private_zookeeper import HOST, free_port
+from tests.examples.openstack import EXAMPLE
 
 MARIADB = "infra/mariadb/mariadb"
 MEMCACHED = "infra/memcached/memcached"
@@ -33,7 +33,7 @@ HOSTS = ("ctl-1", "ctl-2", "ctl-3")
 
 
 class Users(NamedTuple):
-    """Whose the servers' processes and files are."""
+    """The owners of the servers' processes and files."""
 
     mariadb: str
     memcached: str
@@ -42,40 +42,41 @@ class Users(NamedTuple):
 
     @classmethod
     def here(cls) -> Users:
-        """As root those that Debian's packages have made, else nobody but ourselves."""
+        """As root those that Debian's packages have made, else only ourselves."""
         own = pwd.getpwuid(os.geteuid())
         if own.pw_uid == 0:
-            # A group that isn't root's own, so that giving a file to it shows.
+            # Not root's own group: so it shows that a file was given to it.
             return cls("mysql", "memcache", own.pw_name, "www-data")
         return cls(own.pw_name, own.pw_name, own.pw_name, grp.getgrgid(own.pw_gid).gr_name)
 
 
 class Secrets(NamedTuple):
-    """Passwords with a part that can be searched for, in whatever quoting a file has put the rest."""
+    """Passwords; the first part of each can be searched for, however a file has quoted the rest."""
 
     mariadb_root_password: str
     keystone_database_password: str
     keystone_admin_password: str
 
     @classmethod
-    def made(cls) -> Secrets:
-        # What surrounds the part that is searched for is special in SQL, in URLs, in option files.
+    def random(cls) -> Secrets:
+        # The last characters are special in SQL, in URLs, in option files.
         return cls(*(f"{secrets.token_hex(12)}'\"@/%\\" for _ in cls._fields))
 
     def needles(self) -> dict[str, str]:
+        """The part of each password that can be searched for, by name."""
         return {name: value[:24] for name, value in self._asdict().items()}
 
 
-class Keystone(Site):
+class Keystone(LocalDeployment):
     """The containers and their deployment. Their programs are on the PATH of `environ`."""
 
-    once = "keystone-api/db_sync"
+    once = "keystone-api/db_sync"  # a one-time command
 
     def __init__(self, *args: Any) -> None:
-        """As a Site, but for the example."""
+        """As LocalDeployment, without `source`."""
         super().__init__(EXAMPLE, *args)
         self.users = Users.here()
-        self.secrets = Secrets.made()
+        self.secrets = Secrets.random()
         self.keys = self.directory / "keys"
         self.ports = {host: free_port() for host in HOSTS}
         self.mariadb = self.add(MARIADB, HOSTS[0])
@@ -112,13 +113,14 @@ class Keystone(Site):
 
     @property
     def victim(self) -> Container:
+        """One to be killed, to see what happens then."""
         return self.replicas[-1]
 
     def url(self, host: str) -> str:
         return f"http://{HOST}:{self.ports[host]}/v3"
 
     def request(self) -> Iterator[str]:
-        """Have one replica issue a token, and another one say what it knows of it."""
+        """Have one replica issue a token and another one validate it; yields requests and answers as text."""
         issuer, other = HOSTS[0], HOSTS[1]
         token = self.issue_token(issuer)
         yield f"POST {self.url(issuer)}/auth/tokens, as the administrator"
@@ -131,12 +133,12 @@ class Keystone(Site):
         return issue_token(self.url(host), self.secrets.keystone_admin_password)
 
     def validate_token(self, host: str, token: str) -> dict[str, Any]:
-        """What the replica on `host` knows of `token`; HTTPError where it does not accept it."""
+        """What the replica on `host` knows about `token`; HTTPError if it does not accept it."""
         return validate_token(self.url(host), token)
 
 
 def issue_token(url: str, password: str) -> str:
-    """A token for the administrator of the Keystone at `url`; HTTPError where the password is another."""
+    """A token for the administrator of the Keystone at `url`; HTTPError for a wrong password."""
     user = {"name": "admin", "domain": {"id": "default"}, "password": password}
     wanted = {
         "identity": {"methods": ["password"], "password": {"user": user}},
@@ -152,7 +154,7 @@ def issue_token(url: str, password: str) -> str:
 
 
 def validate_token(url: str, token: str) -> dict[str, Any]:
-    """What the Keystone at `url` knows of `token`; HTTPError where it does not accept it."""
+    """What the Keystone at `url` knows about `token`; HTTPError if it does not accept it."""
     request = urllib.request.Request(
         f"{url}/auth/tokens", headers={"X-Auth-Token": token, "X-Subject-Token": token}
     )

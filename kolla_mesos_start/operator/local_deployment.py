@@ -1,17 +1,14 @@
-"""An example deployment on this machine: published, and a container for each part of it.
+"""A deployment directory run on this machine: published, and an agent for each of its containers.
 
-What lives here: making, starting, ending, and what its znodes say of it. Which containers there
-are, and which values only this machine can give, is said by the classes below Site: `jobs`,
-`keystone`.
+What lives here: making, starting and ending the containers, and what ZooKeeper holds about them.
+Which containers there are, and the values that depend on this machine, come from a caller or a
+subclass; nothing here knows any particular deployment.
 """
 
 from __future__ import annotations
 
 import json
 import random
-import shutil
-import subprocess
-import sys
 import time
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -23,46 +20,39 @@ from kazoo.exceptions import NoNodeError
 from kolla_mesos_start.definition.document import load
 from kolla_mesos_start.definition.model import Command, Graph, Members
 from kolla_mesos_start.errors import AgentError
-from kolla_mesos_start.operator import directory, notation
-from kolla_mesos_start.operator.containers import (
-    CHECKOUT,
-    DIES_WITH_US,
-    Container,
-    end_all,
-    processes_of,
-)
-from kolla_mesos_start.operator.rehearsal import Rehearsal
+from kolla_mesos_start.operator import directory
+from kolla_mesos_start.operator.containers import Container, end_all, processes_of
+from kolla_mesos_start.operator.directory import Contents, Deployment
+from kolla_mesos_start.operator.publish import Counts, Publisher
 from kolla_mesos_start.operator.timeline import Need, Step
+from kolla_mesos_start.operator.validation import build_graph
 from kolla_mesos_start.tree.znodes import GLOBAL, LOCAL, Znodes
 
-PUBLISH = (sys.executable, str(CHECKOUT / "bin" / "kolla_mesos_publish"))
 LOOPBACK = {"KOLLA_PRIVATE_INTERFACE": "lo", "KOLLA_PUBLIC_INTERFACE": "lo"}
 
 
-class Site:
-    """The deployment `id`, below `prefix`, of an example's directory; `zk` sees what its agents write.
+class LocalDeployment:
+    """The deployment `id` below `prefix`, from the directory `source`; its containers live in `directory`.
 
-    `environ` is what all containers have in their environment; KOLLA_ZK_HOSTS is among it.
-    `once` is one of its one-time commands.
+    `environ` is in the environment of every container; KOLLA_ZK_HOSTS is part of it, and `client`
+    is connected to the same servers.
     """
-
-    once = ""
 
     def __init__(
         self,
-        example: Path,
+        source: Path,
         directory: Path,
-        zk: KazooClient,
+        client: KazooClient,
         environ: Mapping[str, str],
         prefix: str,
         id: str,
     ) -> None:
-        self.example, self.directory, self.zk = example, directory, zk
+        self.source, self.directory, self.client = source, directory, client
         self.prefix, self.id = prefix, id
         self.environ = {**LOOPBACK, **environ, "KOLLA_SYSTEM_PREFIX": prefix}
         self.containers: list[Container] = []
         self.started_at = 0.0  # seconds since the epoch
-        self._values: dict[Container, Mapping[str, object]] = {}
+        self._own_values: dict[Container, Mapping[str, object]] = {}
         self._graphs: dict[Container, Graph] = {}
 
     @property
@@ -74,7 +64,10 @@ class Site:
     def add(
         self, service: str, host: str, port: int | None = None, values: Mapping[str, object] | None = None
     ) -> Container:
-        """One more container, which registers `port`; `values` are variables for it alone, beside `root`."""
+        """One more container, which registers `port`.
+
+        `values` are variables of its service for its host alone; `root`, its root directory, is one too.
+        """
         root = self.directory / host / service.rsplit("/", 1)[-1]
         environ = {**self.environ, "KOLLA_APP_ID": f"/{self.id}/{service}"}
         if port is not None:
@@ -82,58 +75,35 @@ class Site:
         run_dir = self.directory / "run" / str(len(self.containers) + 1)
         container = Container(service, host, root, run_dir, environ)
         self.containers.append(container)
-        self._values[container] = {"root": root, **(values or {})}
+        self._own_values[container] = {"root": root, **(values or {})}
         return container
 
     @property
     def values(self) -> Mapping[str, object]:
-        """Variables that replace or join those of the example."""
+        """Variables of the deployment that replace, or join, those of its directory."""
         return {}
 
-    @property
-    def victim(self) -> Container:
-        """One that may be killed, to see what happens then."""
-        return self.containers[-1]
+    def publish(self) -> Counts:
+        """Publish the directory, with the values of this machine added."""
+        deployment = self._with_values(directory.read(self.source))
+        publisher = Publisher(self.client, Znodes(self.prefix, self.id, "", ""), report=lambda change: None)
+        publisher.publish(deployment)
+        self._read_definitions(deployment)
+        return publisher.counts
 
-    def request(self) -> Iterator[str]:
-        """Ask the deployment for something; yields what was asked and the answer, as text."""
-        yield from ()
+    def _with_values(self, deployment: Deployment) -> Deployment:
+        services = []
+        for service in deployment.services:
+            hosts = dict(service.variables.hosts)
+            for container, own in self._own_values.items():
+                if container.service == service.name:
+                    hosts[container.host] = {**hosts.get(container.host, {}), **_texts(own)}
+            services.append(service._replace(variables=service.variables._replace(hosts=hosts)))
+        variables = {**deployment.variables, **_texts(self.values)}
+        return deployment._replace(variables=variables, services=services)
 
-    def publish(self) -> str:
-        """Publish the example; returns what the tool says."""
-        tree = self.directory / "published"
-        shutil.copytree(self.example, tree)
-        tree.chmod(0o700)  # There may be passwords among the values.
-        self._write_values(tree)
-        done = subprocess.run(
-            (*DIES_WITH_US, *PUBLISH, str(tree), "--deployment", self.id),
-            # By its run directory `end` finds it, like a container.
-            env={**self.environ, "KOLLA_RUN_DIR": f"{self.directory}/publish"},
-            stdin=subprocess.DEVNULL,
-            start_new_session=True,  # Ctrl-C at the terminal is for us.
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            text=True,
-        )
-        if done.returncode != 0:
-            raise AgentError(done.stdout.rstrip())
-        self._read(tree)
-        return done.stdout
-
-    def _write_values(self, tree: Path) -> None:
-        variables = tree / "variables.yml"
-        values = {**notation.values(variables), **self.values}
-        (tree / "variables.json").write_text(json.dumps(values, default=str))
-        variables.unlink()
-        for container, own in self._values.items():
-            place = tree / "services" / container.service / "variables" / container.host
-            place.mkdir(parents=True)
-            for name, value in own.items():
-                (place / name).write_text(f"{value}\n")
-
-    def _read(self, tree: Path) -> None:
-        """Read what was published, as each container's agent is going to."""
-        deployment = directory.read(tree)
+    def _read_definitions(self, deployment: Deployment) -> None:
+        """Read the graph of each container, as its agent will read it."""
         services = {service.name: service for service in deployment.services}
         for container in self.containers:
             service = services[container.service]
@@ -141,15 +111,15 @@ class Site:
             values = {**deployment.variables, **service.variables.own, **own}
             texts = {name: value.decode() for name, value in values.items()}
             znodes = Znodes(self.prefix, self.id, container.service, container.host)
-            graph = Rehearsal(znodes, texts, missing_is_empty=False).build(load(service.definition))
+            graph = build_graph(load(service.definition), znodes, texts)
             if graph is None:
-                raise AgentError(f"{service.source}: what it depends on is known to its agent alone")
+                raise AgentError(f"{service.source}: only its agent can know what it depends on")
             self._graphs[container] = graph
 
     # -- starting and ending --------------------------------------------------------------------
 
     def start(self, seed: int) -> None:
-        """Start all containers at once, in an order that nobody has chosen."""
+        """Start all containers at once, in a random order."""
         order = random.Random(seed).sample(self.containers, len(self.containers))
         self.started_at = time.time()
         for container in order:
@@ -161,21 +131,22 @@ class Site:
 
     @property
     def seems_up(self) -> bool:
-        """Whether every task has ended well, and every daemon says itself that it is ready."""
+        """Whether every task has ended with 0, and every daemon runs and says that it is ready."""
         return all(
-            each.status == 0 if self.is_task(each) else each.state[0] == "ready" for each in self.containers
+            each.status == 0 if self.is_task(each) else each.running and each.state[0] == "ready"
+            for each in self.containers
         )
 
     @property
     def is_up(self) -> bool:
-        """Whether it seems up, and everybody can see it: ZooKeeper is asked only when it can be true."""
+        """Whether it seems up, and ZooKeeper has every ready instance. ZooKeeper is asked last."""
         return self.seems_up and all(
             each.host in self.ready_hosts(each.service) for each in self.containers if not self.is_task(each)
         )
 
     @property
     def broken(self) -> list[Container]:
-        """The containers that ended and should not have, or not so."""
+        """The daemons that have ended, and the tasks that have not ended with 0."""
         return [
             each for each in self.containers if each.status or (each.status == 0 and not self.is_task(each))
         ]
@@ -185,56 +156,58 @@ class Site:
         return list(processes_of(self.directory))
 
     def end(self, grace: float = 0.0) -> None:
-        """End what is left of all containers: TERM, after `grace` seconds KILL."""
+        """End all processes of all containers: TERM, after `grace` seconds KILL."""
         end_all(self.directory, grace)
         for container in self.containers:
             if container.running:
-                container.ended()
+                container.wait()
 
     # -- asking ---------------------------------------------------------------------------------
 
     def ready(self, service: str) -> dict[str, dict[str, Any]]:
-        """The ready instances of a service's daemon: id -> what it says of itself, and `ready_at`."""
+        """The ready instances of a service's daemon: id -> its znode's JSON, and `ready_at`."""
         role = service.rsplit("/", 1)[-1]
         parent = f"{self.path}/status/global/{role}/daemon/ready"
         instances = {}
         for name in self.children(parent):
             try:
-                data, stat = self.zk.get(f"{parent}/{name}")
+                data, stat = self.client.get(f"{parent}/{name}")
             except NoNodeError:
-                continue  # withdrawn meanwhile
+                continue  # withdrawn in the meantime
             instances[name] = {**json.loads(data), "ready_at": stat.ctime / 1000}
         return instances
 
     def ready_hosts(self, service: str) -> dict[str, float]:
-        """On which hosts the service's daemon is ready, and since when (seconds since the epoch)."""
+        """The hosts on which the service's daemon is ready, and since when (seconds since the epoch)."""
         return {each["host"]: each["ready_at"] for each in self.ready(service).values()}
 
     def detail(self, command: str, scope: str = "global") -> dict[str, Any]:
-        data, _ = self.zk.get(f"{self.path}/status/{scope}/{command}/detail")
+        """What the last attempt of a command has recorded."""
+        data, _ = self.client.get(f"{self.path}/status/{scope}/{command}/detail")
         decoded: dict[str, Any] = json.loads(data)
         return decoded
 
     def children(self, path: str) -> list[str]:
+        """The names below `path`; none if no znode is there."""
         try:
-            children: list[str] = self.zk.get_children(path)
+            children: list[str] = self.client.get_children(path)
         except NoNodeError:
             return []
         return children
 
     def rendered(self, container: Container) -> list[str]:
-        """The files that the agent places in a container, as paths from its root."""
+        """The files that the agent writes in a container, as paths from its root."""
         files = (file for step in self._graphs[container].steps for file in step.files)
         return sorted({file.dest.replace("{{ root }}/", "") for file in files})
 
-    # -- what the start consisted of ------------------------------------------------------------
+    # -- the steps of the start, for its timeline -------------------------------------------------
 
     def steps(self) -> list[Step]:
-        """Every command, every container's daemon, and every presence that was waited for; once all is up."""
+        """Every command, every daemon, and every presence that was waited for; call it once all are up."""
         return [*self._commands(), *self._daemons(), *self._presences()]
 
     def _commands(self) -> Iterator[Step]:
-        # What runs once has one detail, whichever container looks at it.
+        # A one-time command has one detail, which is the same for all its containers.
         runs = {
             (command.path, GLOBAL if command.run_once == GLOBAL else container.host): command
             for container in self.containers
@@ -260,7 +233,7 @@ class Site:
         for service in services:
             party = f"{self.path}/{service}/.party"
             for name in self.children(party):
-                data, stat = self.zk.get(f"{party}/{name}")
+                data, stat = self.client.get(f"{party}/{name}")
                 host = json.loads(data)["host"]
                 yield Step(_presence(service), host, (), self.started_at, stat.ctime / 1000)
 
@@ -270,7 +243,7 @@ class Site:
             yield from graph.steps
 
     def _needs(self, command: Command, host: str) -> tuple[Need, ...]:
-        """What the command, or daemon, waits for where it runs on `host`."""
+        """What the command, or daemon, waits for when it runs on `host`."""
         own = command.path.partition("/")[0]
         once = {each.path for each in self._all() if each.run_once == GLOBAL}
         needs = []
@@ -281,6 +254,10 @@ class Site:
                 here = each.path not in once and (each.scope == LOCAL or each.role == own)
                 needs.append(Need(each.path, each.count or 1, host if here else None))
         return tuple(needs)
+
+
+def _texts(values: Mapping[str, object]) -> Contents:
+    return {name: str(value).encode() for name, value in values.items()}
 
 
 def _presence(service: str) -> str:

@@ -1,0 +1,348 @@
+"""A whole deployment run on this machine as plain processes, until Ctrl-C or only until all are up.
+
+    ZooKeeper -> publish -> start everything at once -> show progress -> timeline -> stay -> end
+
+What lives here: the stages, for any deployment; a subclass of Up says which. Running it is
+`local_deployment`'s, showing it `progress`'s and `timeline`'s. Signals are looked at between two
+steps only: so there is no moment at which something has been started and `end` does not know of it.
+"""
+
+from __future__ import annotations
+
+import logging
+import math
+import os
+import random
+import shutil
+import signal
+import sys
+import threading
+import time
+from abc import ABC, abstractmethod
+from collections.abc import Iterator, Mapping
+from concurrent.futures import Future, TimeoutError, wait
+from contextlib import suppress
+from pathlib import Path, PurePosixPath
+from types import FrameType
+from typing import Callable, Generic, TypeVar
+
+from kazoo.client import KazooClient
+from kazoo.exceptions import KazooException, NoNodeError, NotEmptyError
+
+from kolla_mesos_start import settings
+from kolla_mesos_start.errors import AgentError, BadUsage, CannotWrite, Stopped
+from kolla_mesos_start.operator import connection, timeline
+from kolla_mesos_start.operator.containers import end_all
+from kolla_mesos_start.operator.local_deployment import LocalDeployment
+from kolla_mesos_start.operator.private_zookeeper import PrivateZooKeeper
+from kolla_mesos_start.operator.progress import ProgressView, Row, row, terminal
+from kolla_mesos_start.settings import RUN_DIR_LIMIT
+
+T = TypeVar("T")
+D = TypeVar("D", bound=LocalDeployment)
+LOOK_EVERY = 0.05  # seconds
+START_TIMEOUT, ZOOKEEPER_TIMEOUT, REPLY_TIMEOUT, CLEANUP_TIMEOUT = 600.0, 60.0, 60.0, 5.0  # seconds
+GRACE, SHORT_GRACE = 10.0, 1.0  # seconds between TERM and KILL
+RESTART_DELAY = 1.0  # seconds; as launchers wait
+LONGEST_RUN_DIR = len("/run/99")  # bytes
+STOP_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+
+
+class Up(ABC, Generic[D]):
+    """One deployment, from its start to its end; its files stay in `directory` to be looked at.
+
+    `name` is the deployment's id, and stands before every error. A subclass makes the deployment,
+    and may add what `prepare` and `show_when_up` do.
+    """
+
+    def __init__(self, directory: Path, name: str, *, stays: bool) -> None:
+        """`stays`: once all are up it waits for Ctrl-C."""
+        self.directory = directory
+        self.name, self.stays = name, stays
+        self.is_up = False
+        self.prefix = ""
+        self.zookeeper: PrivateZooKeeper | None = None
+        self.client: KazooClient | None = None
+        self.running: D | None = None
+        self._created: list[str] = []  # znodes, deepest first
+        self._was_away = False
+        self._signals: list[int] = []  # received, and not looked at yet
+        logging.basicConfig(format=f"{name}: %(message)s", level=logging.ERROR)
+        logging.getLogger("kazoo").setLevel(logging.CRITICAL)
+        for signum in STOP_SIGNALS:
+            signal.signal(signum, self._receive)
+        # A launcher may have blocked them until now.
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, STOP_SIGNALS)
+
+    # -- what a subclass says ---------------------------------------------------------------------
+
+    def prepare(self) -> str:
+        """Install what the deployment runs; returns the PATH of its containers."""
+        return os.environ["PATH"]
+
+    @abstractmethod
+    def deployment(self, client: KazooClient, environ: Mapping[str, str]) -> D:
+        """The deployment to run, with all its containers; `environ` is that of each of them."""
+
+    def show_when_up(self, deployment: D) -> None:
+        """Show what can be seen once all are up."""
+        self.show_places(deployment)
+
+    # -- all of it --------------------------------------------------------------------------------
+
+    def main(self) -> int:
+        """Run all stages and end everything; the exit status. 0 also for Ctrl-C once all are up."""
+        try:
+            return self._status()
+        finally:
+            self.end()
+            try:
+                sys.stdout.flush()
+            except OSError:  # Nobody reads it; Python would complain about that once more.
+                os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
+
+    def _status(self) -> int:
+        try:
+            try:
+                self.run()
+            except (AgentError, OSError):
+                # A child that Ctrl-C has ended looks like a failure.
+                self.check_signals()
+                raise
+        except Stopped as stopped:
+            return 0 if self.is_up and stopped.signum == signal.SIGINT else stopped.status
+        except AgentError as error:
+            self.complain(error.reason)
+            return error.status
+        except BrokenPipeError:
+            return 128 + signal.SIGPIPE
+        except OSError as error:  # The disk is full, for example.
+            self.complain(f"{error.filename}: {error.strerror}" if error.filename else str(error.strerror))
+            return CannotWrite.status
+        return 0
+
+    def run(self) -> None:
+        """All stages."""
+        if len(os.fsencode(self.directory)) + LONGEST_RUN_DIR > RUN_DIR_LIMIT:
+            raise BadUsage(f"{self.directory} is too long for the sockets in it: choose a shorter one")
+        path = self.prepare()
+        # Left by a run that was killed: a process that has changed its user survives that.
+        end_all(self.directory)
+        shutil.rmtree(self.directory, ignore_errors=True)
+        self.directory.mkdir(parents=True, mode=0o755)
+        environ = self._zookeeper_environ()
+        client = self._connect(environ)
+        deployment = self._publish(client, {**environ, "PATH": path})
+        self._start(deployment)
+        self.is_up = True
+        say("the timeline of the start")
+        size = terminal()
+        steps = self.aside(deployment.steps)
+        print(timeline.draw(steps, deployment.started_at, size.columns if size else timeline.PAGE))
+        self.show_when_up(deployment)
+        if self.stays:
+            self._stay(deployment)
+
+    # -- the stages -------------------------------------------------------------------------------
+
+    def _zookeeper_environ(self) -> Mapping[str, str]:
+        """How to reach the servers that KOLLA_ZK_HOSTS names, or a private one, which is started."""
+        environ = {name: value for name, value in os.environ.items() if name.startswith("KOLLA_ZK_")}
+        if environ.get("KOLLA_ZK_HOSTS"):
+            say(f"ZooKeeper: {environ['KOLLA_ZK_HOSTS']}")
+            return environ
+        self.zookeeper = server = PrivateZooKeeper(self.directory / "zookeeper")
+        say(f"ZooKeeper: a private one at {server.hosts}")
+        print(f"  its log: {short(server.log)}", flush=True)
+        server.start()
+        if not self.until(lambda: self.aside(lambda: server.serves), ZOOKEEPER_TIMEOUT):
+            raise AgentError(f"ZooKeeper does not serve after {ZOOKEEPER_TIMEOUT:g} s; {server.last_lines()}")
+        return {**environ, "KOLLA_ZK_HOSTS": server.hosts}
+
+    def _connect(self, environ: Mapping[str, str]) -> KazooClient:
+        own = {
+            "KOLLA_APP_ID": f"/{self.name}/{self.name}",
+            "KOLLA_HOSTNAME": self.name,
+            "KOLLA_ZK_CONNECT_TIMEOUT": "10",
+            "KOLLA_SYSTEM_PREFIX": os.environ.get("KOLLA_SYSTEM_PREFIX", ""),
+        }
+        config = settings.parse({**own, **environ})
+        self.prefix = config.prefix
+        self.client = client = self.aside(lambda: connection.connect(config), math.inf)
+        return client
+
+    def _publish(self, client: KazooClient, environ: Mapping[str, str]) -> D:
+        path = f"{self.prefix}/{self.name}"
+        above = [path, *map(str, PurePosixPath(path).parents)][:-1]
+        found = self.aside(lambda: connection.read(client, above))
+        if found[path] is not None:
+            raise BadUsage(
+                f"{path} is there already, perhaps of another {self.name}; remove it: deleteall {path}"
+            )
+        self._created = [each for each in above if found[each] is None]
+        own = {"HOME": str(self.directory), "LANG": "C.UTF-8"}
+        self.running = deployment = self.deployment(client, {**own, **environ})
+        say(f"publish {short(deployment.source)} to {path}")
+        print(f"  {self.aside(deployment.publish)}")
+        return deployment
+
+    def _start(self, deployment: D) -> None:
+        say(f"start {len(deployment.containers)} containers at the same moment, in no order")
+        deployment.start(random.randrange(10**6))
+        view = ProgressView(self._rows, deployment.started_at, live=terminal() is not None)
+
+        def settled() -> bool:
+            view.show()
+            return bool(deployment.broken) or (deployment.seems_up and self.aside(lambda: deployment.is_up))
+
+        if not self.until(settled, START_TIMEOUT) or deployment.broken:
+            raise AgentError("\n".join(["the deployment did not come up", *_log_ends(deployment)]))
+        view.show()
+
+    def _rows(self) -> list[Row]:
+        """A row for each container, and one for ZooKeeper if the connection was ever lost."""
+        assert self.running is not None and self.client is not None
+        rows = [row(container) for container in self.running.containers]
+        away = not self.client.connected
+        self._was_away = self._was_away or away
+        if self._was_away:
+            stage, text, instant = "away" if away else "back", "no connection" * away, time.time()
+            rows.append(Row("ZooKeeper", stage, text, instant, instant))
+        return rows
+
+    def show_places(self, deployment: D) -> None:
+        """Print where each container has its log and its files."""
+        print("\nWhere things lie:")
+        width = max(len(container.name) for container in deployment.containers)
+        for container in deployment.containers:
+            files = ["log", *deployment.rendered(container)]
+            print(f"  {container.name:{width}}  {short(container.root)}/  {' '.join(files)}")
+
+    def _stay(self, deployment: D) -> None:
+        """Show each change; start again what has ended, as a launcher does."""
+        say("up; Ctrl-C ends it")
+        view = ProgressView(self._rows, deployment.started_at, live=False, known=True)
+        restart_at: dict[object, float] = {}
+
+        def is_due(ended: object) -> bool:
+            now = time.monotonic()
+            return now >= restart_at.setdefault(ended, now + RESTART_DELAY) and bool(restart_at.pop(ended))
+
+        while True:
+            view.show()
+            for container in deployment.broken:
+                if is_due(container):
+                    container.start()
+            if self.zookeeper and self.zookeeper.has_ended and is_due(self.zookeeper):
+                self.zookeeper.start()
+            self.check_signals()
+            time.sleep(LOOK_EVERY)
+
+    # -- the end ----------------------------------------------------------------------------------
+
+    def end(self) -> None:
+        """End all that was started, and remove what was written to others' ZooKeeper, ignoring signals."""
+        if self.running is not None and self.running.processes():
+            with suppress(OSError):  # The terminal is gone.
+                say("ending all containers")
+            # Without ZooKeeper, closing a session takes until its timeout.
+            self.running.end(GRACE if self._is_connected() else SHORT_GRACE)
+        if self.zookeeper is not None:
+            self.zookeeper.kill()
+        elif self.client is not None and self._created:
+            self._remove_created(self.client)
+
+    def _is_connected(self) -> bool:
+        has_ended = self.zookeeper is not None and self.zookeeper.has_ended
+        return not has_ended and self.client is not None and bool(self.client.connected)
+
+    def _remove_created(self, client: KazooClient) -> None:
+        top = self._created[0]
+
+        def remove() -> None:
+            for path in self._created:
+                with suppress(NoNodeError, NotEmptyError):  # Never written, or others use the prefix too.
+                    client.delete(path, recursive=path is top)
+
+        try:
+            in_thread(remove).result(CLEANUP_TIMEOUT)
+        except (KazooException, TimeoutError):
+            self.complain(f"{top} may be left in ZooKeeper; remove it: deleteall {top}")
+
+    # -- waiting, and signals -----------------------------------------------------------------------
+
+    def _receive(self, signum: int, frame: FrameType | None) -> None:
+        self._signals.append(signum)
+
+    def check_signals(self) -> None:
+        """Raise Stopped if a signal has come."""
+        if self._signals:
+            signum = self._signals.pop(0)
+            raise Stopped(signum, signal.Signals(signum).name)
+
+    def until(
+        self, condition: Callable[[], T], seconds: float, pause: Callable[[float], object] = time.sleep
+    ) -> T:
+        """Look again and again until `condition()` is true, or `seconds` have passed; its last value.
+
+        Raises Stopped for a signal, and AgentError when the private ZooKeeper ends.
+        """
+        deadline = time.monotonic() + seconds
+        while True:
+            # First: a signal explains what it has done to others.
+            self.check_signals()
+            value = condition()
+            left = deadline - time.monotonic()
+            if value or left <= 0:
+                return value
+            if self.zookeeper and self.zookeeper.has_ended:
+                raise AgentError(f"ZooKeeper has ended; {self.zookeeper.last_lines()}")
+            pause(min(LOOK_EVERY, left))
+
+    def aside(self, work: Callable[[], T], seconds: float = REPLY_TIMEOUT) -> T:
+        """The result of `work`, which may block, in a thread; signals are looked at meanwhile."""
+        future = in_thread(work)
+        if not self.until(future.done, seconds, lambda pause: wait([future], pause)):
+            raise AgentError(f"no answer within {seconds:g} s")
+        try:
+            return future.result()
+        except KazooException as error:
+            raise AgentError(f"ZooKeeper: {type(error).__name__}") from error
+
+    def complain(self, text: str) -> None:
+        """Print an error."""
+        with suppress(OSError):  # Nobody reads it.
+            print(f"{self.name}: {text}", file=sys.stderr, flush=True)
+
+
+def in_thread(work: Callable[[], T]) -> Future[T]:
+    """The result of `work`, once a thread has it; the end of the process does not wait for the thread."""
+    future: Future[T] = Future()
+
+    def run() -> None:
+        try:
+            future.set_result(work())
+        except BaseException as error:
+            future.set_exception(error)
+
+    threading.Thread(target=run, daemon=True).start()
+    return future
+
+
+def _log_ends(deployment: LocalDeployment) -> Iterator[str]:
+    """The end of the log of each container that is broken, or of all if none is."""
+    for container in deployment.broken or deployment.containers:
+        seen = row(container)
+        yield f"--- {seen.name}: {seen.stage} {seen.text}; the end of {container.log}:\n{container.log_end()}"
+
+
+def say(text: str) -> None:
+    """Print the heading of a stage."""
+    print(f"\n-- {text}", flush=True)
+
+
+def short(path: Path) -> str:
+    """The path as it can be typed in the working directory."""
+    with suppress(ValueError):
+        return str(path.relative_to(Path.cwd()))
+    return str(path)

@@ -1,0 +1,41 @@
+"""Which processes belong to a container, and how they end."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+from kolla_mesos_start.operator.containers import end_all, processes_of
+
+
+def test_only_what_runs_in_a_container_is_ended(tmp_path: Path) -> None:
+    """Not the shell that somebody has opened in its directory, nor another site's container."""
+    ours, theirs = tmp_path / "site", tmp_path / "site-2"
+    sleep = ("sleep", "300")
+    environ = dict(os.environ)
+    with (
+        subprocess.Popen(sleep, env={**environ, "KOLLA_RUN_DIR": f"{ours}/web-1/api/run"}) as container,
+        subprocess.Popen(sleep, env={**environ, "KOLLA_RUN_DIR": f"{theirs}/web-1/api/run"}) as other,
+        subprocess.Popen(sleep, env={**environ, "PWD": f"{ours}/web-1"}) as shell,
+    ):
+        try:
+            assert list(processes_of(ours)) == [container.pid]
+            end_all(ours, grace=30.0)
+            assert container.wait(30) == -15
+            assert (other.poll(), shell.poll()) == (None, None)
+        finally:
+            for each in (container, other, shell):
+                each.kill()
+
+
+def test_what_does_not_end_by_itself_is_killed(tmp_path: Path) -> None:
+    """SIGTERM first, and after the grace SIGKILL."""
+    deaf = "from signal import *; signal(SIGTERM, SIG_IGN); print(flush=True); pause()"
+    environ = {**os.environ, "KOLLA_RUN_DIR": f"{tmp_path}/run"}
+    with subprocess.Popen([sys.executable, "-c", deaf], env=environ, stdout=subprocess.PIPE) as process:
+        assert process.stdout is not None
+        process.stdout.readline()
+        end_all(tmp_path, grace=0.2)
+        assert process.wait(30) == -9

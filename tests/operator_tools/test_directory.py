@@ -1,0 +1,119 @@
+"""What a deployment's directory holds, and what is wrong with it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from kolla_mesos_start.errors import BadDefinition
+from kolla_mesos_start.operator import directory
+from kolla_mesos_start.operator.directory import MAX_DATA
+from tests.publishing import write_files
+
+DEFINITION = '{"commands": {"sync": {"command": "true"}}}'
+
+
+def issues(root: Path) -> str:
+    with pytest.raises(BadDefinition) as caught:
+        directory.read(root)
+    return "\n".join(caught.value.issues)
+
+
+def test_a_directory_is_read_as_the_tree_that_it_draws(tmp_path: Path) -> None:
+    """Each file goes to the place in the tree that its path says."""
+    write_files(
+        tmp_path,
+        variables__region="one\n",
+        services__db__definition_json=DEFINITION,
+        services__db__variables__size="3",
+        services__db__variables__web1__size="5\n\n",
+        services__db__files__conf=b"\xff\x00",
+        services__a__b__definition_yml="commands: {}\n",
+    )
+    deployment = directory.read(tmp_path)
+    nested, db = deployment.services
+    assert deployment.variables == {"region": b"one"}
+    assert (nested.name, nested.source) == ("a/b", "services/a/b/definition.yml")
+    assert db.definition == DEFINITION.encode()
+    assert db.variables == ({"size": b"3"}, {"web1": {"size": b"5\n"}})
+    assert db.files == {"conf": b"\xff\x00"}
+
+
+def test_a_service_may_lie_below_another_one(tmp_path: Path) -> None:
+    """The tree allows it, so the directory does."""
+    write_files(tmp_path, services__a__definition_json=DEFINITION, services__a__b__definition_json=DEFINITION)
+    assert {service.name for service in directory.read(tmp_path).services} == {"a", "a/b"}
+
+
+def test_values_come_from_a_file_and_a_directory_alike(tmp_path: Path) -> None:
+    """Both may be there, and in a file a mapping holds the values of one host."""
+    write_files(
+        tmp_path,
+        services__db__definition_json=DEFINITION,
+        services__db__variables_yml="size: 3\nweb1: {size: 5}\n",
+        services__db__variables__name="x",
+        services__db__variables__web1__name="y",
+    )
+    assert directory.read(tmp_path).services[0].variables == (
+        {"name": b"x", "size": b"3"},
+        {"web1": {"name": b"y", "size": b"5"}},
+    )
+
+
+def test_what_lies_beside_services_is_left_out_and_told(tmp_path: Path) -> None:
+    """A README does no harm, and neither do the hidden files of editors and git."""
+    write_files(tmp_path, README="", services__db__definition_json=DEFINITION)
+    (tmp_path / ".git").mkdir()
+    (tmp_path / "services" / "db" / ".definition.yml.swp").write_text("")
+    assert directory.read(tmp_path).left_out == ("README",)
+
+
+@pytest.mark.parametrize(
+    ("files", "expected"),
+    [
+        ({}, "holds neither services nor variables"),
+        ({"services__db__defintion_yml": "a: 1"}, "services/db/defintion.yml: unknown name"),
+        ({"services__note": ""}, "services/note: expected a directory"),
+        ({"services__db__files__conf": ""}, "services/db: expected a definition.yml beside"),
+        (
+            {"services__db__definition_yml": "a: 1", "services__db__definition_json": "{}"},
+            "services/db: expected one definition, found definition.json, definition.yml",
+        ),
+        ({"services__variables__definition_json": "{}"}, "no service can have variables in its name"),
+        ({"services__a__status__definition_json": "{}"}, "no service can have status in its name"),
+        ({"services__db__definition_yml": "a: [1"}, "services/db/definition.yml: bad YAML: "),
+        ({"services__db__definition_json": "{}", "services__db__files__a__b": ""}, "files/a: a directory"),
+        ({"variables__web1__size": "3"}, "variables: web1: values for one host belong to a service"),
+        (
+            {"variables_yml": "a: 1\n", "variables__a": "2"},
+            "a has a value in another file too",
+        ),
+        ({"variables_yml": "a: [1]\n"}, "variables.yml: a: expected a single value"),
+        ({"variables_yml": "a/b: 1\n"}, "variables.yml: a/b: a znode can't have this name"),
+        ({"variables_yml": "- a\n"}, "variables.yml: expected a mapping"),
+        ({"variables__a": b"\xff"}, "variables/a: not UTF-8 text (byte 0)"),
+        ({"variables__a": b"x" * (MAX_DATA + 1)}, "variables/a: 1000001 bytes are more than ZooKeeper takes"),
+    ],
+)
+def test_what_is_wrong_is_told_with_its_path(
+    tmp_path: Path, files: dict[str, str | bytes], expected: str
+) -> None:
+    """Nothing below `services` is ignored in silence."""
+    assert expected in issues(write_files(tmp_path, **files))
+
+
+def test_all_that_is_wrong_is_told_at_once(tmp_path: Path) -> None:
+    """Three mistakes in three files are one error."""
+    write_files(tmp_path, variables_yml="a: [1]", services__x="", services__db__definition_yml="a: {")
+    told = issues(tmp_path)
+    assert all(path in told for path in ("variables.yml", "services/x", "services/db/definition.yml"))
+
+
+def test_an_error_never_shows_a_value(tmp_path: Path) -> None:
+    """A password in a file that can't be read stays there."""
+    write_files(tmp_path, variables_yml="password: [s3cret]\n", variables__token=b"s3cret\xff")
+    assert "s3cret" not in issues(tmp_path)
+    for value in ("s3cret: s3cret", "*s3cret", "!s3cret x", "{s3cret}", "{[s3cret]: 1}", "&s3cret &s3cret"):
+        write_files(tmp_path, variables_yml=f"password: {value}\n")
+        assert "s3cret" not in issues(tmp_path)

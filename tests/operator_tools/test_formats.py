@@ -1,0 +1,96 @@
+"""YAML and JSON, as definitions and as values of variables."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from kolla_mesos_start.errors import BadDefinition
+from kolla_mesos_start.operator import formats
+from tests.publishing import write_files
+
+
+@pytest.mark.parametrize(
+    ("written", "value"),
+    [
+        ("yes", "yes"),
+        ("True", "True"),
+        ("0644", "0644"),
+        ("0o644", "0o644"),
+        ("30:15", "30:15"),
+        ("2026-11-21", "2026-11-21"),
+        ("1_000", "1_000"),
+        (".5", ".5"),
+        ("true", True),
+        ("false", False),
+        ("null", None),
+        ("~", None),
+        ("", None),
+        ("12", 12),
+        ("-1", -1),
+        ("1.5", 1.5),
+        ("'12'", "12"),
+    ],
+)
+def test_a_plain_word_means_what_it_means_in_json(tmp_path: Path, written: str, value: object) -> None:
+    """No octal, no sexagesimal, no dates and no `yes`: `perm: 0644` stays the text that is written."""
+    path = write_files(tmp_path, d_yml=f"key: {written}\n") / "d.yml"
+    assert json.loads(formats.definition(path)) == {"key": value}
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "expected"),
+    [
+        ("v.yml", "a: yes\nb: 0644\nc: 1.10\nd:\ne: ~\nf: ''\ng: true\n", "yes|0644|1.10||||true"),
+        ("v.json", '{"a": "yes", "b": 12, "c": 1.10, "d": null, "e": false}', "yes|12|1.10||false"),
+    ],
+)
+def test_a_variables_value_is_the_text_that_is_written(
+    tmp_path: Path, name: str, content: str, expected: str
+) -> None:
+    """A version 1.10 is not 1.1, and a file mode 0644 is not 420."""
+    (tmp_path / name).write_text(content)
+    assert (
+        "|".join(formats.text(value) or "" for value in formats.values(tmp_path / name).values()) == expected
+    )
+
+
+def test_anchors_and_merges_work_in_definitions(tmp_path: Path) -> None:
+    """What YAML has to say a thing once; a key of one's own wins over a merged one."""
+    content = "x: &x {a: 1, b: 2}\ny: &y\n  <<: *x\n  b: 3\nz:\n  <<: *y\n  1: one\n"
+    path = write_files(tmp_path, d_yml=content) / "d.yml"
+    assert json.loads(formats.definition(path)) == {
+        "x": {"a": 1, "b": 2},
+        "y": {"a": 1, "b": 3},
+        "z": {"a": 1, "b": 3, "1": "one"},
+    }
+
+
+@pytest.mark.parametrize(
+    ("content", "expected"),
+    [
+        ("a: 1\nb: 2\na: 3\n", "the key 'a' occurs more than once, line 3 column 1"),
+        ("a: [1\n", "bad YAML: "),
+        ("a: *b\n", "bad YAML: found undefined alias, line 1 column 4"),
+        ("a: {{ b }}\n", "a value that begins with {{ in quotes), line 1 column 5"),
+        ("a: !!python/object:os.system {}\n", "bad YAML: could not determine a constructor"),
+        ("a: !!binary aGk=\n", "something that JSON can't express"),
+        ("a: &a [*a]\n", "something that JSON can't express"),
+        ("a: \x01\n", "control characters"),
+        ("[" * 5000, "nested too deep"),
+    ],
+)
+def test_yaml_that_is_no_definition_is_refused(tmp_path: Path, content: str, expected: str) -> None:
+    """With line and column, where there is one."""
+    path = write_files(tmp_path, d_yml=content) / "d.yml"
+    with pytest.raises(BadDefinition) as caught:
+        formats.definition(path)
+    assert expected in caught.value.reason
+
+
+def test_a_definition_in_json_is_published_as_it_is(tmp_path: Path) -> None:
+    """Then a line and column that an agent names are those of the operator's file."""
+    path = write_files(tmp_path, d_json='{"a":\n 1}') / "d.json"
+    assert formats.definition(path) == b'{"a":\n 1}'

@@ -1,0 +1,75 @@
+"""The critical path of a start, and how it is drawn."""
+
+from __future__ import annotations
+
+import pytest
+
+from kolla_mesos_start.operator import timeline
+from kolla_mesos_start.operator.timeline import WIDTH, Need, Step
+
+# A database for 2 s, a schema for 1 s that one of two replicas makes, the replicas, a task beside them.
+DATABASE = Step("database/daemon", "db-1", (), 0.0, 2.0)
+SCHEMA = Step("api/schema", "web-1", (Need("database/daemon"),), 2.5, 3.5)
+FIRST = Step("api/daemon", "web-1", (Need("api/schema"),), 4.0, 5.0)
+SECOND = Step("api/daemon", "web-2", (Need("api/schema"),), 4.0, 6.0)
+TASK = Step("tidy/tidy", "db-1", (Need("database/daemon"),), 2.0, 3.0)
+STEPS = [FIRST, SECOND, TASK, SCHEMA, DATABASE]
+
+
+def test_the_critical_path_goes_back_from_what_was_finished_last() -> None:
+    """Through what each step needed that was finished last."""
+    assert timeline.critical_path(STEPS) == [DATABASE, SCHEMA, SECOND]
+    assert timeline.overhead(STEPS, 0.0) == pytest.approx(1.0)
+
+
+@pytest.mark.parametrize(
+    ("need", "satisfied_by"),
+    [
+        (Need("api/daemon"), "web-1"),
+        (Need("api/daemon", count=2), "web-2"),
+        (Need("api/daemon", count=3), "web-3"),
+        (Need("api/daemon", host="web-2"), "web-2"),
+        # More than there were once all was up: some of them have ended meanwhile.
+        (Need("api/daemon", count=9), "web-3"),
+    ],
+)
+def test_a_need_is_satisfied_by_the_last_of_so_many(need: Need, satisfied_by: str) -> None:
+    """By the n-th that was finished, whatever their order is; on one host by what was finished there."""
+    third = Step("api/daemon", "web-3", (Need("api/schema"),), 4.0, 6.5)
+    front = Step("front/daemon", "edge", (need,), 7.0, 8.0)
+    steps = [front, third, *STEPS]
+    assert [step.container for step in timeline.needed(front, steps)] == [f"api@{satisfied_by}"]
+    assert [step.host for step in timeline.critical_path(steps)] == ["db-1", "web-1", satisfied_by, "edge"]
+
+
+def test_whoever_needs_several_things_waited_for_the_last_of_them() -> None:
+    """Two of one kind may be finished after one of another."""
+    early, late = Need("tidy/tidy"), Need("api/daemon", count=2)
+    front = Step("front/daemon", "edge", (early, late), 6.2, 8.0)
+    assert timeline.needed(front, [*STEPS, front]) == [TASK, SECOND]
+    assert timeline.earliest_start(front, [*STEPS, front], 0.0) == SECOND.finished
+
+
+def test_each_container_has_a_lane() -> None:
+    """It waits, runs, is ready or gone; what decided is marked, in the lanes and in the list."""
+    lines = timeline.draw(STEPS, 0.0).splitlines()
+    lanes = {line.split()[0]: line[16:] for line in lines[1:5]}
+    sixth = WIDTH // 6
+    assert lanes["database@db-1"] == "#" * (2 * sixth + 1) + "=" * (4 * sixth - 1)
+    assert lanes["api@web-1"] == "." * 25 + "#" * 11 + "." * 4 + "+" * 11 + "=" * 9
+    assert lanes["api@web-2"] == "." * 40 + "#" * 20
+    assert lanes["tidy@db-1"] == "." * 20 + "+" * 11
+    assert [line.split()[1] for line in lines if line.startswith("* ")] == [
+        "database/daemon",
+        "api/schema",
+        "api/daemon",
+    ]
+    assert lines[-1] == "the whole start 6.00; the work on its critical path (*) 5.00"
+
+
+@pytest.mark.parametrize(("columns", "lane"), [(200, 60), (80, 60), (60, 43), (30, 20)])
+def test_the_timeline_fits_the_terminal(columns: int, lane: int) -> None:
+    """The lanes get what the names leave, and the legend fits where they do."""
+    lines = timeline.draw(STEPS, 0.0, columns).splitlines()
+    assert len(lines[1]) == 16 + lane
+    assert max(map(len, lines)) <= max(columns, 60)
