@@ -19,16 +19,24 @@ from kolla_mesos_start.operator.progress import Size
 from tests import CHECKOUT
 from tests.waiting import eventually
 
+NOT_COPIED = shutil.ignore_patterns("__pycache__")
+
 
 def checkout_in(place: Path) -> Path:
     """A checkout that nobody has touched yet, in an empty directory."""
     checkout = place / "c"
-    for name in ("bin", "etc", "kolla_mesos_start", "tests/examples"):
-        shutil.copytree(CHECKOUT / name, checkout / name, ignore=shutil.ignore_patterns("__pycache__"))
-    for name in ("__init__.py", "constraints.txt"):
-        shutil.copy(CHECKOUT / "tests" / name, checkout / "tests")
+    for name in ("bin", "etc", "kolla_mesos_start"):
+        shutil.copytree(CHECKOUT / name, checkout / name, ignore=NOT_COPIED)
+    copy_tests(checkout)
     (place / "tmp").mkdir()
     return checkout
+
+
+def copy_tests(checkout: Path) -> None:
+    """Copy what bin/quickstart uses of tests/."""
+    shutil.copytree(CHECKOUT / "tests" / "examples", checkout / "tests" / "examples", ignore=NOT_COPIED)
+    for name in ("__init__.py", "constraints.txt"):
+        shutil.copy(CHECKOUT / "tests" / name, checkout / "tests")
 
 
 class Quickstart:

@@ -145,6 +145,16 @@ def test_the_snippet_opens_one_directory_and_no_more(podman: Podman, images: Ima
     assert config["User"] == user
 
 
+@pytest.mark.parametrize("name", SERVICES)
+def test_an_image_holds_none_of_the_operators_tools(podman: Podman, images: Images, name: str) -> None:
+    """They run outside containers; the agent is there, and no script of theirs is left behind."""
+    agent = f"{HOME}/lib/*/site-packages/kolla_mesos_start"
+    patterns = (f"{agent}/__main__.py", f"{agent}/operator*", f"{HOME}/bin/kolla_mesos_*")
+    paths = " -o ".join(f"-path '{pattern}'" for pattern in patterns)
+    found = podman.output(images.agent(name), "sh", "-c", f"find {HOME} {paths}").split()
+    assert [path.rpartition("/")[2] for path in sorted(found)] == ["kolla_mesos_start", "__main__.py"]
+
+
 def test_the_image_holds_the_tested_versions() -> None:
     """What the snippet pins is what bin/test installs."""
     pinned = set(re.findall(r"\S+==\S+", SNIPPET.read_text()))

@@ -42,6 +42,7 @@ from tests.documents import (
     blocks,
 )
 from tests.publishing import publish
+from tests.quickstarts import copy_tests
 from tests.waiting import eventually
 from tests.zookeeper import Server
 
@@ -60,8 +61,7 @@ class Stranger:
         self.checkout, self.home, self.hosts = place / "c", place / "h", hosts
         hidden = shutil.ignore_patterns(".*", "__pycache__", "*.egg-info", "build", "tests")
         shutil.copytree(ROOT, self.checkout, ignore=hidden)
-        (self.checkout / "tests").mkdir()
-        shutil.copy(ROOT / "tests" / "constraints.txt", self.checkout / "tests")
+        copy_tests(self.checkout)
         self.home.mkdir()
         inherited = {name: value for name, value in os.environ.items() if not name.startswith("KOLLA_")}
         path = (self.home / "venv/bin", Path(sys.executable).parent, inherited["PATH"])
