@@ -67,12 +67,6 @@ class Up(ABC, Generic[D]):
         self._created: list[str] = []  # znodes, deepest first
         self._was_away = False
         self._signals: list[int] = []  # received, and not looked at yet
-        logging.basicConfig(format=f"{name}: %(message)s", level=logging.ERROR)
-        logging.getLogger("kazoo").setLevel(logging.CRITICAL)
-        for signum in STOP_SIGNALS:
-            signal.signal(signum, self._receive)
-        # A launcher may have blocked them until now.
-        signal.pthread_sigmask(signal.SIG_UNBLOCK, STOP_SIGNALS)
 
     # -- what a subclass says ---------------------------------------------------------------------
 
@@ -92,6 +86,12 @@ class Up(ABC, Generic[D]):
 
     def main(self) -> int:
         """Run all stages and end everything; the exit status. 0 also for Ctrl-C once all are up."""
+        logging.basicConfig(format=f"{self.name}: %(message)s", level=logging.ERROR)
+        logging.getLogger("kazoo").setLevel(logging.CRITICAL)
+        for signum in STOP_SIGNALS:
+            signal.signal(signum, self._receive)
+        # A launcher may have blocked them until now.
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, STOP_SIGNALS)
         try:
             return self._status()
         finally:
@@ -126,6 +126,7 @@ class Up(ABC, Generic[D]):
         if len(os.fsencode(self.directory)) + LONGEST_RUN_DIR > RUN_DIR_LIMIT:
             raise BadUsage(f"{self.directory} is too long for the sockets in it: choose a shorter one")
         path = self.prepare()
+        self.check_signals()
         # Left by a run that was killed: a process that has changed its user survives that.
         end_all(self.directory)
         shutil.rmtree(self.directory, ignore_errors=True)
@@ -249,25 +250,27 @@ class Up(ABC, Generic[D]):
             self.running.end(GRACE if self._is_connected() else SHORT_GRACE)
         if self.zookeeper is not None:
             self.zookeeper.kill()
-        elif self.client is not None and self._created:
-            self._remove_created(self.client)
+        elif self.client is not None:
+            self._leave(self.client)
 
     def _is_connected(self) -> bool:
         has_ended = self.zookeeper is not None and self.zookeeper.has_ended
         return not has_ended and self.client is not None and bool(self.client.connected)
 
-    def _remove_created(self, client: KazooClient) -> None:
-        top = self._created[0]
+    def _leave(self, client: KazooClient) -> None:
+        """Remove what was published, and close the session."""
 
         def remove() -> None:
             for path in self._created:
                 with suppress(NoNodeError, NotEmptyError):  # Never written, or others use the prefix too.
-                    client.delete(path, recursive=path is top)
+                    client.delete(path, recursive=path is self._created[0])
+            connection.close(client)
 
         try:
             in_thread(remove).result(CLEANUP_TIMEOUT)
         except (KazooException, TimeoutError):
-            self.complain(f"{top} may be left in ZooKeeper; remove it: deleteall {top}")
+            for path in self._created[:1]:
+                self.complain(f"{path} may be left in ZooKeeper; remove it: deleteall {path}")
 
     # -- waiting, and signals -----------------------------------------------------------------------
 
