@@ -1,7 +1,7 @@
-"""The operator's connection to ZooKeeper: kazoo's own client, its errors in the words of the agent's.
+"""The operator's connection to ZooKeeper: kazoo's own client, its errors translated into AgentError.
 
 What lives here: connecting, and the few requests that the tools make. Nothing of the agent's session:
-here threads are welcome, and a request waits for as long as an outage lasts.
+here threads do no harm. A request waits for as long as an outage lasts.
 """
 
 from __future__ import annotations
@@ -132,10 +132,10 @@ def _result(path: str, reply: Any) -> Any:
 
 
 def write(client: KazooClient, path: str, data: bytes) -> None:
-    """Have `data` at `path`, whatever was there; the znode above must exist."""
+    """Have `data` at `path`, created or replaced; the znode above must exist."""
 
     def set_or_create() -> None:
-        # In this order: who may write here need not have the right to create anything beside it.
+        # In this order: the right to write here does not include the right to create beside it.
         try:
             client.set(path, data)
         except NoNodeError:

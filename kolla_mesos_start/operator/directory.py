@@ -15,7 +15,7 @@
 is everything else beside `services`; below it anything unknown is an error, since a misspelt name
 would silently not be published.
 
-Only reads, and knows of ZooKeeper only which names and how much data a znode may have.
+Only reads, and knows about ZooKeeper only which names and how much data a znode may have.
 """
 
 from __future__ import annotations

@@ -101,7 +101,7 @@ class PrivateZooKeeper:
 
 
 def free_port() -> int:
-    """A TCP port of the loopback interface on which nobody listens.
+    """A TCP port of the loopback interface on which no process listens.
 
     It lies below the range from which the kernel gives ports to outgoing connections: there a
     client that keeps trying a dead server can be given that very port, and then talks to itself,

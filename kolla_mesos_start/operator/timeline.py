@@ -19,7 +19,7 @@ class Need(NamedTuple):
     """`count` finished steps of one name; only on `host`, if one is given."""
 
     name: str
-    count: int = 1  # type: ignore[assignment]  # The schema's word; nobody calls tuple.count.
+    count: int = 1  # type: ignore[assignment]  # The word of definitions; tuple.count is not used.
     host: str | None = None
 
     def is_met_by(self, step: Step) -> bool:

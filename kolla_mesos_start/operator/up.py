@@ -98,7 +98,7 @@ class Up(ABC, Generic[D]):
             self.end()
             try:
                 sys.stdout.flush()
-            except OSError:  # Nobody reads it; Python would complain about that once more.
+            except OSError:  # The reader has gone; Python would report that once more.
                 os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
 
     def _status(self) -> int:
@@ -314,7 +314,7 @@ class Up(ABC, Generic[D]):
 
     def complain(self, text: str) -> None:
         """Print an error."""
-        with suppress(OSError):  # Nobody reads it.
+        with suppress(OSError):  # The reader has gone.
             print(f"{self.name}: {text}", file=sys.stderr, flush=True)
 
 

@@ -102,7 +102,7 @@ def python_for_keystone() -> str:
 
 def run(argv: Sequence[str], **environ: str) -> bytes:
     """The output of the command; if it fails, BadUsage with the end of the output."""
-    # Byte code must be written, whatever the environment says: else every start would compile.
+    # Byte code must be written even if the environment forbids it: else every start would compile.
     inherited = {name: value for name, value in os.environ.items() if name != "PYTHONDONTWRITEBYTECODE"}
     done = subprocess.run(
         argv,

@@ -101,7 +101,7 @@ def test_the_definition_is_written_last(zk: KazooClient, deployment: Deployment,
         assert max(zxids, key=lambda name: zxids[name]) == ""
 
 
-def test_what_changed_is_rewritten_and_told_by_path(
+def test_what_changed_is_rewritten_and_listed_by_path(
     zk: KazooClient, deployment: Deployment, root: Path
 ) -> None:
     """The output names what it wrote, never what it holds."""
@@ -168,7 +168,7 @@ def test_nothing_is_written_if_anything_is_wrong(
 def test_variables_and_files_that_are_published_already_count(
     zk: KazooClient, deployment: Deployment, root: Path
 ) -> None:
-    """Secrets may come from elsewhere than the directory; a value that is wrong there is told."""
+    """Secrets may come from elsewhere than the directory; a wrong value there is found."""
     (root / "services/a/db/files/conf").unlink()
     write_files(
         root, services__a__db__definition_yml=DEFINITION.replace("{command", "{retries: '{{ n }}', command")
@@ -251,7 +251,7 @@ def test_without_pyyaml_json_still_works(
 def test_it_ends_with_the_agents_exit_statuses(
     root: Path, arguments: list[str], environ: dict[str, str], status: int
 ) -> None:
-    """Usage and environment 64, an empty directory 65, no ZooKeeper 69; told without a traceback."""
+    """Usage and environment 64, an empty directory 65, no ZooKeeper 69; without a traceback."""
     done = subprocess.run(
         [sys.executable, TOOL, *arguments],
         env={"PATH": os.environ["PATH"], **environ},

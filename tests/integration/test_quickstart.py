@@ -80,7 +80,7 @@ def files(checkout: Path) -> set[Path]:
 def test_an_interruption_leaves_nothing(
     start: Start, checkout: Path, moment: str, signum: int, status: int
 ) -> None:
-    """No process, and no file outside its directory; also of SIGKILL, though nobody is left to tidy up."""
+    """No process, and no file outside its directory; also after SIGKILL, when none is left to clean up."""
     before = files(checkout)
     quickstart = start()
     quickstart.says(moment)
@@ -130,7 +130,7 @@ def test_an_interruption_at_any_instant_leaves_nothing(
 def test_an_interrupted_installation_leaves_nothing_outside(
     start: Start, checkout: Path, tmp_path: Path
 ) -> None:
-    """Whoever is ended by SIGTERM has no time to remove its temporary files: they lie in the directory."""
+    """A program that SIGTERM ends does not remove its temporary files: they lie in the directory."""
     before = files(checkout)
     temporary = (tmp_path / "q" / "tmp", checkout.parent / "tmp")
     quickstart = start(str(tmp_path / "q"))
@@ -143,7 +143,7 @@ def test_an_interrupted_installation_leaves_nothing_outside(
 
 
 def test_an_interruption_is_heard_while_zookeeper_hangs(start: Start) -> None:
-    """Who publishes would wait for it: he is ended too."""
+    """Publishing would wait for it."""
     quickstart = start()
     quickstart.says("publish")
     os.kill(quickstart.zookeeper(), signal.SIGSTOP)
@@ -168,7 +168,7 @@ def test_without_a_terminal_it_ends_by_itself(start: Start, checkout: Path) -> N
     assert re.search(r"\n\* database/daemon \(db-1\) .*\n\* api/schema \(web-\d\) ", drawn)
     replicas = re.findall(r"\n(.) api/daemon \(web-\d\) +[\d.]+ +([\d.]+) ", drawn)
     ends = {float(end) for _, end in replicas}
-    # The worker wants one replica, the front all three: whichever of the two the front waited for last.
+    # The worker wants one replica, the front all three: the path depends on which of the two the front waited for last.
     decided = min(ends) if "\n* worker/daemon" in drawn else max(ends)
     assert [float(end) for mark, end in replicas if mark == "*"] == [decided]
     asked, answered = (json.loads(line) for line in request.splitlines() if line.startswith("    {"))
@@ -202,14 +202,14 @@ def test_on_a_terminal_it_stays_and_what_it_says_works(start: Start, checkout: P
     assert re.search(
         r"front@edge-1 +waiting +\d+\.\d s  daemon for api/daemon: 0 of 3, worker", quickstart.said
     )
-    # One block, however often it was drawn, and below it all that is told at the end.
+    # One block, however often it was drawn, and below it all that is shown at the end.
     lines = drawn_by(quickstart.said, Size(100, 30))
     block = lines.index("-- start 6 containers at the same moment, in no order")
     assert [line.split()[:2] for line in lines[block + 1 :][:7]] == [
         [name, "ready"] for name in CONTAINERS
     ] + [[]]
-    told = [line for line in lines[block + 8 :] if line.startswith(("--", "Where", "What"))]
-    assert [line.split(":")[0].split(",")[0] for line in told] == [
+    shown = [line for line in lines[block + 8 :] if line.startswith(("--", "Where", "What"))]
+    assert [line.split(":")[0].split(",")[0] for line in shown] == [
         "-- the timeline of the start",
         "-- a request and its answer",
         "Where things lie",
@@ -338,7 +338,7 @@ def test_a_directory_of_somebody_elses_is_refused(start: Start, tmp_path: Path) 
 
 
 def test_a_deployment_that_fails_says_why(start: Start, checkout: Path) -> None:
-    """The log of whatever has ended is shown, and all the others are ended."""
+    """The log of what has ended is shown, and all the others are ended."""
     program = checkout / "etc/examples/quickstart/services/jobs/database/files/database.py"
     good = program.read_text()
     program.write_text("raise SystemExit('no disk')\n")
@@ -353,7 +353,7 @@ def test_a_deployment_that_fails_says_why(start: Start, checkout: Path) -> None:
 
 
 def test_the_end_of_zookeeper_ends_the_start(start: Start) -> None:
-    """Nobody would ever be ready; it says so at once, and leaves nothing."""
+    """No container would ever be ready; it says so at once, and leaves nothing."""
     quickstart = start()
     quickstart.says("daemon waits for api")
     os.kill(quickstart.zookeeper(), signal.SIGKILL)
@@ -371,10 +371,10 @@ def test_an_ensemble_that_is_not_there_is_named(start: Start) -> None:
     assert not quickstart.left()
 
 
-def test_an_ensemble_that_goes_away_is_told_and_named_in_the_end(
+def test_an_ensemble_that_goes_away_is_shown_and_named_in_the_end(
     start: Start, deployment: Deployment, zookeeper: Server
 ) -> None:
-    """What is left in it, nobody could take back."""
+    """What is left in it could not be removed."""
     environ = {"KOLLA_ZK_HOSTS": deployment.hosts, "KOLLA_SYSTEM_PREFIX": deployment.path}
     quickstart = start(environ=environ)
     quickstart.says("daemon waits for api")
@@ -386,7 +386,7 @@ def test_an_ensemble_that_goes_away_is_told_and_named_in_the_end(
     assert not quickstart.left()
 
 
-def test_who_is_not_root_is_told_what_to_install(start: Start, tmp_path: Path) -> None:
+def test_without_root_the_missing_packages_are_named(start: Start, tmp_path: Path) -> None:
     """One command to run; nothing has been made."""
     programs = tmp_path / "bin"
     programs.mkdir()

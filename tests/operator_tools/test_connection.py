@@ -1,4 +1,4 @@
-"""The operator's connection, against a real ZooKeeper: what ends it, what it survives, what it may not do."""
+"""The operator's connection to a real ZooKeeper: what ends it, what it survives, what it is denied."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def connect() -> Iterator[Connect]:
         connection.close(client)
 
 
-def test_no_server_is_told_after_the_limit() -> None:
+def test_without_a_server_the_timeout_ends_it() -> None:
     """With the hosts, and the variable that holds the limit; no thread stays."""
     before = threading.active_count()
     hosts = f"127.0.0.1:{free_port()}"
@@ -64,7 +64,7 @@ def test_a_server_that_comes_late_is_found(zookeeper: Server, connect: Connect) 
         starter.join()
 
 
-def test_refused_credentials_are_told(zookeeper: Server, connect: Connect, tmp_path: Path) -> None:
+def test_refused_credentials_end_it(zookeeper: Server, connect: Connect, tmp_path: Path) -> None:
     """By the connection, or by the first request, whichever the refusal reaches first."""
     auth = tmp_path / "auth"
     auth.write_text("nosuchscheme:secret\n")
@@ -106,7 +106,7 @@ def test_requests_may_be_repeated(deployment: Deployment, connect: Connect) -> N
     assert connection.read(client, [path]) == {path: None}
 
 
-def test_what_may_not_be_done_is_told_by_its_path(
+def test_what_is_denied_is_named_by_its_path(
     zk: KazooClient, deployment: Deployment, connect: Connect
 ) -> None:
     """Reading, writing, creating and removing alike, with the error's own name."""

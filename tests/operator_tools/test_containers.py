@@ -11,7 +11,7 @@ from kolla_mesos_start.operator.containers import end_all, processes_of
 
 
 def test_only_what_runs_in_a_container_is_ended(tmp_path: Path) -> None:
-    """Not the shell that somebody has opened in its directory, nor another site's container."""
+    """Not the shell that somebody has opened in its directory, nor a container of another directory."""
     ours, theirs = tmp_path / "site", tmp_path / "site-2"
     sleep = ("sleep", "300")
     environ = dict(os.environ)

@@ -61,7 +61,7 @@ def test_values_come_from_a_file_and_a_directory_alike(tmp_path: Path) -> None:
     )
 
 
-def test_what_lies_beside_services_is_left_out_and_told(tmp_path: Path) -> None:
+def test_what_lies_beside_services_is_left_out_and_listed(tmp_path: Path) -> None:
     """A README does no harm, and neither do the hidden files of editors and git."""
     write_files(tmp_path, README="", services__db__definition_json=DEFINITION)
     (tmp_path / ".git").mkdir()
@@ -96,18 +96,16 @@ def test_what_lies_beside_services_is_left_out_and_told(tmp_path: Path) -> None:
         ({"variables__a": b"x" * (MAX_DATA + 1)}, "variables/a: 1000001 bytes are more than ZooKeeper takes"),
     ],
 )
-def test_what_is_wrong_is_told_with_its_path(
-    tmp_path: Path, files: dict[str, str | bytes], expected: str
-) -> None:
+def test_an_issue_names_its_path(tmp_path: Path, files: dict[str, str | bytes], expected: str) -> None:
     """Nothing below `services` is ignored in silence."""
     assert expected in issues(write_files(tmp_path, **files))
 
 
-def test_all_that_is_wrong_is_told_at_once(tmp_path: Path) -> None:
+def test_all_issues_are_reported_at_once(tmp_path: Path) -> None:
     """Three mistakes in three files are one error."""
     write_files(tmp_path, variables_yml="a: [1]", services__x="", services__db__definition_yml="a: {")
-    told = issues(tmp_path)
-    assert all(path in told for path in ("variables.yml", "services/x", "services/db/definition.yml"))
+    found = issues(tmp_path)
+    assert all(path in found for path in ("variables.yml", "services/x", "services/db/definition.yml"))
 
 
 def test_an_error_never_shows_a_value(tmp_path: Path) -> None:

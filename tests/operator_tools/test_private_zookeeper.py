@@ -56,7 +56,7 @@ def test_its_last_lines_say_why_it_has_ended(server: PrivateZooKeeper) -> None:
 
 
 def test_a_free_port_is_never_one_that_the_kernel_gives_to_connections() -> None:
-    """And nobody listens on it."""
+    """And no process listens on it."""
     lowest = int(Path("/proc/sys/net/ipv4/ip_local_port_range").read_text().split()[0])
     ports = {free_port() for _ in range(50)}
     assert max(ports) < max(lowest, 10100)

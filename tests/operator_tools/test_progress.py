@@ -25,7 +25,7 @@ WAITING = Row(
 )
 
 
-def test_a_row_of_a_log_tells_since_when() -> None:
+def test_a_log_line_says_since_when() -> None:
     """When it began to say so."""
     assert WAITING.log_line(100.0).split()[:4] == ["1.50", "s", "front@edge-1", "waiting"]
     assert WAITING.log_line(100.0).endswith(WAITING.text)
@@ -89,7 +89,7 @@ def test_a_view_fits_the_terminal(columns: int, lines: int, expected: list[str])
         ("", 30, 100, None),
     ],
 )
-def test_a_view_wants_a_terminal(
+def test_a_view_needs_a_terminal(
     monkeypatch: pytest.MonkeyPatch, term: str, lines: int, columns: int, expected: Size | None
 ) -> None:
     """One on which the cursor can be moved; anything else gets a line for each change."""
@@ -102,8 +102,8 @@ def test_a_view_wants_a_terminal(
     os.close(ours)
 
 
-def test_a_view_tells_how_long_a_container_has_been_waiting() -> None:
-    """Also where what it waits for changes meanwhile; a new stage begins anew."""
+def test_a_view_shows_how_long_a_container_has_been_waiting() -> None:
+    """Also if what it waits for changes meanwhile; a new stage starts from 0."""
     before = WAITING._replace(
         text="daemon waits for api/daemon: 1 of 3 instances ready", since=103.0, began=103.0
     )
@@ -126,7 +126,7 @@ def test_a_view_tells_how_long_a_container_has_been_waiting() -> None:
         ("ended the daemon has ended", ("begins", "")),
     ],
 )
-def test_a_row_is_what_the_container_tells_its_probes(
+def test_a_row_is_what_the_containers_probes_read(
     tmp_path: Path, state: str | None, expected: tuple[str, str]
 ) -> None:
     """Without the role, which its name has already."""
@@ -137,8 +137,8 @@ def test_a_row_is_what_the_container_tells_its_probes(
     assert row(container)[:3] == ("api@web-1", *expected)
 
 
-def test_a_row_says_nothing_of_the_one_before_it(tmp_path: Path) -> None:
-    """Who was killed, and its registrar with it, has left a word that nobody takes back."""
+def test_a_row_ignores_the_state_of_a_previous_run(tmp_path: Path) -> None:
+    """A container that was killed together with its registrar has left an old state."""
     container = Container("jobs/api", "web-1", tmp_path / "api", tmp_path / "run", {})
     container.run_dir.mkdir()
     (container.run_dir / "state").write_text("ready\n")

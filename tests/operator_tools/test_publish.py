@@ -17,8 +17,8 @@ def test_a_wrong_command_line_is_bad_usage(line: str) -> None:
         arguments(line.split())
 
 
-def test_options_win_over_the_environment_and_a_containers_variables_dont_matter() -> None:
-    """The publisher runs outside: what is wrong with KOLLA_PORTS there is nobody's business."""
+def test_options_win_over_the_environment_and_variables_of_containers_are_ignored() -> None:
+    """The publisher runs outside containers: a wrong KOLLA_PORTS does not matter there."""
     options = arguments(["DIR", "--deployment", "site", "--hosts", "zoo:2181/x", "--prefix", "/p"])
     environ = {
         "KOLLA_ZK_HOSTS": "other",

@@ -34,7 +34,7 @@ def test_the_critical_path_goes_back_from_what_was_finished_last() -> None:
     ],
 )
 def test_a_need_is_satisfied_by_the_last_of_so_many(need: Need, satisfied_by: str) -> None:
-    """By the n-th that was finished, whatever their order is; on one host by what was finished there."""
+    """By the n-th that was finished, in any order of the steps; on one host by what was finished there."""
     third = Step("api/daemon", "web-3", (Need("api/schema"),), 4.0, 6.5)
     front = Step("front/daemon", "edge", (need,), 7.0, 8.0)
     steps = [front, third, *STEPS]
@@ -42,7 +42,7 @@ def test_a_need_is_satisfied_by_the_last_of_so_many(need: Need, satisfied_by: st
     assert [step.host for step in timeline.critical_path(steps)] == ["db-1", "web-1", satisfied_by, "edge"]
 
 
-def test_whoever_needs_several_things_waited_for_the_last_of_them() -> None:
+def test_a_step_with_several_needs_waited_for_the_last_of_them() -> None:
     """Two of one kind may be finished after one of another."""
     early, late = Need("tidy/tidy"), Need("api/daemon", count=2)
     front = Step("front/daemon", "edge", (early, late), 6.2, 8.0)

@@ -1,4 +1,4 @@
-"""The runner, for a deployment that nobody has prepared anything for."""
+"""The runner of any deployment, with one that it knows nothing about."""
 
 from __future__ import annotations
 

@@ -41,7 +41,7 @@ def test_a_variable_that_a_definition_needs_is_missed_before_it_is_published() -
     "count", ["{{ groups['x'] | length }}", "{{ hostvars['10.0.0.1'].n }}", "{{ groups['x'][0] }}"]
 )
 def test_what_only_an_agent_can_know_is_left_to_it(count: str) -> None:
-    """Nobody is there yet when a deployment is published for the first time."""
+    """No container runs yet when a deployment is published for the first time."""
     assert not can_build(dependent("{{ " + count + " }}"))
 
 
