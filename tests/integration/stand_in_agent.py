@@ -46,7 +46,7 @@ def main(options: dict[str, Any]) -> None:
             ca=None,
             cert=None,
             key=None,
-            tree=(
+            registration=(
                 _entries(options["presence"]),
                 _entries(options["ready"]),
                 _entries(options["parents"]),

@@ -299,7 +299,9 @@ def test_an_outage_ends_nobody(container: Container, zookeeper: Server, zk: Kazo
     eventually(exists(zk, container.ready), "it is ready")
     assert container.registrar == registrar and container.process.poll() is None
     warnings = [line for line in container.log.read_text().splitlines() if " WARNING " in line]
-    assert len([line for line in warnings if "no connection" in line]) == 1
+    # The server may have gone before the registrar had taken the session over, or after.
+    outages = [line for line in warnings if "can't connect" in line or "lost the connection" in line]
+    assert len(outages) == 1
 
 
 def test_a_flooded_notify_socket_blocks_nobody(container: Container, zk: KazooClient) -> None:
@@ -439,7 +441,7 @@ def test_a_deleted_deployment_stays_deleted(
     container.start(SLEEP, ALIVE)
     eventually(exists(zk, container.ready), "it is ready")
     zk.delete(deployment.path, recursive=True)
-    eventually(lambda: "can't be made" in container.log.read_text(), "it says so")
+    eventually(lambda: "can't be created" in container.log.read_text(), "it says so")
     assert zk.exists(deployment.path) is None
     zk.ensure_path(container.service)
     eventually(exists(zk, container.ready), "it is back", seconds=60)
