@@ -413,8 +413,8 @@ class Session:
             error = _exception(header.err)
         elif hasattr(request.operation, "deserialize"):
             value = request.operation.deserialize(frame, offset)
-            if isinstance(request.operation, Create):
-                value = value[len(self.servers.chroot) :]
+            if self.servers.chroot:
+                value = _unrooted(self.servers.chroot, request.operation, value)
         if isinstance(request.operation, Close):
             request.done(value, error)
         else:
@@ -479,6 +479,15 @@ def _rooted(chroot: str, operation: Any) -> Any:
     if hasattr(operation, "path"):
         return operation._replace(path=chroot + (operation.path if operation.path != "/" else ""))
     return operation
+
+
+def _unrooted(chroot: str, operation: Any, value: Any) -> Any:
+    """What came of the operation, with the paths that it created as they were asked for."""
+    if isinstance(operation, Transaction):
+        return [_unrooted(chroot, each, result) for each, result in zip(operation.operations, value)]
+    if isinstance(operation, Create) and isinstance(value, str):  # In a transaction it may be an error.
+        return value[len(chroot) :] or "/"
+    return value
 
 
 def _exception(code: int) -> KazooException:
