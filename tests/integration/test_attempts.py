@@ -8,18 +8,19 @@ from typing import Any, Callable
 
 import pytest
 from kazoo.client import KazooClient
+from kazoo.security import OPEN_ACL_UNSAFE
 
-from kolla_mesos_start import settings
 from kolla_mesos_start.definition import schema
 from kolla_mesos_start.definition.document import load
 from kolla_mesos_start.definition.model import Command
-from kolla_mesos_start.loop import Loop
-from kolla_mesos_start.tree.attempts import Lost, Outcome, Records
+from kolla_mesos_start.loop import Loop, now
+from kolla_mesos_start.tree.attempts import Attempts, Lost, Outcome
 from kolla_mesos_start.tree.status import StatusTree
 from kolla_mesos_start.tree.znodes import GLOBAL, CommandZnodes, Znodes
-from kolla_mesos_start.zookeeper.client import Ensemble
-from kolla_mesos_start.zookeeper.query import Znode
+from kolla_mesos_start.zookeeper.client import Client
+from kolla_mesos_start.zookeeper.query import Znode, data_of
 from tests.conftest import Deployment
+from tests.integration.test_session import servers
 
 SERVICE = "infra/db"
 # More requests than any of what is tested sends: what comes after the last of them comes too late.
@@ -27,11 +28,11 @@ PLENTY = 20
 DONE = Outcome("done", 0, "done")
 
 
-class Interrupted(Ensemble):
-    """An ensemble between whose requests something happens: `interlude` before the one of number `at`."""
+class Interrupted(Client):
+    """A client between whose requests something happens: `interlude` before the one of number `at`."""
 
-    def __init__(self, config: settings.Settings) -> None:
-        super().__init__(config, Loop())
+    def __init__(self, hosts: str) -> None:
+        super().__init__(servers(hosts), 10.0, OPEN_ACL_UNSAFE, Loop())
         self.at = 0
         self.interlude: Callable[[], None] = lambda: None
 
@@ -51,31 +52,31 @@ class Interrupted(Ensemble):
         self._count()
         return super().read(paths)
 
-    def list(self, paths: Iterable[str]) -> dict[str, Sequence[str] | None]:
+    def children(self, paths: Iterable[str]) -> dict[str, Sequence[str] | None]:
         self._count()
-        return super().list(paths)
+        return super().children(paths)
 
     def transaction(
-        self, operations: Callable[[Any], None], what: str, meanwhile: Callable[[], object] = lambda: None
+        self, operations: Sequence[Any], what: str, meanwhile: Callable[[], object] | None = None
     ) -> Sequence[Any]:
         self._count()
         return super().transaction(operations, what, meanwhile)
 
 
 @pytest.fixture
-def ensemble(deployment: Deployment) -> Iterator[Interrupted]:
+def client(deployment: Deployment) -> Iterator[Interrupted]:
     """The session of an agent on web1."""
-    ensemble = Interrupted(settings.parse(deployment.environ(SERVICE, KOLLA_HOSTNAME="web1")))
-    ensemble.connect()
-    yield ensemble
-    ensemble.close()
+    client = Interrupted(deployment.hosts)
+    client.connect(30.0)
+    yield client
+    client.close()
 
 
 class Bench:
     """Commands that are all alike, one for each number of a request."""
 
     def __init__(
-        self, zk: KazooClient, deployment: Deployment, ensemble: Ensemble, generation: str | None = "1.0"
+        self, zk: KazooClient, deployment: Deployment, client: Client, generation: str | None = "1.0"
     ) -> None:
         self.zk = zk
         once = {"command": "true", "run_once": True, "generation": generation}
@@ -83,10 +84,10 @@ class Bench:
         document = load(json.dumps({"name": SERVICE, "commands": commands}).encode())
         built = schema.build(document, SERVICE, lambda text: text.text)
         self.znodes = Znodes(deployment.prefix, deployment.id, SERVICE, "web1")
-        tree = StatusTree(ensemble, self.znodes, built)
+        tree = StatusTree(client, self.znodes, built, definition=1)
         tree.start()
         self.commands = built.commands
-        self.records = Records(ensemble, self.znodes, tree, definition_zxid=1)
+        self.attempts = Attempts(tree)
 
     def at(self, command: Command) -> CommandZnodes:
         return self.znodes.command(GLOBAL, command.path)
@@ -115,30 +116,42 @@ class Bench:
 
 
 @pytest.fixture
-def bench(zk: KazooClient, deployment: Deployment, ensemble: Interrupted) -> Bench:
+def bench(zk: KazooClient, deployment: Deployment, client: Interrupted) -> Bench:
     """Commands of one generation, in a deployment of the test's own."""
-    return Bench(zk, deployment, ensemble)
+    return Bench(zk, deployment, client)
 
 
+def watch(client: Client, path: str) -> None:
+    """Know what is at `path`, as an agent does that has waited."""
+    client.watches.watch([data_of(path)])
+    assert client.loop.wait(client.watches.fresh, now() + 30)
+
+
+@pytest.mark.parametrize("watched", [False, True], ids=["unknown", "watched"])
 @pytest.mark.parametrize("finishes", [False, True], ids=["claims", "finishes"])
-def test_no_claim_succeeds_after_another_one(ensemble: Interrupted, bench: Bench, finishes: bool) -> None:
+def test_no_claim_succeeds_after_another_one(
+    client: Interrupted, bench: Bench, finishes: bool, watched: bool
+) -> None:
     """Whenever another container comes between: the claim is lost, and theirs stands."""
     interruptions = 0
     for number, command in enumerate(bench.commands):
         contender = bench.contend(command)
-        ensemble.interrupt(number + 1, lambda c=command: bench.claim_as_another(c, finishes=finishes))  # type: ignore[misc]
+        if watched:
+            watch(client, bench.at(command).detail)
+        client.interrupt(number + 1, lambda c=command: bench.claim_as_another(c, finishes=finishes))  # type: ignore[misc]
         try:
-            claim = bench.records.claim(command, contender)
+            claim = bench.attempts.claim(command, contender)
         except Lost:
-            assert ensemble.was_interrupted
+            assert client.was_interrupted
             assert bench.detail(command)["claim"] == "theirs"
             interruptions += 1
         else:
-            assert not ensemble.was_interrupted
+            assert not client.was_interrupted
             assert bench.detail(command)["claim"] == claim.detail.claim
     assert 0 < interruptions < PLENTY
 
 
+@pytest.mark.parametrize("watched", [False, True], ids=["unknown", "watched"])
 @pytest.mark.parametrize(
     ("generation", "node", "data"),
     [
@@ -151,14 +164,15 @@ def test_no_claim_succeeds_after_another_one(ensemble: Interrupted, bench: Bench
 def test_no_claim_succeeds_once_there_is_no_need(
     zk: KazooClient,
     deployment: Deployment,
-    ensemble: Interrupted,
+    client: Interrupted,
     generation: str | None,
     node: str,
     data: bytes,
+    watched: bool,
 ) -> None:
     """The one before us in the queue finishes: we are first then, but what we knew before is no reason
     to begin."""
-    bench = Bench(zk, deployment, ensemble, generation)
+    bench = Bench(zk, deployment, client, generation)
 
     def finish(command: Command) -> None:
         at = bench.at(command)
@@ -169,38 +183,40 @@ def test_no_claim_succeeds_once_there_is_no_need(
 
     for number, command in enumerate(bench.commands):
         contender = bench.contend(command)
-        ensemble.interrupt(number + 1, lambda c=command: finish(c))  # type: ignore[misc]
+        if watched:
+            watch(client, bench.at(command).detail)
+        client.interrupt(number + 1, lambda c=command: finish(c))  # type: ignore[misc]
         try:
-            bench.records.claim(command, contender)
+            bench.attempts.claim(command, contender)
         except Lost:
             assert bench.detail(command)["claim"] == "theirs"
         else:
-            assert not ensemble.was_interrupted
+            assert not client.was_interrupted
 
 
 @pytest.mark.parametrize("finishes", [False, True], ids=["claims", "finishes"])
 @pytest.mark.parametrize("lock", ["held", "lost"])
 @pytest.mark.parametrize("state", ["done", "retry", "error"])
 def test_no_outcome_is_written_over_a_later_claim(
-    ensemble: Interrupted, bench: Bench, state: str, lock: str, finishes: bool
+    client: Interrupted, bench: Bench, state: str, lock: str, finishes: bool
 ) -> None:
     """Whenever another container comes between; without one it is written, even where the lock is lost."""
     interruptions = 0
     for number, command in enumerate(bench.commands):
-        ensemble.interrupt(0, lambda: None)
+        client.interrupt(0, lambda: None)
         contender = bench.contend(command)
-        claim = bench.records.claim(command, contender)
+        claim = bench.attempts.claim(command, contender)
         if lock == "lost":
             bench.zk.delete(contender)
-        ensemble.interrupt(number + 1, lambda c=command: bench.claim_as_another(c, finishes=finishes))  # type: ignore[misc]
+        client.interrupt(number + 1, lambda c=command: bench.claim_as_another(c, finishes=finishes))  # type: ignore[misc]
         try:
-            bench.records.conclude(command, claim, contender, DONE._replace(state=state))
+            bench.attempts.conclude(command, claim, contender, DONE._replace(state=state))
         except Lost:
-            assert ensemble.was_interrupted
+            assert client.was_interrupted
             assert bench.detail(command)["claim"] == "theirs"
             interruptions += 1
         else:
-            assert not ensemble.was_interrupted
+            assert not client.was_interrupted
             detail = bench.detail(command)
             assert (detail["claim"], detail["state"], detail["token"]) == (
                 claim.detail.claim,

@@ -8,62 +8,108 @@ import os
 import resource
 import select
 import socket
-import ssl
 import subprocess
 import threading
+import time
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any, Callable
+from typing import Any, Callable, NamedTuple
 
+import psutil
 import pytest
 from kazoo.client import KazooClient
-from kazoo.exceptions import ConnectionLoss, NodeExistsError, NoNodeError
-from kazoo.protocol.serialization import Create, Delete, Exists, GetData
+from kazoo.exceptions import ConnectionLoss, KazooException, NoAuthError, NodeExistsError, NoNodeError
+from kazoo.protocol.serialization import (
+    CheckVersion,
+    Create,
+    Delete,
+    Exists,
+    GetChildren,
+    GetData,
+    SetData,
+    Transaction,
+)
 from kazoo.security import OPEN_ACL_UNSAFE, make_digest_acl
 
-from kolla_mesos_start.loop import now
-from kolla_mesos_start.zookeeper.session import Ensemble, Reply, Session
+from kolla_mesos_start.errors import AccessDenied
+from kolla_mesos_start.loop import Loop, now
+from kolla_mesos_start.zookeeper.client import Client
+from kolla_mesos_start.zookeeper.session import Servers, Session
 from tests.conftest import Deployment
-from tests.zookeeper import Ensemble as Servers
-from tests.zookeeper import Server, free_port
+from tests.integration.test_one_time import SHORT, Site
+from tests.integration.test_one_time import site as site
+from tests.tap import EXISTS, GET_DATA, Tap, read_packet
+from tests.waiting import eventually
+from tests.zookeeper import HOST, Ensemble, Server, free_port
 
-EPHEMERAL = 1
+EPHEMERAL, SEQUENCE = 1, 2
+MULTI = 14  # ZooKeeper's number of a transaction
 
 
-def turn(session: Session, limit: float) -> None:
-    """One round of the loop, `limit` seconds at most."""
-    poller = select.poll()
-    if session.wait:
-        poller.register(*session.wait)
-    seconds = max(0.0, min(session.deadline - now(), limit))
-    session.turn(bool(poller.poll(seconds * 1000 + 1)))
+class Reply(NamedTuple):
+    """What came of a request."""
+
+    value: Any
+    error: KazooException | None
+
+
+class Replies(list[Reply]):
+    """The replies so far; `hear` is what a request wants."""
+
+    def hear(self, value: Any, error: KazooException | None) -> None:
+        self.append(Reply(value, error))
+
+
+def servers(hosts: str, **more: Any) -> Servers:
+    """`hosts` as KOLLA_ZK_HOSTS has them."""
+    pairs = (each.rpartition(":") for each in hosts.split(","))
+    return Servers([(host, int(port)) for host, _, port in pairs], **more)
+
+
+def at(port: int) -> Servers:
+    return servers(f"{HOST}:{port}")
 
 
 def run(session: Session, until: Callable[[], object], seconds: float = 30.0) -> None:
-    """Runnable until something holds."""
-    deadline = now() + seconds
-    while not until():
-        assert now() < deadline, f"not within {seconds:g} s"
-        turn(session, 0.1)
+    """Run the loop until something holds."""
+    loop = Loop()
+    loop.add(session)
+    assert loop.wait(until, now() + seconds), f"not within {seconds:g} s (last error: {session.error})"
 
 
 def ask(session: Session, operation: Any) -> Reply:
-    replies: list[Reply] = []
-    session.request(operation, replies.append)
+    replies = Replies()
+    session.request(operation, replies.hear)
     run(session, lambda: replies)
     return replies[0]
 
 
-def opened(server: Server, timeout: float = 4.0, **more: Any) -> Session:
-    session = Session(Ensemble([("127.0.0.1", server.port)]), timeout, **more)
-    run(session, lambda: session.open)
+def connected(to: Servers, timeout: float = 4.0, **more: Any) -> Session:
+    session = Session(to, timeout, **more)
+    run(session, lambda: session.connected)
     return session
+
+
+def end(session: Session) -> None:
+    session.close()
+    run(session, lambda: session.closed)
+
+
+def connections(session: Session) -> list[int]:
+    """The sessions of the connections from now on, one for each."""
+    found: list[int] = []
+    session.on_connected(lambda: found.append(session.id))
+    return found
+
+
+def create(path: str, data: bytes = b"", flags: int = 0) -> Create:
+    return Create(path, data, OPEN_ACL_UNSAFE, flags)
 
 
 @contextlib.contextmanager
 def listener(serve: Callable[[socket.socket], None]) -> Iterator[int]:
     """A server on a port of its own that does `serve` with each connection, in a thread."""
-    server = socket.create_server(("127.0.0.1", free_port()))
+    server = socket.create_server((HOST, free_port()))
 
     def accept() -> None:
         while True:
@@ -83,140 +129,289 @@ def listener(serve: Callable[[socket.socket], None]) -> Iterator[int]:
         thread.join()
 
 
+# -- the session ----------------------------------------------------------------------------------------
+
+
 def test_a_session_is_attached_to(zookeeper: Server, zk: KazooClient, deployment: Deployment) -> None:
     """Who comes with its id and password has the session with all that it owns."""
     path = f"{deployment.path}/mine"
-    first = opened(zookeeper)
-    ask(first, Create(path, b"", OPEN_ACL_UNSAFE, EPHEMERAL))
+    first = connected(servers(zookeeper.hosts))
+    ask(first, create(path, flags=EPHEMERAL))
     first.abandon()
-    second = opened(zookeeper, session_id=first.id, password=first.password)
-    assert (second.id, second.former) == (first.id, set())
+    second = connected(servers(zookeeper.hosts), session_id=first.id, password=first.password)
+    assert (second.id, second.former, second.sessions) == (first.id, set(), 1)
     assert zk.exists(path).ephemeralOwner == second.id
-    second.close()
-    run(second, lambda: second.closed)
+    end(second)
     assert zk.exists(path) is None
 
 
 def test_the_timeout_is_the_servers(zookeeper: Server) -> None:
     """What the server makes of the timeout is read back: 20 ticks of half a second are its most."""
-    session = opened(zookeeper, timeout=60.0)
+    session = connected(servers(zookeeper.hosts), timeout=60.0)
     assert session.timeout == 10.0
     session.abandon()
 
 
-def test_an_idle_session_lives_on(zookeeper: Server, zk: KazooClient) -> None:
+def test_an_idle_session_lives_on(zookeeper: Server) -> None:
     """Pings keep it longer than its timeout, and there are three in one timeout, not more."""
-    opens: list[int] = []
-    session = opened(zookeeper, timeout=2.0, on_open=lambda: opens.append(1))
+    session = connected(servers(zookeeper.hosts), timeout=2.0)
+    again = connections(session)
     before, begun = zookeeper.packets(), now()
     run(session, lambda: now() - begun > 4.0)
-    assert len(opens) == 1, "the connection was given up meanwhile"
-    # Six of ours; the test's own client and the question account for a few more.
+    assert not again, "the connection was given up meanwhile"
+    # Six of ours; the question itself, and another client, account for a few more.
     assert zookeeper.packets() - before < 12
-    session.close()
-    run(session, lambda: session.closed)
+    end(session)
 
 
 def test_requests_are_answered_in_order(zookeeper: Server, deployment: Deployment) -> None:
     """Requests are sent without waiting for replies; errors come as replies."""
-    session = opened(zookeeper)
+    session = connected(servers(zookeeper.hosts))
     path = f"{deployment.path}/one"
-    replies: list[Reply] = []
+    replies = Replies()
     for operation in (
-        Create(path, b"data", OPEN_ACL_UNSAFE, 0),
-        Create(path, b"data", OPEN_ACL_UNSAFE, 0),
+        create(path, b"data"),
+        create(path, b"data"),
         GetData(path, False),
         Exists(f"{path}/none", False),
     ):
-        session.request(operation, replies.append)
+        session.request(operation, replies.hear)
     run(session, lambda: len(replies) == 4)
     assert replies[0].value == path and replies[2].value[0] == b"data"
     assert isinstance(replies[1].error, NodeExistsError) and isinstance(replies[3].error, NoNodeError)
     session.abandon()
 
 
-def test_a_watch_fires(zookeeper: Server, zk: KazooClient, deployment: Deployment) -> None:
-    """An event comes with the path, under the chroot as it was asked for."""
+def test_a_chroot_is_the_root(zookeeper: Server, zk: KazooClient, deployment: Deployment) -> None:
+    """Requests, the operations of a transaction, created paths and events are all below it."""
+    session = connected(servers(zookeeper.hosts, chroot=deployment.path))
     events: list[str] = []
-    ensemble = Ensemble([("127.0.0.1", zookeeper.port)], chroot=deployment.prefix)
-    session = Session(ensemble, 4.0, on_event=events.append)
-    run(session, lambda: session.open)
-    ask(session, Exists(f"/{deployment.id}/new", True))
+    session.on_watch(events.append)
+    assert ask(session, Exists("/one", True)).error is not None
+    assert ask(session, GetChildren("/", True)).value == []
+    assert ask(session, create("/one", b"1")).value == "/one"
+    assert ask(session, create("/s-", flags=SEQUENCE)).value == "/s-0000000001"
+    run(session, lambda: len(events) == 2)
+    assert sorted(events) == ["/", "/one"]
+
+    operations = [
+        CheckVersion("/one", 0),
+        SetData("/one", b"2", -1),
+        create("/two"),
+        Delete("/s-0000000001", -1),
+    ]
+    results = ask(session, Transaction(operations)).value
+    assert (results[0], results[1].version, results[2], results[3]) == (True, 1, "/two", True)
+    assert zk.get(f"{deployment.path}/one")[0] == b"2"
+    assert sorted(zk.get_children(deployment.path)) == ["one", "two"]
+
+    assert ask(session, SetData("/", b"root", -1)).error is None
+    assert zk.get(deployment.path)[0] == b"root"
+    assert ask(session, GetData("/", True)).value[0] == b"root"
+    zk.set(deployment.path, b"other")
+    run(session, lambda: len(events) == 3)
+    assert events[-1] == "/"
+    end(session)
+
+
+def test_a_chroot_that_is_made(zookeeper: Server, zk: KazooClient, deployment: Deployment) -> None:
+    """Its own znode is / here, too."""
+    session = connected(servers(zookeeper.hosts, chroot=f"{deployment.path}/new"))
+    assert ask(session, create("/")).value == "/"
+    assert zk.exists(f"{deployment.path}/new")
+    end(session)
+
+
+def test_a_watch_fires_without_a_chroot(zookeeper: Server, zk: KazooClient, deployment: Deployment) -> None:
+    """With the path that was asked for."""
+    session = connected(servers(zookeeper.hosts))
+    events: list[str] = []
+    session.on_watch(events.append)
+    ask(session, Exists(f"{deployment.path}/new", True))
     zk.create(f"{deployment.path}/new")
     run(session, lambda: events)
-    assert events == [f"/{deployment.id}/new"]
+    assert events == [f"{deployment.path}/new"]
     session.abandon()
+
+
+def test_what_is_requested_before_an_exec_is_flushed(
+    zookeeper: Server, zk: KazooClient, deployment: Deployment
+) -> None:
+    """The request has left once `flush` says so, though the loop never runs again."""
+    session = connected(servers(zookeeper.hosts))
+    path = f"{deployment.path}/last"
+    session.request(create(path), lambda value, error: None)
+    assert session.flush()
+    eventually(lambda: zk.exists(path), "the request arrives")
+    session.abandon()
+
+
+def test_a_flush_that_is_not_complete_says_so(
+    zookeeper: Server, zk: KazooClient, deployment: Deployment
+) -> None:
+    """A server that reads nothing leaves the rest with us; it is sent when it reads again."""
+    session = connected(servers(zookeeper.hosts), timeout=10.0)
+    path = f"{deployment.path}/large"
+    ask(session, create(path))
+    again = connections(session)
+    zookeeper.freeze()
+    replies = Replies()
+    for number in range(12):
+        session.request(SetData(path, bytes([number]) * 900_000, -1), replies.hear)
+    assert not session.flush()
+    zookeeper.thaw()
+    run(session, lambda: len(replies) == 12)
+    assert session.flush() and not again
+    assert zk.get(path)[0] == bytes([11]) * 900_000
+    session.abandon()
+
+
+# -- outages --------------------------------------------------------------------------------------------
 
 
 def test_an_outage_is_survived(zookeeper: Server) -> None:
     """A server that is away for a while: requests are told as lost, the session is the same one."""
-    opens: list[int] = []
-    session = opened(zookeeper, timeout=10.0, on_open=lambda: opens.append(1))
+    session = connected(servers(zookeeper.hosts), timeout=10.0)
+    again = connections(session)
     session_id = session.id
     zookeeper.kill()
-    lost: list[Reply] = []
-    session.request(Exists("/", False), lost.append)
-    run(session, lambda: lost and not session.open)
+    lost = Replies()
+    session.request(Exists("/", False), lost.hear)
+    run(session, lambda: lost and not session.connected)
     assert isinstance(lost[0].error, ConnectionLoss)
     zookeeper.start()
-    run(session, lambda: session.open)
-    assert (session.id, len(opens)) == (session_id, 2)
+    run(session, lambda: session.connected and again)
+    assert (session.id, again, session.sessions) == (session_id, [session_id], 1)
     session.abandon()
 
 
-def test_a_frozen_server_is_left_in_time(ensemble: Servers) -> None:
+def test_a_frozen_server_is_left_in_time(ensemble: Ensemble) -> None:
     """A server that goes silent is left before the session is over, and another one has it then."""
     # Freezing the leader would mean an election, which on a busy machine takes its own time.
     followers = {server.port: server for server in ensemble.followers}
-    session = Session(Ensemble([("127.0.0.1", port) for port in followers]), 6.0)
-    run(session, lambda: session.open)
+    session = connected(servers(",".join(server.hosts for server in followers.values())), timeout=6.0)
     session_id = session.id
     assert session._socket
-    frozen = followers[session._socket.getpeername()[1]]
-    frozen.freeze()
-    run(session, lambda: not session.open)
-    run(session, lambda: session.open)
-    assert session.id == session_id
-    session.close()
-    run(session, lambda: session.closed)
+    followers[session._socket.getpeername()[1]].freeze()
+    run(session, lambda: not session.connected)
+    run(session, lambda: session.connected)
+    assert (session.id, session.sessions) == (session_id, 1)
+    end(session)
 
 
 def test_an_expired_session_is_replaced(zookeeper: Server) -> None:
     """Whoever finds its session expired has a new one, and knows which it was."""
-    first = opened(zookeeper)
+    first = connected(servers(zookeeper.hosts))
     session_id, password = first.id, first.password
-    first.close()
-    run(first, lambda: first.closed)
-    second = opened(zookeeper, session_id=session_id, password=password)
-    assert second.id != session_id and second.former == {session_id}
+    end(first)
+    second = connected(servers(zookeeper.hosts), session_id=session_id, password=password)
+    assert second.id != session_id
+    assert (second.former, second.sessions) == ({session_id}, 2)
     second.abandon()
+
+
+def test_ephemerals_are_made_again_in_a_new_session(
+    zookeeper: Server, zk: KazooClient, deployment: Deployment
+) -> None:
+    """What the expired session owned is gone, and there again."""
+    client = Client(servers(zookeeper.hosts), 10.0, OPEN_ACL_UNSAFE, Loop())
+    client.connect(30.0)
+    path = f"{deployment.path}/mine"
+
+    def owner() -> int:
+        stat = zk.exists(path)
+        return stat.ephemeralOwner if stat else 0
+
+    client.ephemerals.keep(path, b"data")
+    assert client.loop.wait(lambda: owner() == client.session.id, now() + 30)
+    expired = client.session.id
+    thief = connected(servers(zookeeper.hosts), session_id=expired, password=client.session.password)
+    end(thief)
+    assert client.loop.wait(lambda: owner() not in (0, expired), now() + 30)
+    assert owner() == client.session.id and client.session.former == {expired}
+    assert zk.get(path)[0] == b"data"
+    client.close()
+    assert owner() == 0
 
 
 def test_closing_an_expired_session_is_the_end(zookeeper: Server) -> None:
     """Who attaches only to close doesn't open a new session for it."""
-    first = opened(zookeeper)
+    first = connected(servers(zookeeper.hosts))
     session_id, password = first.id, first.password
-    first.close()
-    run(first, lambda: first.closed)
-    second = Session(Ensemble([("127.0.0.1", zookeeper.port)]), 4.0, session_id=session_id, password=password)
-    second.close()
-    run(second, lambda: second.closed)
-    assert second.id == 0
+    end(first)
+    second = Session(servers(zookeeper.hosts), 4.0, session_id=session_id, password=password)
+    end(second)
+    assert (second.id, second.sessions) == (0, 1)
 
 
 def test_an_ensemble_made_anew_is_accepted(tmp_path: Path) -> None:
     """A server that has lost all its data, and is thus behind what we have seen, is no dead end."""
     with Server(tmp_path / "server") as server:
-        session = opened(server, timeout=2.0)
+        session = connected(servers(server.hosts), timeout=2.0)
         for n in range(20):
-            ask(session, Create(f"/n{n}", b"", OPEN_ACL_UNSAFE, 0))
-        first = session.id
+            ask(session, create(f"/n{n}"))
+        first, zxid = session.id, session.zxid
         server.kill()
         for data in (tmp_path / "server" / "version-2").iterdir():
             data.unlink()
         server.start()
-        run(session, lambda: session.open and session.id != first)
+        run(session, lambda: session.connected and session.id != first)
+        assert ask(session, create("/new")).error is None
+        assert session.former == {first} and 0 < session.zxid < zxid
         session.abandon()
+
+
+def test_a_server_that_lags_behind_is_left_for_as_long_as_the_session_may_live(zookeeper: Server) -> None:
+    """What we have seen of the tree must not be taken back in one session."""
+    begun = now()
+    session = connected(servers(zookeeper.hosts), timeout=2.0, zxid=1 << 40)
+    assert now() - begun >= 2.0
+    end(session)
+
+
+class Hush(Tap):
+    """Passes everything on, but not that the server has closed the connection."""
+
+    def __init__(self, server: Server) -> None:
+        self._clients: list[socket.socket] = []
+        super().__init__(server, "", lambda: None)
+
+    def close(self) -> None:
+        super().close()
+        for client in self._clients:
+            client.close()
+
+    def _answer(self, client: socket.socket, server: socket.socket) -> None:
+        self._clients.append(client)
+        with contextlib.suppress(OSError):
+            while packet := read_packet(server):
+                client.sendall(packet)
+
+
+def test_a_loop_that_stalled_for_longer_than_its_session_drops_it(
+    zookeeper: Server, zk: KazooClient, deployment: Deployment
+) -> None:
+    """Stopped, or busy: what waits in the socket by then says nothing of a session that may be over."""
+    hush = Hush(zookeeper)
+    session = connected(servers(hush.hosts), timeout=2.0)
+    events: list[str] = []
+    session.on_watch(events.append)
+    ephemeral = f"{deployment.path}/mine"
+    ask(session, create(ephemeral, flags=EPHEMERAL))
+    ask(session, GetChildren(deployment.path, True))
+    first, stalled_at = session.id, now()
+    zk.create(f"{deployment.path}/event")
+    eventually(lambda: zk.exists(ephemeral) is None and now() - stalled_at > 2.1, "the session is over")
+    assert session._socket and select.select([session._socket], [], [], 30)[0], "the event waits"
+    session.run(True)
+    assert not session.connected and "did not run" in session.error and not events
+    run(session, lambda: session.connected)
+    assert session.former == {first}
+    end(session)
+    hush.close()
+
+
+# -- servers that are none, or not yet, or not always ---------------------------------------------------
 
 
 def silent(connection: socket.socket) -> None:
@@ -234,7 +429,7 @@ def forgetful(server: Server, forgets: int) -> Iterator[int]:
         if next(connections) < forgets:
             silent(connection)
             return
-        with connection, socket.create_connection(("127.0.0.1", server.port)) as ours:
+        with connection, socket.create_connection((HOST, server.port)) as ours:
             back = threading.Thread(target=carry, args=(ours, connection), daemon=True)
             back.start()
             carry(connection, ours)
@@ -269,9 +464,14 @@ def talking(data: bytes) -> Callable[[socket.socket], None]:
     return serve
 
 
+def dead(connection: socket.socket) -> None:
+    raise AssertionError("nobody listens there")
+
+
 @pytest.mark.parametrize(
     "serve",
     [
+        dead,
         silent,
         closing,
         talking(b"HTTP/1.1 400 Bad Request\r\n\r\n"),
@@ -280,27 +480,42 @@ def talking(data: bytes) -> Callable[[socket.socket], None]:
         talking(b"\0\0\0\x25" + b"\0" * 37),
         talking(b"\0" * 4),
     ],
-    ids=["silent", "closing", "http", "bytes", "short frame", "zeros", "empty frame"],
+    ids=["dead", "silent", "closing", "http", "bytes", "short frame", "zeros", "empty frame"],
 )
 def test_what_isnt_zookeeper_is_left(zookeeper: Server, serve: Callable[[socket.socket], None]) -> None:
-    """Another program on a server's port is one that doesn't answer: the next one is tried."""
+    """Nobody, or another program, on a server's port is a server that doesn't answer: the next is tried."""
     with listener(serve) as port:
-        session = Session(Ensemble([("127.0.0.1", port)] * 3 + [("127.0.0.1", zookeeper.port)]), 4.0)
-        run(session, lambda: session.open)
-        session.close()
-        run(session, lambda: session.closed)
+        other = (HOST, free_port() if serve is dead else port)
+        session = Session(Servers([other, (HOST, zookeeper.port)]), 4.0)
+        session._hosts = [(HOST, zookeeper.port), other]  # The last one comes first.
+        begun = now()
+        run(session, lambda: session.connected)
+        assert session._socket and session._socket.getpeername()[1] == zookeeper.port
+        assert now() - begun < 4.0, "a session would be over by now"
+        end(session)
+
+
+def test_a_frozen_server_is_passed_by(ensemble: Ensemble) -> None:
+    """The kernel still takes connections for it."""
+    frozen, other = ensemble.followers
+    frozen.freeze()
+    session = Session(servers(f"{frozen.hosts},{other.hosts}"), 6.0)
+    session._hosts = [(HOST, other.port), (HOST, frozen.port)]
+    begun = now()
+    run(session, lambda: session.connected)
+    assert now() - begun < 6.0
+    end(session)
 
 
 def test_a_server_that_forgets_a_connection_in_its_start_costs_no_session(zookeeper: Server) -> None:
     """One that begins to start takes connections, and never answers; however long it was away before."""
     with forgetful(zookeeper, forgets=2) as port:
-        session = Session(Ensemble([("127.0.0.1", port)]), 6.0)
+        session = Session(at(port), 6.0)
         session._failures = 100
         begun = now()
-        run(session, lambda: session.open)
+        run(session, lambda: session.connected)
         assert now() - begun < 6.0  # measured: 1 s for the first one, 2 s for the second
-        session.close()
-        run(session, lambda: session.closed)
+        end(session)
 
 
 def test_garbage_in_an_open_session(zookeeper: Server) -> None:
@@ -308,7 +523,7 @@ def test_garbage_in_an_open_session(zookeeper: Server) -> None:
     spoiled: list[int] = []
 
     def spoil(connection: socket.socket) -> None:
-        with connection, socket.create_connection(("127.0.0.1", zookeeper.port)) as server:
+        with connection, socket.create_connection((HOST, zookeeper.port)) as server:
             for source, target in ((connection, server), (server, connection)):
                 target.sendall(source.recv(1000))
             if not spoiled:
@@ -319,122 +534,372 @@ def test_garbage_in_an_open_session(zookeeper: Server) -> None:
                 connection.sendall(server.recv(1000))
 
     with listener(spoil) as port:
-        session = Session(Ensemble([("127.0.0.1", port)]), 4.0)
-        run(session, lambda: spoiled and not session.open)
-        run(session, lambda: session.open)
+        session = Session(at(port), 4.0)
+        run(session, lambda: spoiled and not session.connected)
+        run(session, lambda: session.connected)
         assert not session.former
-        session.close()
-        run(session, lambda: session.closed)
+        end(session)
+
+
+class Swallow(Tap):
+    """Passes everything on, but the reply to the first request of one kind, as a server that forgets it.
+
+    One may forget a `sync` in an election (ZOOKEEPER-1863).
+    """
+
+    xid = b""
+
+    def __init__(self, server: Server, kind: int) -> None:
+        super().__init__(server, "", lambda: None)
+        self._kind = kind.to_bytes(4, "big")
+
+    def _ask(self, client: socket.socket, server: socket.socket) -> None:
+        with contextlib.suppress(OSError):
+            while packet := read_packet(client):
+                # A Connect has no header; what stands there in its place is never such a number.
+                if packet[8:12] == self._kind and not self.xid:
+                    self.xid = packet[4:8]
+                server.sendall(packet)
+        server.close()
+
+    def _answer(self, client: socket.socket, server: socket.socket) -> None:
+        with contextlib.suppress(OSError):
+            while packet := read_packet(server):
+                if not self.acted and packet[4:8] == self.xid and len(packet) > 8:
+                    self.acted = True
+                    continue
+                client.sendall(packet)
+        client.close()
+
+
+@pytest.fixture
+def swallow(request: pytest.FixtureRequest, zookeeper: Server) -> Iterator[Swallow]:
+    """The parameter is the kind of request."""
+    swallow = Swallow(zookeeper, request.param)
+    yield swallow
+    swallow.close()
+
+
+@pytest.mark.parametrize("swallow", [EXISTS], indirect=True)
+def test_replies_are_those_of_their_requests(swallow: Swallow, deployment: Deployment) -> None:
+    """One that the server has forgotten is lost, as soon as a later one is answered; the others are not."""
+    session = connected(servers(swallow.hosts), timeout=10.0)
+    again = connections(session)
+    forgotten, answered = Replies(), Replies()
+    session.request(Exists(deployment.path, False), forgotten.hear)
+    session.request(GetChildren(deployment.prefix, False), answered.hear)
+    run(session, lambda: forgotten and answered)
+    assert swallow.acted
+    assert isinstance(forgotten[0].error, ConnectionLoss)
+    assert answered[0].value == [deployment.id]
+    assert session.connected and not again
+    end(session)
+
+
+@pytest.mark.parametrize("swallow", [EXISTS], indirect=True)
+def test_a_forgotten_request_is_noticed_though_only_pings_follow(
+    swallow: Swallow, deployment: Deployment
+) -> None:
+    """The server goes on answering these: the connection is given up before the session would be over."""
+    session = connected(servers(swallow.hosts), timeout=6.0)
+    again = connections(session)
+    begun = now()
+    lost = ask(session, Exists(deployment.path, False))
+    assert swallow.acted and isinstance(lost.error, ConnectionLoss)
+    assert now() - begun < 6.0
+    run(session, lambda: again)
+    assert again == [session.id] and not session.former
+    assert ask(session, Exists(deployment.path, False)).error is None
+    end(session)
+
+
+@pytest.mark.parametrize("swallow", [GET_DATA, MULTI], indirect=True, ids=["a read", "a transaction"])
+def test_a_request_that_is_never_answered_costs_a_connection(swallow: Swallow, site: Site) -> None:
+    """The agent connects again, and goes on."""
+    site.publish(sync=site.once(gate=None))
+    agent = site.start(**SHORT, KOLLA_ZK_HOSTS=swallow.hosts)
+    assert agent.ends() == 0
+    assert swallow.acted
+    assert len(site.runs()) == 1
+
+
+# -- descriptors, names ---------------------------------------------------------------------------------
 
 
 def test_out_of_descriptors(zookeeper: Server) -> None:
     """Where no socket can be had it is tried again, until one can be."""
-    session = Session(Ensemble([("127.0.0.1", zookeeper.port)]), 4.0)
+    session = Session(servers(zookeeper.hosts), 4.0)
     limits = resource.getrlimit(resource.RLIMIT_NOFILE)
     lowest = os.dup(0)
     os.close(lowest)
     resource.setrlimit(resource.RLIMIT_NOFILE, (lowest, limits[1]))
     try:
         for _ in range(3):
-            session.turn(False)
-            assert not session.open and session.wait is None
+            session.run(False)
+            assert not session.connected and session.interest is None
     finally:
         resource.setrlimit(resource.RLIMIT_NOFILE, limits)
-    run(session, lambda: session.open)
+    run(session, lambda: session.connected)
     session.abandon()
 
 
-def test_names_are_resolved_aside(zookeeper: Server, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A name server that doesn't answer keeps nobody waiting but the connection."""
-    answer = threading.Event()
+def test_names_are_resolved_aside(zookeeper: Server, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """A name server that doesn't answer keeps nobody waiting but the connection; a child asks it."""
+    answer = tmp_path / "answer"
     real = socket.getaddrinfo
 
     def slow(host: bytes, port: int, *args: Any, **more: Any) -> Any:
         if not more.get("flags"):
-            answer.wait(30)
-            host = b"127.0.0.1"
+            while not answer.exists():
+                time.sleep(0.01)
+            host = HOST.encode()
         return real(host, port, *args, **more)
 
     monkeypatch.setattr(socket, "getaddrinfo", slow)
-    session = Session(Ensemble([("zookeeper.example", zookeeper.port)]), 4.0)
+    ours, theirs = socket.socketpair()
+    threads = len(os.listdir("/proc/self/task"))
+    known = set(psutil.Process().children())
+    loop = Loop()
+    session = Session(servers(f"zookeeper.example:{zookeeper.port}"), 4.0)
+    loop.add(session)
+
+    def children() -> set[psutil.Process]:
+        return set(psutil.Process().children()) - known
+
     begun = now()
-    session.turn(False)
-    turn(session, 0.01)
-    assert now() - begun < 5 and not session.open
-    answer.set()
-    run(session, lambda: session.open)
+    loop.sleep(0.1)
+    assert now() - begun < 10 and not session.connected
+    (child,) = children()
+    assert len(os.listdir("/proc/self/task")) == threads
+    # With the child's copy of it open, the end of this one would not be seen.
+    theirs.close()
+    assert loop.wait(lambda: select.select([ours], [], [], 0)[0], now() + 30) and not ours.recv(1)
+    eventually(
+        lambda: len(os.listdir(f"/proc/{child.pid}/fd")) == 1, "the child holds its pipe, and nothing else"
+    )
+    answer.touch()
+    run(session, lambda: session.connected)
+    assert not children(), "the child is reaped"
     session.abandon()
+    ours.close()
+
+
+def test_a_look_up_ends_with_the_session(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its child is killed and reaped, and no descriptor stays."""
+    real = socket.getaddrinfo
+
+    def never(host: bytes, port: int, *args: Any, **more: Any) -> Any:
+        if more.get("flags"):
+            return real(host, port, *args, **more)
+        while True:
+            time.sleep(1)
+
+    monkeypatch.setattr(socket, "getaddrinfo", never)
+    known = set(psutil.Process().children())
+    descriptors = len(os.listdir("/proc/self/fd"))
+    session = Session(servers("zookeeper.example:2181"), 4.0)
+    run(session, lambda: set(psutil.Process().children()) - known)
+    session.abandon()
+    assert set(psutil.Process().children()) == known
+    assert len(os.listdir("/proc/self/fd")) == descriptors
 
 
 @pytest.mark.parametrize(
     "host", ["no-such-host.invalid", "a" * 70 + ".invalid", "bad..name", "ö" * 70, "", "\0"]
 )
 def test_a_name_that_isnt_one(host: str) -> None:
-    """A name that has no address, or can't have one, is tried for ever like any other."""
-    session = Session(Ensemble([(host, 2181)]), 4.0)
-    failures = 0
-    while failures < 2:
-        turn(session, 0.1)
-        failures = session._failures
-    assert not session.open and not session.closed
+    """A name that has no address, or can't have one, is tried for ever like any other, and says why."""
+    session = Session(Servers([(host, 2181)]), 4.0)
+    run(session, lambda: session._failures >= 2, seconds=60)
+    assert session.error and not session.connected and not session.closed
+    session.abandon()
+
+
+# -- credentials, ACLs ----------------------------------------------------------------------------------
 
 
 def test_credentials_are_shown(zookeeper: Server, zk: KazooClient, deployment: Deployment) -> None:
     """A znode that only one user may read is read with its credentials, again after a reconnection."""
     path = f"{deployment.path}/secret"
     zk.create(path, b"data", acl=[make_digest_acl("agent", "password", all=True)])
-    ensemble = Ensemble([("127.0.0.1", zookeeper.port)], auth=[("digest", "agent:password")])
-    session = Session(ensemble, 10.0)
-    for _ in range(2):
-        run(session, lambda: session.open)
+    session = connected(servers(zookeeper.hosts, auth=[("digest", "agent:password")]), timeout=10.0)
+    again = connections(session)
+    for number in (1, 2):
         assert ask(session, GetData(path, False)).value[0] == b"data"
         assert session._socket
         session._socket.shutdown(socket.SHUT_RDWR)
-        run(session, lambda: not session.open)
-    run(session, lambda: session.open)
+        run(session, lambda number=number: len(again) == number)  # type: ignore[misc]
     assert ask(session, Delete(path, -1)).error is None
     session.abandon()
 
 
+def test_refused_credentials_are_told_and_tried_ever_more_seldom(zookeeper: Server) -> None:
+    """They may be right for the next server, or in a minute."""
+    session = Session(servers(zookeeper.hosts, auth=[("nonsense", "agent")]), 4.0)
+    refused: list[float] = []
+    session.on_refused(lambda: refused.append(now()))
+    run(session, lambda: len(refused) == 10)
+    assert not session.closed and session.error == "the credentials were refused"
+    # Nine pauses, of which the first is 0.03 s at least and each next one a quarter longer.
+    assert refused[-1] - refused[0] > 0.7
+    session.abandon()
+
+
+def test_refused_credentials_reach_the_caller(zookeeper: Server) -> None:
+    """Whatever it is that it waits for by then."""
+    nonsense = servers(zookeeper.hosts, auth=[("nonsense", "agent")])
+    client = Client(nonsense, 4.0, OPEN_ACL_UNSAFE, Loop())
+    with pytest.raises(AccessDenied, match="KOLLA_ZK_AUTH_FILE"):
+        client.connect(30.0)
+        client.read(["/"])
+    client.session.abandon()
+
+
+def test_what_is_created_has_the_acl(zookeeper: Server, zk: KazooClient, deployment: Deployment) -> None:
+    """Znodes and ephemerals; who may not read them is told so."""
+    acl = [make_digest_acl("agent", "password", all=True)]
+    loop = Loop()
+    ours = Client(servers(zookeeper.hosts, auth=[("digest", "agent:password")]), 10.0, acl, loop)
+    ours.connect(30.0)
+    node, ephemeral = f"{deployment.path}/node", f"{deployment.path}/ephemeral"
+    ours.request(ours.creation(node, b"data"), "create")
+    ours.ephemerals.keep(ephemeral, b"data")
+    assert loop.wait(lambda: ours.ephemerals.all[ephemeral].step == "rest", now() + 30)
+    znode = ours.read([node])[node]
+    assert znode is not None and znode.data == b"data"
+    for path in (node, ephemeral):
+        with pytest.raises(NoAuthError):
+            zk.get(path)
+
+    theirs = Client(servers(zookeeper.hosts), 10.0, OPEN_ACL_UNSAFE, loop)
+    theirs.connect(30.0)
+    for denied in (
+        lambda: theirs.read([node]),
+        lambda: theirs.request(SetData(node, b"", -1), "set"),
+        lambda: theirs.transaction([SetData(node, b"", -1)], "set"),
+        lambda: theirs.request(theirs.creation(f"{node}/below", b""), "create"),
+    ):
+        with pytest.raises(AccessDenied, match="NoAuthError"):
+            denied()
+    theirs.ephemerals.keep(f"{node}/below", b"")
+    with pytest.raises(AccessDenied, match=f"{node}/below"):
+        loop.wait(lambda: False, now() + 30)
+    ours.request(Delete(node, -1), "delete")
+    for client in (theirs, ours):
+        client.close()
+
+
+# -- TLS ------------------------------------------------------------------------------------------------
+
+
+class Secure(NamedTuple):
+    """A server with TLS, for clients with a certificate; `directory` holds certificates.
+
+    `ca.pem` has signed `client.pem` (the key in `client.key`, both together in `both.pem`) and the
+    server's; `stranger.pem` has signed itself (`stranger.key`).
+    """
+
+    server: Server
+    port: int
+    directory: Path
+
+    def file(self, name: str) -> str | None:
+        return str(self.directory / name) if name else None
+
+
+NETTY = "org.apache.zookeeper.server.NettyServerCnxnFactory"
+
+
 @pytest.fixture(scope="module")
-def certificate(tmp_path_factory: pytest.TempPathFactory) -> tuple[str, str]:
-    """A certificate for 127.0.0.1 that signs itself, and its key."""
+def secure(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Secure]:
+    """One that is known by its address, and by no name."""
     directory = tmp_path_factory.mktemp("tls")
-    cert, key = str(directory / "cert.pem"), str(directory / "key.pem")
-    request = "req -x509 -newkey rsa:2048 -nodes -days 2 -subj /CN=test -addext subjectAltName=IP:127.0.0.1"
-    subprocess.run(
-        ["openssl", *request.split(), "-keyout", key, "-out", cert], check=True, stderr=subprocess.DEVNULL
+    certify(directory)
+    port = free_port()
+    jars = [
+        "zookeeper.jar",
+        "slf4j-simple.jar",
+        *(path.name for path in Path("/usr/share/java").glob("netty-*.jar")),
+    ]
+    server = Server(
+        directory / "server",
+        settings={
+            "secureClientPort": port,
+            "ssl.keyStore.location": directory / "server.pem",
+            "ssl.trustStore.location": directory / "ca.pem",
+        },
+        java=(
+            f"-Dzookeeper.serverCnxnFactory={NETTY}",
+            "-cp",
+            ":".join(f"/usr/share/java/{jar}" for jar in jars),
+        ),
     )
-    return cert, key
+    with server:
+        yield Secure(server, port, directory)
 
 
-@pytest.mark.parametrize("trusted", [True, False])
-def test_tls(zookeeper: Server, certificate: tuple[str, str], trusted: bool) -> None:
-    """With a CA the connection is TLS, and a server that the CA doesn't vouch for is not talked to."""
-    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-    context.load_cert_chain(*certificate)
-    plain: list[bytes] = []
+def certify(directory: Path) -> None:
+    def openssl(words: str) -> None:
+        subprocess.run(["openssl", *words.split()], check=True, cwd=directory, stderr=subprocess.DEVNULL)
 
-    def serve(connection: socket.socket) -> None:
-        try:
-            server = socket.create_connection(("127.0.0.1", zookeeper.port))
-            with server, context.wrap_socket(connection, server_side=True) as secure:
-                while data := secure.recv(1000):
-                    plain.append(data)
-                    server.sendall(data)
-                    secure.sendall(server.recv(1000))
-        except OSError:
-            connection.close()  # Nobody is trusted here.
+    for name in ("ca", "stranger"):
+        openssl(
+            f"req -x509 -newkey rsa:2048 -nodes -days 2 -subj /CN={name} -keyout {name}.key -out {name}.pem"
+        )
+    (directory / "names").write_text(f"subjectAltName=IP:{HOST}")
+    for name in ("server", "client"):
+        openssl(f"req -newkey rsa:2048 -nodes -subj /CN={name} -keyout {name}.key -out {name}.csr")
+        signing = "-CA ca.pem -CAkey ca.key -CAcreateserial -days 2 -extfile names"
+        openssl(f"x509 -req -in {name}.csr {signing} -out {name}.pem")
+    for name, file in (("server", "server.pem"), ("client", "both.pem")):
+        both = (directory / f"{name}.key").read_text() + (directory / f"{name}.pem").read_text()
+        (directory / file).write_text(both)
 
-    with listener(serve) as port:
-        ca = certificate[0] if trusted else None
-        ensemble = Ensemble([("127.0.0.1", port)], ca=ca, cert=certificate[0], key=certificate[1])
-        session = Session(ensemble, 4.0)
-        run(session, lambda: session.open or session._failures >= 2)
-        assert session.open is trusted and bool(plain) is trusted
-        if trusted:
-            begun = now()
-            run(session, lambda: now() - begun > 3.0)
-            assert session.open and not session.former
-        session.close()
-        run(session, lambda: session.closed)
+
+@pytest.mark.parametrize(("cert", "key"), [("client.pem", "client.key"), ("both.pem", "")])
+def test_a_session_over_tls(secure: Secure, cert: str, key: str) -> None:
+    """It lives longer than its timeout, and carries what is larger than a record; the key may be in one file
+    with the certificate."""
+    to = servers(
+        f"{HOST}:{secure.port}", ca=secure.file("ca.pem"), cert=secure.file(cert), key=secure.file(key)
+    )
+    session = connected(to, timeout=2.0)
+    again, begun = connections(session), now()
+    path = f"/{cert}"
+    assert ask(session, create(path, b"x" * 900_000)).error is None
+    run(session, lambda: now() - begun > 3.0)
+    assert ask(session, GetData(path, False)).value[0] == b"x" * 900_000
+    assert not again and not session.former
+    end(session)
+
+
+@pytest.mark.parametrize(
+    ("host", "ca", "cert", "key", "why"),
+    [
+        (HOST, "stranger.pem", "client.pem", "client.key", "certificate verify failed"),
+        ("localhost", "ca.pem", "client.pem", "client.key", "mismatch"),
+        (HOST, "ca.pem", "", "", ""),
+        (HOST, "ca.pem", "stranger.pem", "stranger.key", ""),
+        (HOST, "", "", "", ""),
+    ],
+    ids=["another CA", "another name", "no certificate", "a stranger's certificate", "no TLS"],
+)
+def test_tls_that_isnt_right_is_no_connection(
+    secure: Secure, host: str, ca: str, cert: str, key: str, why: str
+) -> None:
+    """Neither a server that the CA doesn't vouch for by this name, nor a client that it can't trust."""
+    to = servers(f"{host}:{secure.port}", ca=secure.file(ca), cert=secure.file(cert), key=secure.file(key))
+    session = Session(to, 4.0)
+    again = connections(session)
+    run(session, lambda: session._failures + session._silences >= 2 or again)
+    assert not again and why in session.error
+    session.abandon()
+
+
+def test_tls_to_a_server_without_it_is_no_connection(secure: Secure) -> None:
+    """Nothing is said in plain text."""
+    session = Session(servers(secure.server.hosts, ca=secure.file("ca.pem")), 4.0)
+    again = connections(session)
+    run(session, lambda: session._failures + session._silences >= 2 or again)
+    assert not again
+    session.abandon()
