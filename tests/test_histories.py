@@ -8,7 +8,7 @@ decisions alone; the server is a dict.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from itertools import count, product
 from typing import Any, NamedTuple
 
@@ -22,11 +22,10 @@ from kolla_mesos_start.commands.lease import Lease
 from kolla_mesos_start.daemon.readiness import Check, Notified, Results, is_ready, notified_by
 from kolla_mesos_start.definition import schema
 from kolla_mesos_start.definition.document import load
-from kolla_mesos_start.tree.presence import Ephemeral
 from kolla_mesos_start.tree.states import encode_mark
 from kolla_mesos_start.tree.znodes import Znodes
 from kolla_mesos_start.wait import Blocked, Progress, Runnable, judge
-from kolla_mesos_start.zookeeper.ephemerals import LATER, Wishes
+from kolla_mesos_start.zookeeper.ephemerals import FORMER, NONE, SETTLE, UNKNOWN, Ephemeral
 from kolla_mesos_start.zookeeper.lock import standing
 from kolla_mesos_start.zookeeper.query import Query, Znode, children_of, data_of
 from kolla_mesos_start.zookeeper.watches import Knowledge
@@ -37,8 +36,8 @@ from kolla_mesos_start.zookeeper.watches import Knowledge
 class Quorum(NamedTuple):
     """A follower and its leader: what the leader knows of the session of one that renews at the follower.
 
-    The follower tells it with its answers to the leader's pings, every half tick from `phase` on, until
-    their link is `cut`. A renewal is answered after `round_trip`, if the link lives for so long.
+    The follower tells it with its answers to the leader's pings, every half tick at a `phase`, until
+    their link is `cut`. A transaction is answered after `round_trip`, if the link lives for so long.
     """
 
     timeout: float
@@ -47,15 +46,15 @@ class Quorum(NamedTuple):
     round_trip: float
     cut: float
 
-    def acknowledges(self, sent: float) -> bool:
+    def commits(self, sent: float) -> bool:
         return sent + self.round_trip < self.cut
 
-    def expires(self, connected: float, touched: Sequence[float]) -> float:
+    def expires(self, touched: Sequence[float]) -> float:
         """When the leader ends the session, whatever the follower still hears of it."""
-        pings = (self.phase + number * self.tick / 2 for number in count())
-        known = connected
-        before = float("-inf")
-        for ping in pings:
+        known = before = touched[0]
+        # It was known by then that the session was alive.
+        first = touched[0] - touched[0] % (self.tick / 2) + self.phase
+        for ping in (first + number * self.tick / 2 for number in count()):
             if ping >= self.cut:
                 return known + self.timeout
             if any(before < touch <= ping for touch in touched):
@@ -68,70 +67,64 @@ class Quorum(NamedTuple):
     timeout=st.floats(2, 40),
     ticks=st.floats(2, 20),
     phase=st.floats(0, 1),
-    round_trip=st.floats(0, 0.2),
-    step=st.integers(0, 30),
+    round_trip=st.floats(0, 0.5),
+    pinged=st.floats(0, 1),
+    renewals=st.integers(0, 30),
     later=st.floats(0, 1),
 )
 def test_wherever_a_quorum_is_cut_the_command_is_dead_before_the_session(
-    timeout: float, ticks: float, phase: float, round_trip: float, step: int, later: float
+    timeout: float, ticks: float, phase: float, round_trip: float, pinged: float, renewals: int, later: float
 ) -> None:
-    """The leader gives the lock to nobody before; renewals go on at the follower, which knows nothing."""
+    """The leader gives the lock to nobody before; the follower, which knows nothing, goes on answering.
+
+    The last ping before the claim was sent up to T/3 before it.
+    """
     tick = timeout / ticks
-    lease = Lease(timeout)
-    renewals = [number * lease.renewal_interval for number in range(1, 32)]
-    cut = (step + later) * lease.renewal_interval
-    quorum = Quorum(timeout, tick, phase * tick / 2, round_trip * lease.renewal_interval, cut)
-    lease.proven(0.0)
-    for sent in renewals:
-        if quorum.acknowledges(sent):
-            lease.acknowledged(sent)
-    assert lease.deadline + lease.margin <= quorum.expires(0.0, renewals) + 1e-9
+    trip = round_trip * timeout / 6
+    cut = trip + 1e-6 + (renewals + later) * timeout / 6  # The claim is committed before.
+    quorum = Quorum(timeout, tick, phase * tick / 2, trip, cut)
+    pings = [-(pinged + number) * timeout / 3 for number in range(6, -1, -1)]
+    lease, sent = Lease(timeout, 0.0), [0.0]
+    while quorum.commits(renewal := lease.renew_at + 1e-6):
+        sent.append(renewal)
+        lease.acknowledged(renewal)
+    margin = timeout / 20 if len(sent) == 1 else max(0.3, timeout / 20)
+    assert lease.kill_at + margin <= quorum.expires([*pings, *sent]) + 1e-9
 
 
-# A renewal each 2 s at a timeout of 12 s, whose margin is 0.6 s: (what, sent) -> the deadline from then on.
-RENEWED: Sequence[tuple[str, float, float]] = [
-    ("connected", 100, 111.4),
-    ("acknowledged", 100, 111.4),
-    ("acknowledged", 102, 111.4),
-    ("acknowledged", 104, 111.4),
-    ("acknowledged", 106, 113.4),
-    ("acknowledged", 108, 115.4),
-    ("acknowledged", 110, 117.4),
-    ("acknowledged", 112, 119.4),
-    ("acknowledged", 114, 121.4),
-    ("acknowledged", 116, 123.4),
+# The claim and renewals at a timeout of 12 s (margin 0.6 s): sent -> when the next one is due, and when
+# the command is killed unless that is proved.
+RENEWED: Sequence[tuple[float, float, float]] = [
+    (100, 103, 104.2),
+    (103, 105, 111.4),
+    (105, 107, 111.4),
+    (107, 109, 114.4),
+    (109, 111, 116.4),
+    (111, 113, 118.4),
 ]
 
 
-def test_the_deadline_follows_each_step() -> None:
-    """Uninterrupted."""
-    assert [deadline for deadline, _ in deadlines(RENEWED)] == pytest.approx([each for *_, each in RENEWED])
-
-
-@pytest.mark.parametrize("step", range(1, len(RENEWED) - 3))
-def test_a_reconnection_never_shortens_a_lease_and_all_is_as_it_was_three_renewals_later(step: int) -> None:
-    """The leader finds the session alive at a connection, in the old session or in a new one."""
-    sent = RENEWED[step][1]
-    interrupted = [*RENEWED[:step], ("connected", sent, 0.0), *RENEWED[step:]]
-    found = [deadline for deadline, _ in deadlines(interrupted)]
-    assert found == sorted(found)
-    assert found[step] == pytest.approx(sent + 11.4)
-    whole = [deadline for deadline, _ in deadlines(RENEWED)]
-    assert all(deadline >= before for deadline, before in zip(found[step + 1 :], whole[step:]))
-    later = [deadline for deadline, at in deadlines(interrupted) if at >= sent + 6]
-    assert later == pytest.approx([deadline for deadline, at in deadlines(RENEWED) if at >= sent + 6])
-
-
-def deadlines(events: Sequence[tuple[str, float, float]]) -> Iterator[tuple[float, float]]:
-    """The deadline after each event, and when that was."""
-    lease = Lease(12.0)
-    for what, sent, _ in events:
-        if what == "connected":
-            lease = Lease(12.0)
-            lease.proven(sent)
-        else:
+def test_the_lease_follows_each_step() -> None:
+    """Uninterrupted: each renewal as it is due."""
+    lease = Lease(12.0, RENEWED[0][0])
+    for sent, due, kill_at in RENEWED:
+        if sent > RENEWED[0][0]:
             lease.acknowledged(sent)
-        yield lease.deadline, sent
+        assert (lease.renew_at, lease.kill_at) == pytest.approx((due, kill_at)), sent
+
+
+@pytest.mark.parametrize("lost", range(1, len(RENEWED)))
+def test_a_renewal_that_is_lost_shortens_no_lease_and_the_next_one_makes_up_for_it(lost: int) -> None:
+    """An outage takes the reply; the next connection, in time, sends another one."""
+    lease = Lease(12.0, RENEWED[0][0])
+    for sent, _, _ in RENEWED[1:lost]:
+        lease.acknowledged(sent)
+    before = lease.kill_at
+    again = RENEWED[lost][0] + 0.5
+    assert again < before
+    lease.acknowledged(again)
+    assert lease.kill_at >= before
+    assert lease.kill_at >= RENEWED[lost][2]
 
 
 # -- the wait -----------------------------------------------------------------------------------------
@@ -254,7 +247,7 @@ class Waiter:
         if isinstance(found, Runnable):
             return "pass" if found.already_done else "run"
         if isinstance(found, Blocked):
-            return found.blocked or ", ".join(lack.found for lack in found.unmet)
+            return found.reason or ", ".join(lack.found for lack in found.unmet)
         if self._place is None:
             self._place = f"{LOCK}/{OURS.format(next(self._numbers))}"
             self.tree.put(self._place, b"")
@@ -482,49 +475,39 @@ class Cut(NamedTuple):
 NEVER = Cut(-1)
 
 
-class Registrar:
-    """What a daemon shows of itself with one ephemeral; `owner` is what the server has there, a session."""
+class Place:
+    """One ephemeral and its znode on the server; `owner` is the session that owns that.
 
-    def __init__(self, check: Check | None, owner: int | None, cut: Cut = NEVER) -> None:
-        """`check`: of its readiness; None where it shows its presence."""
+    `found` is what is thought of it at first: the registrar looks, the agent knows or takes a chance.
+    """
+
+    def __init__(self, wanted: bool, owner: int | None, found: str = UNKNOWN, cut: Cut = NEVER) -> None:
         self.owner = owner
         self.requests = 0
         self.session = FIRST
+        self.ephemeral = Ephemeral("/ready/one", b"{}", wanted=wanted, owner=found)
         self._former: set[int] = set()
-        self._check, self._cut = check, cut
-        self._notified, self._health, self._age, self._ready = Notified(), Results(), 0.0, False
-        self._ephemeral = Ephemeral("/ready/one", b"{}", wanted=check is None)
+        self._cut = cut
 
-    def happen(self, event: str) -> None:
-        """To the daemon, or to its znode."""
-        word, _, value = event.partition(" ")
-        if word in ("deleted", "left", "taken"):
-            self.owner = SOMEBODY if word == "taken" else None
-            self._ephemeral.fired(0.0)
-        elif word == "age":
-            self._age = float(value)
-        elif word == "check" and self._check:
-            self._health = self._health.after(value == "passed", self._check.fall)
-        else:
-            self._notified = notified_by(self._notified, event.encode())
-        if self._check:
-            self._ready = is_ready(self._check, self._notified, self._health, self._age, self._ready)
-            self._ephemeral.wanted = self._ready
+    def change(self, owner: int | None) -> None:
+        """Somebody else does it, and a watch says so."""
+        self.owner = owner
+        self.ephemeral.fired(0.0)
 
     def settle(self) -> None:
         """Take step after step until there is none."""
-        while (step := self._ephemeral.step) != "rest":
-            self._ephemeral.begin()
+        while (step := self.ephemeral.step) != "rest":
+            self.ephemeral.busy = True
             self.requests += 1
             if self.requests - 1 == self._cut.request:
                 if self._cut.arrives:
                     self._do(step)
                 self.interrupt(self._cut.expires)
             elif step == "look":
-                self._ephemeral.looked(self.owner, self.session, self._former)
+                self.ephemeral.looked(self.owner, self.session, self._former)
             else:
                 self._do(step)
-                self._ephemeral.unsure()
+                self.ephemeral.unsure()
 
     def interrupt(self, expires: bool) -> None:
         """The connection is lost and made again."""
@@ -532,10 +515,11 @@ class Registrar:
             self.owner = None if self.owner == self.session else self.owner
             self._former.add(self.session)
             self.session += 1
-        self._ephemeral.unsure()
+        self.ephemeral.unsure()
 
     def _do(self, step: str) -> None:
-        if step == "create" and self.owner is None:
+        # A creation fails where something stands, a replacement where nothing does.
+        if step == {True: "create", False: "replace"}[self.owner is None]:
             self.owner = self.session
         elif step == "delete":
             self.owner = None
@@ -544,6 +528,30 @@ class Registrar:
     def decision(self) -> str:
         whose = {None: "nobody's", self.session: "ours", SOMEBODY: "somebody's"}
         return whose.get(self.owner, "a former one's")
+
+
+class Registrar(Place):
+    """What a daemon shows of itself with one ephemeral: its presence, or that it is ready by a `check`."""
+
+    def __init__(self, check: Check | None, owner: int | None, cut: Cut = NEVER) -> None:
+        super().__init__(check is None, owner, cut=cut)
+        self._check = check
+        self._notified, self._health, self._age, self._ready = Notified(), Results(), 0.0, False
+
+    def happen(self, event: str) -> None:
+        """To the daemon, or to its znode."""
+        word, _, value = event.partition(" ")
+        if word in ("deleted", "left", "taken"):
+            self.change(SOMEBODY if word == "taken" else None)
+        elif word == "age":
+            self._age = float(value)
+        elif word == "check" and self._check:
+            self._health = self._health.after(value == "passed", self._check.fall)
+        else:
+            self._notified = notified_by(self._notified, event.encode())
+        if self._check:
+            self._ready = is_ready(self._check, self._notified, self._health, self._age, self._ready)
+            self.ephemeral.wanted = self._ready
 
 
 class Registration(NamedTuple):
@@ -657,109 +665,65 @@ def test_a_registration_outlives_an_outage_after_each_event(name: str, expires: 
 
 # -- the agent's own ephemerals -----------------------------------------------------------------------
 
-MEMBER, INSTANCE = "/party/one", "/ready/one"
 
-
-class Agent:
-    """An agent that makes its member and removes the instance of its previous run; `owners`: what the server
-    has."""
-
-    def __init__(self, owners: dict[str, int], cut: Cut, *, late: bool) -> None:
-        """`late`: of what was lost with a connection it hears only over the next one."""
-        self.owners = dict(owners)
-        self.has_parent = True
-        self.sent = 0
-        self.session = FIRST
-        self.wishes = Wishes()
-        self._cut, self._late = cut, late
-        self._replies: list[tuple[str, str, str]] = []
-
-    def keep(self, path: str) -> None:
-        self.wishes.kept[path] = b"{}"
-        self.wishes.unmade.add(path)
-        self._send("create", path)
-
-    def discard(self, path: str) -> None:
-        self.wishes.unwanted.add(path)
-        self._send("delete", path)
-
-    def settle(self) -> None:
-        """Hear all replies, and send what follows from them."""
-        while self._replies:
-            request, path, outcome = self._replies.pop(0)
-            following = self.wishes.answered(request, path, outcome)
-            if following not in ("", LATER):
-                self._send(following, path)
-
-    def interrupt(self, expires: bool) -> None:
-        """The connection is lost, with all replies to what has been sent, and made again."""
-        lost = [(request, path, "outage") for request, path, _ in self._replies]
-        self._replies = []
-        if not self._late:
-            for reply in lost:
-                self.wishes.answered(*reply)  # What follows can't be sent.
-        if expires:
-            self.owners = {path: owner for path, owner in self.owners.items() if owner != self.session}
-            self.session += 1
-        self._replies = lost if self._late else []
-        for request, path in self.wishes.connected(expires):
-            self._send(request, path)
-
-    def _send(self, request: str, path: str) -> None:
-        self.sent += 1
-        cut = self.sent - 1 == self._cut.request
-        outcome = self._do(request, path) if not cut or self._cut.arrives else "outage"
-        self._replies.append((request, path, outcome))
-        if cut:
-            self.interrupt(self._cut.expires)
-
-    def _do(self, request: str, path: str) -> str:
-        if not self.has_parent or (request != "create" and path not in self.owners):
-            return "absent"
-        if request == "create" and path in self.owners:
-            return "exists"
-        if request == "delete":
-            del self.owners[path]
-        else:
-            self.owners[path] = self.session
-        return "done"
-
-
-@pytest.mark.parametrize("late", [False, True])
 @pytest.mark.parametrize(
-    "owners", [{}, {MEMBER: PREVIOUS_RUN}, {MEMBER: PREVIOUS_RUN, INSTANCE: PREVIOUS_RUN}]
+    ("wanted", "found", "owner"),
+    [
+        (True, NONE, None),
+        (True, NONE, PREVIOUS_RUN),
+        (False, FORMER, None),
+        (False, FORMER, PREVIOUS_RUN),
+    ],
+    ids=["a member", "a member after a previous run", "an instance that never was", "an instance"],
 )
 def test_a_member_is_the_own_sessions_and_nothing_is_left_of_the_previous_run(
-    owners: dict[str, int], late: bool
+    wanted: bool, found: str, owner: int | None
 ) -> None:
     """Whichever request is cut off, and in each later session."""
+    decision = "ours" if wanted else "nobody's"
 
-    def started(cut: Cut) -> Agent:
-        agent = Agent(owners, cut, late=late)
-        agent.discard(INSTANCE)
-        agent.keep(MEMBER)
+    def started(cut: Cut) -> Place:
+        place = Place(wanted, owner, found, cut)
         for expires in (False, False, True):
-            agent.settle()
-            assert agent.owners == {MEMBER: agent.session}, cut
-            assert not agent.wishes.unmade and not agent.wishes.unwanted, cut
-            agent.interrupt(expires)
-        agent.settle()
-        assert agent.owners == {MEMBER: agent.session}, cut
-        return agent
+            place.settle()
+            assert place.decision == decision, cut
+            place.interrupt(expires)
+        place.settle()
+        assert place.decision == decision, cut
+        return place
 
     whole = started(NEVER)
-    for cut in product(range(whole.sent), (False, True), (False, True)):
+    for cut in product(range(whole.requests), (False, True), (False, True)):
         started(Cut(*cut))
 
 
-def test_a_member_whose_service_is_gone_waits_for_the_next_connection() -> None:
-    """It is neither given up nor asked for again and again."""
-    agent = Agent({}, NEVER, late=False)
-    agent.has_parent = False
-    agent.keep(MEMBER)
-    agent.settle()
-    assert (agent.sent, agent.owners, agent.wishes.unmade) == (1, {}, {MEMBER})
-    agent.has_parent = True
-    agent.interrupt(expires=False)
-    agent.settle()
-    assert agent.owners == {MEMBER: FIRST} and not agent.wishes.unmade
+def test_a_step_that_is_refused_is_tried_again_ever_more_seldom() -> None:
+    """It is neither given up nor asked for again and again; once it is ours that is forgotten."""
+    ephemeral = Ephemeral("/party/one", b"{}", wanted=True, owner=NONE)
+    for pause in (5, 10, 20, 40, 80, 160, 300, 300, 300, 300, 300, 300, 300):
+        ephemeral.refused(1000.0)
+        assert 1000 + 0.8 * pause <= ephemeral.not_before <= 1000 + 1.2 * pause
+        assert ephemeral.step == "look"
+    ephemeral.looked(FIRST, FIRST, ())
+    assert ephemeral.step == "rest"
+    ephemeral.refused(1000.0)
+    assert ephemeral.not_before <= 1006
+
+
+def test_what_somebody_deletes_is_made_again_after_a_while() -> None:
+    """It may be a whole tree that is being removed; what was not ours is looked at at once."""
+    ephemeral = Ephemeral("/party/one", b"{}", wanted=True)
+    ephemeral.looked(FIRST, FIRST, ())
+    ephemeral.fired(1000.0)
+    assert (ephemeral.step, ephemeral.not_before) == ("look", 1000.0 + SETTLE)
+    ephemeral.looked(SOMEBODY, FIRST, ())
+    ephemeral.fired(1000.0)
+    assert (ephemeral.step, ephemeral.not_before) == ("look", 0.0)
+
+
+def test_what_happens_while_a_request_is_under_way_is_found_by_its_reply() -> None:
+    """There is never more than one."""
+    ephemeral = Ephemeral("/party/one", b"{}", wanted=True, owner=NONE)
+    ephemeral.busy = True
+    ephemeral.fired(1000.0)
+    assert ephemeral.busy and (ephemeral.step, ephemeral.not_before) == ("create", 0.0)

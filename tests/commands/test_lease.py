@@ -1,4 +1,4 @@
-"""The lease: which renewals are proved, and the deadline that follows."""
+"""Until when a holder may be sure of its lock: what was proved when, and when it kills, unless renewed."""
 
 from __future__ import annotations
 
@@ -12,94 +12,114 @@ from hypothesis import strategies as st
 from kolla_mesos_start.commands.lease import Lease
 from kolla_mesos_start.tree.states import Detail
 
-NEVER = float("-inf")
-
-Event = tuple[str, float]
+CLAIMED = 100.0
 
 
-def lease_after(timeout: float, events: Sequence[Event]) -> Lease:
-    """A lease after these events: `("proven", sent)` or `("acknowledged", sent)`."""
-    lease = Lease(timeout)
-    for what, sent in events:
-        getattr(lease, what)(sent)
+def lease_after(timeout: float, renewals: Sequence[float]) -> Lease:
+    """A lease whose claim was sent at CLAIMED, and that has been renewed with these, by their send times."""
+    lease = Lease(timeout, CLAIMED)
+    for sent in renewals:
+        lease.acknowledged(sent)
     return lease
 
 
 @pytest.mark.parametrize(
-    ("timeout", "events", "proven_at"),
-    [
-        (8.0, [], NEVER),
-        (8.0, [("proven", 100.0)], 100.0),
-        # An older proof does not move the deadline back.
-        (8.0, [("proven", 100.0), ("proven", 90.0)], 100.0),
-        # One reply proves nothing: a follower that is cut off from its leader may have sent it.
-        (8.0, [("acknowledged", 100.0)], NEVER),
-        (8.0, [("proven", 100.0), ("acknowledged", 101.0)], 100.0),
-        # Two replies prove the first of them, if it is at least T/4 older.
-        (8.0, [("acknowledged", 100.0), ("acknowledged", 101.9)], NEVER),
-        (8.0, [("acknowledged", 100.0), ("acknowledged", 102.0)], 100.0),
-        (8.0, [("acknowledged", 100.0), ("acknowledged", 107.0)], 100.0),
-        # The youngest renewal that is old enough counts.
-        (8.0, [("acknowledged", 100.0 + n) for n in range(6)], 103.0),
-        (8.0, [("acknowledged", 100.0), ("acknowledged", 101.0), ("acknowledged", 109.0)], 101.0),
-        # A renewal counts only if it is younger than the last proof.
-        (8.0, [("proven", 105.0), ("acknowledged", 100.0), ("acknowledged", 104.0)], 105.0),
-        (8.0, [("proven", 100.0), ("acknowledged", 101.0), ("acknowledged", 104.0)], 101.0),
-    ],
+    ("timeout", "renew_after", "kill_after"),
+    [(2.0, 0.5, 0.7), (4.0, 1.0, 1.4), (10.0, 2.5, 3.5), (40.0, 10.0, 14.0)],
 )
-def test_the_deadline_counts_from_what_has_been_proved(
-    timeout: float, events: Sequence[Event], proven_at: float
-) -> None:
-    """The youngest proof plus the session timeout, minus the margin."""
-    assert lease_after(timeout, events).deadline == pytest.approx(proven_at + timeout - 0.4)
+def test_right_after_a_claim(timeout: float, renew_after: float, kill_after: float) -> None:
+    """0.4 T less a twentieth: the last ping may be T/3 old, and is reported half a tick later. The first
+    renewal comes as soon as it can prove the claim, and in time for that."""
+    lease = Lease(timeout, CLAIMED)
+    assert lease.renew_at == pytest.approx(CLAIMED + renew_after)
+    assert lease.kill_at == pytest.approx(CLAIMED + kill_after)
 
 
 @pytest.mark.parametrize(
-    ("timeout", "margin"), [(2.0, 0.3), (4.0, 0.3), (6.0, 0.3), (10.0, 0.5), (20.0, 1.0), (40.0, 2.0)]
+    ("timeout", "renew_after", "kill_after"),
+    [
+        (2.0, 1 / 3, 1.7),
+        (4.0, 2 / 3, 3.7),
+        (6.0, 1.0, 5.7),
+        (10.0, 10 / 6, 9.5),
+        (20.0, 20 / 6, 19.0),
+        (40.0, 40 / 6, 38.0),
+    ],
 )
-def test_the_kill_comes_a_margin_before_the_expiry(timeout: float, margin: float) -> None:
-    """A twentieth of the timeout, and 0.3 s at least."""
-    lease = lease_after(timeout, [("proven", 100.0)])
-    assert lease.margin == pytest.approx(margin)
-    assert lease.deadline == pytest.approx(100.0 + timeout - margin)
+def test_once_a_pair_has_proved_the_claim(timeout: float, renew_after: float, kill_after: float) -> None:
+    """T after the older one of the two, less a twentieth and 0.3 s at least; the next renewal comes T/6 after
+    the younger one."""
+    sent = CLAIMED + timeout / 4
+    lease = lease_after(timeout, [sent])
+    assert lease.kill_at == pytest.approx(CLAIMED + kill_after)
+    assert lease.renew_at == pytest.approx(sent + renew_after)
+
+
+UNPROVED = CLAIMED + 0.35 * 8
+
+
+@pytest.mark.parametrize(
+    ("renewals", "kill_at"),
+    [
+        ([], UNPROVED),
+        # Two prove something only if they are T/4 (2 s) apart: then the first one, never the second.
+        ([101.9], UNPROVED),
+        ([102.0], 107.6),
+        ([107.0], 107.6),
+        ([101.0, 101.9], UNPROVED),
+        ([101.9, 103.8], 107.6),
+        ([101.9, 103.9], 109.5),
+        # The youngest of those that are old enough.
+        ([102.0, 103.4, 104.7], 109.6),
+        ([101.0, 102.0, 103.0, 104.0, 105.0], 110.6),
+        ([101.0, 109.0], 108.6),
+    ],
+)
+def test_the_lease_counts_from_the_older_one_of_a_pair(renewals: Sequence[float], kill_at: float) -> None:
+    """At a timeout of 8 s, whose margin is 0.4 s."""
+    assert lease_after(8.0, renewals).kill_at == pytest.approx(kill_at)
+
+
+@pytest.mark.parametrize(
+    ("renewals", "renew_at"),
+    [([], 103.0), ([101.0], 104.0), ([103.0], 105.0), ([103.0, 105.0], 107.0), ([103.0, 106.5], 108.5)],
+)
+def test_the_next_renewal_counts_from_the_last_one(renewals: Sequence[float], renew_at: float) -> None:
+    """At a timeout of 12 s: after 3 s while nothing is proved, then after 2 s."""
+    assert lease_after(12.0, renewals).renew_at == pytest.approx(renew_at)
 
 
 @pytest.mark.parametrize(("timeout", "tolerated"), [(2.0, 0.5), (4.0, 0.55), (10.0, 0.6), (40.0, 0.6)])
 def test_more_than_half_the_timeout_of_silence_is_tolerated(timeout: float, tolerated: float) -> None:
-    """With a renewal every T/6 a leader election passes unnoticed."""
-    lease = Lease(timeout)
-    renewals = [100.0 + n * lease.renewal_interval for n in range(60)]
-    for sent in renewals:
+    """With renewals as they are due, a leader election passes unnoticed."""
+    lease = Lease(timeout, CLAIMED)
+    sent = CLAIMED
+    for _ in range(60):
+        sent = lease.renew_at + 0.001
         lease.acknowledged(sent)
-    assert lease.deadline - renewals[-1] >= tolerated * timeout
+    assert lease.kill_at - sent >= tolerated * timeout - 0.01
 
 
-@given(
-    timeout=st.floats(2, 40),
-    sent=st.lists(st.floats(0, 1000), max_size=30).map(sorted),
-    connected_at=st.none() | st.floats(0, 1000),
-)
-def test_the_deadline_always_follows_the_rule(
-    timeout: float, sent: Sequence[float], connected_at: float | None
-) -> None:
-    """The rule, computed in another way; the deadline never moves back."""
-    lease = Lease(timeout)
-    proofs = [NEVER]
-    if connected_at is not None:
-        lease.proven(connected_at)
-        proofs.append(connected_at)
-    before = lease.deadline
+@given(timeout=st.floats(2, 40), sent=st.lists(st.floats(CLAIMED, 1000), max_size=30).map(sorted))
+def test_whatever_comes_the_kill_is_that_of_the_rule(timeout: float, sent: Sequence[float]) -> None:
+    """The rule, computed the long way; and it never moves back."""
+    lease = Lease(timeout, CLAIMED)
+    before = lease.kill_at
     for count, last in enumerate(sent, 1):
         lease.acknowledged(last)
-        proofs += [early for early in sent[:count] if early <= last - timeout / 4]
-        assert lease.deadline == max(proofs) + timeout - lease.margin
-        assert lease.deadline >= before
-        before = lease.deadline
+        proofs = [early for early in [CLAIMED, *sent[:count]] if early <= last - timeout / 4]
+        if proofs or before > CLAIMED + 0.4 * timeout:
+            proved = max(proofs) + timeout - max(0.3, timeout / 20) if proofs else before
+            assert lease.kill_at == max(before, proved)
+        else:
+            assert lease.kill_at == pytest.approx(CLAIMED + 0.35 * timeout)
+        assert lease.kill_at >= before
+        before = lease.kill_at
 
 
 @pytest.mark.parametrize("character", ["a", "é", "\0"])
-def test_the_detail_of_an_attempt_is_small(character: str) -> None:
-    """At most 4 KiB, with at most 1 KiB of the message."""
+def test_what_stands_beside_a_lock_is_small(character: str) -> None:
+    """Whatever is told there: 4 KiB in all, and 1 KiB of a message."""
     detail = Detail(message=character * 5000, generation=character * 5000)
     assert len(detail.encoded()) <= 4096
     told = json.loads(Detail(message=character * 5000).encoded())["message"]
