@@ -2,8 +2,9 @@
 
     python -m tests.benchmarks.sessions HOSTS PREFIX APP_ID COUNT HOST_PREFIX
 
-Each is what `main` makes of the agent up to its wait: a loop, a session, watches, a place in the
-queue. What is not there: a process of its own, with guard, signals, and what a container does next.
+Each is what an agent is up to its wait: a loop with a session, watches, a place in the queue, here
+in a thread. What is not there: a process of its own, with guard, signals, and what a container does
+next.
 Says `standing` once all wait, one of them anywhere having claimed the command, which is concluded
 at a line on the standard input; then in JSON when each was told to go on.
 """
@@ -18,36 +19,38 @@ import threading
 import time
 from typing import TYPE_CHECKING
 
+from kazoo.security import OPEN_ACL_UNSAFE
+
 from kolla_mesos_start.health import StateFile
-from kolla_mesos_start.loop import Loop
+from kolla_mesos_start.loop import Loop, now
 from kolla_mesos_start.render.prepare import Preparer
 from kolla_mesos_start.settings import Settings, parse
-from kolla_mesos_start.tree.attempts import Outcome, Records
+from kolla_mesos_start.tree.attempts import Attempts, Outcome
 from kolla_mesos_start.tree.published import Published
 from kolla_mesos_start.tree.states import DONE
 from kolla_mesos_start.tree.status import StatusTree
 from kolla_mesos_start.tree.znodes import Znodes
 from kolla_mesos_start.wait import Waiting
-from kolla_mesos_start.zookeeper.client import Ensemble
-from kolla_mesos_start.zookeeper.ephemerals import Ephemerals
-from kolla_mesos_start.zookeeper.watches import Watches
+from kolla_mesos_start.zookeeper.client import Client
+from kolla_mesos_start.zookeeper.session import Servers
 
 if TYPE_CHECKING:
     from kolla_mesos_start.health import Stage
 
 LIFETIME = 120  # seconds, ten times of what is needed
+HELD = 0.1  # seconds between two looks of the holder for the word to go on; its session lives meanwhile
 
 go = threading.Event()
 
 
-class Blocked(StateFile):
+class Standing(StateFile):
     """Learns from what a probe would be told that the agent waits for another one's run."""
 
     def __init__(self) -> None:
         super().__init__("", -1)
         self.reached = threading.Event()
 
-    def tell(self, stage: Stage, text: str) -> None:
+    def write(self, stage: Stage, text: str) -> None:
         if "is running it" in text:
             self.reached.set()
 
@@ -57,33 +60,31 @@ class Session(threading.Thread):
 
     def __init__(self, settings: Settings) -> None:
         super().__init__(daemon=True)
-        self.standing = Blocked()
+        self.standing = Standing()
         self.went_on: float | None = None
         self._settings = settings
 
     def run(self) -> None:
         settings = self._settings
-        ensemble = Ensemble(settings, Loop())
-        ensemble.connect()
-        watches, ephemerals = Watches(ensemble), Ephemerals(ensemble)
+        hosts = [host.rpartition(":") for host in settings.hosts.split(",")]
+        servers = Servers([(host, int(port)) for host, _, port in hosts], settings.chroot)
+        client = Client(servers, settings.session_timeout, OPEN_ACL_UNSAFE, Loop())
+        client.connect(LIFETIME)
         znodes = Znodes(settings.prefix, settings.deployment_id, settings.service_name, settings.host)
-        published = Published(ensemble, watches, znodes)
-        definition = published.await_definition(self.standing, None)
-        graph = Preparer(settings, znodes, published, dict).read_graph(definition)
-        tree = StatusTree(ensemble, znodes, graph)
+        preparer = Preparer(settings, Published(client, znodes), dict)
+        definition = preparer.published.await_definition(self.standing, None)
+        tree = StatusTree(client, znodes, preparer.read_graph(definition), definition.zxid)
         tree.ensure()
-        waiting = Waiting(
-            graph, definition.zxid, ensemble, watches, ephemerals, znodes, tree, self.standing, None
-        )
-        turn = next(iter(waiting))
+        turn = next(iter(Waiting(tree, self.standing, None)))
         if turn.contender is None:
             self.went_on = time.time()
             return
-        records = Records(ensemble, znodes, tree, definition.zxid)
-        claim = records.claim(turn.command, turn.contender)
+        attempts = Attempts(tree)
+        claim = attempts.claim(turn.command, turn.contender)
         self.standing.reached.set()
-        go.wait()
-        records.conclude(turn.command, claim, turn.contender, Outcome(DONE, 0, "done"))
+        while not go.is_set():
+            client.loop.wait(go.is_set, now() + HELD)
+        attempts.conclude(turn.command, claim, turn.contender, Outcome(DONE, 0, "done"))
 
 
 def fail(defect: threading.ExceptHookArgs) -> None:
