@@ -23,7 +23,28 @@ FIRST = (
     "tests/integration/test_quickstart.py",
 )
 # What costs so much to start that one process has it for all.
-ALONE = ("shared_ensemble",)
+TOGETHER = {
+    "an ensemble": (
+        "tests/integration/test_boot.py",
+        "tests/integration/test_session.py",
+        "tests/integration/test_zookeeper.py",
+    ),
+}
+# Files that take long and whose tests share nothing: one by one, to whoever is idle. All others stay whole.
+DIVIDED = (
+    "tests/commands/test_guard.py",
+    "tests/commands/test_guard_client.py",
+    "tests/containers/test_hard_conditions.py",
+    "tests/containers/test_images.py",
+    "tests/containers/test_interrupted.py",
+    "tests/daemon/test_readiness.py",
+    "tests/definition/test_schema.py",
+    "tests/integration/test_endings.py",
+    "tests/integration/test_exec.py",
+    "tests/integration/test_one_time.py",
+    "tests/integration/test_registrar.py",
+    "tests/integration/test_supervise.py",
+)
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -35,25 +56,30 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Group what shares something, and put first what takes long."""
-    functions = [item for item in items if isinstance(item, pytest.Function)]
-    files = {_file(item) for item in functions if _shares(item)}
-    for item in functions:
-        if any(name in item.fixturenames for name in ALONE):
-            item.add_marker(pytest.mark.xdist_group("ensemble"))
-        elif _file(item) in files:
-            item.add_marker(pytest.mark.xdist_group(_file(item)))
-    items.sort(key=_place)
+    """Put first what takes long."""
+    items.sort(key=lambda item: FIRST.index(_file(item)) if _file(item) in FIRST else len(FIRST))
 
 
-def _shares(item: pytest.Function) -> bool:
-    """Whether it has a fixture in common with others of its file."""
-    definitions = item._fixtureinfo.name2fixturedefs.values()
-    return any(each.scope in ("module", "package") for found in definitions for each in found)
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config) -> object:
+    """Hand out what stays together as one, in the order of the items."""
+    # pytest-xdist's own marks for that (3.8) do nothing with pytest 9.
+    from xdist.scheduler import LoadScopeScheduling  # type: ignore[import-untyped]
+
+    class Scheduling(LoadScopeScheduling):  # type: ignore[misc]
+        def _split_scope(self, nodeid: str) -> str:
+            return group(nodeid)
+
+    config.option.loadscopereorder = False
+    return Scheduling(config)
 
 
-def _place(item: pytest.Item) -> int:
-    return FIRST.index(_file(item)) if _file(item) in FIRST else len(FIRST)
+def group(test: str) -> str:
+    """The name of what one process does alone: the same for tests that stay together."""
+    file = test.partition("::")[0]
+    if file in DIVIDED:
+        return test
+    return next((name for name, files in TOGETHER.items() if file in files), file)
 
 
 def _file(item: pytest.Item) -> str:

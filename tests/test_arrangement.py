@@ -9,9 +9,12 @@ from pathlib import Path
 
 import pytest
 
+from tests.arrangement import DIVIDED, FIRST, TOGETHER
+
 ROOT = Path(__file__).resolve().parents[1]
 TESTS = """
 import signal, subprocess
+import pytest
 from tests.arrangement import section
 
 def test_what_a_test_starts_can_be_interrupted():
@@ -21,12 +24,20 @@ def test_what_a_test_starts_can_be_interrupted():
 
 def test_a_line_is_told(pytestconfig):
     section(pytestconfig, "told").append("one line")
+
+@pytest.fixture(scope="module")
+def shared(pytestconfig):
+    section(pytestconfig, "told").append("made once")
+
+@pytest.mark.parametrize("number", range(8))
+def test_a_fixture_is_shared(shared, number):
+    pass
 """
 
 
-@pytest.mark.parametrize("processes", [[], ["-n1"]], ids=["one process", "another process"])
+@pytest.mark.parametrize("processes", [[], ["-n3"]], ids=["one process", "three"])
 def test_a_run_in_the_background_is_like_any_other(tmp_path: Path, processes: list[str]) -> None:
-    """A shell without job control has SIGINT ignored there; and what is told comes from every process."""
+    """A shell without job control has SIGINT ignored there; what is told comes from every process, once."""
     (tmp_path / "test_it.py").write_text(TESTS)
     given = {name: value for name, value in os.environ.items() if not name.startswith("PYTEST_")}
     pytest_ = (sys.executable, "-m", "pytest", "-p", "tests.arrangement", *processes)
@@ -39,4 +50,16 @@ def test_a_run_in_the_background_is_like_any_other(tmp_path: Path, processes: li
     )
     assert done.returncode == 0, done.stdout
     assert "= told =" in done.stdout
-    assert "\none line\n" in done.stdout
+    assert (done.stdout.count("\none line\n"), done.stdout.count("\nmade once\n")) == (1, 1)
+
+
+def test_every_file_that_is_named_is_there() -> None:
+    """Another name would go unnoticed: the run would only take longer."""
+    files = (*FIRST, *DIVIDED, *(file for each in TOGETHER.values() for file in each))
+    assert [file for file in files if not (ROOT / file).is_file()] == []
+
+
+@pytest.mark.parametrize("file", DIVIDED)
+def test_a_file_that_is_divided_shares_nothing(file: str) -> None:
+    """Each process would make it again."""
+    assert 'scope="' not in (ROOT / file).read_text()
