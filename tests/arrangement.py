@@ -21,6 +21,7 @@ FIRST = (
     "tests/functional/test_keystone.py",
     "tests/containers/test_kubernetes.py",
     "tests/integration/test_quickstart.py",
+    "tests/integration/test_pythons.py",
 )
 # What costs so much to start that one process has it for all.
 TOGETHER = {
@@ -42,6 +43,7 @@ DIVIDED = (
     "tests/integration/test_endings.py",
     "tests/integration/test_exec.py",
     "tests/integration/test_one_time.py",
+    "tests/integration/test_pythons.py",
     "tests/integration/test_registrar.py",
     "tests/integration/test_supervise.py",
 )

@@ -62,4 +62,4 @@ def test_every_file_that_is_named_is_there() -> None:
 @pytest.mark.parametrize("file", DIVIDED)
 def test_a_file_that_is_divided_shares_nothing(file: str) -> None:
     """Each process would make it again."""
-    assert 'scope="' not in (ROOT / file).read_text()
+    assert "fixture(scope=" not in (ROOT / file).read_text()

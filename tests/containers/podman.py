@@ -10,6 +10,7 @@ from __future__ import annotations
 import json
 import os
 import subprocess
+import tempfile
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -37,16 +38,18 @@ additionalimagestores = [{images}]
 skip_mount_home = "true"
 """
 # Its standard input ends with whoever holds the other end, however that ends.
-ENDS_WITH_US = "read -r nothing; podman rm --all --force --time 0 >/dev/null"
+ENDS_WITH_US = 'read -r nothing; podman rm --all --force --time 0 >/dev/null; rm -rf "$1"'
 
 
-def settings(directory: Path, graph: Path, images: Sequence[Path] = ()) -> dict[str, str]:
+def settings(
+    directory: Path, graph: Path, images: Sequence[Path] = (), run: Path | None = None
+) -> dict[str, str]:
     """The environment for podman and buildah: storage in `graph`, more images from `images`."""
     directory.mkdir(parents=True, exist_ok=True)
     containers, storage = directory / "containers.conf", directory / "storage.conf"
     containers.write_text(SETTINGS)
     stores = ", ".join(f'"{each}"' for each in images)
-    storage.write_text(STORAGE.format(graph=graph, run=directory / "run", images=stores))
+    storage.write_text(STORAGE.format(graph=graph, run=run or directory / "run", images=stores))
     return {
         "BUILDAH_ISOLATION": "chroot",
         "CONTAINERS_CONF": str(containers),
@@ -58,9 +61,14 @@ class Podman:
     """Podman with containers in `directory`, of the images in the storage `images`."""
 
     def __init__(self, directory: Path, images: Path) -> None:
-        self.environ = {**os.environ, **settings(directory, directory / "graph", [images])}
+        # Of more than 50 characters podman has conmon's own call refused: it then waits 20 s for each end.
+        run = Path(tempfile.mkdtemp(prefix="podman-"))
+        self.environ = {**os.environ, **settings(directory, directory / "graph", [images], run)}
         self._ending = subprocess.Popen(
-            ("sh", "-c", ENDS_WITH_US), stdin=subprocess.PIPE, env=self.environ, start_new_session=True
+            ("sh", "-c", ENDS_WITH_US, "sh", str(run)),
+            stdin=subprocess.PIPE,
+            env=self.environ,
+            start_new_session=True,
         )
 
     def end(self) -> None:

@@ -1,0 +1,76 @@
+"""The agent does its work on every Python of this machine, with the lowest versions that setup.py allows.
+
+The rest of the run has one Python, and the versions of `tests/constraints.txt`. A Python that is not on
+this machine is no failure; which were there is told below the tests.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+from collections.abc import Sequence
+from functools import partial
+
+import pytest
+
+from kolla_mesos_start.operator.containers import CHECKOUT
+from tests import pythons
+from tests.arrangement import say, section
+
+# Some wait for an environment.
+pytestmark = pytest.mark.timeout(900)
+
+PYTHONS = pythons.found()
+# Real agents: templates, files, dependencies, one-time commands, daemons that become ready, and probes.
+AGENTS = (
+    "tests/integration/test_attacks.py",
+    "tests/integration/test_check_and_health.py",
+    "tests/integration/test_marathon.py",
+    "tests/integration/test_rendering.py",
+)
+# All that needs neither the operator's packages nor a server, in parts that take as long as each other.
+PARTS = (
+    ("tests/commands/test_guard.py",),
+    ("tests/commands/test_guard_client.py", "tests/commands/test_lease.py"),
+    ("tests/daemon", "tests/test_files.py", "tests/test_health.py", "tests/test_host.py"),
+    ("tests/definition", "tests/render", "tests/tree", "tests/test_log.py", "tests/test_settings.py"),
+)
+
+
+@pytest.mark.parametrize("python", PYTHONS, ids=lambda python: str(python.version))
+def test_agents_work_with_the_lowest_versions(python: pythons.Python, pytestconfig: pytest.Config) -> None:
+    """A wheel of each is there too: a container's image has no compiler."""
+    lines = section(pytestconfig, "lowest versions")
+    if python is PYTHONS[0]:
+        lines += [
+            " ".join(pythons.lowest()),
+            f"not on this machine: Python {', '.join(pythons.missing()) or '-'}",
+        ]
+    lines.append(f"agents with Python {python.version}: {passed(python, AGENTS, pytestconfig)}")
+
+
+@pytest.mark.parametrize("part", PARTS, ids=" ".join)
+def test_the_parts_of_the_agent_work_with_the_oldest_python(
+    part: Sequence[str], pytestconfig: pytest.Config
+) -> None:
+    """And with the lowest versions."""
+    oldest = PYTHONS[0]
+    text = f"{' '.join(part)} with Python {oldest.version}: {passed(oldest, part, pytestconfig)}"
+    section(pytestconfig, "lowest versions").append(text)
+
+
+def passed(python: pythons.Python, tests: Sequence[str], config: pytest.Config) -> str:
+    """How many of the tests pass with this Python; an error unless all do."""
+    program = pythons.environment(python, CHECKOUT / ".cache", partial(say, config))
+    done = subprocess.run(
+        (program, "-m", "pytest", "-q", "-p", "no:cacheprovider", *tests),
+        cwd=CHECKOUT,
+        env={name: value for name, value in os.environ.items() if not name.startswith("PYTEST_")},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+    )
+    assert done.returncode == 0, done.stdout
+    (last,) = re.findall(r"^=*\s*(\d+ passed in .*?)[\s=]*$", done.stdout, re.MULTILINE)
+    return str(last)
