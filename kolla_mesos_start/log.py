@@ -39,6 +39,7 @@ class Output:
         self.level = LEVELS.index("info")
         self.json_lines = False
         self.dropped = 0
+        self._torn = False  # The last line could only be begun.
 
     def write(self, level: str, name: str, message: str) -> None:
         """Write one line, unless its level is too low or nobody reads."""
@@ -69,14 +70,18 @@ class Output:
     def _put(self, line: str, timeout: float = 0.0) -> bool:
         """Write the line without blocking for longer than `timeout` seconds; false if nobody reads."""
         rest = line.encode("utf-8", "backslashreplace") + b"\n"
+        if self._torn:
+            rest = b"\n" + rest  # Or this line would be a part of the one that was only begun.
         poller = select.poll()
         poller.register(self.fd, select.POLLOUT)
+        deadline = time.monotonic() + timeout
         try:
             while rest:
-                ready = poller.poll(timeout * 1000)
+                ready = poller.poll(max(0.0, deadline - time.monotonic()) * 1000)
                 if not ready or not ready[0][1] & select.POLLOUT:
                     return False
                 rest = rest[os.write(self.fd, rest[:CHUNK]) :]
+                self._torn = bool(rest)
         except OSError:
             return False  # The reader is gone. That must never change what the agent does.
         return True
