@@ -26,6 +26,8 @@ TERMINATION_LOG_LIMIT = 4096  # bytes; Kubernetes cuts there, and would cut the 
 # A pipe that poll() calls writable takes so many bytes without blocking (PIPE_BUF).
 CHUNK = 4096
 LAST_LINE_TIMEOUT = 1.0  # seconds that the last line waits for a reader
+# A newline in a name must not forge a line, nor a carriage return or an escape one on a terminal.
+CONTROLS = {code: repr(chr(code))[1:-1] for code in (*range(32), *range(127, 160), 0x2028, 0x2029)}
 
 
 class Output:
@@ -63,9 +65,8 @@ class Output:
             import json
 
             return json.dumps({"time": stamp, "level": level.upper(), "logger": name, "message": message})
-        line = f"{stamp} {level.upper()} {name}: {message}"
-        # Names that other containers have written must neither make a line nor control a terminal.
-        return line if line.isprintable() else "".join(map(_escaped, line))
+        # One record, one line.
+        return f"{stamp} {level.upper()} {name}: {message}".translate(CONTROLS)
 
     def _put(self, line: str, timeout: float = 0.0) -> bool:
         """Write the line without blocking for longer than `timeout` seconds; false if nobody reads."""
@@ -176,7 +177,3 @@ def _write_termination_log(path: str, line: str) -> None:
         # The agent is ending already, and for a better reason than this one.
         hint = "set KOLLA_TERMINATION_LOG to a writable file"
         Logger(__name__).warning("termination log %s can't be written: %s; %s", path, error.strerror, hint)
-
-
-def _escaped(character: str) -> str:
-    return character if character.isprintable() else repr(character)[1:-1]
