@@ -7,13 +7,16 @@ brought back from whatever it has done to them.
 from __future__ import annotations
 
 import itertools
+import json
+import os
 from collections.abc import Iterator
 from pathlib import Path
-from typing import NamedTuple
+from typing import Callable, NamedTuple
 
 import pytest
 from kazoo.client import KazooClient
 
+from kolla_mesos_start.log import LEVELS, OUTPUT
 from tests.agents import Containers
 from tests.arrangement import pytest_collection_modifyitems as pytest_collection_modifyitems
 from tests.arrangement import pytest_configure as pytest_configure
@@ -45,6 +48,32 @@ class Deployment(NamedTuple):
             "KOLLA_APP_ID": f"/{self.id}/{service}",
             **more,
         }
+
+
+class LogLine(NamedTuple):
+    """A line that the agent's code has logged; `level` as in `log.LEVELS`."""
+
+    level: str
+    logger: str
+    message: str
+
+
+LogLines = Callable[[], list[LogLine]]
+
+
+@pytest.fixture
+def log_lines(monkeypatch: pytest.MonkeyPatch) -> Iterator[LogLines]:
+    """What the agent's code has logged in this test so far, at every level, its children included."""
+    fd = os.memfd_create("log")
+    for name, value in {"fd": fd, "level": LEVELS.index("debug"), "json_lines": True}.items():
+        monkeypatch.setattr(OUTPUT, name, value)
+
+    def read() -> list[LogLine]:
+        found = map(json.loads, os.pread(fd, os.fstat(fd).st_size, 0).splitlines())
+        return [LogLine(line["level"].lower(), line["logger"], line["message"]) for line in found]
+
+    yield read
+    os.close(fd)
 
 
 @pytest.fixture(scope="session")

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import logging
 import os
 import pathlib
 import socket
@@ -17,6 +16,7 @@ import pytest
 from kolla_mesos_start import host
 from kolla_mesos_start.errors import BadEnvironment, CannotRender
 from kolla_mesos_start.settings import parse
+from tests.conftest import LogLines
 
 PROGRAM = """
 import json, sys
@@ -291,30 +291,28 @@ def with_interfaces(monkeypatch: pytest.MonkeyPatch, names: list[str]) -> None:
 
 
 def test_facts_are_limited_and_keep_the_private_and_the_public_interface(
-    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    monkeypatch: pytest.MonkeyPatch, log_lines: LogLines
 ) -> None:
     """All members read them, and a host of containers has hundreds of interfaces."""
     with_interfaces(monkeypatch, [*(f"cali{number:03}" for number in range(500)), "ens1", "ens2"])
     settings = parse({**ENVIRON, "KOLLA_PRIVATE_INTERFACE": "ens2", "KOLLA_PUBLIC_INTERFACE": "ens1"})
-    with caplog.at_level(logging.WARNING):
-        facts = host.facts(settings)
+    facts = host.facts(settings)
     kept = [key for key in facts if isinstance(facts[key], dict)]
     assert kept[:3] == ["ansible_ens2", "ansible_ens1", "ansible_cali000"]
     assert 16384 - 100 < len(json.dumps(facts).encode()) <= 16384
-    assert len(caplog.records) == 1
-    assert caplog.records[0].getMessage().startswith(f"{502 - len(kept)} interfaces are not registered, ")
+    (line,) = log_lines()
+    assert line.level == "warning"
+    assert line.message.startswith(f"{502 - len(kept)} interfaces are not registered, ")
 
 
-def test_facts_that_have_room_are_complete(
-    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_facts_that_have_room_are_complete(monkeypatch: pytest.MonkeyPatch, log_lines: LogLines) -> None:
     """And there is no warning."""
     with_interfaces(monkeypatch, [f"eth{number}" for number in range(100)])
     facts = host.facts(
         parse({**ENVIRON, "KOLLA_PRIVATE_INTERFACE": "eth0", "KOLLA_PUBLIC_INTERFACE": "eth0"})
     )
     assert {f"ansible_eth{number}" for number in range(100)} < set(facts)
-    assert not caplog.records
+    assert log_lines() == []
 
 
 def test_the_hostname_is_the_machines_not_the_agents() -> None:

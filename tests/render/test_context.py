@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import logging
 import pathlib
 import re
 import subprocess
@@ -18,6 +17,7 @@ from kolla_mesos_start.definition.texts import Text
 from kolla_mesos_start.errors import CannotRender, NoConnection
 from kolla_mesos_start.render.context import Context, Renderer, file_text, variable_names
 from kolla_mesos_start.render.sandbox import Missing
+from tests.conftest import LogLines
 
 SECRET = "hunter2-secret"
 
@@ -567,15 +567,14 @@ def test_a_znode_of_zero_length_is_a_value() -> None:
     assert render("<{{ empty }}>{{ empty is defined }}") == "<>True"
 
 
-def test_missing_may_be_empty_with_one_warning_for_each_name(caplog: pytest.LogCaptureFixture) -> None:
+def test_missing_may_be_empty_with_one_warning_for_each_name(log_lines: LogLines) -> None:
     """KOLLA_MISSING_VARIABLES=empty keeps what kolla-mesos did, but not silently."""
     renderer = Renderer(context(), missing_is_empty=True)
     assert renderer.content("f", b"a={{ a }}\nb={{ b }}\na={{ a }}\n") == b"a=\nb=\na="
-    with caplog.at_level(logging.WARNING):
-        renderer.check(looked_at)
-    assert [record.getMessage() for record in caplog.records] == [
-        "a is missing and was rendered as empty text: used in file f line 1; file f line 3",
-        "b is missing and was rendered as empty text: used in file f line 2",
+    renderer.check(looked_at)
+    assert [(line.level, line.message) for line in log_lines()] == [
+        ("warning", "a is missing and was rendered as empty text: used in file f line 1; file f line 3"),
+        ("warning", "b is missing and was rendered as empty text: used in file f line 2"),
     ]
 
 
@@ -706,7 +705,7 @@ def test_a_refusal_of_the_sandbox_never_counts_as_missing(template: str, missing
         "{{ database_password() }}",
     ],
 )
-def test_no_message_holds_a_value(template: str, caplog: pytest.LogCaptureFixture) -> None:
+def test_no_message_holds_a_value(template: str, log_lines: LogLines) -> None:
     """Python's and jinja2's own messages often do; even the error's chain must not bring one into a log."""
     renderer = Renderer(context())
     with pytest.raises(CannotRender) as caught:
@@ -714,7 +713,7 @@ def test_no_message_holds_a_value(template: str, caplog: pytest.LogCaptureFixtur
         renderer.check(looked_at)
     assert SECRET not in caught.value.reason
     assert nothing_behind(caught.value)
-    assert SECRET not in caplog.text
+    assert SECRET not in str(log_lines())
 
 
 def test_an_unknown_interface_is_reported_with_the_line() -> None:
