@@ -16,9 +16,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
 
-from kolla_mesos_start.operator.openstack import Say, run
-
-from kolla_mesos_start.operator.containers import CHECKOUT
+from tests import CHECKOUT
+from tests.examples.openstack import Say, run
 
 MINORS = range(9, 14)
 CONSTRAINTS = CHECKOUT / "tests" / "constraints.txt"

@@ -1,4 +1,4 @@
-"""When a daemon counts as ready: the rules as tables, the checks with real sockets and processes."""
+"""When a daemon counts as ready: conclusions as tables, checks against real sockets and processes."""
 
 from __future__ import annotations
 
@@ -14,12 +14,13 @@ import threading
 from collections.abc import Iterator, Sequence
 from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
-from typing import Any, Callable
+from typing import TYPE_CHECKING, Any, Callable
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from kolla_mesos_start.daemon import readiness as readiness_module
 from kolla_mesos_start.daemon.readiness import (
     Check,
     CommandCheck,
@@ -32,10 +33,16 @@ from kolla_mesos_start.daemon.readiness import (
     pause,
     tcp,
 )
-from kolla_mesos_start.loop import now
-from kolla_mesos_start.zookeeper.connect import Steps, Task, connect
+from kolla_mesos_start.loop import Loop, now
+from kolla_mesos_start.zookeeper import connect as connect_module
+from kolla_mesos_start.zookeeper.connect import Task, connect
 from tests.waiting import eventually
 from tests.zookeeper import free_port
+
+if TYPE_CHECKING:
+    from kolla_mesos_start.zookeeper.connect import Steps
+
+TIMEOUT = 30.0  # seconds that nothing here takes
 
 
 @pytest.mark.parametrize(
@@ -54,8 +61,8 @@ from tests.zookeeper import free_port
         ("sf", 1, False),
     ],
 )
-def test_results(results: str, fall: int, ready: bool) -> None:
-    """One success (s): ready. `fall` failures (f) in a row: no longer ready."""
+def test_health(results: str, fall: int, ready: bool) -> None:
+    """One success (s) makes ready; only `fall` failures (f) in a row unmake it."""
     results_so_far = Results()
     for result in results:
         results_so_far = results_so_far.after(result == "s", fall)
@@ -85,7 +92,7 @@ def test_results(results: str, fall: int, ready: bool) -> None:
     ],
 )
 def test_notifications(datagrams: Sequence[bytes], expected: Notified) -> None:
-    """What a daemon can send; other lines are ignored."""
+    """What a daemon says about itself, and what is none of our business."""
     notified = Notified()
     for datagram in datagrams:
         notified = notified_by(notified, datagram)
@@ -94,7 +101,7 @@ def test_notifications(datagrams: Sequence[bytes], expected: Notified) -> None:
 
 @given(st.lists(st.binary()))
 def test_garbage_is_no_notification(datagrams: list[bytes]) -> None:
-    """Random bytes raise nothing, and only READY=1 makes ready."""
+    """Whatever comes, nothing is raised, and nothing but the words themselves makes ready."""
     notified = Notified()
     for datagram in datagrams:
         notified = notified_by(notified, datagram)
@@ -130,20 +137,17 @@ SPOKE, READY, STOPPING = Notified(speaks=True), Notified(True, True), Notified(T
 def test_what_makes_ready(
     kind: str, value: Any, notified: Notified, checked: bool, age: float, before: bool, expected: bool
 ) -> None:
-    """Each kind has its own rule; STOPPING=1 counts for all of them."""
+    """Each kind looks at its own evidence; STOPPING=1 counts for all of them."""
     check = Check(kind, value, 10, 5, 3)
     assert is_ready(check, notified, Results(checked), age, before) is expected
 
 
 def outcome(attempt: Callable[[], Steps[Any]], timeout: float = 30.0) -> str:
     """Run one check to its end, as the loop does."""
-    task = Task(attempt(), now() + timeout)
-    task.turn(now(), True)
-    while not task.ended:
-        assert task.wait
-        poller = select.poll()
-        poller.register(*task.wait)
-        task.turn(now(), bool(poller.poll(max(0.0, (task.deadline - now()) * 1000 + 1))))
+    task, loop = Task(attempt(), now() + timeout), Loop()
+    task.run(True)
+    loop.add(task)
+    loop.wait(lambda: task.ended)
     return str(task.error or task.result)
 
 
@@ -161,14 +165,14 @@ def test_a_port_that_listens(listening: socket.socket) -> None:
     assert outcome(lambda: tcp(["::1", "localhost"], port)) == ""
 
 
-def test_a_port_that_does_not_listen() -> None:
+def test_a_port_that_doesnt() -> None:
     """The reason names the port."""
     port = free_port()
     assert outcome(lambda: tcp(["127.0.0.1"], port)) == f"port {port}: Connection refused"
 
 
-def test_a_socket_that_is_connected_with_itself_does_not_count(monkeypatch: pytest.MonkeyPatch) -> None:
-    """TCP can do this on a local port."""
+def test_no_connection_with_oneself(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A socket that TCP has connected with itself, as may happen on a local port, is no connection."""
     port = free_port()
 
     class Bound(socket.socket):
@@ -195,7 +199,7 @@ class Answers(BaseHTTPRequestHandler):
 
 @pytest.fixture
 def web() -> Iterator[HTTPServer]:
-    """A web server, and the requests that it got (`seen`)."""
+    """A web server, and what it has been asked (`seen`)."""
     server = HTTPServer(("127.0.0.1", 0), Answers)
     server.seen = []  # type: ignore[attr-defined]
     server.handle_error = lambda *args: None  # type: ignore[method-assign]
@@ -212,21 +216,21 @@ def web() -> Iterator[HTTPServer]:
     [("/200", ""), ("/204?a=b", ""), ("/302", ""), ("/404", "HTTP status 404"), ("/503", "HTTP status 503")],
 )
 def test_a_url(web: HTTPServer, path: str, expected: str) -> None:
-    """2xx and 3xx pass; credentials in the URL are not sent."""
+    """2xx and 3xx will do; credentials in the URL go nowhere."""
     host = f"127.0.0.1:{web.server_port}"
     assert outcome(lambda: http(f"http://user:secret@{host}{path}")) == expected
     assert web.seen == [(path, host)]  # type: ignore[attr-defined]
 
 
 @pytest.mark.parametrize("url", ["http://127.0.0.1:99999/", "http://[::1/", "nonsense", "http://a b/", ""])
-def test_an_invalid_url(url: str) -> None:
-    """An invalid URL is a failed check."""
+def test_a_url_that_isnt_one(url: str) -> None:
+    """A URL that can't be asked fails like one that doesn't answer."""
     assert outcome(lambda: http(url)) != ""
 
 
 @pytest.mark.parametrize("answer", [b"", b"\r\n", b"SSH-2.0-x\r\n", b"HTTP/1.1 2\r\n", b"HTTP/1.1 2xx\r\n"])
-def test_an_answer_that_is_not_http(listening: socket.socket, answer: bytes) -> None:
-    """Another protocol, or an incomplete answer, is a failed check."""
+def test_an_answer_that_isnt_http(listening: socket.socket, answer: bytes) -> None:
+    """Another protocol on the port, or half an answer, is a failure."""
 
     def serve() -> None:
         connection, _ = listening.accept()
@@ -243,15 +247,15 @@ def test_an_answer_that_is_not_http(listening: socket.socket, answer: bytes) -> 
 
 
 def test_a_url_that_never_answers(listening: socket.socket) -> None:
-    """The timeout ends the check and its connection."""
+    """The time limit ends it, and its connection."""
     url = f"http://127.0.0.1:{listening.getsockname()[1]}/"
     before = set(os.listdir("/proc/self/fd"))
-    assert "timed out" in outcome(lambda: http(url), timeout=0.1)
+    assert "no answer in time" in outcome(lambda: http(url), timeout=0.1)
     assert set(os.listdir("/proc/self/fd")) == before
 
 
 def test_a_url_with_tls(web: HTTPServer, tmp_path: Path) -> None:
-    """Any certificate of the daemon is accepted."""
+    """Under TLS whatever certificate the daemon has is taken."""
     key, cert = str(tmp_path / "key"), str(tmp_path / "cert")
     request = "req -x509 -newkey rsa:2048 -nodes -days 2 -subj /CN=elsewhere"
     subprocess.run(
@@ -283,82 +287,121 @@ def test_a_command(script: str, expected: str) -> None:
     assert outcome(command("sh", "-c", script)) == expected
 
 
-def test_a_command_that_does_not_exist() -> None:
-    """A command that can't be executed is a failed check."""
+def test_a_command_that_isnt_there() -> None:
+    """A command that can't be run is a failed check."""
     assert "No such file" in outcome(command("/no/such/command"))
 
 
 def test_a_command_of_another_user() -> None:
-    """It gets that user's ids and supplementary groups; without root it is a failed check."""
+    """It has that user's rights, supplementary groups included; who may not give them is told so."""
     script = 'test "$(id -u) $(id -g) $(id -G)" = "65534 7 7 8"'
     expected = "Operation not permitted" if os.getuid() else ""
     assert outcome(command("sh", "-c", script, ids=(65534, 7, (7, 8)))) == expected
 
 
 def test_a_command_that_hangs(tmp_path: Path) -> None:
-    """At its timeout its whole group is killed."""
+    """At its time limit it is killed with all of its group."""
     pids = tmp_path / "pids"
     hangs = command(
         "sh", "-c", f"trap '' TERM; sleep 300 & echo $! $$ > {pids}.new; mv {pids}.new {pids}; wait"
     )
     task = Task(hangs())
-    task.turn(now(), True)
+    task.run(True)
     eventually(pids.exists, "it runs")
     task.close()
-    eventually(lambda: not any(runs(int(pid)) for pid in pids.read_text().split()), "both have ended")
+    eventually(lambda: not any(alive(int(pid)) for pid in pids.read_text().split()), "both have ended")
     hangs._last.wait(30)
 
 
 def test_a_command_leaves_nothing_behind(tmp_path: Path) -> None:
-    """Processes that it has started end with it."""
+    """What it has started and not waited for ends with it."""
     pid = tmp_path / "pid"
     assert outcome(command("sh", "-c", f"sleep 300 & echo $! > {pid}")) == ""
-    eventually(lambda: not runs(int(pid.read_text())), "it has ended")
+    eventually(lambda: not alive(int(pid.read_text())), "it has ended")
 
 
-def runs(pid: int) -> bool:
+def alive(pid: int) -> bool:
     try:
         return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
     except FileNotFoundError:
         return False
 
 
-def followed(readiness: Readiness, seconds: float) -> list[bool]:
-    """The values of `ready` within so many seconds, one for each change."""
-    end, history = now() + seconds, [readiness.ready]
-    while now() < end or readiness.wait:
-        poller = select.poll()
-        if readiness.wait:
-            poller.register(*readiness.wait)
-        ready = bool(
-            poller.poll(max(0.0, (min(readiness.deadline, max(end, now() + 0.1)) - now()) * 1000 + 1))
-        )
-        readiness.turn(now(), ready)
-        if readiness.ready != history[-1]:
-            history.append(readiness.ready)
-    return history
+@pytest.fixture
+def loop() -> Loop:
+    return Loop()
 
 
-def test_checks_are_repeated(tmp_path: Path) -> None:
-    """A check that succeeds makes ready; enough failures in a row end that."""
-    flag = tmp_path / "flag"
-    readiness = Readiness(Check("command", (), 0.05, 5, 2), command("test", "-e", str(flag)), now())
-    assert followed(readiness, 0.3) == [False]
-    assert readiness.reason == "exit status 1"
+def end(readiness: Readiness, check: CommandCheck) -> None:
+    """Close it; the command of its last check must end by that."""
+    readiness.close()
+    eventually(lambda: check._last.poll() is not None, "the command has ended")
+
+
+def test_checks_are_repeated(loop: Loop, tmp_path: Path) -> None:
+    """A check that comes to hold makes ready; `fall` that fail in a row, and not one, unmake it."""
+    flag, runs = tmp_path / "flag", tmp_path / "runs"
+    check = command("sh", "-c", f"echo >> {runs}; test -e {flag}")
+    readiness = Readiness(Check("command", (), 0.05, 5, 3), check, now())
+    loop.add(readiness)
+    loop.wait(lambda: readiness.reason == "exit status 1", now() + TIMEOUT)
+    assert not readiness.ready and readiness.reason == "exit status 1"
     flag.touch()
-    assert followed(readiness, 1.0)[-1] is True and readiness.reason == ""
+    assert loop.wait(lambda: readiness.ready, now() + TIMEOUT)
+    assert readiness.reason == ""
     flag.unlink()
-    assert followed(readiness, 1.0)[-1] is False
+    before = len(runs.read_text())
+    assert loop.wait(lambda: not readiness.ready, now() + TIMEOUT)
+    assert len(runs.read_text()) - before >= 3
+    end(readiness, check)
+
+
+def test_a_check_that_hangs_ends_at_its_timeout_and_is_repeated(loop: Loop, tmp_path: Path) -> None:
+    """Each one is a failure; the loop goes on meanwhile, and the next one begins after it."""
+    runs = tmp_path / "runs"
+    check = command("sh", "-c", f"echo >> {runs}; exec sleep 300")
+    readiness = Readiness(Check("command", (), 0.05, 0.1, 3), check, now())
+    loop.add(readiness)
+    assert loop.wait(lambda: runs.exists() and len(runs.read_text()) >= 3, now() + TIMEOUT)
+    assert readiness.reason == "no answer within 0.1 s"
+    end(readiness, check)
+
+
+def test_a_check_ends_with_its_readiness() -> None:
+    """The command must not outlive the daemon that it looks at."""
+    check = command("sleep", "300")
+    readiness = Readiness(Check("command", (), 10, 100, 3), check, now())
+    readiness.run(False)
+    pid = check.pid
+    assert pid is not None and readiness.interest is not None
+    end(readiness, check)
+    assert readiness.interest is None
+    assert not alive(pid)
+
+
+def test_a_daemon_that_is_stopped_is_not_ready(loop: Loop) -> None:
+    """At once, whatever its checks say, until it says itself that it is ready."""
+    check = command("true")
+    readiness = Readiness(Check("command", (), 0.05, 5, 3), check, now())
+    loop.add(readiness)
+    assert loop.wait(lambda: readiness.ready, now() + TIMEOUT)
+    readiness.stop()
+    assert not readiness.ready and readiness.reason == "the daemon has announced that it is stopping"
+    loop.wait(lambda: readiness.ready, now() + 0.2)
+    assert not readiness.ready
+    readiness.notify(b"READY=1")
+    assert loop.wait(lambda: readiness.ready, now() + TIMEOUT)
+    end(readiness, check)
 
 
 @pytest.mark.parametrize(
     ("kind", "interval", "ready", "age", "expected"),
     [
-        # A daemon that has just started is checked again soon; by a command, a bit later.
+        # A daemon just started is looked at again at once; what costs a process, not quite so soon.
         ("tcp", 10, False, 0.0, 0.02),
         ("http", 10, False, 0.0, 0.02),
         ("command", 10, False, 0.0, 0.1),
-        # The interval grows with the age of a daemon that is not ready.
+        # The older it is without being ready, the less a moment matters.
         ("tcp", 10, False, 0.4, 0.1),
         ("http", 10, False, 2.0, 0.5),
         ("command", 10, False, 0.4, 0.2),
@@ -370,66 +413,129 @@ def test_checks_are_repeated(tmp_path: Path) -> None:
         # Once it is ready only the interval counts, however young it is.
         ("tcp", 10, True, 0.0, 10),
         ("command", 100, True, 600.0, 100),
-        # At most twenty checks a second, whatever the definition says.
+        # Nobody gets more than twenty checks a second in the long run, whatever he has asked for.
         ("tcp", 0.001, False, 600.0, 0.05),
         ("tcp", 0.001, True, 600.0, 0.05),
     ],
 )
 def test_when_the_next_check_is(kind: str, interval: float, ready: bool, age: float, expected: float) -> None:
-    """Soon while the daemon is starting, later at the interval of its definition."""
+    """Soon while the daemon may come up at any moment, then as its definition says."""
     assert pause(Check(kind, None, interval, 5, 3), ready, age) == pytest.approx(expected)
 
 
+class Clock:
+    """`loop.now`, as the tests have it."""
+
+    def __init__(self, instant: float = 0.0) -> None:
+        self.instant = instant
+
+    def now(self) -> float:
+        return self.instant
+
+    def install(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        for module in (readiness_module, connect_module):
+            monkeypatch.setattr(module, "now", self.now)
+
+
+@pytest.fixture
+def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
+    """The clock of readiness and of its checks; it stands at 100 s."""
+    clock = Clock(100.0)
+    clock.install(monkeypatch)
+    return clock
+
+
+def run_at(clock: Clock, instant: float, readiness: Readiness) -> bool:
+    clock.instant = instant
+    readiness.run(False)
+    return readiness.ready
+
+
 @given(st.sampled_from(["tcp", "command"]), st.floats(0, 900))
-def test_a_daemon_that_becomes_ready_is_found_soon(kind: str, up_at: float) -> None:
-    """After a share of its start time, at most 1 s; and with few checks."""
-    runs: list[float] = []
-    moment = 0.0
+def test_a_daemon_is_found_soon_after_it_has_come_up(kind: str, up_at: float) -> None:
+    """Within a part of the time that it took, a second at most; and looked for seldom all the same."""
+    clock, checks = Clock(), 0
 
     def attempt() -> Any:
-        runs.append(moment)
-        return "" if moment >= up_at else "no"
+        nonlocal checks
+        checks += 1
+        return "" if clock.instant >= up_at else "no"
         yield
 
-    readiness = Readiness(Check(kind, (), 100, 5, 3), attempt, 0.0)
-    while not readiness.ready:
-        moment = readiness.deadline
-        readiness.turn(moment, False)
+    with pytest.MonkeyPatch.context() as monkeypatch:
+        clock.install(monkeypatch)
+        readiness = Readiness(Check(kind, (), 100, 5, 3), attempt, 0.0)
+        while not run_at(clock, readiness.deadline, readiness):
+            pass
     first, share = {"tcp": (0.02, 0.25), "command": (0.1, 0.5)}[kind]
-    assert moment - up_at <= max(first, min(1.0, share * up_at)) + 1e-9
-    assert len(runs) <= 30 + up_at
-    assert readiness.deadline == moment + 100
+    assert clock.instant - up_at <= max(first, min(1.0, share * up_at)) + 1e-9
+    assert checks <= 30 + up_at
+    assert readiness.deadline == clock.instant + 100
 
 
-def test_a_daemon_that_never_notifies() -> None:
-    """By default it is ready at a certain age; the loop wakes up for that."""
+def test_nothing_is_checked_before_its_time(clock: Clock) -> None:
+    """It runs whenever anything happens in the loop, which may be often."""
+    checks = []
+
+    def attempt() -> Any:
+        checks.append(clock.instant)
+        return "no"
+        yield
+
+    readiness = Readiness(Check("tcp", 1, 10, 5, 3), attempt, 100.0)
+    for instant in (100.0, 100.001, 100.019, 100.021, 100.022):
+        run_at(clock, instant, readiness)
+    assert checks == [100.0, 100.021]
+
+
+def test_a_check_is_given_up_at_its_timeout(clock: Clock) -> None:
+    """`deadline` is the check's own while one is under way; then that of the next."""
+    closed = []
+
+    def attempt() -> Any:
+        try:
+            yield 0, select.POLLIN
+        finally:
+            closed.append(clock.instant)
+
+    readiness = Readiness(Check("tcp", 1, 10, 5, 3), attempt, 100.0)
+    run_at(clock, 100.0, readiness)
+    assert (readiness.interest, readiness.deadline) == ((0, select.POLLIN), 105.0)
+    run_at(clock, 104.9, readiness)
+    assert closed == []
+    run_at(clock, 105.0, readiness)
+    assert closed == [105.0] and readiness.interest is None
+    assert readiness.reason == "no answer within 5 s"
+    assert readiness.deadline == 105.0 + 1.0
+
+
+def test_a_daemon_that_says_nothing(clock: Clock) -> None:
+    """By default one that never notifies is ready at its age; the loop is woken for it."""
     readiness = Readiness(Check("default", None, 10, 5, 3), None, 100.0)
-    assert readiness.deadline == 120.0
-    readiness.turn(119.0, False)
-    assert not readiness.ready and readiness.reason == "the daemon has run for less than 20 s"
-    readiness.turn(120.0, False)
-    assert readiness.ready
+    assert readiness.interest is None and readiness.deadline == 120.0
+    assert not run_at(clock, 119.0, readiness)
+    assert readiness.reason == "the daemon has run for less than 20 s"
+    assert run_at(clock, 120.0, readiness)
+    assert readiness.deadline == math.inf
 
 
 @pytest.mark.parametrize(
     ("kind", "datagram"),
     [("default", b"STATUS=recovering"), ("default", b"STOPPING=1"), ("alive", b"STOPPING=1")],
 )
-def test_a_daemon_that_is_old_enough_but_not_ready(kind: str, datagram: bytes) -> None:
-    """The loop does not wake up for the age again, only for notifications."""
+def test_a_daemon_that_is_old_enough_but_not_ready(clock: Clock, kind: str, datagram: bytes) -> None:
+    """The loop is not woken for its age any more, again and again; only for what it says."""
     readiness = Readiness(Check(kind, 20, 10, 5, 3), None, 100.0)
     readiness.notify(datagram)
-    readiness.turn(119.0, False)
+    run_at(clock, 119.0, readiness)
     assert readiness.deadline == 120.0
-    readiness.turn(120.0, False)
-    assert not readiness.ready and readiness.deadline == math.inf
+    assert not run_at(clock, 120.0, readiness) and readiness.deadline == math.inf
     readiness.notify(b"READY=1")
-    readiness.turn(121.0, False)
-    assert readiness.ready
+    assert run_at(clock, 121.0, readiness)
 
 
 def test_a_real_notifier_is_understood(tmp_path: Path) -> None:
-    """The notifications of another implementation of sd_notify are understood."""
+    """What another implementation of sd_notify sends over a socket is taken in."""
     notifier = (
         "import os, socket\n"
         "with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as ours:\n"
@@ -444,12 +550,12 @@ def test_a_real_notifier_is_understood(tmp_path: Path) -> None:
         )
         readiness = Readiness(Check("notify", None, 10, 5, 3), None, now())
         readiness.notify(ours.recv(4096))
-    readiness.turn(now(), False)
+    readiness.run(False)
     assert readiness.ready
 
 
 def test_signals_reach_commands_by_default() -> None:
-    """A command starts with default signals, although its caller handles some."""
+    """A command isn't born deaf to the signals that its caller handles."""
     real = signal.signal(signal.SIGTERM, lambda number, frame: None)
     try:
         assert outcome(command("sh", "-c", "kill -TERM $$; sleep 5")) == "killed by signal 15"

@@ -14,8 +14,7 @@ from functools import partial
 
 import pytest
 
-from kolla_mesos_start.operator.containers import CHECKOUT
-from tests import pythons
+from tests import CHECKOUT, pythons
 from tests.arrangement import say, section
 
 # Some wait for an environment.
