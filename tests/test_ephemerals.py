@@ -1,0 +1,453 @@
+"""What is done next about an ephemeral: the decisions, as tables and as stories without a server."""
+
+from __future__ import annotations
+
+import math
+import random
+from typing import Any, Callable, Optional
+
+import pytest
+from kazoo.exceptions import (
+    ConnectionLoss,
+    KazooException,
+    NoAuthError,
+    NodeExistsError,
+    NoNodeError,
+    RolledBackError,
+)
+from kazoo.protocol.serialization import Create, Delete, Exists, Transaction
+from kazoo.protocol.states import ZnodeStat
+
+from kolla_mesos_start.errors import AgentError
+from kolla_mesos_start.zookeeper import ephemerals as module
+from kolla_mesos_start.zookeeper.ephemerals import (
+    FORMER,
+    LONGEST_RETRY,
+    NONE,
+    OTHER,
+    OURS,
+    RETRY,
+    SETTLE,
+    STEPS,
+    UNKNOWN,
+    Ephemeral,
+    Ephemerals,
+    owner_of,
+)
+from kolla_mesos_start.zookeeper.session import MAX_DATA
+from tests.conftest import LogLines
+
+SESSION = 7
+PATH = "/kolla/site/infra/x"
+
+# -- who owns it ----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("session", "former", "held", "expected"),
+    [
+        (None, set(), False, NONE),
+        (None, set(), True, NONE),
+        (7, set(), True, OURS),
+        (7, set(), False, OURS),
+        (7, {7}, False, OURS),
+        (5, {5}, True, FORMER),
+        (5, {5}, False, FORMER),
+        (3, set(), False, FORMER),
+        (3, {5}, True, OTHER),
+        (0, set(), True, OTHER),
+        (0, set(), False, FORMER),
+    ],
+)
+def test_the_owner(session: int | None, former: set[int], held: bool, expected: str) -> None:
+    """In session 7: what we never had is a previous run's; what was taken from us is another container's."""
+    assert owner_of(session, SESSION, former, held) == expected
+
+
+# -- what to do next ------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("owner", "wanted", "given_up"),
+    [
+        (UNKNOWN, "look", "look"),
+        (NONE, "create", "rest"),
+        (OURS, "rest", "delete"),
+        (FORMER, "replace", "delete"),
+        (OTHER, "rest", "rest"),
+    ],
+)
+def test_the_next_step(owner: str, wanted: str, given_up: str) -> None:
+    """Nothing is done blindly, what is another container's is left alone, what is known is not repeated."""
+    for want, step in ((True, wanted), (False, given_up)):
+        assert Ephemeral(PATH, b"", wanted=want, owner=owner).step == step
+
+
+def test_every_case_is_decided() -> None:
+    """An owner that is added must be given its steps."""
+    assert set(STEPS) == {
+        (wanted, owner) for wanted in (True, False) for owner in (UNKNOWN, NONE, OURS, FORMER, OTHER)
+    }
+
+
+def held() -> Ephemeral:
+    """One that is ours, and was looked at."""
+    ephemeral = Ephemeral(PATH, b"", wanted=True)
+    ephemeral.looked(SESSION, SESSION, ())
+    return ephemeral
+
+
+def test_what_was_ours_once_and_is_anothers_now_was_taken() -> None:
+    """In a later session too: two that replaced each other would do so for ever."""
+    ephemeral = Ephemeral(PATH, b"", wanted=True)
+    ephemeral.looked(3, SESSION, ())
+    assert ephemeral.owner == FORMER, "of an earlier run of this container"
+    ephemeral.looked(SESSION, SESSION, ())
+    ephemeral.unsure()
+    ephemeral.looked(SESSION, 8, {SESSION})
+    assert ephemeral.owner == FORMER
+    ephemeral.looked(3, 8, {SESSION})
+    assert ephemeral.owner == OTHER
+
+
+def test_what_somebody_deletes_is_left_to_settle() -> None:
+    """Perhaps a whole tree is being removed; made again at once it would be in the way."""
+    ephemeral = held()
+    ephemeral.fired(100.0)
+    assert (ephemeral.step, ephemeral.not_before) == ("look", 100.0 + SETTLE)
+
+
+@pytest.mark.parametrize("owner", [NONE, FORMER, OTHER, UNKNOWN])
+def test_what_becomes_of_others_ones_is_looked_at_at_once(owner: str) -> None:
+    """The one in our place may just have gone."""
+    ephemeral = Ephemeral(PATH, b"", wanted=True, owner=owner)
+    ephemeral.fired(100.0)
+    assert (ephemeral.step, ephemeral.not_before) == ("look", 0.0)
+
+
+def test_a_watch_that_fires_while_a_request_is_under_way_changes_nothing() -> None:
+    """It is our own doing, as a rule; the reply says what has come of it."""
+    ephemeral = held()
+    ephemeral.busy = True
+    ephemeral.fired(100.0)
+    assert (ephemeral.busy, ephemeral.owner, ephemeral.not_before) == (True, OURS, 0.0)
+
+
+@pytest.mark.parametrize(("jitter", "factor"), [(0, 0.8), (1, 1.2)])
+def test_a_refusal_is_tried_again_ever_more_seldom(
+    monkeypatch: pytest.MonkeyPatch, jitter: int, factor: float
+) -> None:
+    """Up to some minutes; a thousand containers that are refused together do not come back together."""
+    monkeypatch.setattr(random, "uniform", lambda *bounds: bounds[jitter])
+    ephemeral = Ephemeral(PATH, b"", wanted=True)
+    pauses = []
+    for _ in range(20):
+        ephemeral.refused(1000.0)
+        assert (ephemeral.step, ephemeral.busy) == ("look", False)
+        pauses.append((ephemeral.not_before - 1000.0) / factor)
+    expected = [min(RETRY * 2**number, LONGEST_RETRY) for number in range(20)]
+    assert pauses == pytest.approx(expected)
+    assert pauses[0] == pytest.approx(5.0) and pauses[-1] == pytest.approx(300.0)
+
+
+def test_the_pauses_differ() -> None:
+    """As drawn for real."""
+    pauses = set()
+    for _ in range(20):
+        ephemeral = Ephemeral(PATH, b"", wanted=True)
+        ephemeral.refused(0.0)
+        pauses.add(ephemeral.not_before)
+    assert len(pauses) > 1
+    assert all(RETRY * 0.8 <= pause <= RETRY * 1.2 for pause in pauses)
+
+
+def test_a_success_ends_the_long_pauses() -> None:
+    """The next refusal is a new one."""
+    ephemeral = Ephemeral(PATH, b"", wanted=True)
+    for _ in range(10):
+        ephemeral.refused(0.0)
+    ephemeral.looked(None, SESSION, ())
+    ephemeral.refused(0.0)
+    assert ephemeral.not_before > 100.0, "that there is no znode is no success"
+    ephemeral.looked(SESSION, SESSION, ())
+    ephemeral.refused(0.0)
+    assert ephemeral.not_before <= RETRY * 1.2
+
+
+# -- the requests, by a session that answers what it is told to -----------------------------------
+
+Answer = tuple[object, Optional[KazooException]]
+
+
+class Session:
+    """What ephemerals need of a session; each request waits for the test to answer it."""
+
+    id = SESSION
+
+    def __init__(self) -> None:
+        self.connected = True
+        self.former: set[int] = set()
+        self.requests: list[tuple[Any, Callable[[Any, Any], object]]] = []
+        self.connect: Callable[[], object] = lambda: None
+        self.fire: Callable[[str], object] = lambda path: None
+
+    def on_connected(self, handler: Callable[[], object]) -> None:
+        self.connect = handler
+
+    def on_watch(self, handler: Callable[[str], object]) -> None:
+        self.fire = handler
+
+    def request(self, operation: Any, done: Callable[[Any, Any], object]) -> None:
+        self.requests.append((operation, done))
+
+    def answer(self, value: object = None, error: KazooException | None = None) -> Any:
+        """Answer the oldest request; returns it."""
+        operation, done = self.requests.pop(0)
+        done(value, error)
+        return operation
+
+
+def owned_by(session: int) -> ZnodeStat:
+    """The answer to a look."""
+    return ZnodeStat(1, 1, 0, 0, 0, 0, 0, session, 0, 0, 1)
+
+
+@pytest.fixture
+def session() -> Session:
+    return Session()
+
+
+@pytest.fixture
+def clock(monkeypatch: pytest.MonkeyPatch) -> list[float]:
+    """The clock of the ephemerals; its one item is the time."""
+    instant = [1000.0]
+    monkeypatch.setattr(module, "now", lambda: instant[0])
+    return instant
+
+
+@pytest.fixture
+def ephemerals(session: Session, clock: list[float]) -> Ephemerals:
+    return Ephemerals(session, (), [("/kolla/site/infra", b"parent")])  # type: ignore[arg-type]
+
+
+def kinds(session: Session) -> list[type]:
+    return [type(operation) for operation, _ in session.requests]
+
+
+def test_one_is_created_then_looked_at(ephemerals: Ephemerals, session: Session) -> None:
+    """Looking says whose it is and sets the watch; then there is nothing to do, and nothing to wake for."""
+    ephemeral = ephemerals.keep(PATH, b"data")
+    assert ephemerals.deadline <= 1000.0
+    ephemerals.run()
+    ephemerals.run()
+    assert kinds(session) == [Create], "one request at a time"
+    assert ephemerals.deadline == math.inf
+    create = session.answer(PATH)
+    assert (create.path, create.data, create.flags) == (PATH, b"data", 1)
+    ephemerals.run()
+    look = session.answer(owned_by(SESSION))
+    assert isinstance(look, Exists) and look.watcher
+    assert ephemeral.owner == OURS
+    ephemerals.run()
+    assert session.requests == [] and ephemerals.deadline == math.inf
+
+
+def test_the_one_of_a_former_run_is_replaced_in_one_transaction(
+    ephemerals: Ephemerals, session: Session
+) -> None:
+    """Nobody counts two of us, nor none."""
+    ephemerals.keep(PATH, b"data")
+    ephemerals.run()
+    session.answer(None, NodeExistsError())
+    ephemerals.run()
+    session.answer(owned_by(3))
+    ephemerals.run()
+    replace = session.answer([True, PATH])
+    assert isinstance(replace, Transaction)
+    assert [type(each) for each in replace.operations] == [Delete, Create]
+    ephemerals.run()
+    assert kinds(session) == [Exists]
+
+
+@pytest.mark.parametrize(
+    ("results", "error", "pause"),
+    [
+        (None, ConnectionLoss(), False),
+        ([NoNodeError(), RolledBackError()], None, False),
+        ([RolledBackError(), NoAuthError()], None, True),
+        (None, NoAuthError(), True),
+    ],
+)
+def test_a_replacement_that_fails(
+    ephemerals: Ephemerals,
+    session: Session,
+    results: list[KazooException] | None,
+    error: KazooException | None,
+    pause: bool,
+) -> None:
+    """If it had gone by itself, or nobody knows, it is looked at again; a refusal is given time."""
+    ephemeral = ephemerals.keep(PATH, b"")
+    ephemeral.looked(3, SESSION, ())
+    ephemerals.run()
+    session.answer(results, error)
+    assert (ephemeral.busy, ephemeral.step) == (False, "look")
+    assert (ephemeral.not_before > 1000.0) is pause
+
+
+def test_after_a_connection_everything_is_looked_at(ephemerals: Ephemerals, session: Session) -> None:
+    """Watches are gone, and anything may have happened; while there is no connection nothing is sent."""
+    for number in range(3):
+        ephemerals.keep(f"{PATH}-{number}", b"").looked(SESSION, SESSION, ())
+    session.connected = False
+    ephemerals.all[f"{PATH}-0"].unsure()
+    ephemerals.run()
+    assert session.requests == [] and ephemerals.deadline == math.inf
+    session.connected = True
+    session.connect()
+    ephemerals.run()
+    assert kinds(session) == [Exists] * 3
+
+
+def test_one_that_is_deleted_comes_back_once_it_has_settled(
+    ephemerals: Ephemerals, session: Session, clock: list[float]
+) -> None:
+    """The loop is woken for it, and not before."""
+    ephemerals.keep(PATH, b"").looked(SESSION, SESSION, ())
+    session.fire("/another")
+    assert ephemerals.deadline == math.inf
+    session.fire(PATH)
+    assert ephemerals.deadline == 1000.0 + SETTLE
+    clock[0] += SETTLE - 0.1
+    ephemerals.run()
+    assert session.requests == []
+    clock[0] += 0.1
+    ephemerals.run()
+    session.answer(None, NoNodeError())
+    ephemerals.run()
+    assert kinds(session) == [Create]
+
+
+def test_one_that_another_container_has_taken_is_left_to_it(
+    ephemerals: Ephemerals, session: Session, log_lines: LogLines
+) -> None:
+    """It is said once, with what to look at."""
+    ephemeral = ephemerals.keep(PATH, b"")
+    ephemeral.looked(SESSION, SESSION, ())
+    for _ in range(3):
+        ephemeral.unsure()
+        ephemerals.run()
+        session.answer(owned_by(99))
+    ephemerals.run()
+    assert session.requests == []
+    (line,) = log_lines()
+    assert line.level == "warning"
+    assert line.message == f"another container has taken {PATH}: it uses the same KOLLA_STATE_DIR"
+
+
+def test_missing_parents_are_created_first(ephemerals: Ephemerals, session: Session) -> None:
+    """Those that may be; then it is looked at again at once."""
+    ephemeral = ephemerals.keep(PATH, b"")
+    ephemerals.run()
+    session.answer(None, NoNodeError())
+    parent = session.answer("/kolla/site/infra")
+    assert (parent.path, parent.data, parent.flags) == ("/kolla/site/infra", b"parent", 0)
+    assert (ephemeral.step, ephemeral.not_before) == ("look", 0.0)
+
+
+@pytest.mark.parametrize(
+    ("path", "said"),
+    [(PATH, "the deployment is gone"), ("/kolla/site/other/x", "its parent is missing")],
+)
+def test_where_no_parent_can_be_created_it_is_tried_again_later(
+    ephemerals: Ephemerals, session: Session, log_lines: LogLines, path: str, said: str
+) -> None:
+    """The deployment itself is never created by an agent; and a log is not filled with that."""
+    ephemeral = ephemerals.keep(path, b"")
+    for _ in range(3):
+        ephemeral.looked(None, SESSION, ())
+        ephemeral.not_before = 0.0
+        ephemerals.run()
+        while session.requests:
+            session.answer(None, NoNodeError())
+    assert ephemeral.not_before > 1000.0
+    assert [line.message for line in log_lines()] == [f"{path} can't be created: {said}"]
+
+
+def test_one_that_is_given_up_is_deleted_and_only_if_it_is_ours(
+    ephemerals: Ephemerals, session: Session
+) -> None:
+    """What an outage interrupts is looked at and done again."""
+    ephemeral = ephemerals.keep(PATH, b"")
+    ephemeral.looked(SESSION, SESSION, ())
+    ephemeral.wanted = False
+    ephemerals.run()
+    assert isinstance(session.answer(None, ConnectionLoss()), Delete)
+    ephemerals.run()
+    session.answer(owned_by(SESSION))
+    ephemerals.run()
+    assert isinstance(session.answer(True), Delete)
+    assert ephemeral.owner == NONE
+    ephemeral.looked(99, SESSION, ())
+    ephemerals.run()
+    assert session.requests == []
+
+
+@pytest.mark.parametrize("error", [None, NoNodeError()])
+def test_a_discarded_one_is_forgotten_once_it_is_gone(
+    ephemerals: Ephemerals, session: Session, error: KazooException | None
+) -> None:
+    """Not before: an agent does not end while a place of it is still in a queue."""
+    ephemerals.discard(PATH)
+    assert ephemerals.discarding
+    ephemerals.run()
+    session.answer(None, ConnectionLoss())
+    assert ephemerals.discarding
+    ephemerals.run()
+    session.answer(owned_by(SESSION))
+    ephemerals.run()
+    assert isinstance(session.answer(True, error), Delete)
+    assert not ephemerals.discarding
+    assert PATH not in ephemerals.all
+
+
+def test_one_that_was_discarded_and_is_wanted_again_is_not_forgotten(
+    ephemerals: Ephemerals, session: Session
+) -> None:
+    """The reply to the old request is not about the new one."""
+    ephemerals.discard(PATH)
+    ephemerals.run()
+    kept = ephemerals.keep(PATH, b"")
+    session.answer(True)
+    assert ephemerals.all == {PATH: kept}
+    ephemerals.run()
+    assert kinds(session) == [Create]
+
+
+def test_what_an_acl_refuses_is_said_once_or_left_to_the_caller(
+    session: Session, clock: list[float], log_lines: LogLines
+) -> None:
+    """A daemon's registrar goes on trying; the agent ends, since an operator has to do something."""
+    ephemerals = Ephemerals(session, ())  # type: ignore[arg-type]
+    ephemeral = ephemerals.keep(PATH, b"")
+    for _ in range(3):
+        ephemerals.run()
+        session.answer(None, NoAuthError())
+        clock[0] += 1000.0
+    assert ephemeral.refusals == 3
+    assert [line.message for line in log_lines()] == [f"ZooKeeper refuses {PATH}: NoAuthError; retrying"]
+
+    def deny(path: str, error: KazooException) -> None:
+        raise AgentError(f"{path}: {type(error).__name__}")
+
+    ephemerals = Ephemerals(session, (), on_denied=deny)  # type: ignore[arg-type]
+    ephemerals.keep(PATH, b"")
+    ephemerals.run()
+    with pytest.raises(AgentError, match=f"{PATH}: NoAuthError"):
+        session.answer(None, NoAuthError())
+
+
+def test_what_is_too_large_is_refused_at_once(ephemerals: Ephemerals) -> None:
+    """The server would drop the connection on it, again and again."""
+    with pytest.raises(AgentError, match=f"{PATH}: {MAX_DATA + 1} bytes"):
+        ephemerals.keep(PATH, b"x" * (MAX_DATA + 1))
+    assert ephemerals.all == {}
