@@ -29,40 +29,46 @@ SHARED = (
     "kolla_mesos_start.tree.znodes",
     "kolla_mesos_start.zookeeper.query",
 )
-# What a start must not pay for, unless kazoo has paid already. Who needs one imports it when it does.
+# What a start must not pay for. Who needs one imports it when it does.
 COSTLY = {
-    *("jinja2", "psutil", "yaml", "ctypes", "ssl", "http", "tempfile", "argparse", "dataclasses", "uuid"),
-    *("subprocess", "asyncio", "multiprocessing", "concurrent", "difflib", "urllib.request", "email"),
-    *("xml", "sqlite3", "unittest", "logging.config", "hashlib", "shlex", "shutil", "inspect"),
+    *("jinja2", "psutil", "yaml", "six", "retrying", "ctypes", "ssl", "http", "tempfile", "argparse"),
+    *("dataclasses", "uuid", "subprocess", "asyncio", "multiprocessing", "concurrent", "difflib", "email"),
+    *("urllib.request", "xml", "sqlite3", "unittest", "hashlib", "shlex", "shutil", "inspect", "ast"),
+    *("threading", "queue", "logging", "traceback", "datetime", "decimal", "pathlib"),
 }
 # What only templates need: `sandbox` imports it, and is itself imported for a template only.
 ALLOWED = {
-    f"kolla_mesos_start.render.{name}": {"jinja2", "tempfile", "shutil"}
+    f"kolla_mesos_start.render.{name}": {"jinja2", "tempfile", "shutil", "threading", "inspect", "ast"}
     for name in ("sandbox", "undefined", "expressions")
 }
-# A probe runs every few seconds, and a guard beside every command: not even what kazoo pays for.
+# What a process of one thread has no use for, anywhere in it: a fork would leave the other threads' locks
+# taken, a handler of `logging` blocks while nobody reads, and kazoo's client runs on threads.
+NEVER = (
+    "threading",
+    "_thread",
+    "queue",
+    "concurrent",
+    "asyncio",
+    "multiprocessing",
+    "logging",
+    "kazoo.client",
+)
+# The parts of kazoo that the agent's own session is made of.
+KAZOO_PARTS = ("kazoo.exceptions", "kazoo.protocol.serialization", "kazoo.security")
+# A probe runs every few seconds, a guard beside every command, a registrar in every container for months.
+NO_TYPES = {"json", "typing", "six"}
 LEAN = {
-    "kolla_mesos_start.health": {
-        "json",
-        "re",
-        "logging",
-        "typing",
-        "collections",
-        "kazoo",
-        "socket",
-        "threading",
-    },
-    "kolla_mesos_start.__main__": {"json", "re", "logging", "typing", "collections", "kazoo", "socket"},
-    "kolla_mesos_start.commands.guard": {
-        "json",
-        "re",
-        "logging",
-        "typing",
-        "kazoo",
-        "socket",
-        "threading",
-        "subprocess",
-    },
+    "kolla_mesos_start.health": {*NO_TYPES, "re", "collections", "contextlib", "kazoo", "socket"},
+    "kolla_mesos_start.__main__": {*NO_TYPES, "re", "collections", "contextlib", "kazoo", "socket"},
+    "kolla_mesos_start.log": {*NO_TYPES, "re", "collections", "contextlib", "kazoo", "socket"},
+    "kolla_mesos_start.loop": {*NO_TYPES, "re", "contextlib", "kazoo", "socket"},
+    "kolla_mesos_start.commands.guard": {*NO_TYPES, "re", "kazoo", "socket"},
+    "kolla_mesos_start.zookeeper.connect": {*NO_TYPES, "kazoo"},
+    "kolla_mesos_start.zookeeper.session": NO_TYPES,
+    "kolla_mesos_start.zookeeper.ephemerals": NO_TYPES,
+    "kolla_mesos_start.tree.presence": NO_TYPES,
+    "kolla_mesos_start.daemon.registrar": {"json", "six"},
+    "kolla_mesos_start.daemon.supervise": {"json", "six"},
 }
 # What decides is apart from what does: the same input has the same output.
 DECIDE = ("definition/*", "zookeeper/query", "tree/znodes", "tree/states", "render/context", "commands/lease")
@@ -120,8 +126,8 @@ def bare() -> set[str]:
 
 @pytest.fixture(scope="module")
 def kazoo() -> set[str]:
-    """What kazoo alone brings, the floor of every start."""
-    return loaded_by("import kazoo.client")
+    """What the parts of kazoo bring that the agent is made of."""
+    return loaded_by(f"import {', '.join(KAZOO_PARTS)}")
 
 
 @pytest.mark.parametrize("path", [*AGENT, ROOT / "bin" / "kolla_mesos_start"], ids=lambda path: path.name)
@@ -151,17 +157,42 @@ def test_a_container_needs_five_packages_and_no_other() -> None:
 
 
 @pytest.mark.parametrize("path", AGENT, ids=module_name)
-def test_importing_a_module_costs_no_more_than_kazoo(path: Path, kazoo: set[str]) -> None:
-    """Every container pays for every import at each start; the budget is 18 ms on top of kazoo."""
+def test_no_module_of_the_agent_can_start_a_thread(path: Path) -> None:
+    """Wherever in it the import stands."""
+    never = tuple(f"{name}." for name in NEVER)
+    assert not [name for name in imported(path) if f"{name}.".startswith(never)]
+
+
+@pytest.mark.parametrize("path", AGENT, ids=module_name)
+def test_importing_a_module_costs_nothing_heavy(path: Path, bare: set[str], kazoo: set[str]) -> None:
+    """Every container pays for every import at each start."""
     name = module_name(path)
-    costly = (loaded_by(f"import {name}") - kazoo) & COSTLY
-    assert costly <= ALLOWED.get(name, set())
+    loaded = loaded_by(f"import {name}") - bare
+    assert (loaded - kazoo) & COSTLY <= ALLOWED.get(name, set())
+    assert {module for module in loaded if module.startswith("kazoo")} <= kazoo
+
+
+def test_the_parts_of_kazoo_are_the_light_ones(bare: set[str], kazoo: set[str]) -> None:
+    """What they bring is no excuse for more: of what is costly only hashlib, for kazoo.security."""
+    assert (kazoo - bare) & COSTLY == {"hashlib"}
+    assert "kazoo.client" not in kazoo
 
 
 @pytest.mark.parametrize("name", LEAN)
-def test_probe_and_guard_start_like_bare_python(name: str, bare: set[str]) -> None:
+def test_what_runs_often_or_for_long_is_lean(name: str, bare: set[str], kazoo: set[str]) -> None:
     """What they import besides is small, and written in C."""
-    assert not (loaded_by(f"import {name}") - bare) & (LEAN[name] | COSTLY)
+    loaded = loaded_by(f"import {name}") - bare
+    assert not loaded & LEAN[name]
+    assert not (loaded - kazoo) & COSTLY
+
+
+@pytest.mark.parametrize("name", ["registrar", "supervise"])
+def test_the_process_beside_a_daemon_has_no_openssl(name: str) -> None:
+    """It would be a quarter of its memory. `boot` puts an empty module in the place of hashlib."""
+    boot = "from kolla_mesos_start.daemon import boot; boot._leave_openssl_out(); "
+    loaded = loaded_by(f"{boot}import kolla_mesos_start.daemon.{name}")
+    assert "kazoo.security" in loaded
+    assert not loaded & {"hashlib", "_hashlib", "ssl", "_ssl", *COSTLY}
 
 
 @pytest.mark.parametrize(
