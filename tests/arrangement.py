@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import signal
 import sys
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -49,8 +50,13 @@ DIVIDED = (
 )
 
 
+@pytest.hookimpl(tryfirst=True)
 def pytest_configure(config: pytest.Config) -> None:
     config.stash[SECTIONS] = {}
+    if hasattr(config, "workerinput"):
+        # Sockets lie there, and a socket's path must be short: `0`, not `popen-gw0`.
+        place = Path(config.option.basetemp)
+        config.option.basetemp = str(place.with_name(place.name.rpartition("gw")[2]))
     # A shell ignores it for what it starts in the background, as CI systems do. Every program that a test
     # starts would inherit that, and could not be interrupted.
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:

@@ -23,6 +23,7 @@ from tests.arrangement import pytest_configure as pytest_configure
 from tests.arrangement import pytest_sessionfinish as pytest_sessionfinish
 from tests.arrangement import pytest_terminal_summary as pytest_terminal_summary
 from tests.arrangement import pytest_testnodedown as pytest_testnodedown
+from tests.arrangement import pytest_xdist_make_scheduler as pytest_xdist_make_scheduler
 from tests.link import Link
 from tests.zookeeper import Ensemble, Server
 

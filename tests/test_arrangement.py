@@ -40,7 +40,7 @@ def test_a_run_in_the_background_is_like_any_other(tmp_path: Path, processes: li
     """A shell without job control has SIGINT ignored there; what is told comes from every process, once."""
     (tmp_path / "test_it.py").write_text(TESTS)
     given = {name: value for name, value in os.environ.items() if not name.startswith("PYTEST_")}
-    pytest_ = (sys.executable, "-m", "pytest", "-p", "tests.arrangement", *processes)
+    pytest_ = (sys.executable, "-m", "pytest", "-p", "tests.conftest", *processes)
     done = subprocess.run(
         ("sh", "-c", 'trap "" INT; exec "$@"', "sh", *pytest_),
         cwd=tmp_path,
