@@ -14,9 +14,10 @@ from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
 
-from kolla_mesos_start.operator.containers import command_line, end_all, environment, processes
+from kolla_mesos_start.operator.containers import end_all
 from kolla_mesos_start.operator.progress import Size
 from tests import CHECKOUT
+from tests.processes import command_line, environment, processes, working_directory
 from tests.waiting import eventually
 
 NOT_COPIED = shutil.ignore_patterns("__pycache__")
@@ -119,10 +120,3 @@ class Quickstart:
         self.process.wait()
         end_all(self.directory / "site")  # of a test that has failed
         os.close(self.ours)
-
-
-def working_directory(pid: int) -> str:
-    try:
-        return os.readlink(f"/proc/{pid}/cwd")
-    except (FileNotFoundError, ProcessLookupError, PermissionError):
-        return ""  # gone, or another user's

@@ -133,30 +133,15 @@ def processes_of(directory: Path) -> Iterator[int]:
     """The processes of the containers whose run directory is `directory`, or lies below it."""
     # Only this variable: a shell that somebody has opened in the directory is not ours.
     mark = os.fsencode(f"KOLLA_RUN_DIR={directory}")
-    for pid in processes():
-        environ = _read(pid, "environ")
+    for pid in map(int, filter(str.isdigit, os.listdir("/proc"))):
+        environ = _environ(pid)
         if mark + b"/" in environ or mark + b"\0" in environ:
             yield pid
 
 
-def processes() -> list[int]:
-    """All process ids of this machine."""
-    return [int(entry) for entry in os.listdir("/proc") if entry.isdigit()]
-
-
-def command_line(pid: int) -> str:
-    """A process's arguments, as everybody on the machine can read them; empty if it has ended."""
-    return os.fsdecode(_read(pid, "cmdline").replace(b"\0", b" "))
-
-
-def environment(pid: int) -> str:
-    """A process's environment, a line for each variable; empty if it has ended or is another user's."""
-    return os.fsdecode(_read(pid, "environ").replace(b"\0", b"\n"))
-
-
-def _read(pid: int, name: str) -> bytes:
+def _environ(pid: int) -> bytes:
     try:
-        return Path(f"/proc/{pid}/{name}").read_bytes()
+        return Path(f"/proc/{pid}/environ").read_bytes()
     except (FileNotFoundError, ProcessLookupError, PermissionError):
         return b""  # It has ended, or is another user's.
 

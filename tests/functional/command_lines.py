@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Mapping
 
-from kolla_mesos_start.operator.containers import command_line, processes
+from tests.processes import command_line, processes
 
 
 class CommandLines(threading.Thread):

@@ -20,11 +20,12 @@ import pytest
 import yaml
 
 from kolla_mesos_start.operator import timeline
-from kolla_mesos_start.operator.containers import Container, command_line, environment
+from kolla_mesos_start.operator.containers import Container
 from tests.examples.keystone import API, HOSTS, MARIADB, MEMCACHED
 from tests.examples.openstack import EXAMPLE
 from tests.functional.cloud import Cloud, health, kill, stop
 from tests.functional.command_lines import CommandLines
+from tests.processes import command_line, environment
 from tests.waiting import eventually
 from tests.zookeeper import HOST
 

@@ -168,7 +168,7 @@ def test_without_a_terminal_it_ends_by_itself(start: Start, checkout: Path) -> N
     assert re.search(r"\n\* database/daemon \(db-1\) .*\n\* api/schema \(web-\d\) ", drawn)
     replicas = re.findall(r"\n(.) api/daemon \(web-\d\) +[\d.]+ +([\d.]+) ", drawn)
     ends = {float(end) for _, end in replicas}
-    # The worker wants one replica, the front all three: the path depends on which of the two came last.
+    # The worker wants one replica, the front all three: the path goes through the one that came last.
     decided = min(ends) if "\n* worker/daemon" in drawn else max(ends)
     assert [float(end) for mark, end in replicas if mark == "*"] == [decided]
     asked, answered = (json.loads(line) for line in request.splitlines() if line.startswith("    {"))

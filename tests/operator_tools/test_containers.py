@@ -1,4 +1,4 @@
-"""Which processes belong to a container, and how they end."""
+"""Which agent a container runs, which processes are its own, and how they end."""
 
 from __future__ import annotations
 
@@ -6,8 +6,24 @@ import os
 import subprocess
 import sys
 from pathlib import Path
+from shutil import copytree, ignore_patterns
 
-from kolla_mesos_start.operator.containers import end_all, processes_of
+from kolla_mesos_start.operator.containers import AGENT, end_all, processes_of
+from tests import CHECKOUT
+
+
+def test_a_checkout_runs_its_own_agent_and_an_installed_tool_the_installed_one(tmp_path: Path) -> None:
+    """pip puts the script beside Python."""
+    assert (sys.executable, str(CHECKOUT / "bin" / "kolla_mesos_start")) == AGENT
+    package = "kolla_mesos_start"
+    copytree(CHECKOUT / package, tmp_path / "lib" / package, ignore=ignore_patterns("__pycache__"))
+    statements = (
+        f"import sys; sys.path.insert(0, {str(tmp_path / 'lib')!r})\n"
+        "from kolla_mesos_start.operator.containers import AGENT\n"
+        "print(AGENT[1])"
+    )
+    found = subprocess.run((sys.executable, "-c", statements), capture_output=True, text=True, check=True)
+    assert found.stdout.rstrip() == str(Path(sys.executable).with_name(package))
 
 
 def test_only_what_runs_in_a_container_is_ended(tmp_path: Path) -> None:
