@@ -427,11 +427,11 @@ def test_a_signal_is_handled_inside_the_wait_and_nowhere_else(loop: Loop) -> Non
     got: list[int] = []
     for signum in SIGNALS:
         loop.on_signal(signum, got.append)
-    for signum in (signal.SIGUSR1, signal.SIGTERM, signal.SIGUSR1):
+    for signum in (signal.SIGUSR1, signal.SIGUSR1, signal.SIGTERM):
         os.kill(os.getpid(), signum)
     assert got == []
     assert loop.wait(lambda: len(got) == 3) is True
-    assert got == [signal.SIGUSR1, signal.SIGTERM, signal.SIGUSR1]
+    assert got == [signal.SIGUSR1, signal.SIGUSR1, signal.SIGTERM]
 
 
 def test_a_signal_wakes_a_loop_that_waits(loop: Loop) -> None:
