@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import random
-from typing import Any, Callable, Optional
+from typing import Any, Callable
 
 import pytest
 from kazoo.exceptions import (
@@ -176,8 +176,6 @@ def test_a_success_ends_the_long_pauses() -> None:
 
 # -- the requests, by a session that answers what it is told to -----------------------------------
 
-Answer = tuple[object, Optional[KazooException]]
-
 
 class Session:
     """What ephemerals need of a session; each request waits for the test to answer it."""
@@ -325,6 +323,14 @@ def test_one_that_is_deleted_comes_back_once_it_has_settled(
     session.answer(None, NoNodeError())
     ephemerals.run()
     assert kinds(session) == [Create]
+
+
+def test_one_that_is_due_hurries_no_other(ephemerals: Ephemerals, session: Session) -> None:
+    """Each has its own time: what ZooKeeper has refused is not asked again with every step of another."""
+    ephemerals.keep(PATH, b"").refused(1000.0)
+    ephemerals.keep(f"{PATH}-2", b"")
+    ephemerals.run()
+    assert [operation.path for operation, _ in session.requests] == [f"{PATH}-2"]
 
 
 def test_one_that_another_container_has_taken_is_left_to_it(

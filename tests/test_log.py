@@ -373,7 +373,7 @@ def test_a_termination_log_that_can_not_be_written_does_not_hide_the_reason(
     last_line(END, f"{tmp_path}/none/log")
     warning, last = reader.lines()
     assert f"{tmp_path}/none/log can't be written: No such file or directory" in warning
-    assert warning.endswith("set KOLLA_TERMINATION_LOG")
+    assert warning.endswith("set KOLLA_TERMINATION_LOG to a writable file")
     assert json.loads(last)["reason"] == "why"
 
 

@@ -22,6 +22,7 @@ from typing import TYPE_CHECKING
 from kazoo.security import OPEN_ACL_UNSAFE
 
 from kolla_mesos_start.health import StateFile
+from kolla_mesos_start.log import configure
 from kolla_mesos_start.loop import Loop, now
 from kolla_mesos_start.render.prepare import Preparer
 from kolla_mesos_start.settings import Settings, parse
@@ -96,6 +97,7 @@ def main() -> None:
     """All sessions; a defect of one ends them all, and so does waiting for ever."""
     threading.excepthook = fail
     signal.alarm(LIFETIME)
+    configure("warning", json_lines=False)
     hosts, prefix, app_id, count, host = sys.argv[1:]
     environ = {"KOLLA_ZK_HOSTS": hosts, "KOLLA_SYSTEM_PREFIX": prefix, "KOLLA_APP_ID": app_id}
     sessions = [Session(parse({**environ, "KOLLA_HOSTNAME": f"{host}-{n}"})) for n in range(int(count))]

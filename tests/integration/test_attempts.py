@@ -84,10 +84,10 @@ class Bench:
         document = load(json.dumps({"name": SERVICE, "commands": commands}).encode())
         built = schema.build(document, SERVICE, lambda text: text.text)
         self.znodes = Znodes(deployment.prefix, deployment.id, SERVICE, "web1")
-        tree = StatusTree(client, self.znodes, built, definition=1)
-        tree.start()
+        self.tree = StatusTree(client, self.znodes, built, definition=1)
+        self.tree.start()
         self.commands = built.commands
-        self.attempts = Attempts(tree)
+        self.attempts = Attempts(self.tree)
 
     def at(self, command: Command) -> CommandZnodes:
         return self.znodes.command(GLOBAL, command.path)

@@ -13,7 +13,7 @@ import signal
 import socket
 import sys
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import Callable, NamedTuple
@@ -22,26 +22,35 @@ import psutil
 import pytest
 from kazoo.client import KazooClient
 from kazoo.exceptions import ConnectionLoss, SessionExpiredError
+<<<<<<< HEAD
 from kolla_mesos_start.container import Container
+=======
+from kazoo.protocol.serialization import Delete, SetData
+from kazoo.security import OPEN_ACL_UNSAFE
+>>>>>>> a1aaab4 (Drill the lease as it is now, with a holder on a leader that both followers leave)
 
-from kolla_mesos_start import settings
+from kolla_mesos_start.agent import Agent as Start
 from kolla_mesos_start.commands import guard
+<<<<<<< HEAD
 from kolla_mesos_start.commands.bootstrap import Bootstrap, Renewals
+=======
+from kolla_mesos_start.commands.bootstrap import Bootstrap, Hold
+>>>>>>> a1aaab4 (Drill the lease as it is now, with a holder on a leader that both followers leave)
 from kolla_mesos_start.errors import AgentError
 from kolla_mesos_start.loop import Loop, now
-from kolla_mesos_start.zookeeper import client as session
-from kolla_mesos_start.zookeeper.ephemerals import Ephemerals
-from kolla_mesos_start.zookeeper.watches import Watches
+from kolla_mesos_start.zookeeper.client import Client
 from tests import own_network
 from tests.agents import Agent, Containers
 from tests.conftest import Deployment, connected, made
 from tests.guarded import PATH, guard_of, lives
+from tests.integration.test_attempts import Bench, Interrupted
+from tests.integration.test_attempts import bench as bench
+from tests.integration.test_attempts import client as client
 from tests.integration.test_files import Home
 from tests.integration.test_files import home as home
-from tests.integration.test_lost_sync import SYNC
-from tests.integration.test_record import Bench, Interrupted
-from tests.integration.test_record import bench as bench
-from tests.integration.test_record import ensemble as ensemble
+from tests.integration.test_one_time import Site
+from tests.integration.test_one_time import site as site
+from tests.integration.test_session import EPHEMERAL, MULTI, servers
 from tests.link import Link
 from tests.publishing import publish
 from tests.tap import Tap, read_packet
@@ -80,11 +89,12 @@ class Run(NamedTuple):
 
 
 class Plight(NamedTuple):
-    """What befalls a holder: `way` is how it reaches ZooKeeper until then."""
+    """What befalls a holder: `way` is how it reaches ZooKeeper until then, `takers_way` how another does."""
 
     way: Callable[[Drill], str]
     strike: Callable[[Drill, Agent], object]
     in_own_network: bool = False
+    takers_way: Callable[[Drill], str] = lambda it: it.leader.hosts
 
 
 def stop_guard(drill: Drill, agent: Agent) -> None:
@@ -107,6 +117,29 @@ PLIGHTS: Mapping[str, Plight] = {
 }
 
 
+def leave_leader(drill: Drill, agent: Agent) -> None:
+    """The followers fall silent to their leader, lose their power, and come back for each other."""
+    one, other = drill.ensemble.followers
+    for follower in (one, other):
+        drill.ensemble.cut(follower)
+    for follower, peer in ((one, other), (other, one)):
+        follower.kill()
+        line = f"server.{peer.my_id}"
+        follower.settings[line] = peer.settings[line]  # Not by way of the link that is cut.
+    for follower in (one, other):
+        follower.launch_server()
+
+
+DESERTED: Mapping[str, Plight] = {
+    # It goes on answering reads, pings and syncs of its own clients, and commits nothing.
+    "leader-deserted": Plight(
+        lambda it: it.leader.hosts,
+        leave_leader,
+        takers_way=lambda it: ",".join(server.hosts for server in it.followers),
+    ),
+}
+
+
 def answers(client: KazooClient) -> bool:
     """Whether the server that this client has been connected to has an answer for it."""
     try:
@@ -118,46 +151,65 @@ def answers(client: KazooClient) -> bool:
 class Drill:
     """For each plight a service with two containers: a holder, and one that waits for its lock.
 
-    Three servers vote, two observe. Those that wait reach the leader.
+    `witnesses`: servers that answer their clients up to the end of the holders' commands at least.
     """
 
-    def __init__(self, ensemble: Ensemble, zk: KazooClient, deployment: Deployment, path: Path) -> None:
+    def __init__(
+        self,
+        ensemble: Ensemble,
+        zk: KazooClient,
+        deployment: Deployment,
+        path: Path,
+        plights: Mapping[str, Plight],
+    ) -> None:
         self.ensemble: Ensemble = ensemble
         self.zk = zk
         self.deployment = deployment
         self.path = path
+        self.plights = plights
         self.leader: Server = ensemble.leader
-        self.follower: Server = ensemble.followers[0]
-        self.observer: Server = ensemble.observers[0]
-        self.stopped: Server = ensemble.observers[1]
+        self.followers: list[Server] = ensemble.followers
+        self.observers: list[Server] = ensemble.observers
         self.link: Link = Link(self.leader, path / "link.log")
         self.containers = Containers(path / "c", deployment.environ)
         self.holders: dict[str, Agent] = {}
         self.takers: dict[str, Agent] = {}
         self.struck_at = 0.0
-        self.answered: dict[str, bool] = {}
+        self.answered: list[bool] = []
         (path / "batch").touch()
 
-    def run(self) -> None:
-        """Up to where every command has been taken over."""
-        for name, plight in PLIGHTS.items():
+    @property
+    def follower(self) -> Server:
+        return self.followers[0]
+
+    @property
+    def observer(self) -> Server:
+        return self.observers[0]
+
+    @property
+    def stopped(self) -> Server:
+        return self.observers[1]
+
+    def run(self, witnesses: Sequence[Server], age: float = TIMEOUT) -> None:
+        """Up to where every command has been taken over. It has run for `age` seconds when it is struck: for
+        less than a session's timeout nothing but its claim may be proved."""
+        for name, plight in self.plights.items():
             self._publish(name)
             self.holders[name] = self._start(name, HOLDER, plight.way(self), plight.in_own_network)
         self._await_runs(1)
-        for name in PLIGHTS:
-            self.takers[name] = self._start(name, TAKER, self.leader.hosts)
-        eventually(lambda: all(map(self._is_wanted, PLIGHTS)), "all the locks are wanted", seconds=60)
+        for name, plight in self.plights.items():
+            self.takers[name] = self._start(name, TAKER, plight.takers_way(self))
+        eventually(lambda: all(map(self._is_wanted, self.plights)), "all the locks are wanted", seconds=60)
 
-        commands = [self.runs(name)[0].pid for name in PLIGHTS]
-        with (
-            contextmanager(connected)(self.follower) as one,
-            contextmanager(connected)(self.observer) as other,
-        ):
+        eventually(lambda: all(self._age(name) >= age for name in self.plights), "they have run for so long")
+        commands = [self.runs(name)[0].pid for name in self.plights]
+        with ExitStack() as stack:
+            clients = [stack.enter_context(contextmanager(connected)(server)) for server in witnesses]
             self.struck_at = time.monotonic()
-            for name, plight in PLIGHTS.items():
+            for name, plight in self.plights.items():
                 plight.strike(self, self.holders[name])
             eventually(lambda: not any(map(lives, commands)), "the holders' commands are gone")
-            self.answered = {"follower": answers(one), "observer": answers(other)}
+            self.answered = [answers(client) for client in clients]
             self._await_runs(2)
             self.relieve()
 
@@ -165,12 +217,14 @@ class Drill:
         """Take everything back."""
         self.ensemble.mend()
         self.link.thaw()
-        own_network.heal(self.holders["packets-dropped"].pid)
-        self.holders["agent-stopped"].signal(signal.SIGCONT)
+        for name, agent in self.holders.items():
+            if self.plights[name].in_own_network:
+                own_network.heal(agent.pid)
+            agent.signal(signal.SIGCONT)
 
     def let_go(self) -> None:
         """Let the commands end."""
-        for name in PLIGHTS:
+        for name in self.plights:
             (self.path / name / "go").touch()
 
     def end(self) -> None:
@@ -206,8 +260,14 @@ class Drill:
 
     def _await_runs(self, count: int) -> None:
         eventually(
-            lambda: all(len(self.runs(name)) == count for name in PLIGHTS), f"run {count} of each", seconds=60
+            lambda: all(len(self.runs(name)) == count for name in self.plights),
+            f"run {count} of each",
+            seconds=60,
         )
+
+    def _age(self, name: str) -> float:
+        (run,) = self.runs(name)
+        return run.last - run.first
 
     def _is_wanted(self, name: str) -> bool:
         return len(self.zk.get_children(f"{self.deployment.path}/status/global/{name}/sync/lock")) == 2
@@ -215,20 +275,22 @@ class Drill:
 
 @pytest.fixture(scope="module", params=TICKS)
 def drill(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Drill]:
-    """A drill that has come to where every command has been taken over, and all is well again."""
+    """A drill that has come to where every command has been taken over, and all is well again.
+
+    Three servers vote, two observe. Those that wait reach the leader.
+    """
     path = tmp_path_factory.mktemp("d")
     with ExitStack() as stack:
         ensemble = stack.enter_context(Ensemble(path / "zk", observers=2, settings=TICKS[request.param]))
         zk = stack.enter_context(contextmanager(connected)(ensemble.leader))
         deployment = stack.enter_context(contextmanager(made)(ensemble, zk))
-        drill = Drill(ensemble, zk, deployment, path)
+        drill = Drill(ensemble, zk, deployment, path, PLIGHTS)
         stack.callback(drill.end)
-        drill.run()
+        drill.run([drill.follower, drill.observer])
         yield drill
 
 
-@pytest.mark.parametrize("plight", PLIGHTS)
-def test_never_two_at_a_time(drill: Drill, plight: str) -> None:
+def judge(drill: Drill, plight: str) -> None:
     """The old command is gone before another replica's begins, which is told that it was unfinished."""
     old, new = drill.runs(plight)
     print(
@@ -241,18 +303,50 @@ def test_never_two_at_a_time(drill: Drill, plight: str) -> None:
     assert (old.previous, new.previous) == ("none", "unfinished")
 
 
+def pass_on(drill: Drill) -> dict[str, int]:
+    """Let the takers finish, and the holders go on behind them, without another run; how the holders end."""
+    drill.let_go()
+    assert {name: agent.ends() for name, agent in drill.takers.items()} == dict.fromkeys(drill.plights, 0)
+    statuses = {name: agent.ends() for name, agent in drill.holders.items()}
+    assert {len(drill.runs(name)) for name in drill.plights} == {2}
+    return statuses
+
+
+@pytest.mark.parametrize("plight", PLIGHTS)
+def test_never_two_at_a_time(drill: Drill, plight: str) -> None:
+    """Whatever befalls the holder."""
+    judge(drill, plight)
+
+
 def test_a_server_that_is_cut_off_still_answers(drill: Drill) -> None:
     """When the commands of those who are connected there are gone: no connection had to break for that."""
-    assert drill.answered == {"follower": True, "observer": True}
+    assert drill.answered == [True, True]
 
 
 def test_whoever_lives_on_passes(drill: Drill) -> None:
-    """The takers finish, and the holders that were struck go on behind them, without another run."""
-    drill.let_go()
-    assert {name: agent.ends() for name, agent in drill.takers.items()} == dict.fromkeys(PLIGHTS, 0)
-    statuses = {name: agent.ends() for name, agent in drill.holders.items()}
-    assert statuses == {**dict.fromkeys(PLIGHTS, 0), "agent-killed": 128 + signal.SIGKILL}
-    assert {len(drill.runs(name)) for name in PLIGHTS} == {2}
+    """The struck holders, too, but for one."""
+    assert pass_on(drill) == {**dict.fromkeys(PLIGHTS, 0), "agent-killed": 128 + signal.SIGKILL}
+
+
+# A leader alone gives up after syncLimit ticks: that is longer here than they need to give the lock away.
+LONE_LEADER_TICKS: Mapping[str, Mapping[str, object]] = {"small": {"syncLimit": 20}, "stock": TICKS["stock"]}
+
+
+@pytest.mark.parametrize("age", [0.0, TIMEOUT], ids=["just claimed", "renewed"])
+@pytest.mark.parametrize("ticks", LONE_LEADER_TICKS)
+def test_never_two_at_a_time_where_a_leader_is_deserted(tmp_path: Path, ticks: str, age: float) -> None:
+    """The others elect one of them, let the session expire and give the lock away, while the leader, to which
+    the holder is connected, knows nothing."""
+    with ExitStack() as stack:
+        ensemble = stack.enter_context(Ensemble(tmp_path / "zk", settings=LONE_LEADER_TICKS[ticks]))
+        zk = stack.enter_context(contextmanager(connected)(ensemble.followers[0]))
+        deployment = stack.enter_context(contextmanager(made)(ensemble, zk))
+        drill = Drill(ensemble, zk, deployment, tmp_path, DESERTED)
+        stack.callback(drill.end)
+        drill.run([drill.leader], age)
+        judge(drill, "leader-deserted")
+        assert drill.answered == [True], "it was no leader any more: any lease would have done"
+        assert pass_on(drill) == {"leader-deserted": 0}
 
 
 # -- renewals: what counts as one ---------------------------------------------------------------------
@@ -261,28 +355,29 @@ SHORT = 2.0  # seconds
 
 
 class Slow(Tap):
-    """Holds back for `delay` seconds whatever renews a lease: the replies to connections, and to `sync`.
+    """Holds back for `delay` seconds the replies to connections and to transactions.
 
-    `connected`, `asked`: when each of them was asked for. `most`: so many `sync` were on their way at a time.
+    `connected`, `asked`: when each of them was asked for. `most`: so many transactions were on their way at a
+    time.
     """
 
-    def __init__(self, server: Server, delay: float) -> None:
+    def __init__(self, server: Server, delay: float = 0.0) -> None:
         super().__init__(server, "", lambda: None)
         self.delay = delay
         self.connected: list[float] = []
         self.asked: list[float] = []
         self.most = 0
-        self._syncs: dict[bytes, None] = {}
+        self._waiting: dict[bytes, None] = {}
 
     def _ask(self, client: socket.socket, server: socket.socket) -> None:
         self.connected.append(now())
-        self._syncs.clear()
+        self._waiting.clear()
         with suppress(OSError):
             while packet := read_packet(client):
-                if packet[8:12] == SYNC:
+                if packet[8:12] == MULTI.to_bytes(4, "big"):
                     self.asked.append(now())
-                    self._syncs[packet[4:8]] = None
-                    self.most = max(self.most, len(self._syncs))
+                    self._waiting[packet[4:8]] = None
+                    self.most = max(self.most, len(self._waiting))
                 server.sendall(packet)
         server.close()
 
@@ -290,31 +385,41 @@ class Slow(Tap):
         with suppress(OSError):
             time.sleep(self.delay)
             while packet := read_packet(server):
-                if packet[4:8] in self._syncs:
+                if packet[4:8] in self._waiting:
                     time.sleep(self.delay)
-                    self._syncs.pop(packet[4:8], None)
+                    self._waiting.pop(packet[4:8], None)
                 client.sendall(packet)
         client.close()
 
 
 class Renewing:
-    """A session behind a slow line, and what its renewals have made of its lease."""
+    """A lock that is held behind a slow line, and what its renewals have made of its lease.
+
+    `proofs`: from when the lease counts after each renewal, and from when it may count at most.
+    """
 
     def __init__(self, deployment: Deployment, slow: Slow) -> None:
-        environ = deployment.environ("db", KOLLA_ZK_HOSTS=slow.hosts, KOLLA_ZK_SESSION_TIMEOUT=f"{SHORT:g}")
         self.slow = slow
         self.loop = Loop()
-        self.ensemble = session.Ensemble(settings.parse(environ), self.loop)
-        self.ensemble.connect()
-        self.renewals = Renewals(self.ensemble, deployment.path, wanted=True)
-        self.proofs = [self.proof()]
-        self.renewals.renewed = lambda: self.proofs.append(self.proof())
+        self.client = Client(servers(slow.hosts), SHORT, OPEN_ACL_UNSAFE, self.loop)
+        self.client.connect(30.0)
+        self.contender = f"{deployment.path}/contender"
+        self.client.request(self.client.creation(self.contender, b"", EPHEMERAL), "contending")
+        self.claimed = now()
+        self.hold = Hold(self.client, self.contender, self.claimed)
+        self.hold.on_renewed = self._prove
+        self.proofs: list[tuple[float, float]] = []
+        self.loop.add(self.hold)
 
-    def proof(self) -> tuple[float, float]:
-        """From when the lease counts, and from when it may count at most."""
-        lease = self.renewals.lease
-        latest = max([self.slow.connected[-1], *(at - SHORT / 4 for at in self.slow.asked[-1:])])
-        return lease.deadline + lease.margin - SHORT, latest
+    def _prove(self) -> None:
+        counts = self.hold.lease.kill_at + max(0.3, SHORT / 20) - SHORT
+        if counts > self.claimed - SHORT / 4:  # Else nothing is proved so far.
+            self.proofs.append((counts, self.slow.asked[-1] - SHORT / 4))
+
+    def await_proofs(self, count: int) -> None:
+        assert self.loop.wait(lambda: len(self.proofs) >= count or self.hold.lost, now() + 30)
+        assert not self.hold.lost
+        assert [counts for counts, latest in self.proofs if counts > latest] == []
 
 
 @pytest.fixture
@@ -323,30 +428,90 @@ def renewing(request: pytest.FixtureRequest, zookeeper: Server, deployment: Depl
     slow = Slow(zookeeper, request.param)
     renewing = Renewing(deployment, slow)
     yield renewing
-    renewing.ensemble.close()
+    renewing.client.close()
     slow.close()
 
 
-@pytest.mark.parametrize("renewing", [SHORT / 9, SHORT / 3], indirect=True)
+@pytest.mark.parametrize("renewing", [0.0, SHORT / 9, SHORT / 3], indirect=True)
 def test_a_lease_counts_from_what_was_sent_long_before_the_last_reply(renewing: Renewing) -> None:
     """Never from when a reply came; and however late they come, one is awaited at a time."""
-    assert renewing.loop.wait(lambda: len(renewing.proofs) > 4, now() + 30)
-    assert [counts for counts, latest in renewing.proofs if counts > latest] == []
+    renewing.await_proofs(5)
     assert renewing.proofs[-1] > renewing.proofs[0]
     assert renewing.slow.most == 1
+    # The first one comes once it can prove the claim, each further one after T/6 or the reply to the last.
+    asked = renewing.slow.asked
+    assert asked[0] - renewing.claimed >= SHORT / 4
+    assert min(later - earlier for earlier, later in zip(asked, asked[1:])) > SHORT / 6 - 0.1
 
 
 @pytest.mark.parametrize("renewing", [SHORT / 3], indirect=True)
-def test_a_sync_that_fails_with_its_connection_renews_nothing(renewing: Renewing) -> None:
-    """What does is the connection that follows."""
-    slow = renewing.slow
+def test_a_renewal_that_fails_with_its_connection_renews_nothing(renewing: Renewing) -> None:
+    """Nor does the connection that follows: the next renewal does."""
+    renewing.await_proofs(2)
+    slow, kill_at = renewing.slow, renewing.hold.lease.kill_at
     asked = len(slow.asked)
-    assert renewing.loop.wait(lambda: len(slow.asked) > asked + 1, now() + 30)
+    assert renewing.loop.wait(lambda: len(slow.asked) > asked, now() + 30)
+    proofs, kill_at = len(renewing.proofs), renewing.hold.lease.kill_at
+    assert renewing.client.session._socket
+    renewing.client.session._socket.shutdown(socket.SHUT_RDWR)
+    assert renewing.loop.wait(lambda: not renewing.client.connected, now() + 30)
+    assert renewing.loop.wait(lambda: renewing.client.connected, now() + 30)
+    assert (len(renewing.proofs), renewing.hold.lease.kill_at) == (proofs, kill_at)
+    renewing.await_proofs(proofs + 1)
+    assert len(slow.connected) == 2 and not renewing.client.session.former
+
+
+@pytest.mark.parametrize("renewing", [0.0], indirect=True)
+def test_a_renewal_finds_that_the_lock_is_gone(renewing: Renewing, zk: KazooClient) -> None:
+    """Without a watch on it."""
+    renewing.await_proofs(1)
+    zk.delete(renewing.contender)
+    assert renewing.loop.wait(lambda: renewing.hold.lost, now() + 30)
+
+
+@pytest.mark.parametrize("renewing", [0.0], indirect=True)
+def test_a_lock_is_that_of_its_session(renewing: Renewing, zookeeper: Server, zk: KazooClient) -> None:
+    """A contender of the same name in a later session renews nothing."""
+    renewing.await_proofs(1)
+    client = renewing.client
+    thief = Client(servers(zookeeper.hosts), SHORT, OPEN_ACL_UNSAFE, Loop())
+    thief.session.id, thief.session.password = client.session.id, client.session.password
+    thief.connect(30.0)
+    thief.close()
+    zk.create(renewing.contender)
+    assert renewing.loop.wait(lambda: client.session.former and client.connected, now() + 30)
+    assert renewing.hold.lost
     proofs = len(renewing.proofs)
-    renewing.ensemble.drop_connection()
-    assert renewing.loop.wait(lambda: len(renewing.proofs) > proofs, now() + 30)
-    assert len(slow.connected) == 2
-    assert renewing.proofs[-1][0] <= slow.connected[-1]
+    asked = len(renewing.slow.asked)
+    assert renewing.loop.wait(lambda: len(renewing.slow.asked) > asked + 2, now() + 30)
+    assert len(renewing.proofs) == proofs
+
+
+def test_only_who_runs_an_attempt_renews(zookeeper: Server, site: Site) -> None:
+    """Neither who waits for the lock, nor who has passed, sends a transaction."""
+    holders, waiters = Slow(zookeeper), Slow(zookeeper)
+    try:
+        site.publish(sync=site.once(), then=site.plain("then", gate="then"))
+        timeout = f"{SHORT:g}"
+        holder = site.start("web1", KOLLA_ZK_HOSTS=holders.hosts, KOLLA_ZK_SESSION_TIMEOUT=timeout)
+        site.running()
+        waiter = site.start("web2", KOLLA_ZK_HOSTS=waiters.hosts, KOLLA_ZK_SESSION_TIMEOUT=timeout)
+        waiter.says("web1 is running it")
+        renewals, before = len(holders.asked), len(waiters.asked)
+        eventually(lambda: len(holders.asked) >= renewals + 8, "the holder renews its lease")
+        assert len(waiters.asked) == before
+
+        site.let_go()
+        eventually(lambda: len(site.runs("then")) == 2, "both have passed it")
+        quiet = [len(holders.asked), len(waiters.asked)]
+        passed_at = now()
+        eventually(lambda: now() > passed_at + 2 * SHORT, "some time passes")
+        assert [len(holders.asked), len(waiters.asked)] == quiet
+        site.let_go("then")
+        assert (holder.ends(), waiter.ends()) == (0, 0)
+    finally:
+        holders.close()
+        waiters.close()
 
 
 # -- ends: nobody else begins before all is gone -----------------------------------------------------
@@ -389,22 +554,21 @@ def test_what_cannot_be_killed_ends_the_agent_but_not_its_session(
 
 
 def test_the_session_is_not_closed_while_a_command_lives(
-    zk: KazooClient, ensemble: Interrupted, bench: Bench, monkeypatch: pytest.MonkeyPatch
+    zk: KazooClient, client: Interrupted, bench: Bench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Whatever ends the agent, and however long the guard takes: here it is stopped."""
     monkeypatch.setattr(guard, "KILL_TIMEOUT", 0.3)
-    container = Container()
-    container.ensemble = ensemble
-    renewals = Renewals(ensemble, "/", wanted=False)
-    container.bootstrap = Bootstrap(ensemble, Watches(ensemble), bench.records, renewals, {})
-    container.bootstrap.guard.spawn(["sleep", "1000"], PATH)
-    above = psutil.Process(container.bootstrap.guard.pid)
+    start = Start()
+    start.client = client
+    start.bootstrap = Bootstrap(bench.tree, {})
+    start.bootstrap.guard.spawn(["sleep", "1000"], PATH)
+    above = psutil.Process(start.bootstrap.guard.pid)
     eventually(above.children, "it runs")
     (command,) = above.children()
     above.suspend()
 
     contender = bench.at(bench.commands[0]).lock + "/contender"
-    ensemble.client.create(contender, ephemeral=True)
+    client.request(client.creation(contender, b"", EPHEMERAL), "contending")
     lived: list[bool] = []
 
     @zk.DataWatch(contender)  # type: ignore[untyped-decorator]
@@ -412,19 +576,20 @@ def test_the_session_is_not_closed_while_a_command_lives(
         if stat is None:
             lived.append(lives(command.pid))
 
-    container.close()
+    start.close()
     eventually(lambda: lived, "the lock is given back")
     assert lived == [False]
 
 
 def test_what_the_server_would_hang_up_on_is_refused_here(
-    ensemble: Interrupted, deployment: Deployment
+    client: Interrupted, deployment: Deployment
 ) -> None:
     """By name and at once: a lost connection would be made anew, and the same sent again, for ever."""
     path = f"{deployment.path}/large"
-    ensemble.transaction(lambda writes: writes.create(path, b"x" * 1_000_000), "large")
-    told = f"{path}: 1000001 bytes are more than ZooKeeper takes"
+    client.transaction([client.creation(path, b"x" * 1_000_000)], "large")
+    told = f"{path}: 1000001 bytes are more than ZooKeeper accepts"
     with pytest.raises(AgentError, match=told):
-        ensemble.transaction(lambda writes: writes.set_data(path, b"x" * 1_000_001), "larger")
+        client.transaction([SetData(path, b"x" * 1_000_001, -1)], "larger")
     with pytest.raises(AgentError, match=told):
-        Ephemerals(ensemble).keep(path, b"x" * 1_000_001)
+        client.ephemerals.keep(path, b"x" * 1_000_001)
+    client.transaction([Delete(path, -1)], "what has no data")
