@@ -188,9 +188,8 @@ def test_what_runs_often_or_for_long_is_lean(name: str, bare: set[str], kazoo: s
 
 @pytest.mark.parametrize("name", ["registrar", "supervise"])
 def test_the_process_beside_a_daemon_has_no_openssl(name: str) -> None:
-    """It would be a quarter of its memory. `boot` puts an empty module in the place of hashlib."""
-    boot = "from kolla_mesos_start.daemon import boot; boot._leave_openssl_out(); "
-    loaded = loaded_by(f"{boot}import kolla_mesos_start.daemon.{name}")
+    """It would be a quarter of its memory: see `zookeeper.wire`."""
+    loaded = loaded_by(f"import kolla_mesos_start.daemon.{name}")
     assert "kazoo.security" in loaded
     assert not loaded & {"hashlib", "_hashlib", "ssl", "_ssl", *COSTLY}
 
