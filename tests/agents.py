@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Callable
 
-from tests.waiting import eventually
+from tests.waiting import LIMIT, eventually
 
 PROGRAM = Path(__file__).resolve().parent.parent / "bin" / "kolla_mesos_start"
 
@@ -97,11 +97,11 @@ class Agent:
         assert not self.running
         self.process = self._start()
 
-    def says(self, words: str, seconds: float = 30.0) -> None:
+    def says(self, words: str, seconds: float = LIMIT) -> None:
         """Wait until the log holds `words`."""
         eventually(lambda: words in self.said, f"{words!r} in the log of {self.directory}", seconds=seconds)
 
-    def ends(self, seconds: float = 30.0) -> int:
+    def ends(self, seconds: float = LIMIT) -> int:
         """Wait for the process to end; its exit status, as a shell would have it."""
         try:
             status = self.process.wait(seconds)
@@ -119,7 +119,7 @@ class Agent:
             env=self.environ,
             capture_output=True,
             text=True,
-            timeout=30,
+            timeout=LIMIT,
             check=False,
         )
 

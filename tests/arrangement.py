@@ -69,7 +69,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 
 @pytest.hookimpl(optionalhook=True)
-def pytest_xdist_make_scheduler(config: pytest.Config) -> object:
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> object:
     """Hand out what stays together as one, in the order of the items."""
     # pytest-xdist's own marks for that (3.8) do nothing with pytest 9.
     from xdist.scheduler import LoadScopeScheduling  # type: ignore[import-untyped]
@@ -79,7 +79,7 @@ def pytest_xdist_make_scheduler(config: pytest.Config) -> object:
             return group(nodeid)
 
     config.option.loadscopereorder = False
-    return Scheduling(config)
+    return Scheduling(config, log)
 
 
 def group(test: str) -> str:

@@ -14,7 +14,7 @@ from kazoo.exceptions import NoNodeError
 from kazoo.recipe.watchers import ChildrenWatch
 
 from tests.conftest import Deployment
-from tests.waiting import eventually
+from tests.waiting import LIMIT, eventually
 
 
 class Site:
@@ -56,12 +56,12 @@ class Site:
         stat = self._zk.exists(path)
         return stat.ephemeralOwner if stat else 0
 
-    def await_members(self, count: int, seconds: float = 30.0) -> dict[str, dict[str, Any]]:
+    def await_members(self, count: int, seconds: float = LIMIT) -> dict[str, dict[str, Any]]:
         """Wait until so many members are present; who they are."""
         eventually(lambda: len(self.members) == count, f"{count} members of {self.service}", seconds=seconds)
         return self.members
 
-    def await_instances(self, count: int, seconds: float = 30.0) -> dict[str, dict[str, Any]]:
+    def await_instances(self, count: int, seconds: float = LIMIT) -> dict[str, dict[str, Any]]:
         """Wait until so many instances are ready, globally; what they say of themselves."""
         eventually(
             lambda: len(self.instances()) == count,

@@ -36,7 +36,7 @@ from tests.zookeeper import HOST, Ensemble, Process, Server, free_port
 STEP = str(Path(__file__).with_name("step.py"))
 LOOK = 0.02  # seconds between two looks at the containers
 LAUNCHER = 0.15  # seconds until the launcher starts a container again
-HANDSHAKE_TIMEOUT = 60.0  # seconds for all to come through once nothing is done to them any more
+HANDSHAKE_TIMEOUT = 240.0  # seconds for all to come through once nothing is done to them any more
 KILL, STOP, CONT = signal.SIGKILL, signal.SIGSTOP, signal.SIGCONT
 
 Undo = Callable[[], object]

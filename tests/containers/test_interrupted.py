@@ -18,7 +18,7 @@ import pytest
 from tests import CHECKOUT
 from tests.containers.images import Images
 from tests.containers.podman import settings
-from tests.waiting import eventually
+from tests.waiting import LIMIT, eventually
 
 # The first test waits for the images.
 pytestmark = pytest.mark.timeout(900)
@@ -61,7 +61,7 @@ def test_an_interrupted_build_is_cleared_away(tmp_path: Path, signum: int) -> No
         processes = eventually(lambda: with_a_shell(building.pid), "the build runs its shell")
         building.send_signal(signum)
         building.wait()
-        assert psutil.wait_procs(processes, timeout=30)[1] == []
+        assert psutil.wait_procs(processes, timeout=LIMIT)[1] == []
     assert mounts(cache) == []
     assert asked(cache, "containers", "--quiet") != ""
     images = Images(cache, print)

@@ -40,6 +40,7 @@ from tests.integration.test_one_time import SHORT, Site
 from tests.integration.test_one_time import site as site
 from tests.tap import EXISTS, GET_DATA, Tap, read_packet
 from tests.waiting import eventually
+from tests.waiting import LIMIT
 from tests.zookeeper import HOST, Ensemble, Server, free_port
 
 EPHEMERAL, SEQUENCE = 1, 2
@@ -70,7 +71,7 @@ def at(port: int) -> Servers:
     return servers(f"{HOST}:{port}")
 
 
-def run(session: Session, until: Callable[[], object], seconds: float = 30.0) -> None:
+def run(session: Session, until: Callable[[], object], seconds: float = LIMIT) -> None:
     """Run the loop until something holds."""
     loop = Loop()
     loop.add(session)
