@@ -27,12 +27,27 @@ from pathlib import Path
 from types import TracebackType
 from typing import TypeVar
 
+from kolla_mesos_start.operator import private_zookeeper
 from kolla_mesos_start.operator.private_zookeeper import HOST as HOST
 from kolla_mesos_start.operator.private_zookeeper import JAVA, SERVER, ask, configure
-from kolla_mesos_start.operator.private_zookeeper import free_port as free_port
 from tests.waiting import eventually
 
 S = TypeVar("S", bound="Server")
+
+_given: set[int] = set()
+
+
+def free_port() -> int:
+    """A port on which nobody listens, and which no other test of this run has, though its server be dead.
+
+    Every process of the run gives others than all the rest.
+    """
+    own = int(os.environ.get("PYTEST_XDIST_WORKER", "gw0")[2:])
+    processes = int(os.environ.get("PYTEST_XDIST_WORKER_COUNT", "1"))
+    while (port := private_zookeeper.free_port()) in _given or port % processes != own:
+        pass
+    _given.add(port)
+    return port
 
 
 class Process:

@@ -6,7 +6,6 @@ this machine is no failure; which were there is told below the tests.
 
 from __future__ import annotations
 
-import os
 import re
 import subprocess
 from collections.abc import Sequence
@@ -65,7 +64,6 @@ def passed(python: pythons.Python, tests: Sequence[str], config: pytest.Config) 
     done = subprocess.run(
         (program, "-m", "pytest", "-q", "-p", "no:cacheprovider", *tests),
         cwd=CHECKOUT,
-        env={name: value for name, value in os.environ.items() if not name.startswith("PYTEST_")},
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         text=True,

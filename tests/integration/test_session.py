@@ -39,8 +39,7 @@ from tests.conftest import Deployment
 from tests.integration.test_one_time import SHORT, Site
 from tests.integration.test_one_time import site as site
 from tests.tap import EXISTS, GET_DATA, Tap, read_packet
-from tests.waiting import eventually
-from tests.waiting import LIMIT
+from tests.waiting import LIMIT, eventually
 from tests.zookeeper import HOST, Ensemble, Server, free_port
 
 EPHEMERAL, SEQUENCE = 1, 2

@@ -11,7 +11,12 @@ from kazoo.client import KazooClient
 
 from tests.conftest import Deployment
 from tests.waiting import eventually
-from tests.zookeeper import Ensemble, Server
+from tests.zookeeper import Ensemble, Server, free_port
+
+
+def test_no_port_is_given_twice() -> None:
+    """A server that a test has killed would find its port taken."""
+    assert len({free_port() for _ in range(500)}) == 500
 
 
 def test_a_killed_server_comes_back_with_its_data(
