@@ -162,7 +162,7 @@ def test_a_stopped_container_ends_soon_and_with_the_daemons_own_status(
     eventually(lambda: is_ready(container), "it is ready")
     begun = time.monotonic()
     assert container.stop() == STATUS
-    assert time.monotonic() - begun < 2.0
+    assert time.monotonic() - begun < 8.0  # After 10 s podman kills it.
     container.remove()
 
 

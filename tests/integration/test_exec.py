@@ -94,7 +94,7 @@ def sessions(zookeeper: Server) -> set[int]:
 def await_nothing(agent: Agent, site: Site) -> None:
     """Wait until neither a registrar nor anything in the tree says that there is a daemon."""
     eventually(lambda: not agent.registrar, "the registrar has ended")
-    site.await_members(0, seconds=5)
+    site.await_members(0, seconds=8)  # Sooner than the session would expire.
     assert not site.instances() and not site.instances("web1")
 
 
@@ -300,7 +300,7 @@ def test_the_registrar_of_a_daemon_that_never_was_ends_at_once(
 
 
 def ends_of(agents: Sequence[Agent]) -> list[int]:
-    return [agent.ends(10) for agent in agents]
+    return [agent.ends() for agent in agents]
 
 
 def lines_on_the_way(containers: Containers, site: Site) -> list[str]:
@@ -348,12 +348,12 @@ def test_a_signal_at_any_instant_ends_it(deployment: Deployment, containers: Con
             eventually(lambda: "daemon: exec" in agent.said, "it is about to exec", every=0.0002)
             time.sleep(random.uniform(0, 0.01))
         agent.signal(signal.SIGTERM)
-        return agent.ends(10)
+        return agent.ends()
 
     with ThreadPoolExecutor(3) as pool:
         assert list(pool.map(round, range(30))) == [TERMINATED] * 30
     # The one that was not asked to end.
-    eventually(lambda: len(site.members) == 1, "the others are gone", seconds=15)
+    eventually(lambda: len(site.members) == 1, "the others are gone")
 
 
 def test_the_agent_has_one_thread(deployment: Deployment, containers: Containers, site: Site) -> None:
@@ -376,7 +376,7 @@ def test_a_signal_while_waiting_ends_the_agent_at_once(
     )
     site.await_members(1)
     agent.signal(signum)
-    assert agent.ends(5) == 128 + signum
+    assert agent.ends(30) == 128 + signum
     assert agent.ending["reason"] == f"stopped by {signum.name}"
     assert not site.members
 
@@ -404,7 +404,7 @@ def test_exec_never_waits_for_zookeeper(
     if outage == "expired":
         eventually(lambda: session not in sessions(zookeeper), "the session expires")
     go.touch()
-    eventually(lambda: words_of(agent.pid, "cmdline") == SLEEPS, "the daemon runs", seconds=5)
+    eventually(lambda: words_of(agent.pid, "cmdline") == SLEEPS, "the daemon runs")
     eventually(lambda: agent.state == "ready", "probes see it ready")
     link.thaw()
     link.launch()
@@ -455,7 +455,7 @@ def test_a_dead_registrar_is_told_by_the_probes(
     os.kill(agent.registrar, signal.SIGKILL)
     eventually(lambda: agent.health().stdout == "daemon runs, unregistered\n", "the probe sees it")
     assert (agent.health().returncode, agent.health("--ready").returncode) == (1, 1)
-    site.await_instances(0, seconds=10)
+    site.await_instances(0)
     assert agent.running
 
 
@@ -487,7 +487,7 @@ def test_as_process_1_it_ends_by_a_signal_and_reaps_orphans(
         eventually((agent.directory / "orphan.ended").exists, "the orphan has ended")
         eventually(lambda: children_of(first) == before, "it is reaped")  # noqa: B023
         os.kill(first, signal.SIGTERM)
-        assert agent.ends(10) == TERMINATED
+        assert agent.ends() == TERMINATED
         assert agent.ending["reason"] == "stopped by SIGTERM"
     assert not site.members
 
@@ -526,7 +526,7 @@ def test_as_process_1_the_daemon_gets_all_and_a_warning_is_given(
     os.kill(first, signal.SIGTERM)
     assert agent.ends() == 7
     assert not agent.registrar
-    site.await_instances(1, seconds=10)
+    site.await_instances(1)
 
 
 # -- launchers ----------------------------------------------------------------------------------------

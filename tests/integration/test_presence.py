@@ -234,15 +234,13 @@ def test_a_restarted_container_replaces_its_own_member(
     if how == "ended":
         agent.signal(signal.SIGTERM)
         agent.ends()
-        site.await_members(0, seconds=5)
+        site.await_members(0, seconds=8)  # Sooner than the session would expire.
     else:
         kill_container(agent)
     # Its second run has to wait, and isn't ready in the meantime.
     publish_daemon(deployment, OBEDIENT, NOTIFY, dependencies=["db/daemon"])
     agent.restart()
-    eventually(
-        lambda: site.owner(f"{site.party}/{member}") not in (0, former), "the member is replaced", seconds=10
-    )
+    eventually(lambda: site.owner(f"{site.party}/{member}") not in (0, former), "the member is replaced")
     eventually(lambda: not site.instances() and not site.instances("web1"), "the former instance is gone")
     assert (how == "ended") == (former not in sessions(zookeeper))
     if how != "ended":
@@ -484,8 +482,8 @@ def test_a_daemon_that_dies_is_missed_at_once(
     site.await_instances(1)
     agent.signal(end)
     begun = time.monotonic()
-    site.await_instances(0, seconds=3)
-    site.await_members(0, seconds=3 - (time.monotonic() - begun))
+    site.await_instances(0, seconds=5)
+    site.await_members(0, seconds=5 - (time.monotonic() - begun))
     assert agent.ends() == 128 + end
     dependent = containers.start("infra/dependent")
     eventually(lambda: "0 of 1 instances ready" in dependent.state, "the dependent waits")
@@ -511,7 +509,7 @@ def test_a_killed_container_is_missed_within_the_session_timeout(
     assert timeouts == ["4000", "6000"]
     kill_container(agent)
     # As the server counts, plus one tick, plus what a busy machine takes.
-    site.await_instances(0, seconds=4 + 0.5 + 2)
+    site.await_instances(0, seconds=4 + 0.5 + 15)
     assert not site.members
 
 
@@ -555,4 +553,4 @@ def test_by_default_it_notifies_or_lives_for_20_s(patient: Patient) -> None:
     assert told[0] >= 20 > told[1]
     assert recovers.state == "starting the daemon has not sent READY=1" and not sites[2].instances()
     tell(recovers, "READY=1")
-    sites[2].await_instances(1, seconds=10)
+    sites[2].await_instances(1)

@@ -122,7 +122,7 @@ def test_the_grandchildren_of_a_command_are_reaped(start: Start) -> None:
     """The command has ended when they have, and none is left as a zombie while the agent goes on."""
     agent = start({"go": {"command": python(FORKS)}}, daemon=python(OBEYS))
     runs(agent)
-    eventually(lambda: not zombies(agent), "no zombie is left", seconds=5)
+    eventually(lambda: not zombies(agent), "no zombie is left")
     stop(agent)
     assert agent.ends() == 7
 
@@ -134,6 +134,6 @@ def test_the_grandchildren_of_the_daemon_are_reaped(
     agent = start(daemon=python(FORKS + OBEYS))
     runs(agent)
     alone = mode == "exec" and request.node.callspec.params["start"] in ("directly", "sh -c")
-    eventually(lambda: len(zombies(agent)) == 20 * alone, "they are reaped", seconds=5)
+    eventually(lambda: len(zombies(agent)) == 20 * alone, "they are reaped")
     stop(agent)
     assert agent.ends() == 7

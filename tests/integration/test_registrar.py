@@ -257,7 +257,7 @@ def test_a_killed_daemon_is_gone_long_before_its_session_would_be(
     container.start(SLEEP, ALIVE)
     eventually(exists(zk, container.ready), "it is ready")
     container.process.kill()
-    eventually(gone(zk, container.ready), "the instance is gone", seconds=3)
+    eventually(gone(zk, container.ready), "the instance is gone", seconds=5)
     assert zk.exists(container.member) is None
     eventually(lambda: not container.registrar, "the registrar has ended")
     assert container.stage == "ended"
@@ -269,7 +269,7 @@ def test_a_daemon_gone_at_once_leaves_nothing(container: Container, zk: KazooCli
     zk.ensure_path(container.service)
     container.start(["true"], ALIVE)
     container.process.wait()
-    eventually(gone(zk, container.member), "the member is gone", seconds=3)
+    eventually(gone(zk, container.member), "the member is gone", seconds=5)
     eventually(lambda: not container.registrar, "the registrar has ended")
 
 

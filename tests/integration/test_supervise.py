@@ -194,7 +194,7 @@ def test_orphans_are_reaped(start: Callable[..., Agent]) -> None:
     ).replace("\\n", "\n")
     agent = start(python(source))
     eventually((agent.directory / "forked").exists, "all are forked")
-    eventually(lambda: len(supervisor(agent).children()) == 1, "only the daemon is left", seconds=5)
+    eventually(lambda: len(supervisor(agent).children()) == 1, "only the daemon is left")
     assert agent.health("--ready").returncode == 0
 
 
@@ -265,7 +265,7 @@ def test_a_daemon_that_can_not_be_executed_ends_the_agent(
     agent = start([command], wait=False)
     assert agent.ends() == status
     assert agent.ending["stage"] == "exec" and agent.ending["status"] == status
-    site.await_members(0, seconds=5)
+    site.await_members(0, seconds=8)  # Sooner than the session would expire.
 
 
 def test_a_stop_on_the_way_is_not_lost(deployment: Deployment, containers: Containers) -> None:

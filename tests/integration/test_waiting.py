@@ -439,8 +439,8 @@ def test_an_outage_counts_into_the_wait_that_it_interrupts(
         link.kill()
     else:
         link.freeze()
-    assert [agent.ends(20), early.ends(20)] == [75, 75]
-    assert time.monotonic() - begun < 15
+    assert [agent.ends(), early.ends()] == [75, 75]
+    assert time.monotonic() - begun < 60
     assert f"{deployment.path}/nothing" in early.ending["reason"]
     assert agent.ending["reason"].startswith("waited 3 s for db/sync (error, for ")
 
