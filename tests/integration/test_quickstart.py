@@ -123,7 +123,7 @@ def test_an_interruption_at_any_instant_leaves_nothing(
     by_signal = {sign for signum in signums for sign in (-signum, 128 + signum)}
     assert status in by_signal or "a request" in quickstart.said, quickstart.said
     assert "Traceback" not in quickstart.said
-    eventually(lambda: not quickstart.left(), "what the kernel ends has ended")
+    eventually(lambda: not quickstart.left(), "nothing is left")
     assert files(checkout) == before
 
 
@@ -149,7 +149,7 @@ def test_an_interruption_is_heard_while_zookeeper_hangs(start: Start) -> None:
     os.kill(quickstart.zookeeper(), signal.SIGSTOP)
     quickstart.signal(signal.SIGINT)
     assert quickstart.ends() == 130
-    eventually(lambda: not quickstart.left(), "what the kernel ends has ended")
+    assert not quickstart.left()
 
 
 def test_without_a_terminal_it_ends_by_itself(start: Start, checkout: Path) -> None:
