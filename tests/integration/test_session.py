@@ -322,8 +322,9 @@ def test_ephemerals_are_made_again_in_a_new_session(
         stat = zk.exists(path)
         return stat.ephemeralOwner if stat else 0
 
-    client.ephemerals.keep(path, b"data")
-    assert client.loop.wait(lambda: owner() == client.session.id, now() + 30)
+    mine = client.ephemerals.keep(path, b"data")
+    assert client.loop.wait(lambda: mine.step == "rest", now() + 30)
+    assert owner() == client.session.id
     expired = client.session.id
     assert client.session._socket
     client.session._socket.shutdown(socket.SHUT_RDWR)  # No watch tells us.
