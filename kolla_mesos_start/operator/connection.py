@@ -7,6 +7,7 @@ here threads do no harm. A request waits for as long as an outage lasts.
 from __future__ import annotations
 
 import logging
+import ssl
 from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from typing import Any, Callable
@@ -23,7 +24,7 @@ from kazoo.exceptions import (
 from kazoo.protocol.states import KazooState, KeeperState
 from kazoo.security import ACL, Id, Permissions
 
-from kolla_mesos_start.errors import AccessDenied, AgentError, NoConnection
+from kolla_mesos_start.errors import AccessDenied, AgentError, BadEnvironment, NoConnection
 from kolla_mesos_start.settings import Settings
 
 log = logging.getLogger(__name__)
@@ -43,8 +44,10 @@ PERMISSIONS = {
 def connect(settings: Settings) -> KazooClient:
     """A connected client, which the caller closes (`close`).
 
-    Raises NoConnection past KOLLA_ZK_CONNECT_TIMEOUT, and AccessDenied for refused credentials.
+    Raises NoConnection past KOLLA_ZK_CONNECT_TIMEOUT, AccessDenied for refused credentials, and
+    BadEnvironment for a certificate or key that can't be loaded.
     """
+    _check_tls(settings)
     client = _new_client(settings)
     limit = settings.connect_timeout
     is_connected = client.start_async().wait(limit)
@@ -82,9 +85,30 @@ def _new_client(settings: Settings) -> KazooClient:
         use_ssl=bool(settings.ca or settings.cert),
         ca=settings.ca,
         certfile=settings.cert,
-        keyfile=settings.key,
+        keyfile=settings.key or settings.cert,  # They may be one file.
         check_hostname=bool(settings.ca),
     )
+
+
+def _check_tls(settings: Settings) -> None:
+    """Refuse files that can't be loaded: kazoo would try them again and again, and report no connection."""
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    issues = []
+    if settings.ca:
+        try:
+            context.load_verify_locations(settings.ca)
+        except OSError as error:
+            issues.append(f"KOLLA_ZK_CA: expected certificates, in PEM: {error}")
+    if settings.cert:
+        try:
+            # A password is never asked for: nobody may be there to type it.
+            context.load_cert_chain(settings.cert, settings.key, password="")
+        except OSError as error:
+            issues.append(
+                f"KOLLA_ZK_CERT and KOLLA_ZK_KEY: expected a certificate and its key, in PEM: {error}"
+            )
+    if issues:
+        raise BadEnvironment(issues)
 
 
 def _log_outage(state: str) -> None:

@@ -13,7 +13,7 @@ from kazoo.client import KazooClient
 from kazoo.security import make_digest_acl
 
 from kolla_mesos_start import settings
-from kolla_mesos_start.errors import AccessDenied, NoConnection
+from kolla_mesos_start.errors import AccessDenied, BadEnvironment, NoConnection
 from kolla_mesos_start.operator import connection
 from tests.conftest import Deployment
 from tests.link import Link
@@ -62,6 +62,16 @@ def test_a_server_that_comes_late_is_found(zookeeper: Server, connect: Connect) 
         assert connect(zookeeper.hosts, KOLLA_ZK_CONNECT_TIMEOUT="30").exists("/")
     finally:
         starter.join()
+
+
+def test_certificates_that_cant_be_loaded_are_refused_at_once(tmp_path: Path) -> None:
+    """Each with its variable; ZooKeeper is not even tried."""
+    broken = tmp_path / "broken.pem"
+    broken.write_text("no certificate")
+    files = dict.fromkeys(("KOLLA_ZK_CA", "KOLLA_ZK_CERT"), str(broken))
+    with pytest.raises(BadEnvironment) as caught:
+        connection.connect(settings_for(f"127.0.0.1:{free_port()}", **files))
+    assert [issue.split(" ")[0].rstrip(":") for issue in caught.value.issues] == list(files)
 
 
 def test_refused_credentials_end_it(zookeeper: Server, connect: Connect, tmp_path: Path) -> None:
