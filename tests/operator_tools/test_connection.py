@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+import socket
+import ssl
+import subprocess
+import sys
 import threading
 import time
 from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Callable
 
@@ -15,11 +20,14 @@ from kazoo.security import make_digest_acl
 from kolla_mesos_start import settings
 from kolla_mesos_start.errors import AccessDenied, BadEnvironment, NoConnection
 from kolla_mesos_start.operator import connection
+from tests import CHECKOUT
 from tests.conftest import Deployment
 from tests.link import Link
+from tests.publishing import write_files
 from tests.waiting import eventually
 from tests.zookeeper import Server, free_port
 
+TOOL = CHECKOUT / "bin" / "kolla_mesos_publish"
 Connect = Callable[..., KazooClient]
 
 
@@ -72,6 +80,64 @@ def test_certificates_that_cant_be_loaded_are_refused_at_once(tmp_path: Path) ->
     with pytest.raises(BadEnvironment) as caught:
         connection.connect(settings_for(f"127.0.0.1:{free_port()}", **files))
     assert [issue.split(" ")[0].rstrip(":") for issue in caught.value.issues] == list(files)
+
+
+def certificate(directory: Path) -> str:
+    """A file with a key, and a certificate for 127.0.0.1 that signs itself."""
+    cert, key, both = (directory / f"{name}.pem" for name in ("cert", "key", "both"))
+    request = "req -x509 -newkey rsa:2048 -nodes -days 2 -subj /CN=test -addext subjectAltName=IP:127.0.0.1"
+    subprocess.run(
+        ["openssl", *request.split(), "-keyout", key, "-out", cert], check=True, stderr=subprocess.DEVNULL
+    )
+    both.write_text(key.read_text() + cert.read_text())
+    return str(both)
+
+
+@contextmanager
+def tls_proxy(server: Server, both: str) -> Iterator[str]:
+    """TLS in front of the server, only for clients with the same certificate; its host and port."""
+    context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH, cafile=both)
+    context.load_cert_chain(both)
+    context.verify_mode = ssl.CERT_REQUIRED
+
+    def serve(connection: socket.socket) -> None:
+        # A client that asks again only when it has the reply.
+        with (
+            suppress(OSError),
+            connection,
+            context.wrap_socket(connection, server_side=True) as secure,
+            socket.create_connection(("127.0.0.1", server.port)) as plain,
+        ):
+            while data := secure.recv(65536):
+                plain.sendall(data)
+                secure.sendall(plain.recv(65536))
+
+    def accept() -> None:
+        with suppress(OSError):  # closed
+            while True:
+                threading.Thread(target=serve, args=(listener.accept()[0],), daemon=True).start()
+
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        threading.Thread(target=accept, daemon=True).start()
+        yield f"127.0.0.1:{listener.getsockname()[1]}"
+        listener.shutdown(socket.SHUT_RDWR)
+
+
+def test_tls_with_a_certificate_of_its_own(zookeeper: Server, connect: Connect, tmp_path: Path) -> None:
+    """Key and certificate may be one file; a server that another authority has signed is refused."""
+    (tmp_path / "other").mkdir()
+    write_files(tmp_path, variables__region="one")
+    ours, other = certificate(tmp_path), certificate(tmp_path / "other")
+    with tls_proxy(zookeeper, ours) as hosts:
+        client = connect(hosts, KOLLA_ZK_CA=ours, KOLLA_ZK_CERT=ours)
+        assert connection.children(client, ["/zookeeper"]) == {"/zookeeper": ["config", "quota"]}
+        connection.close(client)
+        for ca, cert in ((other, ours), (ours, other)):
+            # As a process of its own: after a failed handshake kazoo leaves its socket open.
+            environ = {"KOLLA_ZK_CA": ca, "KOLLA_ZK_CERT": cert, "KOLLA_ZK_CONNECT_TIMEOUT": "1"}
+            words = [sys.executable, str(TOOL), str(tmp_path), "--deployment=site", f"--hosts={hosts}"]
+            done = subprocess.run(words, env=environ, capture_output=True, text=True, timeout=60)
+            assert (done.returncode, done.stderr[:34]) == (69, "kolla_mesos_publish: no connection")
 
 
 def test_refused_credentials_end_it(zookeeper: Server, connect: Connect, tmp_path: Path) -> None:
