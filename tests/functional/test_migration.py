@@ -9,7 +9,7 @@ from __future__ import annotations
 import shutil
 import subprocess
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import psutil
@@ -101,13 +101,14 @@ def stop(container: Container) -> tuple[list[psutil.Process], list[psutil.Proces
     agent.suspend()
     (guard,) = agent.children()
     guard.suspend()
-    # Whoever has not been stopped yet may still start somebody.
+    # A process that is not stopped yet may still start another one, or end.
     command: list[psutil.Process] = []
     while found := [each for each in guard.children(recursive=True) if each not in command]:
         for each in found:
-            each.suspend()
+            with suppress(psutil.NoSuchProcess):
+                each.suspend()
         command += found
-    return [agent, guard], command
+    return [agent, guard], [each for each in command if each.is_running()]
 
 
 def test_who_is_late_is_refused(shop: Shop) -> None:
