@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from hypothesis import settings
 
 # Sections below the tests: their titles, and their lines.
 SECTIONS = pytest.StashKey["dict[str, list[str]]"]()
@@ -48,6 +49,11 @@ DIVIDED = (
     "tests/integration/test_registrar.py",
     "tests/integration/test_supervise.py",
 )
+
+
+# A busy machine may take a second for anything.
+settings.register_profile("busy", deadline=None)
+settings.load_profile("busy")
 
 
 @pytest.hookimpl(tryfirst=True)

@@ -425,9 +425,10 @@ def test_a_process_that_cannot_be_killed_is_reported(root: None, open_directory:
     shutil.copy(shutil.which("setpriv") or "", program)
     program.chmod(0o4755)
     with BareGuard(fork=True, preexec=become_nobody) as guard:
-        guard.sh(f"exec {program} --reuid 0 sh -c '{SLEEP}'", deadline=now() + 1.5)
+        guard.sh(f"exec {program} --reuid 0 sh -c '{SLEEP}'", deadline=now() + 10 * HANDSHAKE_TIMEOUT)
         (pid,) = guard.pids(1)
         eventually(lambda: "sleep" in Path(f"/proc/{pid}/comm").read_text(), "it runs as root")
+        guard.send("extend", now())
         report = guard.ended()
         assert (report.reason, report.unkillable, report.status) == ("deadline", True, None)
         assert lives(pid)
@@ -445,8 +446,9 @@ def test_a_process_that_cannot_be_killed_is_reported(root: None, open_directory:
 def test_nothing_outlives_the_deadline(tree: str) -> None:
     """All processes get KILL at the deadline, and not before."""
     with BareGuard() as guard:
-        deadline = now() + 1.0
-        pids = guard.start_tree(tree, deadline=deadline)
+        pids = guard.start_tree(tree, deadline=now() + 10 * HANDSHAKE_TIMEOUT)
+        deadline = now() + 0.5
+        guard.send("extend", deadline)
         report = guard.ended()
         assert deadline <= now() < deadline + 5
         assert (report.status, report.reason, report.unkillable) == (signal.SIGKILL, "deadline", False)
@@ -483,11 +485,12 @@ def test_each_extension_moves_the_deadline() -> None:
     """As long as the agent proves its lease, the command runs."""
     with BareGuard() as guard:
         assert guard.receive() == ("ready",)
-        first = now() + 0.8
-        guard.sh(SLEEP, deadline=first)
+        guard.sh(SLEEP, deadline=now() + 10 * HANDSHAKE_TIMEOUT)
         (pid,) = guard.pids(1)
+        first = now() + 2.0
+        guard.send("extend", first)
         while now() < first + 0.5:
-            last = now() + 0.8
+            last = now() + 2.0
             guard.send("extend", last)
             assert not select.select([guard.socket], [], [], 0.1)[0]
             assert lives(pid)
@@ -528,8 +531,9 @@ def test_no_command_starts_after_its_deadline() -> None:
 def test_the_deadline_shortens_a_grace() -> None:
     """A grace period does not extend the lease."""
     with BareGuard() as guard:
-        deadline = now() + 1.0
-        pids = guard.start_tree("ignoring signals", deadline=deadline)
+        pids = guard.start_tree("ignoring signals", deadline=now() + 10 * HANDSHAKE_TIMEOUT)
+        deadline = now() + 0.5
+        guard.send("extend", deadline)
         guard.send("end", 10 * HANDSHAKE_TIMEOUT)
         report = guard.ended()
         assert now() >= deadline
@@ -540,7 +544,7 @@ def test_the_deadline_shortens_a_grace() -> None:
 def test_the_deadline_shortens_the_grace_of_left_overs() -> None:
     """The report still has the leader's own exit status."""
     with BareGuard() as guard:
-        deadline = now() + 1.0
+        deadline = now() + 3.0
         guard.sh("trap '' TERM; sleep 1000 & echo $!", deadline=deadline, stop_grace=10 * HANDSHAKE_TIMEOUT)
         report = guard.ended()
         assert now() >= deadline
@@ -551,13 +555,14 @@ def test_the_deadline_shortens_the_grace_of_left_overs() -> None:
 def test_a_guard_that_was_stopped_past_the_deadline_kills_when_it_continues() -> None:
     """A whole container was frozen: the clock kept counting."""
     with BareGuard() as guard:
-        guard.sh(SLEEP, deadline=now() + 0.5)
+        guard.sh(SLEEP, deadline=now() + 10 * HANDSHAKE_TIMEOUT)
         (pid,) = guard.pids(1)
+        deadline = now() + 2.0
+        guard.send("extend", deadline)
         os.kill(guard.pid, signal.SIGSTOP)
         eventually(lambda: state(guard.pid) == "T", "the guard is stopped")
         os.kill(pid, signal.SIGSTOP)
-        thaw = now() + 1.0
-        eventually(lambda: now() >= thaw, "the deadline has passed", every=0.05)
+        eventually(lambda: now() >= deadline + 0.2, "the deadline has passed", every=0.05)
         assert state(pid) == "T"
         os.kill(pid, signal.SIGCONT)
         os.kill(guard.pid, signal.SIGCONT)

@@ -201,7 +201,7 @@ def test_kollas_sudo_rule_copies_what_the_agent_may_not_write(site: Site) -> Non
 
 def test_a_stopped_container_ends_with_the_daemons_own_status(site: Site) -> None:
     """Kolla's script has been replaced by the daemon, as the agent was by the script."""
-    assert (site.keystone.stop(), site.mariadb.stop()) == (0, 0)
+    assert (site.keystone.stop(120), site.mariadb.stop(120)) == (0, 0)
 
 
 def test_a_restarted_container_bootstraps_nothing_again(site: Site) -> None:

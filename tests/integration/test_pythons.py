@@ -10,6 +10,7 @@ import re
 import subprocess
 from collections.abc import Sequence
 from functools import partial
+from pathlib import Path
 
 import pytest
 
@@ -36,8 +37,16 @@ PARTS = (
 )
 
 
+@pytest.fixture
+def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Not `tmp_path`, whose name is that of the test: a socket's path must be short."""
+    return tmp_path_factory.mktemp("p")
+
+
 @pytest.mark.parametrize("python", PYTHONS, ids=lambda python: str(python.version))
-def test_agents_work_with_the_lowest_versions(python: pythons.Python, pytestconfig: pytest.Config) -> None:
+def test_agents_work_with_the_lowest_versions(
+    python: pythons.Python, pytestconfig: pytest.Config, place: Path
+) -> None:
     """A wheel of each is there too: a container's image has no compiler."""
     lines = section(pytestconfig, "lowest versions")
     if python is PYTHONS[0]:
@@ -45,24 +54,24 @@ def test_agents_work_with_the_lowest_versions(python: pythons.Python, pytestconf
             " ".join(pythons.lowest()),
             f"not on this machine: Python {', '.join(pythons.missing()) or '-'}",
         ]
-    lines.append(f"agents with Python {python.version}: {passed(python, AGENTS, pytestconfig)}")
+    lines.append(f"agents with Python {python.version}: {passed(python, AGENTS, pytestconfig, place)}")
 
 
 @pytest.mark.parametrize("part", PARTS, ids=" ".join)
 def test_the_parts_of_the_agent_work_with_the_oldest_python(
-    part: Sequence[str], pytestconfig: pytest.Config
+    part: Sequence[str], pytestconfig: pytest.Config, place: Path
 ) -> None:
     """And with the lowest versions."""
     oldest = PYTHONS[0]
-    text = f"{' '.join(part)} with Python {oldest.version}: {passed(oldest, part, pytestconfig)}"
+    text = f"{' '.join(part)} with Python {oldest.version}: {passed(oldest, part, pytestconfig, place)}"
     section(pytestconfig, "lowest versions").append(text)
 
 
-def passed(python: pythons.Python, tests: Sequence[str], config: pytest.Config) -> str:
+def passed(python: pythons.Python, tests: Sequence[str], config: pytest.Config, place: Path) -> str:
     """How many of the tests pass with this Python; an error unless all do."""
     program = pythons.environment(python, CHECKOUT / ".cache", partial(say, config))
     done = subprocess.run(
-        (program, "-m", "pytest", "-q", "-p", "no:cacheprovider", *tests),
+        (program, "-m", "pytest", "-q", "-p", "no:cacheprovider", f"--basetemp={place}", *tests),
         cwd=CHECKOUT,
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
