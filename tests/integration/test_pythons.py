@@ -21,6 +21,7 @@ from tests.arrangement import say, section
 pytestmark = pytest.mark.timeout(900)
 
 PYTHONS = pythons.found()
+TITLE = f"with {' '.join(pythons.lowest())}"
 # Real agents: templates, files, dependencies, one-time commands, daemons that become ready, and probes.
 AGENTS = (
     "tests/integration/test_attacks.py",
@@ -48,13 +49,10 @@ def test_agents_work_with_the_lowest_versions(
     python: pythons.Python, pytestconfig: pytest.Config, place: Path
 ) -> None:
     """A wheel of each is there too: a container's image has no compiler."""
-    lines = section(pytestconfig, "lowest versions")
-    if python is PYTHONS[0]:
-        lines += [
-            " ".join(pythons.lowest()),
-            f"not on this machine: Python {', '.join(pythons.missing()) or '-'}",
-        ]
-    lines.append(f"agents with Python {python.version}: {passed(python, AGENTS, pytestconfig, place)}")
+    lines = section(pytestconfig, TITLE)
+    if python is PYTHONS[0] and pythons.missing():
+        lines.append(f"not run, since not on this machine: Python {', '.join(pythons.missing())}")
+    lines.append(f"Python {python.version}, agents: {passed(python, AGENTS, pytestconfig, place)}")
 
 
 @pytest.mark.parametrize("part", PARTS, ids=" ".join)
@@ -63,8 +61,8 @@ def test_the_parts_of_the_agent_work_with_the_oldest_python(
 ) -> None:
     """And with the lowest versions."""
     oldest = PYTHONS[0]
-    text = f"{' '.join(part)} with Python {oldest.version}: {passed(oldest, part, pytestconfig, place)}"
-    section(pytestconfig, "lowest versions").append(text)
+    text = f"Python {oldest.version}, {' '.join(part)}: {passed(oldest, part, pytestconfig, place)}"
+    section(pytestconfig, TITLE).append(text)
 
 
 def passed(python: pythons.Python, tests: Sequence[str], config: pytest.Config, place: Path) -> str:
