@@ -63,6 +63,8 @@ def pytest_configure(config: pytest.Config) -> None:
         # Sockets lie there, and a socket's path must be short: `0`, not `popen-gw0`.
         place = Path(config.option.basetemp)
         config.option.basetemp = str(place.with_name(place.name.rpartition("gw")[2]))
+    else:
+        config.pluginmanager.register(Failures(config))
     # A shell ignores it for what it starts in the background, as CI systems do. Every program that a test
     # starts would inherit that, and could not be interrupted.
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
@@ -100,7 +102,20 @@ def _file(item: pytest.Item) -> str:
     return item.path.relative_to(item.config.rootpath).as_posix()
 
 
-# -- sections: processes other than the first one hand them over --------------------------------------
+# -- what is told: failures at once; sections at the end, which the other processes hand over ---------
+
+
+class Failures:
+    """Names a test as soon as it has failed; pytest says why at the end, which may be minutes away."""
+
+    def __init__(self, config: pytest.Config) -> None:
+        self._config = config
+
+    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
+        reporter = self._config.pluginmanager.getplugin("terminalreporter")
+        if report.failed and reporter:
+            reporter.ensure_newline()
+            reporter.write_line(f"failed: {report.nodeid}", red=True)
 
 
 def pytest_sessionfinish(session: pytest.Session) -> None:

@@ -50,6 +50,7 @@ def test_a_run_in_the_background_is_like_any_other(tmp_path: Path, processes: li
     )
     assert done.returncode == 0, done.stdout
     assert "= told =" in done.stdout
+    assert "failed: " not in done.stdout
     assert (done.stdout.count("\none line\n"), done.stdout.count("\nmade once\n")) == (1, 1)
 
 
@@ -63,3 +64,18 @@ def test_every_file_that_is_named_is_there() -> None:
 def test_a_file_that_is_divided_shares_nothing(file: str) -> None:
     """Each process would make it again."""
     assert "fixture(scope=" not in (ROOT / file).read_text()
+
+
+def test_a_failure_is_named_at_once(tmp_path: Path) -> None:
+    """Before the other tests have run, and in a line of its own."""
+    (tmp_path / "test_it.py").write_text("def test_fails():\n    assert 0\n\ndef test_passes():\n    pass\n")
+    done = subprocess.run(
+        (sys.executable, "-m", "pytest", "-p", "tests.conftest"),
+        cwd=tmp_path,
+        env={**os.environ, "PYTHONPATH": str(ROOT)},
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+    assert done.returncode == 1
+    named = done.stdout.index("\nfailed: test_it.py::test_fails\n")
+    assert named < done.stdout.index("[100%]")
