@@ -498,6 +498,25 @@ def test_what_isnt_zookeeper_is_left(zookeeper: Server, serve: Callable[[socket.
         end(session)
 
 
+def test_every_server_is_tried_before_one_is_tried_again() -> None:
+    """Whatever the order is."""
+    tried: list[int] = []
+
+    def count(number: int) -> Callable[[socket.socket], None]:
+        def serve(connection: socket.socket) -> None:
+            tried.append(number)
+            connection.close()
+
+        return serve
+
+    with contextlib.ExitStack() as stack:
+        ports = [stack.enter_context(listener(count(number))) for number in range(6)]
+        session = Session(Servers([(HOST, port) for port in ports]), 4.0)
+        run(session, lambda: len(tried) >= 12)
+        session.abandon()
+    assert sorted(tried[:6]) == sorted(tried[6:12]) == list(range(6))
+
+
 def test_a_frozen_server_is_passed_by(ensemble: Ensemble) -> None:
     """The kernel still takes connections for it."""
     frozen, other = ensemble.followers
@@ -653,8 +672,7 @@ def test_names_are_resolved_aside(zookeeper: Server, monkeypatch: pytest.MonkeyP
 
     def slow(host: bytes, port: int, *args: Any, **more: Any) -> Any:
         if not more.get("flags"):
-            while not answer.exists():
-                time.sleep(0.01)
+            eventually(answer.exists, "the name server answers")
             host = HOST.encode()
         return real(host, port, *args, **more)
 
