@@ -88,6 +88,7 @@ class Plight(NamedTuple):
     strike: Callable[[Drill, Agent], object]
     in_own_network: bool = False
     takers_way: Callable[[Drill], str] = lambda it: it.leader.hosts
+    finish: Callable[[Drill], object] = lambda it: None  # once the holder's command is gone
 
 
 def stop_guard(drill: Drill, agent: Agent) -> None:
@@ -126,9 +127,11 @@ def leave_leader(drill: Drill, agent: Agent) -> None:
 DESERTED: Mapping[str, Plight] = {
     # It goes on answering reads, pings and syncs of its own clients, and commits nothing.
     "leader-deserted": Plight(
-        lambda it: it.leader.hosts,
+        lambda it: it.link.hosts,
         leave_leader,
         takers_way=lambda it: ",".join(server.hosts for server in it.followers),
+        # On a busy machine the others may need so long that the leader, and the holder, are back before.
+        finish=lambda it: it.link.freeze(),
     ),
 }
 
@@ -203,6 +206,8 @@ class Drill:
                 plight.strike(self, self.holders[name])
             eventually(lambda: not any(map(lives, commands)), "the holders' commands are gone")
             self.answered = [answers(client) for client in clients]
+            for plight in self.plights.values():
+                plight.finish(self)
             self._await_runs(2)
             self.relieve()
 
