@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, NoReturn
 from kolla_mesos_start import log as logs
 from kolla_mesos_start import settings as environment
 from kolla_mesos_start.errors import AgentError, BadUsage, Stopped, Unkillable
-from kolla_mesos_start.facts import begin as begin_facts
+from kolla_mesos_start.facts import HostFacts
 from kolla_mesos_start.health import StateFile
 from kolla_mesos_start.log import Logger
 from kolla_mesos_start.loop import Loop, now, reap
@@ -92,6 +92,7 @@ class Agent:
         self.loop = Loop()
         self.client: Client | None = None
         self.bootstrap: Bootstrap | None = None
+        self.facts: HostFacts | None = None
 
     def run(self) -> int:
         """All stages. Returns the exit status of a task; a daemon takes this process over instead."""
@@ -151,7 +152,7 @@ class Agent:
 
     def _connect(self, settings: Settings) -> Preparer:
         """Connect to ZooKeeper; host facts are collected, and the stages imported, meanwhile."""
-        facts = begin_facts(settings)
+        facts = self.facts = HostFacts(settings)
         from kolla_mesos_start.zookeeper.client import Client
 
         self.stage = "connect"
@@ -263,6 +264,8 @@ class Agent:
     def close(self, *, session: bool = True) -> None:
         """End what was begun: first the running command, then the `session` that held its lock."""
         self._end_guard()
+        if self.facts is not None:
+            self.facts.close()
         if session and self.client is not None:
             self.client.close()
 

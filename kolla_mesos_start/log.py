@@ -47,16 +47,19 @@ class Output:
         """Write one line, unless its level is too low or nobody reads."""
         if LEVELS.index(level) < self.level:
             return
-        if self.dropped and self._put(
-            self._line("warning", __name__, f"{self.dropped} log lines were dropped")
-        ):
-            self.dropped = 0
+        self._report_dropped()
         if self.dropped or not self._put(self._line(level, name, message)):
             self.dropped += 1
 
     def bare(self, line: str) -> None:
-        """Write a line as it is, in every format."""
+        """Write a line as it is, in every format; wait a moment for a reader."""
+        self._report_dropped(LAST_LINE_TIMEOUT)
         self._put(line, LAST_LINE_TIMEOUT)
+
+    def _report_dropped(self, timeout: float = 0.0) -> None:
+        notice = f"{self.dropped} log lines were dropped"
+        if self.dropped and self._put(self._line("warning", __name__, notice), timeout):
+            self.dropped = 0
 
     def _line(self, level: str, name: str, message: str) -> str:
         instant = time.time()

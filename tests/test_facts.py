@@ -12,7 +12,7 @@ sys.path.insert(0, {repository!r})
 from kolla_mesos_start import facts, settings
 given = settings.parse({{"KOLLA_ZK_HOSTS": "zk", "KOLLA_APP_ID": "/site/web", **{environ!r}}})
 {before}
-await_facts = facts.begin(given)
+await_facts = facts.HostFacts(given)
 {between}
 try:
     found = await_facts()

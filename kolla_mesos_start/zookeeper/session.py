@@ -61,6 +61,7 @@ LARGEST_FRAME = 4 << 20  # bytes; more than a server ever sends (jute.maxbuffer 
 PING_AFTER, DEAD_AFTER, FORGOTTEN_AFTER, HANDSHAKE_TIMEOUT = 1 / 3, 0.6, 1 / 2, 1 / 6
 # An election takes less than half a second: with a steeper growth most clients would sleep through its end.
 BACK_OFF, BACK_OFF_FACTOR, BACK_OFF_MOST = 0.05, 1.25, 0.5  # seconds
+REFUSED, REFUSED_MOST = 1.0, 60.0  # seconds; refused credentials are seldom accepted the next moment
 STABLE = 1.0  # seconds; a connection that ended sooner counts as a failure, so that no loop spins
 
 
@@ -132,6 +133,7 @@ class Session:
         self._pending: deque[Request] = deque()
         self._pings: deque[float] = deque()  # when each one that waits for its reply was sent
         self._failures, self._silences, self._not_before = 0, 0, 0.0
+        self._refusals = 0
         self._opened = self._sent = self._heard = self._answered_ping = 0.0
         self._ran = self._lost_at = now()
         self._lost = False
@@ -331,7 +333,10 @@ class Session:
             if not self._closing:
                 log.warning("%s (%s); retrying", words, self.error)
             self._lost = True
-        if not was_connected and isinstance(error, TimeoutError):
+        if isinstance(error, PermissionError):
+            self._not_before = now() + min(REFUSED_MOST, REFUSED * 2**self._refusals)
+            self._refusals = min(self._refusals + 1, 10)
+        elif not was_connected and isinstance(error, TimeoutError):
             self._silences += 1
             self._not_before = now()  # That was pause enough.
         elif not self._hosts:
@@ -398,7 +403,7 @@ class Session:
         elif header.xid == AUTH_XID:
             if header.err:
                 self._events.extend(self._refused_handlers)
-                raise ConnectionError(errno.EACCES, "the credentials were refused")
+                raise PermissionError(errno.EACCES, "the credentials were refused")
         else:
             self._reply(header, frame, offset)
 

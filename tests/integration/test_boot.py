@@ -27,7 +27,7 @@ def passes(agent: Agent) -> None:
 
 
 def tries(agent: Agent) -> None:
-    agent.says("Connection dropped")
+    agent.says("can't connect to ZooKeeper")
     assert agent.running
     assert agent.health().stdout == "waiting for a connection to ZooKeeper\n"
     assert agent.health().returncode == 0
@@ -35,7 +35,7 @@ def tries(agent: Agent) -> None:
 
 def gives_up(agent: Agent) -> None:
     assert agent.ends(SOON) == 69
-    assert agent.ending["reason"].endswith("within 1 s (KOLLA_ZK_CONNECT_TIMEOUT)")
+    assert "within 1 s (KOLLA_ZK_CONNECT_TIMEOUT)" in agent.ending["reason"]
     assert agent.ending["retriable"]
 
 
@@ -152,6 +152,7 @@ def test_many_agents_come_back_at_different_instants(
 
 
 def _instant(agent: Agent, words: str) -> float:
-    (line,) = [line for line in agent.said.splitlines() if words in line]
+    # The server may drop a connection again while it starts: the first one counts.
+    line = next(line for line in agent.said.splitlines() if words in line)
     hours, minutes, seconds = line.split(" ")[0].rstrip("Z").split("T")[1].split(":")
     return int(hours) * 3600 + int(minutes) * 60 + float(seconds)

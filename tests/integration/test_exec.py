@@ -264,12 +264,14 @@ def test_what_can_not_be_executed_leaves_nothing_behind(
     """126 or 127 as a shell says it, told in the last line; no registrar, no ephemeral, never ready."""
     make = (
         "echo >not-executable; mkdir -p directory; printf '#!/not/there\\n' >without-interpreter; "
-        "printf '\\0\\0' >not-a-program; chmod +x not-a-program without-interpreter"
+        "printf '\\0\\0' >not-a-program; chmod +x not-a-program without-interpreter; "
+        "until [ -e seen ]; do sleep 0.01; done"
     )
     publish_daemon(deployment, command, commands={"make": {"command": make}}, **more)
     agent = containers.start(SERVICE)
     site.await_members(1)
     history = site.history(f"{site.daemon()}/ready")
+    (agent.directory / "seen").touch()
     assert agent.ends() == status
     await_nothing(agent, site)
     assert agent.ending["stage"] in ("render", "exec")
