@@ -5,10 +5,13 @@ from __future__ import annotations
 import grp
 import os
 import pwd
-from collections.abc import Sequence
-from typing import NamedTuple
 
 from kolla_mesos_start.errors import CannotExecute, CannotWrite
+from kolla_mesos_start.records import NamedTuple
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Sequence
 
 ADD_IT = "add it to the image, or use a number"
 

@@ -13,7 +13,6 @@ import gc
 import os
 import signal
 import sys
-from typing import TYPE_CHECKING, NoReturn
 
 from kolla_mesos_start import log as logs
 from kolla_mesos_start import settings as environment
@@ -23,8 +22,10 @@ from kolla_mesos_start.health import StateFile
 from kolla_mesos_start.log import Logger
 from kolla_mesos_start.loop import Loop, now, reap
 
+TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Mapping
+    from typing import NoReturn
 
     from kolla_mesos_start.commands.bootstrap import Bootstrap
     from kolla_mesos_start.daemon.handoff import Registration

@@ -9,10 +9,14 @@ from __future__ import annotations
 import hashlib
 import sys
 
-from kolla_mesos_start.definition.model import Graph
 from kolla_mesos_start.errors import AgentError
-from kolla_mesos_start.files import Content, plan
-from kolla_mesos_start.render.prepare import Preparer
+from kolla_mesos_start.files import plan
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from kolla_mesos_start.definition.model import Graph
+    from kolla_mesos_start.files import Content
+    from kolla_mesos_start.render.prepare import Preparer
 
 
 def check(graph: Graph, preparer: Preparer, show: bool) -> None:

@@ -5,7 +5,9 @@ Only exceptions and their messages; a single place catches them, logs the last l
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
 
 
 class AgentError(Exception):

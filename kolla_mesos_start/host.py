@@ -7,13 +7,16 @@ one last. psutil is imported only in `interfaces`: the import takes a tenth of t
 from __future__ import annotations
 
 import socket
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple
 
 from kolla_mesos_start.errors import BadEnvironment, CannotRender, listed
 from kolla_mesos_start.log import Logger
+from kolla_mesos_start.records import NamedTuple
 
+TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
+    from typing import Any
+
     from kolla_mesos_start.settings import Settings
 
 log = Logger(__name__)

@@ -13,15 +13,21 @@ import errno
 import os
 import re
 import socket
-from collections.abc import Callable, Mapping, Sequence
-from typing import NamedTuple, TypeVar
 
 from kolla_mesos_start.child_environ import CREDENTIALS
 from kolla_mesos_start.errors import BadEnvironment
 from kolla_mesos_start.health import default_run_dir
+from kolla_mesos_start.records import NamedTuple
 from kolla_mesos_start.tree.znodes import GLOBAL, RESERVED
 
-T = TypeVar("T")
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping, Sequence
+    from typing import TypeVar
+
+    T = TypeVar("T")
+
+
 Acl = tuple[str, str, str]
 
 # Security must not be off because a value was forgotten: set but empty is an error for these.

@@ -7,21 +7,27 @@ the server said last. Judging is the business of `states`, the queues for locks 
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Sequence
-from typing import NamedTuple
 
-from kolla_mesos_start.definition.model import Command, Dependency, Members
+from kolla_mesos_start.definition.model import Dependency
 from kolla_mesos_start.errors import DependenciesNotSatisfied
-from kolla_mesos_start.health import StateFile
 from kolla_mesos_start.log import PROGRESS_INTERVAL, Logger
 from kolla_mesos_start.loop import now
+from kolla_mesos_start.records import NamedTuple
 from kolla_mesos_start.tree import states
 from kolla_mesos_start.tree.states import Unmet
-from kolla_mesos_start.tree.status import StatusTree
-from kolla_mesos_start.tree.znodes import Znodes
 from kolla_mesos_start.zookeeper.lock import Queues
-from kolla_mesos_start.zookeeper.query import Query, View, data_of
+from kolla_mesos_start.zookeeper.query import data_of
 from kolla_mesos_start.zookeeper.wire import NoNodeError
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    from kolla_mesos_start.definition.model import Command, Members
+    from kolla_mesos_start.health import StateFile
+    from kolla_mesos_start.tree.status import StatusTree
+    from kolla_mesos_start.tree.znodes import Znodes
+    from kolla_mesos_start.zookeeper.query import Query, View
 
 log = Logger(__name__)
 

@@ -199,7 +199,7 @@ def test_the_process_beside_a_daemon_has_no_openssl(name: str) -> None:
 )
 def test_what_decides_has_no_effects(path: Path) -> None:
     """No clock, no file, no process, no ZooKeeper; types for the checker don't count."""
-    checked_only = re.sub(r"(?m)^if TYPE_CHECKING:\n(    .*\n)+", "", path.read_text(encoding="utf-8"))
+    checked_only = re.sub(r"(?m)^if TYPE_CHECKING:\n((    .*)?\n)+", "", path.read_text(encoding="utf-8"))
     names = {
         (node.names[0].name if isinstance(node, ast.Import) else node.module or "").split(".")[0]
         for node in ast.walk(ast.parse(checked_only))

@@ -9,23 +9,29 @@ from __future__ import annotations
 import os
 import signal
 import time
-from collections.abc import Mapping
-from typing import Any, Callable
 
-from kolla_mesos_start.commands.guard_client import Ended, Guard
+from kolla_mesos_start.commands.guard_client import Guard
 from kolla_mesos_start.commands.lease import Lease
-from kolla_mesos_start.definition.model import Command
 from kolla_mesos_start.errors import CommandFailed, Stopped, Unkillable
 from kolla_mesos_start.log import Logger
 from kolla_mesos_start.loop import now
-from kolla_mesos_start.render.prepare import Prepared
 from kolla_mesos_start.tree.attempts import Attempts, Lost, Outcome
 from kolla_mesos_start.tree.states import DONE, ERROR, RETRY
-from kolla_mesos_start.tree.status import StatusTree
-from kolla_mesos_start.wait import Runnable
-from kolla_mesos_start.zookeeper.client import Client
 from kolla_mesos_start.zookeeper.query import data_of
 from kolla_mesos_start.zookeeper.wire import CheckVersion, Transaction
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+    from typing import Any, Callable
+
+    from kolla_mesos_start.commands.guard_client import Ended
+    from kolla_mesos_start.definition.model import Command
+    from kolla_mesos_start.render.prepare import Prepared
+    from kolla_mesos_start.tree.status import StatusTree
+    from kolla_mesos_start.wait import Runnable
+    from kolla_mesos_start.zookeeper.client import Client
+
 
 log = Logger(__name__)
 

@@ -19,18 +19,20 @@ import signal
 import socket
 import sys
 import time
-from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, NamedTuple
 
 from kolla_mesos_start.commands import guard
 from kolla_mesos_start.errors import AgentError, Unkillable
 from kolla_mesos_start.log import Logger
-from kolla_mesos_start.loop import Loop, now, reap
+from kolla_mesos_start.loop import now, reap
+from kolla_mesos_start.records import NamedTuple
 
+TYPE_CHECKING = False
 if TYPE_CHECKING:
     import subprocess
+    from collections.abc import Mapping, Sequence
 
     from kolla_mesos_start.accounts import Ids
+    from kolla_mesos_start.loop import Loop
 
 log = Logger(__name__)
 

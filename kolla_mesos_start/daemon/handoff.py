@@ -12,9 +12,16 @@ import marshal
 import os
 import signal
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from functools import partial
-from typing import Any, Callable, NamedTuple, NoReturn
+
+from kolla_mesos_start.records import NamedTuple
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from typing import Any, Callable, NoReturn
+
 
 NO_DAEMON = b"\0"  # the agent's word to a registrar that isn't needed after all
 DEAF_TO = (signal.SIGHUP, signal.SIGINT, signal.SIGTERM)  # they are for the daemon

@@ -8,14 +8,20 @@ from __future__ import annotations
 import json
 import os
 import re
-from collections.abc import Mapping, Sequence
-from typing import Any
 
 from kolla_mesos_start.daemon.handoff import Registration
 from kolla_mesos_start.log import Logger
-from kolla_mesos_start.settings import Settings
-from kolla_mesos_start.tree.status import StatusTree
-from kolla_mesos_start.tree.znodes import DAEMON, GLOBAL, LOCAL, Znodes
+from kolla_mesos_start.tree.znodes import DAEMON, GLOBAL, LOCAL
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+    from typing import Any
+
+    from kolla_mesos_start.settings import Settings
+    from kolla_mesos_start.tree.status import StatusTree
+    from kolla_mesos_start.tree.znodes import Znodes
+
 
 log = Logger(__name__)
 

@@ -12,19 +12,25 @@ import marshal
 import os
 import signal
 import socket
-from collections.abc import Iterator, Mapping
-from typing import NoReturn
 
 from kolla_mesos_start.daemon import handoff
-from kolla_mesos_start.daemon.handoff import Handoff, Registration
-from kolla_mesos_start.definition.model import Step
+from kolla_mesos_start.daemon.handoff import Handoff
 from kolla_mesos_start.errors import BadEnvironment, CannotExecute, CannotWrite, NotFound, Stopped
-from kolla_mesos_start.health import StateFile
 from kolla_mesos_start.log import Logger
 from kolla_mesos_start.loop import now
-from kolla_mesos_start.render.prepare import Prepared
-from kolla_mesos_start.settings import Settings
-from kolla_mesos_start.zookeeper.client import Client
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+    from typing import NoReturn
+
+    from kolla_mesos_start.daemon.handoff import Registration
+    from kolla_mesos_start.definition.model import Step
+    from kolla_mesos_start.health import StateFile
+    from kolla_mesos_start.render.prepare import Prepared
+    from kolla_mesos_start.settings import Settings
+    from kolla_mesos_start.zookeeper.client import Client
+
 
 log = Logger(__name__)
 

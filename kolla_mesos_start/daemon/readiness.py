@@ -11,13 +11,15 @@ import math
 import os
 import select
 import signal
-from typing import TYPE_CHECKING, Any, NamedTuple
 
 from kolla_mesos_start.loop import now
+from kolla_mesos_start.records import NamedTuple
 from kolla_mesos_start.zookeeper.connect import Task, agree_on_tls, connect_any, resolve, would_block
 
+TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
+    from typing import Any
 
     from kolla_mesos_start.loop import Interest
     from kolla_mesos_start.zookeeper.connect import Steps

@@ -12,7 +12,7 @@ import math
 import os
 import socket
 
-from kolla_mesos_start.daemon.handoff import Handoff, Registration
+from kolla_mesos_start.daemon.handoff import Registration
 from kolla_mesos_start.daemon.readiness import Check, CommandCheck, Readiness, http, tcp
 from kolla_mesos_start.errors import CannotWrite
 from kolla_mesos_start.health import StateFile
@@ -23,6 +23,7 @@ from kolla_mesos_start.zookeeper.session import Servers, Session
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from kolla_mesos_start.daemon.handoff import Handoff
     from kolla_mesos_start.daemon.readiness import Probe
     from kolla_mesos_start.health import Stage
 

@@ -10,13 +10,13 @@ from __future__ import annotations
 import math
 import os
 import signal
-from typing import TYPE_CHECKING
 
 from kolla_mesos_start.commands.guard import LINGER, descendants, try_call
 from kolla_mesos_start.daemon.registrar import Registrar
 from kolla_mesos_start.log import Logger
 from kolla_mesos_start.loop import now
 
+TYPE_CHECKING = False
 if TYPE_CHECKING:
     from kolla_mesos_start.daemon.handoff import Handoff
 

@@ -6,7 +6,8 @@ Pure: nothing is started here. No message repeats a word of the command: it may 
 from __future__ import annotations
 
 import re
-from typing import NamedTuple
+
+from kolla_mesos_start.records import NamedTuple
 
 EXTEND_START = "kolla_extend_start"
 EMPTY = "is empty: expected a program to run"

@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-
-from kolla_mesos_start.definition.fields import Reading, nearest
-from kolla_mesos_start.definition.model import Command, Dependency, Graph
+from kolla_mesos_start.definition.fields import nearest
+from kolla_mesos_start.definition.model import Dependency
 from kolla_mesos_start.tree.znodes import DAEMON
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping, Sequence
+
+    from kolla_mesos_start.definition.fields import Reading
+    from kolla_mesos_start.definition.model import Command, Graph
 
 
 def check_own_dependencies(reading: Reading, graph: Graph) -> None:

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Iterator, Mapping
-from typing import NamedTuple
 
 from kolla_mesos_start.definition.texts import labelled, sublabel
 from kolla_mesos_start.errors import BadDefinition
+from kolla_mesos_start.records import NamedTuple
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
 
 _DIGITS = 300
 """The longest number that is read, in characters."""

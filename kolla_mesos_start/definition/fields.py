@@ -7,14 +7,21 @@ collected, and the caller raises once.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping, Sequence
-from typing import TypeVar
 
 from kolla_mesos_start.definition.document import json_type
-from kolla_mesos_start.definition.forms import Form, unusable
-from kolla_mesos_start.definition.texts import SHOWN, Render, Text, sublabel
+from kolla_mesos_start.definition.forms import unusable
+from kolla_mesos_start.definition.texts import SHOWN, Text, sublabel
 
-D = TypeVar("D")
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping, Sequence
+    from typing import TypeVar
+
+    from kolla_mesos_start.definition.forms import Form
+    from kolla_mesos_start.definition.texts import Render
+
+    D = TypeVar("D")
+
 
 MAX_NUMBER = 1_000_000_000
 """The largest number that a definition may hold; in seconds 31 years, which every clock can add."""

@@ -7,11 +7,15 @@ repeats the string: the result of a template may hold a secret.
 from __future__ import annotations
 
 import re
-from typing import Callable, Optional
 
 from kolla_mesos_start.tree.znodes import GLOBAL, LOCAL
 
-Form = Callable[[str], Optional[str]]
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Callable, Optional
+
+    Form = Callable[[str], Optional[str]]
+
 
 # Not compiled here, but by re when a definition first needs one: not every start does.
 _PERM = r"[0-7]{3,4}|0o0*[0-7]{1,4}"

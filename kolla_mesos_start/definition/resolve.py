@@ -4,9 +4,14 @@ from __future__ import annotations
 
 from kolla_mesos_start.definition import argv, forms
 from kolla_mesos_start.definition.fields import Reading
-from kolla_mesos_start.definition.model import Command, File, Ready, Step
-from kolla_mesos_start.definition.texts import Render, Text, labelled, rendered_by, sublabel
+from kolla_mesos_start.definition.model import Step
+from kolla_mesos_start.definition.texts import Text, labelled, rendered_by, sublabel
 from kolla_mesos_start.errors import BadDefinition
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from kolla_mesos_start.definition.model import Command, File, Ready
+    from kolla_mesos_start.definition.texts import Render
 
 
 def resolve(command: Command, render: Render) -> Step:

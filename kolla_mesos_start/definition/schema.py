@@ -7,16 +7,22 @@ others by `resolve` when the command is about to run.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
 
 from kolla_mesos_start.definition import argv, forms
 from kolla_mesos_start.definition.cycles import check_own_dependencies
-from kolla_mesos_start.definition.document import Document, json_type
+from kolla_mesos_start.definition.document import json_type
 from kolla_mesos_start.definition.fields import Fields, Reading, to_boolean
 from kolla_mesos_start.definition.model import Command, Dependency, File, Graph, Members, Ready
-from kolla_mesos_start.definition.texts import Render, Text, labelled, rendered_by, sublabel
+from kolla_mesos_start.definition.texts import Text, labelled, rendered_by, sublabel
 from kolla_mesos_start.errors import BadDefinition
 from kolla_mesos_start.tree.znodes import DAEMON, GLOBAL, LOCAL
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from kolla_mesos_start.definition.document import Document
+    from kolla_mesos_start.definition.texts import Render
 
 SHARED_KEYS = (
     *("command", "dependencies", "env", "files", "user"),

@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
-from typing import Callable, NamedTuple, TypeVar
+from kolla_mesos_start.records import NamedTuple
 
-T = TypeVar("T")
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator
+    from typing import Callable, TypeVar
+
+    T = TypeVar("T")
+
 
 SHOWN = 80
 """How many characters of a key or a value a message shows."""
@@ -24,7 +29,8 @@ class Text(NamedTuple):
         return any(mark in self.text for mark in _TEMPLATE_MARKS)
 
 
-Render = Callable[[Text], str]
+if TYPE_CHECKING:
+    Render = Callable[[Text], str]
 
 
 def rendered_by(read: Callable[[Render], object]) -> tuple[Text, ...]:

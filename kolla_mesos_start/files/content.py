@@ -6,10 +6,13 @@ What lives here: the record, and the checks that write nothing. Never here: a ch
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Sequence
-from typing import NamedTuple
 
 from kolla_mesos_start.errors import CannotWrite
+from kolla_mesos_start.records import NamedTuple
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
 
 
 class Content(NamedTuple):

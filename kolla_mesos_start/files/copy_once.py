@@ -6,9 +6,7 @@ What lives here: a marker file for each command, in KOLLA_STATE_DIR. Never here:
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import NamedTuple
 from urllib.parse import quote
 
 from kolla_mesos_start.errors import CannotWrite
@@ -16,6 +14,11 @@ from kolla_mesos_start.files.content import Content
 from kolla_mesos_start.files.directories import closing, open_directory, strerror
 from kolla_mesos_start.files.temporary import open_temporary
 from kolla_mesos_start.files.writing import write
+from kolla_mesos_start.records import NamedTuple
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Iterator
 
 
 class CopyOnce(NamedTuple):

@@ -8,13 +8,18 @@ from __future__ import annotations
 
 import errno
 import os
-from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 
 from kolla_mesos_start.errors import CannotWrite
-from kolla_mesos_start.files.content import Content, check_dests
+from kolla_mesos_start.files.content import check_dests
 from kolla_mesos_start.files.directories import closing, strerror
 from kolla_mesos_start.files.writing import difference, write
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    from kolla_mesos_start.files.content import Content
 
 _ADVICE = {
     errno.EACCES: "let uid {uid} write in {directory}, or choose a dest where it may",

@@ -15,7 +15,6 @@ import os
 import stat
 
 from kolla_mesos_start.errors import CannotWrite
-from kolla_mesos_start.files.content import Content
 from kolla_mesos_start.files.directories import (
     closing,
     is_mount,
@@ -26,6 +25,10 @@ from kolla_mesos_start.files.directories import (
 )
 from kolla_mesos_start.files.temporary import O_CAREFUL, discard, open_temporary, remove_leftovers
 from kolla_mesos_start.log import Logger
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from kolla_mesos_start.files.content import Content
 
 log = Logger(__name__)
 

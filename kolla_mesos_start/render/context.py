@@ -8,19 +8,22 @@ The facts of a member are what `host.facts` makes; kolla-mesos wrote `ansible_ho
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Callable, NamedTuple
-
 from kolla_mesos_start.definition.texts import Text
 from kolla_mesos_start.errors import CannotRender
 from kolla_mesos_start.log import Logger
+from kolla_mesos_start.records import NamedTuple
 
+TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+    from typing import Any, Callable
+
     from kolla_mesos_start.render.sandbox import Missing, Sandbox
+
+    Facts = Mapping[str, Any]
 
 log = Logger(__name__)
 
-Facts = Mapping[str, Any]
 
 PARTIES = frozenset({"groups", "hostvars"})
 # Names that win over a znode of the same name. `api_interface` does not.

@@ -7,27 +7,29 @@ Nothing is written here: `files` places the contents.
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping, Sequence
 from functools import partial
-from typing import TYPE_CHECKING, Callable, NamedTuple, TypeVar
 
 from kolla_mesos_start.definition import schema
 from kolla_mesos_start.definition.document import load
-from kolla_mesos_start.definition.model import Command, File, Graph, Step
 from kolla_mesos_start.definition.resolve import late_texts, resolve
-from kolla_mesos_start.definition.texts import Text
 from kolla_mesos_start.errors import BadDefinition, CannotRender
+from kolla_mesos_start.records import NamedTuple
 from kolla_mesos_start.render import context
 from kolla_mesos_start.render.context import Context, Renderer
-from kolla_mesos_start.settings import Settings
-from kolla_mesos_start.tree.published import Definition, Facts, Published
 
+TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+    from typing import Callable, TypeVar
+
     from kolla_mesos_start.accounts import Ids
+    from kolla_mesos_start.definition.model import Command, File, Graph, Step
+    from kolla_mesos_start.definition.texts import Text
     from kolla_mesos_start.files import Content
+    from kolla_mesos_start.settings import Settings
+    from kolla_mesos_start.tree.published import Definition, Facts, Published
 
-
-T = TypeVar("T")
+    T = TypeVar("T")
 
 
 class Prepared(NamedTuple):

@@ -10,26 +10,32 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any, Callable, NamedTuple
 
-from kolla_mesos_start.definition.model import Command
 from kolla_mesos_start.log import Logger
 from kolla_mesos_start.loop import now
+from kolla_mesos_start.records import NamedTuple
 from kolla_mesos_start.tree import states
 from kolla_mesos_start.tree.states import DONE, RETRY, RUNNING, Detail
-from kolla_mesos_start.tree.status import StatusTree
-from kolla_mesos_start.tree.znodes import GLOBAL, LOCAL, CommandZnodes
+from kolla_mesos_start.tree.znodes import GLOBAL, LOCAL
 from kolla_mesos_start.zookeeper.client import Outage, Refused
-from kolla_mesos_start.zookeeper.query import Query, Znode, children_of, data_of
+from kolla_mesos_start.zookeeper.query import children_of, data_of
 from kolla_mesos_start.zookeeper.wire import CheckVersion, Delete, SetData
 
+TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from typing import Any, Callable
+
     from kazoo.protocol.states import ZnodeStat
 
-log = Logger(__name__)
+    from kolla_mesos_start.definition.model import Command
+    from kolla_mesos_start.tree.status import StatusTree
+    from kolla_mesos_start.tree.znodes import CommandZnodes
+    from kolla_mesos_start.zookeeper.query import Query, Znode
 
-Operations = list[Any]
+    Operations = list[Any]
+
+log = Logger(__name__)
 
 
 class Lost(Exception):

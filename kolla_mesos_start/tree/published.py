@@ -7,20 +7,30 @@ it: where it changed in between, everything is read again.
 from __future__ import annotations
 
 import json
-from collections.abc import Collection, Iterable, Mapping, Sequence
-from typing import Any, NamedTuple
 
 from kolla_mesos_start.errors import BadDefinition, DependenciesNotSatisfied
-from kolla_mesos_start.health import StateFile
 from kolla_mesos_start.log import PROGRESS_INTERVAL, Logger
 from kolla_mesos_start.loop import now
-from kolla_mesos_start.tree.znodes import DAEMON, GLOBAL, RESERVED, Znodes
-from kolla_mesos_start.zookeeper.client import Client, text
-from kolla_mesos_start.zookeeper.query import Znode, data_of
+from kolla_mesos_start.records import NamedTuple
+from kolla_mesos_start.tree.znodes import DAEMON, GLOBAL, RESERVED
+from kolla_mesos_start.zookeeper.client import text
+from kolla_mesos_start.zookeeper.query import data_of
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Collection, Iterable, Mapping, Sequence
+    from typing import Any
+
+    from kolla_mesos_start.health import StateFile
+    from kolla_mesos_start.tree.znodes import Znodes
+    from kolla_mesos_start.zookeeper.client import Client
+    from kolla_mesos_start.zookeeper.query import Znode
+
+    Facts = Mapping[str, Any]
+
 
 log = Logger(__name__)
 
-Facts = Mapping[str, Any]
 
 # Most agents find their definition at once; one that doesn't should say so before half a minute is over.
 SOON = 1.0

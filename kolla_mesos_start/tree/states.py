@@ -6,11 +6,17 @@ Pure decisions on a `query.View` of znodes. Nothing here reads, writes or waits.
 from __future__ import annotations
 
 import json
-from typing import NamedTuple
 
-from kolla_mesos_start.definition.model import Command, Dependency, Members
-from kolla_mesos_start.tree.znodes import GLOBAL, CommandZnodes, Znodes
-from kolla_mesos_start.zookeeper.query import Query, View, Znode, children_of, data_of
+from kolla_mesos_start.definition.model import Members
+from kolla_mesos_start.records import NamedTuple
+from kolla_mesos_start.tree.znodes import GLOBAL
+from kolla_mesos_start.zookeeper.query import children_of, data_of
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from kolla_mesos_start.definition.model import Command, Dependency
+    from kolla_mesos_start.tree.znodes import CommandZnodes, Znodes
+    from kolla_mesos_start.zookeeper.query import Query, View, Znode
 
 # waiting -> running -> (retry -> running)* -> error or done; error -> running by the next claim,
 # and done -> running only for another generation.

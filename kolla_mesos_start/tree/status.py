@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Callable
-
-from kolla_mesos_start.definition.model import Graph
 from kolla_mesos_start.errors import BadDefinition
 from kolla_mesos_start.log import Logger
 from kolla_mesos_start.tree.states import WAITING
-from kolla_mesos_start.tree.znodes import DAEMON, GLOBAL, LOCAL, Znodes
-from kolla_mesos_start.zookeeper.client import Client
-from kolla_mesos_start.zookeeper.query import Znode
+from kolla_mesos_start.tree.znodes import DAEMON, GLOBAL, LOCAL
 from kolla_mesos_start.zookeeper.wire import BadVersionError, NoNodeError, SetData
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+    from typing import Callable
+
+    from kolla_mesos_start.definition.model import Graph
+    from kolla_mesos_start.tree.znodes import Znodes
+    from kolla_mesos_start.zookeeper.client import Client
+    from kolla_mesos_start.zookeeper.query import Znode
+
 
 log = Logger(__name__)
 

@@ -20,7 +20,7 @@ Only paths are made here; `zookeeper.client` reads and writes them.
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from kolla_mesos_start.records import NamedTuple
 
 GLOBAL = "global"
 LOCAL = "local"

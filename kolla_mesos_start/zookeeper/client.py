@@ -6,26 +6,22 @@ here (`text`).
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
 from types import MappingProxyType
-from typing import Any, Callable
 
 from kolla_mesos_start.errors import AccessDenied, AgentError, CannotRender, NoConnection
 from kolla_mesos_start.log import Logger
-from kolla_mesos_start.loop import Loop, now
+from kolla_mesos_start.loop import now
 from kolla_mesos_start.zookeeper.ephemerals import Ephemerals
 from kolla_mesos_start.zookeeper.query import Znode
-from kolla_mesos_start.zookeeper.session import MAX_DATA, Servers, Session, check_size
+from kolla_mesos_start.zookeeper.session import MAX_DATA, Session, check_size
 from kolla_mesos_start.zookeeper.watches import Watches
 from kolla_mesos_start.zookeeper.wire import (
-    ACL,
     AuthFailedError,
     ConnectionLoss,
     Create,
     GetChildren,
     GetData,
     InvalidACLError,
-    KazooException,
     NoAuthError,
     NoNodeError,
     OperationTimeoutError,
@@ -34,6 +30,19 @@ from kolla_mesos_start.zookeeper.wire import (
     SessionExpiredError,
     Transaction,
 )
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
+    from typing import Any, Callable
+
+    from kolla_mesos_start.loop import Loop
+    from kolla_mesos_start.zookeeper.session import Servers
+    from kolla_mesos_start.zookeeper.wire import (
+        ACL,
+        KazooException,
+    )
+
 
 log = Logger(__name__)
 

@@ -9,13 +9,18 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Iterable, Sequence
-from typing import NamedTuple
 
 from kolla_mesos_start.log import Logger
-from kolla_mesos_start.zookeeper.client import Client
-from kolla_mesos_start.zookeeper.query import Query, data_of
+from kolla_mesos_start.records import NamedTuple
+from kolla_mesos_start.zookeeper.query import data_of
 from kolla_mesos_start.zookeeper.wire import NoNodeError
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+
+    from kolla_mesos_start.zookeeper.client import Client
+    from kolla_mesos_start.zookeeper.query import Query
 
 log = Logger(__name__)
 

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any, NamedTuple
+from kolla_mesos_start.records import NamedTuple
 
+TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+    from typing import Any
+
     from kazoo.protocol.states import ZnodeStat
 
 
@@ -32,4 +35,5 @@ def children_of(path: str) -> Query:
     return Query(path, children=True)
 
 
-View = Mapping[Query, Any]
+if TYPE_CHECKING:
+    View = Mapping[Query, Any]

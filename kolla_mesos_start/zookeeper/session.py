@@ -13,7 +13,6 @@ import errno
 import math
 import random
 import select
-import socket
 import struct
 from collections import deque
 from functools import partial
@@ -39,6 +38,7 @@ from kolla_mesos_start.zookeeper.wire import (
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    import socket
     from collections.abc import Callable, Sequence
     from typing import Any, Optional
 

@@ -6,24 +6,29 @@ connection, and anything may have happened meanwhile. Only reads.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from functools import partial
-from typing import TYPE_CHECKING, Any
 
 from kolla_mesos_start.errors import AccessDenied
-from kolla_mesos_start.zookeeper.query import Query, Znode, children_of, data_of
+from kolla_mesos_start.zookeeper.query import Znode, children_of, data_of
 from kolla_mesos_start.zookeeper.wire import (
     AuthFailedError,
     Exists,
     GetChildren,
     GetData,
-    KazooException,
     NoAuthError,
     NoNodeError,
 )
 
+TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from collections.abc import Iterable
+    from typing import Any
+
+    from kolla_mesos_start.zookeeper.query import Query
     from kolla_mesos_start.zookeeper.session import Session
+    from kolla_mesos_start.zookeeper.wire import (
+        KazooException,
+    )
 
 
 class Knowledge:
