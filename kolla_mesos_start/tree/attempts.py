@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import os
 import time
+from functools import partial
 
 from kolla_mesos_start.log import Logger
 from kolla_mesos_start.loop import now
@@ -18,12 +19,12 @@ from kolla_mesos_start.tree import states
 from kolla_mesos_start.tree.states import DONE, RETRY, RUNNING, Detail
 from kolla_mesos_start.tree.znodes import GLOBAL, LOCAL
 from kolla_mesos_start.zookeeper.client import Outage, Refused
-from kolla_mesos_start.zookeeper.query import children_of, data_of
-from kolla_mesos_start.zookeeper.wire import CheckVersion, Delete, SetData
+from kolla_mesos_start.zookeeper.query import Znode, children_of, data_of
+from kolla_mesos_start.zookeeper.wire import CheckVersion, Delete, GetData, SetData, Transaction
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
     from typing import Any, Callable
 
     from kazoo.protocol.states import ZnodeStat
@@ -31,11 +32,13 @@ if TYPE_CHECKING:
     from kolla_mesos_start.definition.model import Command
     from kolla_mesos_start.tree.status import StatusTree
     from kolla_mesos_start.tree.znodes import CommandZnodes
-    from kolla_mesos_start.zookeeper.query import Query, Znode
+    from kolla_mesos_start.zookeeper.query import Query
 
     Operations = list[Any]
 
 log = Logger(__name__)
+
+SCOPES = (LOCAL, GLOBAL)
 
 
 class Lost(Exception):
@@ -202,8 +205,24 @@ class Attempts:
     # -- plain commands -----------------------------------------------------------------------------
 
     def begin(self, command: Command) -> None:
-        """A plain command begins on this host."""
-        self._write_plain(command, Detail(host=self._znodes.host, started=time.time(), state=RUNNING))
+        """A plain command begins on this host: say so, without waiting until it is written.
+
+        It is for people only. Requests are answered in their order, so `end` has the last word; what an
+        outage or another replica prevents is not tried again.
+        """
+        detail = Detail(host=self._znodes.host, started=time.time(), state=RUNNING)
+        session = self._client.session
+        found: dict[str, Znode | None] = {}
+
+        def on_read(scope: str, value: Any, error: Exception | None) -> None:
+            found[scope] = Znode(*value) if value else None
+            if len(found) == len(SCOPES) and all(found.values()):
+                operations = self._plain_writes(command, detail, found)
+                session.request(Transaction(operations), lambda results, error: None)
+
+        for scope in SCOPES:
+            path = self._znodes.command(scope, command.path).state
+            session.request(GetData(path, False), partial(on_read, scope))
 
     def end(self, command: Command, begun: float, attempt: int, outcome: Outcome) -> None:
         """A plain command has ended on this host. `begun`: seconds since the epoch."""
@@ -216,17 +235,19 @@ class Attempts:
             status=outcome.status,
             message=outcome.message,
         )
-        self._write_plain(command, detail)
-
-    def _write_plain(self, command: Command, detail: Detail) -> None:
-        scopes = (LOCAL, GLOBAL)
 
         def prepare() -> Operations:
-            details = [self._znodes.command(scope, command.path).detail for scope in scopes]
-            shared = self._shared_writes(command, detail.state, scopes)
-            return shared + [SetData(path, detail.encoded(), -1) for path in details]
+            found, marks = self._read_shared(command, detail.state, SCOPES)
+            return self._plain_writes(command, detail, found) + marks
 
         self._write(command, prepare)
+
+    def _plain_writes(
+        self, command: Command, detail: Detail, found: Mapping[str, Znode | None]
+    ) -> Operations:
+        details = [self._znodes.command(scope, command.path).detail for scope in SCOPES]
+        texts = self._text_writes(command, detail.state, found)
+        return texts + [SetData(path, detail.encoded(), -1) for path in details]
 
     # -- both -----------------------------------------------------------------------------------------
 
@@ -234,18 +255,27 @@ class Attempts:
         self, command: Command, state: str, scopes: Sequence[str], *, marks_host: bool = True
     ) -> Operations:
         """The texts in `scopes` by compare-and-set, and on success this host among `hosts/`."""
+        found, marks = self._read_shared(command, state, scopes, marks_host=marks_host)
+        return self._text_writes(command, state, found) + marks
+
+    def _read_shared(
+        self, command: Command, state: str, scopes: Sequence[str], *, marks_host: bool = True
+    ) -> tuple[dict[str, Znode | None], Operations]:
+        """The texts in `scopes`, and what marks this host after a success."""
         at = {scope: self._znodes.command(scope, command.path).state for scope in scopes}
         host = f"{self._znodes.command(GLOBAL, command.path).hosts}/{self._znodes.host}"
         marks_host = marks_host and state == DONE
         found = self._client.read([*at.values(), *([host] if marks_host else [])])
+        marks = [self._client.creation(host, b"")] if marks_host and found[host] is None else []
+        return {scope: found[path] for scope, path in at.items()}, marks
+
+    def _text_writes(self, command: Command, state: str, found: Mapping[str, Znode | None]) -> Operations:
         operations: Operations = []
-        for scope, path in at.items():
-            znode = found[path]
+        for scope, znode in found.items():
             text = states.plain_state(scope, znode.data.decode("utf-8", "replace") if znode else None, state)
             if znode is None or znode.data != text.encode():
+                path = self._znodes.command(scope, command.path).state
                 operations.append(SetData(path, text.encode(), znode.stat.version if znode else 0))
-        if marks_host and found[host] is None:
-            operations.append(self._client.creation(host, b""))
         return operations
 
     def _write(self, command: Command, prepare: Callable[[], Operations]) -> None:

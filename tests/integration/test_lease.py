@@ -504,6 +504,9 @@ def test_only_who_runs_an_attempt_renews(zookeeper: Server, site: Site) -> None:
 
         site.let_go()
         eventually(lambda: len(site.runs("then")) == 2, "both have passed it")
+        for host in ("web1", "web2"):
+            # A plain command says that it runs while it does.
+            eventually(lambda host=host: site.state("then", host) == "running", f"{host} says so")  # type: ignore[misc]
         quiet = [len(holders.asked), len(waiters.asked)]
         passed_at = now()
         eventually(lambda: now() > passed_at + 2 * SHORT, "some time passes")

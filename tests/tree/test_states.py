@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
 from hypothesis import given
@@ -15,7 +15,10 @@ from kolla_mesos_start.definition.model import Command, Dependency, Members
 from kolla_mesos_start.tree import states
 from kolla_mesos_start.tree.states import MAX_DETAIL, MAX_MESSAGE, Detail, Mark, Unmet
 from kolla_mesos_start.tree.znodes import Znodes
-from kolla_mesos_start.zookeeper.query import Query, View, Znode, children_of, data_of
+from kolla_mesos_start.zookeeper.query import Query, Znode, children_of, data_of
+
+if TYPE_CHECKING:
+    from kolla_mesos_start.zookeeper.query import View
 
 ZNODES = Znodes("/kolla", "site", "infra/db", "web1")
 STATUS = "/kolla/site/status"
