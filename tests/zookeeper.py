@@ -22,7 +22,8 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from types import TracebackType
 from typing import TypeVar
@@ -42,8 +43,9 @@ def free_port() -> int:
 
     Every process of the run gives others than all the rest.
     """
-    own = int(os.environ.get("PYTEST_XDIST_WORKER", "gw0")[2:])
     processes = int(os.environ.get("PYTEST_XDIST_WORKER_COUNT", "1"))
+    # One that replaces a process that has crashed has a number of its own.
+    own = int(os.environ.get("PYTEST_XDIST_WORKER", "gw0")[2:]) % processes
     while (port := private_zookeeper.free_port()) in _given or port % processes != own:
         pass
     _given.add(port)
@@ -93,6 +95,14 @@ class Process:
     def freeze(self) -> None:
         """SIGSTOP: it does nothing any more, and its connections stay open."""
         os.kill(self.pid, signal.SIGSTOP)
+        # On a busy machine a thread may still answer somebody before it hears of that.
+        eventually(lambda: set(self._states()) <= {"T"}, f"{self.pid} has stopped")
+
+    def _states(self) -> Iterator[str]:
+        """The state of each of its threads, as /proc has it."""
+        for task in Path(f"/proc/{self.pid}/task").iterdir():
+            with suppress(FileNotFoundError, ProcessLookupError):  # It has ended meanwhile.
+                yield (task / "stat").read_text().rpartition(")")[2].split()[0]
 
     def thaw(self) -> None:
         """SIGCONT."""

@@ -142,8 +142,11 @@ def kill(container: Container, *, with_registrar: bool) -> None:
 
 def registrar(container: Container) -> int:
     """The process that holds the session of the container's daemon."""
-    (pid,) = (each for each in processes_of(container.run_dir) if REGISTRAR in command_line(each))
-    return pid
+
+    def found() -> int:
+        return next((each for each in processes_of(container.run_dir) if REGISTRAR in command_line(each)), 0)
+
+    return eventually(found, f"the registrar of {container.name}")
 
 
 def health(container: Container, *arguments: str) -> tuple[int, str]:

@@ -33,7 +33,7 @@ AGENTS = (
 PARTS = (
     ("tests/commands/test_guard.py",),
     ("tests/commands/test_guard_client.py", "tests/commands/test_lease.py"),
-    ("tests/daemon", "tests/test_files.py", "tests/test_health.py", "tests/test_host.py"),
+    ("tests/daemon", "tests/files", "tests/test_health.py", "tests/test_host.py", "tests/test_loop.py"),
     ("tests/definition", "tests/render", "tests/tree", "tests/test_log.py", "tests/test_settings.py"),
 )
 
