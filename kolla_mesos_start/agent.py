@@ -28,10 +28,10 @@ if TYPE_CHECKING:
     from typing import NoReturn
 
     from kolla_mesos_start.commands.bootstrap import Bootstrap
-    from kolla_mesos_start.daemon.handoff import Registration
     from kolla_mesos_start.definition.model import Command, Graph
     from kolla_mesos_start.render.prepare import Prepared, Preparer
     from kolla_mesos_start.settings import Settings
+    from kolla_mesos_start.tree.presence import Registration
     from kolla_mesos_start.tree.status import StatusTree
     from kolla_mesos_start.wait import Runnable
     from kolla_mesos_start.zookeeper.client import Client
@@ -320,7 +320,7 @@ def _environ(settings: Settings) -> Mapping[str, str]:
     """What commands and daemon find in their environment."""
     from kolla_mesos_start.child_environ import child_environ, launcher_environ
 
-    return child_environ(settings, launcher_environ(os.environ))
+    return child_environ(launcher_environ(os.environ), copy_once=settings.copy_once)
 
 
 def _warn_of_pods(settings: Settings, graph: Graph) -> None:

@@ -7,7 +7,6 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
     from typing import Callable
 
-    from kolla_mesos_start.settings import Settings
 
 CREDENTIALS = ("KOLLA_ZK_AUTH_FILE", "KOLLA_ZK_CERT", "KOLLA_ZK_KEY")
 COERCED = ("C.UTF-8", "C.utf8", "UTF-8")
@@ -20,10 +19,10 @@ def _read_first_environ() -> str:
         return file.read()
 
 
-def child_environ(settings: Settings, environ: Mapping[str, str]) -> dict[str, str]:
+def child_environ(environ: Mapping[str, str], *, copy_once: bool) -> dict[str, str]:
     """The environment for a child: without credentials, and with the config strategy in effect."""
     kept = {name: value for name, value in environ.items() if name not in CREDENTIALS}
-    return {**kept, "KOLLA_CONFIG_STRATEGY": "COPY_ONCE" if settings.copy_once else "COPY_ALWAYS"}
+    return {**kept, "KOLLA_CONFIG_STRATEGY": "COPY_ONCE" if copy_once else "COPY_ALWAYS"}
 
 
 def launcher_environ(

@@ -15,10 +15,11 @@ import re
 import socket
 
 from kolla_mesos_start.child_environ import CREDENTIALS
+from kolla_mesos_start.definition.forms import GLOBAL
 from kolla_mesos_start.errors import BadEnvironment
 from kolla_mesos_start.health import default_run_dir
 from kolla_mesos_start.records import NamedTuple
-from kolla_mesos_start.tree.znodes import GLOBAL, RESERVED
+from kolla_mesos_start.tree.znodes import RESERVED
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

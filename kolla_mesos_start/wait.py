@@ -141,9 +141,9 @@ class Waiting:
 
     def _next(self) -> Runnable:
         watches = self._watches
-        told, silent = now(), True
+        logged_at, silent = now(), True
         for command in self._candidates():
-            self._begun.setdefault(command.path, told)
+            self._begun.setdefault(command.path, logged_at)
         waiting = [Blocked(command, self._unknown(command)) for command in self._candidates()]
         seen = -1
         while True:
@@ -151,7 +151,7 @@ class Waiting:
             limit = min(self._limit_of(blocked) for blocked in waiting)
             self._client.loop.wait(
                 lambda seen=seen: watches.fresh() and watches.changes != seen,  # type: ignore[misc]
-                min(limit, told + PROGRESS_INTERVAL),
+                min(limit, logged_at + PROGRESS_INTERVAL),
             )
             if watches.fresh() and self._queries(waiting) - watches.results.keys():
                 continue  # What has come asks for more: a new mark's name, for what the mark says.
@@ -170,8 +170,8 @@ class Waiting:
                     log.info("%s", brief)
             elif now() >= limit:
                 self._give_up([blocked for blocked in waiting if self._limit_of(blocked) <= now()])
-            elif now() >= told + PROGRESS_INTERVAL:
-                told = now()
+            elif now() >= logged_at + PROGRESS_INTERVAL:
+                logged_at = now()
                 log.info("%s", self._describe(waiting))
 
     def _judge(self, command: Command) -> Runnable | Blocked:
@@ -246,10 +246,10 @@ class Waiting:
     def _waited(self, blocked: Blocked) -> str:
         """For how long, and for what: each unmet with its state, since when, where and why it failed."""
         waited = now() - self._begun[blocked.command.path]
-        unmet = [self._told(unmet) for unmet in blocked.unmet]
+        unmet = [self._state_of(unmet) for unmet in blocked.unmet]
         return f"waited {waited:.0f} s {'for ' + ', '.join(unmet) if unmet else 'while ' + blocked.reason}"
 
-    def _told(self, unmet: Unmet) -> str:
+    def _state_of(self, unmet: Unmet) -> str:
         znode = self._watches.results.get(data_of(unmet.detail)) if unmet.detail else None
         return states.describe(unmet, states.decode_detail(znode), time.time())
 

@@ -37,7 +37,7 @@ log = Logger(__name__)
 
 NEVER = float("inf")
 
-# What a one-time command is told by its environment.
+# Variables in the environment of a one-time command.
 TOKEN = "KOLLA_FENCING_TOKEN"
 PREVIOUS = "KOLLA_PREVIOUS_ATTEMPT"
 
@@ -129,7 +129,7 @@ class Bootstrap:
             self.guard.signal(signum)
 
     def run(self, prepared: Prepared, turn: Runnable) -> bool:
-        """Run the command until it succeeds, unless it is done; False where it has to be judged anew.
+        """Run the command until it succeeds, unless it is done; false if it has to wait for its turn again.
 
         Raises CommandFailed after the last attempt, Stopped where a signal came meanwhile.
         """
@@ -240,7 +240,7 @@ class Bootstrap:
         ended = self.guard.ended
         assert ended is not None
         if hold is not None and ended.reason == "lost":
-            # It may have come to its end before its guard did: nobody knows, and the next attempt is told so.
+            # It may have ended before its guard did: that is unknown, and the next attempt learns so.
             raise Lost(f"{command.path}: killed: its guard process died")
         outcome = _judge(command, ended, timed_out, self._stopped_by, last)
         log.log(

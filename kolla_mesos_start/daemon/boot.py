@@ -44,7 +44,7 @@ def _settle_in(handoff: Handoff) -> None:
     nothing = os.open(os.devnull, os.O_RDWR)
     os.dup2(nothing, 0)
     os.dup2(nothing, 1)
-    # What the agent was started with, a pipe perhaps whose end somebody waits for.
+    # What the agent was started with, perhaps a pipe whose end another process waits for.
     kept = {0, 1, 2, handoff.lock_fd, handoff.pidfd, handoff.notify_fd, handoff.exec_fd}
     for fd in {int(name) for name in os.listdir("/proc/self/fd")} - kept:
         with contextlib.suppress(OSError):  # the one that listed them is gone already

@@ -33,21 +33,6 @@ BOOT = (
 )
 
 
-class Registration(NamedTuple):
-    """What an instance shows of itself in ZooKeeper, as (path, data).
-
-    `presence` is there while it runs, `ready` while it is ready (JSON objects; `since` is
-    added). `parents`, outermost first, may be made where they are missing. `states` say
-    `running` for people. `acl`: (permission bits, scheme, id), for all that is made.
-    """
-
-    presence: Sequence[tuple[str, bytes]]
-    ready: Sequence[tuple[str, bytes]]
-    parents: Sequence[tuple[str, bytes]]
-    states: Sequence[str]
-    acl: Sequence[tuple[int, str, str]]
-
-
 class Handoff(NamedTuple):
     """All that the registrar needs, in plain types: it travels by marshal.
 

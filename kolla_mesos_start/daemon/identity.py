@@ -9,9 +9,9 @@ import json
 import os
 import re
 
-from kolla_mesos_start.daemon.handoff import Registration
+from kolla_mesos_start.definition.forms import DAEMON, GLOBAL, LOCAL
 from kolla_mesos_start.log import Logger
-from kolla_mesos_start.tree.znodes import DAEMON, GLOBAL, LOCAL
+from kolla_mesos_start.tree.presence import Registration
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

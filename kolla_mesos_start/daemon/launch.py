@@ -24,11 +24,11 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
     from typing import NoReturn
 
-    from kolla_mesos_start.daemon.handoff import Registration
     from kolla_mesos_start.definition.model import Step
     from kolla_mesos_start.health import StateFile
     from kolla_mesos_start.render.prepare import Prepared
     from kolla_mesos_start.settings import Settings
+    from kolla_mesos_start.tree.presence import Registration
     from kolla_mesos_start.zookeeper.client import Client
 
 
@@ -126,7 +126,7 @@ class Launch:
 
     def _take_back(self, held: int, path: str) -> None:
         """There is no daemon after all: neither the registrar nor a probe may take it for one."""
-        # Ignored again, as it was until just now: the registrar may be gone, or whoever reads our log.
+        # Ignored again, as it was until just now: the registrar may be gone, or the reader of the log.
         signal.signal(signal.SIGPIPE, signal.SIG_IGN)
         with contextlib.suppress(BrokenPipeError):
             os.write(held, handoff.NO_DAEMON)
@@ -150,7 +150,7 @@ class Launch:
         return notify, path
 
     def _settle_signals(self) -> None:
-        """Honour what has come so far, and keep what comes from now on for whoever is to hear it."""
+        """Act on the signals that have come so far; later ones stay pending for the daemon."""
         signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())
         self._loop.wait(lambda: True)
         for signum in signal.valid_signals() - {signal.SIGKILL, signal.SIGSTOP}:
@@ -203,7 +203,7 @@ def _spawn(prepared: Prepared, environ: Mapping[str, str]) -> int:
     from kolla_mesos_start.commands import guard
 
     ids = prepared.ids
-    # Whoever loses his parent becomes our child: he can be reaped, and ended with the daemon.
+    # Processes that lose their parent become our children: they can be reaped, and ended with the daemon.
     guard.prctl(guard.PR_SET_CHILD_SUBREAPER, 1)
     daemon, failure = guard.fork(
         [os.fsencode(word) for word in prepared.step.argv],
@@ -233,7 +233,8 @@ def _executing(step: Step) -> Iterator[None]:
     try:
         yield
     except (FileNotFoundError, NotADirectoryError) as error:
-        reason = "its program, or what that needs to run, is not there"
+        where = "" if "/" in step.argv[0] else " in PATH"
+        reason = f"program {step.argv[0]!r} not found{where} (or its interpreter is missing)"
         raise NotFound(reason, command=step.command.path) from error
     except OSError as error:
         raise CannotExecute(f"can't be executed: {error.strerror}", command=step.command.path) from error

@@ -12,13 +12,12 @@ import math
 import os
 import socket
 
-from kolla_mesos_start.daemon.handoff import Registration
 from kolla_mesos_start.daemon.readiness import Check, CommandCheck, Readiness, http, tcp
 from kolla_mesos_start.errors import CannotWrite
 from kolla_mesos_start.health import StateFile
 from kolla_mesos_start.log import Logger
 from kolla_mesos_start.loop import Loop, now
-from kolla_mesos_start.tree.presence import Presence
+from kolla_mesos_start.tree.presence import Presence, Registration
 from kolla_mesos_start.zookeeper.session import Servers, Session
 
 TYPE_CHECKING = False

@@ -70,7 +70,7 @@ class Supervisor:
 
     def _pass_on(self, signum: int) -> None:
         if signum == signal.SIGTERM:
-            # Whoever looks for us is told first: what arrives after the signal finds a closed door.
+            # Readiness is withdrawn first: requests that arrive after the signal would be refused.
             self._registrar.stop()
             self._pass_term_at = min(self._pass_term_at, now() + WITHDRAW_TIMEOUT)
             self._loop.call_at(self._pass_term_at, lambda: None)

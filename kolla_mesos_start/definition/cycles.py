@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from kolla_mesos_start.definition.fields import nearest
+from kolla_mesos_start.definition.forms import DAEMON
 from kolla_mesos_start.definition.model import Dependency
-from kolla_mesos_start.tree.znodes import DAEMON
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

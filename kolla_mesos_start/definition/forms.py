@@ -8,14 +8,15 @@ from __future__ import annotations
 
 import re
 
-from kolla_mesos_start.tree.znodes import GLOBAL, LOCAL
-
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Callable, Optional
 
     Form = Callable[[str], Optional[str]]
 
+
+DAEMON = "daemon"  # the name of the daemon beside the commands
+GLOBAL, LOCAL = "global", "local"  # scopes
 
 # Not compiled here, but by re when a definition first needs one: not every start does.
 _PERM = r"[0-7]{3,4}|0o0*[0-7]{1,4}"

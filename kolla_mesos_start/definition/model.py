@@ -6,10 +6,9 @@ All strings may be templates until `resolve.resolve` makes a `Step` of a command
 
 from __future__ import annotations
 
-from kolla_mesos_start.definition.forms import parse_perm
+from kolla_mesos_start.definition.forms import DAEMON, LOCAL, parse_perm
 from kolla_mesos_start.definition.texts import sublabel
 from kolla_mesos_start.records import NamedTuple
-from kolla_mesos_start.tree.znodes import DAEMON, LOCAL
 
 
 class Dependency(NamedTuple):

@@ -12,10 +12,10 @@ from kolla_mesos_start.definition import argv, forms
 from kolla_mesos_start.definition.cycles import check_own_dependencies
 from kolla_mesos_start.definition.document import json_type
 from kolla_mesos_start.definition.fields import Fields, Reading, to_boolean
+from kolla_mesos_start.definition.forms import DAEMON, GLOBAL, LOCAL
 from kolla_mesos_start.definition.model import Command, Dependency, File, Graph, Members, Ready
 from kolla_mesos_start.definition.texts import Text, labelled, rendered_by, sublabel
 from kolla_mesos_start.errors import BadDefinition
-from kolla_mesos_start.tree.znodes import DAEMON, GLOBAL, LOCAL
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

@@ -18,6 +18,7 @@ from kazoo.client import KazooClient
 from kazoo.exceptions import NoNodeError
 
 from kolla_mesos_start.definition.document import load
+from kolla_mesos_start.definition.forms import GLOBAL, LOCAL
 from kolla_mesos_start.definition.model import Command, Graph, Members
 from kolla_mesos_start.errors import AgentError
 from kolla_mesos_start.operator import directory
@@ -26,7 +27,7 @@ from kolla_mesos_start.operator.directory import Contents, Deployment
 from kolla_mesos_start.operator.publish import Counts, Publisher
 from kolla_mesos_start.operator.timeline import Need, Step
 from kolla_mesos_start.operator.validation import build_graph
-from kolla_mesos_start.tree.znodes import GLOBAL, LOCAL, Znodes
+from kolla_mesos_start.tree.znodes import Znodes
 
 LOOPBACK = {"KOLLA_PRIVATE_INTERFACE": "lo", "KOLLA_PUBLIC_INTERFACE": "lo"}
 

@@ -7,12 +7,17 @@ from __future__ import annotations
 
 import operator
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, Any, Callable, ClassVar
+from typing import Any, Callable, ClassVar, Protocol
 
 from jinja2 import Undefined, UndefinedError
 
-if TYPE_CHECKING:
-    from kolla_mesos_start.render.sandbox import Sandbox
+
+class Recorder(Protocol):
+    """What keeps an account of missing values; `missing_is_empty`: they are rendered as empty text."""
+
+    missing_is_empty: bool
+
+    def record(self, value: MissingValue) -> None: ...
 
 
 class MissingValue(Undefined):
@@ -23,7 +28,7 @@ class MissingValue(Undefined):
     """
 
     __slots__ = ()
-    sandbox: ClassVar[Sandbox]
+    sandbox: ClassVar[Recorder]
 
     def _use(self) -> None:
         if self._undefined_exception is not UndefinedError:

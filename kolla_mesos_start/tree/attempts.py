@@ -1,9 +1,8 @@
 """What became of a command, written where others read it: the claim and the outcome of a one-time
 command, the states of a plain one.
 
-Every write is one transaction, checked against what was read before it. Where a reply is lost,
-what stands in `detail` tells whether the transaction was applied: each attempt has a name of its
-own there (`claim`).
+Every write is one transaction, checked against what was read before it. If a reply is lost, `detail`
+says whether the transaction was applied: each attempt has a name of its own there (`claim`).
 """
 
 from __future__ import annotations
@@ -12,12 +11,12 @@ import os
 import time
 from functools import partial
 
+from kolla_mesos_start.definition.forms import GLOBAL, LOCAL
 from kolla_mesos_start.log import Logger
 from kolla_mesos_start.loop import now
 from kolla_mesos_start.records import NamedTuple
 from kolla_mesos_start.tree import states
 from kolla_mesos_start.tree.states import DONE, RETRY, RUNNING, Detail
-from kolla_mesos_start.tree.znodes import GLOBAL, LOCAL
 from kolla_mesos_start.zookeeper.client import Outage, Refused
 from kolla_mesos_start.zookeeper.query import Znode, children_of, data_of
 from kolla_mesos_start.zookeeper.wire import CheckVersion, Delete, GetData, SetData, Transaction
@@ -42,7 +41,7 @@ SCOPES = (LOCAL, GLOBAL)
 
 
 class Lost(Exception):
-    """The lock went to somebody else, or the command was done meanwhile: judge it anew."""
+    """Another container has the lock, or the command was done meanwhile: it waits for its turn again."""
 
 
 class Outcome(NamedTuple):
@@ -134,9 +133,9 @@ class Attempts:
             raise Lost(f"{command.path} was done by a newer definition meanwhile")
 
     def conclude(self, command: Command, claim: Claim, contender: str, outcome: Outcome) -> None:
-        """Write the outcome of a claimed attempt; Lost where somebody has claimed since.
+        """Write the outcome of a claimed attempt; Lost if another container has claimed since.
 
-        Final outcomes give the lock back. Where the lock went away but nobody has claimed since,
+        Final outcomes release the lock. If the lock was lost but no container has claimed since,
         the outcome still stands: the command had ended before anybody else could have begun.
         """
         at = states.once_znodes(command, self._znodes)
@@ -186,7 +185,7 @@ class Attempts:
     def _read_detail(self, at: CommandZnodes) -> tuple[Znode, Detail]:
         znode = self._client.read([at.detail])[at.detail]
         if znode is None:
-            # Perhaps nothing else was: then there would be no end of judging anew.
+            # Perhaps nothing else was: then the command would wait for its turn for ever.
             self._tree.ensure()
             raise Lost(f"{at.detail} was deleted")
         return znode, states.decode_detail(znode)
@@ -279,7 +278,7 @@ class Attempts:
         return operations
 
     def _write(self, command: Command, prepare: Callable[[], Operations]) -> None:
-        """Read and write again until nobody has come between, and the connection held."""
+        """Read and write again until no other container wrote between the two, and the connection held."""
         while operations := prepare():
             try:
                 self._client.transaction(operations, f"the state of {command.path}")

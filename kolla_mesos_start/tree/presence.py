@@ -8,21 +8,37 @@ from __future__ import annotations
 
 import time
 
+from kolla_mesos_start.records import NamedTuple
 from kolla_mesos_start.zookeeper.ephemerals import NONE, OTHER, OURS, Ephemerals
 from kolla_mesos_start.zookeeper.wire import ACL, OPEN_ACL_UNSAFE, ConnectionLoss, GetData, Id, SetData
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from collections.abc import Sequence
     from typing import Any
 
-    from kolla_mesos_start.daemon.handoff import Registration
     from kolla_mesos_start.zookeeper.session import Session
 
 RUNNING = b"running"
 
 
+class Registration(NamedTuple):
+    """What an instance shows of itself in ZooKeeper, as (path, data).
+
+    `presence` is there while it runs, `ready` while it is ready (JSON objects; `since` is
+    added). `parents`, outermost first, may be made where they are missing. `states` say
+    `running` for people. `acl`: (permission bits, scheme, id), for all that is made.
+    """
+
+    presence: Sequence[tuple[str, bytes]]
+    ready: Sequence[tuple[str, bytes]]
+    parents: Sequence[tuple[str, bytes]]
+    states: Sequence[str]
+    acl: Sequence[tuple[int, str, str]]
+
+
 def with_since(data: bytes, since: float) -> bytes:
-    """The JSON object `data` with one more member, `since` (seconds since the epoch, told in UTC)."""
+    """The JSON object `data` with one more member, `since` (seconds since the epoch, written in UTC)."""
     text = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(since)).encode()
     body = data.rstrip()[:-1].rstrip()
     return body + (b"" if body.endswith(b"{") else b", ") + b'"since": "' + text + b'"}'
@@ -45,7 +61,7 @@ class Presence:
 
     @property
     def withdrawn(self) -> bool:
-        """Whether nobody can find a ready instance of us any more."""
+        """Whether no ready instance of this daemon can be found any more."""
         return all(instance.owner in (NONE, OTHER) for instance in self._instances)
 
     def show(self, ready: bool) -> None:
@@ -66,7 +82,7 @@ class Presence:
             if isinstance(error, ConnectionLoss):
                 self._states_due = True
             elif not error and value[0] != RUNNING:
-                # Whoever has changed it since we read knows more than we do; it is for people only.
+                # If another replica has changed it since, its state is newer; it is for people only.
                 self._session.request(SetData(path, RUNNING, value[1].version), lambda value, error: None)
 
         self._session.request(GetData(path, False), on_read)

@@ -8,11 +8,12 @@ from __future__ import annotations
 
 import json
 
+from kolla_mesos_start.definition.forms import DAEMON, GLOBAL
 from kolla_mesos_start.errors import BadDefinition, DependenciesNotSatisfied
 from kolla_mesos_start.log import PROGRESS_INTERVAL, Logger
 from kolla_mesos_start.loop import now
 from kolla_mesos_start.records import NamedTuple
-from kolla_mesos_start.tree.znodes import DAEMON, GLOBAL, RESERVED
+from kolla_mesos_start.tree.znodes import RESERVED
 from kolla_mesos_start.zookeeper.client import text
 from kolla_mesos_start.zookeeper.query import data_of
 

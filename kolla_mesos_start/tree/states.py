@@ -7,9 +7,9 @@ from __future__ import annotations
 
 import json
 
+from kolla_mesos_start.definition.forms import GLOBAL
 from kolla_mesos_start.definition.model import Members
 from kolla_mesos_start.records import NamedTuple
-from kolla_mesos_start.tree.znodes import GLOBAL
 from kolla_mesos_start.zookeeper.query import children_of, data_of
 
 TYPE_CHECKING = False

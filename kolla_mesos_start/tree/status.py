@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
+from kolla_mesos_start.definition.forms import DAEMON, GLOBAL, LOCAL
 from kolla_mesos_start.errors import BadDefinition
 from kolla_mesos_start.log import Logger
 from kolla_mesos_start.tree.states import WAITING
-from kolla_mesos_start.tree.znodes import DAEMON, GLOBAL, LOCAL
 from kolla_mesos_start.zookeeper.wire import BadVersionError, NoNodeError, SetData
 
 TYPE_CHECKING = False

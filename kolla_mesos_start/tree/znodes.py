@@ -20,11 +20,9 @@ Only paths are made here; `zookeeper.client` reads and writes them.
 
 from __future__ import annotations
 
+from kolla_mesos_start.definition.forms import GLOBAL
 from kolla_mesos_start.records import NamedTuple
 
-GLOBAL = "global"
-LOCAL = "local"
-DAEMON = "daemon"
 RESERVED = ("variables", "status", "files")
 """Names that the last segment of a service can't have."""
 

@@ -43,7 +43,7 @@ if TYPE_CHECKING:
 
 log = Logger(__name__)
 
-SETTLE = 3.0  # seconds after somebody has deleted one of ours: a whole tree is being removed, perhaps
+SETTLE = 3.0  # seconds after one of ours was deleted: perhaps a whole tree is being removed
 # Seconds until the next attempt, after ZooKeeper has refused something: the first, and the longest.
 RETRY, LONGEST_RETRY = 5.0, 300.0
 EPHEMERAL = 1  # the flag of a create request

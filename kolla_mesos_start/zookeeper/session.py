@@ -272,8 +272,8 @@ class Session:
         return context
 
     def _introduce(self, connection: socket.socket) -> Steps[Connect]:
-        # The youngest state seen keeps us from a server that lags behind. But an ensemble that was
-        # made anew would refuse it for ever; after an outage that long the session is over anyway.
+        # The youngest state seen keeps us from a server that lags behind. But an ensemble that was set up
+        # again from nothing would refuse it for ever. After an outage that long the session is over anyway.
         if self._lost and now() - self._lost_at > self.timeout:
             self.zxid = 0
         milliseconds = int(self._asked_timeout * 1000)

@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
 
 class Knowledge:
-    """What is wanted, what the server said of it last, and what is to be asked. Decides, and asks nobody.
+    """What is wanted, what the server said of it last, and what is to be read. Decides, and reads nothing.
 
     `results`: what the server said last; `changes` counts replies.
     """
@@ -46,7 +46,7 @@ class Knowledge:
 
     @property
     def complete(self) -> bool:
-        """Whether all that is wanted is known, as far as we were told of changes."""
+        """Whether all that is wanted is known, as far as watches have fired."""
         return not self._dirty and not self._asked
 
     def want(self, queries: Iterable[Query]) -> None:
@@ -59,14 +59,14 @@ class Knowledge:
         self.wanted = wanted
 
     def due(self) -> set[Query]:
-        """What is to be asked now: `arrived` or `failed` will follow. Nothing is asked twice at a time."""
+        """What is to be read now: `arrived` or `failed` will follow. Nothing is read twice at a time."""
         due = self._dirty - self._asked
         self._dirty -= due
         self._asked |= due
         return due
 
     def changed(self, query: Query) -> None:
-        """What was said of it may be true no more."""
+        """The last result may no longer be true."""
         if query in self.wanted:
             self._dirty.add(query)
 

@@ -12,11 +12,12 @@ from kazoo.security import OPEN_ACL_UNSAFE
 
 from kolla_mesos_start.definition import schema
 from kolla_mesos_start.definition.document import load
+from kolla_mesos_start.definition.forms import GLOBAL
 from kolla_mesos_start.definition.model import Command
 from kolla_mesos_start.loop import Loop, now
 from kolla_mesos_start.tree.attempts import Attempts, Lost, Outcome
 from kolla_mesos_start.tree.status import StatusTree
-from kolla_mesos_start.tree.znodes import GLOBAL, CommandZnodes, Znodes
+from kolla_mesos_start.tree.znodes import CommandZnodes, Znodes
 from kolla_mesos_start.zookeeper.client import Client
 from kolla_mesos_start.zookeeper.query import Znode, data_of
 from tests.conftest import Deployment
