@@ -118,7 +118,7 @@ class Failures:
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
         reporter = self._config.pluginmanager.getplugin("terminalreporter")
         if report.failed and reporter:
-            reporter.ensure_newline()
+            reporter.line("")  # pytest does not know of the dots of the other processes.
             reporter.write_line(f"failed: {report.nodeid}", red=True)
 
 

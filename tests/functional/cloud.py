@@ -24,7 +24,7 @@ from tests.functional.command_lines import CommandLines
 from tests.processes import command_line
 from tests.waiting import eventually
 
-REGISTRAR = "kolla_mesos_start.daemon.registrar"
+REGISTRAR = "kolla_mesos_start.daemon.boot"
 NOTED = Path(__file__).with_name("noted")
 START_LIMIT = 300.0  # seconds: ten times what it takes on two cores that do nothing else
 
