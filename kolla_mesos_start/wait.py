@@ -78,16 +78,27 @@ def judge(command: Command, view: View, znodes: Znodes, progress: Progress) -> R
     return None
 
 
-def queries(blocked: Blocked, view: View, znodes: Znodes) -> set[Query]:
+def queries(blocked: Blocked, view: View, znodes: Znodes, progress: Progress) -> set[Query]:
     """What must be known to judge a command again. Grows with what is found."""
     command = blocked.command
     # How an attempt failed is watched too: it could not be read when a limit is reached in an outage.
     found = {data_of(unmet.detail) for unmet in blocked.unmet if unmet.detail}
     for dependency in command.dependencies:
-        found.update(states.queries(dependency, znodes))
+        if not _is_passage(dependency, progress):
+            found.update(states.queries(dependency, znodes, view))
     if command.run_once is not None:
         found.update(states.once_queries(command, znodes, view))
     return found
+
+
+def _is_passage(dependency: Dependency | Members, progress: Progress) -> bool:
+    """Whether it means only that this container itself has passed the command."""
+    return (
+        isinstance(dependency, Dependency)
+        and dependency.path in progress.own
+        and dependency.generation is None
+        and dependency.count is None
+    )
 
 
 def _unmet(dependency: Dependency | Members, view: View, znodes: Znodes, progress: Progress) -> Unmet | None:
@@ -95,7 +106,7 @@ def _unmet(dependency: Dependency | Members, view: View, znodes: Znodes, progres
     if isinstance(dependency, Dependency) and dependency.path in progress.own:
         if dependency.path not in progress.passed:
             return Unmet(dependency, "not passed by this container yet")
-        if dependency.generation is None and dependency.count is None:
+        if _is_passage(dependency, progress):
             return None
     return states.unmet(dependency, view, znodes)
 
@@ -128,7 +139,8 @@ class Waiting:
     def passed(self, command: Command) -> None:
         """The command is behind this container, run or found done: what depends on it may go on."""
         self._progress = self._progress._replace(passed=self._progress.passed | {command.path})
-        self._queues.leave()
+        if command.run_once is not None:
+            self._queues.released(self._lock(command))
         if command in self._pending:
             self._pending.remove(command)
         else:
@@ -211,7 +223,7 @@ class Waiting:
     def _queries(self, waiting: Sequence[Blocked]) -> set[Query]:
         found: set[Query] = set()
         for blocked in waiting:
-            found |= queries(blocked, self._watches.results, self._znodes)
+            found |= queries(blocked, self._watches.results, self._znodes, self._progress)
             if blocked.command.run_once is not None:
                 found.update(self._queues.queries(self._lock(blocked.command)))
         return found

@@ -226,7 +226,7 @@ class Waiter:
     @property
     def _wanted(self) -> set[Query]:
         """What `Waiting` asks for, given what it knows."""
-        wanted = wait.queries(self._standing, self._knowledge.results, ZNODES)
+        wanted = wait.queries(self._standing, self._knowledge.results, ZNODES, self.passage)
         return wanted | ({children_of(LOCK)} if self.command.run_once else set())
 
     @property

@@ -117,6 +117,8 @@ class Step(NamedTuple):
     """whether `argv` is the `/bin/sh -c` form of a string"""
     lacks_exec: bool
     """whether that shell would stay as the parent of a daemon"""
+    program: str | None
+    """the program, to name it in an error; None if a template gave it (a secret, perhaps), or if it is a shell"""
 
     @property
     def env(self) -> tuple[tuple[str, str], ...]:

@@ -41,7 +41,11 @@ def _resolve(command: Command, render: Render) -> tuple[Step, list[str]]:
         user=resolver.optional("user", command.user, forms.bad_user),
         ready=command.ready and resolver.ready(command.ready),
     )
-    return Step(resolved, line.argv, line.shell, line.lacks_exec), resolver.reading.issues
+    # Of the command's text only the program is ever named, and not if a template gave it.
+    first = command.command if isinstance(command.command, str) else "".join(command.command[:1])
+    named = line.argv and not line.shell and not Text("command", first).is_template
+    program = line.argv[0] if named else None
+    return Step(resolved, line.argv, line.shell, line.lacks_exec, program), resolver.reading.issues
 
 
 class _Resolver:

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from kolla_mesos_start.definition.model import Command
     from kolla_mesos_start.tree.status import StatusTree
     from kolla_mesos_start.tree.znodes import CommandZnodes
-    from kolla_mesos_start.zookeeper.query import Query
+    from kolla_mesos_start.zookeeper.query import Query, View
 
     Operations = list[Any]
 
@@ -75,19 +75,24 @@ class Attempts:
     def claim(self, command: Command, contender: str) -> Claim:
         """Begin an attempt under the lock that `contender` holds; Lost if that may not be done now.
 
-        What was watched until now says whether it is due: had it been done or claimed since, the
-        version of `detail` would be another one, and the claim be refused.
+        What is watched says whether it is due, if no event is still to be read: had it been done or
+        claimed since, `detail` would have another version, and the claim be refused.
         """
         at = states.once_znodes(command, self._znodes)
         name = os.urandom(16).hex()
         unfinished, sent = False, now()
-        znode: Znode | None = self._client.watches.results.get(data_of(at.detail))
+        watches = self._client.watches
+        znode: Znode | None = watches.results.get(data_of(at.detail)) if watches.fresh() else None
+        if znode is not None:
+            self._check_due(command, watches.results)
+        # What the claim itself changes need not be read again.
+        watches.watch([data_of(contender)])
         while True:
             if znode is None:
                 znode, found = self._read_detail(at)
                 if found.claim == name:  # Applied, though the reply was lost.
                     return Claim(found, znode.stat.version, znode.stat.mzxid, unfinished, sent)
-                self._check_due(command, at)
+                self._check_due(command, self._read_once(command, at))
             found = states.decode_detail(znode)
             unfinished = found.started is not None and found.finished is None
             detail = Detail(
@@ -119,14 +124,18 @@ class Attempts:
         ]
         return self._client.transaction(operations, f"{at.detail}: claiming {command.path}")[1]
 
-    def _check_due(self, command: Command, at: CommandZnodes) -> None:
-        """Lost if it has been done meanwhile. Read after `detail`, whose version guards the claim."""
+    def _read_once(self, command: Command, at: CommandZnodes) -> View:
+        """What says whether it is done. To be read after `detail`, whose version guards the claim."""
         view: dict[Query, Any] = {}
         if command.generation is not None:
             view[children_of(at.generations)] = self._client.children([at.generations])[at.generations] or ()
         queries = states.once_queries(command, self._znodes, view)
         found = self._client.read(query.path for query in queries if not query.children)
         view.update((data_of(path), znode) for path, znode in found.items())
+        return view
+
+    def _check_due(self, command: Command, view: View) -> None:
+        """Lost if it has been done meanwhile."""
         if states.is_done(command, self._znodes, view):
             raise Lost(f"{command.path} was done meanwhile")
         if states.superseded_by(command, self._znodes, view, self._tree.definition):
@@ -147,6 +156,7 @@ class Attempts:
             message=outcome.message,
         )
         holds_lock = outcome.state != RETRY
+        self._client.watches.watch(())
         while True:
             operations = self._outcome_writes(command, at, claim, detail, contender if holds_lock else None)
             try:
@@ -211,14 +221,13 @@ class Attempts:
         """
         detail = Detail(host=self._znodes.host, started=time.time(), state=RUNNING)
         session = self._client.session
-        found: dict[str, Znode | None] = {}
 
         def on_read(scope: str, value: Any, error: Exception | None) -> None:
-            found[scope] = Znode(*value) if value else None
-            if len(found) == len(SCOPES) and all(found.values()):
-                operations = self._plain_writes(command, detail, found)
+            if value:
+                operations = self._plain_writes(command, detail, {scope: Znode(*value)})
                 session.request(Transaction(operations), lambda results, error: None)
 
+        # Each scope by itself: replicas that begin at the same time share the deployment's.
         for scope in SCOPES:
             path = self._znodes.command(scope, command.path).state
             session.request(GetData(path, False), partial(on_read, scope))
@@ -244,7 +253,7 @@ class Attempts:
     def _plain_writes(
         self, command: Command, detail: Detail, found: Mapping[str, Znode | None]
     ) -> Operations:
-        details = [self._znodes.command(scope, command.path).detail for scope in SCOPES]
+        details = [self._znodes.command(scope, command.path).detail for scope in found]
         texts = self._text_writes(command, detail.state, found)
         return texts + [SetData(path, detail.encoded(), -1) for path in details]
 

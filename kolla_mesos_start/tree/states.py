@@ -132,8 +132,8 @@ def state_of(view: View, path: str) -> tuple[str | None, float | None]:
 # -- dependencies ---------------------------------------------------------------------------------
 
 
-def queries(dependency: Dependency | Members, znodes: Znodes) -> list[Query]:
-    """What must be read to decide whether the dependency is satisfied."""
+def queries(dependency: Dependency | Members, znodes: Znodes, view: View) -> list[Query]:
+    """What must be read to decide whether the dependency is satisfied. Grows with what is found."""
     if isinstance(dependency, Members):
         return [children_of(znodes.party(dependency.service))]
     at = znodes.command(dependency.scope, dependency.path)
@@ -143,7 +143,9 @@ def queries(dependency: Dependency | Members, znodes: Znodes) -> list[Query]:
         return [data_of(at.generation(dependency.generation))]
     if dependency.count is not None:
         return [children_of(znodes.command(GLOBAL, dependency.path).hosts)]
-    return [data_of(at.state), children_of(at.generations)]
+    # Most commands have no generations: only where the state doesn't say `done` is one looked for.
+    known = data_of(at.state) in view and state_of(view, at.state)[0] != DONE
+    return [data_of(at.state), *([children_of(at.generations)] if known else [])]
 
 
 def unmet(dependency: Dependency | Members, view: View, znodes: Znodes) -> Unmet | None:
@@ -195,7 +197,7 @@ def _unmet_hosts(dependency: Dependency, view: View, znodes: Znodes) -> Unmet | 
 def _unmet_done(dependency: Dependency, view: View, znodes: Znodes) -> Unmet | None:
     at = znodes.command(dependency.scope, dependency.path)
     state, since = state_of(view, at.state)
-    if state == DONE or view[children_of(at.generations)]:
+    if state == DONE or view.get(children_of(at.generations)):
         return None
     return Unmet(dependency, state or "not started", since, at.detail)
 

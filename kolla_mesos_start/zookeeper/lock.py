@@ -82,6 +82,12 @@ class Queues:
             self._client.watches.forget([path for path in place if path])
             self._client.ephemerals.discard(place.contender)
 
+    def released(self, lock: str) -> None:
+        """The contender is deleted already, with the outcome."""
+        place = self._places.pop(lock, None)
+        if place is not None:
+            self._client.watches.forget([path for path in place if path])
+
     def _forget_lost_session(self) -> None:
         if self._session != self._client.session.id:
             self._session = self._client.session.id

@@ -179,11 +179,11 @@ def test_agent_and_service_have_packages_of_their_own(podman: Podman, images: Im
 def test_byte_code_is_used_whatever_the_times_of_the_sources(podman: Podman, images: Images) -> None:
     """Every module comes from the image's byte code, also after a layer has changed all times."""
     touch = f"find {HOME} -name '*.py' -exec touch -d 2001-01-01 {{}} +"
-    imported = "import kolla_mesos_start.agent, kolla_mesos_start.render.sandbox, psutil"
+    imported = "import kolla_mesos_start.zookeeper.client, kolla_mesos_start.render.sandbox, psutil"
     script = f"{touch} && exec {PYTHON} -I -v -c '{imported}'"
     done = podman("run", "--rm", "--user=root", images.agent("mariadb-server"), "sh", "-c", script)
     loaded = re.findall(rf"# code object from '?({HOME}/[^']*?)'?$", done.stderr, re.MULTILINE)
-    assert len([path for path in loaded if "/kazoo/" in path]) > 10
+    assert len([path for path in loaded if "/site-packages/kolla_mesos_start/" in path]) > 10
     assert [path for path in loaded if not path.endswith(".pyc")] == []
 
 

@@ -85,7 +85,7 @@ ENDS = [
     End(78, "render", "web/go", False, "missing: user", one_command("true", env={"USER": "{{ user }}"})),
     End(78, "render", "web/daemon", False, "missing: user", one_daemon("true", env={"USER": "{{ user }}"})),
     End(126, "exec", "web/daemon", False, "can't be executed: Permission denied", one_daemon("/etc/passwd")),
-    End(127, "exec", "web/daemon", False, "is not there", one_daemon("/nowhere/daemon")),
+    End(127, "exec", "web/daemon", False, "program '/no/such' not found", one_daemon("/no/such")),
     End(1, "bootstrap", "web/go", True, "exit status 7", one_command("exit 7")),
     End(1, "bootstrap", "web/go", True, "killed by SIGSEGV", one_command("kill -SEGV $$")),
     End(1, "bootstrap", "web/go", True, "timed out (limit 0.2 s)", one_command("sleep 100", timeout=0.2)),

@@ -125,7 +125,8 @@ def test_a_dependency_is_satisfied_by_the_znodes_of_its_kind(
     wanted: Dependency | Members, tree: Tree, found: str | None
 ) -> None:
     """If it isn't, `found` says what was found; the queries cover all that is needed."""
-    view = view_of(tree, states.queries(wanted, ZNODES))
+    view = view_of(tree, states.queries(wanted, ZNODES, {}))
+    view = view_of(tree, states.queries(wanted, ZNODES, view))
     missing = states.unmet(wanted, view, ZNODES)
     assert (missing.found if missing else None) == found
 
