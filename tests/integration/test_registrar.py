@@ -136,11 +136,11 @@ def container(zookeeper: Server, deployment: Deployment, tmp_path: Path) -> Iter
 
 
 def exists(zk: KazooClient, path: str) -> Callable[[], bool]:
-    return lambda: zk.exists(path) is not None
+    return lambda: zk.retry(zk.exists, path) is not None
 
 
 def gone(zk: KazooClient, path: str) -> Callable[[], bool]:
-    return lambda: zk.exists(path) is None
+    return lambda: zk.retry(zk.exists, path) is None
 
 
 def owner(zk: KazooClient, path: str) -> int:
