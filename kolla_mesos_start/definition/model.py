@@ -118,7 +118,7 @@ class Step(NamedTuple):
     lacks_exec: bool
     """whether that shell would stay as the parent of a daemon"""
     program: str | None
-    """the program, to name it in an error; None if a template gave it (a secret, perhaps), or if it is a shell"""
+    """the program, to name it in an error; None if a template gave it (a secret, perhaps) or for a shell"""
 
     @property
     def env(self) -> tuple[tuple[str, str], ...]:
