@@ -72,9 +72,10 @@ class StatusTree:
             log.debug("%s changed meanwhile", path)
 
     def _nodes(self) -> tuple[dict[str, bytes], dict[str, str]]:
-        """What is needed, parents first; and what is implied by the state that it belongs to."""
+        """What is needed, parents first; and what is always made together with something else."""
         znodes, role = self.znodes, self.znodes.role
-        nodes, implied = {znodes.status: b""}, {}
+        # The first container of a deployment makes `status` and `status/global` together.
+        nodes, implied = {znodes.status: b""}, {znodes.status: znodes.scope(GLOBAL)}
         if self.graph.daemon:
             party = znodes.party(znodes.service_name)
             nodes[party] = b""

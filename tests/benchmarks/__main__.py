@@ -29,6 +29,7 @@ MEASURES: dict[str, Callable[[Bench], list[Row]]] = {
     "replicas": events.replicas,
     "sessions": events.sessions,
     "rendering": costs.rendering,
+    "starting": costs.starting,
     "running": costs.running,
     "memory": costs.memory,
     "health": starts.health,
