@@ -363,7 +363,8 @@ def test_a_check_that_hangs_ends_at_its_timeout_and_is_repeated(loop: Loop, tmp_
     readiness = Readiness(Check("command", (), 0.05, 0.1, 3), check, now())
     loop.add(readiness)
     assert loop.wait(lambda: runs.exists() and len(runs.read_text()) >= 3, now() + TIMEOUT)
-    assert readiness.reason == "no answer within 0.1 s"
+    # On a busy machine a command that was killed may still be there when the next check is due.
+    assert loop.wait(lambda: readiness.reason == "no answer within 0.1 s", now() + TIMEOUT)
     end(readiness, check)
 
 
