@@ -262,7 +262,7 @@ def test_no_secret_shows_anywhere(cloud: Cloud) -> None:
     for program in (
         "bin/kolla_mesos_start",
         "commands.guard",
-        "registrar",
+        "daemon.boot",
         "keystone-manage",
         "mariadbd",
         "uwsgi",

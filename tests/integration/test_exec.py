@@ -179,8 +179,8 @@ def test_a_daemon_that_waits_for_all_its_children_has_none(
     eventually(orphan.exists, "the daemon has no child to wait for")
     process = psutil.Process(int(orphan.read_text()))
     try:
-        eventually(lambda: process.ppid() != agent.pid, "the orphan isn't the daemon's")
-        assert children_of(agent.pid) == []
+        # The shell that has left it may not be reaped yet.
+        eventually(lambda: children_of(agent.pid) == [], "the orphan isn't the daemon's")
     finally:
         process.kill()
 
