@@ -22,6 +22,9 @@ from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 
+from retrying import retry
+
+from kolla_mesos_start.errors import BadUsage
 from kolla_mesos_start.operator.containers import DIES_WITH_US
 from tests import CHECKOUT
 from tests.containers.podman import settings
@@ -65,6 +68,12 @@ EXTREPO = re.compile(r"^RUN apt update .*?apt clean$", re.MULTILINE | re.DOTALL)
 CERTIFICATES = Path("/etc/ssl/certs/ca-certificates.crt")
 # Process ids and mounts of its own: where we are killed no process of a build goes on, and no mount stays.
 ALONE = (*DIES_WITH_US, "unshare", "--pid", "--fork", "--kill-child", "--mount-proc")
+# buildah copies itself into memory and seals the copy; on a busy machine the kernel may refuse that at first.
+BUSY = "sealing memfd copy: Device or resource busy"
+
+
+def _is_busy(error: Exception) -> bool:
+    return isinstance(error, BadUsage) and BUSY in str(error)
 
 
 class Images:
@@ -217,8 +226,9 @@ class Images:
     def build(self, context: Path, name: str, arguments: Mapping[str, str] | None = None) -> None:
         given = [f"--build-arg={key}={value}" for key, value in (arguments or {}).items()]
         mounts = [f"--volume={CERTIFICATES}:{CERTIFICATES}:ro"] if CERTIFICATES.exists() else []
-        self._buildah("bud", "--network=host", *given, *mounts, f"--tag={name}", str(context))
+        self._buildah("bud", "--force-rm", "--network=host", *given, *mounts, f"--tag={name}", str(context))
 
+    @retry(retry_on_exception=_is_busy, stop_max_attempt_number=5, wait_fixed=1000)  # type: ignore[untyped-decorator]
     def _buildah(self, *words: str) -> str:
         with self._directory() as directory:
             return self._run("buildah", *words, **settings(directory, self.store))

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import os
 import re
 import signal
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
+from kolla_mesos_start.errors import BadUsage
 from tests.conftest import Deployment
 from tests.containers.images import SERVICES, SNIPPET, Images
 from tests.containers.obedient import is_ready
@@ -67,6 +70,49 @@ MODES = {
 }
 # What anybody in Kolla's group may do as root; the service's own user is in it.
 SUDO = {"kolla_set_configs", "kolla_copy_cacerts", "kolla_install_projects"}
+
+
+# -- how they are made ------------------------------------------------------------------------------
+
+
+# Like buildah: fails with `error` as often as there are files in the directory `failures`.
+BUILDAH = """\
+#!/bin/sh
+set -- {failures}/*
+[ -e "$1" ] || exec echo built
+rm "$1"
+echo "{error}" >&2
+exit 1
+"""
+
+
+@pytest.mark.parametrize(
+    ("error", "failures", "built"),
+    [
+        ("Close_Fd sealing memfd copy: Device or resource busy", 2, True),
+        ("Close_Fd sealing memfd copy: Device or resource busy", 9, False),
+        ("no space left on device", 1, False),
+    ],
+)
+def test_a_build_is_repeated_only_if_the_kernel_was_busy(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, error: str, failures: int, built: bool
+) -> None:
+    there = tmp_path / "failures"
+    there.mkdir()
+    for number in range(failures):
+        (there / str(number)).touch()
+    program = tmp_path / "buildah"
+    program.write_text(BUILDAH.format(failures=there, error=error))
+    program.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
+    images = Images(tmp_path / "cache", print)
+    if built:
+        images.build(tmp_path, "name")
+        assert not list(there.iterdir())
+    else:
+        with pytest.raises(BadUsage, match=error):
+            images.build(tmp_path, "name")
+    images.release()
 
 
 # -- the images that the snippet is pasted onto ------------------------------------------------------
