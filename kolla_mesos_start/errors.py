@@ -131,3 +131,8 @@ class Stopped(AgentError):
 def listed(names: Iterable[str]) -> str:
     """Names for a message: sorted, with commas."""
     return ", ".join(sorted(names))
+
+
+def cause(error: Exception) -> str:
+    """What went wrong, without the number that an OSError prints in front."""
+    return getattr(error, "strerror", None) or str(error) or type(error).__name__

@@ -267,13 +267,13 @@ class Bootstrap:
         self._loop.wait(lambda: self.guard.ended or lock_is_lost(), limit)
         timed_out = not self.guard.ended and not lock_is_lost()
         if timed_out:
-            log.warning("%s: still running at its limit of %g s: ending it", command.path, command.timeout)
             self.guard.end(command.stop_grace)
+            log.warning("%s: still running at its limit of %g s: ending it", command.path, command.timeout)
             self._loop.wait(lambda: self.guard.ended or lock_is_lost())
         lost = not self.guard.ended
         if lost:
-            log.warning("%s: the lock is lost: killing the command", command.path)
             self.guard.end(0)
+            log.warning("%s: the lock is lost: killing the command", command.path)
         ended = self._loop.wait(lambda: self.guard.ended)
         if ended and ended.unkillable:
             raise Unkillable(

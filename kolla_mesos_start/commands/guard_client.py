@@ -187,10 +187,7 @@ class Guard:
     def _check_confirmation(self, number: int) -> None:
         self._catch_up()
         if self._running and self._confirmed < number:
-            log.warning(
-                "%s: no answer from the guard process (pid %d) for %g s", self._name, self.pid, ANSWER_TIMEOUT
-            )
-            self._lose()
+            self._lose(f"did not answer for {ANSWER_TIMEOUT:g} s")
 
     def _catch_up(self) -> None:
         """Read what the guard has sent: if this process was stopped meanwhile, it may wait in the socket."""
@@ -206,10 +203,7 @@ class Guard:
         """Kill the command if the guard has not done so at the deadline: it may be stopped."""
         self._catch_up()
         if self._running and self._deadline is not None and now() >= self._deadline + OVERDUE:
-            log.warning(
-                "%s: the guard process (pid %d) did not kill it at its deadline", self._name, self.pid
-            )
-            self._lose()
+            self._lose("did not kill it at its deadline")
 
     def _send(self, *message: object) -> None:
         self._socket.settimeout(START_TIMEOUT if message[0] == "spawn" else SEND_TIMEOUT)
@@ -250,19 +244,22 @@ class Guard:
             self._running = False
             self.ended = _ended(*values)  # type: ignore[arg-type]
 
-    def _lose(self) -> None:
-        """The guard has died: its children become children of this process, and are killed here."""
+    def _lose(self, why: str = "died") -> None:
+        """The guard is given up or dead: the command is killed here, and only then anything logged.
+
+        The dead guard's children are children of this process; those of a stopped one descend from it.
+        """
         if self.gone:
             return
         self.gone = True
         self._loop.ignore(self._socket.fileno())
         self._socket.close()
-        if self._running:
-            log.warning("%s: its guard process (pid %d) died: killing the command", self._name, self.pid)
-        else:
-            log.warning("the guard process (pid %d) died; no command was running", self.pid)
         deadline = float("inf") if self._deadline is None else self._deadline
-        end_children(min(now() + guard.KILL_TIMEOUT, max(now(), deadline) + guard.LATE_TIMEOUT))
+        try:
+            end_children(min(now() + guard.KILL_TIMEOUT, max(now(), deadline) + guard.LATE_TIMEOUT))
+        finally:
+            running = f"{self._name}: killed, since its" if self._running else "no command was running: the"
+            log.warning("%s guard process (pid %d) %s", running, self.pid, why)
         self._process.wait()
         if self._running:
             self._running = False

@@ -12,6 +12,7 @@ import os
 import select
 import signal
 
+from kolla_mesos_start.errors import cause
 from kolla_mesos_start.loop import now
 from kolla_mesos_start.records import NamedTuple
 from kolla_mesos_start.zookeeper.connect import Task, agree_on_tls, connect_any, resolve, would_block
@@ -135,7 +136,7 @@ def tcp(addresses: Sequence[str], port: int) -> Steps[str]:
         try:
             connection = yield from connect_any((yield from resolve(address, port)))
         except OSError as error:
-            reason = _described(error)
+            reason = cause(error)
         else:
             connection.close()
             return ""
@@ -320,11 +321,7 @@ class Readiness:
             if isinstance(error, TimeoutError):
                 self._failure = f"no answer within {self._check.timeout:g} s"
             else:
-                self._failure = _described(error) if error else self._task.result
+                self._failure = cause(error) if error else self._task.result
             self._results = self._results.after(not self._failure, self._check.fall)
             self._task = None
             self._next = now() + pause(self._check, self._results.ready, now() - self._start)
-
-
-def _described(error: Exception) -> str:
-    return getattr(error, "strerror", None) or str(error)

@@ -17,7 +17,7 @@ import struct
 from collections import deque
 from functools import partial
 
-from kolla_mesos_start.errors import AgentError
+from kolla_mesos_start.errors import AgentError, cause
 from kolla_mesos_start.log import PROGRESS_INTERVAL, Logger
 from kolla_mesos_start.loop import now
 from kolla_mesos_start.zookeeper.connect import Task, agree_on_tls, connect_any, resolve, would_block
@@ -322,7 +322,7 @@ class Session:
 
     def _lose(self, error: Exception) -> None:
         """The connection, or the attempt to make one, is over."""
-        self.error = _cause(error)
+        self.error = cause(error)
         was_connected = self._socket is not None
         if was_connected and now() - self._opened >= STABLE:
             self._failures = 0
@@ -498,7 +498,3 @@ def _unrooted(chroot: str, operation: Any, value: Any) -> Any:
 def _exception(code: int) -> KazooException:
     kind = EXCEPTIONS.get(code)
     return kind() if kind else KazooException(f"error {code}")
-
-
-def _cause(error: Exception) -> str:
-    return getattr(error, "strerror", None) or str(error) or type(error).__name__
