@@ -227,13 +227,13 @@ class Bootstrap:
             raise Lost(f"{command.path}: the lock was lost before it started")
         if self.guard.gone:
             self.close()  # It was killed under an attempt before; this one gets another.
-        log.info("%s: starting", command.path)
         begun = now()
         self._running = True
         try:
             self.guard.spawn(
                 prepared.step.argv, environ, prepared.ids, deadline, command.stop_grace, name=command.path
             )
+            log.info("%s: starting", command.path)
             timed_out = self._await_end(command, hold)
         finally:
             self._running = False

@@ -188,6 +188,7 @@ class Session:
         # Outside of the clause above: an error of a handler is not one of the connection.
         while self._events:
             self._events.popleft()()
+        self.flush()  # What the handlers have asked for need not wait for another turn of the loop.
 
     def request(self, operation: Any, done: Done) -> None:
         """Send one of kazoo's operations; `done(value, error)` runs later, with ConnectionLoss if

@@ -1,28 +1,14 @@
 """kazoo's wire format, its errors and its ACLs, without the rest of kazoo.
 
 `kazoo.security` imports hashlib and base64 to make the digests of ACLs, which nobody does here. The OpenSSL
-that comes with them would be a quarter of the registrar, and a tenth of every start: while it is imported,
-empty modules stand in for the two.
+that comes with them would be a quarter of the registrar, and a tenth of every start.
 """
 
 from __future__ import annotations
 
-import sys
-import types
+from kolla_mesos_start.stand_ins import import_without
 
-
-def _import_without_digests() -> None:
-    absent = [name for name in ("hashlib", "base64") if name not in sys.modules]
-    for name in absent:
-        sys.modules[name] = types.ModuleType(name)
-        vars(sys.modules[name])["b64encode"] = None
-    import kazoo.security  # noqa: F401
-
-    for name in absent:
-        del sys.modules[name]
-
-
-_import_without_digests()
+import_without("kazoo.security", {"hashlib": (), "base64": ("b64encode",)})
 
 from kazoo.exceptions import (  # noqa: E402
     EXCEPTIONS,
