@@ -226,7 +226,7 @@ class Images:
     def build(self, context: Path, name: str, arguments: Mapping[str, str] | None = None) -> None:
         given = [f"--build-arg={key}={value}" for key, value in (arguments or {}).items()]
         mounts = [f"--volume={CERTIFICATES}:{CERTIFICATES}:ro"] if CERTIFICATES.exists() else []
-        self._buildah("bud", "--force-rm", "--network=host", *given, *mounts, f"--tag={name}", str(context))
+        self._buildah("bud", "--network=host", *given, *mounts, f"--tag={name}", str(context))
 
     @retry(retry_on_exception=_is_busy, stop_max_attempt_number=5, wait_fixed=1000)  # type: ignore[untyped-decorator]
     def _buildah(self, *words: str) -> str:
