@@ -5,6 +5,7 @@ from __future__ import annotations
 import socket
 import time
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -139,20 +140,28 @@ def test_many_agents_come_back_at_different_instants(
     agents = [containers.start("web", f"web{n}", KOLLA_ZK_HOSTS=link.hosts) for n in range(8)]
     for agent in agents:
         agent.says("waits for db/sync")
-    link.kill()
-    for agent in agents:
-        agent.says("lost the connection to ZooKeeper")
-    time.sleep(3)  # The back-off grows to its cap.
-    link.launch()
-    for agent in agents:
-        agent.says("connected to ZooKeeper again")
-    stamps = sorted(_instant(agent, "connected to ZooKeeper again") for agent in agents)
-    assert stamps[-1] - stamps[0] > 0.05
-    assert stamps[-1] - stamps[0] < 10  # cap: 1 s
+    for _ in range(3):  # A busy machine may stop them all for a moment.
+        before = [len(_returns(agent)) for agent in agents]
+        link.kill()
+        time.sleep(3)  # The back-off grows to its cap.
+        link.launch()
+        # The server may drop a connection again while it starts: the first one counts.
+        returns = [
+            eventually(partial(_return, agent, count), "it is back") for agent, count in zip(agents, before)
+        ]
+        stamps = sorted(filter(None, returns))
+        if stamps[-1] - stamps[0] > 0.05:
+            break
+    assert 0.05 < stamps[-1] - stamps[0] < 10  # cap: 1 s
 
 
-def _instant(agent: Agent, words: str) -> float:
-    # The server may drop a connection again while it starts: the first one counts.
-    line = next(line for line in agent.said.splitlines() if words in line)
-    hours, minutes, seconds = line.split(" ")[0].rstrip("Z").split("T")[1].split(":")
-    return int(hours) * 3600 + int(minutes) * 60 + float(seconds)
+def _return(agent: Agent, number: int) -> float | None:
+    returns = _returns(agent)
+    return returns[number] if len(returns) > number else None
+
+
+def _returns(agent: Agent) -> list[float]:
+    """When it was connected again, in seconds of the day."""
+    lines = [line for line in agent.said.splitlines() if "connected to ZooKeeper again" in line]
+    clocks = (line.split(" ")[0].rstrip("Z").split("T")[1].split(":") for line in lines)
+    return [int(hours) * 3600 + int(minutes) * 60 + float(seconds) for hours, minutes, seconds in clocks]
