@@ -94,12 +94,26 @@ class Agent:
         self.client: Client | None = None
         self.bootstrap: Bootstrap | None = None
         self.facts: HostFacts | None = None
+        self.registration: Registration | None = None
 
     def run(self) -> int:
         """All stages. Returns the exit status of a task; a daemon takes this process over instead."""
         settings = self._settle()
         state_file = StateFile.take(settings.run_dir)
         preparer = self._connect(settings)
+
+        from kolla_mesos_start.tree.published import Changed
+
+        while True:
+            try:
+                return self._run_graph(settings, preparer, state_file)
+            except Changed as changed:
+                log.warning("%s: beginning again from it", changed)
+                self._end_guard()
+                self.bootstrap = None
+
+    def _run_graph(self, settings: Settings, preparer: Preparer, state_file: StateFile) -> int:
+        """The stages from `read` on, with what is published now."""
         tree = self._read(settings, preparer, state_file)
         registration = self._register(settings, tree, preparer)
 
@@ -122,7 +136,7 @@ class Agent:
         self.termination_log = None  # It is for the end of the container, not for a check of it.
         preparer = self._connect(settings)
         self.stage = "read"
-        graph = preparer.read_graph(preparer.published.definition())
+        graph, _ = preparer.read_graph(preparer.published.definition())
 
         from kolla_mesos_start.check import check
 
@@ -174,12 +188,12 @@ class Agent:
         self.stage = "read"
         published = preparer.published
         definition = published.await_definition(state_file, settings.wait_timeout)
-        graph = preparer.read_graph(definition)
+        graph, versions = preparer.read_graph(definition)
         _warn_of_pods(settings, graph)
 
         from kolla_mesos_start.tree.status import StatusTree
 
-        return StatusTree(published.client, published.znodes, graph, definition.zxid)
+        return StatusTree(published.client, published.znodes, graph, definition.zxid, versions)
 
     def _register(self, settings: Settings, tree: StatusTree, preparer: Preparer) -> Registration | None:
         """Claim the role, and make this container known if it is to become a daemon."""
@@ -191,10 +205,13 @@ class Agent:
             self.bootstrap = Bootstrap(tree, _environ(settings))
             self.bootstrap.guard  # noqa: B018 (it starts while we wait)
         if tree.graph.daemon is None:
+            for path, _ in self.registration.presence if self.registration else ():
+                tree.client.ephemerals.discard(path)  # What was published before had a daemon.
             return None
         from kolla_mesos_start.daemon.identity import register
 
-        return register(settings, tree, preparer.facts())
+        self.registration = register(settings, tree, preparer.facts())
+        return self.registration
 
     def _render(self, settings: Settings, preparer: Preparer, command: Command) -> Prepared:
         """Render the command and place its files, unless an earlier start of this container has."""

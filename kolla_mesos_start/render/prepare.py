@@ -62,16 +62,22 @@ class Preparer:
         self.published, self.facts = published, facts
         self._settings, self._znodes = settings, published.znodes
 
-    def read_graph(self, definition: Definition) -> Graph:
-        """The graph of a definition; its early templates are rendered with the published variables."""
+    def read_graph(self, definition: Definition) -> tuple[Graph, Mapping[str, int]]:
+        """The graph of a definition, and the versions of the znodes that it comes from.
+
+        Its early templates are rendered with the published variables.
+        """
         document = load(definition.data)
         texts = schema.early_texts(document)
         names = context.variable_names(texts)
-        variables = self.published.variables(names)[0] if names else {}
+        versions = {self._znodes.definition: definition.version}
+        variables: Mapping[str, str] = {}
+        if names:
+            variables, read, _ = self.published.variables(names)
+            versions.update(read)
         renderer = self._renderer(variables, texts)
-        return self._checked(
-            renderer, lambda: schema.build(document, self._znodes.service_name, renderer.text)
-        )
+        build = partial(schema.build, document, self._znodes.service_name, renderer.text)
+        return self._checked(renderer, build), versions
 
     def prepare(self, command: Command, with_files: bool = True) -> Prepared:
         """Render the strings of a command and, with `with_files`, its files.
@@ -98,7 +104,7 @@ class Preparer:
         while True:
             before, sources = self._read_sources(files)
             texts = (*strings, *_templates(files, sources))
-            variables, after = self.published.variables(context.variable_names(texts))
+            variables, _, after = self.published.variables(context.variable_names(texts))
             if before == after:
                 return Inputs(sources, texts, variables)
 

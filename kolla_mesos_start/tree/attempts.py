@@ -16,6 +16,7 @@ from kolla_mesos_start.log import Logger
 from kolla_mesos_start.loop import now
 from kolla_mesos_start.records import NamedTuple
 from kolla_mesos_start.tree import states
+from kolla_mesos_start.tree.published import Changed
 from kolla_mesos_start.tree.states import DONE, RETRY, RUNNING, Detail
 from kolla_mesos_start.zookeeper.client import Outage, Refused
 from kolla_mesos_start.zookeeper.query import Znode, children_of, data_of
@@ -38,6 +39,7 @@ if TYPE_CHECKING:
 log = Logger(__name__)
 
 SCOPES = (LOCAL, GLOBAL)
+KEPT_MARKS = 16  # Whoever waits reads them all; the oldest go with a new one.
 
 
 class Lost(Exception):
@@ -53,9 +55,9 @@ class Outcome(NamedTuple):
 
 
 class Claim(NamedTuple):
-    """An attempt of a one-time command that is ours. `token` is the zxid of the claim: it grows with
-    every attempt. `previous_unfinished`: the previous attempt recorded no outcome. `sent`: when the
-    claim was sent at the earliest (`loop.now`)."""
+    """An attempt of a one-time command that is ours. `token` grows with every attempt.
+    `previous_unfinished`: the previous attempt recorded no outcome. `sent`: when the claim was sent at
+    the earliest (`loop.now`)."""
 
     detail: Detail
     version: int
@@ -75,6 +77,9 @@ class Attempts:
     def claim(self, command: Command, contender: str) -> Claim:
         """Begin an attempt under the lock that `contender` holds; Lost if that may not be done now.
 
+        What is claimed is what stands published at that moment. If that is not what was read, the lock
+        is given back: Changed.
+
         What is watched says whether it is due, if no event is still to be read: had it been done or
         claimed since, `detail` would have another version, and the claim be refused.
         """
@@ -91,7 +96,9 @@ class Attempts:
             if znode is None:
                 znode, found = self._read_detail(at)
                 if found.claim == name:  # Applied, though the reply was lost.
-                    return Claim(found, znode.stat.version, znode.stat.mzxid, unfinished, sent)
+                    return Claim(
+                        found, znode.stat.version, states.token_of(found, znode.stat.mzxid), unfinished, sent
+                    )
                 self._check_due(command, self._read_once(command, at))
             found = states.decode_detail(znode)
             unfinished = found.started is not None and found.finished is None
@@ -102,27 +109,32 @@ class Attempts:
                 generation=command.generation,
                 started=time.time(),
                 state=RUNNING,
+                after=None if found.started is None else states.token_of(found, znode.stat.mzxid),
             )
             sent = now()
             try:
                 stat = self._write_claim(command, at, contender, detail, znode.stat.version)
             except Refused as refused:
+                if refused.path in self._tree.versions:
+                    self._client.ephemerals.discard(contender)
+                    raise Changed(f"{refused.path} has changed since it was read") from refused
                 raise Lost(f"{command.path} was not claimed: {refused}") from refused
             except Outage:
                 log.warning("%s: the reply to the claim was lost", command.path)
                 znode = None
                 continue
-            return Claim(detail, stat.version, stat.mzxid, unfinished, sent)
+            return Claim(detail, stat.version, states.token_of(detail, stat.mzxid), unfinished, sent)
 
     def _write_claim(
         self, command: Command, at: CommandZnodes, contender: str, detail: Detail, version: int
     ) -> ZnodeStat:
         operations = [
-            CheckVersion(contender, -1),
             SetData(at.detail, detail.encoded(), version),
             SetData(at.state, RUNNING.encode(), -1),
+            CheckVersion(contender, -1),
+            *(CheckVersion(path, read) for path, read in self._tree.versions.items()),
         ]
-        return self._client.transaction(operations, f"{at.detail}: claiming {command.path}")[1]
+        return self._client.transaction(operations, f"{at.detail}: claiming {command.path}")[0]
 
     def _read_once(self, command: Command, at: CommandZnodes) -> View:
         """What says whether it is done. To be read after `detail`, whose version guards the claim."""
@@ -187,10 +199,21 @@ class Attempts:
             data = states.encode_mark(claim.token, self._tree.definition)
             marked = self._client.read([mark])[mark] is not None  # By hand, meanwhile.
             operations.append(SetData(mark, data, -1) if marked else self._client.creation(mark, data))
+            operations += self._oldest_marks(at, but=mark)
         operations += self._shared_writes(command, detail.state, self._other_scopes(command, detail.state))
         if contender is not None:
             operations.append(Delete(contender, -1))
         return operations
+
+    def _oldest_marks(self, at: CommandZnodes, but: str) -> Operations:
+        """What deletes the marks beyond those that are kept, of which `but` is one."""
+        names = self._client.children([at.generations])[at.generations] or ()
+        paths = {f"{at.generations}/{name}" for name in names} - {but}
+        if len(paths) < KEPT_MARKS:
+            return []
+        marks = [states.decode_mark(path, znode) for path, znode in self._client.read(paths).items()]
+        marks.sort(key=lambda mark: mark.token)
+        return [Delete(mark.name, -1) for mark in marks[: len(paths) - KEPT_MARKS + 1]]
 
     def _read_detail(self, at: CommandZnodes) -> tuple[Znode, Detail]:
         znode = self._client.read([at.detail])[at.detail]

@@ -37,11 +37,27 @@ log = Logger(__name__)
 SOON = 1.0
 
 
+class Changed(Exception):
+    """What is published is not what was read any more: begin again from there."""
+
+
 class Definition(NamedTuple):
     """The definition as it was read; `zxid` is that of its last change."""
 
     data: bytes
     zxid: int
+    version: int
+
+
+class Variables(NamedTuple):
+    """The values of the variables that are there, and the version of the znode that each comes from.
+
+    `definition` is the zxid that the definition had afterwards.
+    """
+
+    values: Mapping[str, str]
+    versions: Mapping[str, int]
+    definition: int | None
 
 
 class Published:
@@ -69,7 +85,7 @@ class Published:
             self.client.loop.wait(lambda: self._published(path), min(deadline, due))
             znode = self._published(path)
             if znode is not None:
-                return Definition(znode.data, znode.stat.mzxid)
+                return Definition(znode.data, znode.stat.mzxid, znode.stat.version)
             # They are of interest only now: most agents find their definition at once.
             self._watches.watch([data_of(path), *ancestors])
             self.client.loop.wait(
@@ -88,7 +104,7 @@ class Published:
         znode = self.client.read([path])[path]
         if znode is None or not znode.data.strip():
             raise BadDefinition([f"{path} is not published"])
-        return Definition(znode.data, znode.stat.mzxid)
+        return Definition(znode.data, znode.stat.mzxid, znode.stat.version)
 
     def _published(self, path: str) -> Znode | None:
         znode: Znode | None = self._watches.results.get(data_of(path))
@@ -116,22 +132,21 @@ class Published:
             name: znode.data if (znode := found[path]) else None for name, path in paths.items()
         }
 
-    def variables(self, names: Collection[str]) -> tuple[dict[str, str], int | None]:
-        """The value of each variable that is there, host before service before deployment; and the
-        zxid that the definition had afterwards."""
+    def variables(self, names: Collection[str]) -> Variables:
+        """Each variable from where it is first there: host before service before deployment."""
         definition = self.znodes.definition
         places = {name: self.znodes.variable(name) for name in names}
         # Sent in this order, answered in this order: no request of its own is needed to look at the
         # definition before or after.
         found = self.client.read([*(path for paths in places.values() for path in paths), definition])
-        values = {}
+        values, versions = {}, {}
         for name, paths in places.items():
             for path in paths:
                 znode = found[path]
                 if znode is not None:
-                    values[name] = text(path, znode.data)
+                    values[name], versions[path] = text(path, znode.data), znode.stat.version
                     break
-        return values, _zxid(found[definition])
+        return Variables(values, versions, _zxid(found[definition]))
 
     # -- members ------------------------------------------------------------------------------------
 

@@ -63,8 +63,9 @@ class Mark(NamedTuple):
 class Detail(NamedTuple):
     """The last attempt of a command. `finished` is None while it has no outcome.
 
-    `claim` identifies the attempt, `token` (the zxid of the claim) grows with every attempt. Times
-    are seconds since the epoch, for people only. `message` never holds output or command text.
+    `claim` identifies the attempt, `token` grows with every attempt, `after` is the token of the one
+    before (see `token_of`). Times are seconds since the epoch, for people only. `message` never holds
+    output or command text.
     """
 
     attempt: int = 0
@@ -75,6 +76,7 @@ class Detail(NamedTuple):
     finished: float | None = None
     state: str = ""
     status: int | None = None
+    after: int | None = None
     token: int | None = None
     message: str = ""
 
@@ -103,6 +105,15 @@ def decode_detail(znode: Znode | None) -> Detail:
     return Detail(**{name: fields[name] for name in Detail._fields if name in fields})
 
 
+def token_of(detail: Detail, mzxid: int) -> int:
+    """The token of the last attempt; `mzxid` is that of the znode with the `detail`.
+
+    It is the zxid of the claim, which is known once the claim is written; and one more than the token
+    before where that is larger: zxids are smaller after a tree was moved to another ensemble.
+    """
+    return detail.token or max(mzxid, (detail.after or 0) + 1)
+
+
 def cut(message: str, limit: int) -> str:
     """`message` in at most `limit` bytes of UTF-8, cut between characters."""
     return message.encode("utf-8", "replace")[:limit].decode("utf-8", "ignore")
@@ -111,10 +122,12 @@ def cut(message: str, limit: int) -> str:
 def decode_mark(name: str, znode: Znode | None) -> Mark:
     """The mark that `encode_mark` wrote; one that isn't ours counts as older than all others."""
     try:
-        token, definition = (int(word) for word in (znode.data if znode else b"").split())
+        number, definition = (int(word) for word in (znode.data if znode else b"").split())
     except ValueError:
-        token, definition = 0, 0
-    return Mark(name, token, definition)
+        number, definition = 0, 0
+    if znode is not None and definition > znode.stat.mzxid:
+        definition = 0  # Of another ensemble: this one had not come so far when it was written.
+    return Mark(name, number, definition)
 
 
 def encode_mark(token: int, definition: int) -> bytes:

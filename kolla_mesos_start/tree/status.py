@@ -25,12 +25,15 @@ log = Logger(__name__)
 class StatusTree:
     """The status of one service on one host.
 
-    `client`, `znodes` and `graph` are what it is made of; `definition` is the mzxid of the
-    definition that the graph comes from.
+    `client`, `znodes` and `graph` are what it is made of. `definition` is the mzxid of the definition
+    that the graph comes from, `versions` those of all znodes that it comes from.
     """
 
-    def __init__(self, client: Client, znodes: Znodes, graph: Graph, definition: int) -> None:
-        self.client, self.znodes, self.graph, self.definition = client, znodes, graph, definition
+    def __init__(
+        self, client: Client, znodes: Znodes, graph: Graph, definition: int, versions: Mapping[str, int]
+    ) -> None:
+        self.client, self.znodes, self.graph = client, znodes, graph
+        self.definition, self.versions = definition, versions
 
     def ensure(self) -> None:
         """Create what is absent, after it was deleted."""

@@ -74,7 +74,8 @@ class Session(threading.Thread):
         znodes = Znodes(settings.prefix, settings.deployment_id, settings.service_name, settings.host)
         preparer = Preparer(settings, Published(client, znodes), dict)
         definition = preparer.published.await_definition(self.standing, None)
-        tree = StatusTree(client, znodes, preparer.read_graph(definition), definition.zxid)
+        graph, versions = preparer.read_graph(definition)
+        tree = StatusTree(client, znodes, graph, definition.zxid, versions)
         tree.ensure()
         turn = next(iter(Waiting(tree, self.standing, None)))
         if turn.contender is None:

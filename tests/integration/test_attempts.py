@@ -85,7 +85,7 @@ class Bench:
         document = load(json.dumps({"name": SERVICE, "commands": commands}).encode())
         built = schema.build(document, SERVICE, lambda text: text.text)
         self.znodes = Znodes(deployment.prefix, deployment.id, SERVICE, "web1")
-        self.tree = StatusTree(client, self.znodes, built, definition=1)
+        self.tree = StatusTree(client, self.znodes, built, definition=1, versions={})
         self.tree.start()
         self.commands = built.commands
         self.attempts = Attempts(self.tree)

@@ -909,6 +909,67 @@ def test_a_late_old_replica_keeps_no_newer_one_waiting(site: Site) -> None:
     assert old.running
 
 
+def test_what_is_claimed_is_what_is_published(site: Site, zk: KazooClient) -> None:
+    """A tag that was read early must not stand for a command that is rendered late."""
+    service = f"{site.deployment.path}/{SERVICE}"
+    sync = site.once(
+        gate=None, generation="{{ tag }}", first="echo {{ tag }} >>tags", dependencies=["gate/open"]
+    )
+    publish(site.deployment, SERVICE, {"commands": {"sync": sync}}, variables={"tag": "1"})
+    old = site.start("web1")
+    eventually(lambda: "waits for gate/open" in old.health().stdout, "the old replica waits")
+    zk.set(f"{service}/variables/tag", b"2")
+    site.put("global/gate/open", "done")
+    assert old.ends() == 0
+    assert f"{service}/variables/tag has changed since it was read: beginning again" in old.said
+    assert (site.path / "tags").read_text() == "2\n"
+    assert site.names(f"{site.at()}/generations") == ["2"]
+    assert site.queue() == []
+
+
+def test_a_definition_that_was_replaced_meanwhile_is_not_run(site: Site) -> None:
+    """Whoever claims a command of it begins again; with a daemon that is gone its presence goes."""
+    step = {"run_once": True, "dependencies": ["gate/open"]}
+    daemon = {"daemon": {"command": "sleep 1000"}}
+    publish(site.deployment, SERVICE, {"commands": {"old": {"command": "exit 3", **step}}, "service": daemon})
+    agent = site.start()
+    eventually(lambda: "waits for gate/open" in agent.health().stdout, "it waits")
+    party = f"{site.deployment.path}/{SERVICE}/.party"
+    eventually(lambda: site.names(party), "it is present")
+    site.publish(new=site.once("new", gate=None))
+    site.put("global/gate/open", "done")
+    assert agent.ends() == 0
+    assert "has changed since it was read: beginning again from it" in agent.said
+    assert site.state("old") in (None, "waiting")
+    assert len(site.runs("new")) == 1
+    assert site.names(party) == []
+
+
+def test_tokens_go_on_growing_in_another_ensemble(site: Site, zk: KazooClient) -> None:
+    """Where a tree was moved to one whose zxids are smaller; a mark from there holds nobody up."""
+    detail = {"attempt": 3, "host": "web9", "started": 1, "finished": 2, "state": "error", "token": 2**40}
+    zk.create(f"{site.at()}/detail", json.dumps(detail).encode(), makepath=True)
+    zk.create(f"{site.at()}/generations/0.9", f"{2**40} {2**39}".encode(), makepath=True)
+    site.publish(sync=site.once(gate=None, retries=1, then="test -e again || exit 3", generation="1.0"))
+    agent = site.start()
+    agent.says("next attempt in")
+    (site.path / "again").touch()
+    assert agent.ends() == 0
+    assert [run.token for run in site.runs()] == [2**40 + 1, 2**40 + 2]
+    assert zk.get(f"{site.at()}/generations/1.0")[0].startswith(b"%d " % (2**40 + 2))
+
+
+def test_the_oldest_marks_go_with_a_new_one(site: Site, zk: KazooClient) -> None:
+    """Whoever waits for the command reads them all."""
+    for number in range(30):
+        mark = f"{site.at()}/generations/0.{number}"
+        zk.create(mark, f"{number + 1} {number + 1}".encode(), makepath=True)
+    site.publish(sync=site.once(gate=None, generation="1.0"))
+    assert site.start().ends() == 0
+    newest = {f"0.{number}" for number in range(15, 30)}
+    assert set(site.names(f"{site.at()}/generations")) == {"1.0"} | newest
+
+
 # -- plain commands -------------------------------------------------------------------------------
 
 

@@ -29,7 +29,7 @@ EPOCH = 1_700_000_000.0
 Tree = Mapping[str, bytes]
 
 
-def znode(data: bytes, changed: float = EPOCH, mzxid: int = 1) -> Znode:
+def znode(data: bytes, changed: float = EPOCH, mzxid: int = 1000) -> Znode:
     return Znode(data, ZnodeStat(1, mzxid, 0, int(changed * 1000), 0, 0, 0, 0, len(data), 0, 1))
 
 
@@ -240,6 +240,9 @@ MARKS = {f"{SYNC}/generations/v1": b"100 30", f"{SYNC}/generations/v2": b"200 20
         (one_time(generation="v3"), 10, {**MARKS, f"{SYNC}/generations/odd": b"mine"}, "v2"),
         (one_time(generation="v3"), 10, {f"{SYNC}/generations/odd": b"mine"}, None),
         (one_time("local", "v3"), 10, MARKS, None),
+        # Of an ensemble that had come farther than this one: its definitions are older than any here.
+        (one_time(generation="v3"), 10, {f"{SYNC}/generations/v2": b"5000 1000"}, "v2"),
+        (one_time(generation="v3"), 10, {f"{SYNC}/generations/v2": b"5000 1001"}, None),
     ],
 )
 def test_a_newer_mark_supersedes_an_older_definition(
@@ -310,6 +313,25 @@ def test_a_foreign_detail_counts_as_empty(data: bytes) -> None:
     assert states.decode_detail(None) == Detail()
 
 
+@pytest.mark.parametrize(
+    ("detail", "mzxid", "token"),
+    [
+        (Detail(), 7, 7),
+        (Detail(attempt=1, started=1.0), 7, 7),
+        (Detail(attempt=2, started=1.0, after=6), 7, 7),
+        # In an ensemble that has not come as far as the one before.
+        (Detail(attempt=2, started=1.0, after=7), 7, 8),
+        (Detail(attempt=2, started=1.0, after=5000), 7, 5001),
+        # The znode was written again, with the outcome.
+        (Detail(attempt=1, started=1.0, finished=2.0, token=7), 9, 7),
+        (Detail(attempt=1, started=1.0, finished=2.0, token=5000), 9, 5000),
+    ],
+)
+def test_a_token_is_larger_than_the_one_before(detail: Detail, mzxid: int, token: int) -> None:
+    """Also in a tree that was moved to another ensemble."""
+    assert states.token_of(detail, mzxid) == token
+
+
 details = st.builds(
     Detail,
     attempt=st.integers(1, 10**6),
@@ -320,6 +342,7 @@ details = st.builds(
     finished=st.none() | st.floats(0, 2e9),
     state=st.sampled_from(["running", "done", "error", "retry"]),
     status=st.none() | st.integers(0, 255),
+    after=st.none() | st.integers(1, 2**63 - 1),
     token=st.none() | st.integers(1, 2**63 - 1),
     message=st.text(max_size=3000),
 )
