@@ -69,10 +69,11 @@ def pytest_configure(config: pytest.Config) -> None:
     # Python 3.13 would start programs with it, in whom a signal of the C library's own is then ignored; a
     # test that wants to see none ignored would have to know that.
     subprocess._USE_POSIX_SPAWN = False  # type: ignore[misc]
-    # A shell ignores it for what it starts in the background, as CI systems do. Every program that a test
-    # starts would inherit that, and could not be interrupted.
-    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
-        signal.signal(signal.SIGINT, signal.default_int_handler)
+    # A shell ignores SIGINT for what it starts in the background, as CI systems do, and nohup SIGHUP. Every
+    # program that a test starts would inherit that, and could not be interrupted.
+    for signum in (signal.SIGINT, signal.SIGHUP):
+        if signal.getsignal(signum) is signal.SIG_IGN:
+            signal.signal(signum, lambda number, frame: None)
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

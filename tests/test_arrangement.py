@@ -17,10 +17,11 @@ import signal, subprocess
 import pytest
 from tests.arrangement import section
 
-def test_what_a_test_starts_can_be_interrupted():
-    with subprocess.Popen(["sleep", "100"]) as child:
-        child.send_signal(signal.SIGINT)
-        assert child.wait(50) == -signal.SIGINT
+@pytest.mark.parametrize("signum", [signal.SIGINT, signal.SIGHUP])
+def test_what_a_test_starts_can_be_interrupted(signum):
+    with subprocess.Popen(["sleep", "20"]) as child:
+        child.send_signal(signum)
+        assert child.wait(50) == -signum
 
 def test_a_line_is_told(pytestconfig):
     section(pytestconfig, "told").append("one line")
@@ -37,12 +38,13 @@ def test_a_fixture_is_shared(shared, number):
 
 @pytest.mark.parametrize("processes", [[], ["-n3"]], ids=["one process", "three"])
 def test_a_run_in_the_background_is_like_any_other(tmp_path: Path, processes: list[str]) -> None:
-    """A shell without job control has SIGINT ignored there; what is told comes from every process, once."""
+    """A shell without job control has SIGINT ignored there, nohup SIGHUP; what is told comes from every
+    process, once."""
     (tmp_path / "test_it.py").write_text(TESTS)
     given = {name: value for name, value in os.environ.items() if not name.startswith("PYTEST_")}
     pytest_ = (sys.executable, "-m", "pytest", "-p", "tests.conftest", *processes)
     done = subprocess.run(
-        ("sh", "-c", 'trap "" INT; exec "$@"', "sh", *pytest_),
+        ("sh", "-c", 'trap "" INT HUP; exec "$@"', "sh", *pytest_),
         cwd=tmp_path,
         env={**given, "PYTHONPATH": str(ROOT)},
         stdout=subprocess.PIPE,
