@@ -268,15 +268,9 @@ class Guard:
 
 def end_children(until: float) -> None:
     """Kill and reap all descendants of this process; Unkillable if one is left at `until`."""
-    import psutil
-
     while _has_children():
-        for process in psutil.Process().children(recursive=True):
-            # Either it has ended, or it belongs to another user; then it is found again in the next round.
-            try:
-                process.kill()
-            except (psutil.NoSuchProcess, psutil.AccessDenied):
-                continue
+        for pid in guard.descendants():
+            guard.try_call(os.kill, pid, signal.SIGKILL)
         if now() >= until:
             raise Unkillable("a process of a command can't be killed: the container must be stopped")
         time.sleep(0.01)
