@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-import random
+import os
 from typing import Any, Callable
 
 import pytest
@@ -133,12 +133,12 @@ def test_a_watch_that_fires_while_a_request_is_under_way_changes_nothing() -> No
     assert (ephemeral.busy, ephemeral.owner, ephemeral.not_before) == (True, OURS, 0.0)
 
 
-@pytest.mark.parametrize(("jitter", "factor"), [(0, 0.8), (1, 1.2)])
+@pytest.mark.parametrize(("chance", "factor"), [(b"\0", 0.8), (b"\xff", 1.2)])
 def test_a_refusal_is_tried_again_ever_more_seldom(
-    monkeypatch: pytest.MonkeyPatch, jitter: int, factor: float
+    monkeypatch: pytest.MonkeyPatch, chance: bytes, factor: float
 ) -> None:
     """Up to some minutes; a thousand containers that are refused together do not come back together."""
-    monkeypatch.setattr(random, "uniform", lambda *bounds: bounds[jitter])
+    monkeypatch.setattr(os, "urandom", lambda count: chance * count)
     ephemeral = Ephemeral(PATH, b"", wanted=True)
     pauses = []
     for _ in range(20):

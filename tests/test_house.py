@@ -59,7 +59,7 @@ NEVER = (
 # The parts of kazoo that the agent's own session is made of.
 KAZOO_PARTS = ("kazoo.exceptions", "kazoo.protocol.serialization", "kazoo.security")
 # A probe runs every few seconds, a guard beside every command, a registrar in every container for months.
-NO_TYPES = {"json", "typing", "six"}
+NO_TYPES = {"json", "typing", "six", "random"}
 LEAN = {
     "kolla_mesos_start.health": {*NO_TYPES, "re", "collections", "contextlib", "kazoo", "socket"},
     "kolla_mesos_start.__main__": {*NO_TYPES, "re", "collections", "contextlib", "kazoo", "socket"},
@@ -70,8 +70,8 @@ LEAN = {
     "kolla_mesos_start.zookeeper.session": NO_TYPES,
     "kolla_mesos_start.zookeeper.ephemerals": NO_TYPES,
     "kolla_mesos_start.tree.presence": NO_TYPES,
-    "kolla_mesos_start.daemon.registrar": {"json", "six"},
-    "kolla_mesos_start.daemon.supervise": {"json", "six"},
+    "kolla_mesos_start.daemon.registrar": {"json", "six", "random"},
+    "kolla_mesos_start.daemon.supervise": {"json", "six", "random"},
 }
 # What decides is apart from what does: the same input has the same output.
 DECIDE = ("definition/*", "zookeeper/query", "tree/znodes", "tree/states", "render/context", "commands/lease")

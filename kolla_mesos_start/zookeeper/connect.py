@@ -13,7 +13,6 @@ import errno
 import marshal
 import math
 import os
-import random
 import select
 import signal
 import socket
@@ -96,7 +95,7 @@ def resolve(host: str, port: int) -> Steps[list[Address]]:
         found = socket.getaddrinfo(name, port, type=socket.SOCK_STREAM, flags=socket.AI_NUMERICHOST)
     except socket.gaierror:
         found = yield from look_up(name, port)
-    random.shuffle(found)
+    found.sort(key=lambda address: os.urandom(8))
     return [(family, address) for family, _, _, _, address in found]
 
 

@@ -10,12 +10,11 @@ been deleted, or its session have expired.
 from __future__ import annotations
 
 import math
-import random
 from functools import partial
 
 from kolla_mesos_start.log import Logger
 from kolla_mesos_start.loop import now
-from kolla_mesos_start.zookeeper.session import check_size
+from kolla_mesos_start.zookeeper.session import check_size, jittered
 from kolla_mesos_start.zookeeper.wire import (
     ConnectionLoss,
     Create,
@@ -109,7 +108,7 @@ class Ephemeral:
         """ZooKeeper has refused a step: try again, ever more seldom."""
         pause = min(LONGEST_RETRY, RETRY * 2**self.refusals)
         self.refusals = min(self.refusals + 1, 10)
-        self.unsure(instant + pause * random.uniform(0.8, 1.2))
+        self.unsure(instant + jittered(pause, 0.2))
 
     def fired(self, instant: float) -> None:
         """A watch says that it has changed. A busy one is looked at when its reply has come."""

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import errno
 import math
-import random
+import os
 import select
 import struct
 from collections import deque
@@ -244,7 +244,7 @@ class Session:
 
     def _next_host(self) -> tuple[str, int]:
         if not self._hosts:
-            self._hosts = random.sample(self.servers.hosts, len(self.servers.hosts))
+            self._hosts = sorted(self.servers.hosts, key=lambda host: os.urandom(8))
         return self._hosts.pop()
 
     def _shake_hands(self, host: str, port: int) -> Steps[tuple[socket.socket, Connect]]:
@@ -342,7 +342,7 @@ class Session:
             self._not_before = now()  # That was pause enough.
         elif not self._hosts:
             delay = min(BACK_OFF_MOST, BACK_OFF * BACK_OFF_FACTOR ** min(self._failures, 20))
-            self._not_before = now() + delay * random.uniform(0.6, 1.4)
+            self._not_before = now() + jittered(delay, 0.4)
             self._failures += 1
         self._drop()
 
@@ -499,3 +499,10 @@ def _unrooted(chroot: str, operation: Any, value: Any) -> Any:
 def _exception(code: int) -> KazooException:
     kind = EXCEPTIONS.get(code)
     return kind() if kind else KazooException(f"error {code}")
+
+
+def jittered(seconds: float, share: float) -> float:
+    """`seconds`, more or less by up to that share of them: not all of a crowd must come at one instant."""
+    # Not `random`: it would cost the process beside every daemon half a megabyte.
+    chance = int.from_bytes(os.urandom(4), "big") / 2**32
+    return seconds * (1 + share * (2 * chance - 1))
