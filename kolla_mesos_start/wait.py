@@ -1,6 +1,6 @@
 """Yields each command once it is satisfied: whichever is ready first, the daemon last.
 
-All that is waited for is watched together; after each event everything is judged again, from what
+All that is waited for is watched together; after each answer everything is judged again, from what
 the server said last. Judging is the business of `states`, the queues for locks that of `lock`.
 """
 
@@ -162,12 +162,12 @@ class Waiting:
             watches.watch(self._queries(waiting))
             limit = min(self._limit_of(blocked) for blocked in waiting)
             self._client.loop.wait(
-                lambda seen=seen: watches.fresh() and watches.changes != seen,  # type: ignore[misc]
+                lambda seen=seen: watches.answered() and watches.changes != seen,  # type: ignore[misc]
                 min(limit, logged_at + PROGRESS_INTERVAL),
             )
-            if watches.fresh() and self._queries(waiting) - watches.results.keys():
+            if watches.answered() and self._queries(waiting) - watches.results.keys():
                 continue  # What has come asks for more: a new mark's name, for what the mark says.
-            if watches.fresh() and watches.changes != seen:
+            if watches.answered() and watches.changes != seen:
                 seen = watches.changes
                 waiting = []
                 for command in self._candidates():

@@ -43,11 +43,18 @@ class Knowledge:
         self.wanted: set[Query] = set()
         self._asked: set[Query] = set()
         self._dirty: set[Query] = set()
+        self._unanswered: set[Query] = set()  # since they are wanted, or since the connection was made
 
     @property
     def complete(self) -> bool:
         """Whether all that is wanted is known, as far as watches have fired."""
         return not self._dirty and not self._asked
+
+    @property
+    def answered(self) -> bool:
+        """Whether all that is wanted was answered once. Some of it may be read again meanwhile, and where
+        several things change all the time there is never an instant at which all is `complete`."""
+        return not self._unanswered
 
     def want(self, queries: Iterable[Query]) -> None:
         """These, and no others."""
@@ -55,7 +62,9 @@ class Knowledge:
         for query in self.wanted - wanted:
             self.results.pop(query, None)
             self._dirty.discard(query)
+            self._unanswered.discard(query)
         self._dirty |= wanted - self.wanted
+        self._unanswered |= wanted - self.wanted
         self.wanted = wanted
 
     def due(self) -> set[Query]:
@@ -74,6 +83,7 @@ class Knowledge:
         """The answer."""
         self._asked.discard(query)
         if query in self.wanted:
+            self._unanswered.discard(query)
             self.results[query] = value
             self.changes += 1
 
@@ -85,6 +95,7 @@ class Knowledge:
     def connected(self) -> None:
         """All watches are gone, and anything may have happened meanwhile."""
         self._dirty |= self.wanted
+        self._unanswered |= self.wanted
 
 
 class Watches:
@@ -116,6 +127,10 @@ class Watches:
     def fresh(self) -> bool:
         """Whether `results` are what the server said last, about everything that is watched."""
         return self._session.connected and self._knowledge.complete
+
+    def answered(self) -> bool:
+        """Whether `results` are an answer of this connection each, though perhaps not the last one."""
+        return self._session.connected and self._knowledge.answered
 
     def _fired(self, path: str) -> None:
         for query in (data_of(path), children_of(path)):

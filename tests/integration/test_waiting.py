@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import itertools
 import re
+import socket
+import threading
 import time
 from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, Callable, NamedTuple
 
@@ -15,7 +19,7 @@ from tests.agents import Agent, Containers
 from tests.conftest import Deployment, connected, made
 from tests.link import Link
 from tests.publishing import publish
-from tests.tap import EXISTS, GET_CHILDREN, GET_DATA, Tap
+from tests.tap import EXISTS, GET_CHILDREN, GET_DATA, Tap, read_packet
 from tests.waiting import eventually
 from tests.zookeeper import Server
 
@@ -419,6 +423,52 @@ def test_a_dependency_may_have_a_limit_of_its_own(
     assert has.running
     write(zk, deployment, KINDS["one_instance"].enough)
     assert has.ends() == 0
+
+
+class Far(Tap):
+    """Answers come one by one, each a little later than the one before."""
+
+    def _answer(self, client: socket.socket, server: socket.socket) -> None:
+        with suppress(OSError):
+            while packet := read_packet(server):
+                time.sleep(0.02)
+                client.sendall(packet)
+        client.close()
+
+
+def test_what_changes_all_the_time_keeps_nothing_else_waiting(
+    zookeeper: Server, zk: KazooClient, deployment: Deployment, containers: Containers
+) -> None:
+    """There is no instant then at which no answer is under way."""
+    busy = [f"busy{number}/step" for number in range(4)]
+    commands = {path.split("/")[0]: {"command": "true", "dependencies": [path]} for path in busy}
+    go = {"command": "true", "dependencies": ["db/sync"]}
+    publish(deployment, "web", {"commands": {**commands, "go": go}})
+    write(zk, deployment, {f"status/global/{path}": "running" for path in (*busy, "db/sync")})
+    far = Far(zookeeper, "", lambda: None)
+    agent = containers.start("web", KOLLA_ZK_HOSTS=far.hosts, KOLLA_WAIT_TIMEOUT="6")
+    agent.says("waits for db/sync")
+    stop = threading.Event()
+
+    def change() -> None:
+        paths = itertools.cycle(f"{deployment.path}/status/global/{path}" for path in busy)
+        while not stop.wait(0.005):
+            zk.set_async(next(paths), b"running")
+
+    changing = threading.Thread(target=change)
+    changing.start()
+    try:
+        time.sleep(1)
+        write(zk, deployment, {"status/global/db/sync": "done"})
+        written = time.monotonic()
+        eventually(lambda: "web/go: done" in agent.said, "it goes on", seconds=4)
+        print(f"{time.monotonic() - written:.3f} s")
+        assert agent.ends() == 75
+        assert "db/sync" not in agent.said.splitlines()[-1]
+    finally:
+        stop.set()
+        changing.join()
+        far.close()
 
 
 @pytest.mark.parametrize("outage", ["cut", "frozen"])
