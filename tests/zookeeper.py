@@ -251,6 +251,7 @@ class Ensemble:
         election = {n: free_port() for n in quorum}
         self.servers: list[Server] = []
         self._proxies: dict[int, Process] = {}
+        self._deserters: list[tuple[Server, dict[str, object]]] = []  # and their settings before
         for n in quorum:
             links = {other: free_port() for other in quorum if other != n}
             members = {
@@ -296,6 +297,31 @@ class Ensemble:
         assert server.my_id is not None
         self._proxies[server.my_id].thaw()
 
+    def desert(self) -> None:
+        """The followers fall silent to their leader, lose their power, and come back for each other.
+
+        It goes on answering reads, pings and syncs of its own clients until syncLimit x tickTime has
+        passed, and commits nothing.
+        """
+        one, other = self.followers
+        for follower in (one, other):
+            self.cut(follower)
+        for follower, peer in ((one, other), (other, one)):
+            follower.kill()
+            line = f"server.{peer.my_id}"
+            self._deserters.append((follower, {line: follower.settings[line]}))
+            follower.settings[line] = peer.settings[line]  # Not by way of the link that is cut.
+        for follower in (one, other):
+            follower.launch_server()
+
+    def reunite(self) -> None:
+        """Take back `desert`, for good: a server reads its settings when it starts."""
+        for server, settings in self._deserters:
+            self.heal(server)
+            server.kill()
+            server.settings.update(settings)
+        self._deserters.clear()
+
     def start(self) -> None:
         """Start what does not run, and wait until all serve."""
         for proxy in self._proxies.values():
@@ -309,6 +335,7 @@ class Ensemble:
         """Bring the ensemble back from whatever a test has done to it."""
         for process in (*self._proxies.values(), *self.servers):
             process.thaw()
+        self.reunite()
         self.start()
 
     def stop(self) -> None:

@@ -30,7 +30,7 @@ WINDOWS_OF_ONE = (
     *(KILL_AGENT, KILL_CONTAINER, KILL_LEADER, *GUARD_HIT),
     *("freeze agent", "cut link", "freeze link"),
 )
-WINDOWS_OF_ALL = ("kill server", "freeze server", "cut follower")
+WINDOWS_OF_ALL = ("kill server", "freeze server", "cut follower", "desert leader", "isolate leader")
 # How agents may end: done, a command has failed, killed, stopped.
 STATUSES = (0, 1, 128 + 9, 128 + 15)
 

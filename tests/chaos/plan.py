@@ -50,9 +50,11 @@ TO_CONTAINERS = {
     "freeze link": 3,
 }
 TO_SERVERS = {"kill server": 2, "freeze server": 3, "cut follower": 3}
+TO_LEADER = {"desert leader": 1, "isolate leader": 1}
 DURATION = 5.0  # seconds in which faults begin
 BUSY = 0.6  # how many faults look for a container whose command runs
 SERVERS = 3
+ENSEMBLE = "ensemble"  # the target of what befalls the leader and both followers
 
 
 class Planned(NamedTuple):
@@ -78,10 +80,10 @@ class Plan(NamedTuple):
     faults: Sequence[Planned]
 
 
-def plan(seed: int) -> Plan:
-    """The dice of one seed."""
+def plan(seed: int, shortest: int = 2) -> Plan:
+    """The dice of one seed. `shortest`: the least session timeout that the servers grant."""
     dice = random.Random(seed)
-    timeout = dice.choice((2, 2, 2, 3))
+    timeout = max(shortest, dice.choice((2, 2, 2, 3)))
     # Two outlast the lease of who is cut off, or was killed, so that somebody else can begin beside them.
     long = dice.sample(("api/schema", "api/data", "api/cache", "jobs/notice"), 2)
     work = {
@@ -100,6 +102,8 @@ def plan(seed: int) -> Plan:
             for _ in range(dice.randint(0, 2))
         ),
     ]
+    if dice.random() < 0.4:
+        faults.append(_fault(dice, TO_LEADER, [ENSEMBLE], timeout)._replace(seconds=2.5 * timeout))
     return Plan(seed, timeout, work, supervised, sorted(faults))
 
 

@@ -25,7 +25,7 @@ from kolla_mesos_start.tree.states import decode_detail
 from kolla_mesos_start.zookeeper.query import Znode
 from tests.agents import Agent
 from tests.chaos.checker import Exit, Fault, Final, History
-from tests.chaos.plan import API, CONTAINERS, DB, JOBS, RULES, Plan, Planned
+from tests.chaos.plan import API, CONTAINERS, DB, ENSEMBLE, JOBS, RULES, Plan, Planned
 from tests.chaos.recorder import NEVER, Recorder
 from tests.conftest import Deployment
 from tests.publishing import publish
@@ -36,6 +36,7 @@ from tests.zookeeper import HOST, Ensemble, Process, Server, free_port
 STEP = str(Path(__file__).with_name("step.py"))
 LOOK = 0.02  # seconds between two looks at the containers
 LAUNCHER = 0.15  # seconds until the launcher starts a container again
+FULL = ["follower", "follower", "leader"]  # all serve
 HANDSHAKE_TIMEOUT = 240.0  # seconds for all to come through once nothing is done to them any more
 KILL, STOP, CONT = signal.SIGKILL, signal.SIGSTOP, signal.SIGCONT
 
@@ -278,6 +279,8 @@ class Chaos:
                 return None
             else:
                 undo = self._to_processes(verb, what, container)
+        elif target == ENSEMBLE:
+            undo = self._to_leader(verb)
         else:
             undo = self._to_server(verb, target)
         if undo is None:
@@ -360,6 +363,26 @@ class Chaos:
             server.thaw()
             self._ensemble.heal(server)
             server.launch_server()
+
+        return undo
+
+    def _to_leader(self, verb: str) -> Undo | None:
+        """Both followers leave it; where it is isolated it also stands still, until it is too late."""
+        servers = self._ensemble.servers
+        if self._servers_held or sorted(server.mode or "" for server in servers) != FULL:
+            return None
+        self._servers_held.update(map(str, range(len(servers))))
+        leader = self._ensemble.leader
+        if verb == "desert":
+            self._ensemble.desert()
+        else:
+            for follower in self._ensemble.followers:
+                self._ensemble.cut(follower)
+            leader.freeze()
+
+        def undo() -> None:
+            self._servers_held.clear()
+            self._ensemble.mend()
 
         return undo
 

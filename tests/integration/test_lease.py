@@ -111,24 +111,11 @@ PLIGHTS: Mapping[str, Plight] = {
 }
 
 
-def leave_leader(drill: Drill, agent: Agent) -> None:
-    """The followers fall silent to their leader, lose their power, and come back for each other."""
-    one, other = drill.ensemble.followers
-    for follower in (one, other):
-        drill.ensemble.cut(follower)
-    for follower, peer in ((one, other), (other, one)):
-        follower.kill()
-        line = f"server.{peer.my_id}"
-        follower.settings[line] = peer.settings[line]  # Not by way of the link that is cut.
-    for follower in (one, other):
-        follower.launch_server()
-
-
 DESERTED: Mapping[str, Plight] = {
     # It goes on answering reads, pings and syncs of its own clients, and commits nothing.
     "leader-deserted": Plight(
         lambda it: it.link.hosts,
-        leave_leader,
+        lambda it, _: it.ensemble.desert(),
         takers_way=lambda it: ",".join(server.hosts for server in it.followers),
         # On a busy machine the others may need so long that the leader, and the holder, are back before.
         finish=lambda it: it.link.freeze(),
