@@ -33,6 +33,9 @@ from kolla_mesos_start.zookeeper.watches import Knowledge
 # -- the lease ----------------------------------------------------------------------------------------
 
 
+LATE = 10**6  # a zxid after all others
+
+
 class Quorum(NamedTuple):
     """A follower and its leader: what the leader knows of the session of one that renews at the follower.
 
@@ -165,7 +168,7 @@ class Tree:
         if query.children:
             return tuple(sorted(below))
         data = self.nodes.get(query.path)
-        return None if data is None else Znode(data, ZnodeStat(1, 1, 0, 0, 0, 0, 0, 0, len(data), 0, 1))
+        return None if data is None else Znode(data, ZnodeStat(1, LATE, 0, 0, 0, 0, 0, 0, len(data), 0, 1))
 
     def _change(self, path: str, *, new: bool) -> None:
         touched = {data_of(path)}

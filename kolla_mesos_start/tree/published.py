@@ -92,7 +92,7 @@ class Published:
                 lambda: not self.client.connected or self._watches.fresh(), min(deadline, now() + SOON)
             )
             missing = self._missing(path)
-            state_file.write("waiting", missing)
+            state_file.write("waiting", f"for the definition: {missing}")
             if now() >= deadline:
                 raise DependenciesNotSatisfied(f"waited {now() - begun:.0f} s for the definition: {missing}")
             log.info("waiting for the definition for %.0f s: %s", now() - begun, missing)
