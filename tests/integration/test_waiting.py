@@ -523,6 +523,9 @@ def test_a_definition_is_waited_for_and_no_longer_than_anything_else(
     )
     assert hasty.ending["command"] is None
     assert patient.running
+    assert patient.health().stdout.startswith(
+        f"waiting for the definition: the definition {deployment.path}/web is"
+    )
     publish(deployment, "web", one_command_for_all())
     assert patient.ends() == 0
 
