@@ -21,7 +21,7 @@ from tests.chaos.checker import (
     Run,
     judge,
 )
-from tests.chaos.plan import CONTAINERS, RULES, plan
+from tests.chaos.plan import CONTAINERS, ENSEMBLE, RULES, plan
 
 SYNC, CACHE, DAEMON, REPORT = "api/sync", "api/cache", "api/daemon", "jobs/report"
 FIRST = Run(SYNC, "h1", "api-1", begin=10.0, end=12.0, done=11.9, token=7)
@@ -240,8 +240,9 @@ def test_plans_touch_everything() -> None:
     """No kind of fault, no container and no server is left out for long."""
     plans = [plan(seed) for seed in range(200)]
     kinds = {fault.kind for plan in plans for fault in plan.faults}
-    assert len(kinds) == 14
-    assert {fault.order[0] for plan in plans for fault in plan.faults} == {*CONTAINERS, "0", "1", "2"}
+    assert len(kinds) == 16
+    targets = {fault.order[0] for plan in plans for fault in plan.faults}
+    assert targets == {*CONTAINERS, "0", "1", "2", ENSEMBLE}
     assert {name for plan in plans for name in plan.work} == {
         name for name in RULES if not name.endswith("/daemon")
     }

@@ -315,7 +315,7 @@ class Ensemble:
             follower.launch_server()
 
     def reunite(self) -> None:
-        """Take back `desert`, for good: a server reads its settings when it starts."""
+        """Take back `desert`; `mend` starts the servers, which read their settings then."""
         for server, settings in self._deserters:
             self.heal(server)
             server.kill()
@@ -335,7 +335,6 @@ class Ensemble:
         """Bring the ensemble back from whatever a test has done to it."""
         for process in (*self._proxies.values(), *self.servers):
             process.thaw()
-        self.reunite()
         self.start()
 
     def stop(self) -> None:

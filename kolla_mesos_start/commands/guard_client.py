@@ -23,7 +23,7 @@ import time
 from kolla_mesos_start.commands import guard
 from kolla_mesos_start.errors import AgentError, Unkillable
 from kolla_mesos_start.log import Logger
-from kolla_mesos_start.loop import now, reap
+from kolla_mesos_start.loop import now
 from kolla_mesos_start.records import NamedTuple
 
 TYPE_CHECKING = False
@@ -277,9 +277,11 @@ def end_children(until: float) -> None:
 
 
 def _has_children() -> bool:
-    reap()
+    """Whether a child is left, once all that have ended are reaped."""
     try:
-        return os.waitpid(-1, os.WNOHANG) == (0, 0)
+        while os.waitpid(-1, os.WNOHANG) != (0, 0):
+            pass
+        return True
     except ChildProcessError:
         return False
 

@@ -382,6 +382,7 @@ class Chaos:
 
         def undo() -> None:
             self._servers_held.clear()
+            self._ensemble.reunite()
             self._ensemble.mend()
 
         return undo
@@ -469,6 +470,7 @@ class Chaos:
 
     def _end(self) -> None:
         """End all that may still be there, whatever has happened."""
+        self._ensemble.reunite()
         self._ensemble.mend()
         for container in self._containers.values():
             send(CONT, container.inside)

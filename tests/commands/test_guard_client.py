@@ -14,6 +14,7 @@ import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import psutil
 import pytest
@@ -426,6 +427,26 @@ def test_a_process_that_cannot_be_killed_ends_the_agent(
     finally:
         sleeper.kill()
         sleeper.wait()
+
+
+@pytest.mark.parametrize(
+    ("answers", "left"),
+    [
+        ([(0, 0)], True),
+        ([(7, 0), (0, 0)], True),
+        # One ends between two looks: that says nothing of the others.
+        ([(0, 0), (7, 0), (0, 0)], True),
+        ([(7, 0), ChildProcessError()], False),
+        ([ChildProcessError()], False),
+    ],
+)
+def test_whoever_ends_meanwhile_is_not_the_last(
+    monkeypatch: pytest.MonkeyPatch, answers: list[Any], left: bool
+) -> None:
+    """Otherwise a process of a lost command would live on."""
+    waitpid = Mock(side_effect=answers)
+    monkeypatch.setattr(os, "waitpid", waitpid)
+    assert guard_client._has_children() is left
 
 
 # -- what the agent is, and leaves ----------------------------------------------------------------
