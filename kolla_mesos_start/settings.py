@@ -218,6 +218,7 @@ def _check_tls(variables: _Variables) -> None:
 
 _SERVER = re.compile(r"(?P<host>\[(?P<ipv6>[^]]+)\]|[^]:[]+)(?::(?P<port>[0-9]{1,5}))?")
 _HOST_NAME = re.compile(r"[A-Za-z0-9]([A-Za-z0-9_.-]*[A-Za-z0-9])?")
+_HOST_NAME_LIMIT, _LABEL_LIMIT = 253, 63  # characters: the limits of DNS
 # ZooKeeper refuses these in paths. Ranges, because compiling a regular expression of them takes 1 ms.
 _NOT_IN_ZNODES = (range(0x20), range(0x7F, 0xA0), range(0xD800, 0xF900), range(0xFFF0, 0x110000))
 _ACL_IDS = {
@@ -233,16 +234,25 @@ def _ensemble(text: str) -> tuple[str, str]:
         raise _Unexpected(f"{expected}; credentials belong in KOLLA_ZK_AUTH_FILE", hidden=True)
     servers, slash, chroot = text.strip().removeprefix("zk://").partition("/")
     hosts = ",".join(_server(server.strip(), expected) for server in servers.split(","))
-    return hosts, _znode(slash + chroot, expected)
+    if "," in chroot:
+        raise _Unexpected(f"{expected}; the chroot stands once, after the last server")
+    return hosts, _znode(slash + chroot, f"{expected}; {slash + chroot!r} is no path of a znode")
 
 
 def _server(text: str, expected: str) -> str:
     match = _SERVER.fullmatch(text)
     if not match:
-        raise _Unexpected(expected)
+        raise _Unexpected(f"{expected}; {text!r} is no server")
     host, ipv6, port = match["host"], match["ipv6"], int(match["port"] or ZOOKEEPER_PORT)
-    if not (_is_ip(ipv6, socket.AF_INET6) if ipv6 else _is_host(host)) or not _is_port(port):
-        raise _Unexpected(expected)
+    if ipv6 and not _is_ip(ipv6, socket.AF_INET6):
+        raise _Unexpected(f"{expected}; {ipv6!r} is no IPv6 address")
+    if not ipv6 and not _is_host(host):
+        raise _Unexpected(
+            f"{expected}; {host!r} is no IPv4 address, and no name of ASCII letters, digits, - and _"
+            " with 1 to 63 of them between two dots"
+        )
+    if not _is_port(port):
+        raise _Unexpected(f"{expected}; port {port} of {host!r} is not from 1 to 65535")
     return f"{host}:{port}"
 
 
@@ -294,7 +304,9 @@ def _is_host(text: str) -> bool:
     """A host name or an IPv4 address. Digits and dots only must be a valid address."""
     if not text.strip("0123456789."):
         return _is_ip(text, socket.AF_INET)
-    return bool(_HOST_NAME.fullmatch(text))
+    labels = text.split(".")
+    fits = len(text) <= _HOST_NAME_LIMIT and all(0 < len(label) <= _LABEL_LIMIT for label in labels)
+    return fits and bool(_HOST_NAME.fullmatch(text))
 
 
 def _is_ip(text: str, family: socket.AddressFamily) -> bool:

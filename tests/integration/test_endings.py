@@ -63,6 +63,7 @@ ENDS = [
     End(
         64, "environment", None, False, "KOLLA_WAIT_TIMEOUT is 'soon'", environ={"KOLLA_WAIT_TIMEOUT": "soon"}
     ),
+    End(64, "environment", None, False, "'a..b' is no", environ={"KOLLA_ZK_HOSTS": "zoo,a..b"}),
     End(65, "read", None, False, "commands.go.comand", {"commands": {"go": {"comand": "true"}}}),
     End(
         69,

@@ -238,6 +238,7 @@ def test_without_pyyaml_json_still_works(
     ("arguments", "environ", "status"),
     [
         (["DIR"], {}, 64),
+        ([".", "--deployment", "x"], {"KOLLA_ZK_HOSTS": "zoo,a..b"}, 64),
         (["no-such-directory", "--deployment", "x"], {"KOLLA_ZK_HOSTS": "h"}, 64),
         ([".", "--deployment", "x"], {}, 64),
         (
