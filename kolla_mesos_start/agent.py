@@ -24,7 +24,7 @@ from kolla_mesos_start.loop import Loop, now, reap
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Callable, Mapping
     from typing import NoReturn
 
     from kolla_mesos_start.commands.bootstrap import Bootstrap
@@ -100,7 +100,9 @@ class Agent:
         """All stages. Returns the exit status of a task; a daemon takes this process over instead."""
         settings = self._settle()
         state_file = StateFile.take(settings.run_dir)
-        preparer = self._connect(settings)
+        preparer = self._connect(
+            settings, lambda cause: state_file.write("waiting", f"for a connection to ZooKeeper: {cause}")
+        )
 
         from kolla_mesos_start.tree.published import Changed
 
@@ -134,7 +136,7 @@ class Agent:
         """Say what a start would do to this container's files; write nothing at all."""
         settings = self._settle()
         self.termination_log = None  # It is for the end of the container, not for a check of it.
-        preparer = self._connect(settings)
+        preparer = self._connect(settings, lambda cause: None)
         self.stage = "read"
         graph, _ = preparer.read_graph(preparer.published.definition())
 
@@ -165,8 +167,11 @@ class Agent:
         self.termination_log = settings.termination_log
         return settings
 
-    def _connect(self, settings: Settings) -> Preparer:
-        """Connect to ZooKeeper; host facts are collected, and the stages imported, meanwhile."""
+    def _connect(self, settings: Settings, report: Callable[[str], object]) -> Preparer:
+        """Connect to ZooKeeper; host facts are collected, and the stages imported, meanwhile.
+
+        `report` gets what is in the way.
+        """
         facts = self.facts = HostFacts(settings)
         from kolla_mesos_start.zookeeper.client import Client
 
@@ -180,7 +185,7 @@ class Agent:
 
         znodes = Znodes(settings.prefix, settings.deployment_id, settings.service_name, settings.host)
         preparer = Preparer(settings, Published(client, znodes), facts)
-        client.connect(settings.connect_timeout)
+        client.connect(settings.connect_timeout, report)
         return preparer
 
     def _read(self, settings: Settings, preparer: Preparer, state_file: StateFile) -> StatusTree:

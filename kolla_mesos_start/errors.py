@@ -7,7 +7,7 @@ from __future__ import annotations
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Iterable, Mapping, Sequence
 
 
 class AgentError(Exception):
@@ -136,3 +136,27 @@ def listed(names: Iterable[str]) -> str:
 def cause(error: Exception) -> str:
     """What went wrong, without the number that an OSError prints in front."""
     return getattr(error, "strerror", None) or str(error) or type(error).__name__
+
+
+def causes(by_server: Mapping[str, str]) -> str:
+    """What the servers met; by server, unless all met the same."""
+    servers: dict[str, list[str]] = {}
+    for server, what in by_server.items():
+        servers.setdefault(what, []).append(server)
+    if len(servers) == 1:
+        return next(iter(servers))
+    return "; ".join(f"{', '.join(met)}: {what}" for what, met in servers.items())
+
+
+def handshake_cause(error: OSError, otherwise: str = "its port is for TLS (set KOLLA_ZK_CA)") -> str:
+    """Why a server that had accepted a connection did not go on with it.
+
+    To close it without a word is all that ZooKeeper says of several causes; `otherwise` is one more.
+    """
+    if not isinstance(error, (ConnectionResetError, BrokenPipeError)):
+        return cause(error)
+    return (
+        "the server closed the connection without an answer. Either it is not serving yet (it is starting, or"
+        " has no quorum), or this host has too many connections to it (maxClientCnxns in its zoo.cfg, 60 by"
+        f" default: raise it, or set 0 for no limit), or {otherwise}; its log says which"
+    )

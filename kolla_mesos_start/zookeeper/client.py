@@ -118,10 +118,22 @@ class Client:
         self.session.run(False)
         self.loop.sleep(0)
 
-    def connect(self, limit: float | None) -> None:
-        """Wait for the first connection; NoConnection after `limit` seconds (None: for ever)."""
+    def connect(self, limit: float | None, report: Callable[[str], object] = lambda cause: None) -> None:
+        """Wait for the first connection; NoConnection after `limit` seconds (None: for ever).
+
+        `report` is called with what is in the way, whenever that has changed.
+        """
         deadline = now() + limit if limit is not None else float("inf")
-        if not self.loop.wait(lambda: self.connected, deadline):
+        reported = ""
+
+        def is_connected() -> bool:
+            nonlocal reported
+            if self.session.error not in ("", reported):
+                reported = self.session.error
+                report(reported)
+            return self.connected
+
+        if not self.loop.wait(is_connected, deadline):
             cause = f": {self.session.error}" if self.session.error else ""
             raise NoConnection(
                 f"no connection to ZooKeeper at {self.session.servers} within {limit:g} s "

@@ -17,7 +17,7 @@ import struct
 from collections import deque
 from functools import partial
 
-from kolla_mesos_start.errors import AgentError, cause
+from kolla_mesos_start.errors import AgentError, cause, causes, handshake_cause
 from kolla_mesos_start.log import PROGRESS_INTERVAL, Logger
 from kolla_mesos_start.loop import now
 from kolla_mesos_start.zookeeper.connect import Task, agree_on_tls, connect_any, resolve, would_block
@@ -85,7 +85,11 @@ class Servers:
         self.ca, self.cert, self.key = ca, cert, key
 
     def __str__(self) -> str:
-        return ",".join(f"[{host}]:{port}" if ":" in host else f"{host}:{port}" for host, port in self.hosts)
+        return ",".join(_address(host, port) for host, port in self.hosts)
+
+
+def _address(host: str, port: int) -> str:
+    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
 
 
 class Request:
@@ -102,8 +106,7 @@ class Session:
 
     `timeout` is in seconds: what is asked for, then what the server granted. `connected`: requests
     may be sent. `sessions` counts the sessions so far: one that expires is replaced by a new one,
-    and `former` holds the ids of those before. `zxid` is the youngest one seen. `error` says what
-    ended the last attempt to connect.
+    and `former` holds the ids of those before. `zxid` is the youngest one seen.
     """
 
     def __init__(
@@ -120,13 +123,14 @@ class Session:
         self.timeout = self._asked_timeout = timeout
         self.sessions, self.former = int(bool(session_id)), set[int]()
         self.connected = self.closed = self._closing = False
-        self.error = ""
         self._connected_handlers: list[Callable[[], object]] = []
         self._watch_handlers: list[Callable[[str], object]] = []
         self._refused_handlers: list[Callable[[], object]] = []
         self._events: deque[Callable[[], object]] = deque()
         self._xid = 0
         self._hosts: list[tuple[str, int]] = []
+        self._host = ("", 0)  # the last one that was tried
+        self._causes: dict[str, str] = {}
         self._task: Task | None = None
         self._socket: socket.socket | None = None
         self._inbox, self._outbox = bytearray(), bytearray()
@@ -150,6 +154,11 @@ class Session:
     def on_refused(self, handler: Callable[[], object]) -> None:
         """Have `handler` run when the servers refuse our credentials; the session goes on trying."""
         self._refused_handlers.append(handler)
+
+    @property
+    def error(self) -> str:
+        """What ended the last attempt to connect to each server; empty while connected."""
+        return causes(self._causes) if self._causes else ""
 
     # -- for the loop ---------------------------------------------------------------------------
 
@@ -228,13 +237,14 @@ class Session:
     def _connect(self, ready: bool) -> None:
         if now() >= self._progress_at:
             self._progress_at = now() + PROGRESS_INTERVAL
-            cause = f" ({self.error})" if self.error else ""
+            why = f" ({self.error})" if self.error else ""
             away = now() - self._lost_at
-            log.warning("no connection to ZooKeeper at %s for %.0f s%s; retrying", self.servers, away, cause)
+            log.warning("no connection to ZooKeeper at %s for %.0f s%s; retrying", self.servers, away, why)
         if self._task is None:
             if now() < self._not_before:
                 return
-            self._task, ready = Task(self._shake_hands(*self._next_host())), True
+            self._host = self._next_host()
+            self._task, ready = Task(self._shake_hands(*self._host)), True
         self._task.run(ready)
         if self._task.ended:
             task, self._task = self._task, None
@@ -258,6 +268,9 @@ class Session:
             if self.servers.ca or self.servers.cert:
                 connection = yield from agree_on_tls(connection, self._tls(), host)
             return connection, (yield from self._introduce(connection))
+        except OSError as error:
+            connection.close()
+            raise ConnectionError(errno.ECONNRESET, handshake_cause(error)) from error
         except BaseException:
             connection.close()
             raise
@@ -287,7 +300,7 @@ class Session:
             if frame is not None:
                 return Connect.deserialize(frame, 0)[0]
             if not heard:
-                raise ConnectionError(errno.ECONNRESET, "closed by the server")
+                raise ConnectionResetError(errno.ECONNRESET, "closed by the server")
             yield connection.fileno(), select.POLLIN | (select.POLLOUT if self._outbox else 0)
 
     def _begin(self, connection: socket.socket, answer: Connect) -> None:
@@ -299,7 +312,7 @@ class Session:
         self.sessions += not self.id
         self.id, self.password, self.timeout = answer.session_id, answer.passwd, answer.time_out / 1000
         self._socket, self.connected, self._opened, self._silences = connection, True, now(), 0
-        self.error = ""
+        self._causes.clear()
         for scheme, credential in self.servers.auth:
             self._send(int_struct.pack(AUTH_XID) + int_struct.pack(Auth.type), Auth(0, scheme, credential))
         log.debug("connected to ZooKeeper, session %#x, timeout %.1f s", self.id, self.timeout)
@@ -323,13 +336,15 @@ class Session:
 
     def _lose(self, error: Exception) -> None:
         """The connection, or the attempt to make one, is over."""
-        self.error = cause(error)
+        self._causes[_address(*self._host)] = cause(error)
         was_connected = self._socket is not None
         if was_connected and now() - self._opened >= STABLE:
             self._failures = 0
-        if was_connected or not self._lost:
-            self._lost_at = now() if was_connected else self._lost_at
+        if was_connected:
+            self._lost_at = now()
             self._progress_at = self._lost_at + PROGRESS_INTERVAL
+        # While there are more servers to try, that one is away is no reason to say anything.
+        if was_connected or not (self._lost or self._hosts):
             words = "lost the connection to ZooKeeper" if was_connected else "can't connect to ZooKeeper"
             if not self._closing:
                 log.warning("%s (%s); retrying", words, self.error)

@@ -31,11 +31,14 @@ from kazoo.protocol.serialization import (
 )
 from kazoo.security import OPEN_ACL_UNSAFE, make_digest_acl
 
+from kolla_mesos_start.agent import _servers
 from kolla_mesos_start.errors import AccessDenied
 from kolla_mesos_start.loop import Loop, now
+from kolla_mesos_start.settings import parse
 from kolla_mesos_start.zookeeper.client import Client
 from kolla_mesos_start.zookeeper.session import Servers, Session
-from tests.conftest import Deployment
+from tests.agents import Containers
+from tests.conftest import Deployment, LogLines
 from tests.integration.test_one_time import SHORT, Site
 from tests.integration.test_one_time import site as site
 from tests.tap import EXISTS, GET_DATA, Tap, read_packet
@@ -926,3 +929,58 @@ def test_tls_to_a_server_without_it_is_no_connection(secure: Secure) -> None:
     run(session, lambda: session._failures + session._silences >= 2 or again)
     assert not again
     session.abandon()
+
+
+# -- servers that close a connection without a word ----------------------------------------------------
+
+
+def refusal(to: Servers) -> str:
+    """Why attempts to connect have failed; they do so again and again."""
+    session = Session(to, 4.0)
+    again = connections(session)
+    run(session, lambda: session._failures + session._silences >= 2 or again)
+    assert not again
+    session.abandon()
+    return session.error
+
+
+def test_a_server_that_takes_no_more_connections_is_named(tmp_path: Path, containers: Containers) -> None:
+    """`maxClientCnxns` is the number for one address; ZooKeeper only closes the next connection."""
+    with Server(tmp_path / "server", settings={"maxClientCnxns": 2}) as server:
+        others = [connected(servers(server.hosts)) for _ in range(2)]
+        why = refusal(servers(server.hosts))
+        assert "too many connections to it (maxClientCnxns in its zoo.cfg, 60 by default" in why
+        agent = containers.start("web", KOLLA_ZK_HOSTS=server.hosts)
+        agent.says("maxClientCnxns in its zoo.cfg")
+        end(others.pop())
+        agent.says("the definition")  # It is connected.
+        others.pop().abandon()
+
+
+def test_each_server_has_its_own_cause(zookeeper: Server) -> None:
+    """One that is dead doesn't hide what is wrong with the other, whichever was tried last."""
+    dead = free_port()
+    with listener(lambda connection: connection.close()) as port:
+        why = refusal(servers(f"{HOST}:{dead},{HOST}:{port}"))
+    assert f"{HOST}:{dead}: Connection refused" in why
+    assert f"{HOST}:{port}: the server closed the connection without an answer" in why
+
+
+def test_a_dead_server_beside_one_that_serves_is_not_worth_a_word(
+    zookeeper: Server, log_lines: LogLines
+) -> None:
+    """Nothing is lost, and there is nothing to do for who reads the log."""
+    session = Session(servers(f"{HOST}:{free_port()},{zookeeper.hosts}"), 4.0)
+    session._hosts = list(reversed(session.servers.hosts))  # The last one comes first.
+    run(session, lambda: session.connected)
+    assert not [line for line in log_lines() if line.level != "debug"]
+    end(session)
+
+
+def test_a_server_at_an_ipv6_address(tmp_path: Path) -> None:
+    """In brackets, as in a URL."""
+    with Server(tmp_path / "server", settings={"clientPortAddress": "::"}) as server:
+        settings = parse({"KOLLA_APP_ID": "/a/b", "KOLLA_ZK_HOSTS": f"[::1]:{server.port}"})
+        to = _servers(settings)
+        assert str(to) == f"[::1]:{server.port}"
+        end(connected(to))
