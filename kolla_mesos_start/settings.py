@@ -88,6 +88,17 @@ def _readable(path: str) -> bool:
     return os.path.isfile(path) and os.access(path, os.R_OK)
 
 
+def _tls_issues(ca: str, cert: str | None, key: str | None) -> Sequence[str]:
+    """What keeps TLS from loading the files. Found here: a connection would be tried with them for ever."""
+    from kolla_mesos_start.zookeeper.tls import UnusableFiles, make_context
+
+    try:
+        make_context(ca, cert, key)
+    except UnusableFiles as error:
+        return error.issues
+    return ()
+
+
 def parse(
     environ: Mapping[str, str],
     *,
@@ -96,15 +107,14 @@ def parse(
     readable: Callable[[str], bool] = _readable,
     exists: Callable[[str], bool] = os.path.exists,
     uid: Callable[[], int] = os.getuid,
+    tls_issues: Callable[[str, str | None, str | None], Sequence[str]] = _tls_issues,
 ) -> Settings:
     """The settings of an environment. Raises BadEnvironment with an issue for each bad variable."""
     variables = _Variables({**environ, OS_HOSTNAME: hostname()})
     read, require = variables.read, variables.require
-    file = _file(readable)
-
     hosts, chroot = require("KOLLA_ZK_HOSTS", _ensemble, ("", ""))
     deployment_id, service_name = require("KOLLA_APP_ID", _app_id, ("", ""), ["MARATHON_APP_ID"])
-    _check_tls(variables)
+    ca, cert, key = _tls(variables, _file(readable), tls_issues)
     settings = Settings(
         hosts=hosts,
         chroot=chroot,
@@ -129,9 +139,9 @@ def parse(
         session_timeout=read("KOLLA_ZK_SESSION_TIMEOUT", _session_timeout, 10.0),
         connect_timeout=read("KOLLA_ZK_CONNECT_TIMEOUT", _limit, None),
         auth=read("KOLLA_ZK_AUTH_FILE", _auth_file(read_text), ()),
-        ca=read("KOLLA_ZK_CA", file, None),
-        cert=read("KOLLA_ZK_CERT", file, None),
-        key=read("KOLLA_ZK_KEY", file, None),
+        ca=ca,
+        cert=cert,
+        key=key,
         acl=read("KOLLA_ZK_ACL", _acl, (WORLD,)),
         termination_log=read("KOLLA_TERMINATION_LOG", _path, termination_log({}, exists)),
     )
@@ -206,12 +216,24 @@ def _host_is_pod(variables: _Variables) -> bool:
     return variables.is_set("KUBERNETES_SERVICE_HOST") and not named
 
 
-def _check_tls(variables: _Variables) -> None:
+def _tls(
+    variables: _Variables,
+    file: Callable[[str], str],
+    tls_issues: Callable[[str, str | None, str | None], Sequence[str]],
+) -> tuple[str | None, str | None, str | None]:
+    """The files of the CA, of the client's certificate and of its key, which can be loaded together."""
+    before = len(variables.issues)
     if variables.is_set("KOLLA_ZK_KEY") and not variables.is_set("KOLLA_ZK_CERT"):
         variables.issues.append("KOLLA_ZK_KEY is set, KOLLA_ZK_CERT is not: expected both or none")
     if variables.is_set("KOLLA_ZK_CERT") and not variables.is_set("KOLLA_ZK_CA"):
         # Without a CA the server would not be verified.
         variables.issues.append("KOLLA_ZK_CERT is set, KOLLA_ZK_CA is not: expected the CA of the ensemble")
+    ca = variables.read("KOLLA_ZK_CA", file, None)
+    cert = variables.read("KOLLA_ZK_CERT", file, None)
+    key = variables.read("KOLLA_ZK_KEY", file, None)
+    if ca and len(variables.issues) == before:
+        variables.issues.extend(tls_issues(ca, cert, key))
+    return ca, cert, key
 
 
 # -- One function for each kind of value: takes the text, returns the value or raises _Unexpected. --

@@ -28,6 +28,7 @@ SHARED = (
     "kolla_mesos_start.tree.states",
     "kolla_mesos_start.tree.znodes",
     "kolla_mesos_start.zookeeper.query",
+    "kolla_mesos_start.zookeeper.tls",
 )
 # What a start must not pay for. Who needs one imports it when it does.
 COSTLY = {
@@ -40,6 +41,7 @@ COSTLY = {
 # are imported by it, and then have jinja2 without its caches.
 JINJA2 = {"jinja2", "threading", "inspect", "ast"}
 ALLOWED = {
+    "kolla_mesos_start.zookeeper.tls": {"ssl"},  # itself imported where TLS is used
     "kolla_mesos_start.render.sandbox": JINJA2,
     "kolla_mesos_start.render.undefined": {*JINJA2, "tempfile", "shutil"},
     "kolla_mesos_start.render.expressions": {*JINJA2, "tempfile", "shutil"},

@@ -47,6 +47,7 @@ def settings(**environ: str) -> Settings:
         readable=FILES.__contains__,
         exists=lambda path: False,
         uid=lambda: 42424,
+        tls_issues=lambda ca, cert, key: (),
     )
 
 
@@ -378,7 +379,7 @@ def test_files_are_read_from_the_machine(tmp_path: Path) -> None:
     assert parse({**NEEDED, "KOLLA_ZK_AUTH_FILE": f"{tmp_path}/auth"}).auth == (("digest", "kolla:s3cr3t"),)
     with pytest.raises(BadEnvironment) as caught:
         parse({**NEEDED, "KOLLA_ZK_AUTH_FILE": f"{tmp_path}/none", "KOLLA_ZK_CA": f"{tmp_path}"})
-    auth, ca = caught.value.issues
+    ca, auth = caught.value.issues
     assert "No such file or directory" in auth
     assert "this user can read" in ca
 

@@ -66,7 +66,7 @@ STABLE = 1.0  # seconds; a connection that ended sooner counts as a failure, so 
 
 
 class Servers:
-    """The servers of an ensemble, and how a client authenticates. With `ca` or `cert` the connection is TLS.
+    """The servers of an ensemble, and how a client authenticates. With `ca` the connection is TLS.
 
     `hosts`: (host, port) of each. `auth`: (scheme, credential) of each identity. `ca`, `cert`,
     `key`: paths of PEM files.
@@ -265,25 +265,27 @@ class Session:
         self._task.deadline = now() + self.timeout * min(1.0, HANDSHAKE_TIMEOUT * (1 + self._silences))
         connection = yield from connect_any(addresses)
         try:
-            if self.servers.ca or self.servers.cert:
-                connection = yield from agree_on_tls(connection, self._tls(), host)
+            if self.servers.ca:
+                from kolla_mesos_start.zookeeper.tls import make_context
+
+                # The files are read for each connection: they may have been renewed.
+                context = make_context(self.servers.ca, self.servers.cert, self.servers.key)
+                connection = yield from agree_on_tls(connection, context, host)
             return connection, (yield from self._introduce(connection))
         except OSError as error:
             connection.close()
-            raise ConnectionError(errno.ECONNRESET, handshake_cause(error)) from error
+            raise ConnectionError(errno.ECONNRESET, self._explained(error)) from error
         except BaseException:
             connection.close()
             raise
 
-    def _tls(self) -> Any:
-        import ssl
+    def _explained(self, error: OSError) -> str:
+        """Why a server that had accepted the connection did not become ours."""
+        if self.servers.ca:
+            from kolla_mesos_start.zookeeper.tls import explain
 
-        context = ssl.create_default_context(cafile=self.servers.ca)
-        context.check_hostname = bool(self.servers.ca)
-        if self.servers.cert:
-            # Without a password an encrypted key would be asked for on the terminal.
-            context.load_cert_chain(self.servers.cert, self.servers.key, password="")
-        return context
+            return explain(error, has_cert=bool(self.servers.cert))
+        return handshake_cause(error)
 
     def _introduce(self, connection: socket.socket) -> Steps[Connect]:
         # The youngest state seen keeps us from a server that lags behind. But an ensemble that was set up

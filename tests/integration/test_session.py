@@ -5,10 +5,10 @@ from __future__ import annotations
 import contextlib
 import itertools
 import os
+import re
 import resource
 import select
 import socket
-import subprocess
 import threading
 import time
 from collections.abc import Iterator
@@ -38,6 +38,7 @@ from kolla_mesos_start.settings import parse
 from kolla_mesos_start.zookeeper.client import Client
 from kolla_mesos_start.zookeeper.session import Servers, Session
 from tests.agents import Containers
+from tests.certificates import certify
 from tests.conftest import Deployment, LogLines
 from tests.integration.test_one_time import SHORT, Site
 from tests.integration.test_one_time import site as site
@@ -817,27 +818,32 @@ def test_what_is_created_has_the_acl(zookeeper: Server, zk: KazooClient, deploym
 
 
 class Secure(NamedTuple):
-    """A server with TLS, for clients with a certificate; `directory` holds certificates.
-
-    `ca.pem` has signed `client.pem` (the key in `client.key`, both together in `both.pem`) and the
-    server's; `stranger.pem` has signed itself (`stranger.key`).
-    """
+    """A server with TLS, for clients with a certificate; `directory` holds those of `certify`."""
 
     server: Server
     port: int
     directory: Path
+
+    def servers(self, host: str, ca: str, cert: str = "", key: str = "") -> Servers:
+        """With the names of files in `directory`."""
+        files = {"ca": ca, "cert": cert, "key": key}
+        return servers(f"{host}:{self.port}", **{role: self.file(name) for role, name in files.items()})
 
     def file(self, name: str) -> str | None:
         return str(self.directory / name) if name else None
 
 
 NETTY = "org.apache.zookeeper.server.NettyServerCnxnFactory"
+TLS_1_3 = {
+    "ssl.protocol": "TLSv1.3",
+    "ssl.enabledProtocols": "TLSv1.3",
+    "ssl.ciphersuites": "TLS_AES_128_GCM_SHA256",
+}
 
 
-@pytest.fixture(scope="module")
-def secure(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Secure]:
-    """One that is known by its address, and by no name."""
-    directory = tmp_path_factory.mktemp("tls")
+@contextlib.contextmanager
+def secured(directory: Path, certificate: str = "server-both.pem", **settings: object) -> Iterator[Secure]:
+    """One that shows `certificate`, known by its address, and by no name."""
     certify(directory)
     port = free_port()
     jars = [
@@ -849,8 +855,9 @@ def secure(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Secure]:
         directory / "server",
         settings={
             "secureClientPort": port,
-            "ssl.keyStore.location": directory / "server.pem",
+            "ssl.keyStore.location": directory / certificate,
             "ssl.trustStore.location": directory / "ca.pem",
+            **settings,
         },
         java=(
             f"-Dzookeeper.serverCnxnFactory={NETTY}",
@@ -862,76 +869,11 @@ def secure(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Secure]:
         yield Secure(server, port, directory)
 
 
-def certify(directory: Path) -> None:
-    def openssl(words: str) -> None:
-        subprocess.run(["openssl", *words.split()], check=True, cwd=directory, stderr=subprocess.DEVNULL)
-
-    for name in ("ca", "stranger"):
-        openssl(
-            f"req -x509 -newkey rsa:2048 -nodes -days 2 -subj /CN={name} -keyout {name}.key -out {name}.pem"
-            # Python 3.13 wants to read what it may be used for.
-            " -addext keyUsage=critical,keyCertSign"
-        )
-    (directory / "names").write_text(f"subjectAltName=IP:{HOST}")
-    for name in ("server", "client"):
-        openssl(f"req -newkey rsa:2048 -nodes -subj /CN={name} -keyout {name}.key -out {name}.csr")
-        signing = "-CA ca.pem -CAkey ca.key -CAcreateserial -days 2 -extfile names"
-        openssl(f"x509 -req -in {name}.csr {signing} -out {name}.pem")
-    for name, file in (("server", "server.pem"), ("client", "both.pem")):
-        both = (directory / f"{name}.key").read_text() + (directory / f"{name}.pem").read_text()
-        (directory / file).write_text(both)
-
-
-@pytest.mark.parametrize(("cert", "key"), [("client.pem", "client.key"), ("both.pem", "")])
-def test_a_session_over_tls(secure: Secure, cert: str, key: str) -> None:
-    """It lives longer than its timeout, and carries what is larger than a record; the key may be in one file
-    with the certificate."""
-    to = servers(
-        f"{HOST}:{secure.port}", ca=secure.file("ca.pem"), cert=secure.file(cert), key=secure.file(key)
-    )
-    session = connected(to, timeout=2.0)
-    again, begun = connections(session), now()
-    path = f"/{cert}"
-    assert ask(session, create(path, b"x" * 900_000)).error is None
-    run(session, lambda: now() - begun > 3.0)
-    assert ask(session, GetData(path, False)).value[0] == b"x" * 900_000
-    assert not again and not session.former
-    end(session)
-
-
-@pytest.mark.parametrize(
-    ("host", "ca", "cert", "key", "why"),
-    [
-        (HOST, "stranger.pem", "client.pem", "client.key", "certificate verify failed"),
-        ("localhost", "ca.pem", "client.pem", "client.key", "mismatch"),
-        (HOST, "ca.pem", "", "", ""),
-        (HOST, "ca.pem", "stranger.pem", "stranger.key", ""),
-        (HOST, "", "", "", ""),
-    ],
-    ids=["another CA", "another name", "no certificate", "a stranger's certificate", "no TLS"],
-)
-def test_tls_that_isnt_right_is_no_connection(
-    secure: Secure, host: str, ca: str, cert: str, key: str, why: str
-) -> None:
-    """Neither a server that the CA doesn't vouch for by this name, nor a client that it can't trust."""
-    to = servers(f"{host}:{secure.port}", ca=secure.file(ca), cert=secure.file(cert), key=secure.file(key))
-    session = Session(to, 4.0)
-    again = connections(session)
-    run(session, lambda: session._failures + session._silences >= 2 or again)
-    assert not again and why in session.error
-    session.abandon()
-
-
-def test_tls_to_a_server_without_it_is_no_connection(secure: Secure) -> None:
-    """Nothing is said in plain text."""
-    session = Session(servers(secure.server.hosts, ca=secure.file("ca.pem")), 4.0)
-    again = connections(session)
-    run(session, lambda: session._failures + session._silences >= 2 or again)
-    assert not again
-    session.abandon()
-
-
-# -- servers that close a connection without a word ----------------------------------------------------
+@pytest.fixture(scope="module")
+def secure(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Secure]:
+    """A server that is as it should be."""
+    with secured(tmp_path_factory.mktemp("tls")) as secure:
+        yield secure
 
 
 def refusal(to: Servers) -> str:
@@ -942,6 +884,116 @@ def refusal(to: Servers) -> str:
     assert not again
     session.abandon()
     return session.error
+
+
+@pytest.mark.parametrize(("cert", "key"), [("client.pem", "client.key"), ("client-both.pem", "")])
+def test_a_session_over_tls(secure: Secure, cert: str, key: str) -> None:
+    """It lives longer than its timeout, and carries what is larger than a record; the key may be in one file
+    with the certificate."""
+    session = connected(secure.servers(HOST, "ca.pem", cert, key), timeout=2.0)
+    again, begun = connections(session), now()
+    path = f"/{cert}"
+    assert ask(session, create(path, b"x" * 900_000)).error is None
+    run(session, lambda: now() - begun > 3.0)
+    assert ask(session, GetData(path, False)).value[0] == b"x" * 900_000
+    assert not again and not session.former
+    end(session)
+
+
+@pytest.mark.parametrize(
+    ("host", "ca", "cert", "why"),
+    [
+        (HOST, "stranger.pem", "client-both.pem", "certificate is not signed by a CA in KOLLA_ZK_CA: "),
+        (
+            "localhost",
+            "ca.pem",
+            "client-both.pem",
+            "is for another host than KOLLA_ZK_HOSTS names: .*'localhost'",
+        ),
+        (HOST, "ca.pem", "", "wants a client certificate: set KOLLA_ZK_CERT"),
+        (HOST, "ca.pem", "stranger-both.pem", "refuses the certificate in KOLLA_ZK_CERT"),
+        (HOST, "ca.pem", "expired-client.pem", "refuses the certificate in KOLLA_ZK_CERT"),
+        (HOST, "", "", r"its port is for TLS \(set KOLLA_ZK_CA\)"),
+    ],
+    ids=[
+        "another CA",
+        "another name",
+        "no certificate",
+        "a stranger's certificate",
+        "an expired one",
+        "no TLS",
+    ],
+)
+def test_tls_that_isnt_right_is_no_connection(
+    secure: Secure, host: str, ca: str, cert: str, why: str
+) -> None:
+    """Neither a server that the CA doesn't vouch for by this name, nor a client that it can't trust."""
+    assert re.search(why, refusal(secure.servers(host, ca, cert)))
+
+
+def test_a_servers_certificate_that_has_expired_is_no_connection(tmp_path: Path) -> None:
+    """It says so, since that can be seen in no setting."""
+    with secured(tmp_path, "expired-server.pem") as secure:
+        assert "certificate has expired" in refusal(secure.servers(HOST, "ca.pem", "client-both.pem"))
+
+
+def test_under_tls_1_3_a_client_is_refused_after_its_handshake(tmp_path: Path) -> None:
+    """The cause is said all the same; and a client that is as it should be is accepted."""
+    with secured(tmp_path, **TLS_1_3) as secure:
+        end(connected(secure.servers(HOST, "ca.pem", "client-both.pem")))
+        assert "wants a client certificate" in refusal(secure.servers(HOST, "ca.pem"))
+        assert "refuses the certificate in KOLLA_ZK_CERT" in refusal(
+            secure.servers(HOST, "ca.pem", "stranger-both.pem")
+        )
+
+
+def test_tls_to_a_server_without_it_is_no_connection(secure: Secure) -> None:
+    """Nothing is said in plain text."""
+    to = servers(secure.server.hosts, ca=secure.file("ca.pem"))
+    assert "its port is not for TLS (expected its secureClientPort)" in refusal(to)
+
+
+def test_files_that_went_bad_are_no_connection(secure: Secure, tmp_path: Path) -> None:
+    """They are read again for each connection, since they may be renewed, and named while they can't be."""
+    renewed = tmp_path / "ca.pem"
+    renewed.write_text("")
+    session = Session(
+        servers(f"{HOST}:{secure.port}", ca=str(renewed), cert=secure.file("client-both.pem")), 4.0
+    )
+    run(session, lambda: session._failures >= 2)
+    assert f"KOLLA_ZK_CA is '{renewed}'" in session.error
+    renewed.write_text((secure.directory / "ca.pem").read_text())
+    run(session, lambda: session.connected)
+    end(session)
+
+
+def test_an_agent_says_what_is_wrong_with_its_tls(secure: Secure, containers: Containers) -> None:
+    """In the log, to the probes, and in the last line."""
+    why = "the server's certificate is not signed by a CA in KOLLA_ZK_CA"
+    environ = {
+        "KOLLA_ZK_HOSTS": f"{HOST}:{secure.port}",
+        "KOLLA_ZK_CA": str(secure.directory / "stranger.pem"),
+    }
+    agent = containers.start("web", **environ)
+    agent.says(f"can't connect to ZooKeeper ({why}")
+    eventually(
+        lambda: f"waiting for a connection to ZooKeeper: {why}" in agent.health().stdout, "health says it"
+    )
+    hasty = containers.start("web", "web2", **environ, KOLLA_ZK_CONNECT_TIMEOUT="1")
+    assert hasty.ends() == 69
+    assert f"(KOLLA_ZK_CONNECT_TIMEOUT): {why}" in hasty.ending["reason"]
+
+
+def test_a_key_under_a_password_is_a_bad_environment(secure: Secure, containers: Containers) -> None:
+    """Nobody is asked for the password."""
+    files = {"KOLLA_ZK_CA": "ca.pem", "KOLLA_ZK_CERT": "client.pem", "KOLLA_ZK_KEY": "locked.key"}
+    agent = containers.start("web", **{name: str(secure.directory / file) for name, file in files.items()})
+    assert agent.ends() == 64
+    assert "KOLLA_ZK_KEY is " in agent.ending["reason"]
+    assert "expected a key that is not encrypted" in agent.ending["reason"]
+
+
+# -- servers that close a connection without a word ----------------------------------------------------
 
 
 def test_a_server_that_takes_no_more_connections_is_named(tmp_path: Path, containers: Containers) -> None:

@@ -1,0 +1,114 @@
+"""TLS to the ensemble: makes the one context that all clients use, and says why a connection failed.
+
+What lives here: what is trusted, and plain words for what OpenSSL and a server's alerts say. Nothing here
+connects. Import it only where TLS is used: OpenSSL would be a quarter of the registrar's memory.
+"""
+
+from __future__ import annotations
+
+import ssl
+
+from kolla_mesos_start.errors import cause, handshake_cause
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+# What may be wrong with the server's certificate, by OpenSSL's number (X509_V_ERR_...).
+VERIFICATION = {
+    9: "is not valid yet (compare the clocks)",
+    10: "has expired",
+    **dict.fromkeys((2, 18, 19, 20, 21), "is not signed by a CA in KOLLA_ZK_CA"),
+    **dict.fromkeys((62, 64), "is for another host than KOLLA_ZK_HOSTS names"),
+}
+# With these alerts a server answers a client that shows no certificate.
+WANTED = ("bad certificate", "certificate required", "certificate unknown", "handshake failure")
+NOT_TLS = ("WRONG_VERSION_NUMBER", "HTTP_REQUEST", "PACKET_LENGTH_TOO_LONG", "RECORD_LAYER_FAILURE")
+
+
+class UnusableFiles(ValueError):
+    """Files that can't be loaded; each of `issues` begins with the variable that names the file."""
+
+    def __init__(self, issues: list[str]) -> None:
+        super().__init__("; ".join(issues))
+        self.issues = issues
+
+
+class _Encrypted(Exception):
+    """A key can't be read without a password."""
+
+
+def make_context(ca: str, cert: str | None = None, key: str | None = None) -> ssl.SSLContext:
+    """A context that trusts nobody but `ca`, and verifies the host name. Without `key` it is in `cert`.
+
+    All are paths of PEM files. Raises UnusableFiles.
+    """
+    # Not `create_default_context`: what that refuses differs between the versions of Python.
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    issues = [*_trust(context, ca), *(_identify(context, cert, key) if cert else ())]
+    if issues:
+        raise UnusableFiles(issues)
+    return context
+
+
+def _trust(context: ssl.SSLContext, ca: str) -> Iterator[str]:
+    try:
+        context.load_verify_locations(ca)
+    except OSError as error:
+        yield f"KOLLA_ZK_CA is {ca!r}: expected CA certificates in PEM ({_words(error)})"
+
+
+def _identify(context: ssl.SSLContext, cert: str, key: str | None) -> Iterator[str]:
+    holder = f"KOLLA_ZK_KEY is {key!r}" if key else f"KOLLA_ZK_CERT is {cert!r}, KOLLA_ZK_KEY is not set"
+    try:
+        # By itself, so that what is missing can be named.
+        ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT).load_verify_locations(cert)
+    except OSError as error:
+        yield f"KOLLA_ZK_CERT is {cert!r}: expected the client's certificate in PEM ({_words(error)})"
+        return
+    try:
+        context.load_cert_chain(cert, key, password=_refuse)
+    except _Encrypted:
+        yield f"{holder}: expected a key that is not encrypted; nobody is here to type its password"
+    except OSError as error:
+        yield f"{holder}: expected the key of the certificate, in PEM ({_words(error)})"
+
+
+def _refuse() -> str:
+    # OpenSSL itself would ask on the terminal.
+    raise _Encrypted
+
+
+def explain(error: OSError, *, has_cert: bool) -> str:
+    """Why a server that had accepted a connection did not become ours. `has_cert`: we show a certificate."""
+    if isinstance(error, ssl.SSLCertVerificationError):
+        words = VERIFICATION.get(error.verify_code, "can't be verified")
+        return f"the server's certificate {words}: {error.verify_message.rstrip('.')}"
+    if isinstance(error, ssl.SSLError) and not isinstance(error, ssl.SSLEOFError):
+        return _failure(error, has_cert)
+    doubt = "refuses the certificate in" if has_cert else "wants a client certificate: set"
+    return handshake_cause(
+        ConnectionResetError() if isinstance(error, ssl.SSLEOFError) else error,
+        f"its port is not for TLS (expected its secureClientPort), or it {doubt} KOLLA_ZK_CERT",
+    )
+
+
+def _failure(error: ssl.SSLError, has_cert: bool) -> str:
+    _, is_alert, alert = (error.reason or "").partition("ALERT_")
+    alert = alert.lower().replace("_", " ")
+    if alert in WANTED and not has_cert:
+        return f"the server wants a client certificate: set KOLLA_ZK_CERT (TLS alert: {alert})"
+    if alert in WANTED or "certificate" in alert or alert == "unknown ca":
+        return f"the server refuses the certificate in KOLLA_ZK_CERT (TLS alert: {alert})"
+    if is_alert:
+        return f"the server refuses the TLS handshake (TLS alert: {alert})"
+    if error.reason in NOT_TLS:
+        return "the port does not speak TLS: expected the server's secureClientPort"
+    return f"the TLS handshake failed: {cause(error)}"
+
+
+def _words(error: OSError) -> str:
+    if not isinstance(error, ssl.SSLError):
+        return cause(error)
+    # Without a reason OpenSSL has met nothing of the kind that it looked for.
+    return error.reason.lower().replace("_", " ") if error.reason else "none is in it"
