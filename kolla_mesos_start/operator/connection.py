@@ -7,7 +7,7 @@ here threads do no harm. A request waits for as long as an outage lasts.
 from __future__ import annotations
 
 import logging
-import ssl
+import socket
 from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from typing import Any, Callable
@@ -15,17 +15,20 @@ from typing import Any, Callable
 from kazoo.client import KazooClient
 from kazoo.exceptions import (
     AuthFailedError,
+    ConnectionDropped,
     InvalidACLError,
     KazooException,
     NoAuthError,
     NodeExistsError,
     NoNodeError,
 )
+from kazoo.handlers.threading import SequentialThreadingHandler
 from kazoo.protocol.states import KazooState, KeeperState
 from kazoo.security import ACL, Id, Permissions
 
-from kolla_mesos_start.errors import AccessDenied, AgentError, BadEnvironment, NoConnection
+from kolla_mesos_start.errors import AccessDenied, AgentError, NoConnection, cause, causes, handshake_cause
 from kolla_mesos_start.settings import Settings
+from kolla_mesos_start.zookeeper.tls import explain, make_context
 
 log = logging.getLogger(__name__)
 
@@ -41,14 +44,62 @@ PERMISSIONS = {
 }
 
 
+class _Attempts(logging.Handler):
+    """Hears from kazoo's log why connections failed, which kazoo says nowhere else; `causes` is by server."""
+
+    def __init__(self, settings: Settings) -> None:
+        super().__init__(logging.WARNING)
+        self.logger = logging.Logger(__name__)
+        self.logger.addHandler(self)
+        self.server = ""
+        self.causes: dict[str, str] = {}
+        self._settings = settings
+
+    def emit(self, record: logging.LogRecord) -> None:
+        """Keep the error that a line is about."""
+        *names, error = record.args if isinstance(record.args, tuple) and record.args else [None]
+        if isinstance(error, socket.gaierror):
+            self.causes[str(names[0])] = f"the name {names[0]} can't be resolved: {error.strerror}"
+        elif isinstance(error, ConnectionDropped):
+            self.causes[self.server] = self._explained(error.__context__)
+        elif isinstance(error, Exception):
+            self.causes[self.server] = cause(error)
+
+    def _explained(self, error: BaseException | None) -> str:
+        if not isinstance(error, OSError):
+            error = ConnectionResetError()  # kazoo has read the end of the stream.
+        has_cert = bool(self._settings.cert)
+        return explain(error, has_cert=has_cert) if self._settings.ca else handshake_cause(error)
+
+
+class _Handler(SequentialThreadingHandler):  # type: ignore[misc]
+    """kazoo's, with the agent's TLS: kazoo itself would trust the system's CAs too."""
+
+    def __init__(self, settings: Settings, attempts: _Attempts) -> None:
+        super().__init__()
+        self._context = make_context(settings.ca, settings.cert, settings.key) if settings.ca else None
+        self._attempts = attempts
+
+    def create_connection(
+        self, address: tuple[str, int], timeout: float, hostname: str, **others: object
+    ) -> socket.socket:
+        """A connection to a server, under TLS where that is wanted."""
+        self._attempts.server = f"{hostname}:{address[1]}"
+        connection = socket.create_connection(address, timeout)
+        connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        if self._context is None:
+            return connection
+        with connection:  # TLS takes it over; or it failed.
+            return self._context.wrap_socket(connection, server_hostname=hostname)
+
+
 def connect(settings: Settings) -> KazooClient:
     """A connected client, which the caller closes (`close`).
 
-    Raises NoConnection past KOLLA_ZK_CONNECT_TIMEOUT, AccessDenied for refused credentials, and
-    BadEnvironment for a certificate or key that can't be loaded.
+    Raises NoConnection past KOLLA_ZK_CONNECT_TIMEOUT, and AccessDenied for refused credentials.
     """
-    _check_tls(settings)
-    client = _new_client(settings)
+    attempts = _Attempts(settings)
+    client = _new_client(settings, attempts)
     limit = settings.connect_timeout
     is_connected = client.start_async().wait(limit)
     if client.client_state == KeeperState.AUTH_FAILED:
@@ -56,8 +107,10 @@ def connect(settings: Settings) -> KazooClient:
         raise AccessDenied("ZooKeeper refused the credentials of KOLLA_ZK_AUTH_FILE")
     if not is_connected:
         close(client)
+        why = f": {causes(attempts.causes)}" if attempts.causes else ""
         raise NoConnection(
-            f"no connection to ZooKeeper at {settings.hosts} within {limit:g} s (KOLLA_ZK_CONNECT_TIMEOUT)"
+            f"no connection to ZooKeeper at {settings.hosts} within {limit:g} s "
+            f"(KOLLA_ZK_CONNECT_TIMEOUT){why}"
         )
     client.add_listener(_log_outage)
     return client
@@ -70,7 +123,7 @@ def close(client: KazooClient) -> None:
     client.close()
 
 
-def _new_client(settings: Settings) -> KazooClient:
+def _new_client(settings: Settings, attempts: _Attempts) -> KazooClient:
     acl = [
         ACL(sum(PERMISSIONS[letter] for letter in set(letters)), Id(scheme, identity))
         for scheme, identity, letters in settings.acl
@@ -82,33 +135,9 @@ def _new_client(settings: Settings) -> KazooClient:
         command_retry=RETRY,
         auth_data=list(settings.auth),
         default_acl=acl or None,
-        use_ssl=bool(settings.ca or settings.cert),
-        ca=settings.ca,
-        certfile=settings.cert,
-        keyfile=settings.key or settings.cert,  # They may be one file.
-        check_hostname=bool(settings.ca),
+        handler=_Handler(settings, attempts),
+        logger=attempts.logger,
     )
-
-
-def _check_tls(settings: Settings) -> None:
-    """Refuse files that can't be loaded: kazoo would try them again and again, and report no connection."""
-    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
-    issues = []
-    if settings.ca:
-        try:
-            context.load_verify_locations(settings.ca)
-        except OSError as error:
-            issues.append(f"KOLLA_ZK_CA: expected certificates, in PEM: {error}")
-    if settings.cert:
-        try:
-            # A password is never asked for: nobody may be there to type it.
-            context.load_cert_chain(settings.cert, settings.key, password="")
-        except OSError as error:
-            issues.append(
-                f"KOLLA_ZK_CERT and KOLLA_ZK_KEY: expected a certificate and its key, in PEM: {error}"
-            )
-    if issues:
-        raise BadEnvironment(issues)
 
 
 def _log_outage(state: str) -> None:

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import socket
 import ssl
-import subprocess
-import sys
 import threading
 import time
 from collections.abc import Iterator
@@ -20,14 +18,12 @@ from kazoo.security import make_digest_acl
 from kolla_mesos_start import settings
 from kolla_mesos_start.errors import AccessDenied, BadEnvironment, NoConnection
 from kolla_mesos_start.operator import connection
-from tests import CHECKOUT
+from tests.certificates import certify
 from tests.conftest import Deployment
 from tests.link import Link
-from tests.publishing import write_files
 from tests.waiting import eventually
 from tests.zookeeper import Server, free_port
 
-TOOL = CHECKOUT / "bin" / "kolla_mesos_publish"
 Connect = Callable[..., KazooClient]
 
 
@@ -82,22 +78,11 @@ def test_certificates_that_cant_be_loaded_are_refused_at_once(tmp_path: Path) ->
     assert [issue.split(" ")[0].rstrip(":") for issue in caught.value.issues] == list(files)
 
 
-def certificate(directory: Path) -> str:
-    """A file with a key, and a certificate for 127.0.0.1 that signs itself."""
-    cert, key, both = (directory / f"{name}.pem" for name in ("cert", "key", "both"))
-    request = "req -x509 -newkey rsa:2048 -nodes -days 2 -subj /CN=test -addext subjectAltName=IP:127.0.0.1"
-    subprocess.run(
-        ["openssl", *request.split(), "-keyout", key, "-out", cert], check=True, stderr=subprocess.DEVNULL
-    )
-    both.write_text(key.read_text() + cert.read_text())
-    return str(both)
-
-
 @contextmanager
-def tls_proxy(server: Server, both: str) -> Iterator[str]:
-    """TLS in front of the server, only for clients with the same certificate; its host and port."""
-    context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH, cafile=both)
-    context.load_cert_chain(both)
+def tls_proxy(server: Server, directory: Path) -> Iterator[str]:
+    """TLS in front of the server, with the certificates of `certify`; its host and port."""
+    context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH, cafile=directory / "ca.pem")
+    context.load_cert_chain(directory / "server-both.pem")
     context.verify_mode = ssl.CERT_REQUIRED
 
     def serve(connection: socket.socket) -> None:
@@ -123,21 +108,51 @@ def tls_proxy(server: Server, both: str) -> Iterator[str]:
         listener.shutdown(socket.SHUT_RDWR)
 
 
-def test_tls_with_a_certificate_of_its_own(zookeeper: Server, connect: Connect, tmp_path: Path) -> None:
-    """Key and certificate may be one file; a server that another authority has signed is refused."""
-    (tmp_path / "other").mkdir()
-    write_files(tmp_path, variables__region="one")
-    ours, other = certificate(tmp_path), certificate(tmp_path / "other")
-    with tls_proxy(zookeeper, ours) as hosts:
-        client = connect(hosts, KOLLA_ZK_CA=ours, KOLLA_ZK_CERT=ours)
+def test_tls_with_a_certificate_of_its_own(
+    zookeeper: Server, connect: Connect, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Key and certificate may be one file; what is wrong is said. Nobody trusts the system's authorities."""
+    certify(tmp_path)
+    monkeypatch.setenv("SSL_CERT_FILE", str(tmp_path / "ca.pem"))
+
+    def files(ca: str, cert: str) -> dict[str, str]:
+        given = {"KOLLA_ZK_CA": ca, "KOLLA_ZK_CERT": cert}
+        return {role: str(tmp_path / name) for role, name in given.items() if name}
+
+    with tls_proxy(zookeeper, tmp_path) as hosts:
+        client = connect(hosts, **files("ca.pem", "client-both.pem"))
         assert connection.children(client, ["/zookeeper"]) == {"/zookeeper": ["config", "quota"]}
         connection.close(client)
-        for ca, cert in ((other, ours), (ours, other)):
-            # As a process of its own: after a failed handshake kazoo leaves its socket open.
-            environ = {"KOLLA_ZK_CA": ca, "KOLLA_ZK_CERT": cert, "KOLLA_ZK_CONNECT_TIMEOUT": "1"}
-            words = [sys.executable, str(TOOL), str(tmp_path), "--deployment=site", f"--hosts={hosts}"]
-            done = subprocess.run(words, env=environ, capture_output=True, text=True, timeout=60)
-            assert (done.returncode, done.stderr[:34]) == (69, "kolla_mesos_publish: no connection")
+        for to, ca, cert, why in (
+            (hosts, "stranger.pem", "client-both.pem", "not signed by a CA in KOLLA_ZK_CA"),
+            (hosts.replace("127.0.0.1", "localhost"), "ca.pem", "client-both.pem", "is for another host"),
+            (hosts, "ca.pem", "stranger-both.pem", "refuses the certificate in KOLLA_ZK_CERT"),
+            (hosts, "ca.pem", "", "wants a client certificate: set KOLLA_ZK_CERT"),
+            (zookeeper.hosts, "ca.pem", "client-both.pem", "its port is not for TLS"),
+        ):
+            why = rf"no connection to ZooKeeper at {to} within 1 s \(KOLLA_ZK_CONNECT_TIMEOUT\): .*{why}"
+            with pytest.raises(NoConnection, match=why):
+                connect(to, KOLLA_ZK_CONNECT_TIMEOUT="1", **files(ca, cert))
+
+
+def test_a_server_that_takes_no_more_connections_is_named(tmp_path: Path, connect: Connect) -> None:
+    """Beside one that is dead; a name that nobody knows is said too."""
+    with Server(tmp_path, settings={"maxClientCnxns": 2}) as server:
+        for _ in range(2):
+            connect(server.hosts)
+        dead = f"127.0.0.1:{free_port()}"
+        with pytest.raises(NoConnection) as caught:
+            connect(f"{server.hosts},{dead},nowhere.invalid", KOLLA_ZK_CONNECT_TIMEOUT="2")
+    assert f"{dead}: Connection refused" in caught.value.reason
+    assert f"{server.hosts}: the server closed the connection without an answer" in caught.value.reason
+    assert "maxClientCnxns" in caught.value.reason
+    assert "the name nowhere.invalid can't be resolved" in caught.value.reason
+
+
+def test_a_server_at_an_ipv6_address_is_found(tmp_path: Path, connect: Connect) -> None:
+    """In brackets, as in a URL."""
+    with Server(tmp_path, settings={"clientPortAddress": "::"}) as server:
+        assert connect(f"[::1]:{server.port}").exists("/")
 
 
 def test_refused_credentials_end_it(zookeeper: Server, connect: Connect, tmp_path: Path) -> None:
