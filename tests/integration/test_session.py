@@ -953,6 +953,17 @@ def test_tls_to_a_server_without_it_is_no_connection(secure: Secure) -> None:
     assert "its port is not for TLS (expected its secureClientPort)" in refusal(to)
 
 
+def test_tls_to_what_is_no_zookeeper_is_no_connection(secure: Secure) -> None:
+    """A port that answers in plain text does not speak TLS."""
+
+    def serve(connection: socket.socket) -> None:
+        connection.recv(65536)
+        connection.sendall(b"HTTP/1.1 400 Bad Request\r\n\r\n")
+
+    with listener(serve) as port:
+        assert "does not speak TLS" in refusal(servers(f"{HOST}:{port}", ca=secure.file("ca.pem")))
+
+
 def test_files_that_went_bad_are_no_connection(secure: Secure, tmp_path: Path) -> None:
     """They are read again for each connection, since they may be renewed, and named while they can't be."""
     renewed = tmp_path / "ca.pem"
