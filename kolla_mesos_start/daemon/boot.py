@@ -22,7 +22,7 @@ def main(record: int) -> None:
     with open(record, "rb") as file:
         handoff = Handoff(*marshal.load(file))
     _settle_in(handoff)
-    if handoff.daemon:
+    if handoff.supervised:
         from kolla_mesos_start.daemon import supervise
 
         os._exit(supervise.run(handoff))

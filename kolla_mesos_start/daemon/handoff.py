@@ -39,10 +39,9 @@ class Handoff(NamedTuple):
     `timeout` is the session's, in seconds. `registration` is a Registration, `check` a readiness.Check,
     `check_ids` (uid, gid, groups) or None; `addresses` are our own, where a port is looked for.
     Descriptors: `lock_fd` holds the lock of `run_dir`, `pidfd` is the daemon's, `notify_fd` its
-    notify socket (-1: it has none), `exec_fd` (see `spawn`) is at its end once the agent has
-    become the daemon, or is gone. `daemon` is
-    the process id of one that is to be supervised (0: of none), `stop_grace` what it gets between
-    TERM and KILL, in seconds.
+    notify socket, `exec_fd` (see `spawn`) is at its end once the agent has become the daemon, or is
+    gone. `daemon` is the daemon's process id, `supervised` whether the registrar becomes its parent;
+    then `stop_grace` is what it gets between TERM and KILL, in seconds.
     """
 
     hosts: Sequence[tuple[str, int]]
@@ -66,8 +65,9 @@ class Handoff(NamedTuple):
     notify_fd: int
     loglevel: str
     json_logs: bool
+    daemon: int
     exec_fd: int = -1
-    daemon: int = 0
+    supervised: bool = False
     stop_grace: float = 0.0
 
 
@@ -81,7 +81,7 @@ def spawn(handoff: Handoff) -> tuple[int, Callable[[], None]]:
     """
     exec_fd, held = os.pipe()
     record = _recorded(handoff._replace(exec_fd=exec_fd))
-    fds = [fd for fd in (record, exec_fd, handoff.lock_fd, handoff.pidfd, handoff.notify_fd) if fd >= 0]
+    fds = [record, exec_fd, handoff.lock_fd, handoff.pidfd, handoff.notify_fd]
     argv = _argv(record)
     # No signal may find the child with the agent's handlers.
     mask = signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())

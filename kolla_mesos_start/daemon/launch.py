@@ -11,9 +11,8 @@ import json
 import marshal
 import os
 import signal
-import socket
 
-from kolla_mesos_start.daemon import handoff
+from kolla_mesos_start.daemon import handoff, notify_socket
 from kolla_mesos_start.daemon.handoff import Handoff
 from kolla_mesos_start.errors import BadEnvironment, CannotExecute, CannotWrite, NotFound, Stopped
 from kolla_mesos_start.log import Logger
@@ -21,6 +20,7 @@ from kolla_mesos_start.loop import now
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    import socket
     from collections.abc import Iterator, Mapping
     from typing import NoReturn
 
@@ -67,7 +67,9 @@ class Launch:
         # this process would fight for the session.
         with _needing_registrar(step):
             pidfd = os.pidfd_open(os.getpid())
-            held, await_registrar = handoff.spawn(self._handoff(prepared, environ, notify.fileno(), pidfd))
+            held, await_registrar = handoff.spawn(
+                self._handoff(prepared, environ, notify.fileno(), os.getpid(), pidfd)
+            )
         log.info("%s: exec", step.command.path)
         try:
             self._state_file.write("starting", f"{step.command.path} is started, not ready yet")
@@ -96,8 +98,8 @@ class Launch:
             try:
                 with _needing_registrar(step):
                     pidfd = os.pidfd_open(daemon)
-                    record = self._handoff(prepared, environ, notify.fileno(), pidfd)
-                    handoff.supervise(record._replace(daemon=daemon, stop_grace=step.command.stop_grace))
+                    record = self._handoff(prepared, environ, notify.fileno(), daemon, pidfd)
+                    handoff.supervise(record._replace(supervised=True, stop_grace=step.command.stop_grace))
             finally:
                 os.kill(daemon, signal.SIGKILL)
                 os.waitpid(daemon, 0)
@@ -140,14 +142,9 @@ class Launch:
     def _notify_socket(self) -> tuple[socket.socket, str]:
         path = os.path.join(self._state_file.run_dir, "notify")
         try:
-            if os.path.lexists(path):
-                os.unlink(path)
-            notify = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
-            notify.bind(path)
-            os.chmod(path, 0o666)  # The daemon may be another user than the agent.
+            return notify_socket.bind(path), path
         except OSError as error:
             raise BadEnvironment([f"KOLLA_RUN_DIR: {path} can't be made: {error.strerror}"]) from error
-        return notify, path
 
     def _settle_signals(self) -> None:
         """Act on the signals that have come so far; later ones stay pending for the daemon."""
@@ -159,7 +156,9 @@ class Launch:
         for signum in signal.sigpending() & set(STOP_SIGNALS):
             raise Stopped(signum, signal.Signals(signum).name)
 
-    def _handoff(self, prepared: Prepared, environ: Mapping[str, str], notify_fd: int, pidfd: int) -> Handoff:
+    def _handoff(
+        self, prepared: Prepared, environ: Mapping[str, str], notify_fd: int, daemon: int, pidfd: int
+    ) -> Handoff:
         settings, session = self._settings, self._client.session
         servers = session.servers
         ready, ids = prepared.step.ready, prepared.ids
@@ -187,6 +186,7 @@ class Launch:
             notify_fd=notify_fd,
             loglevel=settings.loglevel,
             json_logs=settings.json_logs,
+            daemon=daemon,
         )
 
 

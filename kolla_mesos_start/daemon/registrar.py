@@ -7,11 +7,10 @@ months: nothing heavy may be imported, and nothing that goes wrong outside may e
 
 from __future__ import annotations
 
-import contextlib
 import math
 import os
-import socket
 
+from kolla_mesos_start.daemon.notify_socket import NotifySocket, Senders
 from kolla_mesos_start.daemon.readiness import Check, CommandCheck, Readiness, http, tcp
 from kolla_mesos_start.errors import CannotWrite
 from kolla_mesos_start.health import StateFile
@@ -30,7 +29,6 @@ log = Logger(__name__)
 
 LONGEST_SESSION = 6.0  # seconds; so that the instance of a container that was killed goes quickly
 WRITE_AGAIN = 2.0  # seconds until the state is written again, after that has failed
-DATAGRAM, DATAGRAMS = 4096, 64  # bytes; and how many are read before the others have their turn
 
 
 class Registrar:
@@ -53,13 +51,11 @@ class Registrar:
         self.readiness = Readiness(Check(*handoff.check), self._check, now())
         self.reporter = StatusReporter(StateFile.inherit(handoff.run_dir, handoff.lock_fd))
         self.ended = False
-        self._notify_fd = handoff.notify_fd
+        self._notify_socket = NotifySocket(handoff.notify_fd, _senders(handoff))
         for source in (self.session, self.readiness, self.presence.ephemerals, self.reporter):
             self.loop.add(source)
         self.loop.listen(handoff.pidfd, lambda: self._note_end(handoff.pidfd))
-        if self._notify_fd >= 0:
-            os.set_blocking(self._notify_fd, False)
-            self.loop.listen(self._notify_fd, self._listen)
+        self.loop.listen(self._notify_socket.fd, self._listen)
 
     def run(self) -> None:
         """Live as long as the daemon does."""
@@ -91,7 +87,8 @@ class Registrar:
         self.readiness.close()
         self.loop.remove(self.readiness)
         self.reporter.end()
-        self._unlink_notify_socket()
+        self.loop.ignore(self._notify_socket.fd)
+        self._notify_socket.close()
         # From here on the next container may take the run directory; it can't take our session.
         os.close(self.reporter.state_file.fd)
         self.session.close()
@@ -102,16 +99,8 @@ class Registrar:
         self.loop.ignore(pidfd)
 
     def _listen(self) -> None:
-        with contextlib.suppress(BlockingIOError):
-            for _ in range(DATAGRAMS):
-                self.readiness.notify(os.read(self._notify_fd, DATAGRAM))
-
-    def _unlink_notify_socket(self) -> None:
-        if self._notify_fd < 0:
-            return
-        self.loop.ignore(self._notify_fd)
-        with contextlib.suppress(OSError), socket.socket(fileno=self._notify_fd) as ours:
-            os.unlink(ours.getsockname())
+        for message in self._notify_socket.messages():
+            self.readiness.notify(message)
 
 
 class StatusReporter:
@@ -157,6 +146,10 @@ class StatusReporter:
             if not self._complained:
                 log.warning("%s", error.reason)
             self._complained = True
+
+
+def _senders(handoff: Handoff) -> Senders:
+    return Senders(handoff.daemon, {os.geteuid(), *(handoff.check_ids or ())[:1]})
 
 
 def _check(handoff: Handoff) -> Probe | None:

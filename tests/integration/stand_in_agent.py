@@ -7,13 +7,13 @@ from __future__ import annotations
 
 import json
 import os
-import socket
 import sys
 import time
 from typing import Any
 
 from kazoo.client import KazooClient
 
+from kolla_mesos_start.daemon import notify_socket
 from kolla_mesos_start.daemon.handoff import Handoff, spawn
 from kolla_mesos_start.health import StateFile
 
@@ -29,9 +29,8 @@ def main(options: dict[str, Any]) -> None:
         client.create(path, data.encode(), ephemeral=True)
     session_id, password = client.client_id
     print(json.dumps([session_id, password.hex()]), flush=True)
-    notify = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
     path = f"{options['run_dir']}/notify"
-    notify.bind(path)
+    notify = notify_socket.bind(path)
     os.environ["NOTIFY_SOCKET"] = path
     # The agent's handoff happens between two heartbeats, whatever its log level.
     held, await_registrar = spawn(
@@ -63,6 +62,7 @@ def main(options: dict[str, Any]) -> None:
             notify_fd=notify.fileno(),
             loglevel="debug",
             json_logs=False,
+            daemon=os.getpid(),
         )
     )
     await_registrar()

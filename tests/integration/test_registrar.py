@@ -321,6 +321,56 @@ def test_a_flooded_notify_socket_blocks_nobody(container: Container, zk: KazooCl
     assert owner(zk, container.member) == container.session[0]
 
 
+STRANGER = """
+import os, socket, sys
+theirs = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
+theirs.connect(sys.argv[1])
+os.setuid(4711)
+for message in sys.argv[2:]:
+    theirs.send(message.encode())
+"""
+
+
+def test_a_strangers_notifications_are_refused(container: Container, zk: KazooClient) -> None:
+    """Neither READY=1 nor STOPPING=1 of another user counts; the log says once whom it refused."""
+
+    def stranger(*messages: str) -> None:
+        path = str(container.run_dir / "notify")
+        subprocess.run([sys.executable, "-c", STRANGER, path, *messages], check=True)
+
+    zk.ensure_path(container.service)
+    container.start(NOTIFIES, NOTIFY)
+    eventually(lambda: container.registrar, "the registrar is there")
+    stranger("READY=1", "READY=1")
+    eventually(lambda: "of uid 4711" in container.log.read_text(), "the registrar has read it")
+    container.say("STATUS=after the stranger")
+    assert container.stage == "starting" and not zk.exists(container.ready)
+    container.say("READY=1")
+    eventually(exists(zk, container.ready), "it is ready")
+    stranger("STOPPING=1")
+    container.say("RELOADING=1")
+    container.say("READY=1")
+    assert container.stage == "ready"
+    assert container.log.read_text().count("refused a message to the notify socket") == 1
+
+
+def test_a_process_of_the_daemon_may_notify_as_any_user(container: Container, zk: KazooClient) -> None:
+    """A service that was started as root notifies when it has become another user."""
+    notifies = (
+        "import os, socket, time\n"
+        "if os.fork():\n"
+        "    time.sleep(300)\n"
+        "ours = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)\n"
+        "ours.connect(os.environ['NOTIFY_SOCKET'])\n"
+        "os.setuid(4711)\n"
+        "ours.send(b'READY=1')\n"
+        "time.sleep(300)\n"
+    )
+    zk.ensure_path(container.service)
+    container.start([sys.executable, "-c", notifies], NOTIFY)
+    eventually(exists(zk, container.ready), "it is ready")
+
+
 def test_a_failing_check_withdraws(container: Container, zk: KazooClient) -> None:
     """A port that nobody listens on any more withdraws the instance; it comes back with the port."""
     port = free_port()
