@@ -6,14 +6,22 @@ bare Python has loaded already, and `fcntl`: not `typing`, `json`, `re` or `logg
 ZooKeeper.
 
     <run_dir>/
-      lock      held (flock) by the agent, later by the registrar: held means that one of them runs
+      lock      held by the agent, later by the registrar: held means that one of them runs
+      gate      held (flock) while an agent takes the lock
       state     "<stage> <text>", one line
+
+Other users may read lock and state, for their probes; but whoever can read a file can flock it too. So
+the lock is a write lock of fcntl(2) (F_OFD_SETLK; as flock's, it belongs to the open file), which needs
+the right to write. A reader's read lock would still keep the next agent from it: so each agent makes
+a new file, and locks it before others may open it. They may never open the gate.
 """
 
 from __future__ import annotations
 
 import fcntl
 import os
+import stat
+import sys
 import time
 
 TYPE_CHECKING = False  # `typing` alone would double the time of a probe.
@@ -41,6 +49,8 @@ USAGE = "usage: kolla_mesos_start health [--ready]"
 # The registrar of the container's previous run needs a moment to see that its daemon has ended.
 LOCK_TIMEOUT = 5.0  # seconds
 LOCK_RETRY_INTERVAL = 0.05  # seconds; flock itself can't wait with a time limit
+# For files in directories where others may write too: follow no link, and do not block on a FIFO.
+O_CAREFUL = os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK
 
 
 def writable_directory(path: str) -> bool:
@@ -58,8 +68,8 @@ def default_run_dir(uid: int, writable: Callable[[str], bool] = writable_directo
 class StateFile:
     """The state of this container as probes see it: a lock that is held, and the current stage.
 
-    `fd` is the lock. It is close-on-exec, and the registrar inherits it: flock belongs to the open
-    file, so the lock is never free in between.
+    `fd` is the lock. It is close-on-exec, and the registrar inherits it: the lock belongs to the
+    open file, so it is never free in between.
     """
 
     def __init__(self, run_dir: str, fd: int) -> None:
@@ -74,15 +84,12 @@ class StateFile:
         """
         try:
             _create(run_dir)
-            fd = os.open(f"{run_dir}/lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o644)
-            os.fchmod(fd, 0o644)  # Whatever the umask is.
-            locked = _lock(fd, time.monotonic() + timeout)
+            fd = _lock(run_dir, time.monotonic() + timeout)
         except OSError as error:
             raise _bad_run_dir(
                 run_dir, f"expected a directory to write in, but {_described(error, run_dir)}"
             ) from error
-        if not locked:
-            os.close(fd)
+        if fd is None:
             raise _bad_run_dir(run_dir, "another agent runs here: give each container its own directory")
         state_file = cls(run_dir, fd)
         # Replace the last line of the previous run at once: it may say `ready`.
@@ -103,11 +110,7 @@ class StateFile:
         path = f"{self.run_dir}/state"
         line = f"{stage} {text}".replace("\n", " ").rstrip()
         try:
-            # Only the holder of the lock writes, so one name beside the state is enough.
-            with open(f"{path}.new", "w", encoding="utf-8", errors="backslashreplace") as file:
-                os.fchmod(file.fileno(), 0o644)
-                file.write(line + "\n")
-            os.replace(f"{path}.new", path)
+            replace(path, f"{line}\n".encode("utf-8", "backslashreplace"))
         except OSError as error:
             from kolla_mesos_start.errors import CannotWrite
 
@@ -128,6 +131,8 @@ def health(argv: Sequence[str], environ: Mapping[str, str]) -> int:
         return 64
     run_dir = environ.get("KOLLA_RUN_DIR") or default_run_dir(os.getuid())
     try:
+        if not environ.get("KOLLA_RUN_DIR"):
+            refuse_strangers(run_dir)  # One that is given may be another user's: that of the agent.
         line, alive, ready = _inspect(run_dir)
     except OSError as error:
         line, alive, ready = _described(error, run_dir), False, False
@@ -149,47 +154,112 @@ def _inspect(run_dir: str) -> tuple[str, bool, bool]:
 
 
 def _is_held(lock: str) -> bool:
+    """Whether a lock keeps readers out: only who may write to the file can hold such a one."""
     try:
-        fd = os.open(lock, os.O_RDONLY | os.O_CLOEXEC)
+        fd = os.open(lock, os.O_RDONLY | O_CAREFUL)
     except FileNotFoundError:
         return False
     try:
-        # Shared, so that a second probe at the same time does not look like an agent.
-        fcntl.flock(fd, fcntl.LOCK_SH | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return True
+        found = fcntl.fcntl(fd, fcntl.F_OFD_GETLK, _whole_file(fcntl.F_RDLCK))
     finally:
         os.close(fd)
-    return False
+    return found[:2] != _whole_file(fcntl.F_UNLCK)[:2]
+
+
+def _whole_file(kind: int) -> bytes:
+    """A struct flock: its kind (a short), and zeros, which mean the whole file."""
+    return kind.to_bytes(2, sys.byteorder) + bytes(30)
 
 
 def _read_state(path: str) -> str:
     try:
-        with open(path, encoding="ascii", errors="backslashreplace") as file:
-            return file.readline().rstrip("\n")
+        fd = os.open(path, os.O_RDONLY | O_CAREFUL)
     except FileNotFoundError:
         return ""
+    with open(fd, encoding="ascii", errors="backslashreplace") as file:
+        return file.readline().rstrip("\n")
+
+
+def replace(path: str, data: bytes) -> None:
+    """Replace a small file of ours that everybody may read; a reader sees the old one or the new one.
+
+    Only one process may do so at a time.
+    """
+    with open(_new_file(f"{path}.new"), "wb") as file:
+        file.write(data)
+        os.fchmod(file.fileno(), 0o644)  # Whatever the umask is: a probe may run as another user.
+    os.replace(f"{path}.new", path)
+
+
+def _new_file(path: str) -> int:
+    """A new file, which nobody else can open yet; what is there is removed, and never written to."""
+    try:  # noqa: SIM105 (contextlib would cost every probe its import)
+        os.unlink(path)
+    except FileNotFoundError:
+        pass
+    return os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | O_CAREFUL, 0o600)
 
 
 def _create(run_dir: str) -> None:
     os.makedirs(os.path.dirname(run_dir), exist_ok=True)
+    before = os.umask(0o022)  # A probe may run as another user.
     try:
         os.mkdir(run_dir)
     except FileExistsError:
-        return  # It may be a volume: its mode is up to its owner.
-    os.chmod(run_dir, 0o755)  # Whatever the umask is: a probe may run as another user.
+        refuse_strangers(run_dir)
+    finally:
+        os.umask(before)
 
 
-def _lock(fd: int, deadline: float) -> bool:
-    while True:
-        try:
-            fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
+def refuse_strangers(directory: str) -> None:
+    """Raise PermissionError if somebody else may have made the directory, or may write in it.
+
+    That can be where everybody may make one, as in /tmp. Elsewhere it may be a volume, or the image's: then
+    owner and mode are up to who has made it.
+    """
+    directory = os.path.normpath(directory)
+    try:
+        there = os.lstat(directory)
+    except FileNotFoundError:
+        return
+    if not os.stat(os.path.dirname(directory)).st_mode & stat.S_IWOTH or os.path.ismount(directory):
+        return
+    if not stat.S_ISDIR(there.st_mode):
+        found = "it is not a directory"
+    elif there.st_uid != os.geteuid():
+        found = f"it belongs to uid {there.st_uid}, not to uid {os.geteuid()}"
+    elif there.st_mode & (stat.S_IWGRP | stat.S_IWOTH):
+        found = f"others may write in it (mode {stat.S_IMODE(there.st_mode):04o})"
+    else:
+        return
+    import errno
+
+    raise PermissionError(errno.EPERM, f"{found}: remove it, or choose another directory", directory)
+
+
+def _lock(run_dir: str, deadline: float) -> int | None:
+    """The lock, taken; None if another agent holds it until the deadline."""
+    gate = os.open(f"{run_dir}/gate", os.O_RDWR | os.O_CREAT | O_CAREFUL, 0o600)
+    try:
+        while not _has_passed(gate) or _is_held(f"{run_dir}/lock"):
             if time.monotonic() >= deadline:
-                return False
+                return None
             time.sleep(LOCK_RETRY_INTERVAL)
-        else:
-            return True
+        fd = _new_file(f"{run_dir}/lock.new")
+        fcntl.fcntl(fd, fcntl.F_OFD_SETLK, _whole_file(fcntl.F_WRLCK))
+        os.fchmod(fd, 0o644)
+        os.replace(f"{run_dir}/lock.new", f"{run_dir}/lock")
+        return fd
+    finally:
+        os.close(gate)
+
+
+def _has_passed(gate: int) -> bool:
+    try:
+        fcntl.flock(gate, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    return True
 
 
 def _bad_run_dir(run_dir: str, what: str) -> Exception:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import fcntl
 import os
 import stat
@@ -12,7 +13,7 @@ import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Callable
 
 import pytest
 
@@ -130,6 +131,67 @@ def test_two_probes_at_the_same_time_do_not_look_like_an_agent(run_dir: str) -> 
         assert health([], {"KOLLA_RUN_DIR": run_dir}) == 1
 
 
+@pytest.fixture(params=["flock", "fcntl"])
+def strangers_lock(request: pytest.FixtureRequest) -> Iterator[Callable[[str], None]]:
+    """Locks a file in each way that somebody can who may only read it."""
+    with contextlib.ExitStack() as opened:
+
+        def lock(path: str) -> None:
+            file = opened.enter_context(open(path))
+            if request.param == "flock":
+                fcntl.flock(file, fcntl.LOCK_EX)
+            else:
+                fcntl.fcntl(file, fcntl.F_OFD_SETLK, fcntl.F_RDLCK.to_bytes(2, sys.byteorder) + bytes(30))
+
+        yield lock
+
+
+def test_a_strangers_lock_keeps_no_agent_from_starting(
+    run_dir: str, strangers_lock: Callable[[str], None]
+) -> None:
+    """Whoever may read what a previous run has left can lock it."""
+    os.close(StateFile.take(run_dir).fd)
+    for name in os.listdir(run_dir):
+        if stat.S_IMODE(os.stat(f"{run_dir}/{name}").st_mode) & stat.S_IROTH:
+            strangers_lock(f"{run_dir}/{name}")
+    os.close(StateFile.take(run_dir, timeout=0.1).fd)
+
+
+def test_a_strangers_lock_does_not_look_like_an_agent(
+    run_dir: str, strangers_lock: Callable[[str], None]
+) -> None:
+    """A registrar that has died is not hidden by it."""
+    state_file = StateFile.take(run_dir)
+    state_file.write("ready", "")
+    os.close(state_file.fd)
+    strangers_lock(f"{run_dir}/lock")
+    assert health([], {"KOLLA_RUN_DIR": run_dir}) == 1
+
+
+def test_only_one_of_many_agents_takes_the_lock(run_dir: str) -> None:
+    """Whichever comes first, however many start in the same moment."""
+    script = """
+        import sys
+        from kolla_mesos_start.errors import BadEnvironment
+        from kolla_mesos_start.health import StateFile
+        try:
+            StateFile.take(sys.argv[1], timeout=0.5)
+        except BadEnvironment:
+            print("refused", flush=True)
+        else:
+            print("taken", flush=True)
+        sys.stdin.read()
+    """
+    argv = [sys.executable, "-c", textwrap.dedent(script), run_dir]
+    agents = [
+        subprocess.Popen(argv, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) for _ in range(8)
+    ]
+    said = [agent.stdout.readline() for agent in agents if agent.stdout]
+    for agent in agents:
+        agent.communicate()
+    assert sorted(said) == ["refused\n"] * 7 + ["taken\n"]
+
+
 def test_a_new_agent_starts_with_a_state_of_its_own(run_dir: str) -> None:
     """`ready` of the previous run does not count."""
     first = StateFile.take(run_dir)
@@ -149,7 +211,7 @@ def test_the_files_can_be_read_by_every_probe_whatever_the_umask(run_dir: str) -
     finally:
         os.umask(before)
     modes = {path.name: stat.S_IMODE(path.stat().st_mode) for path in Path(run_dir).iterdir()}
-    assert modes == {"lock": 0o644, "state": 0o644}
+    assert modes == {"lock": 0o644, "state": 0o644, "gate": 0o600}
     assert stat.S_IMODE(os.stat(run_dir).st_mode) == 0o755
 
 
@@ -231,6 +293,101 @@ def test_parents_of_the_run_dir_are_created(tmp_path: Path) -> None:
     """KOLLA_RUN_DIR may be anywhere."""
     os.close(StateFile.take(f"{tmp_path}/a/b/c").fd)
     assert Path(tmp_path, "a/b/c/state").exists()
+
+
+@pytest.mark.parametrize("link", [os.symlink, os.link])
+@pytest.mark.parametrize("name", ["lock", "lock.new", "state", "state.new", "gate"])
+def test_no_link_in_the_run_dir_is_followed(
+    tmp_path: Path, run_dir: str, name: str, link: Callable[[str, str], None]
+) -> None:
+    """What somebody has made there is replaced, or ends the agent; what it leads to is left as it is."""
+    precious = tmp_path / "precious"
+    precious.write_text("precious")
+    precious.chmod(0o600)
+    os.mkdir(run_dir)
+    link(str(precious), f"{run_dir}/{name}")
+    try:
+        os.close(StateFile.take(run_dir).fd)
+    except BadEnvironment as error:
+        assert f"{run_dir}/{name}: Too many levels of symbolic links" in error.reason
+    assert precious.read_text() == "precious"
+    assert stat.S_IMODE(precious.stat().st_mode) == 0o600
+
+
+@pytest.fixture
+def shared(tmp_path: Path) -> Path:
+    """A directory where everybody may make files, as in /tmp."""
+    path = tmp_path / "shared"
+    path.mkdir()
+    path.chmod(0o1777)
+    return path
+
+
+def _of_another_user(path: Path) -> None:
+    path.mkdir()
+    os.chown(path, 4711, 4711)
+
+
+def _open_to_others(path: Path) -> None:
+    path.mkdir()
+    path.chmod(0o777)
+
+
+def _a_link(path: Path) -> None:
+    target = path.with_name("target")
+    target.mkdir()
+    path.symlink_to(target)
+
+
+STRANGE: list[tuple[Callable[[Path], None], str]] = [
+    (_of_another_user, "it belongs to uid 4711, not to uid 0: remove it, or choose another directory"),
+    (_open_to_others, r"others may write in it \(mode 0777\): remove it"),
+    (_a_link, "it is not a directory: remove it"),
+]
+
+
+@pytest.mark.parametrize(("make", "why"), STRANGE)
+def test_a_run_dir_that_somebody_else_may_have_made_is_refused(
+    shared: Path, make: Callable[[Path], None], why: str
+) -> None:
+    """/tmp/kolla_mesos_start-<uid> is a name that everybody knows; the message says what to do."""
+    make(shared / "run")
+    with pytest.raises(BadEnvironment, match=rf"KOLLA_RUN_DIR is .*/shared/run: {why}"):
+        StateFile.take(str(shared / "run"))
+    assert os.listdir(shared / "run") == []
+
+
+@pytest.mark.parametrize("make", [_of_another_user, _open_to_others, _a_link])
+def test_a_run_dir_elsewhere_may_be_anybodys(tmp_path: Path, make: Callable[[Path], None]) -> None:
+    """It may be a volume, or a directory of the image for the users of all services."""
+    make(tmp_path / "run")
+    os.close(StateFile.take(str(tmp_path / "run")).fd)
+
+
+def test_a_volume_may_be_open_to_others(shared: Path) -> None:
+    """As an empty volume of Kubernetes is, wherever it is mounted."""
+    run_dir = shared / "run"
+    run_dir.mkdir()
+    subprocess.run(["mount", "-t", "tmpfs", "-o", "mode=0777", "none", str(run_dir)], check=True)
+    try:
+        os.close(StateFile.take(str(run_dir)).fd)
+    finally:
+        subprocess.run(["umount", str(run_dir)], check=True)
+
+
+def test_the_probe_believes_no_strangers_directory(
+    shared: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Where the agent would have refused to start, nobody else says that it is ready."""
+    state_file = StateFile.take(str(shared / "run"))
+    state_file.write("ready", "")
+    monkeypatch.setattr(health_module, "default_run_dir", lambda uid: str(shared / "run"))
+    assert health([], {}) == 0
+    os.chown(shared / "run", 4711, 4711)
+    assert health([], {}) == 1
+    assert "it belongs to uid 4711" in capsys.readouterr().out
+    assert health([], {"KOLLA_RUN_DIR": str(shared / "run")}) == 0
+    os.close(state_file.fd)
 
 
 def test_a_state_that_can_not_be_written_is_an_error(run_dir: str, state_file: StateFile) -> None:
