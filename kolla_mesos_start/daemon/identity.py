@@ -8,8 +8,10 @@ from __future__ import annotations
 import json
 import os
 import re
+import stat
 
 from kolla_mesos_start.definition.forms import DAEMON, GLOBAL, LOCAL
+from kolla_mesos_start.health import O_CAREFUL, refuse_strangers, replace
 from kolla_mesos_start.log import Logger
 from kolla_mesos_start.tree.presence import Registration
 
@@ -116,16 +118,18 @@ def identity(state_dir: str) -> tuple[str, bool]:
 
 
 def _read(path: str) -> str:
-    # Opening a FIFO would block. Anything that is not a regular file is replaced.
-    if not os.path.isfile(path):
+    refuse_strangers(os.path.dirname(path))
+    # Anything that is not a regular file is replaced.
+    try:
+        if not stat.S_ISREG(os.lstat(path).st_mode):
+            return ""
+    except FileNotFoundError:
         return ""
-    with open(path, "rb") as file:
+    with open(os.open(path, os.O_RDONLY | O_CAREFUL), "rb") as file:
         return file.read(100).decode("ascii", "replace").strip()
 
 
 def _write(path: str, text: str) -> None:
     os.makedirs(os.path.dirname(path), exist_ok=True)
-    if os.path.exists(path) and not os.path.isfile(path):
-        os.unlink(path)
-    with open(path, "w", encoding="ascii") as file:
-        file.write(text)
+    refuse_strangers(os.path.dirname(path))
+    replace(path, text.encode("ascii"))

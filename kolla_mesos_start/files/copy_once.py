@@ -5,7 +5,9 @@ What lives here: a marker file for each command, in KOLLA_STATE_DIR. Never here:
 
 from __future__ import annotations
 
+import errno
 import os
+import stat
 from contextlib import contextmanager
 from urllib.parse import quote
 
@@ -14,6 +16,7 @@ from kolla_mesos_start.files.content import Content
 from kolla_mesos_start.files.directories import closing, open_directory, strerror
 from kolla_mesos_start.files.temporary import open_temporary
 from kolla_mesos_start.files.writing import write
+from kolla_mesos_start.health import refuse_strangers
 from kolla_mesos_start.records import NamedTuple
 
 TYPE_CHECKING = False
@@ -33,11 +36,13 @@ class CopyOnce(NamedTuple):
     def done(self, command_path: str) -> bool:
         """Whether an earlier start of this container has written the files of `role/command`."""
         with self._explained():
+            refuse_strangers(self.state_dir)
+            if os.path.islink(self._markers):
+                raise PermissionError(errno.EPERM, "it is a link, which the agent does not make: remove it")
             try:
-                os.lstat(self._marker(command_path))
+                return stat.S_ISREG(os.lstat(self._marker(command_path)).st_mode)
             except (FileNotFoundError, NotADirectoryError):
                 return False
-            return True
 
     def require(self) -> None:
         """Raise CannotWrite if a marker can't be recorded. Call it before a file is written."""
@@ -70,7 +75,7 @@ class CopyOnce(NamedTuple):
             yield
         except OSError as error:
             raise CannotWrite(
-                f"COPY_ONCE can't be recorded in {self._markers}: {strerror(error)}: set KOLLA_STATE_DIR"
-                " to a directory that exists as long as the container and that"
+                f"COPY_ONCE can't be recorded in {self._markers}: {error.strerror or strerror(error)}:"
+                " set KOLLA_STATE_DIR to a directory that exists as long as the container and that"
                 f" uid {os.geteuid()} may write, or set KOLLA_CONFIG_STRATEGY to COPY_ALWAYS"
             ) from error

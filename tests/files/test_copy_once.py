@@ -130,6 +130,26 @@ def test_done_and_require_leave_no_file(home: Path, uid: int) -> None:
 NAMES = ["role/a", "role/b", "other/a", "role/a%2Fb", "role/a/b", "../../etc", "role/ü", "role/" + "n" * 300]
 
 
+def test_a_strangers_state_is_not_believed(root: None, home: Path, uid: int) -> None:
+    """Links instead of markers, and a directory that somebody else may have made where everybody may."""
+    once, wanted = CopyOnce(str(home / "state")), {"role/a": content(home / "app.conf")}
+    (home / "state").mkdir()
+    (home / "elsewhere").mkdir()
+    (home / "state" / "copied").symlink_to(home / "elsewhere")
+    reason = in_child(lambda: start(home / "state", wanted), 0).reason
+    assert "copied: it is a link, which the agent does not make: remove it: set KOLLA_STATE_DIR" in reason
+    assert os.listdir(home / "elsewhere") == []
+    (home / "state" / "copied").unlink()
+    (home / "state" / "copied").mkdir()
+    (home / "state" / "copied" / "role%2Fa").symlink_to(home / "elsewhere")
+    assert not once.done("role/a")
+    home.chmod(0o1777)
+    os.chown(home / "state", 4711, 4711)
+    reason = in_child(lambda: start(home / "state", wanted), 0).reason
+    assert "it belongs to uid 4711, not to uid 0: remove it, or choose another directory" in reason
+    assert not (home / "app.conf").exists()
+
+
 def test_each_command_has_a_marker_of_its_own(tmp_path: Path) -> None:
     """Whatever the name of the command, its marker is in the state directory and unique."""
     once = CopyOnce(str(tmp_path / "state"))
