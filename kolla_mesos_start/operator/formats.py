@@ -29,7 +29,7 @@ def definition(path: Path) -> bytes:
     try:
         return json.dumps(content, indent=2, ensure_ascii=False, allow_nan=False).encode() + b"\n"
     except (TypeError, ValueError) as error:
-        # A tag like !!binary, an alias of its own parent, half of a surrogate pair.
+        # A tag like !!binary, half of a surrogate pair.
         raise BadDefinition(["it holds something that JSON can't express"]) from error
     except RecursionError as error:
         raise BadDefinition(["nested too deep"]) from error

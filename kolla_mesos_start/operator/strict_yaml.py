@@ -16,6 +16,10 @@ import yaml
 
 from kolla_mesos_start.errors import BadDefinition
 
+# Characters that the aliases of a document may stand for in all. One znode holds no more, and aliases of
+# aliases can stand for any number.
+MOST_BY_ALIASES = 1_000_000
+
 _TEXT = "tag:yaml.org,2002:str"
 _MERGE = "tag:yaml.org,2002:merge"
 
@@ -25,10 +29,33 @@ class _Values(yaml.SafeLoader):
 
     yaml_implicit_resolvers: dict[str, list[tuple[str, re.Pattern[str]]]] = {}  # noqa: RUF012
 
+    def __init__(self, stream: bytes) -> None:
+        super().__init__(stream)
+        self.size = self.by_aliases = 0  # of what is composed so far, in characters, aliases expanded
+        self.sizes: dict[int, int] = {}  # of each complete node, by its id()
+
+    def compose_node(self, parent: yaml.Node | None, index: int) -> yaml.Node | None:
+        # Not where values are constructed: there an alias is cheap. What expands it comes later.
+        mark, is_alias, before = self.peek_event().start_mark, self.check_event(yaml.AliasEvent), self.size
+        node = super().compose_node(parent, index)
+        assert node is not None
+        if not is_alias:
+            self.size += 1 + len(node.value)
+            self.sizes[id(node)] = self.size - before
+            return node
+        if id(node) not in self.sizes:
+            raise BadDefinition([_placed("an alias of what it is a part of", mark)])
+        self.size += self.sizes[id(node)]
+        self.by_aliases += self.sizes[id(node)]
+        if self.by_aliases > MOST_BY_ALIASES:
+            too_much = f"its aliases stand for more than {MOST_BY_ALIASES} characters"
+            raise BadDefinition([_placed(too_much, mark)])
+        return node
+
     def compose_mapping_node(self, anchor: Mapping[str, yaml.Node] | None) -> yaml.MappingNode:
         # Not where mappings are constructed: there `<<` has already added its keys.
         node: yaml.MappingNode = super().compose_mapping_node(anchor)  # type: ignore[arg-type]
-        names = []
+        names = set()
         for key, _ in node.value:
             if not isinstance(key, yaml.ScalarNode):
                 hint = "a key has to be text (and a value that begins with {{ in quotes)"
@@ -39,7 +66,7 @@ class _Values(yaml.SafeLoader):
             if key.value in names:
                 twice = f"the key {key.value!r} occurs more than once"
                 raise BadDefinition([_placed(twice, key.start_mark)])
-            names.append(key.value)
+            names.add(key.value)
         return node
 
 

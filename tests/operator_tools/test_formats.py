@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import time
 from pathlib import Path
+from typing import Callable
 
 import pytest
 
@@ -77,7 +79,7 @@ def test_anchors_and_merges_work_in_definitions(tmp_path: Path) -> None:
         ("a: {{ b }}\n", "a value that begins with {{ in quotes), line 1 column 5"),
         ("a: !!python/object:os.system {}\n", "bad YAML: could not determine a constructor"),
         ("a: !!binary aGk=\n", "something that JSON can't express"),
-        ("a: &a [*a]\n", "something that JSON can't express"),
+        ("a: &a [*a]\n", "bad YAML: an alias of what it is a part of, line 1 column 8"),
         ("a: \x01\n", "control characters"),
         ("[" * 5000, "nested too deep"),
     ],
@@ -88,6 +90,44 @@ def test_yaml_that_is_no_definition_is_refused(tmp_path: Path, content: str, exp
     with pytest.raises(BadDefinition) as caught:
         formats.definition(path)
     assert expected in caught.value.reason
+
+
+LEVELS = "abcdefghijklmnopqrstuvwxyz"
+
+
+@pytest.mark.parametrize(
+    ("first", "level"),
+    [
+        ("[lol, lol]", "[*{0}, *{0}, *{0}, *{0}, *{0}, *{0}, *{0}, *{0}, *{0}]"),
+        ("{x: lol}", "{{k: *{0}, l: *{0}, m: *{0}, n: *{0}, o: *{0}}}"),
+        ("{x: lol}", "{{<<: [*{0}, *{0}, *{0}, *{0}, *{0}, *{0}, *{0}, *{0}]}}"),
+        (f"[{'x' * 100_000}]", "[*{0}, *{0}, *{0}, *{0}]"),
+    ],
+)
+@pytest.mark.parametrize("read", [formats.definition, formats.values])
+def test_aliases_that_stand_for_too_much_are_refused(
+    tmp_path: Path, read: Callable[[Path], object], first: str, level: str
+) -> None:
+    """A few lines can stand for more than any memory holds; the error says where they go too far."""
+    lines = [f"a: &a {first}"]
+    lines += [f"{n}: &{n} {level.format(before)}" for before, n in zip(LEVELS, LEVELS[1:])]
+    path = write_files(tmp_path, d_yml="\n".join(lines)) / "d.yml"
+    started = time.monotonic()
+    with pytest.raises(
+        BadDefinition, match=r"aliases stand for more than 1000000 characters, line \d+ column"
+    ):
+        read(path)
+    assert time.monotonic() - started < 2
+
+
+def test_a_large_document_may_have_aliases(tmp_path: Path) -> None:
+    """Only what the aliases stand for is limited, and only far above what anybody writes."""
+    lines = ["x: &x {image: registry.example.org/kolla/service:2026.1, retries: 3}"]
+    lines += [f"k{n}:\n  <<: *x\n  name: {'n' * 400}" for n in range(5000)]
+    path = write_files(tmp_path, d_yml="\n".join(lines)) / "d.yml"
+    found = json.loads(formats.definition(path))
+    assert len(found) == 5001
+    assert found["k4999"]["retries"] == 3
 
 
 def test_a_definition_in_json_is_published_as_it_is(tmp_path: Path) -> None:
