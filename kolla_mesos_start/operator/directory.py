@@ -13,18 +13,19 @@
 
 `.yaml` and `.json` may stand for `.yml`. Names that begin with a dot are left out everywhere, and so
 is everything else beside `services`; below it anything unknown is an error, since a misspelt name
-would silently not be published.
+would silently not be published. A link may lead to another place in the directory, but not out of it.
 
 Only reads, and knows about ZooKeeper only which names and how much data a znode may have.
 """
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-from kolla_mesos_start.errors import BadDefinition
+from kolla_mesos_start.errors import BadDefinition, BadUsage
 from kolla_mesos_start.operator import formats
 from kolla_mesos_start.tree.znodes import RESERVED
 
@@ -64,7 +65,11 @@ class Deployment(NamedTuple):
 
 
 def read(root: Path) -> Deployment:
-    """What the directory holds. Raises BadDefinition with everything that is wrong in it."""
+    """What the directory holds. Raises BadDefinition with everything that is wrong in it.
+
+    BadUsage for a link that leads out of it: what is published must not depend on who publishes, or show
+    a file that only they may read.
+    """
     return _Reading(root).deployment()
 
 
@@ -91,14 +96,30 @@ class _Reading:
 
     def left_out(self) -> Iterator[str]:
         for path in self.entries(self.root):
-            if path.name != "services" and not _is_variables(path):
+            if not self.has_meaning(path):
                 yield path.name
+
+    def has_meaning(self, path: Path) -> bool:
+        """Whether anything is read from this entry of the directory itself."""
+        return path.name == "services" or _is_variables(path)
 
     def entries(self, directory: Path) -> list[Path]:
         """The files and directories in a directory, sorted by name; none if it does not exist."""
         if not directory.is_dir():
             return []
-        return [path for path in sorted(directory.iterdir()) if not path.name.startswith(".")]
+        found = [path for path in sorted(directory.iterdir()) if not path.name.startswith(".")]
+        for path in found:
+            if path.is_symlink() and (directory != self.root or self.has_meaning(path)):
+                self.follow(path)
+        return found
+
+    def follow(self, link: Path) -> None:
+        """Raise BadUsage if a link leads out of the directory, or back to where we are."""
+        target = Path(os.path.realpath(link))
+        if not target.is_relative_to(os.path.realpath(self.root)):
+            raise BadUsage(f"{link} is a link to {target}, outside of {self.root}: put a copy in its place")
+        if str(target) in map(os.path.realpath, link.parents):
+            raise BadUsage(f"{link} is a link to {target}, which holds it: remove it")
 
     # -- services ---------------------------------------------------------------------------------
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from kolla_mesos_start.errors import BadDefinition
+from kolla_mesos_start.errors import BadDefinition, BadUsage
 from kolla_mesos_start.operator import directory
 from kolla_mesos_start.operator.directory import MAX_DATA
 from tests.publishing import write_files
@@ -99,6 +99,60 @@ def test_what_lies_beside_services_is_left_out_and_listed(tmp_path: Path) -> Non
 def test_an_issue_names_its_path(tmp_path: Path, files: dict[str, str | bytes], expected: str) -> None:
     """Nothing below `services` is ignored in silence."""
     assert expected in issues(write_files(tmp_path, **files))
+
+
+@pytest.mark.parametrize(
+    "link",
+    [
+        "variables.yml",
+        "variables/region",
+        "services",
+        "services/web",
+        "services/db/definition.yml",
+        "services/db/variables",
+        "services/db/variables/web1",
+        "services/db/files",
+        "services/db/files/conf",
+    ],
+)
+def test_a_link_out_of_the_directory_is_refused(tmp_path: Path, link: str) -> None:
+    """Whoever writes the directory could publish what only its publisher may read."""
+    root, secret = tmp_path / "site", tmp_path / "secret"
+    secret.write_text("a: 1")
+    write_files(root, services__db__definition_json=DEFINITION)
+    (root / "README").symlink_to(secret)  # Nothing is read from it.
+    assert directory.read(root).left_out == ("README",)
+    path = root / link
+    if path.name == "services":
+        path.rename(tmp_path / "elsewhere")
+        secret = tmp_path / "elsewhere"
+    path.parent.mkdir(parents=True, exist_ok=True)
+    (tmp_path / "hop").symlink_to(secret)
+    path.symlink_to(tmp_path / "hop")
+    with pytest.raises(BadUsage) as caught:
+        directory.read(root)
+    assert f"{path} is a link to {secret}, outside of {root}: put a copy" in caught.value.reason
+
+
+def test_a_link_inside_of_the_directory_is_followed(tmp_path: Path) -> None:
+    """As in a ConfigMap that is mounted, where each file is one."""
+    write_files(tmp_path / "site", services__db__definition_json=DEFINITION, services__db__data__conf="x")
+    root, files = tmp_path / "site", tmp_path / "site" / "services" / "db" / "files"
+    (files.parent / "data").rename(root / "common")
+    files.symlink_to("../../common")
+    (tmp_path / "link").symlink_to(root)
+    assert directory.read(tmp_path / "link").services[0].files == {"conf": b"x"}
+
+
+def test_a_link_that_leads_back_is_refused(tmp_path: Path) -> None:
+    """It would be followed without end."""
+    write_files(tmp_path, services__a__definition_json=DEFINITION, services__b__definition_json=DEFINITION)
+    (tmp_path / "services" / "a" / "x").symlink_to("../b")
+    (tmp_path / "services" / "b" / "y").symlink_to("../a")
+    with pytest.raises(
+        BadUsage, match=r"services/a/x/y is a link to .*/services/a, which holds it: remove it"
+    ):
+        directory.read(tmp_path)
 
 
 def test_all_issues_are_reported_at_once(tmp_path: Path) -> None:
