@@ -71,7 +71,7 @@ class Agent:
     @property
     def processes(self) -> dict[int, str]:
         """Names of all that has this container's environment: agent or daemon, registrar, commands."""
-        mark = f"KOLLA_STATE_DIR={self.environ['KOLLA_STATE_DIR']}".encode()
+        mark = f"KOLLA_RUN_DIR={self.environ['KOLLA_RUN_DIR']}".encode()
         found = {}
         for entry in Path("/proc").iterdir():
             try:

@@ -12,6 +12,7 @@ import os
 import signal
 
 from kolla_mesos_start.daemon.handoff import DEAF_TO, NO_DAEMON, Handoff
+from kolla_mesos_start.hide import hide_memory
 
 
 def main(record: int) -> None:
@@ -19,6 +20,9 @@ def main(record: int) -> None:
     for signum in DEAF_TO:
         # Not ignored: the command of a check would inherit that.
         signal.signal(signum, lambda number, frame: None)
+    with contextlib.suppress(OSError), open("/proc/self/comm", "w") as comm:  # only for `ps`
+        comm.write("kolla_registrar")
+    hide_memory()  # From here on that name can't be written.
     with open(record, "rb") as file:
         handoff = Handoff(*marshal.load(file))
     _settle_in(handoff)
@@ -39,8 +43,6 @@ def main(record: int) -> None:
 def _settle_in(handoff: Handoff) -> None:
     from kolla_mesos_start.log import configure
 
-    with contextlib.suppress(OSError), open("/proc/self/comm", "w") as comm:  # only for `ps`
-        comm.write("kolla_registrar")
     nothing = os.open(os.devnull, os.O_RDWR)
     os.dup2(nothing, 0)
     os.dup2(nothing, 1)

@@ -32,6 +32,10 @@ BOOT = (
     "from kolla_mesos_start.daemon.boot import main; main(int(sys.argv[1]))"
 )
 
+# All that it keeps of the environment: what its interpreter, resolver and TLS may need, and whose it is.
+# Secrets of the environment must not be visible in one more process.
+KEPT = ("LD_", "LANG", "LC_", "OPENSSL_", "RES_OPTIONS", "LOCALDOMAIN", "KOLLA_RUN_DIR")
+
 
 class Handoff(NamedTuple):
     """All that the registrar needs, in plain types: it travels by marshal.
@@ -104,7 +108,7 @@ def supervise(handoff: Handoff) -> NoReturn:
     record = _recorded(handoff)
     for fd in (record, handoff.lock_fd, handoff.pidfd, handoff.notify_fd):
         os.set_inheritable(fd, True)
-    os.execv(sys.executable, _argv(record))
+    _exec(_argv(record))
 
 
 def _recorded(handoff: Handoff) -> int:
@@ -116,6 +120,11 @@ def _recorded(handoff: Handoff) -> int:
 
 def _argv(record: int) -> list[str]:
     return [sys.executable, "-I", "-S", "-c", BOOT, str(record), *_import_paths()]
+
+
+def _exec(argv: list[str]) -> NoReturn:
+    environ = {name: value for name, value in os.environ.items() if name.startswith(KEPT)}
+    os.execve(argv[0], argv, environ)
 
 
 def _await_parent(parent: int) -> None:
@@ -138,7 +147,7 @@ def _become(argv: list[str], fds: Sequence[int]) -> NoReturn:
         signal.pthread_sigmask(signal.SIG_SETMASK, ())
         for fd in fds:
             os.set_inheritable(fd, True)
-        os.execv(argv[0], argv)
+        _exec(argv)
     except OSError as error:
         os.write(
             2, f"{argv[0]} can't be executed: {error.strerror}; the daemon stays unregistered\n".encode()

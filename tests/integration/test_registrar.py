@@ -9,7 +9,6 @@ import signal
 import socket
 import subprocess
 import sys
-import uuid
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, Callable
@@ -46,7 +45,6 @@ class Container:
         self.run_dir = run_dir
         self.name = name
         self.log = run_dir.with_name(f"{run_dir.name}.log")
-        self.mark = uuid.uuid4().hex
         self.service = f"{deployment.path}/openstack/web"
         daemon = f"{deployment.path}/status/global/web/daemon"
         self.member, self.ready, self.state = (
@@ -86,7 +84,12 @@ class Container:
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 stderr=log,
-                env={**os.environ, "PYTHONPATH": str(Path(__file__).parents[2]), "MARK": self.mark},
+                env={
+                    **os.environ,
+                    "PYTHONPATH": str(Path(__file__).parents[2]),
+                    "MARK": "of the daemon",
+                    "KOLLA_RUN_DIR": str(self.run_dir),
+                },
             )
         assert self.process.stdout
         session, password = json.loads(self.process.stdout.readline())
@@ -107,7 +110,8 @@ class Container:
         for entry in Path("/proc").iterdir():
             try:
                 ours = entry.name.isdigit() and (entry / "comm").read_text() == "kolla_registrar\n"
-                if ours and f"MARK={self.mark}".encode() in (entry / "environ").read_bytes().split(b"\0"):
+                mark = f"KOLLA_RUN_DIR={self.run_dir}"
+                if ours and mark.encode() in (entry / "environ").read_bytes().split(b"\0"):
                     return int(entry.name)
             except OSError:
                 continue  # It has ended meanwhile.

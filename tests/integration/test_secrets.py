@@ -284,9 +284,11 @@ def test_no_secret_can_be_seen_in_a_process(run: Run, who: str) -> None:
     assert b"memfd" not in run.processes[f"{who}'s files"]
 
 
-def test_the_guard_is_not_given_the_environment_of_the_container(run: Run) -> None:
-    """It has no use for it: the commands get theirs from the agent."""
-    assert secrets_in(run.environments["guard"]) == []
+@pytest.mark.parametrize("who", ["guard", "registrar"])
+def test_our_helpers_are_not_given_the_environment_of_the_container(run: Run, who: str) -> None:
+    """They have no use for it: commands and checks get theirs from the agent."""
+    assert secrets_in(run.environments[who]) == []
+    assert b"KOLLA_ZK_" not in run.environments[who]
 
 
 @pytest.mark.parametrize("who", ["command", "daemon"])

@@ -1,0 +1,66 @@
+"""The memory of what holds the credential for ZooKeeper is hidden from other processes of the same user."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests import unprivileged
+from tests.agents import Containers
+from tests.conftest import Deployment
+from tests.publishing import publish
+from tests.waiting import eventually
+
+USER = 4711
+
+
+@pytest.fixture
+def home() -> Iterator[Path]:
+    """A directory of the user; those of the tests let nobody in but their owner."""
+    path = Path(tempfile.mkdtemp(prefix="home-"))
+    os.chown(path, USER, USER)
+    yield path
+    shutil.rmtree(path)
+
+
+def owner(pid: int) -> int:
+    """Who may read a process's environment, memory and descriptors: its user, unless it is hidden."""
+    return Path(f"/proc/{pid}/environ").stat().st_uid
+
+
+@pytest.mark.parametrize("mode", ["exec", "supervise"])
+def test_agent_and_registrar_are_hidden_and_the_daemon_is_as_usual(
+    deployment: Deployment, containers: Containers, home: Path, mode: str
+) -> None:
+    """An unprivileged container all the way, with files to render, and a locale that Python would change."""
+    step = f"touch {home}/runs; until [ -e {home}/go ]; do sleep 0.02; done"
+    file = {"conf": {"dest": str(home / "conf")}}
+    daemon = {"command": ["sleep", "300"], "ready": {"alive": 0}, "files": file}
+    definition = {"commands": {"wait": {"command": step, "files": file}}, "service": {"daemon": daemon}}
+    publish(deployment, "web", definition, files={"conf": "{{ deployment_id }}"})
+    (home / "auth").write_text("digest:agent:secret\n")
+    agent = containers.start(
+        "web",
+        under=(launcher := unprivileged.launcher(USER)),
+        KOLLA_RUN_DIR=str(home / "run"),
+        KOLLA_STATE_DIR=str(home / "state"),
+        KOLLA_TERMINATION_LOG=str(home / "end"),
+        KOLLA_ZK_AUTH_FILE=str(home / "auth"),
+        KOLLA_START_MODE=mode,
+        LC_CTYPE="C.UTF-8",
+    )
+    eventually((home / "runs").exists, "the command runs")
+    assert agent.health(under=launcher).stdout == "bootstrapping web/wait\n"
+    (home / "go").touch()
+    eventually(lambda: agent.health("--ready", under=launcher).returncode == 0, "the daemon is ready")
+    names = {name: pid for pid, name in agent.processes.items()}
+    registrar, sleeps = names["kolla_registrar"], names["sleep"]
+    assert (owner(registrar), owner(sleeps)) == (0, USER)
+    assert b"KOLLA_ZK_" not in Path(f"/proc/{registrar}/environ").read_bytes()
+    assert b"LC_CTYPE=C.UTF-8" in Path(f"/proc/{sleeps}/environ").read_bytes().split(b"\0")
+    assert (home / "conf").read_text() == deployment.id
