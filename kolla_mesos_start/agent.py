@@ -83,7 +83,8 @@ class Agent:
     """One start of one container.
 
     `stage` is how far it has come, `command` what it deals with there. `client` is None until a
-    connection is begun, `bootstrap` until commands may run.
+    connection is begun, `bootstrap` until commands may run. `exported` is what they and the daemon find
+    in their environment.
     """
 
     def __init__(self) -> None:
@@ -95,6 +96,7 @@ class Agent:
         self.bootstrap: Bootstrap | None = None
         self.facts: HostFacts | None = None
         self.registration: Registration | None = None
+        self.exported: Mapping[str, str] = {}
 
     def run(self) -> int:
         """All stages. Returns the exit status of a task; a daemon takes this process over instead."""
@@ -179,6 +181,10 @@ class Agent:
         client = self.client = Client(_servers(settings), settings.session_timeout, _acl(settings), self.loop)
         client.dial()
 
+        from kolla_mesos_start.hide import hide_memory
+
+        self.exported = _environ(settings)  # This reads a file that is root's once we're hidden.
+        hide_memory()
         from kolla_mesos_start.render.prepare import Preparer
         from kolla_mesos_start.tree.published import Published
         from kolla_mesos_start.tree.znodes import Znodes
@@ -207,7 +213,7 @@ class Agent:
         if tree.graph.commands:
             from kolla_mesos_start.commands.bootstrap import Bootstrap
 
-            self.bootstrap = Bootstrap(tree, _environ(settings))
+            self.bootstrap = Bootstrap(tree, self.exported)
             self.bootstrap.guard  # noqa: B018 (it starts while we wait)
         if tree.graph.daemon is None:
             for path, _ in self.registration.presence if self.registration else ():
@@ -255,7 +261,7 @@ class Agent:
         from kolla_mesos_start.daemon.launch import Launch
 
         launch = Launch(settings, self.client, state_file, registration)
-        (launch.supervise if settings.supervise else launch.exec)(prepared, _environ(settings))
+        (launch.supervise if settings.supervise else launch.exec)(prepared, self.exported)
 
     def _finish(self, settings: Settings, state_file: StateFile) -> int:
         """The end of a task: it exits, or idles without a session until it is stopped."""

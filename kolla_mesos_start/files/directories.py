@@ -61,8 +61,10 @@ def _mount_id(fd: int) -> str:
     try:
         with open(f"/proc/self/fdinfo/{fd}") as info:
             return next((line for line in info if line.startswith("mnt_id:")), "")
-    except FileNotFoundError:
-        return ""  # Without /proc nothing looks like a mount; then the rename fails with EBUSY.
+    except (FileNotFoundError, PermissionError):
+        # Without /proc nothing looks like a mount; then the rename fails with EBUSY. Before Linux 5.14 this
+        # file is root's, because the agent hides its memory.
+        return ""
 
 
 def mode_of(fd: int) -> int:

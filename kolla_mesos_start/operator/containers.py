@@ -13,7 +13,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from datetime import datetime, timezone
 from pathlib import Path
@@ -146,12 +146,15 @@ def _environ(pid: int) -> bytes:
         return b""  # It has ended, or is another user's.
 
 
-def end_all(directory: Path, grace: float = 0.0) -> None:
-    """End every process of the containers in `directory`: TERM, and after `grace` seconds KILL."""
+def end_all(directory: Path, grace: float = 0.0, containers: Sequence[Container] = ()) -> None:
+    """End every process of the containers in `directory`: TERM, and after `grace` seconds KILL.
+
+    `containers` are those that we have started: an agent hides its environment from all but root.
+    """
     kill_at = time.monotonic() + grace
     signum = signal.SIGTERM if grace else signal.SIGKILL
     sent: set[tuple[int, int]] = set()
-    while left := set(processes_of(directory)):
+    while left := {*processes_of(directory), *(each.pid for each in containers if each.running)}:
         if time.monotonic() >= kill_at:
             signum = signal.SIGKILL
         for pid in left:

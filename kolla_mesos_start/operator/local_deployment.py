@@ -158,7 +158,7 @@ class LocalDeployment:
 
     def end(self, grace: float = 0.0) -> None:
         """End all processes of all containers: TERM, after `grace` seconds KILL."""
-        end_all(self.directory, grace)
+        end_all(self.directory, grace, self.containers)
         for container in self.containers:
             if container.running:
                 container.wait()

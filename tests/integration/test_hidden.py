@@ -55,6 +55,7 @@ def test_agent_and_registrar_are_hidden_and_the_daemon_is_as_usual(
         LC_CTYPE="C.UTF-8",
     )
     eventually((home / "runs").exists, "the command runs")
+    assert owner(agent.pid) == 0
     assert agent.health(under=launcher).stdout == "bootstrapping web/wait\n"
     (home / "go").touch()
     eventually(lambda: agent.health("--ready", under=launcher).returncode == 0, "the daemon is ready")

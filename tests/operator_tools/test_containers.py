@@ -8,7 +8,10 @@ import sys
 from pathlib import Path
 from shutil import copytree, ignore_patterns
 
-from kolla_mesos_start.operator.containers import AGENT, end_all, processes_of
+import pytest
+
+from kolla_mesos_start.operator import containers
+from kolla_mesos_start.operator.containers import AGENT, Container, end_all, processes_of
 from tests import CHECKOUT
 
 
@@ -44,6 +47,17 @@ def test_only_what_runs_in_a_container_is_ended(tmp_path: Path) -> None:
         finally:
             for each in (container, other, shell):
                 each.kill()
+
+
+def test_a_container_that_hides_its_environment_is_ended(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As an agent does from all but root."""
+    monkeypatch.setattr(containers, "AGENT", ("env", "-i", "sleep", "300"))
+    container = Container("infra/db", "web1", tmp_path / "root", tmp_path / "run", os.environ)
+    container.start()
+    end_all(tmp_path, containers=[container])
+    assert container.wait(30) == -9
 
 
 def test_what_does_not_end_by_itself_is_killed(tmp_path: Path) -> None:
