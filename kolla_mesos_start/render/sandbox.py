@@ -84,7 +84,7 @@ class Sandbox:
         self._values: Mapping[str, object] = {}
         self._label = ""
         self._missing: dict[Missing, None] = {}  # A set that keeps the order.
-        bound = type("MissingValue", (MissingValue,), {"__slots__": (), "sandbox": self})
+        bound = type("MissingValue", (MissingValue,), {"__slots__": (), "_recorder": self})
         # The loader finds nothing: a template can't include another one or read from disk.
         self._environment = SandboxedEnvironment(undefined=bound, loader=FunctionLoader(lambda name: None))
         self._environment.filters.update(bool=_bool, regex_replace=_regex_replace)

@@ -28,16 +28,17 @@ class MissingValue(Undefined):
     """
 
     __slots__ = ()
-    sandbox: ClassVar[Recorder]
+    # A template reaches every attribute of an object whose name does not begin with an underscore.
+    _recorder: ClassVar[Recorder]
 
     def _use(self) -> None:
         if self._undefined_exception is not UndefinedError:
             self._fail_with_undefined_error()  # The sandbox refused it: that is no missing value.
-        self.sandbox.record(self)
+        self._recorder.record(self)
 
     def _act(self, action: Callable[..., Any], *operands: Any) -> Any:
         self._use()
-        return action(*operands) if self.sandbox.missing_is_empty else self
+        return action(*operands) if self._recorder.missing_is_empty else self
 
     def __getattr__(self, name: str) -> Any:
         if name.startswith("__"):
@@ -50,13 +51,17 @@ class MissingValue(Undefined):
 
     def __call__(self, *args: object, **kwargs: object) -> Any:
         self._use()
-        if self.sandbox.missing_is_empty:
+        if self._recorder.missing_is_empty:
             raise TypeError("a text can't be called")
         return self
 
     def __str__(self) -> str:
         self._use()
         return ""
+
+    def __repr__(self) -> str:
+        self._use()  # By the text of a list.
+        return repr("")
 
     def __len__(self) -> int:
         self._use()
@@ -76,7 +81,7 @@ class MissingValue(Undefined):
 
     def __index__(self) -> int:
         self._use()
-        if self.sandbox.missing_is_empty:
+        if self._recorder.missing_is_empty:
             raise TypeError("a text is no index")
         return 0
 
@@ -90,20 +95,20 @@ class MissingValue(Undefined):
 
     def __eq__(self, other: object) -> bool:
         self._use()
-        return self.sandbox.missing_is_empty and other == ""
+        return self._recorder.missing_is_empty and other == ""
 
     def __ne__(self, other: object) -> bool:
         return not self == other
 
     def __contains__(self, item: object) -> bool:
         self._use()
-        return self.sandbox.missing_is_empty and item == ""
+        return self._recorder.missing_is_empty and item == ""
 
 
 def _ordering(compare: Callable[[Any, Any], Any]) -> Callable[[MissingValue, Any], bool]:
     def method(self: MissingValue, other: object) -> bool:
         self._use()
-        return self.sandbox.missing_is_empty and bool(compare("", other))
+        return self._recorder.missing_is_empty and bool(compare("", other))
 
     return method
 

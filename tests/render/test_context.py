@@ -16,7 +16,7 @@ import pytest
 from kolla_mesos_start.definition.texts import Text
 from kolla_mesos_start.errors import CannotRender, NoConnection
 from kolla_mesos_start.render.context import Context, Renderer, file_text, variable_names
-from kolla_mesos_start.render.sandbox import Missing
+from kolla_mesos_start.render.sandbox import Missing, Sandbox
 from tests.conftest import LogLines
 
 SECRET = "hunter2-secret"
@@ -560,6 +560,36 @@ def test_what_is_missing_in_a_value_is_reported_as_the_template_writes_it(templa
     """A key may be a variable's value, so its expression is shown instead; no znode can hold it."""
     reason = complaint("\n" + template)
     assert reason == f"missing: {name} (used in a line 2)"
+
+
+LOOKS = [
+    "{{ nope.%s }}",
+    "{{ nope['%s'] }}",
+    "{{ nope | attr('%s') }}",
+    "{{ '{0.%s}'.format(nope) }}",
+    "{{ [nope] | map(attribute='%s') | list }}",
+    "{{ nope.%s() }}",
+]
+
+
+@pytest.mark.parametrize("look", LOOKS)
+def test_a_missing_variable_has_no_attribute_that_a_template_can_show(look: str) -> None:
+    """Neither one of jinja2's nor one of ours: it is missing, or the sandbox refuses it."""
+    for name in sorted({*dir(Sandbox()._environment.undefined), "record", "username"}):
+        reason = complaint(look % name)
+        if name.startswith("_"):
+            assert reason.startswith("missing: nope ") or "SecurityError" in reason
+        else:
+            assert reason.startswith("missing: nope ")
+
+
+@pytest.mark.parametrize(
+    "use", ["{{ [nope] }}", "{{ {'a': nope} }}", "{{ '%r' % nope }}", "{{ [nope] | pprint }}"]
+)
+def test_a_missing_variable_is_missing_inside_a_list_too(use: str) -> None:
+    """jinja2 would write `[Undefined]` into the file."""
+    assert complaint(use).startswith("missing: nope (")
+    assert "Undefined" not in Renderer(context(), missing_is_empty=True).text(Text("x", use))
 
 
 def test_a_znode_of_zero_length_is_a_value() -> None:
