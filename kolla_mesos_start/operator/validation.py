@@ -56,7 +56,6 @@ def _context(znodes: Znodes, variables: Mapping[str, str]) -> Context:
         service_name=znodes.service_name,
         address=ADDRESS,
         hostname="localhost",
-        private_interface="lo",
         api_interface="lo",
         variables=variables,
         members=lambda service: (),

@@ -2,8 +2,8 @@
 
 Pure: the values come in a `Context`, some as functions. No message holds a value.
 
-The facts of a member are what `host.facts` makes; kolla-mesos wrote `ansible_hostname`,
-`api_interface` and `ansible_<interface>` only.
+The facts of a member are what `host.facts` makes, read by `tree.members`; kolla-mesos wrote
+`ansible_hostname`, `api_interface` and `ansible_<interface>` only.
 """
 
 from __future__ import annotations
@@ -53,7 +53,6 @@ class Context(NamedTuple):
     service_name: str
     address: str
     hostname: str
-    private_interface: str
     api_interface: str  # unless a znode has the variable
     variables: Mapping[str, str]
     members: Callable[[str], Sequence[Facts]]
@@ -208,7 +207,7 @@ def _list_ips_by_service(context: Context) -> Callable[..., str]:
         service, before, after = str(name), str(prefix or ""), f":{port}" if port else ""
         members = context.members(service) if service else ()  # A missing name is reported later.
         in_url = bool(after) or before.endswith("//")
-        addresses = sorted(_address(context, service, member) for member in members)
+        addresses = sorted(member["private_address"] for member in members)
         return str(separator).join(
             f"{before}[{address}]{after}" if in_url and ":" in address else f"{before}{address}{after}"
             for address in addresses
@@ -220,7 +219,7 @@ def _list_ips_by_service(context: Context) -> Callable[..., str]:
 def _ready_instances(context: Context, service: object) -> list[Facts]:
     name = str(service)
     instances = context.ready_instances(name) if name else ()  # A missing name is reported later.
-    return sorted(instances, key=lambda instance: str(instance.get("host", "")))
+    return sorted(instances, key=lambda instance: instance["host"])
 
 
 def _parties(context: Context) -> dict[str, object]:
@@ -228,22 +227,8 @@ def _parties(context: Context) -> dict[str, object]:
     groups = _Groups()
     hostvars: dict[str, Facts] = {}
     for service, members in sorted(context.parties().items()):
-        addressed = [(_address(context, service, member), member) for member in members]
-        hostvars.update(addressed)
+        by_address = [(member["private_address"], member) for member in members]
+        hostvars.update(by_address)
         role = service.rsplit("/", 1)[-1]
-        groups[role] = sorted(groups[role] + [address for address, _ in addressed])
+        groups[role] = sorted(groups[role] + [address for address, _ in by_address])
     return {"groups": groups, "hostvars": {**hostvars, context.address: context.facts}}
-
-
-def _address(context: Context, service: str, member: Facts) -> str:
-    """The private address of a member, also of one that kolla-mesos registered."""
-    if "private_address" in member:
-        return str(member["private_address"])
-    for interface in (context.private_interface, member.get("api_interface")):
-        address = member.get(f"ansible_{interface}", {}).get("ipv4", {}).get("address")
-        if address:
-            return str(address)
-    raise CannotRender(
-        f"a member of {service} ({member.get('ansible_hostname', 'unnamed')}) registered no private address: "
-        "restart its container with this agent, or with the same KOLLA_PRIVATE_INTERFACE"
-    )

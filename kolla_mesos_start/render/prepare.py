@@ -151,16 +151,16 @@ class Preparer:
         from kolla_mesos_start import host
 
         facts = self.facts()
+        interface = facts["private_interface"]
         return Context(
             deployment_id=self._znodes.deployment_id,
             service_name=self._znodes.service_name,
             address=facts["private_address"],
             hostname=host.hostname(),
-            private_interface=facts["private_interface"],
             api_interface=facts["api_interface"],
             variables=variables,
-            members=self.published.members,
-            parties=self.published.parties,
+            members=lambda service: self.published.members(service, interface),
+            parties=lambda: self.published.parties(interface),
             ready_instances=self.published.ready_instances,
             get_ip_address=partial(host.get_ip_address, self._settings),
             cpu_count=len(os.sched_getaffinity(0)),

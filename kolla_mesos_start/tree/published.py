@@ -6,7 +6,7 @@ it: where it changed in between, everything is read again.
 
 from __future__ import annotations
 
-import json
+from functools import partial
 
 from kolla_mesos_start.definition.forms import DAEMON, GLOBAL
 from kolla_mesos_start.errors import BadDefinition, DependenciesNotSatisfied
@@ -20,7 +20,7 @@ from kolla_mesos_start.zookeeper.query import data_of
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Mapping, Sequence
-    from typing import Any
+    from typing import Any, Callable
 
     from kolla_mesos_start.health import StateFile
     from kolla_mesos_start.tree.znodes import Znodes
@@ -66,6 +66,7 @@ class Published:
     def __init__(self, client: Client, znodes: Znodes) -> None:
         self.client, self.znodes = client, znodes
         self._watches = client.watches
+        self._warnings: set[str] = set()
 
     def await_definition(self, state_file: StateFile, limit: float | None) -> Definition:
         """The definition, once it is published; an empty one counts as not there yet.
@@ -150,30 +151,36 @@ class Published:
 
     # -- members ------------------------------------------------------------------------------------
 
-    def members(self, service: str) -> Sequence[Facts]:
-        """The facts of each member present in the party of a service."""
+    def members(self, service: str, private_interface: str) -> Sequence[Facts]:
+        """The facts of each member present in the party of a service; see `members.member`."""
         party = self.znodes.party(service)
         names = self.client.children([party])[party] or ()
-        return self._facts(f"{party}/{name}" for name in names)
+        return self._members(party, names, private_interface)
 
-    def parties(self) -> Mapping[str, Sequence[Facts]]:
+    def parties(self, private_interface: str) -> Mapping[str, Sequence[Facts]]:
         """The facts of the members of every service of the deployment that has a party."""
-        parties = self._find_parties()
-        names = self.client.children(self.znodes.party(service) for service in parties)
+        parties = {self.znodes.party(service): service for service in self._find_parties()}
+        names = self.client.children(parties)
         return {
-            service: self._facts(
-                f"{self.znodes.party(service)}/{name}" for name in names[self.znodes.party(service)] or ()
-            )
-            for service in parties
+            service: self._members(party, names[party] or (), private_interface)
+            for party, service in parties.items()
         }
+
+    def _members(self, party: str, names: Sequence[str], private_interface: str) -> Sequence[Facts]:
+        from kolla_mesos_start.tree.members import member  # Few templates ask for members.
+
+        read = partial(member, private_interface=private_interface)
+        return self._facts((f"{party}/{name}" for name in names), read)
 
     def ready_instances(self, service: str) -> Sequence[Facts]:
         """What each ready instance of a service's daemon registered, sorted by host and id."""
+        from kolla_mesos_start.tree.members import instance
+
         role = service.rsplit("/", 1)[-1]
         ready = self.znodes.command(GLOBAL, f"{role}/{DAEMON}").ready
         names = self.client.children([ready])[ready] or ()
-        instances = self._facts(f"{ready}/{name}" for name in names)
-        return sorted(instances, key=lambda facts: str(facts.get("host", "")))
+        instances = self._facts((f"{ready}/{name}" for name in names), instance)
+        return sorted(instances, key=lambda facts: facts["host"])
 
     def _find_parties(self) -> list[str]:
         """Every service with a party, found level by level, each level read together."""
@@ -191,19 +198,21 @@ class Published:
             level = deeper
         return sorted(found)
 
-    def _facts(self, paths: Iterable[str]) -> list[Facts]:
+    def _facts(self, paths: Iterable[str], read: Callable[[bytes], Facts]) -> list[Facts]:
+        """The facts that fit; others are left out, with one warning for each."""
+        from kolla_mesos_start.tree.members import Unfit
+
         facts: list[Facts] = []
         for path, znode in self.client.read(paths).items():
             if znode is None:
                 continue  # It left between the two reads.
             try:
-                member = json.loads(znode.data)
-            except ValueError:
-                member = None
-            if isinstance(member, dict):
-                facts.append(member)
-            else:
-                log.warning("%s is not a JSON object and is left out", path)
+                facts.append(read(znode.data))
+            except Unfit as unfit:
+                warning = f"{path} is left out: {unfit}"
+                if warning not in self._warnings:
+                    self._warnings.add(warning)
+                    log.warning("%s", warning)
         return facts
 
 

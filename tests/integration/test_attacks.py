@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import subprocess
 import sys
@@ -81,3 +82,52 @@ def test_a_detail_too_deep_to_be_read_says_nothing(
     publish(deployment, "web", {"commands": {"only": {"command": "true", "run_once": True}}})
     zk.create(f"{deployment.path}/status/global/web/only/detail", b"[" * 100_000, makepath=True)
     assert containers.start("web").ends() == 0
+
+
+STRANGERS = {
+    "newline": {"private_address": "10.6.6.6\nforged = 1", "ansible_hostname": "x", "api_interface": "x"},
+    "type": {"private_address": {"forged": 1}, "ansible_hostname": "x", "api_interface": "x"},
+    "interface": {"ansible_hostname": "x", "api_interface": "x", "ansible_x": "forged"},
+    "nobody": {},
+    "list": ["forged"],
+}
+
+
+def test_a_stranger_writes_nothing_into_the_files_of_others_and_ends_none_of_them(
+    zk: KazooClient, deployment: Deployment, containers: Containers, tmp_path: Path
+) -> None:
+    """What does not fit is left out with one warning that names it, however often it is looked at."""
+    template = """\
+{{ groups }} {{ groups.db }} {{ hostvars.keys() | list }}
+{{ list_ips_by_service('infra/db') }} {{ list_ips_by_service('infra/db') }}
+{% for one in ready_instances('infra/db') %}{{ one.host }} {{ one.address }}:{{ one.ports[0] }}{% endfor %}"""
+    dest = tmp_path / "conf"
+    command = {"command": "true", "dependencies": ["db/daemon"], "files": {"conf": {"dest": str(dest)}}}
+    publish(deployment, "web", {"commands": {"go": command}}, files={"conf": template})
+    publish(deployment, "infra/db", {"service": {"daemon": {"command": "sleep 100", "ready": {"alive": 0}}}})
+    party = f"{deployment.path}/infra/db/.party"
+    ready = f"{deployment.path}/status/global/db/daemon/ready"
+    bad = {
+        **{f"{party}/{name}": json.dumps(facts).encode() for name, facts in STRANGERS.items()},
+        f"{party}/deep": b"[" * 100_000,
+        f"{party}/long": b" " * 900_000,
+        f"{ready}/newline": json.dumps(
+            {"host": "a\nforged = 1", "address": "10.6.6.6", "ports": [1], "service": "forged"}
+        ).encode(),
+    }
+    for path, data in bad.items():
+        zk.create(path, data, makepath=True)
+    containers.start("infra/db", KOLLA_ADDRESS="192.0.2.1", KOLLA_PORTS="3306")
+    agent = containers.start("web", "web2")
+    assert agent.ends() == 0
+    text = dest.read_text()
+    assert "forged" not in text and "10.6.6.6" not in text
+    address = text.splitlines()[1].split()[0]
+    assert text.splitlines() == [
+        f"{{'db': ['{address}']}} ['{address}'] ['{address}']",
+        f"{address} {address}",
+        "web1 192.0.2.1:3306",
+    ]
+    warnings = [line for line in agent.said.splitlines() if "is left out" in line]
+    assert sorted(line.split(": ")[1].split()[0] for line in warnings) == sorted(bad)
+    assert "forged" not in agent.said and "10.6.6.6" not in agent.said
