@@ -28,6 +28,8 @@ ERROR = "error"
 
 MAX_DETAIL = 4096  # bytes of the `detail` znode
 MAX_MESSAGE = 1024  # bytes of the message in it
+MAX_MARK = 64  # bytes of the znode of a generation
+MAX_STATE = 64  # bytes that are shown of a state's text
 
 
 class Unmet(NamedTuple):
@@ -94,15 +96,45 @@ class Detail(NamedTuple):
             limit //= 2  # JSON may write one byte as six.
 
 
+NUMBER, TEXT, NULL = (int, float), (str,), (type(None),)
+DETAIL_TYPES: dict[str, tuple[type, ...]] = {
+    "attempt": (int,),
+    "claim": TEXT,
+    "host": TEXT,
+    "generation": TEXT + NULL,
+    "started": NUMBER + NULL,
+    "finished": NUMBER + NULL,
+    "state": TEXT,
+    "status": (int, *NULL),
+    "after": (int, *NULL),
+    "token": (int, *NULL),
+    "message": TEXT,
+}
+
+
 def decode_detail(znode: Znode | None) -> Detail:
     """The content of a `detail` znode; empty if there is none, or if it isn't one of ours."""
+    data = znode.data if znode and len(znode.data) <= MAX_DETAIL else b""
     try:
-        fields = json.loads(znode.data) if znode and znode.data else {}
+        fields = json.loads(data or b"{}")
     except (ValueError, RecursionError):
         fields = {}
-    if not isinstance(fields, dict) or not isinstance(fields.get("attempt", 0), int):
-        fields = {}
-    return Detail(**{name: fields[name] for name in Detail._fields if name in fields})
+    known = (
+        {name: fields[name] for name in DETAIL_TYPES if name in fields} if isinstance(fields, dict) else {}
+    )
+    if any(type(value) not in DETAIL_TYPES[name] or _is_huge(value) for name, value in known.items()):
+        known = {}
+    found = Detail(**known)
+    return found._replace(host=printable(found.host), message=printable(found.message))
+
+
+def _is_huge(value: object) -> bool:
+    return isinstance(value, int) and not 0 <= value < 2**63  # A token is a zxid, or a little more.
+
+
+def printable(text: str) -> str:
+    """What another container wrote, to be shown: no character of it ends a line or moves a cursor."""
+    return "".join(each if each.isprintable() else "\N{REPLACEMENT CHARACTER}" for each in text)
 
 
 def token_of(detail: Detail, mzxid: int) -> int:
@@ -121,8 +153,9 @@ def cut(message: str, limit: int) -> str:
 
 def decode_mark(name: str, znode: Znode | None) -> Mark:
     """The mark that `encode_mark` wrote; one that isn't ours counts as older than all others."""
+    data = znode.data if znode and len(znode.data) <= MAX_MARK else b""
     try:
-        number, definition = (int(word) for word in (znode.data if znode else b"").split())
+        number, definition = (int(word) for word in data.split())
     except ValueError:
         number, definition = 0, 0
     if znode is not None and definition > znode.stat.mzxid:
@@ -135,11 +168,13 @@ def encode_mark(token: int, definition: int) -> bytes:
 
 
 def state_of(view: View, path: str) -> tuple[str | None, float | None]:
-    """The state in the znode `path`, and since when (seconds since the epoch)."""
+    """The state in the znode `path`, fit to be shown, and since when (seconds since the epoch)."""
     znode = view.get(data_of(path))
     if znode is None:
         return None, None
-    return znode.data.decode("utf-8", "replace") or None, znode.stat.mtime / 1000
+    more = "..." if len(znode.data) > MAX_STATE else ""
+    state = printable(znode.data[:MAX_STATE].decode("utf-8", "replace")) + more
+    return state or None, znode.stat.mtime / 1000
 
 
 # -- dependencies ---------------------------------------------------------------------------------

@@ -131,3 +131,23 @@ def test_a_stranger_writes_nothing_into_the_files_of_others_and_ends_none_of_the
     warnings = [line for line in agent.said.splitlines() if "is left out" in line]
     assert sorted(line.split(": ")[1].split()[0] for line in warnings) == sorted(bad)
     assert "forged" not in agent.said and "10.6.6.6" not in agent.said
+
+
+def test_a_strangers_state_is_quoted_in_a_few_words(
+    zk: KazooClient, deployment: Deployment, containers: Containers
+) -> None:
+    """A znode may hold a megabyte, and what moves the cursor of a terminal."""
+    needs = ["db/sync", "db/setup"]
+    command = {"command": "true", "dependencies": needs, "run_once": True}
+    publish(deployment, "web", {"commands": {"only": command}})
+    for path in needs:
+        state = f"{deployment.path}/status/global/{path}"
+        zk.create(state, b"\x1b[2Jerror\n" * 90_000, makepath=True)
+        message = {"attempt": 3, "host": "h\n" * 99, "message": "m\r\n" * 99, "finished": 1.5, "started": 1}
+        zk.create(f"{state}/detail", json.dumps(message).encode())
+    agent = containers.start("web", KOLLA_WAIT_TIMEOUT="1")
+    assert agent.ends() == 75
+    assert len(agent.said) < 10_000
+    assert all(line.isprintable() for line in agent.said.splitlines())
+    assert agent.ending["reason"].isprintable()
+    assert "db/setup" in agent.ending["reason"] and "attempt 3 on h" in agent.ending["reason"]

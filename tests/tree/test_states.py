@@ -13,7 +13,7 @@ from kazoo.protocol.states import ZnodeStat
 
 from kolla_mesos_start.definition.model import Command, Dependency, Members
 from kolla_mesos_start.tree import states
-from kolla_mesos_start.tree.states import MAX_DETAIL, MAX_MESSAGE, Detail, Mark, Unmet
+from kolla_mesos_start.tree.states import MAX_DETAIL, MAX_MESSAGE, MAX_STATE, Detail, Mark, Unmet
 from kolla_mesos_start.tree.znodes import Znodes
 from kolla_mesos_start.zookeeper.query import Query, Znode, children_of, data_of
 
@@ -295,6 +295,8 @@ def test_done_stays_in_the_deployments_scope(scope: str, current: str | None, ne
         (b"100 30 1", Mark("m", 0, 0)),
         (b"one two", Mark("m", 0, 0)),
         (b"\xff\xfe 1", Mark("m", 0, 0)),
+        (b"7" * 900_000 + b" 1", Mark("m", 0, 0)),
+        (b"7" * 4000 + b" 1", Mark("m", 0, 0)),
     ],
 )
 def test_a_mark_is_read_back_and_a_foreign_one_is_the_oldest(data: bytes, mark: Mark) -> None:
@@ -305,7 +307,36 @@ def test_a_mark_is_read_back_and_a_foreign_one_is_the_oldest(data: bytes, mark: 
 
 @pytest.mark.parametrize(
     "data",
-    [b"", b"no JSON", b"\xff", b"[]", b"null", b"3", b'"text"', b'{"attempt": "many"}', b'{"foreign": 1}'],
+    [
+        *(
+            b"",
+            b"no JSON",
+            b"\xff",
+            b"[]",
+            b"null",
+            b"3",
+            b'"text"',
+            b'{"attempt": "many"}',
+            b'{"foreign": 1}',
+        ),
+        *(
+            b'{"attempt": true}',
+            b'{"attempt": 1.5}',
+            b'{"attempt": null}',
+            b'{"host": {"a": 1}}',
+            b'{"host": null}',
+        ),
+        *(
+            b'{"claim": 7}',
+            b'{"generation": []}',
+            b'{"started": "now"}',
+            b'{"finished": {}}',
+            b'{"state": 1}',
+        ),
+        *(b'{"status": "0"}', b'{"token": "7"}', b'{"message": ["m"]}', b'{"message": "m", "started": true}'),
+        b'{"attempt": 1' + b" " * MAX_DETAIL + b"}",
+        b"[" * 4000,
+    ],
 )
 def test_a_foreign_detail_counts_as_empty(data: bytes) -> None:
     """The next attempt is then the first."""
@@ -336,7 +367,7 @@ details = st.builds(
     Detail,
     attempt=st.integers(1, 10**6),
     claim=st.uuids().map(lambda name: name.hex),
-    host=st.text(max_size=64),
+    host=st.text(max_size=64).filter(str.isprintable),
     generation=st.none() | st.text(min_size=1, max_size=3000),
     started=st.floats(0, 2e9),
     finished=st.none() | st.floats(0, 2e9),
@@ -359,13 +390,19 @@ def test_a_detail_never_exceeds_its_limit(detail: Detail) -> None:
     assert set(json.loads(data)) <= set(Detail._fields)
 
 
-@pytest.mark.parametrize("character", ["a", "é", "語", "🐍", "\0"])
+@pytest.mark.parametrize("character", ["a", "é", "語", "🐍", '"'])
 def test_a_long_message_is_cut_at_a_character(character: str) -> None:
     """Never inside a character, and as late as possible."""
     assert states.cut(character * 2000, 10) == character * (10 // len(character.encode()))
     detail = Detail(message=character * 2000, generation=character * 2000)
     assert len(detail.encoded()) <= MAX_DETAIL
     assert set(states.decode_detail(znode(detail.encoded())).message) == {character}
+
+
+def test_what_a_foreign_detail_says_stays_in_its_line() -> None:
+    """It is shown in the log, and to the probes."""
+    found = states.decode_detail(znode(json.dumps({"host": "a\nb\x1b", "message": "c\r\ud800d"}).encode()))
+    assert (found.host, found.message) == ("a\ufffdb\ufffd", "c\ufffd\ufffdd")
 
 
 def test_a_short_message_is_left_as_it_is() -> None:
@@ -375,8 +412,10 @@ def test_a_short_message_is_left_as_it_is() -> None:
 
 
 def test_a_state_is_read_with_its_age() -> None:
-    """An empty text is no state; the age is that of its last change."""
+    """An empty text is no state; the age is that of its last change. A foreign one is cut to a few words."""
     view = {data_of("/a"): znode(b"running"), data_of("/b"): znode(b""), data_of("/c"): None}
+    view[data_of("/d")] = znode(b"done\n\x1b\xff" + b"x" * 900_000)
+    assert states.state_of(view, "/d")[0] == "done\ufffd\ufffd\ufffd" + "x" * (MAX_STATE - 7) + "..."
     assert states.state_of(view, "/a") == ("running", EPOCH)
     assert states.state_of(view, "/b") == (None, EPOCH)
     assert states.state_of(view, "/c") == (None, None)
