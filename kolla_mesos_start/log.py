@@ -25,6 +25,7 @@ PROGRESS_INTERVAL = 30.0  # seconds after which what takes long says so, again a
 TERMINATION_LOG_LIMIT = 4096  # bytes; Kubernetes cuts there, and would cut the JSON in two
 # A pipe that poll() calls writable takes so many bytes without blocking (PIPE_BUF).
 CHUNK = 4096
+LINE_LIMIT = 60 * 1024  # bytes; a pipe holds 64 KiB, and a longer line could never be written at once
 LAST_LINE_TIMEOUT = 1.0  # seconds that the last line waits for a reader
 # A newline in a name must not forge a line, nor a carriage return or an escape one on a terminal.
 CONTROLS = {code: repr(chr(code))[1:-1] for code in (*range(32), *range(127, 160), 0x2028, 0x2029)}
@@ -48,7 +49,7 @@ class Output:
         if LEVELS.index(level) < self.level:
             return
         self._report_dropped()
-        if self.dropped or not self._put(self._line(level, name, message)):
+        if self.dropped or not self._put(self._short_line(level, name, message)):
             self.dropped += 1
 
     def bare(self, line: str) -> None:
@@ -60,6 +61,14 @@ class Output:
         notice = f"{self.dropped} log lines were dropped"
         if self.dropped and self._put(self._line("warning", __name__, notice), timeout):
             self.dropped = 0
+
+    def _short_line(self, level: str, name: str, message: str) -> str:
+        """The line, of which a pipe can hold the whole; if need be the message is cut."""
+        line, keep = self._line(level, name, message), len(message)
+        while (size := len(line.encode("utf-8", "backslashreplace"))) > LINE_LIMIT:
+            keep = keep * LINE_LIMIT // size - 1  # How many bytes a character takes may vary.
+            line = self._line(level, name, f"{message[:keep]}... ({len(message)} characters)")
+        return line
 
     def _line(self, level: str, name: str, message: str) -> str:
         instant = time.time()

@@ -194,6 +194,18 @@ def test_any_text_can_be_written(reader: Reader, json_lines: bool, text: str) ->
         assert line.endswith(text if text.isprintable() else repr(text)[1:-1])
 
 
+@pytest.mark.parametrize("json_lines", [False, True])
+def test_a_message_of_any_length_becomes_a_line_that_can_be_read(reader: Reader, json_lines: bool) -> None:
+    """A pipe holds 64 KiB: a longer line would never be whole, and hide all others."""
+    configure("info", json_lines)
+    log.info("%s", "\n" * 900_000)
+    log.info("next")
+    first, second = reader.lines()
+    assert len(first) < PIPE_SIZE
+    assert "... (900000 characters)" in first
+    assert "next" in second
+
+
 # -- nobody reads ---------------------------------------------------------------------------------
 
 
