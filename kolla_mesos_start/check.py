@@ -9,7 +9,7 @@ from __future__ import annotations
 import hashlib
 import sys
 
-from kolla_mesos_start.errors import AgentError
+from kolla_mesos_start.errors import AgentError, Stopped
 from kolla_mesos_start.files import plan
 
 TYPE_CHECKING = False
@@ -26,6 +26,8 @@ def check(graph: Graph, preparer: Preparer, show: bool) -> None:
         try:
             for content in preparer.prepare(command).contents:
                 _print(command.path, content, show)
+        except Stopped:
+            raise
         except AgentError as error:
             # Go on: one check should show all errors.
             print(f"{command.path}: {error.reason}")

@@ -1,7 +1,8 @@
 """The one poll loop of a process: descriptors, signals and timers. Nothing else blocks.
 
 Everything runs on the one thread there is, inside `wait`: no state needs a lock, and a fork or an
-exec meets no other thread. What a handler raises, `wait` raises.
+exec meets no other thread. What a handler raises, `wait` raises. While the process computes for long,
+`compute` does the same now and then.
 """
 
 from __future__ import annotations
@@ -41,12 +42,20 @@ if TYPE_CHECKING:
         def run(self, ready: bool) -> None: ...
 
 
+TICK = 0.2  # seconds that a computation goes on before everything else has its turn
 LONGEST_POLL = 3600.0  # seconds; poll() has a limit of its own, and waking early costs nothing
 
 
 def now() -> float:
     """Seconds on the clock of all deadlines; it goes on while the machine is suspended."""
     return time.clock_gettime(time.CLOCK_BOOTTIME)
+
+
+class Interrupted(BaseException):
+    """Brings what a handler has raised out of a computation, which may go on after any Exception."""
+
+    def __init__(self, error: Exception) -> None:
+        self.error = error
 
 
 class Loop:
@@ -60,6 +69,7 @@ class Loop:
         self._signals: list[int] = []
         self._signal_handlers: dict[int, Callable[[int], object]] = {}
         self._wakeup = -1
+        self._computing = False
 
     def add(self, source: Source) -> None:
         """Run `source` from now on."""
@@ -109,6 +119,48 @@ class Loop:
     def sleep(self, seconds: float) -> None:
         """Run what happens for so long."""
         self.wait(lambda: False, now() + seconds)
+
+    def compute(self, work: Callable[[], T]) -> T:
+        """The result of `work`, a computation without effects, while everything else goes on.
+
+        An alarm interrupts it between two steps of the interpreter: a single long operation, as the
+        repetition of a huge text, is waited for. What a handler raises ends the computation. What it
+        calls must not use the loop, unless it is `uninterrupted`.
+        """
+        signal.signal(signal.SIGALRM, self._on_alarm)
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGALRM})
+        signal.setitimer(signal.ITIMER_REAL, TICK, TICK)
+        try:
+            try:
+                self._computing = True
+                return work()
+            finally:
+                self._computing = False
+        except Interrupted as interrupted:
+            raise interrupted.error from None
+        finally:
+            signal.setitimer(signal.ITIMER_REAL, 0)  # A program that is executed would inherit it.
+
+    def uninterrupted(self, function: Callable[..., T]) -> Callable[..., T]:
+        """`function` as a computation may call it: it may use the loop itself."""
+
+        def call(*args: object) -> T:
+            computing, self._computing = self._computing, False
+            try:
+                return function(*args)
+            finally:
+                self._computing = computing
+
+        return call
+
+    def _on_alarm(self, signum: int, frame: FrameType | None) -> None:
+        if self._computing:
+            self._computing = False
+            try:
+                self.sleep(0)
+            except Exception as error:
+                raise Interrupted(error) from None
+            self._computing = True
 
     def _run_due(self) -> None:
         while self._signals:

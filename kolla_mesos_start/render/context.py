@@ -16,11 +16,13 @@ from kolla_mesos_start.records import NamedTuple
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
-    from typing import Any, Callable
+    from typing import Any, Callable, TypeVar
 
     from kolla_mesos_start.render.sandbox import Missing, Sandbox
 
     Facts = Mapping[str, Any]
+    T = TypeVar("T")
+    Compute = Callable[[Callable[[], T]], T]
 
 log = Logger(__name__)
 
@@ -63,7 +65,12 @@ class Context(NamedTuple):
     facts: Facts
 
 
-def variable_names(texts: Sequence[Text]) -> frozenset[str]:
+def at_once(work: Callable[[], T]) -> T:
+    """The result of `work`; other ways to compute it let something else go on meanwhile."""
+    return work()
+
+
+def variable_names(texts: Sequence[Text], compute: Compute[Any] = at_once) -> frozenset[str]:
     """The variables that the templates may use, on any branch, to be read before rendering.
 
     Raises CannotRender for bad syntax.
@@ -74,7 +81,8 @@ def variable_names(texts: Sequence[Text]) -> frozenset[str]:
     from kolla_mesos_start.render.sandbox import Sandbox  # jinja2's import is slow.
 
     sandbox = Sandbox()
-    return frozenset().union(*(sandbox.undeclared(text) for text in templates)) - BUILTIN
+    names: list[set[str]] = compute(lambda: [sandbox.undeclared(text) for text in templates])
+    return frozenset().union(*names) - BUILTIN
 
 
 def file_text(name: str, data: bytes, template: bool = True) -> Text | None:
@@ -96,11 +104,14 @@ def file_text(name: str, data: bytes, template: bool = True) -> Text | None:
 class Renderer:
     """Renders the strings and files of one command, and collects all that is missing.
 
-    Without a context it can only handle text that is no template.
+    Without a context it can only handle text that is no template. A template may take long:
+    `compute` runs it.
     """
 
-    def __init__(self, context: Context | None, missing_is_empty: bool = False) -> None:
-        self._context = context
+    def __init__(
+        self, context: Context | None, missing_is_empty: bool = False, compute: Compute[Any] = at_once
+    ) -> None:
+        self._context, self._compute = context, compute
         self._missing_is_empty = missing_is_empty
         self._missing: dict[Missing, None] = {}  # A set that keeps the order.
         self._sandbox: Sandbox | None = None
@@ -117,7 +128,8 @@ class Renderer:
             from kolla_mesos_start.render.sandbox import Sandbox  # jinja2's import is slow.
 
             self._sandbox = Sandbox(self._missing_is_empty)
-        rendered = self._sandbox.render(text, _values(self._context, text))
+        sandbox, values = self._sandbox, _values(self._context, text)
+        rendered = self._compute(lambda: sandbox.render(text, values))
         self._missing.update(dict.fromkeys(rendered.missing))
         return rendered.text
 

@@ -61,6 +61,7 @@ class Preparer:
     def __init__(self, settings: Settings, published: Published, facts: Callable[[], Facts]) -> None:
         self.published, self.facts = published, facts
         self._settings, self._znodes = settings, published.znodes
+        self._loop = published.client.loop
 
     def read_graph(self, definition: Definition) -> tuple[Graph, Mapping[str, int]]:
         """The graph of a definition, and the versions of the znodes that it comes from.
@@ -69,7 +70,7 @@ class Preparer:
         """
         document = load(definition.data)
         texts = schema.early_texts(document)
-        names = context.variable_names(texts)
+        names = context.variable_names(texts, self._loop.compute)
         versions = {self._znodes.definition: definition.version}
         variables: Mapping[str, str] = {}
         if names:
@@ -104,7 +105,7 @@ class Preparer:
         while True:
             before, sources = self._read_sources(files)
             texts = (*strings, *_templates(files, sources))
-            variables, _, after = self.published.variables(context.variable_names(texts))
+            variables, _, after = self.published.variables(context.variable_names(texts, self._loop.compute))
             if before == after:
                 return Inputs(sources, texts, variables)
 
@@ -145,13 +146,16 @@ class Preparer:
     def _renderer(self, variables: Mapping[str, str], texts: Sequence[Text]) -> Renderer:
         """A renderer for `texts`. The facts of this host are needed only if there is a template."""
         needed = any(text.is_template for text in texts)
-        return Renderer(self._context(variables) if needed else None, self._settings.missing_is_empty)
+        return Renderer(
+            self._context(variables) if needed else None, self._settings.missing_is_empty, self._loop.compute
+        )
 
     def _context(self, variables: Mapping[str, str]) -> Context:
         from kolla_mesos_start import host
 
         facts = self.facts()
         interface = facts["private_interface"]
+        uninterrupted = self._loop.uninterrupted
         return Context(
             deployment_id=self._znodes.deployment_id,
             service_name=self._znodes.service_name,
@@ -159,9 +163,9 @@ class Preparer:
             hostname=host.hostname(),
             api_interface=facts["api_interface"],
             variables=variables,
-            members=lambda service: self.published.members(service, interface),
-            parties=lambda: self.published.parties(interface),
-            ready_instances=self.published.ready_instances,
+            members=uninterrupted(lambda service: self.published.members(service, interface)),
+            parties=uninterrupted(lambda: self.published.parties(interface)),
+            ready_instances=uninterrupted(self.published.ready_instances),
             get_ip_address=partial(host.get_ip_address, self._settings),
             cpu_count=len(os.sched_getaffinity(0)),
             facts=facts,

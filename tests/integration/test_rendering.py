@@ -2,15 +2,21 @@
 
 from __future__ import annotations
 
+import signal
+import time
 from pathlib import Path
 from typing import Any
 
+import jinja2
+import psutil
+import pytest
 from kazoo.client import KazooClient
 
 from tests.agents import Agent, Containers
 from tests.conftest import Deployment
 from tests.publishing import publish
 from tests.tap import Tap
+from tests.waiting import eventually
 from tests.zookeeper import Server
 
 
@@ -184,6 +190,100 @@ def test_templates_know_who_else_is_there(
     assert (tmp_path / "conf").read_text() == (
         "True\nTrue [] .\nTrue\ndb1=192.0.2.1:3301\ndb2=192.0.2.2:3302\n"
     )
+
+
+# -- templates that take long
+
+
+NESTED = "{% for a in range(100000) %}{% for b in range(100000) %}{% endfor %}{% endfor %}"
+SLOW = {
+    "a nested range": NESTED,
+    "a constant that takes long": "{{ ('a' * 60 ~ 'b') | regex_replace('(a+)+$', '') }}",
+    "a pattern that takes long": "{{ text | regex_replace('(a+)+$', '') }}",
+    "a huge text": "{% for a in range(100000) %}{% set x = 'ab' * 10000000 %}{% endfor %}",
+}
+SHORT = "2"  # seconds; the least that a session may have
+
+
+def computes(agent: Agent) -> None:
+    """Wait until the agent has worked for longer than a start takes."""
+    process = psutil.Process(agent.pid)
+    eventually(lambda: process.cpu_times().user > 1.5, "the agent renders")
+
+
+def takes(seconds: float) -> str:
+    """A template that takes about so long, or longer on a machine that is busy."""
+    begun = time.process_time()
+    jinja2.Template("{% for a in range(300000) %}{% endfor %}").render()
+    rounds = int(seconds * 3 / (time.process_time() - begun)) + 1
+    return f"{{% for a in range({rounds}) %}}{{% for b in range(100000) %}}{{% endfor %}}{{% endfor %}}"
+
+
+@pytest.mark.parametrize("template", SLOW.values(), ids=SLOW)
+def test_a_stop_signal_ends_an_agent_that_renders(
+    zk: KazooClient, deployment: Deployment, containers: Containers, tmp_path: Path, template: str
+) -> None:
+    """At once, and with its session: its presence is gone, and the next container needs not wait for it."""
+    files = {"conf": {"dest": f"{tmp_path}/conf"}}
+    publish(
+        deployment,
+        "web",
+        {"service": {"daemon": {"command": "sleep 100", "files": files}}},
+        files={"conf": template},
+        variables={"text": "a" * 60 + "b"},
+    )
+    agent = containers.start("web", KOLLA_ZK_SESSION_TIMEOUT="30")
+    computes(agent)
+    party = f"{deployment.path}/web/.party"
+    assert len(zk.get_children(party)) == 1
+    agent.signal(signal.SIGTERM)
+    stopped = time.monotonic()
+    assert agent.ends() == 143
+    assert time.monotonic() - stopped < 5, "a second, on a machine that is not busy"
+    assert zk.get_children(party) == []
+    assert agent.ending["stage"] == "render" and agent.ending["reason"] == "stopped by SIGTERM"
+    assert not (tmp_path / "conf").exists()
+
+
+def test_a_stop_signal_ends_a_check_that_renders(deployment: Deployment, containers: Containers) -> None:
+    """It does not go on with the next command."""
+    commands = {name: {"command": "true", "env": {"X": NESTED}} for name in ("one", "two")}
+    publish(deployment, "web", {"commands": commands})
+    agent = containers.start("web", words=("check",))
+    computes(agent)
+    agent.signal(signal.SIGTERM)
+    assert agent.ends() == 143
+    assert agent.ending["command"] is None and "web/two" not in agent.said
+
+
+def test_a_session_lives_while_a_template_is_rendered(
+    zk: KazooClient, deployment: Deployment, containers: Containers, tmp_path: Path
+) -> None:
+    """Else a one-time command with such a template would lose its turn each time, and never run."""
+    definition = writes("conf", run_once=True)
+    publish(deployment, "web", definition, files={"conf": takes(6) + "x"}, variables={"here": str(tmp_path)})
+    agent = containers.start("web", KOLLA_ZK_SESSION_TIMEOUT=SHORT)
+    assert agent.ends() == 0
+    assert (tmp_path / "conf").read_text() == "x"
+    assert "ZooKeeper" not in agent.said, "the session has neither expired nor been interrupted"
+
+
+def test_a_session_that_expires_while_a_template_is_rendered_is_noticed(
+    zk: KazooClient, deployment: Deployment, containers: Containers, tmp_path: Path
+) -> None:
+    """Its lock is gone with it: the command waits for its turn again, and runs once."""
+    definition = writes("conf", command="sh -c 'echo >> ran'", run_once=True)
+    publish(deployment, "web", definition, files={"conf": takes(4) + "x"}, variables={"here": str(tmp_path)})
+    agent = containers.start("web", KOLLA_ZK_SESSION_TIMEOUT=SHORT)
+    lock = f"{deployment.path}/status/global/web/go/lock"
+    computes(agent)
+    assert len(zk.get_children(lock)) == 1
+    agent.signal(signal.SIGSTOP)
+    eventually(lambda: not zk.get_children(lock), "the session has expired")
+    agent.signal(signal.SIGCONT)
+    assert agent.ends() == 0
+    assert "waiting for its turn again" in agent.said
+    assert written(agent, "ran") == "\n"
 
 
 def two(path: str) -> dict[str, Any]:
