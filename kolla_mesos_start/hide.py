@@ -16,5 +16,6 @@ def hide_memory() -> None:
         import _ctypes
     except ImportError:
         return
-    prctl = _ctypes.dlsym(_ctypes.dlopen(None, 0), "prctl")
+    this_program = _ctypes.dlopen(None, 0)  # type: ignore[arg-type]
+    prctl = _ctypes.dlsym(this_program, "prctl")
     _ctypes.call_function(prctl, (PR_SET_DUMPABLE, 0, 0, 0, 0))

@@ -36,7 +36,7 @@ class _Values(yaml.SafeLoader):
 
     def compose_node(self, parent: yaml.Node | None, index: int) -> yaml.Node | None:
         # Not where values are constructed: there an alias is cheap. What expands it comes later.
-        mark, is_alias, before = self.peek_event().start_mark, self.check_event(yaml.AliasEvent), self.size
+        mark, is_alias, before = self.peek_event().start_mark, self.check_event(yaml.AliasEvent), self.size  # type: ignore[no-untyped-call]
         node = super().compose_node(parent, index)
         assert node is not None
         if not is_alias:

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
     from typing import Any, Callable, TypeVar
 
-    from kolla_mesos_start.render.sandbox import Missing, Sandbox
+    from kolla_mesos_start.render.sandbox import Missing, Rendered, Sandbox
 
     Facts = Mapping[str, Any]
     T = TypeVar("T")
@@ -129,7 +129,7 @@ class Renderer:
 
             self._sandbox = Sandbox(self._missing_is_empty)
         sandbox, values = self._sandbox, _values(self._context, text)
-        rendered = self._compute(lambda: sandbox.render(text, values))
+        rendered: Rendered = self._compute(lambda: sandbox.render(text, values))
         self._missing.update(dict.fromkeys(rendered.missing))
         return rendered.text
 
