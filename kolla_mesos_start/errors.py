@@ -5,6 +5,8 @@ Only exceptions and their messages; a single place catches them, logs the last l
 
 from __future__ import annotations
 
+import errno
+
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
@@ -149,11 +151,12 @@ def causes(by_server: Mapping[str, str]) -> str:
 
 
 def handshake_cause(error: OSError, otherwise: str = "its port is for TLS (set KOLLA_ZK_CA)") -> str:
-    """Why a server that had accepted a connection did not go on with it.
+    """Why a server that was there did not go on with a connection.
 
     To close it without a word is all that ZooKeeper says of several causes; `otherwise` is one more.
     """
-    if not isinstance(error, (ConnectionResetError, BrokenPipeError)):
+    # What is met depends on how far the connection had come when the server closed it.
+    if not isinstance(error, (ConnectionResetError, BrokenPipeError)) and error.errno != errno.ENOTCONN:
         return cause(error)
     return (
         "the server closed the connection without an answer. Either it is not serving yet (it is starting, or"

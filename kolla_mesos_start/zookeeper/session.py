@@ -43,7 +43,7 @@ if TYPE_CHECKING:
     from typing import Any, Optional
 
     from kolla_mesos_start.loop import Interest
-    from kolla_mesos_start.zookeeper.connect import Steps
+    from kolla_mesos_start.zookeeper.connect import Address, Steps
 
     Done = Callable[[Any, Optional[KazooException]], object]
 
@@ -263,6 +263,14 @@ class Session:
         # A server that has only begun to start accepts a connection and forgets it. Longer with each
         # silence all the same: an ensemble that a thousand clients come back to is slow.
         self._task.deadline = now() + self.timeout * min(1.0, HANDSHAKE_TIMEOUT * (1 + self._silences))
+        try:
+            return (yield from self._open(addresses, host))
+        except (TimeoutError, PermissionError):
+            raise  # `_lose` tells them apart.
+        except OSError as error:
+            raise ConnectionError(errno.ECONNRESET, self._explained(error)) from error
+
+    def _open(self, addresses: Sequence[Address], host: str) -> Steps[tuple[socket.socket, Connect]]:
         connection = yield from connect_any(addresses)
         try:
             if self.servers.ca:
@@ -272,15 +280,12 @@ class Session:
                 context = make_context(self.servers.ca, self.servers.cert, self.servers.key)
                 connection = yield from agree_on_tls(connection, context, host)
             return connection, (yield from self._introduce(connection))
-        except OSError as error:
-            connection.close()
-            raise ConnectionError(errno.ECONNRESET, self._explained(error)) from error
         except BaseException:
             connection.close()
             raise
 
     def _explained(self, error: OSError) -> str:
-        """Why a server that had accepted the connection did not become ours."""
+        """Why a server did not become ours."""
         if self.servers.ca:
             from kolla_mesos_start.zookeeper.tls import explain
 

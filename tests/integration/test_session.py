@@ -957,8 +957,9 @@ def test_tls_to_what_is_no_zookeeper_is_no_connection(secure: Secure) -> None:
     """A port that answers in plain text does not speak TLS."""
 
     def serve(connection: socket.socket) -> None:
-        connection.recv(65536)
-        connection.sendall(b"HTTP/1.1 400 Bad Request\r\n\r\n")
+        with connection:
+            connection.recv(65536)
+            connection.sendall(b"HTTP/1.1 400 Bad Request\r\n\r\n")
 
     with listener(serve) as port:
         assert "does not speak TLS" in refusal(servers(f"{HOST}:{port}", ca=secure.file("ca.pem")))
