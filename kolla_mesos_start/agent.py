@@ -97,6 +97,7 @@ class Agent:
         self.facts: HostFacts | None = None
         self.registration: Registration | None = None
         self.exported: Mapping[str, str] = {}
+        self.begins_again = False
 
     def run(self) -> int:
         """All stages. Returns the exit status of a task; a daemon takes this process over instead."""
@@ -114,7 +115,7 @@ class Agent:
             except Changed as changed:
                 log.warning("%s: beginning again from it", changed)
                 self._end_guard()
-                self.bootstrap = None
+                self.bootstrap, self.begins_again = None, True
 
     def _run_graph(self, settings: Settings, preparer: Preparer, state_file: StateFile) -> int:
         """The stages from `read` on, with what is published now."""
@@ -199,12 +200,12 @@ class Agent:
         self.stage = "read"
         published = preparer.published
         definition = published.await_definition(state_file, settings.wait_timeout)
-        graph, versions = preparer.read_graph(definition)
+        graph, stamps = preparer.read_graph(definition)
         _warn_of_pods(settings, graph)
 
         from kolla_mesos_start.tree.status import StatusTree
 
-        return StatusTree(published.client, published.znodes, graph, definition.zxid, versions)
+        return StatusTree(published.client, published.znodes, graph, definition.zxid, stamps)
 
     def _register(self, settings: Settings, tree: StatusTree, preparer: Preparer) -> Registration | None:
         """Claim the role, and make this container known if it is to become a daemon."""
@@ -233,7 +234,8 @@ class Agent:
         from kolla_mesos_start.files.copy_once import CopyOnce
 
         copied = CopyOnce(settings.state_dir) if settings.copy_once else None
-        if copied and copied.done(command.path):
+        # What is published has changed since this start has begun: so may the files have.
+        if copied and copied.done(command.path) and not self.begins_again:
             return preparer.prepare(command, with_files=False)
         prepared = preparer.prepare(command)
         if copied:

@@ -70,6 +70,10 @@ class Hold:
 
     def run(self, ready: bool) -> None:
         """Renew: a transaction of one check proves the session and the lock at once."""
+        if self._client.session.timeout < self.lease.timeout:
+            # Another server has granted less, and may end the session sooner.
+            self.lease.timeout = self._client.session.timeout
+            self.on_renewed()
         if now() < self.deadline:
             return
         self._outstanding = True
@@ -202,6 +206,8 @@ class Bootstrap:
             self._loop.add(hold)
             outcome = self._execute(prepared, environ, hold, last)
             self._attempts.conclude(command, claim, contender, outcome)
+            if outcome.state == DONE:
+                self._attempts.forget_oldest(command)
         finally:
             self._loop.remove(hold)
             self._claimed = False

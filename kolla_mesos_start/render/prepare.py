@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from kolla_mesos_start.definition.texts import Text
     from kolla_mesos_start.files import Content
     from kolla_mesos_start.settings import Settings
-    from kolla_mesos_start.tree.published import Definition, Facts, Published
+    from kolla_mesos_start.tree.published import Definition, Facts, Published, Stamp
 
     T = TypeVar("T")
 
@@ -63,22 +63,22 @@ class Preparer:
         self._settings, self._znodes = settings, published.znodes
         self._loop = published.client.loop
 
-    def read_graph(self, definition: Definition) -> tuple[Graph, Mapping[str, int]]:
-        """The graph of a definition, and the versions of the znodes that it comes from.
+    def read_graph(self, definition: Definition) -> tuple[Graph, Mapping[str, Stamp | None]]:
+        """The graph of a definition, and the stamps of the znodes that it comes from, None where none was.
 
         Its early templates are rendered with the published variables.
         """
         document = load(definition.data)
         texts = schema.early_texts(document)
         names = context.variable_names(texts, self._loop.compute)
-        versions = {self._znodes.definition: definition.version}
+        stamps: dict[str, Stamp | None] = {self._znodes.definition: (definition.version, definition.zxid)}
         variables: Mapping[str, str] = {}
         if names:
             variables, read, _ = self.published.variables(names)
-            versions.update(read)
+            stamps.update(read)
         renderer = self._renderer(variables, texts)
         build = partial(schema.build, document, self._znodes.service_name, renderer.text)
-        return self._checked(renderer, build), versions
+        return self._checked(renderer, build), stamps
 
     def prepare(self, command: Command, with_files: bool = True) -> Prepared:
         """Render the strings of a command and, with `with_files`, its files.

@@ -79,10 +79,22 @@ class Attempts:
 
         What is claimed is what stands published at that moment. If that is not what was read, the lock
         is given back: Changed.
-
-        What is watched says whether it is due, if no event is still to be read: had it been done or
-        claimed since, `detail` would have another version, and the claim be refused.
         """
+        claim = self._claim(command, contender)
+        # The checks of a claim don't see a znode that was made anew, nor a nearer variable that has appeared.
+        changed = self._tree.changed()
+        if changed is None:
+            return claim
+        self.conclude(command, claim, contender, Outcome(RETRY, None, f"not started: {changed} has changed"))
+        raise self._given_back(contender, changed)
+
+    def _given_back(self, contender: str, changed: str) -> Changed:
+        self._client.ephemerals.discard(contender)
+        return Changed(f"{changed} has changed since it was read")
+
+    def _claim(self, command: Command, contender: str) -> Claim:
+        """What is watched says whether it is due, if no event is still to be read: had it been done or
+        claimed since, `detail` would have another version, and the claim be refused."""
         at = states.once_znodes(command, self._znodes)
         name = os.urandom(16).hex()
         unfinished, sent = False, now()
@@ -115,9 +127,8 @@ class Attempts:
             try:
                 stat = self._write_claim(command, at, contender, detail, znode.stat.version)
             except Refused as refused:
-                if refused.path in self._tree.versions:
-                    self._client.ephemerals.discard(contender)
-                    raise Changed(f"{refused.path} has changed since it was read") from refused
+                if refused.path in self._tree.stamps:
+                    raise self._given_back(contender, refused.path) from refused
                 raise Lost(f"{command.path} was not claimed: {refused}") from refused
             except Outage:
                 log.warning("%s: the reply to the claim was lost", command.path)
@@ -132,7 +143,7 @@ class Attempts:
             SetData(at.detail, detail.encoded(), version),
             SetData(at.state, RUNNING.encode(), -1),
             CheckVersion(contender, -1),
-            *(CheckVersion(path, read) for path, read in self._tree.versions.items()),
+            *(CheckVersion(path, stamp[0]) for path, stamp in self._tree.stamps.items() if stamp),
         ]
         return self._client.transaction(operations, f"{at.detail}: claiming {command.path}")[0]
 
@@ -167,13 +178,17 @@ class Attempts:
             token=claim.token,
             message=outcome.message,
         )
-        holds_lock = outcome.state != RETRY
+        holds_lock = True
         self._client.watches.watch(())
         while True:
-            operations = self._outcome_writes(command, at, claim, detail, contender if holds_lock else None)
+            operations = self._outcome_writes(command, at, claim, detail)
+            if outcome.state == RETRY:
+                operations.append(CheckVersion(contender, -1))
+            elif holds_lock:
+                operations.append(Delete(contender, -1))
             try:
                 self._client.transaction(operations, f"{at.detail}: outcome of {command.path}")
-                return
+                break
             except Outage:
                 log.warning("%s: the reply to the outcome was lost", command.path)
             except Refused as refused:
@@ -182,13 +197,15 @@ class Attempts:
             if found.claim != claim.detail.claim:
                 raise Lost(f"{command.path} was claimed by another container")
             if found.finished is not None:
-                return
+                break
             # What is missing beside `detail` was deleted under us, by a redeploy or by hand.
             self._tree.ensure()
-            holds_lock = holds_lock and self._client.read([contender])[contender] is not None
+            holds_lock = self._client.read([contender])[contender] is not None
+            if outcome.state == RETRY and not holds_lock:
+                raise Lost(f"{command.path}: the lock was lost")
 
     def _outcome_writes(
-        self, command: Command, at: CommandZnodes, claim: Claim, detail: Detail, contender: str | None
+        self, command: Command, at: CommandZnodes, claim: Claim, detail: Detail
     ) -> Operations:
         operations = [
             SetData(at.detail, detail.encoded(), claim.version),
@@ -199,21 +216,24 @@ class Attempts:
             data = states.encode_mark(claim.token, self._tree.definition)
             marked = self._client.read([mark])[mark] is not None  # By hand, meanwhile.
             operations.append(SetData(mark, data, -1) if marked else self._client.creation(mark, data))
-            operations += self._oldest_marks(at, but=mark)
-        operations += self._shared_writes(command, detail.state, self._other_scopes(command, detail.state))
-        if contender is not None:
-            operations.append(Delete(contender, -1))
-        return operations
+        return operations + self._shared_writes(
+            command, detail.state, self._other_scopes(command, detail.state)
+        )
 
-    def _oldest_marks(self, at: CommandZnodes, but: str) -> Operations:
-        """What deletes the marks beyond those that are kept, of which `but` is one."""
+    def forget_oldest(self, command: Command) -> None:
+        """Delete the marks beyond those that are kept. What can't be deleted stays: it holds nothing up."""
+        if command.generation is None:
+            return
+        at = states.once_znodes(command, self._znodes)
         names = self._client.children([at.generations])[at.generations] or ()
-        paths = {f"{at.generations}/{name}" for name in names} - {but}
-        if len(paths) < KEPT_MARKS:
-            return []
-        marks = [states.decode_mark(path, znode) for path, znode in self._client.read(paths).items()]
-        marks.sort(key=lambda mark: mark.token)
-        return [Delete(mark.name, -1) for mark in marks[: len(paths) - KEPT_MARKS + 1]]
+        if len(names) <= KEPT_MARKS:
+            return
+        found = self._client.read(f"{at.generations}/{name}" for name in names)
+        marks = sorted(
+            (states.decode_mark(path, znode) for path, znode in found.items()), key=lambda mark: mark.token
+        )
+        for mark in marks[:-KEPT_MARKS]:
+            self._client.session.request(Delete(mark.name, -1), lambda value, error: None)
 
     def _read_detail(self, at: CommandZnodes) -> tuple[Znode, Detail]:
         znode = self._client.read([at.detail])[at.detail]

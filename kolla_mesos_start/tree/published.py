@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from kolla_mesos_start.zookeeper.query import Znode
 
     Facts = Mapping[str, Any]
+    Stamp = tuple[int, int]
 
 
 log = Logger(__name__)
@@ -50,13 +51,13 @@ class Definition(NamedTuple):
 
 
 class Variables(NamedTuple):
-    """The values of the variables that are there, and the version of the znode that each comes from.
+    """The values of the variables that are there, and the stamp of each znode where one was looked for.
 
     `definition` is the zxid that the definition had afterwards.
     """
 
     values: Mapping[str, str]
-    versions: Mapping[str, int]
+    stamps: Mapping[str, Stamp | None]
     definition: int | None
 
 
@@ -80,7 +81,8 @@ class Published:
         begun = now()
         due = begun + SOON
         deadline = float("inf") if limit is None else begun + limit
-        self._watches.watch([data_of(path)])
+        self._watches.kept = frozenset([data_of(path)])
+        self._watches.watch(())
         state_file.write("waiting", f"for the definition {path}")
         while True:
             self.client.loop.wait(lambda: self._published(path), min(deadline, due))
@@ -88,7 +90,7 @@ class Published:
             if znode is not None:
                 return Definition(znode.data, znode.stat.mzxid, znode.stat.version)
             # They are of interest only now: most agents find their definition at once.
-            self._watches.watch([data_of(path), *ancestors])
+            self._watches.watch(ancestors)
             self.client.loop.wait(
                 lambda: not self.client.connected or self._watches.fresh(), min(deadline, now() + SOON)
             )
@@ -140,14 +142,15 @@ class Published:
         # Sent in this order, answered in this order: no request of its own is needed to look at the
         # definition before or after.
         found = self.client.read([*(path for paths in places.values() for path in paths), definition])
-        values, versions = {}, {}
+        values = {}
         for name, paths in places.items():
             for path in paths:
                 znode = found[path]
                 if znode is not None:
-                    values[name], versions[path] = text(path, znode.data), znode.stat.version
+                    values[name] = text(path, znode.data)
                     break
-        return Variables(values, versions, _zxid(found[definition]))
+        stamps = {path: stamp(found[path]) for paths in places.values() for path in paths}
+        return Variables(values, stamps, _zxid(found[definition]))
 
     # -- members ------------------------------------------------------------------------------------
 
@@ -214,6 +217,11 @@ class Published:
                     self._warnings.add(warning)
                     log.warning("%s", warning)
         return facts
+
+
+def stamp(znode: Znode | None) -> Stamp | None:
+    """The version and the mzxid of a znode: a version alone begins anew where the znode was made anew."""
+    return (znode.stat.version, znode.stat.mzxid) if znode else None
 
 
 def _zxid(definition: Znode | None) -> int | None:

@@ -5,7 +5,9 @@ from __future__ import annotations
 from kolla_mesos_start.definition.forms import DAEMON, GLOBAL, LOCAL
 from kolla_mesos_start.errors import BadDefinition
 from kolla_mesos_start.log import Logger
+from kolla_mesos_start.tree.published import stamp
 from kolla_mesos_start.tree.states import WAITING
+from kolla_mesos_start.zookeeper.query import data_of
 from kolla_mesos_start.zookeeper.wire import BadVersionError, NoNodeError, SetData
 
 TYPE_CHECKING = False
@@ -14,6 +16,7 @@ if TYPE_CHECKING:
     from typing import Callable
 
     from kolla_mesos_start.definition.model import Graph
+    from kolla_mesos_start.tree.published import Stamp
     from kolla_mesos_start.tree.znodes import Znodes
     from kolla_mesos_start.zookeeper.client import Client
     from kolla_mesos_start.zookeeper.query import Znode
@@ -26,14 +29,35 @@ class StatusTree:
     """The status of one service on one host.
 
     `client`, `znodes` and `graph` are what it is made of. `definition` is the mzxid of the definition
-    that the graph comes from, `versions` those of all znodes that it comes from.
+    that the graph comes from, `stamps` are those of all znodes that it comes from.
     """
 
     def __init__(
-        self, client: Client, znodes: Znodes, graph: Graph, definition: int, versions: Mapping[str, int]
+        self,
+        client: Client,
+        znodes: Znodes,
+        graph: Graph,
+        definition: int,
+        stamps: Mapping[str, Stamp | None],
     ) -> None:
         self.client, self.znodes, self.graph = client, znodes, graph
-        self.definition, self.versions = definition, versions
+        self.definition, self.stamps = definition, stamps
+
+    def changed(self) -> str | None:
+        """The path of a znode that the graph comes from and that is another one now, or None."""
+        known = self.client.watches.results
+        definition = self.znodes.definition
+        paths = [path for path in self.stamps if path != definition]
+        variables = self.client.read(paths) if paths else {}
+        for path, before in self.stamps.items():
+            if path == definition:
+                query = data_of(path)
+                same = self.client.watches.is_known(query) and stamp(known[query]) == before
+            else:
+                same = stamp(variables[path]) == before
+            if not same:
+                return path
+        return None
 
     def ensure(self) -> None:
         """Create what is absent, after it was deleted."""

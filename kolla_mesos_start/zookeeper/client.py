@@ -103,6 +103,7 @@ class Client:
         self.watches = Watches(self.session)
         self.ephemerals = Ephemerals(self.session, acl, on_denied=self._deny)
         self._granted = 0.0
+        self._closing = False
         self.session.on_connected(self._check_timeout)
         self.session.on_refused(self._refuse)
         loop.add(self.session)
@@ -141,7 +142,10 @@ class Client:
             )
 
     def close(self) -> None:
-        """End the session: its ephemerals go at once."""
+        """End the session: its ephemerals go at once. What it is refused meanwhile is of no interest."""
+        self._closing = True
+        self.watches.kept = frozenset()
+        self.watches.watch(())
         if self.connected:
             self.session.close()
             self.loop.wait(lambda: self.session.closed, now() + CLOSE_TIMEOUT)
@@ -158,9 +162,13 @@ class Client:
         self._granted = timeout
 
     def _refuse(self) -> None:
+        if self._closing:
+            return
         raise AccessDenied("ZooKeeper refused the credentials of KOLLA_ZK_AUTH_FILE")
 
     def _deny(self, path: str, error: Exception) -> None:
+        if self._closing:
+            return
         raise AccessDenied(f"{path} can't be created or deleted: {type(error).__name__}")
 
     # -- requests -------------------------------------------------------------------------------

@@ -56,6 +56,10 @@ class Knowledge:
         several things change all the time there is never an instant at which all is `complete`."""
         return not self._unanswered
 
+    def is_known(self, query: Query) -> bool:
+        """Whether its result is the last one."""
+        return query in self.results and query not in self._dirty and query not in self._asked
+
     def want(self, queries: Iterable[Query]) -> None:
         """These, and no others."""
         wanted = set(queries)
@@ -104,6 +108,7 @@ class Watches:
     def __init__(self, session: Session) -> None:
         self._session = session
         self._knowledge = Knowledge()
+        self.kept: frozenset[Query] = frozenset()  # watched whatever else is
         session.on_connected(self._read_again)
         session.on_watch(self._fired)
 
@@ -116,8 +121,8 @@ class Watches:
         return self._knowledge.changes
 
     def watch(self, queries: Iterable[Query]) -> None:
-        """Keep `results` true for these queries, and for no others."""
-        self._knowledge.want(queries)
+        """Keep `results` true for these queries and those `kept`, and for no others."""
+        self._knowledge.want({*queries, *self.kept})
         self._refresh()
 
     def forget(self, paths: Iterable[str]) -> None:
@@ -131,6 +136,10 @@ class Watches:
     def answered(self) -> bool:
         """Whether `results` are an answer of this connection each, though perhaps not the last one."""
         return self._session.connected and self._knowledge.answered
+
+    def is_known(self, query: Query) -> bool:
+        """Whether nothing has happened to it since its result, up to the last reply of the server."""
+        return self._session.connected and self._knowledge.is_known(query)
 
     def _fired(self, path: str) -> None:
         for query in (data_of(path), children_of(path)):

@@ -74,8 +74,8 @@ class Session(threading.Thread):
         znodes = Znodes(settings.prefix, settings.deployment_id, settings.service_name, settings.host)
         preparer = Preparer(settings, Published(client, znodes), dict)
         definition = preparer.published.await_definition(self.standing, None)
-        graph, versions = preparer.read_graph(definition)
-        tree = StatusTree(client, znodes, graph, definition.zxid, versions)
+        graph, stamps = preparer.read_graph(definition)
+        tree = StatusTree(client, znodes, graph, definition.zxid, stamps)
         tree.ensure()
         turn = next(iter(Waiting(tree, self.standing, None)))
         if turn.contender is None:

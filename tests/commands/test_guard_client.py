@@ -274,6 +274,7 @@ def test_a_deadline_that_is_not_extended_kills(loop: Loop, guard: Guard, tmp_pat
 
 def test_after_its_deadline_a_command_does_not_start(loop: Loop, guard: Guard, tmp_path: Path) -> None:
     """The report has no signal, since there was no process."""
+    assert loop.wait(lambda: guard.ready, now() + HANDSHAKE_TIMEOUT)  # Else it may be given up meanwhile.
     assert run(loop, guard, f"touch {tmp_path}/ran", deadline=now() - 0.01) == Ended(
         137, None, "deadline", 0, None, False
     )

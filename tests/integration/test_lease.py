@@ -417,6 +417,20 @@ def renewing(request: pytest.FixtureRequest, zookeeper: Server, deployment: Depl
     slow.close()
 
 
+@pytest.mark.parametrize("renewing", [0.0], indirect=True)
+def test_a_shorter_session_shortens_the_lease(renewing: Renewing) -> None:
+    """Another server may grant less when the session comes to it, and ends it so much sooner."""
+    told: list[float] = []
+    hold, before = renewing.hold, renewing.hold.lease.kill_at
+    hold.on_renewed = lambda: told.append(hold.lease.kill_at)
+    renewing.client.session.timeout = SHORT / 2
+    renewing.loop.sleep(0)
+    assert told[0] == hold.lease.kill_at < before
+    renewing.client.session.timeout = SHORT
+    renewing.loop.sleep(0)
+    assert hold.lease.timeout == SHORT / 2
+
+
 @pytest.mark.parametrize("renewing", [0.0, SHORT / 9, SHORT / 3], indirect=True)
 def test_a_lease_counts_from_what_was_sent_long_before_the_last_reply(renewing: Renewing) -> None:
     """Never from when a reply came; and however late they come, one is awaited at a time."""
