@@ -38,10 +38,16 @@ def look_up(name: bytes, port: int) -> Steps[list[Any]]:
     It runs in a child process: a thread must not be there when another part of the agent forks.
     """
     reader, writer = os.pipe()
-    child = os.fork()
-    if child == 0:
-        _look_up_as_child(name, port, writer)
-    os.close(writer)
+    try:
+        try:
+            child = os.fork()
+            if child == 0:
+                _look_up_as_child(name, port, writer)
+        finally:
+            os.close(writer)
+    except OSError:  # No more processes for now: it is tried again, with the connection.
+        os.close(reader)
+        raise
     try:
         os.set_blocking(reader, False)
         heard = b""

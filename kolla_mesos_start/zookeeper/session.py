@@ -54,7 +54,7 @@ NO_PASSWORD = b"\0" * 16
 # The server drops the connection on a larger request, which looks like an outage and would be
 # retried for ever; its own limit (jute.maxbuffer) is 1,048,575 bytes for the whole packet.
 MAX_DATA = 1_000_000
-LARGEST_FRAME = 4 << 20  # bytes; more than a server ever sends (jute.maxbuffer is 1 MB)
+LARGEST_FRAME = 64 << 20  # bytes; of a list of children, which jute.maxbuffer does not limit
 
 # Shares of the session timeout. A ping after a third of silence, as other clients send it; a frozen
 # server must be left early enough to try two others before the session is over.

@@ -252,3 +252,14 @@ def test_what_is_refused_while_it_ends_is_of_no_interest(
     assert client.session.closed
     for path in paths:
         zk.set_acls(path, OPEN_ACL_UNSAFE)
+
+
+def test_a_long_list_is_read(zk: KazooClient, deployment: Deployment, client: Interrupted) -> None:
+    """A server limits what it takes, not what it tells: many members are many megabytes."""
+    names = [f"{number:04}{'x' * 9000}" for number in range(500)]
+    for begin in range(0, len(names), 50):
+        transaction = zk.transaction()
+        for name in names[begin : begin + 50]:
+            transaction.create(f"{deployment.path}/{name}")
+        transaction.commit()
+    assert client.children([deployment.path])[deployment.path] == names

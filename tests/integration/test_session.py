@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import itertools
 import os
 import re
@@ -727,6 +728,21 @@ def test_a_look_up_ends_with_the_session(monkeypatch: pytest.MonkeyPatch) -> Non
     session.abandon()
     assert set(psutil.Process().children()) == known
     assert len(os.listdir("/proc/self/fd")) == descriptors
+
+
+def test_a_look_up_without_a_process_for_it_leaves_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A limit on processes may be met for long; it is tried again."""
+
+    def refuse() -> int:
+        raise BlockingIOError(errno.EAGAIN, "Resource temporarily unavailable")
+
+    monkeypatch.setattr(os, "fork", refuse)
+    descriptors = len(os.listdir("/proc/self/fd"))
+    session = Session(servers("zookeeper.example:2181"), 4.0)
+    run(session, lambda: session._failures >= 3)
+    assert "Resource temporarily unavailable" in session.error
+    assert len(os.listdir("/proc/self/fd")) == descriptors
+    session.abandon()
 
 
 @pytest.mark.parametrize(
