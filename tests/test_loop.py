@@ -232,7 +232,7 @@ def test_a_wait_may_be_longer_than_a_poll(loop: Loop, monkeypatch: pytest.Monkey
     begun = now()
     count = rounds(loop, begun + SOON)
     assert now() - begun >= SOON
-    assert 3 < count <= 8
+    assert 1 < count <= 8  # Fewer on a busy machine.
 
 
 # -- descriptors ----------------------------------------------------------------------------------

@@ -14,6 +14,7 @@ from kazoo.client import KazooClient
 from tests.agents import PROGRAM, Containers
 from tests.conftest import Deployment
 from tests.publishing import publish
+from tests.waiting import eventually
 
 TASK = {"commands": {"only": {"command": "true"}}}
 DAEMON = {"service": {"daemon": {"command": ["true"]}}}
@@ -115,9 +116,11 @@ def test_a_stranger_writes_nothing_into_the_files_of_others_and_ends_none_of_the
             {"host": "a\nforged = 1", "address": "10.6.6.6", "ports": [1], "service": "forged"}
         ).encode(),
     }
+    containers.start("infra/db", KOLLA_ADDRESS="192.0.2.1", KOLLA_PORTS="3306")
+    # Before: a stranger's instance satisfies the dependency like any other.
+    eventually(lambda: zk.exists(ready) and zk.get_children(ready), "the database is ready")
     for path, data in bad.items():
         zk.create(path, data, makepath=True)
-    containers.start("infra/db", KOLLA_ADDRESS="192.0.2.1", KOLLA_PORTS="3306")
     agent = containers.start("web", "web2")
     assert agent.ends() == 0
     text = dest.read_text()
