@@ -978,6 +978,28 @@ def test_a_definition_that_was_replaced_meanwhile_is_not_run(site: Site) -> None
     assert site.names(party) == []
 
 
+def test_files_are_written_anew_where_it_begins_again(site: Site, zk: KazooClient, tmp_path: Path) -> None:
+    """COPY_ONCE keeps what an earlier start has written, not what this one wrote for another tag."""
+    dest = tmp_path / "conf"
+    sync = site.once(
+        gate=None,
+        generation="{{ tag }}",
+        first=f"cat {dest} >>seen",
+        then="test -e mended || exit 3",
+        files={"conf": {"dest": str(dest)}},
+        retries=1,
+        delay=2,
+    )
+    definition = {"commands": {"sync": sync}}
+    publish(site.deployment, SERVICE, definition, files={"conf": "{{ tag }}"}, variables={"tag": "1"})
+    agent = site.start(KOLLA_CONFIG_STRATEGY="COPY_ONCE")
+    agent.says("next attempt in")
+    zk.set(f"{site.deployment.path}/{SERVICE}/variables/tag", b"2")
+    (site.path / "mended").touch()
+    assert agent.ends() == 0
+    assert (site.path / "seen").read_text() == "12"
+
+
 def test_tokens_go_on_growing_in_another_ensemble(site: Site, zk: KazooClient) -> None:
     """Where a tree was moved to one whose zxids are smaller; a mark from there holds nobody up."""
     detail = {"attempt": 3, "host": "web9", "started": 1, "finished": 2, "state": "error", "token": 2**40}
