@@ -15,6 +15,7 @@ from typing import Any, Callable
 from kazoo.client import KazooClient
 from kazoo.exceptions import (
     AuthFailedError,
+    ConnectionClosedError,
     ConnectionDropped,
     InvalidACLError,
     KazooException,
@@ -31,6 +32,8 @@ from kolla_mesos_start.settings import Settings
 from kolla_mesos_start.zookeeper.tls import explain, make_context
 
 log = logging.getLogger(__name__)
+
+REFUSED = "ZooKeeper refused the credentials of KOLLA_ZK_AUTH_FILE"
 
 # kazoo's defaults try once, and then with delays that grow to hours.
 RETRY = {"max_tries": -1, "delay": 0.05, "backoff": 1.5, "max_delay": 1.0}
@@ -104,7 +107,7 @@ def connect(settings: Settings) -> KazooClient:
     is_connected = client.start_async().wait(limit)
     if client.client_state == KeeperState.AUTH_FAILED:
         close(client)
-        raise AccessDenied("ZooKeeper refused the credentials of KOLLA_ZK_AUTH_FILE")
+        raise AccessDenied(REFUSED)
     if not is_connected:
         close(client)
         why = f": {causes(attempts.causes)}" if attempts.causes else ""
@@ -171,8 +174,15 @@ def _read_together(client: KazooClient, start: Callable[[str], Any], paths: Iter
         replies = [(path, start(path)) for path in wanted]
         return {path: _result(path, reply) for path, reply in replies}
 
-    result: dict[str, Any] = client.retry(read_all)
+    result: dict[str, Any] = _send(client, read_all)
     return result
+
+
+def _send(client: KazooClient, request: Callable[[], Any]) -> Any:
+    try:
+        return client.retry(request)
+    except ConnectionClosedError as error:  # kazoo ends a client by itself only where it was refused.
+        raise AccessDenied(REFUSED) from error
 
 
 def _result(path: str, reply: Any) -> Any:
@@ -220,7 +230,7 @@ def remove(client: KazooClient, path: str) -> None:
 def _retry(client: KazooClient, request: Callable[[], None], what: str) -> None:
     """Send the request until it gets a reply; AccessDenied or AgentError where that is an error."""
     try:
-        client.retry(request)
+        _send(client, request)
     except DENIED as error:
         raise AccessDenied(f"{what}: {type(error).__name__}") from error
     except KazooException as error:

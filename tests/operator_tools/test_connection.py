@@ -163,6 +163,15 @@ def test_refused_credentials_end_it(zookeeper: Server, connect: Connect, tmp_pat
         connection.read(connect(zookeeper.hosts, KOLLA_ZK_AUTH_FILE=str(auth)), ["/"])
 
 
+def test_a_request_behind_a_refusal_says_so(zookeeper: Server, connect: Connect) -> None:
+    """kazoo has ended the client by then."""
+    client = connect(zookeeper.hosts)
+    client.stop()
+    for request in (lambda: connection.read(client, ["/"]), lambda: connection.write(client, "/a", b"")):
+        with pytest.raises(AccessDenied, match="KOLLA_ZK_AUTH_FILE"):
+            request()
+
+
 def test_a_request_outlives_an_outage(
     link: Link, deployment: Deployment, connect: Connect, caplog: pytest.LogCaptureFixture
 ) -> None:
