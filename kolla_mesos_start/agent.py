@@ -185,7 +185,10 @@ class Agent:
         from kolla_mesos_start.hide import hide_memory
 
         self.exported = _environ(settings)  # This reads a file that is root's once we're hidden.
-        hide_memory()
+        if not hide_memory():
+            log.warning(
+                "this Python can't hide the memory of agent and registrar from processes of their user"
+            )
         from kolla_mesos_start.render.prepare import Preparer
         from kolla_mesos_start.tree.published import Published
         from kolla_mesos_start.tree.znodes import Znodes

@@ -20,6 +20,8 @@ from pathlib import Path
 
 from kolla_mesos_start.errors import AgentError
 
+KILL_TIMEOUT = 30.0  # seconds after KILL, on a busy machine
+
 
 def _agent() -> Path:
     """The agent's script: that of the checkout which holds this package, else the installed one."""
@@ -150,11 +152,14 @@ def end_all(directory: Path, grace: float = 0.0, containers: Sequence[Container]
     """End every process of the containers in `directory`: TERM, and after `grace` seconds KILL.
 
     `containers` are those that we have started: an agent hides its environment from all but root.
+    Raises AgentError for what can't be killed.
     """
     kill_at = time.monotonic() + grace
     signum = signal.SIGTERM if grace else signal.SIGKILL
     sent: set[tuple[int, int]] = set()
     while left := {*processes_of(directory), *(each.pid for each in containers if each.running)}:
+        if time.monotonic() >= kill_at + KILL_TIMEOUT:
+            raise AgentError(f"processes that can't be killed: {', '.join(map(str, sorted(left)))}")
         if time.monotonic() >= kill_at:
             signum = signal.SIGKILL
         for pid in left:

@@ -247,7 +247,10 @@ class Up(ABC, Generic[D]):
             with suppress(OSError):  # The terminal is gone.
                 say("ending all containers")
             # Without ZooKeeper, closing a session takes until its timeout.
-            self.running.end(GRACE if self._is_connected() else SHORT_GRACE)
+            try:
+                self.running.end(GRACE if self._is_connected() else SHORT_GRACE)
+            except AgentError as error:
+                self.complain(error.reason)
         if self.zookeeper is not None:
             self.zookeeper.kill()
         elif self.client is not None:

@@ -50,11 +50,13 @@ def daemon() -> Iterator[tuple[int, int]]:
     with subprocess.Popen(
         [sys.executable, "-c", script], stdout=subprocess.PIPE, start_new_session=True
     ) as process:
-        assert process.stdout
-        child = int(process.stdout.readline())
-        eventually(lambda: Path(f"/proc/{child}").stat().st_uid == 4712, "the child has changed its user")
-        yield process.pid, child
-        os.killpg(process.pid, signal.SIGKILL)
+        try:
+            assert process.stdout
+            child = int(process.stdout.readline())
+            eventually(lambda: Path(f"/proc/{child}").stat().st_uid == 4712, "the child is another user")
+            yield process.pid, child
+        finally:
+            os.killpg(process.pid, signal.SIGKILL)
 
 
 def test_senders_are_trusted_by_what_the_daemon_has_become(daemon: tuple[int, int]) -> None:

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import os
 import shutil
+import sys
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
+from kolla_mesos_start.hide import hide_memory
 from tests import unprivileged
 from tests.agents import Containers
 from tests.conftest import Deployment
@@ -65,3 +67,9 @@ def test_agent_and_registrar_are_hidden_and_the_daemon_is_as_usual(
     assert b"KOLLA_ZK_" not in Path(f"/proc/{registrar}/environ").read_bytes()
     assert b"LC_CTYPE=C.UTF-8" in Path(f"/proc/{sleeps}/environ").read_bytes().split(b"\0")
     assert (home / "conf").read_text() == deployment.id
+
+
+def test_a_python_that_hides_nothing_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Without libffi there is no _ctypes."""
+    monkeypatch.setitem(sys.modules, "_ctypes", None)
+    assert hide_memory() is False

@@ -39,8 +39,9 @@ FORKS = """
 import os, time
 for _ in range(20):
     if os.fork() == 0:
+        parent = os.getpid()
         if os.fork() == 0:
-            time.sleep(0.2)
+            while os.getppid() == parent: time.sleep(0.001)
         os._exit(0)
     os.wait()
 """

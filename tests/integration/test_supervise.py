@@ -188,8 +188,10 @@ def test_a_daemon_that_does_not_end_is_killed_after_its_grace(start: Callable[..
 def test_orphans_are_reaped(start: Callable[..., Agent]) -> None:
     """Whoever is double-forked comes to the agent, and is no zombie once it has ended."""
     source = (
-        "import os, time\\nfor number in range(20):\\n    if os.fork() == 0:\\n        if os.fork() == 0:\\n"
-        "            time.sleep(0.05)\\n        os._exit(0)\\n    os.wait()\\n"
+        "import os, time\\nfor number in range(20):\\n    if os.fork() == 0:\\n"
+        "        parent = os.getpid()\\n        if os.fork() == 0:\\n"
+        "            while os.getppid() == parent: time.sleep(0.001)\\n"
+        "        os._exit(0)\\n    os.wait()\\n"
         "open('forked', 'w').close()\\ntime.sleep(1000)"
     ).replace("\\n", "\n")
     agent = start(python(source))

@@ -10,6 +10,7 @@ from shutil import copytree, ignore_patterns
 
 import pytest
 
+from kolla_mesos_start.errors import AgentError
 from kolla_mesos_start.operator import containers
 from kolla_mesos_start.operator.containers import AGENT, Container, end_all, processes_of
 from tests import CHECKOUT
@@ -69,3 +70,12 @@ def test_what_does_not_end_by_itself_is_killed(tmp_path: Path) -> None:
         process.stdout.readline()
         end_all(tmp_path, grace=0.2)
         assert process.wait(30) == -9
+
+
+def test_what_can_not_be_killed_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nobody is kept waiting for it for ever."""
+    monkeypatch.setattr(containers, "KILL_TIMEOUT", 0.1)
+    monkeypatch.setattr(containers, "processes_of", lambda directory: [4711])
+    monkeypatch.setattr(os, "kill", lambda pid, signum: None)
+    with pytest.raises(AgentError, match="4711"):
+        containers.end_all(tmp_path)
