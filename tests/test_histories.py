@@ -171,14 +171,15 @@ class Tree:
         return None if data is None else Znode(data, ZnodeStat(1, LATE, 0, 0, 0, 0, 0, 0, len(data), 0, 1))
 
     def _change(self, path: str, *, new: bool) -> None:
-        touched = {data_of(path)}
+        touched = {(path, False)}
         # A path comes with all above it here, so that the names below each of these may be new.
         parent = path
         while new and parent:
             parent = parent.rpartition("/")[0]
-            touched.add(children_of(parent))
-        self.fired += sorted(self.watched & touched)
-        self.watched -= touched
+            touched.add((parent, True))
+        fired = {query for query in self.watched if (query.path, query.children) in touched}
+        self.fired += sorted(fired)
+        self.watched -= fired
 
 
 class Waiter:
@@ -194,6 +195,7 @@ class Waiter:
         self.asked = 0
         self._last = last
         self._knowledge = Knowledge()
+        self._paused: list[Query] = []
         self._standing = Blocked(self.command, ())
         self._place: str | None = None
         self._numbers = count(10)
@@ -201,13 +203,14 @@ class Waiter:
     def settle(self) -> None:
         """Hear what has been told, and ask what has to be asked, until there is nothing more."""
         while self.connected:
-            for query in self.tree.fired:
-                self._knowledge.changed(query)
+            self._paused += [query for query in self.tree.fired if self._knowledge.fired(query)]
             self.tree.fired = []
             self._look()
             due = sorted(self._knowledge.due())
             if not due and not self.tree.fired:
-                return
+                if not self._paused:
+                    return
+                self._knowledge.resume(self._paused.pop())
             for query in due:
                 answer = self.tree.ask(query)
                 self.connected = self.connected and self.asked != self._last
@@ -460,6 +463,52 @@ def test_what_is_asked_after_each_event() -> None:
     for event, asked, complete in ASKED:
         getattr(knowledge, event)(*arguments.get(event, (query,)))
         assert (bool(knowledge.due()), knowledge.complete) == (asked, complete), event
+
+
+# Of so many names that are wanted, so many are known when another one comes -> the pause, in seconds.
+PAUSES = [
+    (1, 0, 0.0),
+    (200, 199, 0.0),
+    (200, 200, 0.0),
+    (200, 201, 0.0),
+    (200, 198, 0.01),
+    (200, 190, 0.09),
+    (200, 0, 0.24),
+    (2000, 0, 0.24),
+]
+
+
+@pytest.mark.parametrize(("wanted", "known", "pause"), PAUSES)
+def test_names_are_read_again_the_sooner_the_fewer_are_missing(wanted: int, known: int, pause: float) -> None:
+    """The last one at once."""
+    knowledge, query = Knowledge(), children_of(READY, wanted)
+    knowledge.want([query])
+    assert knowledge.due() == {query}
+    knowledge.arrived(query, tuple(map(str, range(known))))
+    assert knowledge.fired(query) == pytest.approx(pause)
+    assert not knowledge.complete
+    assert knowledge.due() == (set() if pause else {query})
+    knowledge.resume(query)
+    assert knowledge.due() == ({query} if pause else set())
+
+
+@pytest.mark.parametrize("event", ["connected", "want"])
+def test_a_pause_holds_up_nothing_that_is_read_anyway(event: str) -> None:
+    """After a reconnection, or when it is wanted again; and it is not read once more after the pause."""
+    knowledge, query = Knowledge(), children_of(READY, 200)
+    knowledge.want([query])
+    knowledge.due()
+    knowledge.arrived(query, ())
+    assert knowledge.fired(query)
+    if event == "connected":
+        knowledge.connected()
+    else:
+        knowledge.want([])
+        knowledge.want([query])
+    assert knowledge.due() == {query}
+    knowledge.resume(query)
+    knowledge.arrived(query, ())
+    assert knowledge.complete
 
 
 # -- the registrar ------------------------------------------------------------------------------------

@@ -183,14 +183,14 @@ def state_of(view: View, path: str) -> tuple[str | None, float | None]:
 def queries(dependency: Dependency | Members, znodes: Znodes, view: View) -> list[Query]:
     """What must be read to decide whether the dependency is satisfied. Grows with what is found."""
     if isinstance(dependency, Members):
-        return [children_of(znodes.party(dependency.service))]
+        return [children_of(znodes.party(dependency.service), dependency.count)]
     at = znodes.command(dependency.scope, dependency.path)
     if dependency.is_daemon:
-        return [children_of(at.ready)]
+        return [children_of(at.ready, dependency.count or 1)]
     if dependency.generation is not None:
         return [data_of(at.generation(dependency.generation))]
     if dependency.count is not None:
-        return [children_of(znodes.command(GLOBAL, dependency.path).hosts)]
+        return [children_of(znodes.command(GLOBAL, dependency.path).hosts, dependency.count)]
     # Most commands have no generations: only where the state doesn't say `done` is one looked for.
     known = data_of(at.state) in view and state_of(view, at.state)[0] != DONE
     return [data_of(at.state), *([children_of(at.generations)] if known else [])]
@@ -210,7 +210,7 @@ def unmet(dependency: Dependency | Members, view: View, znodes: Znodes) -> Unmet
 
 
 def _unmet_members(dependency: Members, view: View, znodes: Znodes) -> Unmet | None:
-    present = len(view[children_of(znodes.party(dependency.service))])
+    present = len(view[children_of(znodes.party(dependency.service), dependency.count)])
     if present >= dependency.count:
         return None
     return Unmet(dependency, f"{present} of {dependency.count} present")
@@ -219,7 +219,7 @@ def _unmet_members(dependency: Members, view: View, znodes: Znodes) -> Unmet | N
 def _unmet_instances(dependency: Dependency, view: View, znodes: Znodes) -> Unmet | None:
     at = znodes.command(dependency.scope, dependency.path)
     required = dependency.count or 1
-    ready = len(view[children_of(at.ready)])
+    ready = len(view[children_of(at.ready, required)])
     if ready >= required:
         return None
     return Unmet(dependency, f"{ready} of {required} instances ready")
@@ -236,7 +236,7 @@ def _unmet_generation(dependency: Dependency, view: View, znodes: Znodes) -> Unm
 def _unmet_hosts(dependency: Dependency, view: View, znodes: Znodes) -> Unmet | None:
     at = znodes.command(GLOBAL, dependency.path)
     assert dependency.count is not None
-    hosts = len(view[children_of(at.hosts)])
+    hosts = len(view[children_of(at.hosts, dependency.count)])
     if hosts >= dependency.count:
         return None
     return Unmet(dependency, f"done on {hosts} of {dependency.count} hosts", detail=at.detail)

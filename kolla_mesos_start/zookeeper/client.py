@@ -100,7 +100,7 @@ class Client:
     def __init__(self, servers: Servers, timeout: float, acl: Sequence[ACL], loop: Loop) -> None:
         self.loop, self.acl = loop, acl
         self.session = Session(servers, timeout)
-        self.watches = Watches(self.session)
+        self.watches = Watches(self.session, loop)
         self.ephemerals = Ephemerals(self.session, acl, on_denied=self._deny)
         self._granted = 0.0
         self._closing = False

@@ -21,18 +21,22 @@ class Znode(NamedTuple):
 
 class Query(NamedTuple):
     """What can be asked about a path: the Znode there (None where there is none), or the sorted
-    tuple of the names below it (empty where there is none)."""
+    tuple of the names below it (empty where there is none).
+
+    `required`: how many names are waited for. The fewer are missing, the sooner the names are read again.
+    """
 
     path: str
     children: bool
+    required: int = 1
 
 
 def data_of(path: str) -> Query:
     return Query(path, children=False)
 
 
-def children_of(path: str) -> Query:
-    return Query(path, children=True)
+def children_of(path: str, required: int = 1) -> Query:
+    return Query(path, children=True, required=required)
 
 
 if TYPE_CHECKING:

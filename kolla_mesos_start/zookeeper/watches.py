@@ -2,6 +2,9 @@
 
 Done again after every event, at every connection and in every new session: watches are gone with the
 connection, and anything may have happened meanwhile. Only reads.
+
+A thousand containers that wait for two hundred names must not all read them two hundred times: while
+many are missing, a list is read again after a pause.
 """
 
 from __future__ import annotations
@@ -9,7 +12,9 @@ from __future__ import annotations
 from functools import partial
 
 from kolla_mesos_start.errors import AccessDenied
-from kolla_mesos_start.zookeeper.query import Znode, children_of, data_of
+from kolla_mesos_start.loop import now
+from kolla_mesos_start.zookeeper.query import Znode, data_of
+from kolla_mesos_start.zookeeper.session import jittered
 from kolla_mesos_start.zookeeper.wire import (
     AuthFailedError,
     Exists,
@@ -24,11 +29,16 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
     from typing import Any
 
+    from kolla_mesos_start.loop import Loop
     from kolla_mesos_start.zookeeper.query import Query
     from kolla_mesos_start.zookeeper.session import Session
     from kolla_mesos_start.zookeeper.wire import (
         KazooException,
     )
+
+# Seconds for each name that is missing beside the next one, and at most: with the time to read, the last
+# name is known a quarter of a second after it came.
+PAUSE, LONGEST_PAUSE = 0.01, 0.24
 
 
 class Knowledge:
@@ -41,6 +51,7 @@ class Knowledge:
         self.results: dict[Query, Any] = {}
         self.changes = 0
         self.wanted: set[Query] = set()
+        self._paused: set[Query] = set()  # to be read again, but not yet
         self._asked: set[Query] = set()
         self._dirty: set[Query] = set()
         self._unanswered: set[Query] = set()  # since they are wanted, or since the connection was made
@@ -48,7 +59,7 @@ class Knowledge:
     @property
     def complete(self) -> bool:
         """Whether all that is wanted is known, as far as watches have fired."""
-        return not self._dirty and not self._asked
+        return not self._dirty and not self._paused and not self._asked
 
     @property
     def answered(self) -> bool:
@@ -66,6 +77,7 @@ class Knowledge:
         for query in self.wanted - wanted:
             self.results.pop(query, None)
             self._dirty.discard(query)
+            self._paused.discard(query)
             self._unanswered.discard(query)
         self._dirty |= wanted - self.wanted
         self._unanswered |= wanted - self.wanted
@@ -83,6 +95,24 @@ class Knowledge:
         if query in self.wanted:
             self._dirty.add(query)
 
+    def fired(self, query: Query) -> float:
+        """A watch has: for how long to pause before `resume`, in seconds. 0: it is to be read now.
+
+        Nothing is lost by a pause, since reading sets the next watch.
+        """
+        missing = query.required - len(self.results.get(query, ())) if query.children else 0
+        if missing <= 1 or query not in self.wanted:
+            self.changed(query)
+            return 0.0
+        self._paused.add(query)
+        return min(LONGEST_PAUSE, PAUSE * (missing - 1))
+
+    def resume(self, query: Query) -> None:
+        """The pause is over."""
+        if query in self._paused:
+            self._paused.discard(query)
+            self.changed(query)
+
     def arrived(self, query: Query, value: Any) -> None:
         """The answer."""
         self._asked.discard(query)
@@ -98,6 +128,7 @@ class Knowledge:
 
     def connected(self) -> None:
         """All watches are gone, and anything may have happened meanwhile."""
+        self._paused.clear()
         self._dirty |= self.wanted
         self._unanswered |= self.wanted
 
@@ -105,8 +136,8 @@ class Knowledge:
 class Watches:
     """The queries that are watched. `results`: what the server said last; `changes` counts replies."""
 
-    def __init__(self, session: Session) -> None:
-        self._session = session
+    def __init__(self, session: Session, loop: Loop) -> None:
+        self._session, self._loop = session, loop
         self._knowledge = Knowledge()
         self.kept: frozenset[Query] = frozenset()  # watched whatever else is
         session.on_connected(self._read_again)
@@ -142,8 +173,14 @@ class Watches:
         return self._session.connected and self._knowledge.is_known(query)
 
     def _fired(self, path: str) -> None:
-        for query in (data_of(path), children_of(path)):
-            self._knowledge.changed(query)
+        for query in [query for query in self._knowledge.wanted if query.path == path]:
+            if pause := self._knowledge.fired(query):
+                # Up to a fifth sooner: not all who wait for the same should read at one instant.
+                self._loop.call_at(now() + jittered(pause * 0.9, 1 / 9), partial(self._resume, query))
+        self._refresh()
+
+    def _resume(self, query: Query) -> None:
+        self._knowledge.resume(query)
         self._refresh()
 
     def _read_again(self) -> None:

@@ -54,6 +54,8 @@ class Line:
             while True:
                 client, _ = self._listener.accept()
                 server = socket.create_connection((HOST, self._server.port))
+                for end in (client, server):
+                    end.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
                 requests: list[Request] = []
                 self.connections.append(requests)
                 threading.Thread(target=self._ask, args=(client, server, requests), daemon=True).start()

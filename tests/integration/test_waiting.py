@@ -7,7 +7,7 @@ import re
 import socket
 import threading
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Any, Callable, NamedTuple
@@ -16,6 +16,7 @@ import pytest
 from kazoo.client import KazooClient
 
 from tests.agents import Agent, Containers
+from tests.benchmarks.counting import Line, Request, summary
 from tests.conftest import Deployment, connected, made
 from tests.link import Link
 from tests.publishing import publish
@@ -402,6 +403,62 @@ def test_a_daemon_waits_for_its_own_dependencies_and_comes_last(
     write(zk, deployment, KINDS["plain"].enough)
     assert agent.ends() == 0
     assert ran(agent) == ["prepare", "daemon"]
+
+
+# -- herds --------------------------------------------------------------------------------------------
+
+HERD = 200
+
+
+@pytest.fixture
+def line(zookeeper: Server) -> Iterator[Line]:
+    """A way to `zookeeper` on which the requests of an agent are counted."""
+    line = Line(zookeeper)
+    yield line
+    line.close()
+
+
+def become_ready(zk: KazooClient, deployment: Deployment) -> float:
+    """So many instances, one after the other; returns when the last one is, in seconds since the epoch."""
+    for number in range(HERD):
+        write(zk, deployment, {f"status/global/mq/daemon/ready/{number}": "{}"})
+    return time.time()
+
+
+def waits(agent: Agent, line: Line) -> int:
+    """Wait until it waits; returns how many requests it has sent by then."""
+    agent.says("waits for")
+    counts = [0]
+
+    def rests() -> bool:
+        counts.append(len(line.connections[0]))
+        return counts[-1] == counts[-2]
+
+    eventually(rests, "it rests", every=0.5)
+    return counts[-1]
+
+
+def but_pings(requests: Sequence[Request]) -> list[Request]:
+    return [request for request in requests if request.name != "ping"]
+
+
+def test_many_instances_are_not_read_again_for_each_that_becomes_ready(
+    zk: KazooClient, deployment: Deployment, containers: Containers, line: Line
+) -> None:
+    """A thousand containers may wait for the same; the last instance is noticed at once all the same."""
+    dependency = {"path": "mq/daemon", "count": HERD}
+    publish(deployment, "web", one_command_for_all(dependency, command="date +%s.%N > ran"))
+    write(zk, deployment, {"status/global/mq/daemon/ready": ""})
+    agent = containers.start("web", KOLLA_ZK_HOSTS=line.hosts)
+    before = waits(agent, line)
+    begun = time.time()
+    last = become_ready(zk, deployment)
+    assert agent.ends() == 0
+    reads = [request for request in line.connections[0][before:] if request.name == "getChildren"]
+    late = float(ran(agent)[0]) - last
+    print(f"{len(reads)} reads in {last - begun:.1f} s; it goes on {late:.3f} s after the last instance")
+    assert len(reads) <= 20 + 5 * (last - begun)
+    assert late < 1  # 0.25 s, on a busy machine
 
 
 # -- limits -------------------------------------------------------------------------------------------
