@@ -33,6 +33,7 @@ log = Logger(__name__)
 
 NEVER = float("inf")
 SUPERSEDED = "a newer definition has run it since; restart this container"
+AGAIN = "its dependencies are read again"
 
 
 class Runnable(NamedTuple):
@@ -51,7 +52,10 @@ class Runnable(NamedTuple):
 
 
 class Blocked(NamedTuple):
-    """A command whose turn has not come: its unmet dependencies; without any, the `reason`."""
+    """A command whose turn has not come: its unmet dependencies; without any, the `reason`.
+
+    While any is unmet, the others are not watched.
+    """
 
     command: Command
     unmet: Sequence[Unmet]
@@ -68,9 +72,12 @@ class Progress(NamedTuple):
 
 def judge(command: Command, view: View, znodes: Znodes, progress: Progress) -> Runnable | Blocked | None:
     """Whether the command's turn has come; None if the lock decides that."""
-    unmet = [found for each in command.dependencies if (found := _unmet(each, view, znodes, progress))]
+    known = [each for each in command.dependencies if _queries(each, view, znodes, progress) <= view.keys()]
+    unmet = [found for each in known if (found := _unmet(each, view, znodes, progress))]
     if unmet:
         return Blocked(command, unmet)
+    if len(known) < len(command.dependencies):
+        return Blocked(command, (), AGAIN)  # The others were satisfied when they were read last.
     if command.run_once is None or states.is_done(command, znodes, view):
         return Runnable(command)
     if states.superseded_by(command, znodes, view, progress.definition) is not None:
@@ -83,12 +90,15 @@ def queries(blocked: Blocked, view: View, znodes: Znodes, progress: Progress) ->
     command = blocked.command
     # How an attempt failed is watched too: it could not be read when a limit is reached in an outage.
     found = {data_of(unmet.detail) for unmet in blocked.unmet if unmet.detail}
-    for dependency in command.dependencies:
-        if not _is_passage(dependency, progress):
-            found.update(states.queries(dependency, znodes, view))
+    for dependency in [unmet.dependency for unmet in blocked.unmet] or command.dependencies:
+        found |= _queries(dependency, view, znodes, progress)
     if command.run_once is not None:
         found.update(states.once_queries(command, znodes, view))
     return found
+
+
+def _queries(dependency: Dependency | Members, view: View, znodes: Znodes, progress: Progress) -> set[Query]:
+    return set() if _is_passage(dependency, progress) else set(states.queries(dependency, znodes, view))
 
 
 def _is_passage(dependency: Dependency | Members, progress: Progress) -> bool:
@@ -175,6 +185,8 @@ class Waiting:
                     if isinstance(blocked, Runnable):
                         return blocked
                     waiting.append(blocked)
+                if any(blocked.reason == AGAIN for blocked in waiting):
+                    continue
                 brief = "; ".join(_brief(blocked) for blocked in waiting)
                 self._state_file.write("waiting", brief)
                 if silent:
@@ -190,9 +202,10 @@ class Waiting:
         verdict = judge(command, self._watches.results, self._znodes, self._progress)
         if verdict is None:
             return self._contend(command)
-        if isinstance(verdict, Blocked) and verdict.reason and command.path not in self._superseded:
+        if isinstance(verdict, Blocked) and verdict.reason == SUPERSEDED:
+            if command.path not in self._superseded:
+                log.warning("%s: %s", command.path, verdict.reason)
             self._superseded.add(command.path)
-            log.warning("%s: %s", command.path, verdict.reason)
         if command.run_once is not None:
             # Who stands behind us may have a use for the lock that we have none for.
             self._queues.give_back(self._lock(command))
@@ -238,7 +251,9 @@ class Waiting:
 
     def _limit_of(self, blocked: Blocked) -> float:
         """When this command has waited for its dependencies as long as it may."""
-        timeouts = [unmet.dependency.timeout for unmet in blocked.unmet] + [self._limit] * bool(blocked.unmet)
+        timeouts = [unmet.dependency.timeout for unmet in blocked.unmet]
+        if blocked.unmet or blocked.reason == AGAIN:
+            timeouts.append(self._limit)
         given = [timeout for timeout in timeouts if timeout is not None]
         return self._begun[blocked.command.path] + min(given) if given else NEVER
 

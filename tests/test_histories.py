@@ -442,6 +442,30 @@ def test_a_wait_that_is_interrupted_decides_the_same(name: str, renewed: bool) -
         assert waiter.decision == history.events[-1][1], (last, away)
 
 
+def test_a_dependency_that_holds_is_looked_at_again_once_the_others_hold_too() -> None:
+    """Until then nothing asks for it, whatever becomes of it."""
+    waiter = Waiter(Tree(), one(dependencies=["db/sync", {"path": "mq/daemon", "count": 2}]))
+    waiter.settle()
+    happen(waiter, f"{SYNC}=done")
+    waiter.settle()
+    asked = waiter.asked
+    for number in range(20):
+        happen(waiter, f"{SYNC}={'waiting' if number % 2 else 'done'}")
+        waiter.settle()
+        assert waiter.decision == "0 of 2 instances ready"
+    assert waiter.asked == asked
+    for event, decision in [
+        (f"{READY}/a={{}}", "1 of 2 instances ready"),
+        (f"{READY}/b={{}}", "waiting"),
+        (f"-{READY}/a", "waiting"),
+        (f"{SYNC}=done", "1 of 2 instances ready"),
+        (f"{READY}/a={{}}", "run"),
+    ]:
+        happen(waiter, event)
+        waiter.settle()
+        assert waiter.decision == decision, event
+
+
 # What happens to one query that is wanted -> whether it is asked then, and whether all is known.
 ASKED: Sequence[tuple[str, bool, bool]] = [
     ("want", True, False),

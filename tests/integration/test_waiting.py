@@ -461,6 +461,25 @@ def test_many_instances_are_not_read_again_for_each_that_becomes_ready(
     assert late < 1  # 0.25 s, on a busy machine
 
 
+def test_a_dependency_that_holds_is_not_read_again_while_another_is_missing(
+    zk: KazooClient, deployment: Deployment, containers: Containers, line: Line
+) -> None:
+    """Whatever becomes of it; once the other one holds too, it is looked at again before anything runs."""
+    publish(deployment, "web", one_command_for_all("mq/daemon", "db/sync", "net/upgrade"))
+    write(zk, deployment, {"status/global/mq/daemon/ready/first": "{}", "status/global/net/upgrade": "done"})
+    agent = containers.start("web", KOLLA_ZK_HOSTS=line.hosts)
+    before = waits(agent, line)
+    become_ready(zk, deployment)
+    write(zk, deployment, {"status/global/net/upgrade": "waiting"})
+    write(zk, deployment, {"status/global/db/sync": "done"})
+    eventually(lambda: agent.state.endswith("net/upgrade: waiting"), "it sees that one no longer holds")
+    requests = but_pings(line.connections[0][before:])
+    print(summary(requests))
+    assert len(requests) <= 10
+    write(zk, deployment, {"status/global/net/upgrade": "done"})
+    assert agent.ends() == 0
+
+
 # -- limits -------------------------------------------------------------------------------------------
 
 
