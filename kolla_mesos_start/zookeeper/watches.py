@@ -69,7 +69,7 @@ class Knowledge:
 
     def is_known(self, query: Query) -> bool:
         """Whether its result is the last one."""
-        return query in self.results and query not in self._dirty and query not in self._asked
+        return query in self.results and query not in self._dirty | self._paused | self._asked
 
     def want(self, queries: Iterable[Query]) -> None:
         """These, and no others."""
