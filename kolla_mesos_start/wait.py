@@ -34,6 +34,7 @@ log = Logger(__name__)
 NEVER = float("inf")
 SUPERSEDED = "a newer definition has run it since; restart this container"
 AGAIN = "its dependencies are read again"
+DETAIL_LEAD = 1.0  # seconds before a line is due: in an outage nothing can be read for it
 
 
 class Runnable(NamedTuple):
@@ -88,8 +89,7 @@ def judge(command: Command, view: View, znodes: Znodes, progress: Progress) -> R
 def queries(blocked: Blocked, view: View, znodes: Znodes, progress: Progress) -> set[Query]:
     """What must be known to judge a command again. Grows with what is found."""
     command = blocked.command
-    # How an attempt failed is watched too: it could not be read when a limit is reached in an outage.
-    found = {data_of(unmet.detail) for unmet in blocked.unmet if unmet.detail}
+    found: set[Query] = set()
     for dependency in [unmet.dependency for unmet in blocked.unmet] or command.dependencies:
         found |= _queries(dependency, view, znodes, progress)
     if command.run_once is not None:
@@ -169,11 +169,13 @@ class Waiting:
         waiting = [Blocked(command, self._unknown(command)) for command in self._candidates()]
         seen = -1
         while True:
-            watches.watch(self._queries(waiting))
             limit = min(self._limit_of(blocked) for blocked in waiting)
+            due = min(limit, logged_at + PROGRESS_INTERVAL)
+            soon = now() >= due - DETAIL_LEAD
+            watches.watch(self._queries(waiting) | (self._details(waiting) if soon else set()))
             self._client.loop.wait(
                 lambda seen=seen: watches.answered() and watches.changes != seen,  # type: ignore[misc]
-                min(limit, logged_at + PROGRESS_INTERVAL),
+                due if soon else due - DETAIL_LEAD,
             )
             if watches.answered() and self._queries(waiting) - watches.results.keys():
                 continue  # What has come asks for more: a new mark's name, for what the mark says.
@@ -240,6 +242,10 @@ class Waiting:
             if blocked.command.run_once is not None:
                 found.update(self._queues.queries(self._lock(blocked.command)))
         return found
+
+    def _details(self, waiting: Sequence[Blocked]) -> set[Query]:
+        """How the attempts failed that are waited for: of use only where a line says it."""
+        return {data_of(unmet.detail) for blocked in waiting for unmet in blocked.unmet if unmet.detail}
 
     def _unknown(self, command: Command) -> list[Unmet]:
         return [Unmet(dependency, "unknown: not read yet") for dependency in command.dependencies]

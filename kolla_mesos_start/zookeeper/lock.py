@@ -29,10 +29,15 @@ _SEQUENCE = re.compile(r"__(?:lock|rlock)__(-?\d{10})$")
 
 
 class Place(NamedTuple):
-    """Our contender, and the one right before it (None: it is our turn)."""
+    """Our contender, the one right before it (None: it is our turn), and how many are before it."""
 
     contender: str
     before: str | None
+    ahead: int
+
+    @property
+    def watched(self) -> list[str]:
+        return [path for path in (self.contender, self.before) if path]
 
 
 def standing(lock: str, names: Iterable[str], name: str | None) -> Place | None:
@@ -42,7 +47,7 @@ def standing(lock: str, names: Iterable[str], name: str | None) -> Place | None:
     if name not in queue:
         return None
     index = queue.index(name)
-    return Place(f"{lock}/{name}", f"{lock}/{queue[index - 1]}" if index else None)
+    return Place(f"{lock}/{name}", f"{lock}/{queue[index - 1]}" if index else None, index)
 
 
 class Queues:
@@ -59,16 +64,18 @@ class Queues:
         """The path of our contender once it is first in the queue for `lock`, else None."""
         self._forget_lost_session()
         place = self._places.get(lock)
-        if place is None or self._moved(place):
-            place = self._places[lock] = self._look(lock, place)
+        if place is None or self._gone(place.contender):
+            place = self._look(lock, place)
+        elif self._gone(place.before):
+            # Who comes later stands behind us: only several before us are worth another look.
+            place = self._look(lock, place) if place.ahead > 1 else Place(place.contender, None, 0)
+        self._places[lock] = place
         return None if place.before else place.contender
 
     def queries(self, lock: str) -> list[Query]:
         """What must be watched to notice that our turn may have come, or our place is gone."""
         place = self._places.get(lock)
-        if place is None:
-            return []
-        return [data_of(path) for path in (place.contender, place.before) if path]
+        return [data_of(path) for path in place.watched] if place else []
 
     def leave(self, but: str | None = None) -> None:
         """Give back every place, except the one for the lock `but`."""
@@ -79,26 +86,22 @@ class Queues:
         """Give the place for one lock back, where there is one."""
         place = self._places.pop(lock, None)
         if place is not None:
-            self._client.watches.forget([path for path in place if path])
+            self._client.watches.forget(place.watched)
             self._client.ephemerals.discard(place.contender)
 
     def released(self, lock: str) -> None:
         """The contender is deleted already, with the outcome."""
         place = self._places.pop(lock, None)
         if place is not None:
-            self._client.watches.forget([path for path in place if path])
+            self._client.watches.forget(place.watched)
 
     def _forget_lost_session(self) -> None:
         if self._session != self._client.session.id:
             self._session = self._client.session.id
             self._places.clear()
 
-    def _moved(self, place: Place) -> bool:
-        results = self._client.watches.results
-        return any(
-            path is not None and data_of(path) in results and results[data_of(path)] is None
-            for path in (place.contender, place.before)
-        )
+    def _gone(self, path: str | None) -> bool:
+        return path is not None and self._client.watches.results.get(data_of(path), path) is None
 
     def _look(self, lock: str, place: Place | None) -> Place:
         """Where we are in the queue; a place that isn't there is taken first."""

@@ -13,6 +13,7 @@ import signal
 import sys
 import time
 from collections.abc import Mapping
+from contextlib import closing
 from datetime import datetime
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -27,6 +28,7 @@ from kazoo.recipe.watchers import DataWatch
 
 from tests import lossy_proxy
 from tests.agents import Agent, Containers
+from tests.benchmarks.counting import Line
 from tests.conftest import Deployment
 from tests.guarded import guard_of, lives
 from tests.link import Link
@@ -316,6 +318,23 @@ def test_a_lock_of_kazoos_is_one_of_ours(site: Site, zk: KazooClient) -> None:
         assert site.runs() == []
     assert agent.ends() == 0
     assert len(site.runs()) == 1
+
+
+def test_the_next_one_in_a_queue_does_not_list_it_again(
+    site: Site, zk: KazooClient, zookeeper: Server
+) -> None:
+    """Who comes later stands behind it, so that nobody is left before it."""
+    site.publish(sync=site.once(gate=None, dependencies=["gate/open"]))
+    with closing(Line(zookeeper)) as line:
+        agent = site.start("web1", KOLLA_ZK_HOSTS=line.hosts)
+        eventually(lambda: site.state() == "waiting", "it waits")
+        with zk.Lock(f"{site.at()}/lock", "operator"):
+            site.put("global/gate/open", "done")
+            site.queued("operator", "web1")
+            zk.create(f"{site.at()}/lock/x__lock__", b"later", ephemeral=True, sequence=True)
+        assert agent.ends() == 0
+        lists = [request for request in line.connections[0] if request.name == "getChildren"]
+    assert [request.path for request in lists].count(f"{site.at()}/lock") == 1
 
 
 def test_a_container_that_is_busy_keeps_nobody_waiting(site: Site) -> None:

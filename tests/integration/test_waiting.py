@@ -480,6 +480,23 @@ def test_a_dependency_that_holds_is_not_read_again_while_another_is_missing(
     assert agent.ends() == 0
 
 
+def test_how_an_attempt_has_failed_is_read_only_where_it_is_told(
+    zk: KazooClient, deployment: Deployment, containers: Containers, line: Line
+) -> None:
+    """Right before the limit: until then nobody who waits has a use for it."""
+    publish(deployment, "db", {"commands": {"sync": {"command": "exit 3"}}})
+    publish(deployment, "web", one_command_for_all("db/sync"))
+    assert containers.start("db", "web2").ends() == 1
+    agent = containers.start("web", KOLLA_ZK_HOSTS=line.hosts, KOLLA_WAIT_TIMEOUT="5")
+    begun = waits(agent, line)
+    detail = f"{deployment.path}/status/global/db/sync/detail"
+    assert detail not in [request.path for request in line.connections[0]]
+    assert agent.ends() == 75
+    assert "attempt 1 on web2 failed: exit status 3" in agent.ending["reason"]
+    told = [request for request in line.connections[0][begun:] if request.path == detail]
+    assert [request.name for request in told] == ["getData"]
+
+
 # -- limits -------------------------------------------------------------------------------------------
 
 
@@ -559,8 +576,7 @@ def test_an_outage_counts_into_the_wait_that_it_interrupts(
     limited = {"KOLLA_WAIT_TIMEOUT": "3", "KOLLA_ZK_HOSTS": link.hosts}
     agent, early = (containers.start(service, HOST, **limited) for service in ("web", "nothing"))
     eventually(lambda: watchers(zookeeper, f"{deployment.path}/nothing"), "a watch for the definition")
-    detail = f"{deployment.path}/status/global/db/sync/detail"
-    eventually(lambda: watchers(zookeeper, detail), f"a watch for {detail}")
+    eventually(lambda: agent.state.endswith("db/sync: error"), "it waits")
     if outage == "cut":
         link.kill()
     else:
@@ -786,7 +802,8 @@ def test_what_is_not_there_is_never_created_by_waiting_for_it(half_minute: HalfM
     ("container", "most", "last"),
     [
         # A third of the session timeout of 10 s passes between two pings, a sixth between two renewals.
-        ("dependencies", 15, "PING"),
+        # How an attempt has failed is read for the line that says it.
+        ("dependencies", 15, "PING|GETD"),
         ("lock", 30, "SYNC|PING"),
     ],
 )
