@@ -60,6 +60,7 @@ def _context(znodes: Znodes, variables: Mapping[str, str]) -> Context:
         variables=variables,
         members=lambda service: (),
         parties=dict,
+        services=lambda role: (),
         ready_instances=lambda service: (),
         get_ip_address=lambda interface: ADDRESS,
         cpu_count=1,

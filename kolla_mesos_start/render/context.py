@@ -46,9 +46,9 @@ class Context(NamedTuple):
     """The values that templates are rendered with.
 
     `address` is that of the private interface. `members` returns the facts of the members of one
-    service, `parties` those of all services, `ready_instances` what the instances of one service
-    registered, sorted by id. `facts` are this host's own, for `hostvars`, also while it has not
-    registered them.
+    service, `parties` those of all services, `services` the services that have a role,
+    `ready_instances` what the instances of one service registered, sorted by id. `facts` are this host's
+    own, for `hostvars`, also while it has not registered them.
     """
 
     deployment_id: str
@@ -59,6 +59,7 @@ class Context(NamedTuple):
     variables: Mapping[str, str]
     members: Callable[[str], Sequence[Facts]]
     parties: Callable[[], Mapping[str, Sequence[Facts]]]
+    services: Callable[[str], Sequence[str]]
     ready_instances: Callable[[str], Sequence[Facts]]
     get_ip_address: Callable[[str | None], str]
     cpu_count: int
@@ -128,8 +129,8 @@ class Renderer:
             from kolla_mesos_start.render.sandbox import Sandbox  # jinja2's import is slow.
 
             self._sandbox = Sandbox(self._missing_is_empty)
-        sandbox, values = self._sandbox, _values(self._context, text)
-        rendered: Rendered = self._compute(lambda: sandbox.render(text, values))
+        sandbox, context = self._sandbox, self._context
+        rendered: Rendered = self._compute(lambda: sandbox.render(text, _values(context, text, sandbox)))
         self._missing.update(dict.fromkeys(rendered.missing))
         return rendered.text
 
@@ -178,14 +179,43 @@ def _by_name(missing: Sequence[Missing]) -> dict[tuple[str, bool], list[str]]:
 
 
 class _Groups(dict[str, list[str]]):
-    """The addresses of the members of each role; an unknown role has none."""
+    """The addresses of the members of each role; an unknown role has none. What is looked up is read."""
+
+    def __init__(self, read: Callable[[str], object]) -> None:
+        self._read = read
 
     def __missing__(self, role: str) -> list[str]:
-        return []
+        addresses: list[str] = self.get(role, [])
+        return addresses
+
+    def get(self, role: str, default: Any = None) -> Any:
+        if role not in self and isinstance(role, str):
+            self._read(role)
+        return super().get(role, default)
 
 
-def _values(context: Context, text: Text) -> dict[str, object]:
-    """All names that the template can use."""
+class _HostVars(dict[str, "Facts"]):
+    """The facts of the members by their addresses. What is looked up is read."""
+
+    def __init__(self, read: Callable[[], object]) -> None:
+        self._read = read
+
+    def __missing__(self, address: str) -> Facts:
+        if isinstance(address, str):
+            self._read()
+        if address not in self:
+            raise KeyError(address)
+        return self[address]
+
+    def get(self, address: str, default: Any = None) -> Any:
+        try:
+            return self[address]
+        except KeyError:
+            return default
+
+
+def _values(context: Context, text: Text, sandbox: Sandbox) -> dict[str, object]:
+    """All names that the template can use. Raises CannotRender for bad syntax."""
     values: dict[str, object] = {"api_interface": context.api_interface, **context.variables}
     values.update(
         deployment_id=context.deployment_id,
@@ -198,9 +228,11 @@ def _values(context: Context, text: Text) -> dict[str, object]:
         list_ips_by_service=_list_ips_by_service(context),
         ready_instances=lambda service: _ready_instances(context, service),
     )
-    # All parties are read from ZooKeeper: only if the template may use them.
     if _may_use_parties(text):
-        values.update(_parties(context))
+        parties = _Parties(context)
+        if PARTIES & sandbox.used_whole(text):
+            parties.read_all()
+        values.update(groups=parties.groups, hostvars=parties.hostvars)
     return values
 
 
@@ -234,13 +266,33 @@ def _ready_instances(context: Context, service: object) -> list[Facts]:
     return sorted(instances, key=lambda instance: instance["host"])
 
 
-def _parties(context: Context) -> dict[str, object]:
-    """`groups` and `hostvars`, as in Ansible."""
-    groups = _Groups()
-    hostvars: dict[str, Facts] = {}
-    for service, members in sorted(context.parties().items()):
-        by_address = [(member["private_address"], member) for member in members]
-        hostvars.update(by_address)
-        role = service.rsplit("/", 1)[-1]
-        groups[role] = sorted(groups[role] + [address for address, _ in by_address])
-    return {"groups": groups, "hostvars": {**hostvars, context.address: context.facts}}
+class _Parties:
+    """`groups` and `hostvars`, as in Ansible, as far as they have been read from ZooKeeper."""
+
+    def __init__(self, context: Context) -> None:
+        self._context = context
+        self._all, self._roles = False, set[str]()
+        self.groups = _Groups(self._read_role)
+        self.hostvars = _HostVars(self.read_all)
+        self.hostvars[context.address] = context.facts
+
+    def read_all(self) -> None:
+        """The members of all services, once."""
+        if not self._all:
+            self._all = True
+            self.groups.clear()
+            self._add(self._context.parties())
+
+    def _read_role(self, role: str) -> None:
+        if not self._all and role not in self._roles:
+            self._roles.add(role)
+            self._add({service: self._context.members(service) for service in self._context.services(role)})
+
+    def _add(self, parties: Mapping[str, Sequence[Facts]]) -> None:
+        for service, members in sorted(parties.items()):
+            by_address = [(member["private_address"], member) for member in members]
+            self.hostvars.update(by_address)
+            role = service.rsplit("/", 1)[-1]
+            addresses = [address for address, _ in by_address]
+            self.groups[role] = sorted(dict.get(self.groups, role, []) + addresses)
+        self.hostvars[self._context.address] = self._context.facts

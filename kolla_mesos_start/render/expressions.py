@@ -28,14 +28,14 @@ def missing_expression(
         return _empty_list(tree, line)
     accesses = [
         access
-        for access in _accesses(tree)
-        if _key(access) in (None, key) and _may_own(values, access, owner)
+        for access in accesses_in(tree)
+        if key_of(access) in (None, key) and _may_own(values, access, owner)
     ]
     on_line = [access for access in accesses if access.lineno == line]
     likely = (
-        [access for access in on_line if _key(access) is not None]
+        [access for access in on_line if key_of(access) is not None]
         or on_line
-        or [access for access in accesses if _key(access) is not None]
+        or [access for access in accesses if key_of(access) is not None]
     )
     return " or ".join(dict.fromkeys(_written(access) for access in likely)) or "an attribute"
 
@@ -58,12 +58,12 @@ def _may_own(values: Mapping[str, object], access: Access, owner: object) -> boo
     return all(owner is not value for value in values.values())
 
 
-def _accesses(tree: nodes.Template) -> Iterator[Access]:
+def accesses_in(tree: nodes.Template) -> Iterator[Access]:
     yield from tree.find_all(nodes.Getattr)
     yield from tree.find_all(nodes.Getitem)
 
 
-def _key(access: Access) -> object:
+def key_of(access: Access) -> object:
     """The key of `a.b` or `a['b']`; None if it is computed."""
     if isinstance(access, nodes.Getattr):
         return access.attr
@@ -89,7 +89,7 @@ def _written(node: nodes.Node) -> str:
 
 def _why_empty(node: nodes.Node) -> str:
     if isinstance(node, (nodes.Getattr, nodes.Getitem)) and _written(node.node) == "groups":
-        return f"no member of {_key(node) or _written(node)} is present"
+        return f"no member of {key_of(node) or _written(node)} is present"
     if isinstance(node, nodes.Call) and _written(node.node) == "ready_instances" and node.args:
         service = node.args[0]
         return f"no instance of {getattr(service, 'value', None) or _written(service)} is ready"

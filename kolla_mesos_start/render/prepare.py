@@ -165,6 +165,7 @@ class Preparer:
             variables=variables,
             members=uninterrupted(lambda service: self.published.members(service, interface)),
             parties=uninterrupted(lambda: self.published.parties(interface)),
+            services=uninterrupted(self.published.services),
             ready_instances=uninterrupted(self.published.ready_instances),
             get_ip_address=partial(host.get_ip_address, self._settings),
             cpu_count=len(os.sched_getaffinity(0)),

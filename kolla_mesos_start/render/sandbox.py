@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import re
 import sys
+from collections import Counter
 from collections.abc import Mapping
 from types import FrameType
 from typing import NamedTuple
@@ -27,7 +28,7 @@ from jinja2.exceptions import SecurityError  # noqa: E402
 from jinja2.sandbox import SandboxedEnvironment  # noqa: E402
 from jinja2.utils import missing  # noqa: E402
 
-from kolla_mesos_start.render.expressions import missing_expression  # noqa: E402
+from kolla_mesos_start.render.expressions import accesses_in, key_of, missing_expression  # noqa: E402
 from kolla_mesos_start.render.undefined import MissingValue  # noqa: E402
 
 # The errors of jinja2 and of a template's operations. Errors of the functions among the values (an
@@ -98,6 +99,21 @@ class Sandbox:
         except FAULTS as error:
             raise _fault(text.label, error) from None
 
+    def used_whole(self, text: Text) -> set[str]:
+        """The names that the template uses otherwise than for a single item: `name['a']`, `name[b]`,
+        `name.a`, `name.get('a')`. Raises CannotRender."""
+        try:
+            tree = self._environment.parse(text.text)
+        except FAULTS as error:
+            raise _fault(text.label, error) from None
+        uses = Counter(use.name for use in tree.find_all(nodes.Name))
+        items = Counter(
+            access.node.name
+            for access in accesses_in(tree)
+            if isinstance(access.node, nodes.Name) and not _is_of_all(key_of(access))
+        )
+        return {name for name, count in uses.items() if count > items[name]}
+
     def render(self, text: Text, values: Mapping[str, object]) -> Rendered:
         """The rendered text, with all that is missing. Raises CannotRender for any other error."""
         self._label, self._values, self._missing = text.label, values, {}
@@ -132,6 +148,11 @@ class Sandbox:
         owner = value._undefined_obj
         name = str(key) if is_variable else missing_expression(self._tree, self._values, owner, key, line)
         self._missing[Missing(name, self._label, line, is_variable)] = None
+
+
+def _is_of_all(key: object) -> bool:
+    """Whether `mapping.key` may be a method that tells of all items, like `keys`."""
+    return key != "get" and hasattr(dict, str(key))
 
 
 def _fault(label: str, error: BaseException) -> CannotRender:

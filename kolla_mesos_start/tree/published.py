@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from functools import partial
 
-from kolla_mesos_start.definition.forms import DAEMON, GLOBAL
+from kolla_mesos_start.definition.forms import DAEMON, GLOBAL, bad_segment, bad_service
 from kolla_mesos_start.errors import BadDefinition, DependenciesNotSatisfied
 from kolla_mesos_start.log import PROGRESS_INTERVAL, Logger
 from kolla_mesos_start.loop import now
@@ -174,6 +174,17 @@ class Published:
 
         read = partial(member, private_interface=private_interface)
         return self._facts((f"{party}/{name}" for name in names), read)
+
+    def services(self, role: str) -> Sequence[str]:
+        """The service that has claimed a role; else, as kolla-mesos claimed none, all that have a party."""
+        if bad_segment(role):
+            return ()
+        path = self.znodes.owner(GLOBAL, role)
+        znode = self.client.read([path])[path]
+        owner = znode.data.decode("utf-8", "replace") if znode else ""
+        if owner.rsplit("/", 1)[-1] == role and not bad_service(owner):
+            return (owner,)
+        return [service for service in self._find_parties() if service.rsplit("/", 1)[-1] == role]
 
     def ready_instances(self, service: str) -> Sequence[Facts]:
         """What each ready instance of a service's daemon registered, sorted by host and id."""

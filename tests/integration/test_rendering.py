@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import json
 import signal
 import time
+from contextlib import closing
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +16,7 @@ import pytest
 from kazoo.client import KazooClient
 
 from tests.agents import Agent, Containers
+from tests.benchmarks.counting import Line
 from tests.conftest import Deployment
 from tests.publishing import publish
 from tests.tap import Tap
@@ -190,6 +194,41 @@ def test_templates_know_who_else_is_there(
     assert (tmp_path / "conf").read_text() == (
         "True\nTrue [] .\nTrue\ndb1=192.0.2.1:3301\ndb2=192.0.2.2:3302\n"
     )
+
+
+def test_only_the_members_that_a_template_names_are_read(
+    zookeeper: Server, zk: KazooClient, deployment: Deployment, containers: Containers, tmp_path: Path
+) -> None:
+    """There may be ten thousand others; an address that no group has named is looked for among all."""
+    for service, member in product(range(5), range(20)):
+        address = f"10.0.{service}.{member}"
+        facts = {
+            "private_address": address,
+            "ansible_hostname": f"host{service}-{member}",
+            "api_interface": "eth0",
+            "ansible_eth0": {"ipv4": {"address": address}},
+        }
+        path = f"{deployment.path}/infra/service{service}/.party/{member}"
+        zk.create(path, json.dumps(facts).encode(), makepath=True)
+    # The others have claimed none, as in kolla-mesos.
+    zk.create(f"{deployment.path}/status/global/service3", b"infra/service3", makepath=True)
+    named = "{% for one in groups['ROLE'] %}{{ hostvars[one]['ansible_hostname'] }} {% endfor %}"
+    templates = {
+        "claimed": named.replace("ROLE", "service3"),
+        "unclaimed": named.replace("ROLE", "service2"),
+        "all": "{{ groups | length }} {{ hostvars['10.0.4.19'].ansible_hostname }}",
+    }
+    for name, template in templates.items():
+        publish(deployment, name, writes(name), files={name: template}, variables={"here": str(tmp_path)})
+        with closing(Line(zookeeper)) as line:
+            assert containers.start(name, KOLLA_ZK_HOSTS=line.hosts).ends() == 0
+            paths = [request.path for request in line.connections[0]]
+        read = [path for path in paths if "/.party/" in path]
+        listed = [path for path in paths if path.endswith("/.party")]
+        assert (len(read), len(listed)) == ((100, 5) if name == "all" else (20, 1)), name
+    hosts = [sorted((tmp_path / name).read_text().split()) for name in ("claimed", "unclaimed")]
+    assert hosts == [sorted(f"host{service}-{member}" for member in range(20)) for service in (3, 2)]
+    assert (tmp_path / "all").read_text() == "5 host4-19"
 
 
 # -- templates that take long

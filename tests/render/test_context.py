@@ -83,6 +83,7 @@ def context(variables: Mapping[str, str] = VARIABLES, **more: Any) -> Context:
         get_ip_address=ADDRESSES.__getitem__,
         cpu_count=2,
         facts=FIRST,
+        services=lambda role: [service for service in PARTIES if service.rsplit("/", 1)[-1] == role],
     )._replace(**more)
 
 
@@ -348,6 +349,71 @@ def test_the_variables_to_read_are_all_that_may_be_looked_up(template: str, expe
 def test_parties_are_not_asked_for_without_need() -> None:
     """A context may not even have them then."""
     assert render("{{ distro }}", parties=lambda: 1 // 0) == "ubuntu"
+
+
+# What a template uses of the parties -> the text, and whether all of them are read.
+PARTY_USES = [
+    (
+        "{{ groups['mariadb'] }}{{ groups.memcached | length }}{{ groups.get('nobody', 'x') }}",
+        "['10.0.0.1', '10.0.0.2']1x",
+        False,
+    ),
+    ("{% for role in ['six', 'no'] %}{{ groups[role] }}{% endfor %}", "['10.0.0.1', 'fd00::6'][]", False),
+    ("{{ groups.get(distro) }}", "None", False),
+    ("{% for a in groups.mariadb %}{{ hostvars[a].ansible_hostname }}{% endfor %}", "onetwo", False),
+    ("{% set all = groups.six %}{{ hostvars[all[1]]['ansible_hostname'] }}", "six", False),
+    ("{{ hostvars[inventory_hostname]['ansible_hostname'] }}", "one", False),
+    ("groups{# hostvars #}{{ distro }}", "groupsubuntu", False),
+    ("{{ groups | length }}", "4", True),
+    ("{{ 'six' in groups }}", "True", True),
+    ("{% for role in groups %}{{ role[0] }}{% endfor %}", "mmrs", True),
+    ("{{ groups.keys() | length }}", "4", True),
+    ("{{ (groups | attr('values'))() | length }}", "4", True),
+    ("{% set g = groups %}{{ g['memcached'] }}", "['10.0.0.1']", True),
+    ("{{ groups.six | length }}{{ hostvars | length }}", "23", True),
+]
+
+
+@pytest.mark.parametrize(("template", "text", "whole"), PARTY_USES)
+def test_all_parties_are_read_only_where_a_template_may_use_them_all(
+    template: str, text: str, whole: bool
+) -> None:
+    """Else what it looks up is read."""
+    reads: list[str] = []
+
+    def parties() -> Mapping[str, Any]:
+        reads.append("all")
+        return PARTIES
+
+    assert render(template, parties=parties) == text
+    assert reads == ["all"] * whole
+
+
+def test_an_address_that_no_group_named_is_looked_for_in_all_parties() -> None:
+    """Once."""
+    reads: list[str] = []
+
+    def parties() -> Mapping[str, Any]:
+        reads.append("all")
+        return PARTIES
+
+    template = (
+        "{{ groups['memcached'] }}{{ hostvars['10.0.0.2'].ansible_hostname }}{{ hostvars.get('10.9') }}"
+    )
+    assert render(template, parties=parties) == "['10.0.0.1']twoNone"
+    assert reads == ["all"]
+
+
+def test_a_role_that_is_looked_up_twice_is_read_once() -> None:
+    """Known or not."""
+    roles: list[str] = []
+
+    def services(role: str) -> Sequence[str]:
+        roles.append(role)
+        return ()
+
+    assert render("{{ groups.a }}{{ groups['a'] }}{{ groups.get('a') }}", services=services) == "[][]None"
+    assert roles == ["a"]
 
 
 def test_jinja2_is_imported_only_for_a_template() -> None:
