@@ -15,7 +15,7 @@ from typing import Callable
 from kazoo.client import KazooClient
 
 import kolla_mesos_start
-from tests.benchmarks import costs, events, faults, starts
+from tests.benchmarks import costs, events, faults, scale, starts
 from tests.benchmarks.bench import Bench
 from tests.benchmarks.machine import describe
 from tests.benchmarks.table import Row, as_json, as_text
@@ -34,6 +34,7 @@ MEASURES: dict[str, Callable[[Bench], list[Row]]] = {
     "memory": costs.memory,
     "health": starts.health,
     "faults": faults.faults,
+    "scale": scale.scale,
 }
 
 
@@ -51,7 +52,7 @@ def main() -> None:
         zk = KazooClient(server.hosts)
         zk.start()
         stack.callback(zk.stop)
-        bench = Bench(directory, server, zk)
+        bench = Bench(directory, server, zk, options.replicas)
         stack.callback(bench.close)
         try:
             for name in [name for name in MEASURES if name in (options.names or MEASURES)]:
@@ -74,6 +75,9 @@ def arguments() -> argparse.Namespace:
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument("names", metavar="NAME", nargs="*", help="what to measure; default: all of it")
+    parser.add_argument(
+        "--replicas", metavar="N", type=int, default=100, help="of each service in `scale`; default: 100"
+    )
     parser.add_argument("--json", metavar="FILE", type=Path, help="write the same there, with all samples")
     options = parser.parse_args()
     unknown = set(options.names) - MEASURES.keys()

@@ -53,9 +53,10 @@ class Marks:
 
 
 class Bench:
-    """One server, and what runs on it."""
+    """One server, and what runs on it. `replicas`: of each service of a large deployment."""
 
-    def __init__(self, directory: Path, server: Server, zk: KazooClient) -> None:
+    def __init__(self, directory: Path, server: Server, zk: KazooClient, replicas: int) -> None:
+        self.replicas = replicas
         self.server = server
         self.zk = zk
         self.directory = directory
