@@ -6,7 +6,7 @@ from kolla_mesos_start.definition.forms import DAEMON, GLOBAL, LOCAL
 from kolla_mesos_start.errors import BadDefinition
 from kolla_mesos_start.log import Logger
 from kolla_mesos_start.tree.published import stamp
-from kolla_mesos_start.tree.states import WAITING
+from kolla_mesos_start.tree.states import WAITING, printable
 from kolla_mesos_start.zookeeper.query import data_of
 from kolla_mesos_start.zookeeper.wire import BadVersionError, NoNodeError, SetData
 
@@ -23,6 +23,8 @@ if TYPE_CHECKING:
 
 
 log = Logger(__name__)
+
+MAX_OWNER = 200  # bytes of it in a message
 
 
 class StatusTree:
@@ -79,17 +81,16 @@ class StatusTree:
 
     def _check_owner(self, found: Mapping[str, Znode | None]) -> None:
         """BadDefinition if another service has claimed the role."""
-        for scope in (GLOBAL, LOCAL):
-            path = self.znodes.owner(scope, self.znodes.role)
-            znode = found[path]
-            owner = znode.data.decode("utf-8", "replace") if znode else ""
-            if owner and owner != self.znodes.service_name:
-                raise BadDefinition(
-                    [
-                        f"the role {self.znodes.role} of {self.znodes.service_name} is claimed by {owner} "
-                        f"({path}): give one of them another last segment"
-                    ]
-                )
+        path = self.znodes.owner(GLOBAL, self.znodes.role)
+        znode = found[path]
+        if znode and znode.data and znode.data != self.znodes.service_name.encode():
+            owner = printable(znode.data[:MAX_OWNER].decode("utf-8", "replace"))
+            raise BadDefinition(
+                [
+                    f"the role {self.znodes.role} of {self.znodes.service_name} is claimed by {owner} "
+                    f"({path}): give one of them another last segment"
+                ]
+            )
 
     def _set_waiting(self, path: str, version: int) -> None:
         try:
@@ -103,13 +104,10 @@ class StatusTree:
         znodes, role = self.znodes, self.znodes.role
         # The first container of a deployment makes `status` and `status/global` together.
         nodes, implied = {znodes.status: b""}, {znodes.status: znodes.scope(GLOBAL)}
-        if self.graph.daemon:
-            party = znodes.party(znodes.service_name)
-            nodes[party] = b""
-            implied[party] = znodes.command(GLOBAL, f"{role}/{DAEMON}").state
         for scope in (GLOBAL, LOCAL):
+            owner = znodes.owner(scope, role)
             nodes[znodes.scope(scope)] = b""
-            nodes[znodes.owner(scope, role)] = znodes.service_name.encode()
+            nodes[owner] = znodes.service_name.encode()
             for command in self.graph.commands:
                 at = znodes.command(scope, command.path)
                 below = [at.detail]
@@ -125,4 +123,10 @@ class StatusTree:
                 nodes[at.state] = WAITING.encode()
                 nodes[at.ready] = b""
                 implied[at.ready] = at.state
+            if scope == GLOBAL and self.graph.daemon:
+                party = znodes.party(znodes.service_name)
+                nodes[party] = b""
+                implied[party] = at.state
+            if scope == LOCAL and self.graph.steps:
+                implied[owner] = znodes.command(LOCAL, self.graph.steps[0].path).state
         return nodes, implied

@@ -23,6 +23,7 @@ from kolla_mesos_start.zookeeper.wire import (
     GetData,
     InvalidACLError,
     NoAuthError,
+    NodeExistsError,
     NoNodeError,
     OperationTimeoutError,
     RolledBackError,
@@ -275,9 +276,11 @@ class Client:
         is there they are not read. Returns what was found where it was read; None for what was
         created just now. `meanwhile` is called while the server writes, if it has to.
         """
+        found: dict[str, Znode | None] = {}
+        unknown = [path for path in nodes if path not in implied]
         while True:
-            found = self.read(path for path in nodes if path not in implied)
-            absent = [path for path in nodes if found[implied.get(path, path)] is None]
+            found.update(self.read(unknown))
+            absent = [path for path in nodes if found.get(implied.get(path, path)) is None]
             if not absent:
                 return found
             try:
@@ -286,12 +289,18 @@ class Client:
                     self.transaction(creations, f"{batch[0]} can't be created", meanwhile)
                 return found
             except Outage:
-                continue  # Perhaps it was applied: read again.
+                unknown = [path for path in absent if path not in implied]  # Perhaps it was applied.
             except Refused as refused:
-                if isinstance(refused.cause, NoNodeError) and _parent(refused.path) not in nodes:
-                    raise AgentError(f"{refused.path} can't be created: its parent was deleted") from refused
-                # Another agent has been quicker, or a part of them was there: nothing is implied any more.
-                implied = {}
+                cause, path = refused.cause, refused.path
+                if isinstance(cause, NoNodeError) and _parent(path) not in nodes:
+                    raise AgentError(f"{path} can't be created: its parent was deleted") from refused
+                if isinstance(cause, NodeExistsError) and path not in implied:
+                    # Another agent has been quicker. It made this one, and most likely what is below it.
+                    below = [each for each in absent if each.startswith(path + "/") and each not in implied]
+                    unknown = [path, *below]
+                else:
+                    # Some were deleted, or a part of them was there: nothing is implied any more.
+                    implied, unknown = {}, list(nodes)
 
 
 def _is_error(result: object) -> bool:
