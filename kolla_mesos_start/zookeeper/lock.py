@@ -36,8 +36,9 @@ class Place(NamedTuple):
     ahead: int
 
     @property
-    def watched(self) -> list[str]:
-        return [path for path in (self.contender, self.before) if path]
+    def watched(self) -> str:
+        """While another one is before us, it does not matter what becomes of ours."""
+        return self.before or self.contender
 
 
 def standing(lock: str, names: Iterable[str], name: str | None) -> Place | None:
@@ -75,7 +76,7 @@ class Queues:
     def queries(self, lock: str) -> list[Query]:
         """What must be watched to notice that our turn may have come, or our place is gone."""
         place = self._places.get(lock)
-        return [data_of(path) for path in place.watched] if place else []
+        return [data_of(place.watched)] if place else []
 
     def leave(self, but: str | None = None) -> None:
         """Give back every place, except the one for the lock `but`."""
@@ -86,14 +87,14 @@ class Queues:
         """Give the place for one lock back, where there is one."""
         place = self._places.pop(lock, None)
         if place is not None:
-            self._client.watches.forget(place.watched)
+            self._client.watches.forget([place.watched])
             self._client.ephemerals.discard(place.contender)
 
     def released(self, lock: str) -> None:
         """The contender is deleted already, with the outcome."""
         place = self._places.pop(lock, None)
         if place is not None:
-            self._client.watches.forget(place.watched)
+            self._client.watches.forget([place.watched])
 
     def _forget_lost_session(self) -> None:
         if self._session != self._client.session.id:
