@@ -55,8 +55,7 @@ class Presence:
             self.ephemerals.keep(path, data).unsure()
         self._instances = [self.ephemerals.keep(path, data) for path, data in shown.ready]
         for instance in self._instances:
-            instance.wanted = False
-            instance.unsure()
+            instance.wanted = False  # The agent has deleted what an earlier run of the container left.
         self._ready = self._states_due = False
 
     @property

@@ -251,7 +251,8 @@ class Ephemerals:
 
     def _look_again(self) -> None:
         for ephemeral in self.all.values():
-            ephemeral.unsure()
+            if ephemeral.wanted or ephemeral.step != "rest":  # Who is gone doesn't come back by itself.
+                ephemeral.unsure()
 
     def _fired(self, path: str) -> None:
         if path in self.all:
