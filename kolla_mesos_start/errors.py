@@ -84,6 +84,16 @@ class NoConnection(AgentError):
     retriable = True
 
 
+class RefusedByServer(AgentError):
+    """ZooKeeper refuses what the agent may do, and needs: a quota is used up, for instance."""
+
+    status = 69
+    retriable = True
+
+    def __init__(self, what: str, error: Exception) -> None:
+        super().__init__(f"{what}: ZooKeeper refuses it ({type(error).__name__})")
+
+
 class CannotWrite(AgentError):
     """A config file, or a file of the agent's own state, can't be written."""
 

@@ -16,6 +16,7 @@ from kolla_mesos_start.errors import CommandFailed, Stopped, Unkillable
 from kolla_mesos_start.log import Logger
 from kolla_mesos_start.loop import now
 from kolla_mesos_start.tree.attempts import Attempts, Lost, Outcome
+from kolla_mesos_start.tree.published import Changed
 from kolla_mesos_start.tree.states import DONE, ERROR, RETRY
 from kolla_mesos_start.zookeeper.query import data_of
 from kolla_mesos_start.zookeeper.wire import CheckVersion, Transaction
@@ -135,7 +136,8 @@ class Bootstrap:
     def run(self, prepared: Prepared, turn: Runnable) -> bool:
         """Run the command until it succeeds, unless it is done; false if it has to wait for its turn again.
 
-        Raises CommandFailed after the last attempt, Stopped where a signal came meanwhile.
+        Raises CommandFailed after the last attempt, Stopped where a signal came meanwhile, Changed where
+        something else is published by now.
         """
         command = prepared.step.command
         if turn.already_done:
@@ -156,9 +158,11 @@ class Bootstrap:
             outcome = attempt()
             if outcome.state != DONE and command.retries:
                 outcome = self._retry(attempt, command)
-        except Lost as lost:
+        except (Lost, Changed) as lost:
             if self._stopped_by is not None:
                 raise self._stopped_by from lost
+            if isinstance(lost, Changed):
+                raise
             log.warning("%s; waiting for its turn again", lost)
             return False
         if outcome.state != DONE:

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from types import MappingProxyType
+
 from kolla_mesos_start.definition.forms import DAEMON, GLOBAL, LOCAL
 from kolla_mesos_start.errors import BadDefinition
 from kolla_mesos_start.log import Logger
-from kolla_mesos_start.tree.published import stamp
+from kolla_mesos_start.tree.published import Changed, stamp
 from kolla_mesos_start.tree.states import WAITING, printable
+from kolla_mesos_start.zookeeper.client import Refused
 from kolla_mesos_start.zookeeper.query import data_of
 from kolla_mesos_start.zookeeper.wire import BadVersionError, NoNodeError, SetData
 
@@ -64,20 +67,32 @@ class StatusTree:
     def ensure(self) -> None:
         """Create what is absent, after it was deleted."""
         nodes, _ = self._nodes()
-        self._check_owner(self.client.ensure(nodes))
+        self._check_owner(self._create(nodes))
 
     def start(self, meanwhile: Callable[[], object] | None = None) -> None:
         """A container of the role starts on this host: its plain commands are to be done again.
 
         `meanwhile` is called while the server writes, if it has to.
         """
-        found = self.client.ensure(*self._nodes(), meanwhile)
+        found = self._create(*self._nodes(), meanwhile)
         self._check_owner(found)
         for command in self.graph.steps:
             path = self.znodes.command(LOCAL, command.path).state
             znode = found[path]
             if command.run_once is None and znode is not None and znode.data != WAITING.encode():
                 self._set_waiting(path, znode.stat.version)
+
+    def _create(
+        self,
+        nodes: Mapping[str, bytes],
+        implied: Mapping[str, str] = MappingProxyType({}),
+        meanwhile: Callable[[], object] | None = None,
+    ) -> Mapping[str, Znode | None]:
+        """As `Client.ensure`; the deployment itself is never created."""
+        try:
+            return self.client.ensure(nodes, implied, meanwhile)
+        except Refused as refused:
+            raise Changed(f"{self.znodes.definition} was deleted") from refused
 
     def _check_owner(self, found: Mapping[str, Znode | None]) -> None:
         """BadDefinition if another service has claimed the role."""

@@ -8,7 +8,12 @@ from __future__ import annotations
 
 from types import MappingProxyType
 
-from kolla_mesos_start.errors import AccessDenied, AgentError, CannotRender, NoConnection
+from kolla_mesos_start.errors import (
+    AccessDenied,
+    CannotRender,
+    NoConnection,
+    RefusedByServer,
+)
 from kolla_mesos_start.log import Logger
 from kolla_mesos_start.loop import now
 from kolla_mesos_start.zookeeper.ephemerals import Ephemerals
@@ -16,8 +21,9 @@ from kolla_mesos_start.zookeeper.query import Znode
 from kolla_mesos_start.zookeeper.session import MAX_DATA, Session, check_size
 from kolla_mesos_start.zookeeper.watches import Watches
 from kolla_mesos_start.zookeeper.wire import (
+    OUTAGE,
     AuthFailedError,
-    ConnectionLoss,
+    BadVersionError,
     Create,
     GetChildren,
     GetData,
@@ -25,10 +31,8 @@ from kolla_mesos_start.zookeeper.wire import (
     NoAuthError,
     NodeExistsError,
     NoNodeError,
-    OperationTimeoutError,
     RolledBackError,
     RuntimeInconsistency,
-    SessionExpiredError,
     Transaction,
 )
 
@@ -52,9 +56,10 @@ SHORT_SESSION = 3.0  # seconds
 # A session that can't be closed in this time ends with its timeout instead.
 CLOSE_TIMEOUT = 1.0
 
-# What a request meets when the connection goes away, and when it is not permitted.
-OUTAGE = (ConnectionLoss, SessionExpiredError, OperationTimeoutError)
+# What a request meets when it is not permitted.
 DENIED = (NoAuthError, AuthFailedError, InvalidACLError)
+# What a request may meet where others write too.
+EXPECTED = (NoNodeError, NodeExistsError, BadVersionError)
 
 
 class Outage(Exception):
@@ -181,8 +186,8 @@ class Client:
     def attempt(self, operation: Any, what: str, meanwhile: Callable[[], object] | None = None) -> Any:
         """The result of one request, once connected; Outage if nobody knows whether it was applied.
 
-        `what` names the request in an error. Other errors of ZooKeeper pass through. `meanwhile`
-        is called while the server works.
+        `what` names the request in an error; EXPECTED ones pass through. `meanwhile` is called while the
+        server works.
         """
         (reply,) = self._send([operation])
         if meanwhile:
@@ -195,6 +200,8 @@ class Client:
             raise Outage(what) from reply.error
         if isinstance(reply.error, DENIED):
             raise AccessDenied(f"{what}: {type(reply.error).__name__}") from reply.error
+        if not isinstance(reply.error, EXPECTED):
+            raise RefusedByServer(what, reply.error) from reply.error
         raise reply.error
 
     def request(self, operation: Any, what: str) -> Any:
@@ -222,7 +229,10 @@ class Client:
         # An operation that was fine is answered with one of these, since another one was not.
         causes = [each for each in errors if not isinstance(each[0], (RolledBackError, RuntimeInconsistency))]
         if errors:
-            raise Refused(*(causes or errors)[0])
+            cause, path = (causes or errors)[0]
+            if not isinstance(cause, EXPECTED):
+                raise RefusedByServer(path, cause)
+            raise Refused(cause, path)
         return results
 
     def read(self, paths: Iterable[str]) -> dict[str, Znode | None]:
@@ -249,7 +259,7 @@ class Client:
                 elif isinstance(reply.error, DENIED):
                     raise AccessDenied(f"{path} can't be read: {type(reply.error).__name__}")
                 elif not isinstance(reply.error, OUTAGE):
-                    raise reply.error
+                    raise RefusedByServer(path, reply.error)
             missing = [path for path in missing if path not in results]
         return results
 
@@ -274,7 +284,8 @@ class Client:
 
         `implied` names for some of them another one, with which they are always created: while that
         is there they are not read. Returns what was found where it was read; None for what was
-        created just now. `meanwhile` is called while the server writes, if it has to.
+        created just now. `meanwhile` is called while the server writes, if it has to. Raises Refused
+        where a parent is missing.
         """
         found: dict[str, Znode | None] = {}
         unknown = [path for path in nodes if path not in implied]
@@ -293,7 +304,7 @@ class Client:
             except Refused as refused:
                 cause, path = refused.cause, refused.path
                 if isinstance(cause, NoNodeError) and _parent(path) not in nodes:
-                    raise AgentError(f"{path} can't be created: its parent was deleted") from refused
+                    raise
                 if isinstance(cause, NodeExistsError) and path not in implied:
                     # Another agent has been quicker. It made this one, and most likely what is below it.
                     below = [each for each in absent if each.startswith(path + "/") and each not in implied]

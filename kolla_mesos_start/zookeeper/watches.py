@@ -11,11 +11,12 @@ from __future__ import annotations
 
 from functools import partial
 
-from kolla_mesos_start.errors import AccessDenied
+from kolla_mesos_start.errors import AccessDenied, RefusedByServer
 from kolla_mesos_start.loop import now
 from kolla_mesos_start.zookeeper.query import Znode, data_of
 from kolla_mesos_start.zookeeper.session import jittered
 from kolla_mesos_start.zookeeper.wire import (
+    OUTAGE,
     AuthFailedError,
     Exists,
     GetChildren,
@@ -199,6 +200,8 @@ class Watches:
             self._watch_for(query)
         elif isinstance(error, (NoAuthError, AuthFailedError)) and query in self._knowledge.wanted:
             raise AccessDenied(f"{query.path} can't be read: {type(error).__name__}")
+        elif error is not None and not isinstance(error, OUTAGE) and query in self._knowledge.wanted:
+            raise RefusedByServer(query.path, error)
         elif error is not None:
             # The connection may be back by the time the failure is known: try again at once.
             self._knowledge.failed(query)

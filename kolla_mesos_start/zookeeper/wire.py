@@ -48,6 +48,7 @@ __all__ = [
     "ACL",
     "EXCEPTIONS",
     "OPEN_ACL_UNSAFE",
+    "OUTAGE",
     "Auth",
     "AuthFailedError",
     "BadVersionError",
@@ -77,3 +78,6 @@ __all__ = [
     "Watch",
     "int_struct",
 ]
+
+# What a request meets when the connection goes away.
+OUTAGE = (ConnectionLoss, SessionExpiredError, OperationTimeoutError)

@@ -154,3 +154,16 @@ def test_a_strangers_state_is_quoted_in_a_few_words(
     assert all(line.isprintable() for line in agent.said.splitlines())
     assert agent.ending["reason"].isprintable()
     assert "db/setup" in agent.ending["reason"] and "attempt 3 on h" in agent.ending["reason"]
+
+
+def test_what_zookeeper_refuses_is_no_defect_of_the_agent(
+    zk: KazooClient, deployment: Deployment, containers: Containers
+) -> None:
+    """Somebody has made the role's znode an ephemeral, below which nothing can be."""
+    publish(deployment, "web", TASK)
+    zk.create(f"{deployment.path}/status/global/web", b"web", ephemeral=True, makepath=True)
+    agent = containers.start("web")
+    assert agent.ends() == 69
+    refused = f"{deployment.path}/status/global/web/only: ZooKeeper refuses it (NoChildrenForEphemeralsError)"
+    assert agent.ending["reason"] == refused
+    assert agent.ending["retriable"]

@@ -180,6 +180,13 @@ class Site:
         self.zk.delete(f"{self.deployment.path}/status/{path}")
 
 
+def deleted(zk: KazooClient, path: str) -> bool:
+    """Delete a tree while agents are at work in it; whether it is gone."""
+    with contextlib.suppress(NotEmptyError, NoNodeError):
+        zk.delete(path, recursive=True)
+    return not zk.exists(path)
+
+
 @pytest.fixture
 def site(deployment: Deployment, zk: KazooClient, containers: Containers, tmp_path: Path) -> Site:
     """A service whose commands work in a directory of the test's own."""
@@ -727,6 +734,32 @@ def test_an_outcome_is_written_into_what_is_left_of_the_tree(site: Site, zk: Kaz
     assert agent.ends() == 0
     assert (site.state(), site.state(scope="web1")) == ("done", "done")
     assert zk.get(f"{site.at()}/generations/1.0")[0].split()[0] == str(run.token).encode()
+
+
+@pytest.mark.parametrize("kind", ["one-time", "plain"])
+def test_a_deployment_that_is_deleted_meanwhile_is_waited_for(site: Site, kind: str) -> None:
+    """How its command has ended can't be told anywhere; what is published next is begun anew."""
+    command = site.once() if kind == "one-time" else site.plain("sync")
+    site.publish(sync=command)
+    agent = site.start()
+    site.running()
+    eventually(lambda: deleted(site.zk, site.deployment.path), "the deployment is deleted")
+    site.let_go()
+    agent.says("beginning again from it")
+    site.publish(sync=command)
+    assert agent.ends() == 0
+    assert (site.state(), len(site.runs())) == ("done", 2)
+
+
+def test_a_stop_signal_is_not_forgotten_when_the_deployment_is_deleted(site: Site) -> None:
+    site.publish(sync=site.plain("sync", first="trap : TERM"))
+    agent = site.start()
+    site.running()
+    agent.signal(signal.SIGTERM)
+    agent.says("SIGTERM: passed to the running command")
+    eventually(lambda: deleted(site.zk, site.deployment.path), "the deployment is deleted")
+    site.let_go()
+    assert agent.ends() == 143
 
 
 def test_a_late_success_is_accepted_where_nobody_has_claimed_since(site: Site, link: Link) -> None:
