@@ -115,7 +115,7 @@ class Agent:
             except Changed as changed:
                 log.warning("%s: beginning again from it", changed)
                 self._end_guard()
-                self.bootstrap, self.begins_again = None, True
+                self.bootstrap, self.command, self.begins_again = None, None, True
 
     def _run_graph(self, settings: Settings, preparer: Preparer, state_file: StateFile) -> int:
         """The stages from `read` on, with what is published now."""
@@ -357,12 +357,13 @@ def _environ(settings: Settings) -> Mapping[str, str]:
 
 
 def _warn_of_pods(settings: Settings, graph: Graph) -> None:
-    """Without the node's name a pod is a host of its own, and nothing else is ever local to it."""
-    local = graph.local_dependencies
-    if settings.host_is_pod and local:
+    """Without the node's name a pod is a host of its own, and nothing outside is ever local to it."""
+    if settings.host_is_pod:
+        local = graph.local_dependencies
         log.warning(
-            "local dependencies (%s) mean this pod alone: set NODE_NAME through the downward API",
-            ", ".join(local),
+            "NODE_NAME is not set: this pod counts as a host of its own, whose states stay in ZooKeeper%s; "
+            "set it through the downward API",
+            f", and local dependencies ({', '.join(local)}) mean this pod alone" if local else "",
         )
 
 

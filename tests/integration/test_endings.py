@@ -376,14 +376,15 @@ def test_the_log_holds_what_was_asked_for(
 def test_a_pod_that_does_not_know_its_node_is_told_what_local_means(
     deployment: Deployment, containers: Containers, environ: dict[str, str], warns: bool
 ) -> None:
-    """Only where something is local."""
+    """And that each new pod leaves something behind."""
     local = {"path": "db/sync", "scope": "local"}
     publish(deployment, "web", one_command("true", dependencies=[local]))
     publish(deployment, "other", one_command("true", dependencies=["db/sync"]))
     pod = {"KUBERNETES_SERVICE_HOST": "192.0.2.1", "KOLLA_WAIT_TIMEOUT": "0.2", **environ}
     agents = [containers.start(service, "", **pod) for service in ("web", "other")]
     assert [agent.ends() for agent in agents] == [75, 75]
-    assert ["NODE_NAME" in agent.said for agent in agents] == [warns, False]
+    assert ["NODE_NAME is not set" in agent.said for agent in agents] == [warns, warns]
+    assert ["local dependencies (db/sync)" in agent.said for agent in agents] == [warns, False]
 
 
 # -- the command line ---------------------------------------------------------------------------------
