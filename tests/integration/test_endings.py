@@ -384,7 +384,7 @@ def test_a_pod_that_does_not_know_its_node_is_told_what_local_means(
     agents = [containers.start(service, "", **pod) for service in ("web", "other")]
     assert [agent.ends() for agent in agents] == [75, 75]
     assert ["NODE_NAME is not set" in agent.said for agent in agents] == [warns, warns]
-    assert ["local dependencies (db/sync)" in agent.said for agent in agents] == [warns, False]
+    assert ["local dependencies (web/go on db/sync)" in agent.said for agent in agents] == [warns, False]
 
 
 # -- the command line ---------------------------------------------------------------------------------
