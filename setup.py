@@ -46,7 +46,7 @@ setup(
     package_dir={"": "."},
     # Not console_scripts: the wrapper that pip writes for one may import `re` before it calls
     # anything, and `health` has to be as quick as bare Python.
-    scripts=["bin/kolla_mesos_start", "bin/kolla_mesos_publish"],
+    scripts=["bin/kolla_mesos_start", "bin/kolla_mesos_ctl"],
     install_requires=[
         # The lowest versions that have been run, on each Python (tests/integration/test_pythons.py).
         "kazoo>=2.11",  # With older ones an agent's end is an error.
@@ -57,7 +57,7 @@ setup(
     ],
     extras_require={
         # What people run outside containers.
-        "operator": ["PyYAML>=5.4"],
+        "operator": ["PyYAML>=5.4", "rich>=13", "shtab>=1.7"],
         "test": [
             "docutils",
             "hypothesis",

@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from kolla_mesos_start.operator import publish as tool
+from kolla_mesos_start.operator import cli
 from tests.conftest import Deployment
 
 Texts = Mapping[str, "str | bytes"]
@@ -41,8 +41,8 @@ def publish(
         for host, values in (host_variables or {}).items():
             _write(place / "variables" / host, values)
         _write(root / "variables", shared or {})
-        words = [name, "--deployment", deployment.id, "--prefix", deployment.prefix]
-        tool.publish(tool.arguments([*words, "--hosts", deployment.hosts]), {})
+        where = ["--deployment", deployment.id, "--prefix", deployment.prefix, "--hosts", deployment.hosts]
+        cli.run(["publish", name, *where])
 
 
 def write_files(root: Path, **files: str | bytes) -> Path:

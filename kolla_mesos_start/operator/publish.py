@@ -1,8 +1,8 @@
-"""The operator's tool `kolla_mesos_publish`: a directory becomes a deployment's tree in ZooKeeper.
+"""`kolla_mesos_ctl publish`: a directory becomes a deployment's tree in ZooKeeper.
 
     read the directory -> check every definition -> write variables and files -> write definitions
 
-What lives here: the command line, the checks that need the whole deployment, and the writing.
+What lives here: the checks that need the whole deployment, and the writing.
 Nothing is written before everything is right, definitions are written last, and what is unchanged
 is not written again: publishing twice is the same as publishing once.
 """
@@ -10,138 +10,74 @@ is not written again: publishing twice is the same as publishing once.
 from __future__ import annotations
 
 import argparse
-import logging
-import os
-import sys
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
-from typing import Callable, NoReturn
+from typing import Callable
 
 from kazoo.client import KazooClient
 
-from kolla_mesos_start import __version__, settings
 from kolla_mesos_start.definition.document import load
 from kolla_mesos_start.definition.model import Graph
 from kolla_mesos_start.definition.schema import early_texts
-from kolla_mesos_start.errors import (
-    AgentError,
-    BadDefinition,
-    BadEnvironment,
-    BadUsage,
-    CannotRender,
-    Issues,
-)
+from kolla_mesos_start.errors import BadDefinition, BadEnvironment, BadUsage, CannotRender
 from kolla_mesos_start.operator import connection, directory
 from kolla_mesos_start.operator.directory import Contents, Deployment, Service
+from kolla_mesos_start.operator.invocation import Invocation, NotThere, Subcommand
 from kolla_mesos_start.operator.validation import build_graph, check_templates, needed_files
 from kolla_mesos_start.render.context import variable_names
 from kolla_mesos_start.settings import Settings
 from kolla_mesos_start.tree.znodes import Znodes
 
-CONNECT_TIMEOUT = 30.0  # seconds; a person waits for it
 
-DESCRIPTION = "Write a directory of definitions, files and variables to ZooKeeper, for kolla_mesos_start."
-EPILOG = """\
-DIR holds variables/<name> or variables.yml, and for each service services/<service>/ with
-definition.yml, files/<name>, and variables of its own: variables/<name>, variables/<host>/<name>
-or variables.yml. KOLLA_ZK_AUTH_FILE, KOLLA_ZK_CA, KOLLA_ZK_CERT, KOLLA_ZK_KEY, KOLLA_ZK_ACL and
-KOLLA_ZK_CONNECT_TIMEOUT (here 30 seconds) mean what they mean to the agent.
-"""
-
-
-class Parser(argparse.ArgumentParser):
-    """argparse, but bad usage has the agent's exit status."""
-
-    def error(self, message: str) -> NoReturn:
-        raise BadUsage(f"{message}; see kolla_mesos_publish --help")
-
-
-def main() -> NoReturn:
-    """Publish what the command line says, and exit as the agent would."""
-    logging.basicConfig(format="kolla_mesos_publish: %(message)s")
-    # It logs each attempt to connect; `connection` says all that matters.
-    logging.getLogger("kazoo").setLevel(logging.CRITICAL)
-    try:
-        publish(arguments(sys.argv[1:]), os.environ)
-    except Issues as error:
-        fail([f"{error.subject}: {issue}" for issue in error.issues], error.status)
-    except AgentError as error:
-        fail([error.reason], error.status)
-    except KeyboardInterrupt:
-        fail(["stopped by SIGINT; publish again to finish"], 130)
-    sys.exit(0)
-
-
-def fail(lines: Iterable[str], status: int) -> NoReturn:
-    for line in lines:
-        print(f"kolla_mesos_publish: {line}", file=sys.stderr)
-    sys.exit(status)
-
-
-def arguments(argv: Sequence[str]) -> argparse.Namespace:
-    """The command line; BadUsage if it is wrong."""
-    parser = Parser(
-        prog="kolla_mesos_publish",
-        description=DESCRIPTION,
-        epilog=EPILOG,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
+def _add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("directory", metavar="DIR", type=Path, help="the deployment's directory")
-    parser.add_argument("--deployment", metavar="ID", required=True, help="the first part of KOLLA_APP_ID")
-    parser.add_argument("--prefix", metavar="PATH", help="default: KOLLA_SYSTEM_PREFIX, else /kolla")
-    parser.add_argument("--hosts", metavar="HOSTS", help="default: KOLLA_ZK_HOSTS")
     parser.add_argument(
         "--prune",
         action="store_true",
         help="remove variables and files that are not in DIR: the deployment's variables, and what"
         " belongs to the services in DIR; other services are left alone",
     )
-    parser.add_argument("--version", action="version", version=__version__)
-    parsed = parser.parse_args(argv)
-    if "/" in parsed.deployment or not parsed.deployment:
-        raise BadUsage("--deployment: expected a name without /")
-    return parsed
 
 
-def settings_of(options: argparse.Namespace, environ: Mapping[str, str]) -> Settings:
-    """How to reach ZooKeeper, from the agent's own variables; those that describe a container are ignored."""
-    kept = {name: value for name, value in environ.items() if name.startswith("KOLLA_ZK_")}
-    kept["KOLLA_APP_ID"] = f"/{options.deployment}/publisher"
-    kept["KOLLA_HOSTNAME"] = "publisher"
-    kept["KOLLA_MISSING_VARIABLES"] = environ.get("KOLLA_MISSING_VARIABLES", "")
-    given = {"KOLLA_SYSTEM_PREFIX": options.prefix or environ.get("KOLLA_SYSTEM_PREFIX")}
-    given["KOLLA_ZK_HOSTS"] = options.hosts or environ.get("KOLLA_ZK_HOSTS")
-    kept.update({name: value for name, value in given.items() if value})
-    found = settings.parse(kept)
-    return found if found.connect_timeout else found._replace(connect_timeout=CONNECT_TIMEOUT)
+def run(invocation: Invocation) -> int:
+    """All stages, in order; what is done is printed: paths, never values."""
+    options, config = invocation.options, invocation.settings
+    deployment = read(options.directory)
+    for name in deployment.left_out:
+        print(f"left out {options.directory / name}")
+    check_chroot(invocation.client, config)
+    znodes = invocation.znodes
+    publisher = Publisher(invocation.client, znodes, missing_is_empty=config.missing_is_empty)
+    publisher.publish(deployment)
+    if options.prune:
+        publisher.prune(deployment)
+    print(f"published {options.directory} to {znodes.deployment}: {publisher.counts}")
+    return 0
+
+
+SUBCOMMAND = Subcommand(
+    name="publish",
+    summary="write a directory of definitions, files and variables to ZooKeeper",
+    description="""\
+Write a directory of definitions, files and variables to ZooKeeper.
+
+DIR holds variables/<name> or variables.yml, and for each service services/<service>/ with
+definition.yml, files/<name>, and variables of its own: variables/<name>, variables/<host>/<name>
+or variables.yml. Nothing is written before everything is right; a definition is written last.
+""",
+    example="kolla_mesos_ctl publish etc/examples/keystone --deployment site --hosts zk1:2181,zk2:2181",
+    add_arguments=_add_arguments,
+    run=run,
+)
 
 
 # -- the stages -----------------------------------------------------------------------------------
 
 
-def publish(options: argparse.Namespace, environ: Mapping[str, str]) -> None:
-    """All stages, in order; what is done is printed: paths, never values."""
-    config = settings_of(options, environ)
-    deployment = read(options.directory)
-    for name in deployment.left_out:
-        print(f"left out {options.directory / name}")
-    client = connection.connect(config)
-    try:
-        check_chroot(client, config)
-        znodes = Znodes(config.prefix, config.deployment_id, "", "")
-        publisher = Publisher(client, znodes, missing_is_empty=config.missing_is_empty)
-        publisher.publish(deployment)
-        if options.prune:
-            publisher.prune(deployment)
-        print(f"published {options.directory} to {znodes.deployment}: {publisher.counts}")
-    finally:
-        connection.close(client)
-
-
 def read(path: Path) -> Deployment:
-    """The directory; BadUsage if none is there that can be read."""
+    """The directory. NotThere if there is none; BadUsage if it can't be read."""
     if not path.is_dir():
-        raise BadUsage(f"{path} is not a directory")
+        raise NotThere(f"{path} is not a directory")
     try:
         return directory.read(path)
     except OSError as error:

@@ -25,7 +25,7 @@ from kazoo.client import KazooClient
 from kazoo.security import OPEN_ACL_UNSAFE, make_acl
 
 from kolla_mesos_start import errors
-from kolla_mesos_start.operator import directory, formats, publish
+from kolla_mesos_start.operator import cli, directory, formats
 from tests.conftest import Deployment, connected, made
 from tests.containers.images import Images
 from tests.containers.kube import MANIFESTS, PLACES, Cluster, Document, Pod, containers, decision, differences
@@ -186,7 +186,7 @@ class Site:
         for source in (tree, DEFINITIONS):
             words = ["--deployment", self.deployment.id, "--prefix", self.deployment.prefix]
             given = [str(source), *words, "--hosts", self.deployment.hosts]
-            publish.publish(publish.arguments(given), {})
+            cli.run(["publish", *given])
 
     def url(self, node: str) -> str:
         return f"http://{HOST}:{self.ports[node]}/v3"

@@ -24,7 +24,7 @@ import pytest
 from jsonschema import Draft7Validator  # type: ignore[import-untyped]
 from kazoo.client import KazooClient
 
-from kolla_mesos_start.operator import formats, publish
+from kolla_mesos_start.operator import cli, formats
 from tests import CHECKOUT
 from tests.conftest import Deployment, connected
 from tests.containers.images import Images
@@ -286,7 +286,7 @@ def site(
     }
     (tree / "variables.yml").write_text(json.dumps(values))
     words = ["--deployment", DEPLOYMENT, "--hosts", shared_zookeeper.hosts + CHROOT]
-    publish.publish(publish.arguments([str(tree), *words]), {})
+    cli.run(["publish", str(tree), *words])
     return Site(Deployment(shared_zookeeper.hosts, f"{CHROOT}/kolla", DEPLOYMENT), zk, MEMCACHED)
 
 

@@ -23,7 +23,7 @@ from urllib.error import HTTPError
 import pytest
 from kazoo.client import KazooClient
 
-from kolla_mesos_start.operator import directory, publish
+from kolla_mesos_start.operator import cli, directory
 from tests import CHECKOUT
 from tests.conftest import Deployment, connected
 from tests.containers.cloud import UIDS
@@ -183,7 +183,7 @@ def host(
 ) -> Iterator[Host]:
     """The example published as it is, and all containers started at once."""
     words = [str(EXAMPLE), "--deployment", "cloud", "--prefix", PREFIX, "--hosts", shared_zookeeper.hosts]
-    publish.publish(publish.arguments(words), {})
+    cli.run(["publish", *words])
     host = Host(podman, images, tmp_path_factory.mktemp("host"), shared_zookeeper.hosts, zk)
     for name in ("keystone", "mariadb"):
         host.containers[name].start()

@@ -14,7 +14,7 @@ from kazoo.security import make_acl, make_digest_acl
 from tests.conftest import Deployment
 from tests.publishing import write_files
 
-TOOL = Path(__file__).parents[2] / "bin" / "kolla_mesos_publish"
+TOOL = Path(__file__).parents[2] / "bin" / "kolla_mesos_ctl"
 DEFINITION = "commands:\n  sync: {command: 'true', files: {conf: {dest: /conf}}}\n"
 
 
@@ -23,7 +23,7 @@ def publish(
 ) -> subprocess.CompletedProcess[str]:
     """Run the tool, and hold it to its exit status."""
     done = subprocess.run(
-        [sys.executable, TOOL, root, "--deployment", deployment.id, *options],
+        [sys.executable, TOOL, "publish", root, "--deployment", deployment.id, *options],
         env={
             "PATH": os.environ["PATH"],
             "KOLLA_ZK_HOSTS": deployment.hosts,
@@ -239,7 +239,7 @@ def test_without_pyyaml_json_still_works(
     [
         (["DIR"], {}, 64),
         ([".", "--deployment", "x"], {"KOLLA_ZK_HOSTS": "zoo,a..b"}, 64),
-        (["no-such-directory", "--deployment", "x"], {"KOLLA_ZK_HOSTS": "h"}, 64),
+        (["no-such-directory", "--deployment", "x"], {"KOLLA_ZK_HOSTS": "h"}, 66),
         ([".", "--deployment", "x"], {}, 64),
         (
             ["services", "--deployment", "x", "--hosts", "127.0.0.1:1"],
@@ -252,9 +252,9 @@ def test_without_pyyaml_json_still_works(
 def test_it_ends_with_the_agents_exit_statuses(
     root: Path, arguments: list[str], environ: dict[str, str], status: int
 ) -> None:
-    """Usage and environment 64, an empty directory 65, no ZooKeeper 69; without a traceback."""
+    """Usage and environment 64, no directory 66, an empty one 65, no ZooKeeper 69; without a traceback."""
     done = subprocess.run(
-        [sys.executable, TOOL, *arguments],
+        [sys.executable, TOOL, "publish", *arguments],
         env={"PATH": os.environ["PATH"], **environ},
         cwd=root,
         capture_output=True,
@@ -262,4 +262,4 @@ def test_it_ends_with_the_agents_exit_statuses(
         timeout=60,
     )
     assert done.returncode == status, done.stderr
-    assert done.stderr.startswith("kolla_mesos_publish: ")
+    assert done.stderr.startswith("kolla_mesos_ctl: ")

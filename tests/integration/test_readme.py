@@ -192,7 +192,7 @@ def is_published(block: Block, ground: Ground) -> None:
 def is_started(block: Block, ground: Ground) -> None:
     """It says what the document says that it says, until it is told to stop."""
     assert f"``{WAITS}``" in " ".join((ROOT / README).read_text(encoding="utf-8").split())
-    is_published(the_block(README, "kolla_mesos_publish"), ground)
+    is_published(the_block(README, "kolla_mesos_ctl publish"), ground)
     with ground.stranger.starts(block.text, WAITS):
         pass
 
@@ -278,7 +278,7 @@ def is_a_definition(block: Block, ground: Ground) -> None:
 
 def shows_who_waits(block: Block, ground: Ground) -> None:
     """In the words that the document explains."""
-    is_published(the_block(README, "kolla_mesos_publish"), ground)
+    is_published(the_block(README, "kolla_mesos_ctl publish"), ground)
     with ground.stranger.starts(the_block(README, START).text, WAITS):
         said = ground.stranger.types(block.text)
     assert "/kolla/site/status/global/keystone_tasks/create_database/lock\n" in said
@@ -385,7 +385,7 @@ CLAIMS: Mapping[str, Mapping[str, Check]] = {
         "bin/quickstart": is_typed,
         "-- start 6 containers": is_what_the_quickstart_prints,
         "python3 -m venv": is_typed,
-        "kolla_mesos_publish": is_published,
+        "kolla_mesos_ctl publish": is_published,
         START: is_started,
         "kolla_mesos_start check": is_typed_in_a_container,
         "<prefix>/<deployment>/": is_what_a_run_leaves,
@@ -404,14 +404,14 @@ CLAIMS: Mapping[str, Mapping[str, Check]] = {
     },
     KEYSTONE: {
         "mariadb/bootstrap -> ": is_the_order,
-        f"KOLLA_ZK_HOSTS={ENSEMBLE} kolla_mesos_publish": is_published,
+        f"KOLLA_ZK_HOSTS={ENSEMBLE} kolla_mesos_ctl publish": is_published,
     },
-    KUBERNETES: {f"KOLLA_ZK_HOSTS={ENSEMBLE} kolla_mesos_publish": is_published},
+    KUBERNETES: {f"KOLLA_ZK_HOSTS={ENSEMBLE} kolla_mesos_ctl publish": is_published},
     QUICKSTART: {"database/daemon -> ": is_the_order},
     MIGRATION: {
         "mariadb/bootstrap -> ": is_the_order,
         "SELECT token": is_in_a_manifest,
-        f"KOLLA_ZK_HOSTS={ENSEMBLE} kolla_mesos_publish": is_published,
+        f"KOLLA_ZK_HOSTS={ENSEMBLE} kolla_mesos_ctl publish": is_published,
     },
 }
 BLOCKS = [block for document in DOCUMENTS for block in blocks(document)]

@@ -97,7 +97,7 @@ def test_values_of_this_machine_are_added_to_those_of_the_directory(
 def test_a_bad_directory_is_refused_before_anything_is_written(
     pairs: LocalDeployment, zk: KazooClient
 ) -> None:
-    """As kolla_mesos_publish refuses it."""
+    """As kolla_mesos_ctl publish refuses it."""
     write_files(pairs.source, services__pair__user__definition_yml=USER.replace("count", "cuont"))
     with pytest.raises(BadDefinition, match="cuont"):
         pairs.publish()

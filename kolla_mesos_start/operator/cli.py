@@ -1,0 +1,133 @@
+"""`kolla_mesos_ctl`, the operator's one tool: its command line, and how it ends.
+
+What a subcommand does is its own module's business; the table here says which there are.
+"""
+
+from __future__ import annotations
+
+import argparse
+import logging
+import os
+import signal
+import sys
+from collections.abc import Iterable, Sequence
+from contextlib import ExitStack
+from typing import NoReturn
+
+import shtab
+
+from kolla_mesos_start import __version__
+from kolla_mesos_start.errors import AgentError, BadUsage, Issues
+from kolla_mesos_start.operator import publish
+from kolla_mesos_start.operator.invocation import Invocation, Subcommand
+
+PROGRAM = "kolla_mesos_ctl"
+DESCRIPTION = "Publish, watch, explain and repair the deployments of kolla_mesos_start."
+EPILOG = """\
+KOLLA_ZK_HOSTS, KOLLA_SYSTEM_PREFIX, KOLLA_ZK_AUTH_FILE, KOLLA_ZK_CA, KOLLA_ZK_CERT and KOLLA_ZK_KEY
+mean what they mean to the agent, KOLLA_DEPLOYMENT is the deployment; the options win over them, and
+stand before or after the command. `kolla_mesos_ctl COMMAND --help` has an example of each.
+"""
+
+
+class Parser(argparse.ArgumentParser):
+    """argparse, but bad usage has the agent's exit status."""
+
+    def error(self, message: str) -> NoReturn:
+        raise BadUsage(f"{message}; see {self.prog} --help")
+
+
+def main() -> NoReturn:
+    """Do what the command line says, and exit."""
+    logging.basicConfig(format=f"{PROGRAM}: %(message)s")
+    # It logs each attempt to connect; `connection` says all that matters.
+    logging.getLogger("kazoo").setLevel(logging.CRITICAL)
+    try:
+        status = run(sys.argv[1:])
+        sys.stdout.flush()
+    except Issues as error:
+        fail([f"{error.subject}: {issue}" for issue in error.issues], error.status)
+    except AgentError as error:
+        fail([error.reason], error.status)
+    except KeyboardInterrupt:
+        fail(["stopped by SIGINT"], 128 + signal.SIGINT)
+    except BrokenPipeError:
+        # Whoever read has gone; Python would report that once more.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
+        sys.exit(128 + signal.SIGPIPE)
+    sys.exit(status)
+
+
+def run(argv: Sequence[str]) -> int:
+    """Run one subcommand; its exit status."""
+    options = parser().parse_args(argv)
+    with ExitStack() as stack:
+        status: int = options.run(Invocation(options, os.environ, stack))
+        return status
+
+
+def fail(lines: Iterable[str], status: int) -> NoReturn:
+    for line in lines:
+        print(f"{PROGRAM}: {line}", file=sys.stderr)
+    sys.exit(status)
+
+
+def parser() -> argparse.ArgumentParser:
+    """The whole command line."""
+    common = _common()
+    found = Parser(
+        prog=PROGRAM,
+        description=DESCRIPTION,
+        epilog=EPILOG,
+        parents=[common],
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    found.add_argument("--version", action="version", version=__version__)
+    words = found.add_subparsers(metavar="COMMAND", required=True, parser_class=Parser)
+    for each in SUBCOMMANDS:
+        word = words.add_parser(
+            each.name,
+            help=each.summary,
+            description=each.description,
+            epilog=f"example:\n  {each.example}\n",
+            parents=[common],
+            formatter_class=argparse.RawDescriptionHelpFormatter,
+        )
+        each.add_arguments(word)
+        word.set_defaults(run=each.run)
+    return found
+
+
+def _common() -> Parser:
+    """The options that may stand before the command's name and after it."""
+    # An option that is not given must not hide one that stood before the command.
+    common = Parser(add_help=False, argument_default=argparse.SUPPRESS)
+    group = common.add_argument_group("connection")
+    group.add_argument("--deployment", metavar="ID", help="the first part of KOLLA_APP_ID")
+    group.add_argument("--hosts", metavar="HOSTS", help="of ZooKeeper: h1:2181,h2:2181[/chroot]")
+    group.add_argument("--prefix", metavar="PATH", help="the root of all deployments, without both /kolla")
+    group.add_argument("--auth-file", metavar="FILE", help="one scheme:credential in each line")
+    group.add_argument("--ca", metavar="FILE", help="the CAs of the ensemble, for TLS")
+    group.add_argument("--cert", metavar="FILE", help="the client's certificate, for TLS")
+    group.add_argument("--key", metavar="FILE", help="its key")
+    return common
+
+
+def _print_completion(invocation: Invocation) -> int:
+    print(shtab.complete(parser(), invocation.options.shell))
+    return 0
+
+
+def _add_shell(word: argparse.ArgumentParser) -> None:
+    word.add_argument("shell", choices=("bash", "zsh"))
+
+
+COMPLETION = Subcommand(
+    name="completion",
+    summary="what completes this tool's words in a shell",
+    description="Print a script that completes the words of this tool.",
+    example="kolla_mesos_ctl completion bash > /etc/bash_completion.d/kolla_mesos_ctl",
+    add_arguments=_add_shell,
+    run=_print_completion,
+)
+SUBCOMMANDS = (publish.SUBCOMMAND, COMPLETION)

@@ -1,0 +1,129 @@
+"""What every subcommand of `kolla_mesos_ctl` is given: options, deployment, connection, two consoles.
+
+The options have the names of the agent's variables, which are their defaults, so that a shell in which an
+agent could start needs no option at all.
+"""
+
+from __future__ import annotations
+
+import argparse
+import difflib
+import json
+from collections.abc import Iterable, Mapping
+from contextlib import ExitStack
+from typing import Any, Callable, NamedTuple
+
+from kazoo.client import KazooClient
+from rich.console import Console
+
+from kolla_mesos_start import settings
+from kolla_mesos_start.errors import AgentError, BadUsage
+from kolla_mesos_start.operator import connection
+from kolla_mesos_start.settings import Settings
+from kolla_mesos_start.tree.znodes import Znodes
+
+CONNECT_TIMEOUT = 10.0  # seconds; a person waits for it
+# Which of the agent's variables an option overrides.
+VARIABLES = {
+    "hosts": "KOLLA_ZK_HOSTS",
+    "prefix": "KOLLA_SYSTEM_PREFIX",
+    "auth_file": "KOLLA_ZK_AUTH_FILE",
+    "ca": "KOLLA_ZK_CA",
+    "cert": "KOLLA_ZK_CERT",
+    "key": "KOLLA_ZK_KEY",
+}
+DEPLOYMENT = "KOLLA_DEPLOYMENT"
+
+
+class NotThere(AgentError):
+    """A directory, deployment or service that was named and does not exist."""
+
+    status = 66
+
+
+class Invocation:
+    """One run of the tool. `out` is for what was asked for, `err` for all that is said beside it."""
+
+    def __init__(self, options: argparse.Namespace, environ: Mapping[str, str], stack: ExitStack) -> None:
+        self.options, self.environ = options, environ
+        self.out = Console(highlight=False, soft_wrap=True)
+        self.err = Console(stderr=True, highlight=False, soft_wrap=True)
+        self._stack = stack
+        self._client: KazooClient | None = None
+
+    @property
+    def as_json(self) -> bool:
+        """Whether data is to be printed for a program."""
+        return getattr(self.options, "format", "text") == "json"
+
+    def print_json(self, data: Any) -> None:
+        """Print `data` as one JSON document."""
+        self.out.out(json.dumps(data, indent=2, ensure_ascii=False))
+
+    @property
+    def settings(self) -> Settings:
+        """How to reach ZooKeeper, and which deployment. Raises BadEnvironment or BadUsage."""
+        given = getattr(self.options, "deployment", None) or self.environ.get(DEPLOYMENT, "")
+        if not given or "/" in given:
+            raise BadUsage(
+                f"--deployment: expected a name without /, found {given!r}"
+                if given
+                else f"give --deployment, or set {DEPLOYMENT}: the first part of KOLLA_APP_ID"
+            )
+        kept = {name: value for name, value in self.environ.items() if name.startswith("KOLLA_ZK_")}
+        # What describes a container is of no meaning here.
+        kept.update(KOLLA_APP_ID=f"/{given}/operator", KOLLA_HOSTNAME="operator")
+        kept["KOLLA_MISSING_VARIABLES"] = self.environ.get("KOLLA_MISSING_VARIABLES", "")
+        for option, name in VARIABLES.items():
+            value = getattr(self.options, option, None) or self.environ.get(name)
+            if value:
+                kept[name] = value
+        found = settings.parse(kept)
+        return found if found.connect_timeout else found._replace(connect_timeout=CONNECT_TIMEOUT)
+
+    @property
+    def znodes(self) -> Znodes:
+        """The paths of the deployment; those of a service after `_replace(service_name=...)`."""
+        found = self.settings
+        return Znodes(found.prefix, found.deployment_id, "", "")
+
+    @property
+    def client(self) -> KazooClient:
+        """The connection, made when it is first used, and closed at the end."""
+        if self._client is None:
+            self._client = connection.connect(self.settings)
+            self._stack.callback(connection.close, self._client)
+        return self._client
+
+    def require_deployment(self) -> Znodes:
+        """The paths of a deployment that is there. NotThere names the nearest one."""
+        znodes = self.znodes
+        if connection.read(self.client, [znodes.deployment])[znodes.deployment] is None:
+            above = znodes.deployment.rpartition("/")[0]
+            others = connection.children(self.client, [above])[above]
+            raise NotThere(
+                f"there is no deployment at {znodes.deployment}{nearest(znodes.deployment_id, others)}"
+            )
+        return znodes
+
+
+class Subcommand(NamedTuple):
+    """One word of the tool. `run` returns the exit status; what goes wrong it raises as AgentError."""
+
+    name: str
+    summary: str
+    description: str
+    example: str
+    add_arguments: Callable[[argparse.ArgumentParser], object]
+    run: Callable[[Invocation], int]
+
+
+def add_format(parser: argparse.ArgumentParser) -> None:
+    """The option of all that print data."""
+    parser.add_argument("--format", choices=("text", "json"), default="text", help="default: %(default)s")
+
+
+def nearest(name: str, others: Iterable[str]) -> str:
+    """What was probably meant, for the end of a message; nothing where there is nothing like it."""
+    found = difflib.get_close_matches(name, list(others), n=1)
+    return f" (did you mean {found[0]!r}?)" if found else ""

@@ -1,0 +1,80 @@
+"""The command line of the operator's tool."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+from contextlib import ExitStack
+from pathlib import Path
+
+import pytest
+
+from kolla_mesos_start.errors import BadUsage
+from kolla_mesos_start.operator.cli import PROGRAM, SUBCOMMANDS, parser
+from kolla_mesos_start.operator.invocation import Invocation
+from kolla_mesos_start.settings import Settings
+
+TOOL = Path(__file__).parents[2] / "bin" / PROGRAM
+
+
+def settings(line: str, **environ: str) -> Settings:
+    """What a command line and an environment make of the settings."""
+    return Invocation(parser().parse_args(line.split()), environ, ExitStack()).settings
+
+
+@pytest.mark.parametrize(
+    "line", ["", "publish", "publish --deployment x", "publish DIR --prnue", "pubish DIR", "--deployment x"]
+)
+def test_a_wrong_command_line_is_bad_usage(line: str) -> None:
+    """It ends with 64, as the agent's does, and not with argparse's 2."""
+    with pytest.raises(BadUsage, match="--help"):
+        parser().parse_args(line.split())
+
+
+@pytest.mark.parametrize("line", ["publish DIR --deployment a/b", "publish DIR"])
+def test_a_deployment_must_be_named(line: str) -> None:
+    with pytest.raises(BadUsage, match="--deployment"):
+        settings(line, KOLLA_ZK_HOSTS="zoo")
+
+
+@pytest.mark.parametrize("line", ["{} publish DIR", "publish DIR {}", "publish {} DIR"])
+def test_options_win_over_the_environment_and_stand_before_or_after_the_command(line: str) -> None:
+    """The operator works outside containers: a wrong KOLLA_PORTS does not matter there."""
+    environ = {
+        "KOLLA_ZK_HOSTS": "other",
+        "KOLLA_SYSTEM_PREFIX": "/other",
+        "KOLLA_DEPLOYMENT": "other",
+        "KOLLA_PORTS": "none",
+        "KOLLA_ZK_CONNECT_TIMEOUT": "7",
+    }
+    found = settings(line.format("--deployment site --hosts zoo:2181/x --prefix /p"), **environ)
+    assert (found.hosts, found.chroot, found.prefix, found.deployment_id) == ("zoo:2181", "/x", "/p", "site")
+    assert found.connect_timeout == 7
+
+
+def test_the_environment_alone_is_enough() -> None:
+    found = settings("publish DIR", KOLLA_ZK_HOSTS="zoo", KOLLA_DEPLOYMENT="site")
+    assert (found.hosts, found.deployment_id, found.connect_timeout) == ("zoo:2181", "site", 10)
+
+
+@pytest.mark.parametrize("each", SUBCOMMANDS, ids=lambda each: each.name)
+def test_each_has_help_with_an_example_that_parses(each: object, capsys: pytest.CaptureFixture[str]) -> None:
+    name = each.name  # type: ignore[attr-defined]
+    with pytest.raises(SystemExit) as ended:
+        parser().parse_args([name, "--help"])
+    assert ended.value.code == 0
+    shown = capsys.readouterr().out
+    example = re.search(rf"^  {PROGRAM} (.*)$", shown, re.MULTILINE)
+    assert example is not None
+    words = re.sub(r" [|<>] .*", "", example[1]).split()
+    assert parser().parse_args(words).run is not None
+
+
+@pytest.mark.parametrize("shell", ["bash", "zsh"])
+def test_a_shell_can_complete_its_words(shell: str) -> None:
+    done = subprocess.run(
+        [sys.executable, TOOL, "completion", shell], capture_output=True, text=True, check=True, timeout=60
+    )
+    assert "publish" in done.stdout and "--deployment" in done.stdout
+    subprocess.run(["bash", "-n"], input=done.stdout, text=True, check=shell == "bash", timeout=60)
