@@ -22,7 +22,7 @@ from tests.examples.openstack import Say, run
 MINORS = range(9, 14)
 CONSTRAINTS = CHECKOUT / "tests" / "constraints.txt"
 # What the agent's tests need besides the agent's own packages.
-NEEDED = ("hypothesis", "pytest", "pytest-timeout", "PyYAML")
+NEEDED = ("hypothesis", "pytest", "pytest-timeout", "PyYAML", "rich", "shtab")
 QUESTION = "import ensurepip, json, sys, venv; print(json.dumps([sys.version_info[:3], sys.executable]))"
 
 

@@ -242,7 +242,7 @@ def test_a_narrow_terminal_is_filled_and_no_more(start: Start, checkout: Path) -
     before = files(checkout)
     quickstart = start("--once", terminal=Size(90, 24))
     quickstart.says("front@edge-1")
-    narrow = Size(60, 20)
+    narrow = Size(60, 40)  # High enough for all lines that six containers may need.
     quickstart.resize(narrow)
     quickstart.says("a request and its answer")
     said = quickstart.said
