@@ -1,0 +1,120 @@
+"""The services of a deployment as they stand published, and the containers of each that are there.
+
+Only reads. What a command of the tool does with them is its own module's business.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+
+from kazoo.client import KazooClient
+
+from kolla_mesos_start.definition.texts import Text
+from kolla_mesos_start.errors import CannotRender
+from kolla_mesos_start.operator import connection
+from kolla_mesos_start.operator.invocation import NotThere, nearest
+from kolla_mesos_start.render.context import file_text, variable_names
+from kolla_mesos_start.tree.states import printable
+from kolla_mesos_start.tree.znodes import RESERVED, Znodes
+
+# Below a service: a container with a daemon, and each container whatever it runs.
+PRESENCE = (".party", ".containers")
+SHOWN_HOSTS = 5
+
+
+def definitions(client: KazooClient, znodes: Znodes) -> dict[str, bytes]:
+    """The definition of every service of the deployment, by the service's name."""
+    found: dict[str, bytes] = {}
+    level = [""]
+    while level:
+        names = connection.children(client, [znodes.service(name).rstrip("/") for name in level])
+        level = [
+            f"{parent}/{name}".lstrip("/")
+            for parent in level
+            for name in names[znodes.service(parent).rstrip("/")]
+            if name not in RESERVED and not name.startswith(".")
+        ]
+        paths = {name: znodes.service(name) for name in level}
+        read = connection.read(client, paths.values())
+        found.update((name, data) for name, path in paths.items() if (data := read[path]))
+    return dict(sorted(found.items()))
+
+
+def require(client: KazooClient, znodes: Znodes, name: str) -> None:
+    """NotThere, with the nearest one, unless the service is published."""
+    found = definitions(client, znodes)
+    if name not in found:
+        raise NotThere(f"no service {name!r} is published below {znodes.deployment}{nearest(name, found)}")
+
+
+def containers(client: KazooClient, znodes: Znodes, services: Iterable[str]) -> dict[str, list[str]]:
+    """The hosts of the containers of each service, one for each container that is there."""
+    places = {f"{znodes.service(name)}/{place}": name for name in services for place in PRESENCE}
+    names = connection.children(client, places)
+    # A container shows itself below both by one name.
+    ids = {(places[place], each): f"{place}/{each}" for place in places for each in names[place]}
+    data = connection.read(client, ids.values())
+    found: dict[str, list[str]] = {}
+    for (service, each), path in ids.items():
+        found.setdefault(service, []).append(_host(data[path]) or each)
+    return {service: sorted(hosts) for service, hosts in sorted(found.items())}
+
+
+def _host(data: bytes | None) -> str | None:
+    """The host that a container has written of itself; None where it can't be read."""
+    try:
+        facts = json.loads(data or b"")
+    except (ValueError, RecursionError):
+        return None
+    host = facts.get("host") if isinstance(facts, dict) else None
+    return printable(host) if isinstance(host, str) else None
+
+
+def on_hosts(hosts: Sequence[str]) -> str:
+    """So many containers and where, for a message."""
+    count = "1 container" if len(hosts) == 1 else f"{len(hosts)} containers"
+    several = sorted(set(hosts))
+    more = f" and {len(several) - SHOWN_HOSTS} more" if len(several) > SHOWN_HOSTS else ""
+    return f"{count} on {', '.join(several[:SHOWN_HOSTS])}{more}"
+
+
+# -- which variables a service uses -----------------------------------------------------------------
+
+
+def used_variables(definition: bytes, files: Mapping[str, bytes]) -> frozenset[str]:
+    """The variables that the templates of a service may use; none of a template that can't be read."""
+    texts = [Text("definition", text) for text in _strings(_parsed(definition))]
+    for name, data in files.items():
+        text = _template(name, data)
+        texts += [text] if text else []
+    return frozenset().union(*map(_names, texts))
+
+
+def _parsed(definition: bytes) -> object:
+    try:
+        return json.loads(definition)
+    except (ValueError, RecursionError):
+        return None
+
+
+def _strings(value: object) -> Iterator[str]:
+    if isinstance(value, str):
+        yield value
+    elif isinstance(value, (dict, list)):
+        for each in value.values() if isinstance(value, dict) else value:
+            yield from _strings(each)
+
+
+def _template(name: str, data: bytes) -> Text | None:
+    try:
+        return file_text(name, data)
+    except CannotRender:
+        return None
+
+
+def _names(text: Text) -> frozenset[str]:
+    try:
+        return variable_names([text])
+    except CannotRender:
+        return frozenset()

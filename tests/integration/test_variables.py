@@ -1,0 +1,125 @@
+"""`get`, `set` and `unset`, against a real ZooKeeper."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+from kazoo.client import KazooClient
+
+from tests.conftest import Deployment
+from tests.publishing import publish
+from tests.tool import ctl
+
+SERVICE = "infra/db"
+COMMAND = {"command": "true", "env": {"LEVEL": "{{ level }}"}, "files": {"conf": {"dest": "/conf"}}}
+
+
+@pytest.fixture
+def site(deployment: Deployment) -> Deployment:
+    """A service whose templates name `level` and `size`."""
+    publish(
+        deployment,
+        SERVICE,
+        {"commands": {"sync": COMMAND}, "service": {"daemon": {"command": "true"}}},
+        files={"conf": "size = {{ size }}\n"},
+        shared={"level": "info", "size": "1"},
+    )
+    return deployment
+
+
+def present(zk: KazooClient, site: Deployment, *hosts: str) -> None:
+    """Have a container on each host, as its agent would show it."""
+    for host in hosts:
+        path = f"{site.path}/{SERVICE}/.party/{host}"
+        zk.create(path, json.dumps({"host": host}).encode(), ephemeral=True, makepath=True)
+
+
+def test_get_falls_back_as_an_agent_would(zk: KazooClient, site: Deployment) -> None:
+    """Host, service, deployment; where it was found stands beside the value, on standard error."""
+    where = [f"{site.path}{place}/size" for place in ("/variables", f"/{SERVICE}/variables")]
+    words = ["get", "size", "--service", SERVICE, "--host", "web1"]
+    for number, path in enumerate([*where, f"{site.path}/{SERVICE}/variables/web1/size"]):
+        zk.ensure_path(path)
+        zk.set(path, f"{number}".encode())
+        done = ctl(site, *words)
+        assert (done.stdout, done.stderr) == (f"{number}\n", f"found at {path}\n")
+    assert ctl(site, "get", "size").stdout == "0\n"
+    assert ctl(site, "get", "size", "--service", SERVICE).stdout == "1\n"
+    found = json.loads(ctl(site, "get", "size", "--format", "json").stdout)
+    assert found == {"name": "size", "value": "0", "path": where[0]}
+
+
+def test_what_is_not_set_ends_with_1_and_names_the_nearest(site: Deployment) -> None:
+    done = ctl(site, "get", "levle", "--service", SERVICE, status=1)
+    assert f"levle is not set at {site.path}/{SERVICE}/variables/levle, nor at" in done.stderr
+    assert "(did you mean 'level'?)" in done.stderr
+    assert done.stdout == ""
+    assert "is not set at" in ctl(site, "unset", "level", "--service", SERVICE, status=1).stderr
+
+
+@pytest.mark.parametrize(
+    ("words", "place"),
+    [
+        ([], "/variables/size"),
+        (["--service", SERVICE], f"/{SERVICE}/variables/size"),
+        (["--service", SERVICE, "--host", "web1"], f"/{SERVICE}/variables/web1/size"),
+    ],
+)
+def test_set_writes_one_place_and_unset_removes_it(
+    zk: KazooClient, site: Deployment, words: list[str], place: str
+) -> None:
+    """Absent parents are made. No value is shown."""
+    done = ctl(site, "set", "size", "s3cret", *words)
+    assert f"{site.path}{place}" in done.stdout
+    assert zk.get(f"{site.path}{place}")[0] == b"s3cret"
+    assert "has this value already" in ctl(site, "set", "size", "s3cret", *words).stdout
+    gone = ctl(site, "unset", "size", *words)
+    assert not zk.exists(f"{site.path}{place}")
+    holds = f"the value of {site.path}/variables/size holds now" if words else "size has no value any more"
+    assert holds in gone.stdout
+    assert "s3cret" not in done.stdout + done.stderr + gone.stdout + gone.stderr
+
+
+@pytest.mark.parametrize(("given", "value"), [("a b\n", b"a b"), ("a\n\n", b"a\n"), ("", b""), ("\t", b"\t")])
+def test_a_value_from_standard_input_is_taken_as_it_is(
+    zk: KazooClient, site: Deployment, given: str, value: bytes
+) -> None:
+    """But for the newline that `echo` and editors put at its end."""
+    ctl(site, "set", "size", "-", given=given)
+    assert zk.get(f"{site.path}/variables/size")[0] == value
+    assert ctl(site, "get", "size").stdout.encode() == value + b"\n"
+
+
+def test_it_says_whom_to_restart(zk: KazooClient, site: Deployment) -> None:
+    """Those whose templates name it and who have no nearer value; a running container keeps the old one."""
+    present(zk, site, "web1", "web2")
+    assert f"restart {SERVICE} to use it: 2 containers on web1, web2" in ctl(site, "set", "size", "2").stdout
+    own = ctl(site, "set", "size", "3", "--service", SERVICE, "--host", "web1")
+    assert f"restart {SERVICE} to use it: 1 container on web1\n" in own.stdout
+    assert "1 container on web2" in ctl(site, "set", "size", "4").stdout
+    ctl(site, "set", "size", "5", "--service", SERVICE)
+    assert f"{SERVICE} has a value of its own, which wins" in ctl(site, "set", "size", "6").stdout
+    assert "2 containers" in ctl(site, "set", "level", "debug").stdout
+    other = ctl(site, "set", "levl", "debug")
+    assert "restart" not in other.stdout
+    assert f"note: no template of a service below {site.path} names levl" in other.stderr
+
+
+@pytest.mark.parametrize(
+    ("words", "status", "expected"),
+    [
+        (["get", "a/b"], 64, "VARIABLE: expected a name without /"),
+        (["set", "size", "1", "--host", "web1"], 64, "give --service too"),
+        (["set", "size", "1", "--service", "infra/bd"], 66, "did you mean 'infra/db'?"),
+        (["get", "size", "--deployment", "siet"], 66, "did you mean 'site'?"),
+        (["set", "size"], 64, "--help"),
+    ],
+)
+def test_what_is_wrong_is_named(site: Deployment, words: list[str], status: int, expected: str) -> None:
+    """Nothing is written for a typo."""
+    assert expected in ctl(site, *words, status=status).stderr
+
+
+def test_a_value_that_is_no_text_is_refused(site: Deployment) -> None:
+    assert "not UTF-8 text (byte 1)" in ctl(site, "set", "size", "-", given=b"a\xff", status=64).stderr

@@ -1,0 +1,40 @@
+"""The operator's tool as a process of its own, as an operator runs it."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+from tests.conftest import Deployment
+
+TOOL = Path(__file__).resolve().parents[1] / "bin" / "kolla_mesos_ctl"
+
+
+def environ(deployment: Deployment, **more: str) -> dict[str, str]:
+    """What names the deployment to the tool; `more` are added."""
+    return {
+        "PATH": os.environ["PATH"],
+        "KOLLA_ZK_HOSTS": deployment.hosts,
+        "KOLLA_SYSTEM_PREFIX": deployment.prefix,
+        "KOLLA_DEPLOYMENT": deployment.id,
+        **more,
+    }
+
+
+def ctl(
+    deployment: Deployment, *words: str, status: int = 0, given: str | bytes = "", **more: str
+) -> subprocess.CompletedProcess[str]:
+    """Run the tool with `given` on its standard input, and hold it to its exit status."""
+    done = subprocess.run(
+        [sys.executable, TOOL, *words],
+        env=environ(deployment, **more),
+        input=given.encode() if isinstance(given, str) else given,
+        capture_output=True,
+        timeout=60,
+    )
+    said = subprocess.CompletedProcess(done.args, done.returncode, done.stdout.decode(), done.stderr.decode())
+    assert said.returncode == status, said.stdout + said.stderr
+    assert "Traceback" not in said.stderr
+    return said
