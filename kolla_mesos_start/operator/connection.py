@@ -8,20 +8,25 @@ from __future__ import annotations
 
 import logging
 import socket
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from typing import Any, Callable
 
-from kazoo.client import KazooClient
+from kazoo.client import KazooClient, TransactionRequest
 from kazoo.exceptions import (
     AuthFailedError,
     ConnectionClosedError,
     ConnectionDropped,
+    ConnectionLoss,
     InvalidACLError,
     KazooException,
     NoAuthError,
     NodeExistsError,
     NoNodeError,
+    OperationTimeoutError,
+    RolledBackError,
+    RuntimeInconsistency,
+    SessionExpiredError,
 )
 from kazoo.handlers.threading import SequentialThreadingHandler
 from kazoo.protocol.states import KazooState, KeeperState
@@ -29,6 +34,7 @@ from kazoo.security import ACL, Id, Permissions
 
 from kolla_mesos_start.errors import AccessDenied, AgentError, NoConnection, cause, causes, handshake_cause
 from kolla_mesos_start.settings import Settings
+from kolla_mesos_start.zookeeper.query import Znode
 from kolla_mesos_start.zookeeper.tls import explain, make_context
 
 log = logging.getLogger(__name__)
@@ -38,6 +44,8 @@ REFUSED = "ZooKeeper refused the credentials of KOLLA_ZK_AUTH_FILE"
 # kazoo's defaults try once, and then with delays that grow to hours.
 RETRY = {"max_tries": -1, "delay": 0.05, "backoff": 1.5, "max_delay": 1.0}
 DENIED = (NoAuthError, AuthFailedError, InvalidACLError)
+# What a request meets whose fate is unknown.
+LOST = (ConnectionLoss, OperationTimeoutError, SessionExpiredError)
 PERMISSIONS = {
     "c": Permissions.CREATE,
     "d": Permissions.DELETE,
@@ -160,6 +168,12 @@ def read(client: KazooClient, paths: Iterable[str]) -> dict[str, bytes | None]:
     return {path: result and result[0] for path, result in found.items()}
 
 
+def znodes(client: KazooClient, paths: Iterable[str]) -> dict[str, Znode | None]:
+    """What stands at each of `paths`, with its versions; None where no znode is."""
+    found = _read_together(client, client.get_async, paths)
+    return {path: result and Znode(*result) for path, result in found.items()}
+
+
 def children(client: KazooClient, paths: Iterable[str]) -> dict[str, Sequence[str]]:
     """The sorted names below each of `paths`; none where no znode is."""
     found = _read_together(client, client.get_children_async, paths)
@@ -225,6 +239,52 @@ def remove(client: KazooClient, path: str) -> None:
             client.delete(path)
 
     _retry(client, delete, f"{path} can't be removed")
+
+
+class Refused(AgentError):
+    """A transaction was refused, and nothing of it applied: what it was made from has changed."""
+
+    status = 1
+
+
+class Unanswered(AgentError):
+    """The connection was lost under a transaction: whether it was applied is unknown."""
+
+    status = 69
+
+
+def commit(transaction: TransactionRequest, what: str) -> None:
+    """Apply all of a transaction, or nothing. It is sent once: Unanswered where that must be looked up."""
+    try:
+        results = transaction.commit()
+    except LOST as lost:
+        raise Unanswered(f"{what}: the connection to ZooKeeper was lost") from lost
+    # An operation that was fine is answered with one of these, since another one was not.
+    followers = (RolledBackError, RuntimeInconsistency)
+    met = [each for each in results if isinstance(each, Exception) and not isinstance(each, followers)]
+    for error in met:
+        if isinstance(error, DENIED):
+            raise AccessDenied(f"{what}: {type(error).__name__}")
+        raise Refused(f"{what}: it has changed meanwhile ({type(error).__name__}); try again")
+
+
+def create_together(client: KazooClient, nodes: Mapping[str, bytes]) -> None:
+    """Create those of `nodes` that are absent, parents first as given, all or none of them.
+
+    Refused where the parent of all is missing.
+    """
+    before: list[str] = []
+    while absent := [path for path, data in read(client, nodes).items() if data is None]:
+        transaction = client.transaction()
+        for path in absent:
+            transaction.create(path, nodes[path])
+        try:
+            commit(transaction, f"{absent[0]} can't be created")
+        except (Refused, Unanswered):
+            # Somebody else has made a part of them; or it was applied, and only the reply was lost.
+            if absent == before:
+                raise
+        before = absent
 
 
 def _retry(client: KazooClient, request: Callable[[], None], what: str) -> None:

@@ -1,0 +1,260 @@
+"""`rerun` and `adopt`: what is recorded of a one-time command, changed beside agents at work."""
+
+from __future__ import annotations
+
+import signal
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+from kazoo.client import KazooClient
+from kazoo.recipe.lock import Lock
+
+from tests.agents import Containers
+from tests.conftest import Deployment
+from tests.integration.test_one_time import SERVICE, Site
+from tests.publishing import publish
+from tests.tool import ctl, run_ctl
+from tests.waiting import eventually
+
+
+@pytest.fixture
+def site(deployment: Deployment, zk: KazooClient, containers: Containers, tmp_path: Path) -> Site:
+    """A service whose commands work in a directory of the test's own."""
+    return Site(deployment, zk, containers, tmp_path / "work")
+
+
+def recorded(site: Site) -> dict[str, Any]:
+    """All that stands below `status`, with its versions."""
+    found: dict[str, Any] = {}
+    level = [f"{site.deployment.path}/status"]
+    while level:
+        found.update((path, site.zk.get(path)) for path in level)
+        level = [f"{path}/{name}" for path in level for name in site.zk.get_children(path)]
+    return {path: (data, stat.version) for path, (data, stat) in found.items()}
+
+
+# -- rerun ----------------------------------------------------------------------------------------
+
+
+def test_a_command_that_runs_is_left_alone(site: Site) -> None:
+    """Status 1, and not even a version has changed."""
+    site.publish(sync=site.once())
+    agent = site.start()
+    site.running()
+    before = recorded(site)
+    for word in ("rerun", "adopt"):
+        done = ctl(site.deployment, word, "db/sync", status=1)
+        assert (
+            "db/sync runs now, or is about to (the lock is held by web1); nothing was changed" in done.stderr
+        )
+    assert recorded(site) == before
+    site.let_go()
+    assert agent.ends() == 0
+    assert len(site.runs()) == 1
+
+
+@pytest.mark.parametrize("keys", [{}, {"generation": "quay.io/db:1"}])
+def test_what_is_taken_back_runs_once_more(site: Site, keys: Any) -> None:
+    """With the next container, once, with a larger token; it is no attempt without an outcome."""
+    site.publish(sync=site.once(gate=None, **keys))
+    assert [site.start(host).ends() for host in ("web1", "web2")] == [0, 0]
+    assert site.state("sync", "web2") == "done"
+    assert "done is taken back" in ctl(site.deployment, "rerun", "db/sync").stdout
+    assert [site.state(), site.state("sync", "web1"), site.state("sync", "web2")] == ["waiting"] * 3
+    assert (site.names(f"{site.at()}/hosts"), site.names(f"{site.at()}/generations")) == ([], [])
+    assert "taken back by" in site.detail()["message"]
+    agents = [site.start(host) for host in ("web3", "web4")]
+    assert [agent.ends() for agent in agents] == [0, 0]
+    first, second = site.runs()
+    assert second.token > first.token and second.previous == "none"
+    assert (site.state(), site.detail()["attempt"]) == ("done", 2)
+
+
+def test_tokens_go_on_growing_where_they_are_ahead_of_the_ensemble(site: Site, zk: KazooClient) -> None:
+    """As in a tree that was moved from an older one."""
+    site.publish(sync=site.once(gate=None))
+    assert site.start().ends() == 0
+    detail = zk.get(f"{site.at()}/detail")[0].replace(b'"token": ', b'"token": 1000000')
+    zk.set(f"{site.at()}/detail", detail)
+    ahead = site.detail()["token"]
+    ctl(site.deployment, "rerun", "db/sync")
+    assert site.start().ends() == 0
+    ctl(site.deployment, "rerun", "db/sync")
+    ctl(site.deployment, "adopt", "db/sync")
+    ctl(site.deployment, "rerun", "db/sync")
+    assert site.start().ends() == 0
+    assert [run.token for run in site.runs()[1:]] == [ahead + 1, ahead + 3]
+
+
+def test_only_the_published_generation_is_taken_back(site: Site) -> None:
+    """It is rendered as an agent would render it."""
+    for tag in ("1", "2"):
+        publish(
+            site.deployment,
+            SERVICE,
+            {"commands": {"sync": site.once(gate=None, generation="{{ tag }}")}},
+            shared={"tag": tag},
+        )
+        assert site.start().ends() == 0
+    assert "db/sync (generation 2): done is taken back" in ctl(site.deployment, "rerun", "db/sync").stdout
+    assert site.names(f"{site.at()}/generations") == ["1"]
+    assert "db/sync (generation 2) is not done" in ctl(site.deployment, "rerun", "db/sync").stdout
+    assert site.start().ends() == 0
+    assert len(site.runs()) == 3
+
+
+def test_what_is_once_on_each_host_is_taken_back_on_one(site: Site) -> None:
+    site.publish(sync=site.once(gate=None, lock="sync.$KOLLA_HOSTNAME", run_once="host"))
+    for host in ("web1", "web2"):
+        assert site.start(host).ends() == 0
+    assert "give --host" in ctl(site.deployment, "rerun", "db/sync", status=64).stderr
+    done = ctl(site.deployment, "rerun", "db/sync", "--host", "web1")
+    assert "db/sync on web1: done is taken back" in done.stdout
+    assert (site.state(scope="web1"), site.state(scope="web2"), site.state()) == ("waiting", "done", "done")
+    assert site.names(f"{site.at()}/hosts") == ["web2"]
+    for host in ("web1", "web2"):
+        assert site.start(host).ends() == 0
+    assert [run.host for run in site.runs()] == ["web1", "web2", "web1"]
+
+
+def test_what_is_not_done_need_not_be_taken_back(site: Site) -> None:
+    """Never run, or failed: the next container runs it anyway."""
+    site.publish(sync=site.once(gate=None, then="exit 3"))
+    assert "has never run" in ctl(site.deployment, "rerun", "db/sync").stdout
+    assert not site.zk.exists(f"{site.deployment.path}/status")
+    assert site.start().ends() == 1
+    assert "is not done (attempt 1 on web1: exit status 3)" in ctl(site.deployment, "rerun", "db/sync").stdout
+    assert site.state() == "error"
+
+
+@pytest.mark.parametrize("word", ["rerun", "adopt"])
+def test_a_container_that_holds_the_lock_goes_first(site: Site, zk: KazooClient, word: str) -> None:
+    """Though nothing says yet that it runs: a claim may be under way."""
+    site.publish(sync=site.once(gate=None))
+    assert site.start().ends() == 0
+    with Lock(zk, f"{site.at()}/lock", "web9"):
+        before = recorded(site)
+        assert "held by web9" in ctl(site.deployment, word, "db/sync", status=1).stderr
+        assert recorded(site).keys() == before.keys()
+
+
+def test_twenty_agents_start_while_it_is_taken_back(site: Site) -> None:
+    """Each time that it was taken back it runs once more, at most once at a time, and all pass it."""
+    site.publish(sync=site.once(gate=None, then="sleep 0.1"))
+    assert site.start().ends() == 0
+    agents = [site.start(f"web{n}") for n in range(20)]
+    said = []
+    while any(agent.running for agent in agents):
+        said.append(taken_back(site))
+    assert [agent.ends() for agent in agents] == [0] * 20
+    last = site.start("last")
+    assert last.ends() == 0
+    assert 0 < said.count(True) == len(site.runs()) - 1
+    assert site.state() == "done"
+    tokens = [run.token for run in site.runs()]
+    assert tokens == sorted(set(tokens))
+    assert {run.previous for run in site.runs()} == {"none"}
+
+
+def taken_back(site: Site) -> bool:
+    """Whether a rerun took something back; false where it found a container at work, or nothing done."""
+    done = run_ctl(site.deployment, "rerun", "db/sync")
+    assert done.returncode in (0, 1), done.stderr
+    return "done is taken back" in done.stdout
+
+
+# -- adopt ----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("keys", [{}, {"generation": "quay.io/db:1"}])
+@pytest.mark.parametrize("started", [True, False])
+def test_what_is_adopted_is_passed_through(site: Site, keys: Any, started: bool) -> None:
+    """Before any container has started, or after one has failed; who did it and when is recorded."""
+    site.publish(
+        sync=site.once(gate=None, then="exit 3", **keys),
+        after=site.plain("after", gate=None, dependencies=[{"path": "db/sync", "count": 1}]),
+    )
+    if started:
+        assert site.start().ends() == 1
+    begun = time.time()
+    assert "is recorded as done" in ctl(site.deployment, "adopt", "db/sync").stdout
+    agents = [site.start(host) for host in ("web1", "web2")]
+    assert [agent.ends() for agent in agents] == [0, 0]
+    assert len(site.runs()) == started
+    detail = site.detail()
+    assert (detail["state"], detail["attempt"]) == ("done", int(started))
+    assert detail["message"].startswith("adopted by ") and begun <= detail["started"] <= time.time()
+    assert site.state("sync", "web2") == "done"
+    again = ctl(site.deployment, "adopt", "db/sync")
+    assert "is done already" in again.stdout and "adopted by" in again.stdout
+    ctl(site.deployment, "rerun", "db/sync")
+    assert site.start().ends() == 1
+    assert len(site.runs()) == started + 1
+
+
+def test_a_mark_that_was_adopted_is_one_of_the_agents_own(site: Site) -> None:
+    """The next generation runs after it; a rollback to it does not."""
+    site.publish(sync=site.once(gate=None, generation="1"))
+    ctl(site.deployment, "adopt", "db/sync")
+    site.publish(sync=site.once(gate=None, generation="2"))
+    assert site.start().ends() == 0
+    site.publish(sync=site.once(gate=None, generation="1"))
+    assert site.start().ends() == 0
+    assert len(site.runs()) == 1
+
+
+def test_adopting_on_one_host(site: Site) -> None:
+    """The other hosts run it; the deployment counts it as done on one."""
+    site.publish(sync=site.once(gate=None, lock="sync.$KOLLA_HOSTNAME", run_once="host"))
+    assert "give --host" in ctl(site.deployment, "adopt", "db/sync", status=64).stderr
+    ctl(site.deployment, "adopt", "db/sync", "--host", "web1")
+    assert (site.state(scope="web1"), site.state()) == ("done", "done")
+    assert [site.start(host).ends() for host in ("web1", "web2")] == [0, 0]
+    assert [run.host for run in site.runs()] == ["web2"]
+    assert site.names(f"{site.at()}/hosts") == ["web1", "web2"]
+
+
+def test_a_late_success_after_it_was_adopted_is_refused(site: Site) -> None:
+    """Its lock went away under it: the agent kills it, and passes it as done."""
+    site.publish(sync=site.once())
+    agent = site.start()
+    site.running()
+    agent.signal(signal.SIGSTOP)
+    for name in site.names(f"{site.at()}/lock"):
+        site.zk.delete(f"{site.at()}/lock/{name}")
+    ctl(site.deployment, "adopt", "db/sync")
+    agent.signal(signal.SIGCONT)
+    agent.says("the lock is lost")
+    assert agent.ends() == 0
+    assert site.detail()["message"].startswith("adopted by")
+    assert len(site.runs()) == 1
+
+
+# -- both -----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("words", "status", "expected"),
+    [
+        (["db"], 64, "expected ROLE/COMMAND"),
+        (["dbs/sync"], 66, "has the role 'dbs' (did you mean 'db'?)"),
+        (["db/synk"], 66, "no command 'db/synk' (did you mean 'db/sync'?)"),
+        (["db/plain"], 64, "no one-time command"),
+        (["db/sync", "--host", "a/b"], 64, "--host"),
+    ],
+)
+def test_what_is_wrong_is_named(site: Site, words: list[str], status: int, expected: str) -> None:
+    """And nothing is written."""
+    site.publish(sync=site.once(), plain=site.plain())
+    for word in ("rerun", "adopt"):
+        assert expected in ctl(site.deployment, word, *words, status=status).stderr
+    assert not site.zk.exists(f"{site.deployment.path}/status")
+
+
+def test_a_role_that_another_service_has_claimed_is_refused(site: Site) -> None:
+    site.publish(sync=site.once())
+    site.put("global/db", "other/db")
+    assert "claimed by other/db" in ctl(site.deployment, "adopt", "db/sync", status=65).stderr
+    eventually(lambda: site.names(f"{site.deployment.path}/status/global/db") == [], "nothing is made")
