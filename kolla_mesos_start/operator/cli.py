@@ -18,7 +18,7 @@ import shtab
 
 from kolla_mesos_start import __version__
 from kolla_mesos_start.errors import AgentError, BadUsage, Issues
-from kolla_mesos_start.operator import adopt, publish, rerun, variables
+from kolla_mesos_start.operator import adopt, publish, removal, rerun, variables
 from kolla_mesos_start.operator.invocation import Invocation, Subcommand
 
 PROGRAM = "kolla_mesos_ctl"
@@ -130,4 +130,11 @@ COMPLETION = Subcommand(
     add_arguments=_add_shell,
     run=_print_completion,
 )
-SUBCOMMANDS = (publish.SUBCOMMAND, *variables.SUBCOMMANDS, rerun.SUBCOMMAND, adopt.SUBCOMMAND, COMPLETION)
+SUBCOMMANDS = (
+    publish.SUBCOMMAND,
+    *variables.SUBCOMMANDS,
+    rerun.SUBCOMMAND,
+    adopt.SUBCOMMAND,
+    *removal.SUBCOMMANDS,
+    COMPLETION,
+)

@@ -23,6 +23,7 @@ from kazoo.exceptions import (
     NoAuthError,
     NodeExistsError,
     NoNodeError,
+    NotEmptyError,
     OperationTimeoutError,
     RolledBackError,
     RuntimeInconsistency,
@@ -287,11 +288,36 @@ def create_together(client: KazooClient, nodes: Mapping[str, bytes]) -> None:
         before = absent
 
 
+def remove_all(client: KazooClient, paths: Sequence[str]) -> None:
+    """Remove the znodes at `paths`, children first as given; Refused where one has got a child meanwhile."""
+
+    def delete() -> None:
+        # All are sent before the first reply is awaited; the server keeps their order.
+        for reply in [client.delete_async(path) for path in paths]:
+            with suppress(NoNodeError):
+                reply.get()
+
+    _retry(client, delete, "not all can be removed")
+
+
+def below(client: KazooClient, roots: Sequence[str]) -> list[str]:
+    """Every znode below `roots`, children before their parents."""
+    found: list[str] = []
+    level = list(roots)
+    while level:
+        names = children(client, level)
+        level = [f"{path}/{name}" for path in level for name in names[path]]
+        found += level
+    return found[::-1]
+
+
 def _retry(client: KazooClient, request: Callable[[], None], what: str) -> None:
     """Send the request until it gets a reply; AccessDenied or AgentError where that is an error."""
     try:
         _send(client, request)
     except DENIED as error:
         raise AccessDenied(f"{what}: {type(error).__name__}") from error
+    except NotEmptyError as error:
+        raise Refused(f"{what}: something was made below it meanwhile; try again") from error
     except KazooException as error:
         raise AgentError(f"{what}: {type(error).__name__}") from error

@@ -10,7 +10,7 @@ is not written again: publishing twice is the same as publishing once.
 from __future__ import annotations
 
 import argparse
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Callable
 
@@ -229,20 +229,10 @@ class Publisher:
         for service in deployment.services:
             path = self.znodes.service(service.name)
             roots += [f"{path}/variables", f"{path}/files"]
-        for path in self.below(roots):
+        for path in connection.below(self.client, roots):
             if path not in stays:
                 connection.remove(self.client, path)
                 self.note("removed", path)
-
-    def below(self, roots: Sequence[str]) -> list[str]:
-        """Every znode below `roots`, children before their parents."""
-        found: list[str] = []
-        level = list(roots)
-        while level:
-            names = connection.children(self.client, level)
-            level = [f"{path}/{name}" for path in level for name in names[path]]
-            found += level
-        return found[::-1]
 
     def note(self, change: str, path: str) -> None:
         self.counts.by_change[change] += 1

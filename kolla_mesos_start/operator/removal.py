@@ -1,0 +1,227 @@
+"""`kolla_mesos_ctl remove` and `reset`: a service and all that is known of it; what containers have recorded.
+
+What lives here: both, and how a tree goes without hurting a container that starts meanwhile. The places
+where containers show themselves or contend go first, together, and only while they are empty; with
+--force all goes with whatever is in it.
+"""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Iterable, Sequence
+from typing import NamedTuple
+
+from kazoo.client import KazooClient
+
+from kolla_mesos_start.errors import AgentError
+from kolla_mesos_start.operator import connection, recorded, services
+from kolla_mesos_start.operator.confirmation import DECLINED, add_yes, confirmed
+from kolla_mesos_start.operator.connection import Refused
+from kolla_mesos_start.operator.invocation import Invocation, NotThere, Subcommand, nearest
+from kolla_mesos_start.operator.recorded import State
+from kolla_mesos_start.operator.services import PRESENCE, on_hosts
+from kolla_mesos_start.tree.znodes import Znodes
+
+BATCH = 2000  # znodes in one transaction: less than a server's jute.maxbuffer
+PLACES = ("lock", "ready")  # below a command: where containers contend, and where they are ready
+
+
+class InUse(AgentError):
+    """Containers are there."""
+
+    status = 1
+
+
+class Tree(NamedTuple):
+    """What is to go: `roots` and everything below them, and what `definition` holds, if one goes.
+
+    In `places` are containers of `services`, where there are any.
+    """
+
+    znodes: Znodes
+    roots: Sequence[str]
+    places: Sequence[str]
+    services: Sequence[str]
+    definition: str | None = None
+
+    def is_containers_own(self, path: str) -> bool:
+        """Whether a container has made the znode for as long as it is there."""
+        parent = path.rsplit("/", 2)[1]
+        if path.startswith(f"{self.znodes.status}/"):
+            # scope, role, command, place, name: a role may be called as a place is.
+            return path[len(self.znodes.status) :].count("/") == 5 and parent in PLACES
+        return parent in PRESENCE
+
+
+# -- the two --------------------------------------------------------------------------------------
+
+
+def run_remove(invocation: Invocation) -> int:
+    """A service: its definition, variables and files, and what its containers have recorded."""
+    client, name = invocation.client, invocation.options.service
+    znodes = invocation.require_deployment()._replace(service_name=name)
+    parts = _parts(client, znodes)
+    owners = [path for path, owner in recorded.roles(client, znodes).items() if owner == name]
+    found = recorded.states(client, znodes, owners)
+    places = _places(znodes, [name], found)
+    tree = Tree(znodes, [*parts, *owners], places, [name], znodes.definition)
+    if not _may_go(invocation, tree, f"remove the service {name} from {znodes.deployment}", found):
+        return DECLINED
+    count = _remove(client, tree, invocation.options.force) + _remove_service(client, znodes)
+    print(f"removed {name} from {znodes.deployment}: {count} znodes")
+    return 0
+
+
+def run_reset(invocation: Invocation) -> int:
+    """All that the containers of the deployment have recorded; what is published stays."""
+    client = invocation.client
+    znodes = invocation.require_deployment()
+    published = list(services.definitions(client, znodes))
+    found = recorded.states(client, znodes, recorded.roles(client, znodes))
+    tree = Tree(znodes, [znodes.status], _places(znodes, published, found), published)
+    what = f"forget all that the containers of {znodes.deployment} have recorded"
+    if not _may_go(invocation, tree, what, found):
+        return DECLINED
+    count = _remove(client, tree, invocation.options.force)
+    print(f"reset {znodes.deployment}: {count} znodes; its services are published as before")
+    return 0
+
+
+def _parts(client: KazooClient, znodes: Znodes) -> list[str]:
+    """What belongs to a service below its definition. NotThere names the nearest service."""
+    names = connection.children(client, [znodes.definition])[znodes.definition]
+    parts = [name for name in ("variables", "files", *PRESENCE) if name in names]
+    if not parts and not connection.read(client, [znodes.definition])[znodes.definition]:
+        known = nearest(znodes.service_name, services.definitions(client, znodes))
+        raise NotThere(f"no service {znodes.service_name!r} is published below {znodes.deployment}{known}")
+    return [f"{znodes.definition}/{name}" for name in parts]
+
+
+def _remove_service(client: KazooClient, znodes: Znodes) -> int:
+    """Remove a service's own znode, and those above it that were there for it alone."""
+    path, count = znodes.definition, 0
+    while path != znodes.deployment:
+        # Services may lie below it, or beside it.
+        if connection.children(client, [path])[path] or connection.read(client, [path])[path]:
+            break
+        connection.remove(client, path)
+        path, count = path.rpartition("/")[0], count + 1
+    return count
+
+
+# -- who is there ---------------------------------------------------------------------------------
+
+
+def _places(znodes: Znodes, names: Iterable[str], found: Iterable[State]) -> list[str]:
+    """Where containers of these services may be."""
+    return [
+        *(f"{znodes.service(name)}/{place}" for name in names for place in PRESENCE),
+        *(f"{state.at.state}/{place}" for state in found for place in PLACES if place in state.below),
+    ]
+
+
+def _may_go(invocation: Invocation, tree: Tree, what: str, found: Sequence[State]) -> bool:
+    """Whether nobody is there, or --force is given, and the operator wants it. InUse names who is there."""
+    client, force = invocation.client, invocation.options.force
+    there = _who_is_there(client, tree)
+    if there and not force:
+        raise InUse(f"{there}: stop them first, or give --force; nothing was changed")
+    if there:
+        invocation.err.print(f"{there}: what they run is killed, and they begin again", markup=False)
+    again = [state.name for state in recorded.done(client, found)]
+    if again:
+        invocation.err.print(f"done, and forgotten then: {', '.join(sorted(again))}", markup=False)
+    return confirmed(invocation, what)
+
+
+def _who_is_there(client: KazooClient, tree: Tree) -> str:
+    """The containers that are there, for a message; empty if there is none."""
+    there = [
+        f"{name} has {on_hosts(hosts)}"
+        for name, hosts in services.containers(client, tree.znodes, tree.services).items()
+    ]
+    if not there:
+        names = connection.children(client, tree.places)
+        there = [f"a container holds {place}" for place in tree.places if names[place]]
+    return "; ".join(there)
+
+
+# -- removing -------------------------------------------------------------------------------------
+
+
+def _remove(client: KazooClient, tree: Tree, force: bool) -> int:
+    """Remove the tree; how many znodes it had. Refused where a container has come, unless `force`."""
+    before = len(_listed(client, tree, force=True))
+    if not force:
+        _remove_places(client, tree)
+    elif tree.definition:
+        connection.write(client, tree.definition, b"")
+    while paths := _listed(client, tree, force):
+        try:
+            connection.remove_all(client, paths)
+        except Refused:
+            if not force:  # With it, whoever comes meanwhile goes too.
+                raise
+    return before
+
+
+def _remove_places(client: KazooClient, tree: Tree) -> None:
+    """Remove the places where containers may be, all together and only if nobody is there.
+
+    With them goes the definition, so that no agent begins: an empty one counts as not published.
+    """
+    found = connection.read(client, tree.places)
+    there = [path for path in tree.places if found[path] is not None]
+    for first in range(0, max(len(there), 1), BATCH):
+        transaction = client.transaction()
+        if tree.definition:
+            transaction.set_data(tree.definition, b"")
+        for path in there[first : first + BATCH]:
+            transaction.delete(path)
+        connection.commit(transaction, "a container has started meanwhile: not removed")
+
+
+def _listed(client: KazooClient, tree: Tree, force: bool) -> list[str]:
+    """All znodes of the tree that are there, children first; without `force` none that a container holds."""
+    roots = connection.read(client, tree.roots)
+    there = [path for path in tree.roots if roots[path] is not None]
+    paths = [*connection.below(client, there), *there]
+    return paths if force else [path for path in paths if not tree.is_containers_own(path)]
+
+
+# -- the command line -----------------------------------------------------------------------------
+
+
+def _add_answers(parser: argparse.ArgumentParser) -> None:
+    add_yes(parser)
+    parser.add_argument("--force", action="store_true", help="though containers are there; asks all the same")
+
+
+def _add_remove(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("service", metavar="SERVICE", help="such as openstack/keystone/keystone-api")
+    _add_answers(parser)
+
+
+REMOVE = Subcommand(
+    name="remove",
+    summary="remove a service: its definition, variables, files and status",
+    description="""\
+Remove a service: its definition, variables and files, and what its containers have recorded. It asks
+first, and refuses with status 1 while containers of the service are there.
+""",
+    example="kolla_mesos_ctl remove openstack/keystone/keystone-api",
+    add_arguments=_add_remove,
+    run=run_remove,
+)
+RESET = Subcommand(
+    name="reset",
+    summary="forget all that containers have recorded: what is done is done again",
+    description="""\
+Forget all that the containers of the deployment have recorded: every one-time command runs again. What
+is published stays. It asks first, and refuses with status 1 while containers are there.
+""",
+    example="kolla_mesos_ctl reset --deployment site",
+    add_arguments=_add_answers,
+    run=run_reset,
+)
+SUBCOMMANDS = (REMOVE, RESET)
