@@ -46,7 +46,7 @@ def build(document: Document, service_name: str, render: Render) -> Graph:
 
     `render` is called with the templates that `early_texts` returns.
     """
-    graph, issues = _read(document, service_name, render)
+    graph, issues = read(document, service_name, render)
     if issues:
         raise BadDefinition(issues)
     return graph
@@ -54,10 +54,11 @@ def build(document: Document, service_name: str, render: Render) -> Graph:
 
 def early_texts(document: Document) -> tuple[Text, ...]:
     """The templates that `build` renders: dependencies, numbers, booleans, generations."""
-    return rendered_by(lambda render: _read(document, "", render))
+    return rendered_by(lambda render: read(document, "", render))
 
 
-def _read(document: Document, service_name: str, render: Render) -> tuple[Graph, list[str]]:
+def read(document: Document, service_name: str, render: Render) -> tuple[Graph, list[str]]:
+    """The command graph as far as it can be read, and all issues."""
     reading = Reading(render)
     root = Fields(reading, "", document.root, ("name", "commands", "service"), ignored=SCHEDULER_KEYS)
     _check_name(root, service_name)

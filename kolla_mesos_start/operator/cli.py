@@ -18,7 +18,14 @@ import shtab
 
 from kolla_mesos_start import __version__
 from kolla_mesos_start.errors import AgentError, BadUsage, Issues
-from kolla_mesos_start.operator import adopt, publish, removal, rerun, variables
+from kolla_mesos_start.operator import (
+    adopt,
+    publish,
+    removal,
+    rerun,
+    validate,
+    variables,
+)
 from kolla_mesos_start.operator.invocation import Invocation, Subcommand
 
 PROGRAM = "kolla_mesos_ctl"
@@ -131,10 +138,11 @@ COMPLETION = Subcommand(
     run=_print_completion,
 )
 SUBCOMMANDS = (
+    validate.SUBCOMMAND,
     publish.SUBCOMMAND,
-    *variables.SUBCOMMANDS,
     rerun.SUBCOMMAND,
     adopt.SUBCOMMAND,
+    *variables.SUBCOMMANDS,
     *removal.SUBCOMMANDS,
     COMPLETION,
 )

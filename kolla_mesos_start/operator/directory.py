@@ -23,10 +23,12 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
+from types import MappingProxyType
 from typing import NamedTuple
 
 from kolla_mesos_start.errors import BadDefinition, BadUsage
 from kolla_mesos_start.operator import formats
+from kolla_mesos_start.operator.findings import ERROR, Finding, Source, Sources, from_issue
 from kolla_mesos_start.tree.znodes import RESERVED
 
 Contents = Mapping[str, bytes]
@@ -47,52 +49,99 @@ class Values(NamedTuple):
 
 
 class Service(NamedTuple):
-    """One service: `definition` is its JSON, `source` the file that it comes from."""
+    """One service: `definition` is its JSON, `source` the file that it comes from.
+
+    Not `enabled`: it is checked, but not published.
+    """
 
     name: str
     source: str
     definition: bytes
     variables: Values
     files: Contents
+    enabled: bool = True
 
 
 class Deployment(NamedTuple):
-    """All that a directory holds. `left_out` are the names beside `services` that have no meaning here."""
+    """All that a directory holds. `left_out` are the names beside `services` that have no meaning here.
+
+    `sources` says where each znode's data comes from, by its path below the deployment.
+    """
 
     variables: Contents
     services: Sequence[Service]
     left_out: Sequence[str]
+    sources: Sources = MappingProxyType({})
 
 
 def read(root: Path) -> Deployment:
-    """What the directory holds. Raises BadDefinition with everything that is wrong in it.
+    """What the directory holds. Raises BadDefinition with everything that can't be read in it."""
+    deployment, findings = look(root)
+    if findings:
+        raise BadDefinition([f"{each.file}: {each.message}" for each in findings])
+    return deployment
+
+
+def look(root: Path) -> tuple[Deployment, Sequence[Finding]]:
+    """What can be read of the directory, and what can't. The definition that can't be read is empty.
 
     BadUsage for a link that leads out of it: what is published must not depend on who publishes, or show
     a file that only they may read.
     """
-    return _Reading(root).deployment()
+    reading = _Reading(root)
+    return reading.deployment(), reading.findings
+
+
+def nodes(deployment: Deployment) -> dict[str, bytes]:
+    """Every znode below the deployment's, but the definitions, by its path from there."""
+    found = _under(VARIABLES, deployment.variables)
+    for service in deployment.services:
+        found.update(_under(f"{service.name}/{VARIABLES}", service.variables.own))
+        for host, values in service.variables.hosts.items():
+            found.update(_under(f"{service.name}/{VARIABLES}/{host}", values))
+        found.update(_under(f"{service.name}/{FILES}", service.files))
+    return found
+
+
+def definitions(deployment: Deployment) -> dict[str, bytes]:
+    return {service.name: service.definition for service in deployment.services}
+
+
+def _under(parent: str, contents: Contents) -> dict[str, bytes]:
+    return {f"{parent}/{name}": data for name, data in contents.items()}
 
 
 class _Reading:
-    """One pass over the directory. It continues after an issue, so that one error has all of them."""
+    """One pass over the directory. It continues after a finding, so that one error has all of them."""
 
     def __init__(self, root: Path) -> None:
         self.root = root
-        self.issues: list[str] = []
+        self.findings: list[Finding] = []
+        self.sources: dict[str, Source] = {}
 
     def deployment(self) -> Deployment:
         variables = self.variables(self.root)
         for host in variables.hosts:
             self.wrong(self.root / VARIABLES, f"{host}: values for one host belong to a service")
         services = tuple(self.services(self.root / "services"))
-        if not services and not variables.own and not self.issues:
-            self.issues.append(f"{self.root} holds neither services nor variables")
-        if self.issues:
-            raise BadDefinition(self.issues)
-        return Deployment(variables.own, services, tuple(self.left_out()))
+        if not services and not variables.own and not self.findings:
+            self.findings.append(Finding(ERROR, str(self.root), None, "holds neither services nor variables"))
+        return Deployment(variables.own, services, tuple(self.left_out()), self.sources)
 
-    def wrong(self, path: Path, what: str) -> None:
-        self.issues.append(f"{path.relative_to(self.root)}: {what}")
+    def wrong(self, path: Path, what: str, label: str = "") -> None:
+        found = from_issue(self.relative(path), what)
+        if label:
+            place = formats.places(path.read_bytes()).get(label)
+            found = found._replace(line=place and place.line)
+        self.findings.append(found)
+
+    def relative(self, path: Path) -> str:
+        return path.relative_to(self.root).as_posix()
+
+    def node(self, directory: Path) -> str:
+        """The path below the deployment of what is in this directory, with / at its end."""
+        names = directory.relative_to(self.root).parts
+        return "".join(f"{name}/" for name in names[names[:1] == ("services",) :])
 
     def left_out(self) -> Iterator[str]:
         for path in self.entries(self.root):
@@ -160,9 +209,11 @@ class _Reading:
             data = b""
             for issue in error.issues:
                 self.wrong(path, issue)
+        name = directory.relative_to(self.root / "services").as_posix()
+        self.sources[name] = Source(self.relative(path), read=path.read_bytes)
         return Service(
-            name=directory.relative_to(self.root / "services").as_posix(),
-            source=str(path.relative_to(self.root)),
+            name=name,
+            source=self.relative(path),
             definition=self.checked(path, data),
             variables=self.variables(directory),
             files=self.files(directory / FILES),
@@ -177,6 +228,7 @@ class _Reading:
                 )
             elif self.is_name(path):
                 contents[path.name] = self.checked(path, path.read_bytes())
+                self.sources[self.node(directory) + path.name] = Source(self.relative(path))
         return contents
 
     # -- variables --------------------------------------------------------------------------------
@@ -188,7 +240,8 @@ class _Reading:
         for path in self.entries(directory):
             if not _is_variables(path):
                 continue
-            found = self.variables_directory(path) if path.is_dir() else self.variables_file(path)
+            node = f"{self.node(directory)}{VARIABLES}/"
+            found = self.variables_directory(path) if path.is_dir() else self.variables_file(path, node)
             self.join(path, own, found.own)
             for host, values in found.hosts.items():
                 self.join(path, hosts.setdefault(host, {}), values)
@@ -196,7 +249,7 @@ class _Reading:
 
     def join(self, path: Path, known: dict[str, bytes], more: Contents) -> None:
         for name in sorted(known.keys() & more.keys()):
-            self.wrong(path, f"{name} has a value in another file too")
+            self.wrong(path, f"{name} has a value in another file too", "" if path.is_dir() else name)
         known.update(more)
 
     def variables_directory(self, directory: Path) -> Values:
@@ -222,6 +275,7 @@ class _Reading:
 
     def value(self, path: Path) -> bytes:
         """A variable's value, without the newline that editors put at the end of each file."""
+        self.sources[self.node(path.parent) + path.name] = Source(self.relative(path))
         data = path.read_bytes()
         value = data[:-1] if data.endswith(b"\n") else data
         try:
@@ -230,7 +284,7 @@ class _Reading:
             self.wrong(path, f"not UTF-8 text (byte {error.start})")
         return self.checked(path, value)
 
-    def variables_file(self, path: Path) -> Values:
+    def variables_file(self, path: Path, node: str) -> Values:
         try:
             content = formats.values(path)
         except BadDefinition as error:
@@ -240,18 +294,19 @@ class _Reading:
         hosts = {name: value for name, value in content.items() if isinstance(value, dict)}
         own = {name: value for name, value in content.items() if name not in hosts}
         return Values(
-            self.texts(path, "", own),
-            {host: self.texts(path, f"{host}.", values) for host, values in hosts.items()},
+            self.texts(path, "", own, node),
+            {host: self.texts(path, f"{host}.", values, f"{node}{host}/") for host, values in hosts.items()},
         )
 
-    def texts(self, path: Path, prefix: str, values: Mapping[str, object]) -> Contents:
+    def texts(self, path: Path, prefix: str, values: Mapping[str, object], node: str) -> Contents:
         contents = {}
         for name, value in values.items():
-            text = formats.text(value)
+            text, label = formats.text(value), f"{prefix}{name}"
+            self.sources[node + name] = Source(self.relative(path), label, path.read_bytes)
             if text is None:
-                self.wrong(path, f"{prefix}{name}: expected a single value, found a list or a mapping")
+                self.wrong(path, f"{label}: expected a single value, found a list or a mapping", label)
             elif not _is_znode_name(name):
-                self.wrong(path, f"{prefix}{name}: {NO_NAME}")
+                self.wrong(path, f"{label}: {NO_NAME}", label)
             else:
                 # Half of a surrogate pair, which JSON can escape, is no text; the agent would refuse it.
                 contents[name] = self.checked(path, text.encode(errors="replace"), f"{prefix}{name}: ")

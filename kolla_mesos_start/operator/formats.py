@@ -11,6 +11,7 @@ import json
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import NamedTuple
 
 from kolla_mesos_start.errors import BadDefinition, BadUsage
 
@@ -47,6 +48,22 @@ def values(path: Path) -> Mapping[str, object]:
     if not isinstance(content, dict):
         raise BadDefinition(["expected a mapping of names to values"])
     return content
+
+
+class Place(NamedTuple):
+    """The line of a value's key, or of an item of a list, and the line on which its text begins."""
+
+    line: int
+    text: int
+
+
+def places(data: bytes) -> Mapping[str, Place]:
+    """Where each value of a document stands, by its label; nothing where the document can't be read."""
+    try:
+        from kolla_mesos_start.operator import strict_yaml
+    except ModuleNotFoundError:
+        return {}  # JSON is published without PyYAML too.
+    return {label: Place(*lines) for label, *lines in strict_yaml.places(data)}
 
 
 def _yaml(data: bytes, *, numbers: bool) -> object:

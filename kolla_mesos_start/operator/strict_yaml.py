@@ -10,10 +10,11 @@ What lives here: all of PyYAML that we use.
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 
 import yaml
 
+from kolla_mesos_start.definition.texts import labelled, sublabel
 from kolla_mesos_start.errors import BadDefinition
 
 # Characters that the aliases of a document may stand for in all. One znode holds no more, and aliases of
@@ -102,6 +103,33 @@ def load(data: bytes, *, numbers: bool) -> object:
         raise BadDefinition(["bad YAML: not UTF-8 text, or it holds control characters"]) from error
     except RecursionError as error:
         raise BadDefinition(["bad YAML: nested too deep"]) from error
+
+
+def places(data: bytes) -> Iterator[tuple[str, int, int]]:
+    """The label of each value, the line of its key, and that on which its text begins.
+
+    Nothing where the YAML can't be read.
+    """
+    try:
+        # JSON may be indented with tabs, and YAML may not.
+        root = yaml.compose(data.replace(b"\t", b" "), _Values)
+    except (yaml.YAMLError, BadDefinition, RecursionError):
+        return
+    if root is not None:
+        yield from _walk(root)
+
+
+def _walk(root: yaml.Node) -> Iterator[tuple[str, int, int]]:
+    left = [("", root, root)]
+    while left:
+        label, key, node = left.pop()
+        # The text of a block scalar begins below its | or >.
+        is_block = getattr(node, "style", None) in ("|", ">")
+        yield label, key.start_mark.line + 1, node.start_mark.line + 1 + is_block
+        if isinstance(node, yaml.MappingNode):
+            left += ((sublabel(label, name.value), name, value) for name, value in node.value)
+        elif isinstance(node, yaml.SequenceNode):
+            left += ((below, item, item) for below, item in labelled(label, node.value))
 
 
 def _placed(problem: str, mark: yaml.Mark | None) -> str:

@@ -1,26 +1,38 @@
-"""A definition read before it is published, as every agent of its service will read it.
+"""A deployment read before it is published, as the agents of its services will read it.
 
 What lives here: finding what would end an agent while the operator can still correct it. Pure:
 variables and files are given. What only an agent can know (where it runs, who else is present) is
-left to the agent.
+left to the agent. The checks that need several services are in `checks`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+import re
+from collections.abc import Iterator, Mapping, Sequence, Set
+from typing import Any, Callable
 
-from kolla_mesos_start.definition.document import Document
-from kolla_mesos_start.definition.fields import BY_TEMPLATE
-from kolla_mesos_start.definition.model import Graph
-from kolla_mesos_start.definition.resolve import late_texts
-from kolla_mesos_start.definition.schema import build, early_texts
+from kolla_mesos_start.definition.document import Document, load
+from kolla_mesos_start.definition.fields import BY_TEMPLATE, to_boolean
+from kolla_mesos_start.definition.forms import DAEMON
+from kolla_mesos_start.definition.model import File, Graph, Step
+from kolla_mesos_start.definition.resolve import late_texts, resolve
+from kolla_mesos_start.definition.schema import build, early_texts, read
+from kolla_mesos_start.definition.texts import Text, sublabel
 from kolla_mesos_start.errors import BadDefinition, CannotRender
+from kolla_mesos_start.operator import checks, directory, templates
+from kolla_mesos_start.operator.checks import Reading
+from kolla_mesos_start.operator.directory import FILES, VARIABLES, Contents, Deployment, Service
+from kolla_mesos_start.operator.findings import ERROR, WARNING, Finding, Findings, in_order
+from kolla_mesos_start.operator.invocation import nearest
+from kolla_mesos_start.operator.templates import BadTemplate, Template
 from kolla_mesos_start.render.context import BUILTIN, Context, Renderer, file_text, variable_names
 from kolla_mesos_start.tree.znodes import Znodes
 
 ADDRESS = "127.0.0.1"
 # What templates can name, and only the agent knows.
 KNOWN_TO_AGENTS = BUILTIN - {"deployment_id", "service_name"} | {"api_interface"}
+
+Members = Callable[[str], Sequence[Mapping[str, Any]]]
 
 
 def build_graph(
@@ -49,8 +61,12 @@ def build_graph(
     return graph
 
 
-def _context(znodes: Znodes, variables: Mapping[str, str]) -> Context:
-    """The published variables, and an agent that is alone on a host without a network."""
+def _nobody(service: str) -> Sequence[Mapping[str, Any]]:
+    return ()
+
+
+def _context(znodes: Znodes, variables: Mapping[str, str], members: Members = _nobody) -> Context:
+    """The published variables, and an agent on a host without a network; without `members` alone there."""
     return Context(
         deployment_id=znodes.deployment_id,
         service_name=znodes.service_name,
@@ -58,13 +74,13 @@ def _context(znodes: Znodes, variables: Mapping[str, str]) -> Context:
         hostname="localhost",
         api_interface="lo",
         variables=variables,
-        members=lambda service: (),
+        members=members,
         parties=dict,
-        services=lambda role: (),
-        ready_instances=lambda service: (),
+        services=lambda role: (role,),
+        ready_instances=members,
         get_ip_address=lambda interface: ADDRESS,
         cpu_count=1,
-        facts={},
+        facts=_Facts(),
     )
 
 
@@ -89,3 +105,254 @@ def needed_files(graph: Graph, znodes: Znodes) -> Iterator[tuple[str, str]]:
         for file in command.files:
             if file.mounted is None and not file.optional:
                 yield znodes.file(file.name), f"{command.label}.files.{file.name}"
+
+
+# -- everything that is wrong with a deployment -----------------------------------------------------------
+
+
+def validate(
+    deployment: Deployment, *, deployment_id: str = "deployment", missing_is_empty: bool = False
+) -> Sequence[Finding]:
+    """Everything that is wrong with what a directory holds, in the order of files and lines.
+
+    What has no source is published already: it counts as there, and nothing is said about it.
+    """
+    found = Findings(deployment.sources, (each.name for each in deployment.services if not each.enabled))
+    _check_secrets(found, deployment)
+    known = Templates()
+    readings = []
+    for service in deployment.services:
+        znodes = Znodes("", deployment_id, service.name, "")
+        reader = _Reader(found, known, deployment.variables, service, znodes, missing_is_empty)
+        readings.append(reader.read())
+    for issue in checks.check(readings):
+        places = [(issue.node, issue.label), *issue.others]
+        node, label = next((place for place in places if place[0] in deployment.sources), places[0])
+        found.add(issue.severity, node, f"{label}: {issue.message}" if label else issue.message, label=label)
+    return in_order(found.found)
+
+
+def _check_secrets(found: Findings, deployment: Deployment) -> None:
+    for node, data in directory.nodes(deployment).items():
+        *above, name = node.split("/")
+        if VARIABLES in above[-2:]:
+            why = checks.unset_secret(name, data.decode(errors="replace"))
+            if why:
+                found.add(WARNING, node, why)
+
+
+class Templates(dict[str, Template]):
+    """Templates by their text, each read once: many services share a file."""
+
+    def __missing__(self, source: str) -> Template:
+        self[source] = template = templates.read(source)
+        return template
+
+
+class _Reader:
+    """Reads one service as its agents will, on every host that has values of its own."""
+
+    def __init__(
+        self,
+        found: Findings,
+        templates: Templates,
+        shared: Contents,
+        service: Service,
+        znodes: Znodes,
+        missing_is_empty: bool,
+    ) -> None:
+        self.found, self.templates, self.shared = found, templates, shared
+        self.service, self.znodes, self.missing_is_empty = service, znodes, missing_is_empty
+        self.hosts = tuple(service.variables.hosts)
+
+    def read(self) -> Reading:
+        service = self.service
+        document = self.document()
+        if document is None:
+            return Reading(service.name, None, None, self.hosts, {}, None, service.enabled)
+        graph, wanted, steps = None, None, {}
+        for host in self.hosts or ("",):
+            on_host = self.on_host(host)
+            graph, wanted = on_host.graph(document), on_host.wanted(document)
+            steps[host] = on_host.steps(graph)
+        commands = frozenset(_names(document))
+        return Reading(service.name, commands, graph, self.hosts, steps, wanted, service.enabled)
+
+    def document(self) -> Document | None:
+        """The JSON of the definition; None for one that can't be read."""
+        if not self.service.definition:
+            return None  # Its file could not be read, which has been said.
+        try:
+            return load(self.service.definition)
+        except BadDefinition as error:
+            for issue in error.issues:
+                self.found.add_issue(ERROR, self.service.name, issue)
+            return None
+
+    def on_host(self, host: str) -> _OnHost:
+        own = self.service.variables
+        return _OnHost(self, host, _texts({**self.shared, **own.own, **own.hosts.get(host, {})}))
+
+
+def _texts(contents: Contents) -> dict[str, str]:
+    return {name: data.decode(errors="replace") for name, data in contents.items()}
+
+
+def _names(document: Document) -> Iterator[str]:
+    """The names of the commands, though their definitions may be wrong."""
+    commands, service = document.root.get("commands"), document.root.get("service")
+    yield from commands if isinstance(commands, dict) else ()
+    if isinstance(service, dict) and DAEMON in service:
+        yield DAEMON
+
+
+class _OnHost:
+    """A service with the values of one host, or of none. What is wrong is added to the findings."""
+
+    def __init__(self, reader: _Reader, host: str, variables: Mapping[str, str]) -> None:
+        self.reader, self.host, self.variables = reader, host, variables
+        self.found, self.service = reader.found, reader.service
+        self.context = _context(reader.znodes._replace(host=host), variables, _anybody)
+        # Labels whose value can't be judged: rendering failed, or used what only an agent knows.
+        self.unsure: set[str] = set()
+
+    def graph(self, document: Document) -> Graph:
+        """The graph, as far as it can be read."""
+        graph, issues = read(document, self.service.name, self.render)
+        self.add_issues(issues)
+        return graph
+
+    def steps(self, graph: Graph) -> Sequence[Step]:
+        """What will run, as far as it can be rendered; its files are checked too."""
+        found = []
+        # Nothing is said about what is published already: time is better spent.
+        if not self.found.knows(self.service.name):
+            return ()
+        self.check_files(graph)
+        for command in graph.steps:
+            try:
+                found.append(resolve(command, self.render))
+            except BadDefinition as error:
+                self.add_issues(error.issues)
+        return found
+
+    def wanted(self, document: Document) -> int | None:
+        """How many instances are wanted; None where only an agent could know."""
+        service = document.root.get("service")
+        value = service.get("instances") if isinstance(service, dict) else None
+        if value is None:
+            return 1
+        label = "service.instances"
+        text = self.render(Text(label, value)) if isinstance(value, str) else str(value)
+        if text.strip().isdigit():
+            return int(text)
+        if label not in self.unsure:
+            self.found.add(ERROR, self.service.name, f"{label}: expected a whole number", label=label)
+        return None
+
+    def add_issues(self, issues: Sequence[str]) -> None:
+        for issue in issues:
+            at = issue.split(": ")[0]
+            if not any(label == at or label.startswith(f"{at}[") for label in self.unsure):
+                self.found.add_issue(ERROR, self.service.name, issue)
+
+    # -- files --------------------------------------------------------------------------------------
+
+    def check_files(self, graph: Graph) -> None:
+        files: dict[str, tuple[File, str]] = {}  # Each once, though several commands may write it.
+        for command in graph.steps:
+            for file in command.files:
+                files.setdefault(file.name, (file, sublabel(f"{command.label}.files", file.name)))
+        for file, label in files.values():
+            data = self.service.files.get(file.name)
+            if data is not None:
+                self.check_file(file, data)
+            elif file.mounted is None and not file.optional:
+                near = nearest(file.name, self.service.files)
+                what = f"{label} has no content in files/{near}"
+                self.found.add(ERROR, self.service.name, what, label=label)
+
+    def check_file(self, file: File, data: bytes) -> None:
+        node = f"{self.service.name}/{FILES}/{file.name}"
+        try:
+            text = file_text(file.name, data, file.template)
+        except CannotRender as error:
+            self.found.add(ERROR, node, error.reason)
+            return
+        if text is not None:
+            self.check_text(text, node, "")
+
+    # -- templates ----------------------------------------------------------------------------------
+
+    def render(self, text: Text) -> str:
+        """The text that an agent would have, or an empty one if that is not known."""
+        return self.check_text(text, self.service.name, text.label)
+
+    def check_text(self, text: Text, node: str, label: str) -> str:
+        if not text.is_template:
+            return text.text
+        if any(name in text.text for name in KNOWN_TO_AGENTS):
+            self.unsure.add(text.label)
+        try:
+            template = self.reader.templates[text.text]
+        except BadTemplate as error:
+            self.unsure.add(text.label)
+            self.found.add(ERROR, node, f"{text.label}: {error.reason}", label=label, line=error.line)
+            return ""
+        self.check_truths(template, node, label)
+        strange = template.names.keys() - self.variables.keys() - BUILTIN - {"api_interface"}
+        if template.is_plain and not strange and not template.names.keys() & (BUILTIN | {"api_interface"}):
+            return template.filled(self.variables)
+        if not (strange or template.risky or label):
+            return ""  # A file of which nothing can be missing.
+        return self.try_out(text, template, strange, node, label)
+
+    def try_out(self, text: Text, template: Template, strange: Set[str], node: str, label: str) -> str:
+        """Render it as an agent would; what that does not look up may still be missing another time."""
+        renderer = Renderer(self.context)
+        rendered = ""
+        try:
+            rendered = renderer.text(text)
+        except CannotRender as error:
+            if text.label not in self.unsure:
+                match = re.search(r" line ([0-9]+): ", error.reason)
+                at = int(match[1]) if match else None
+                self.found.add(ERROR, node, error.reason, label=label, line=at)
+            self.unsure.add(text.label)
+        missing = {each.name: each.line for each in renderer.missing if each.is_variable}
+        if missing:
+            self.unsure.add(text.label)
+        for name, line in missing.items():
+            severity = WARNING if self.reader.missing_is_empty else ERROR
+            self.found.add(severity, node, self.missing(name, text), label=label, line=line)
+        for name in sorted(strange - template.optional - missing.keys()):
+            what = f"{self.missing(name, text)}, on a branch that it does not take with these values"
+            self.found.add(WARNING, node, what, label=label, line=template.names[name])
+        return rendered
+
+    def missing(self, name: str, text: Text) -> str:
+        own = self.service.variables.hosts
+        where = f" for host {self.host}" if any(name in values for values in own.values()) else ""
+        near = nearest(name, [*self.variables, *BUILTIN])
+        return f"{text.label} needs the variable {name!r}, which has no value{where}{near}"
+
+    def check_truths(self, template: Template, node: str, label: str) -> None:
+        for name, line in template.truths:
+            if to_boolean(self.variables.get(name)) is not None:
+                what = f"tests {name}, a text, which is true even if it is 'false': write {name} | bool"
+                self.found.add(WARNING, node, f"{label}: {what}" if label else what, label=label, line=line)
+
+
+class _Facts(dict[str, Any]):
+    """What an agent registers about its host: every interface that a template may ask for."""
+
+    def __missing__(self, key: str) -> Any:
+        if not str(key).startswith("ansible_"):
+            raise KeyError(key)
+        return {"ipv4": {"address": ADDRESS}, "ipv6": [{"address": ADDRESS}]}
+
+
+def _anybody(service: str) -> Sequence[Mapping[str, Any]]:
+    """One member, or ready instance, of whatever service a template lists, so that loops are tried out."""
+    own = {"host": "localhost", "address": ADDRESS, "private_address": ADDRESS, "api_interface": "lo"}
+    return [_Facts(own, service=service, ports=[1], since="", generation="", ansible_hostname="localhost")]

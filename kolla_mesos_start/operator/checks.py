@@ -1,0 +1,306 @@
+"""What no single definition shows: the checks over all services of a deployment, one function for each.
+
+Pure: each takes the services as their agents will read them, and yields what is wrong.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from graphlib import CycleError, TopologicalSorter
+from posixpath import normpath
+from typing import NamedTuple
+from urllib.parse import urlsplit
+
+from kolla_mesos_start.definition.forms import DAEMON, LOCAL
+from kolla_mesos_start.definition.model import Command, Dependency, File, Graph, Members, Ready, Step
+from kolla_mesos_start.definition.texts import sublabel
+from kolla_mesos_start.operator.findings import ERROR, WARNING
+from kolla_mesos_start.operator.invocation import nearest
+
+OWN_ADDRESSES = ("127.0.0.1", "localhost", "::1")
+# Values that only stand for one that somebody still has to choose.
+_PLACEHOLDER = re.compile(r"(?i)(replace|change)[-_ ]?(me|this|it)([-_ ]?[0-9]+)?|todo|fixme|x{3,}|<[^<>]*>")
+_SECRET = re.compile(r"(?i)(^|_)(password|passwd|secret|token)($|_)")
+
+
+class Issue(NamedTuple):
+    """What is wrong with a znode of the deployment, which is named by its path; `label` is in its value.
+
+    `others` are further places, in other services, where it can be seen as well.
+    """
+
+    severity: str
+    node: str
+    label: str
+    message: str
+    others: Sequence[tuple[str, str]] = ()
+
+
+class Reading(NamedTuple):
+    """A service as its agents will read it; without a graph if they can't.
+
+    `commands` are the names of its commands, its daemon among them, None if nobody knows; `hosts` those
+    that are named, and `steps` what will run on each of them, by host ("" where none is named); `wanted`
+    is how many instances, None if only an agent knows.
+    """
+
+    name: str
+    commands: frozenset[str] | None
+    graph: Graph | None
+    hosts: Sequence[str]
+    steps: Mapping[str, Sequence[Step]]
+    wanted: int | None
+    enabled: bool = True
+
+    @property
+    def role(self) -> str:
+        return self.name.rsplit("/", 1)[-1]
+
+
+class Need(NamedTuple):
+    """One dependency of one command."""
+
+    service: Reading
+    command: Command
+    dependency: Dependency | Members
+    label: str
+
+
+def by_role(readings: Iterable[Reading]) -> dict[str, Reading]:
+    """The service of each role; of two the one that is enabled."""
+    return {each.role: each for each in sorted(readings, key=lambda each: each.enabled)}
+
+
+def needs(readings: Iterable[Reading]) -> Iterator[Need]:
+    """Every dependency of every command."""
+    for each in readings:
+        for command in each.graph.steps if each.graph else ():
+            for index, dependency in enumerate(command.dependencies):
+                yield Need(each, command, dependency, f"{command.label}.dependencies[{index}]")
+
+
+def check(readings: Sequence[Reading]) -> Iterator[Issue]:
+    """Everything that is wrong between services, and between the commands of one."""
+    for one in CHECKS:
+        yield from one(readings)
+
+
+# -- dependencies -------------------------------------------------------------------------------------
+
+
+def same_role(readings: Sequence[Reading]) -> Iterator[Issue]:
+    owners: dict[str, Reading] = {}
+    for each in (each for each in readings if each.enabled):
+        first = owners.setdefault(each.role, each)
+        if first is not each:
+            message = f"{first.name} and {each.name} have one role, {each.role!r}: rename one of them"
+            yield Issue(ERROR, each.name, "", message, [(first.name, "")])
+
+
+def unknown_dependencies(readings: Sequence[Reading]) -> Iterator[Issue]:
+    roles = by_role(readings)
+    by_name = {each.name: each for each in readings}
+    for service, _, dependency, label in needs(readings):
+        if isinstance(dependency, Members):
+            owner = by_name.get(dependency.service)
+            reason = f"no service has this name{nearest(dependency.service, by_name)}"
+            what = dependency.service
+        else:
+            owner = roles.get(dependency.role)
+            reason = f"no service has the role {dependency.role!r}{nearest(dependency.role, roles)}"
+            what = dependency.path
+        if owner is not None:
+            reason = _why_not_provided(service, dependency, owner)
+        if reason:
+            yield Issue(ERROR, service.name, label, f"{what}: {reason}")
+
+
+def _why_not_provided(service: Reading, dependency: Dependency | Members, owner: Reading) -> str:
+    """Why the owner of its name does not provide a dependency; empty if it does."""
+    if service.enabled and not owner.enabled:
+        return f"{owner.name} is not enabled"
+    # The agent's parser knows the commands of the same service.
+    is_known = owner is service or owner.commands is None
+    if is_known or isinstance(dependency, Members) or dependency.name in (owner.commands or ()):
+        return ""
+    if dependency.is_daemon:
+        return f"{owner.name} has no daemon"
+    return f"{owner.name} has no command {dependency.name!r}{nearest(dependency.name, owner.commands or ())}"
+
+
+def cycles(readings: Sequence[Reading]) -> Iterator[Issue]:
+    """Those that cross services; the agent's parser finds those inside one."""
+    labels: dict[tuple[str, str], tuple[str, str]] = {}
+    edges: dict[str, list[str]] = {}
+    for each in readings:
+        for command in each.graph.steps if each.graph else ():
+            before = each.graph.commands if each.graph and command.is_daemon else ()
+            edges[command.path] = [own.path for own in before]
+    for service, command, dependency, label in needs(readings):
+        if isinstance(dependency, Dependency) and dependency.path in edges:
+            edges[command.path].append(dependency.path)
+            labels[command.path, dependency.path] = service.name, label
+    while (path := _cycle(edges)) is not None:
+        steps = list(zip(path, path[1:]))
+        edges[path[-2]] = [name for name in edges[path[-2]] if name != path[-1]]
+        places = [labels[step] for step in steps if step in labels]
+        if len({name.split("/")[0] for name in path}) > 1:
+            (node, label), *others = places
+            yield Issue(ERROR, node, label, f"a cycle across services: {' -> '.join(path)}", others)
+
+
+def _cycle(edges: Mapping[str, Sequence[str]]) -> list[str] | None:
+    """One cycle, as the path of who waits for whom, from its first name in the alphabet and back to it."""
+    try:
+        TopologicalSorter(edges).prepare()
+        return None
+    except CycleError as error:
+        found: list[str] = error.args[1][:0:-1]
+        first = found.index(min(found))
+        return [*found[first:], *found[:first], found[first]]
+
+
+def more_than_wanted(readings: Sequence[Reading]) -> Iterator[Issue]:
+    roles = by_role(readings)
+    by_name = {each.name: each for each in readings}
+    for service, _, dependency, label in needs(readings):
+        is_members = isinstance(dependency, Members)
+        name = dependency.service if isinstance(dependency, Members) else dependency.role
+        owner = (by_name if is_members else roles).get(name)
+        if owner is None or owner.wanted is None or dependency.count is None:
+            continue
+        if dependency.count > owner.wanted:
+            message = (
+                f"count {dependency.count} of {owner.name}, of which {owner.wanted} "
+                f"{'is' if owner.wanted == 1 else 'are'} wanted (`instances` in its `service`)"
+            )
+            yield Issue(ERROR, service.name, label, message)
+
+
+def scopes_that_cannot_meet(readings: Sequence[Reading]) -> Iterator[Issue]:
+    """Where hosts are named: who waits on a host for what never runs there."""
+    roles = by_role(readings)
+    for service, _, dependency, label in needs(readings):
+        owner = roles.get(dependency.role) if isinstance(dependency, Dependency) else None
+        if owner is None or not owner.hosts or not isinstance(dependency, Dependency):
+            continue
+        alone = sorted(set(service.hosts) - set(owner.hosts))
+        if dependency.scope == LOCAL and alone:
+            message = (
+                f"{dependency.path} of scope local is never on {', '.join(alone)}: "
+                f"{owner.name} has values for {', '.join(sorted(owner.hosts))}"
+            )
+            yield Issue(ERROR, service.name, label, message)
+
+
+# -- the commands of one service ------------------------------------------------------------------------
+
+
+def daemons_without_check(readings: Sequence[Reading]) -> Iterator[Issue]:
+    waiting: dict[str, str] = {}
+    for service, command, dependency, _ in needs(readings):
+        if isinstance(dependency, Dependency) and dependency.is_daemon and dependency.role != service.role:
+            waiting.setdefault(dependency.role, command.path)
+    for each in readings:
+        daemon = each.graph and each.graph.daemon
+        if daemon and daemon.ready and daemon.ready.kind == "default" and each.role in waiting:
+            message = (
+                f"{waiting[each.role]} waits for it, and it has no `ready` check: unless it notifies, it "
+                f"counts as ready after {daemon.ready.value:g} s"
+            )
+            yield Issue(WARNING, each.name, daemon.label, message)
+
+
+def mixed_generations(readings: Sequence[Reading]) -> Iterator[Issue]:
+    for each in readings:
+        once = [command for command in each.graph.commands if command.run_once] if each.graph else []
+        with_one = [command.name for command in once if command.generation]
+        for command in once if with_one else ():
+            if not command.generation:
+                message = f"no generation, but {with_one[0]} has one: an upgrade does not run it again"
+                yield Issue(WARNING, each.name, command.label, message)
+
+
+def files_in_the_way(readings: Sequence[Reading]) -> Iterator[Issue]:
+    for each in readings:
+        for steps in each.steps.values():
+            yield from _files_in_the_way(each.name, steps)
+
+
+def _files_in_the_way(service: str, steps: Sequence[Step]) -> Iterator[Issue]:
+    """Two files at one `dest`, unless they are the same file, and a `dest` below another one."""
+    places: dict[str, tuple[Command, File]] = {}
+    for step in steps:
+        for file in step.files:
+            command, other = places.setdefault(normpath(file.dest), (step.command, file))
+            if other != file:
+                message = f"{file.dest} is the dest of {other.name!r} of {command.name} too"
+                yield Issue(ERROR, service, _dest(step.command, file), message)
+    for dest, (command, file) in places.items():
+        above = next((path for path in _above(dest) if path in places), None)
+        if above is not None:
+            other = places[above][1]
+            message = f"{dest} is below {above}, where the file {other.name!r} is written"
+            yield Issue(ERROR, service, _dest(command, file), message)
+
+
+def _dest(command: Command, file: File) -> str:
+    return f"{sublabel(f'{command.label}.files', file.name)}.dest"
+
+
+def _above(path: str) -> Iterator[str]:
+    while (path := path.rpartition("/")[0]) != "":
+        yield path
+
+
+def ports_used_twice(readings: Sequence[Reading]) -> Iterator[Issue]:
+    """Where hosts are named: two daemons that are checked at one port of one host."""
+    users: dict[tuple[str, int], str] = {}
+    for each in readings:
+        for host in each.hosts:
+            daemon = next((step for step in each.steps.get(host, ()) if step.command.is_daemon), None)
+            port = daemon and daemon.ready and _port(daemon.ready)
+            other = users.setdefault((host, port), each.name) if port else each.name
+            if other != each.name:
+                label = f"service.{DAEMON}.ready"
+                message = f"port {port} of host {host} is used by {other} too"
+                yield Issue(ERROR, each.name, label, message, [(other, label)])
+
+
+def _port(ready: Ready) -> int | None:
+    """The port on its own host at which a daemon is checked."""
+    if ready.kind == "tcp" and isinstance(ready.value, int):
+        return ready.value
+    if ready.kind != "http":
+        return None
+    url = urlsplit(str(ready.value))
+    try:
+        return (url.port or {"http": 80, "https": 443}[url.scheme]) if url.hostname in OWN_ADDRESSES else None
+    except ValueError:  # A port above 65535.
+        return None
+
+
+CHECKS = (
+    same_role,
+    unknown_dependencies,
+    cycles,
+    more_than_wanted,
+    scopes_that_cannot_meet,
+    daemons_without_check,
+    mixed_generations,
+    files_in_the_way,
+    ports_used_twice,
+)
+
+
+# -- variables ------------------------------------------------------------------------------------------
+
+
+def unset_secret(name: str, value: str) -> str | None:
+    """Why this value of a variable is none yet."""
+    if _PLACEHOLDER.fullmatch(value.strip()):
+        return f"{name} is a placeholder: give it a value of your own"
+    if not value.strip() and _SECRET.search(name):
+        return f"{name} is empty: give it a value"
+    return None

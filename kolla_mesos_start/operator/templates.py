@@ -1,0 +1,127 @@
+"""What a template uses, known without rendering it.
+
+What lives here: jinja2's syntax tree. How a template is rendered, and what is missing then, is decided by
+the agent's own renderer.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from typing import NamedTuple
+
+from jinja2 import Environment, TemplateSyntaxError, nodes
+
+from kolla_mesos_start.definition.texts import Text
+
+# The parts of a template. Those that only name a variable, which are most, need no parser: jinja2's takes a
+# hundred times as long. The others are matched so that what is quoted in them is no part of its own.
+_PARTS = re.compile(
+    r"\{\{ *(?!(?:true|false|none|True|False|None)\b)([A-Za-z_][A-Za-z0-9_]*) *\}\}"
+    r"|\{\{.*?\}\}|\{%.*?%\}|\{#.*?#\}",
+    re.DOTALL,
+)
+# What jinja2 itself defines, in some places of a template.
+_SPECIAL = {"loop", "self", "super", "caller", "varargs", "kwargs"}
+# Filters and tests that the agent adds to those of jinja2.
+_ENVIRONMENT = Environment()
+_ENVIRONMENT.filters.update(bool=bool, regex_replace=str)
+# What can fail for a value that is there, so that only rendering tells.
+_RISKY = (nodes.Add, nodes.Sub, nodes.Mul, nodes.Div, nodes.FloorDiv, nodes.Mod, nodes.Pow, nodes.Neg)
+
+
+class BadTemplate(Exception):
+    """A template that jinja2 can't read: its line, and why."""
+
+    def __init__(self, line: int, reason: str) -> None:
+        super().__init__(reason)
+        self.line, self.reason = line, reason
+
+
+class Template(NamedTuple):
+    """The names that a template uses and does not set itself, each with the line of its first use.
+
+    `optional` are those that it gives a default or tests with `is defined`; `truths` those that it tests
+    for truth as they are, without a filter; `risky`: it may fail although nothing is missing; `is_plain`:
+    it holds nothing but names.
+    """
+
+    source: str
+    names: Mapping[str, int]
+    optional: frozenset[str] = frozenset()
+    truths: Sequence[tuple[str, int]] = ()
+    risky: bool = False
+    is_plain: bool = False
+
+    def filled(self, values: Mapping[str, str]) -> str:
+        """The text of a plain template, all of whose names have a value."""
+        # Without the newline at its end, as jinja2 does it.
+        source = self.source[:-1] if self.source.endswith("\n") else self.source
+        return _PARTS.sub(lambda match: values[match[1]], source)
+
+
+def read(source: str) -> Template:
+    """Read a template. Raises BadTemplate."""
+    names: dict[str, int] = {}
+
+    def shorten(match: re.Match[str]) -> str:
+        if match[1] is None:
+            return match[0]
+        names.setdefault(match[1], 1 + source.count("\n", 0, match.start()))
+        return ""
+
+    # In a raw block nothing is a part, and a carriage return is a line of its own.
+    rest = source if "raw" in source or "\r" in source else _PARTS.sub(shorten, source)
+    if not Text("", rest).is_template and rest is not source:
+        return Template(source, names, is_plain=True)
+    tree = _parse(rest)
+    own = {name.name for name in tree.find_all(nodes.Name) if name.ctx != "load"}
+    own.update(macro.name for macro in tree.find_all(nodes.Macro))
+    for name in tree.find_all(nodes.Name):
+        names[name.name] = min(name.lineno, names.get(name.name, name.lineno))
+    return Template(
+        source,
+        {name: line for name, line in names.items() if name not in own | _SPECIAL},
+        optional=frozenset(_optional(tree)),
+        truths=tuple(_truths(tree)),
+        risky=any(True for _ in tree.find_all(_RISKY)),
+    )
+
+
+def _parse(source: str) -> nodes.Template:
+    try:
+        tree = _ENVIRONMENT.parse(source)
+    except TemplateSyntaxError as error:
+        raise BadTemplate(error.lineno, error.message or "syntax error") from None
+    except (RecursionError, SyntaxError) as error:
+        raise BadTemplate(1, "nested too deep") from error
+    for each in tree.find_all((nodes.Filter, nodes.Test)):
+        known = _ENVIRONMENT.filters if isinstance(each, nodes.Filter) else _ENVIRONMENT.tests
+        if each.name not in known:
+            raise BadTemplate(each.lineno, f"No {type(each).__name__.lower()} named {each.name!r}.")
+    return tree
+
+
+def _optional(tree: nodes.Template) -> Iterator[str]:
+    for each in tree.find_all((nodes.Filter, nodes.Test)):
+        tolerates = each.name in ("default", "d", "defined", "undefined")
+        if tolerates and isinstance(each.node, nodes.Name):
+            yield each.node.name
+
+
+def _truths(tree: nodes.Template) -> Iterator[tuple[str, int]]:
+    conditions = [each.test for each in tree.find_all(nodes.If)]
+    conditions += [each.test for each in tree.find_all(nodes.CondExpr)]
+    for condition in conditions:
+        yield from _tested(condition)
+
+
+def _tested(node: nodes.Node) -> Iterator[tuple[str, int]]:
+    """The names whose own truth decides a condition."""
+    if isinstance(node, nodes.Name):
+        yield node.name, node.lineno
+    elif isinstance(node, nodes.Not):
+        yield from _tested(node.node)
+    elif isinstance(node, (nodes.And, nodes.Or)):
+        yield from _tested(node.left)
+        yield from _tested(node.right)

@@ -1,0 +1,446 @@
+"""What `validate` finds in a directory: each kind of mistake, with file, line and the right name."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+
+import pytest
+
+from kolla_mesos_start.operator import directory
+from kolla_mesos_start.operator.findings import Finding
+from kolla_mesos_start.operator.validation import validate
+from tests.publishing import write_files
+
+TOOL = Path(__file__).parents[2] / "bin" / "kolla_mesos_ctl"
+
+DB = """\
+commands:
+  sync:
+    run_once: true
+    generation: "{{ release }}"
+    command: db-sync --port {{ port }}
+    files:
+      db.conf: {dest: /etc/db/db.conf}
+service:
+  instances: 2
+  daemon:
+    command: db
+    dependencies: [db/sync]
+    ready: {tcp: "{{ port }}"}
+"""
+WEB = """\
+service:
+  daemon:
+    command: [web, --port, "{{ web_port }}"]
+    dependencies:
+      - db/sync
+      - {path: db/daemon, count: 2}
+      - {members: infra/db, count: 2}
+    files:
+      web.conf: {dest: /etc/web/web.conf}
+    ready: {http: "http://{{ get_ip_address() }}:{{ web_port }}/"}
+"""
+CONF = "{% for m in groups['db'] %}\ndb = {{ m }}:{{ port }}\n{% endfor %}\n"
+SITE: dict[str, str | bytes] = {
+    "variables_yml": "release: 1.10\nport: 3306\nweb_port: 80\ndebug: false\nroot_password: s3cret\n",
+    "services__infra__db__definition_yml": DB,
+    "services__infra__db__files__db.conf": "port = {{ port }}\n",
+    "services__shop__web__definition_yml": WEB,
+    "services__shop__web__files__web.conf": CONF,
+}
+DB_YML, WEB_YML = "services/infra/db/definition.yml", "services/shop/web/definition.yml"
+WEB_CONF = "services/shop/web/files/web.conf"
+
+
+def found_in(root: Path, files: Mapping[str, str | bytes]) -> list[Finding]:
+    """What is wrong with the site, some of whose files are others."""
+    deployment, unreadable = directory.look(write_files(root, **{**SITE, **files}))
+    return [*unreadable, *validate(deployment)]
+
+
+def db(old: str, new: str) -> dict[str, str | bytes]:
+    assert old in DB
+    return {"services__infra__db__definition_yml": DB.replace(old, new)}
+
+
+def web(old: str, new: str) -> dict[str, str | bytes]:
+    assert old in WEB
+    return {"services__shop__web__definition_yml": WEB.replace(old, new)}
+
+
+def conf(text: str | bytes) -> dict[str, str | bytes]:
+    return {"services__shop__web__files__web.conf": text}
+
+
+def test_nothing_is_found_where_nothing_is_wrong(tmp_path: Path) -> None:
+    """Loops over members and what only an agent knows are no mistakes."""
+    assert found_in(tmp_path, {}) == []
+
+
+MISTAKES: dict[str, tuple[Mapping[str, str | bytes], str, str, int | None, str]] = {
+    "a misspelt key": (db("generation:", "generaton:"), "error", DB_YML, 4, "nearest is 'generation'"),
+    "a wrong type": (
+        db("command: db\n", "command: 3\n"),
+        "error",
+        DB_YML,
+        11,
+        "service.daemon.command: expected",
+    ),
+    "a missing key": (
+        db("command: db\n", "user: db\n"),
+        "error",
+        DB_YML,
+        10,
+        "service.daemon.command: is required",
+    ),
+    "YAML that can't be read": (db("  sync:", "  sync: ["), "error", DB_YML, 4, "bad YAML"),
+    "JSON that can't be read": (
+        {"services__x__y__definition_json": '{"commands":\n }'},
+        "error",
+        "services/x/y/definition.json",
+        2,
+        "bad JSON",
+    ),
+    "a number by a template": (
+        db('{{ port }}"}', '{{ release }}"}'),
+        "error",
+        DB_YML,
+        13,
+        "service.daemon.ready.tcp",
+    ),
+    "a cycle in a definition": (
+        db("    files:", "    dependencies: [db/sync]\n    files:"),
+        "error",
+        DB_YML,
+        6,
+        "depends on itself",
+    ),
+    "an unknown role": (
+        web("db/sync", "dbb/sync"),
+        "error",
+        WEB_YML,
+        5,
+        "no service has the role 'dbb' (did you mean 'db'?)",
+    ),
+    "an unknown command": (
+        web("db/sync", "db/snyc"),
+        "error",
+        WEB_YML,
+        5,
+        "has no command 'snyc' (did you mean 'sync'?)",
+    ),
+    "a daemon of a task": (
+        {**db("service:", "#"), **db(DB[DB.index("service:") :], "")},
+        "error",
+        WEB_YML,
+        6,
+        "infra/db has no daemon",
+    ),
+    "an unknown service": (
+        web("infra/db", "infra/bd"),
+        "error",
+        WEB_YML,
+        7,
+        "infra/bd: no service has this name (did you mean 'infra/db'?)",
+    ),
+    "a cycle across services": (
+        db("[db/sync]", "[db/sync, web/daemon]"),
+        "error",
+        DB_YML,
+        12,
+        "a cycle across services: db/daemon -> web/daemon -> db/daemon",
+    ),
+    "two services of one role": (
+        {"services__a__web__definition_yml": "commands: {a: {command: 'true'}}\n"},
+        "error",
+        WEB_YML,
+        None,
+        "a/web and shop/web have one role, 'web'",
+    ),
+    "a variable of a file": (
+        conf("\nport = {{ prot }}\n"),
+        "error",
+        WEB_CONF,
+        2,
+        "needs the variable 'prot', which has no value (did you mean 'port'?)",
+    ),
+    "a variable of a definition": (
+        web('{{ web_port }}"]', '{{ webport }}"]'),
+        "error",
+        WEB_YML,
+        3,
+        "'webport', which has no value (did you mean 'web_port'?)",
+    ),
+    "a variable of an early template": (
+        db("{{ release }}", "{{ relese }}"),
+        "error",
+        DB_YML,
+        4,
+        "commands.sync.generation needs the variable 'relese'",
+    ),
+    "a variable in a loop over members": (
+        conf("{% for m in groups['db'] %}\n{{ m }}:{{ prot }}\n{% endfor %}\n"),
+        "error",
+        WEB_CONF,
+        2,
+        "'prot'",
+    ),
+    "a variable on another branch": (
+        conf("{% if debug | bool %}\n{{ prot }}\n{% endif %}\n"),
+        "warning",
+        WEB_CONF,
+        2,
+        "on a branch that it does not take",
+    ),
+    "a variable of one host": (
+        {**conf("{{ rack }}"), "services__shop__web__variables_yml": "h1: {rack: a}\nh2: {web_port: 81}\n"},
+        "error",
+        WEB_CONF,
+        1,
+        "'rack', which has no value for host h2",
+    ),
+    "a template that does not parse": (
+        conf("a\n{% if port %}\n"),
+        "error",
+        WEB_CONF,
+        2,
+        "Unexpected end of template",
+    ),
+    "an unknown filter": (conf("a\n{{ port | boool }}\n"), "error", WEB_CONF, 2, "No filter named 'boool'"),
+    "a template in a block of a definition": (
+        db("    command: db-sync --port {{ port }}", "    command: |\n      echo one\n      echo {{ prot }}"),
+        "error",
+        DB_YML,
+        7,
+        "'prot'",
+    ),
+    "a wrong type in a template": (conf("a\n{{ port + 1 }}"), "error", WEB_CONF, 2, "TypeError"),
+    "a template that is not UTF-8": (conf(b"{{ port }}\xff"), "error", WEB_CONF, None, "not UTF-8"),
+    "a file without content": (
+        web("web.conf: {dest", "wbe.conf: {dest"),
+        "error",
+        WEB_YML,
+        9,
+        "has no content in files/ (did you mean 'web.conf'?)",
+    ),
+    "two files of one dest": (
+        db(
+            "db.conf: {dest: /etc/db/db.conf}",
+            "db.conf: {dest: /etc/db/db.conf}\n      web.conf: {dest: /etc//db/db.conf}",
+        ),
+        "error",
+        DB_YML,
+        8,
+        "/etc//db/db.conf is the dest of 'db.conf' of sync too",
+    ),
+    "a dest below another's": (
+        db(
+            "db.conf: {dest: /etc/db/db.conf}",
+            "db.conf: {dest: /etc/db}\n      web.conf: {dest: /etc/db/db.conf}",
+        ),
+        "error",
+        DB_YML,
+        8,
+        "/etc/db/db.conf is below /etc/db",
+    ),
+    "a relative dest by a template": (
+        db("/etc/db/db.conf", '"{{ port }}/db.conf"'),
+        "error",
+        DB_YML,
+        7,
+        "expected the absolute path of a file",
+    ),
+    "a count over what is wanted": (
+        web("count: 2}\n      - {m", "count: 3}\n      - {m"),
+        "error",
+        WEB_YML,
+        6,
+        "count 3 of infra/db, of which 2 are wanted",
+    ),
+    "more members than are wanted": (
+        web("infra/db, count: 2", "infra/db, count: 4"),
+        "error",
+        WEB_YML,
+        7,
+        "count 4 of infra/db, of which 2 are wanted",
+    ),
+    "instances that are no number": (
+        db("instances: 2", "instances: many"),
+        "error",
+        DB_YML,
+        9,
+        "service.instances: expected a whole number",
+    ),
+    "a port used twice on a host": (
+        {
+            "services__infra__db__variables_yml": "h1: {rack: a}\n",
+            "services__shop__web__variables_yml": "h1: {web_port: 3306}\nh2: {web_port: 3306}\n",
+        },
+        "error",
+        WEB_YML,
+        10,
+        "port 3306 of host h1 is used by infra/db too",
+    ),
+    "scopes that can't meet": (
+        {
+            **web("- db/sync", "- {path: db/sync, scope: local}"),
+            "services__infra__db__variables_yml": "h1: {rack: a}\n",
+            "services__shop__web__variables_yml": "h1: {rack: a}\nh2: {rack: a}\n",
+        },
+        "error",
+        WEB_YML,
+        5,
+        "db/sync of scope local is never on h2: infra/db has values for h1",
+    ),
+    "a daemon without a check": (
+        db('    ready: {tcp: "{{ port }}"}\n', ""),
+        "warning",
+        DB_YML,
+        10,
+        "web/daemon waits for it, and it has no `ready` check",
+    ),
+    "a one-time command without a generation": (
+        db("    files:", "  other:\n    run_once: true\n    command: 'true'\n    files:"),
+        "warning",
+        DB_YML,
+        6,
+        "commands.other: no generation, but sync has one",
+    ),
+    "a placeholder": (
+        {"variables_yml": "release: 1\nport: 1\nweb_port: 80\ndebug: replace-me\n"},
+        "warning",
+        "variables.yml",
+        4,
+        "debug is a placeholder",
+    ),
+    "a placeholder in a file of its own": (
+        {"services__infra__db__variables__key": "CHANGE_ME\n"},
+        "warning",
+        "services/infra/db/variables/key",
+        None,
+        "key is a placeholder",
+    ),
+    "an empty password": (
+        {"services__infra__db__variables_yml": "h1:\n  db_password:\n"},
+        "warning",
+        "services/infra/db/variables.yml",
+        2,
+        "db_password is empty",
+    ),
+    "a text that is tested for truth": (
+        conf("a\n{% if not debug %}\nb\n{% endif %}\n"),
+        "warning",
+        WEB_CONF,
+        2,
+        "write debug | bool",
+    ),
+    "a list as a value": (
+        {"services__shop__web__variables_yml": "a: b\nc: [d]\n"},
+        "error",
+        "services/shop/web/variables.yml",
+        2,
+        "c: expected a single value",
+    ),
+    "two values of one variable": (
+        {"variables__port": "1\n"},
+        "error",
+        "variables.yml",
+        2,
+        "port has a value in another file too",
+    ),
+    "a misspelt file": (
+        {"services__shop__web__varaibles_yml": ""},
+        "error",
+        "services/shop/web/varaibles.yml",
+        None,
+        "unknown name",
+    ),
+}
+
+
+@pytest.mark.parametrize("kind", MISTAKES)
+def test_a_mistake_is_found_with_its_file_and_line(tmp_path: Path, kind: str) -> None:
+    """And nothing that is not one: whatever else is found is of the same file, or follows from it."""
+    files, severity, file, line, message = MISTAKES[kind]
+    found = found_in(tmp_path, files)
+    matching = [each for each in found if message in each.message]
+    assert [(each.severity, each.file, each.line) for each in matching] == [(severity, file, line)], found
+
+
+def test_all_mistakes_are_found_at_once(tmp_path: Path) -> None:
+    """One in a definition hides neither those in other files nor those between services."""
+    files = {
+        **db("generation:", "generaton:"),
+        **web("db/sync", "db/snyc"),
+        **conf("{{ prot }}\n"),
+        "services__x__y__definition_yml": "[",
+    }
+    messages = "\n".join(each.message for each in found_in(tmp_path, files))
+    for expected in ("generaton", "snyc", "prot", "bad YAML"):
+        assert expected in messages
+
+
+def test_what_has_a_default_may_be_missing(tmp_path: Path) -> None:
+    """`default` and `is defined` say that it is meant."""
+    text = "{{ a | default('b') }}{% if c is defined %}{{ c }}{% endif %}{% set d = 1 %}{{ d }}"
+    assert found_in(tmp_path, conf(text)) == []
+
+
+def test_no_finding_holds_a_value(tmp_path: Path) -> None:
+    """Its output is read by others than those who may read the variables."""
+    files = {
+        "variables_yml": "release: s3cret\nport: s3cret\nweb_port: s3cret\nroot_password: s3cret\ndebug: x\n"
+    }
+    found = found_in(tmp_path, {**files, **conf("{{ port + 1 }}")})
+    assert found
+    assert "s3cret" not in str(found)
+
+
+def run(*arguments: str | Path, **environ: str) -> subprocess.CompletedProcess[str]:
+    line = [sys.executable, str(TOOL), "validate", *map(str, arguments)]
+    return subprocess.run(line, capture_output=True, text=True, timeout=60, env=environ)
+
+
+def test_the_command_prints_each_place_and_ends_with_1_for_an_error(tmp_path: Path) -> None:
+    """It needs no ZooKeeper, and a warning is no error."""
+    write_files(tmp_path, **{**SITE, "services__infra__db__variables_yml": "db_password:\n"})
+    warned = run(tmp_path)
+    assert (warned.returncode, warned.stderr) == (0, "")
+    assert warned.stdout == (
+        "services/infra/db/variables.yml:1: warning: db_password is empty: give it a value\n"
+        "2 services, 0 errors, 1 warning\n"
+    )
+    write_files(tmp_path, **conf("{{ prot }}"))
+    failed = run(tmp_path)
+    assert failed.returncode == 1
+    assert f"{WEB_CONF}:1: error: file web.conf needs the variable 'prot'" in failed.stdout
+
+
+def test_the_findings_as_json(tmp_path: Path) -> None:
+    write_files(tmp_path, **{**SITE, **conf("{{ prot }}")})
+    found = json.loads(run(tmp_path, "--format", "json").stdout)
+    assert {key: found[key] for key in ("services", "errors", "warnings")} == {
+        "services": 2,
+        "errors": 1,
+        "warnings": 0,
+    }
+    (finding,) = found["findings"]
+    assert (finding["severity"], finding["file"], finding["line"]) == ("error", WEB_CONF, 1)
+
+
+def test_missing_variables_are_warnings_where_they_are_rendered_as_empty(tmp_path: Path) -> None:
+    """As KOLLA_MISSING_VARIABLES tells the agents."""
+    write_files(tmp_path, **{**SITE, **conf("{{ prot }}")})
+    done = run(tmp_path, KOLLA_MISSING_VARIABLES="empty")
+    assert done.returncode == 0
+    assert "warning: file web.conf needs the variable 'prot'" in done.stdout
+
+
+def test_a_directory_that_is_not_there(tmp_path: Path) -> None:
+    done = run(tmp_path / "none")
+    assert (done.returncode, done.stdout) == (66, "")
+    assert "is not a directory" in done.stderr
