@@ -23,6 +23,8 @@ from kolla_mesos_start.operator import (
     publish,
     removal,
     rerun,
+    restore,
+    snapshot,
     validate,
     variables,
 )
@@ -144,5 +146,7 @@ SUBCOMMANDS = (
     adopt.SUBCOMMAND,
     *variables.SUBCOMMANDS,
     *removal.SUBCOMMANDS,
+    snapshot.SUBCOMMAND,
+    restore.SUBCOMMAND,
     COMPLETION,
 )

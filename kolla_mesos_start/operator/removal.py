@@ -17,6 +17,7 @@ from kolla_mesos_start.errors import AgentError
 from kolla_mesos_start.operator import connection, recorded, services
 from kolla_mesos_start.operator.confirmation import DECLINED, add_yes, confirmed
 from kolla_mesos_start.operator.connection import Refused
+from kolla_mesos_start.operator.directory import FILES, VARIABLES
 from kolla_mesos_start.operator.invocation import Invocation, NotThere, Subcommand, nearest
 from kolla_mesos_start.operator.recorded import State
 from kolla_mesos_start.operator.services import PRESENCE, on_hosts
@@ -26,6 +27,9 @@ BATCH = 2000  # znodes in one transaction: less than a server's jute.maxbuffer
 PLACES = ("lock", "ready")  # below a command: where containers contend, and where they are ready
 
 
+PARTS = (VARIABLES, FILES, *PRESENCE)  # below a service
+
+
 class InUse(AgentError):
     """Containers are there."""
 
@@ -33,7 +37,7 @@ class InUse(AgentError):
 
 
 class Tree(NamedTuple):
-    """What is to go: `roots` and everything below them, and what `definition` holds, if one goes.
+    """What is to go: `roots` and everything below them, and what `definitions` hold.
 
     In `places` are containers of `services`, where there are any.
     """
@@ -42,7 +46,7 @@ class Tree(NamedTuple):
     roots: Sequence[str]
     places: Sequence[str]
     services: Sequence[str]
-    definition: str | None = None
+    definitions: Sequence[str] = ()
 
     def is_containers_own(self, path: str) -> bool:
         """Whether a container has made the znode for as long as it is there."""
@@ -64,10 +68,10 @@ def run_remove(invocation: Invocation) -> int:
     owners = [path for path, owner in recorded.roles(client, znodes).items() if owner == name]
     found = recorded.states(client, znodes, owners)
     places = _places(znodes, [name], found)
-    tree = Tree(znodes, [*parts, *owners], places, [name], znodes.definition)
+    tree = Tree(znodes, [*parts, *owners], places, [name], [znodes.definition])
     if not _may_go(invocation, tree, f"remove the service {name} from {znodes.deployment}", found):
         return DECLINED
-    count = _remove(client, tree, invocation.options.force) + _remove_service(client, znodes)
+    count = remove(client, tree, force=invocation.options.force) + remove_service(client, znodes)
     print(f"removed {name} from {znodes.deployment}: {count} znodes")
     return 0
 
@@ -76,28 +80,33 @@ def run_reset(invocation: Invocation) -> int:
     """All that the containers of the deployment have recorded; what is published stays."""
     client = invocation.client
     znodes = invocation.require_deployment()
-    published = list(services.definitions(client, znodes))
     found = recorded.states(client, znodes, recorded.roles(client, znodes))
-    tree = Tree(znodes, [znodes.status], _places(znodes, published, found), published)
+    tree = status_tree(client, znodes, found)
     what = f"forget all that the containers of {znodes.deployment} have recorded"
     if not _may_go(invocation, tree, what, found):
         return DECLINED
-    count = _remove(client, tree, invocation.options.force)
+    count = remove(client, tree, force=invocation.options.force)
     print(f"reset {znodes.deployment}: {count} znodes; its services are published as before")
     return 0
+
+
+def status_tree(client: KazooClient, znodes: Znodes, found: Iterable[State]) -> Tree:
+    """All that is recorded; `found` are the states in it."""
+    published = list(services.definitions(client, znodes))
+    return Tree(znodes, [znodes.status], _places(znodes, published, found), published)
 
 
 def _parts(client: KazooClient, znodes: Znodes) -> list[str]:
     """What belongs to a service below its definition. NotThere names the nearest service."""
     names = connection.children(client, [znodes.definition])[znodes.definition]
-    parts = [name for name in ("variables", "files", *PRESENCE) if name in names]
+    parts = [name for name in PARTS if name in names]
     if not parts and not connection.read(client, [znodes.definition])[znodes.definition]:
         known = nearest(znodes.service_name, services.definitions(client, znodes))
         raise NotThere(f"no service {znodes.service_name!r} is published below {znodes.deployment}{known}")
     return [f"{znodes.definition}/{name}" for name in parts]
 
 
-def _remove_service(client: KazooClient, znodes: Znodes) -> int:
+def remove_service(client: KazooClient, znodes: Znodes) -> int:
     """Remove a service's own znode, and those above it that were there for it alone."""
     path, count = znodes.definition, 0
     while path != znodes.deployment:
@@ -123,7 +132,7 @@ def _places(znodes: Znodes, names: Iterable[str], found: Iterable[State]) -> lis
 def _may_go(invocation: Invocation, tree: Tree, what: str, found: Sequence[State]) -> bool:
     """Whether nobody is there, or --force is given, and the operator wants it. InUse names who is there."""
     client, force = invocation.client, invocation.options.force
-    there = _who_is_there(client, tree)
+    there = who_is_there(client, tree)
     if there and not force:
         raise InUse(f"{there}: stop them first, or give --force; nothing was changed")
     if there:
@@ -134,7 +143,7 @@ def _may_go(invocation: Invocation, tree: Tree, what: str, found: Sequence[State
     return confirmed(invocation, what)
 
 
-def _who_is_there(client: KazooClient, tree: Tree) -> str:
+def who_is_there(client: KazooClient, tree: Tree) -> str:
     """The containers that are there, for a message; empty if there is none."""
     there = [
         f"{name} has {on_hosts(hosts)}"
@@ -149,13 +158,14 @@ def _who_is_there(client: KazooClient, tree: Tree) -> str:
 # -- removing -------------------------------------------------------------------------------------
 
 
-def _remove(client: KazooClient, tree: Tree, force: bool) -> int:
+def remove(client: KazooClient, tree: Tree, *, force: bool = False) -> int:
     """Remove the tree; how many znodes it had. Refused where a container has come, unless `force`."""
     before = len(_listed(client, tree, force=True))
     if not force:
         _remove_places(client, tree)
-    elif tree.definition:
-        connection.write(client, tree.definition, b"")
+    else:
+        for definition in tree.definitions:
+            connection.write(client, definition, b"")
     while paths := _listed(client, tree, force):
         try:
             connection.remove_all(client, paths)
@@ -168,14 +178,14 @@ def _remove(client: KazooClient, tree: Tree, force: bool) -> int:
 def _remove_places(client: KazooClient, tree: Tree) -> None:
     """Remove the places where containers may be, all together and only if nobody is there.
 
-    With them goes the definition, so that no agent begins: an empty one counts as not published.
+    With them go the definitions, so that no agent begins: an empty one counts as not published.
     """
     found = connection.read(client, tree.places)
     there = [path for path in tree.places if found[path] is not None]
     for first in range(0, max(len(there), 1), BATCH):
         transaction = client.transaction()
-        if tree.definition:
-            transaction.set_data(tree.definition, b"")
+        for definition in tree.definitions:
+            transaction.set_data(definition, b"")
         for path in there[first : first + BATCH]:
             transaction.delete(path)
         connection.commit(transaction, "a container has started meanwhile: not removed")

@@ -1,0 +1,161 @@
+"""A snapshot of a deployment as the bytes of a tar file, and back.
+
+    snapshot.json                       where and when it was taken, and what containers had recorded
+    variables/<name>                    the rest is as in a directory that can be published
+    services/<service>/definition.json
+    services/<service>/variables/...
+    services/<service>/files/<name>
+
+Pure. A value of a variable ends with a newline there, as in a published directory, and without it in the
+tree.
+"""
+
+from __future__ import annotations
+
+import io
+import json
+import tarfile
+from collections.abc import Iterator, Mapping
+from typing import NamedTuple
+
+from kolla_mesos_start.definition.forms import bad_segment
+from kolla_mesos_start.errors import BadDefinition
+from kolla_mesos_start.operator.directory import FILES, MAX_DATA, VARIABLES
+
+FORMAT = 1
+ABOUT = "snapshot.json"
+SERVICES = "services"
+DEFINITION = "definition.json"
+STATUS = "status"
+MODE = 0o600
+
+
+class Snapshot(NamedTuple):
+    """What a deployment holds, by paths below it; `recorded` is what is below `status`.
+
+    `deployment` and `taken` say, for people, where and when it was.
+    """
+
+    published: Mapping[str, bytes]
+    recorded: Mapping[str, bytes]
+    deployment: str = ""
+    taken: str = ""
+
+    @property
+    def contents(self) -> dict[str, bytes]:
+        """Variables and files."""
+        return {path: data for path, data in self.published.items() if not is_definition(path)}
+
+    @property
+    def definitions(self) -> dict[str, bytes]:
+        return {path: data for path, data in self.published.items() if is_definition(path)}
+
+
+def is_definition(path: str) -> bool:
+    """Whether what is published at this path below a deployment is a definition."""
+    # No segment of a service's name is called so.
+    return not {VARIABLES, FILES} & set(path.split("/")[:-1])
+
+
+# -- packing --------------------------------------------------------------------------------------
+
+
+def pack(snapshot: Snapshot) -> bytes:
+    about = {
+        "format": FORMAT,
+        "deployment": snapshot.deployment,
+        "taken": snapshot.taken,
+        "recorded": {path: data.decode(errors="replace") for path, data in snapshot.recorded.items()},
+    }
+    members = {ABOUT: json.dumps(about, indent=2).encode()}
+    members.update((_name(path), _content(path, data)) for path, data in snapshot.published.items())
+    target = io.BytesIO()
+    with tarfile.open(fileobj=target, mode="w") as tar:
+        for name, data in members.items():
+            member = tarfile.TarInfo(name)
+            member.size, member.mode = len(data), MODE
+            tar.addfile(member, io.BytesIO(data))
+    return target.getvalue()
+
+
+def _name(path: str) -> str:
+    if path.startswith(f"{VARIABLES}/"):
+        return path
+    return f"{SERVICES}/{path}/{DEFINITION}" if is_definition(path) else f"{SERVICES}/{path}"
+
+
+def _content(path: str, data: bytes) -> bytes:
+    return data + b"\n" if _is_variable(path) else data
+
+
+def _is_variable(path: str) -> bool:
+    parts = path.split("/")[:-1]
+    return VARIABLES in parts and FILES not in parts
+
+
+# -- unpacking ------------------------------------------------------------------------------------
+
+
+def unpack(data: bytes) -> Snapshot:
+    """The snapshot in the bytes of a tar file; BadDefinition with all that is wrong with it."""
+    try:
+        with tarfile.open(fileobj=io.BytesIO(data)) as tar:
+            members = [each for each in tar.getmembers() if not each.isdir()]
+            contents = [(each.name, _data(tar, each)) for each in members]
+    except (tarfile.TarError, EOFError, KeyError) as error:
+        raise BadDefinition([f"not a tar file: {error}"]) from error
+    about = dict(contents).get(ABOUT)
+    if about is None:
+        raise BadDefinition([f"not a snapshot: it holds no {ABOUT}"])
+    found = _about(about)
+    published = [_published(name, each) for name, each in contents if name != ABOUT]
+    snapshot = found._replace(published=dict(published))
+    issues = [*_issues(snapshot)]
+    if len(snapshot.published) < len(published):
+        issues.append("a file is in it twice")
+    if issues:
+        raise BadDefinition(issues)
+    return snapshot
+
+
+def _data(tar: tarfile.TarFile, member: tarfile.TarInfo) -> bytes:
+    file = tar.extractfile(member) if member.isreg() else None
+    if file is None:
+        raise BadDefinition([f"{member.name}: expected a regular file"])
+    return file.read()
+
+
+def _about(data: bytes) -> Snapshot:
+    try:
+        about = json.loads(data)
+        if about["format"] != FORMAT:
+            raise BadDefinition([f"{ABOUT}: expected format {FORMAT}, found {about['format']!r}"])
+        recorded = {str(path): text.encode() for path, text in about["recorded"].items()}
+        return Snapshot({}, recorded, str(about["deployment"]), str(about["taken"]))
+    except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
+        raise BadDefinition([f"{ABOUT}: not as a snapshot has it ({type(error).__name__})"]) from error
+
+
+def _published(name: str, data: bytes) -> tuple[str, bytes]:
+    """The path below the deployment, and its data, of a member."""
+    parts = name.split("/")
+    if parts[0] == SERVICES and parts[-1] == DEFINITION and not {VARIABLES, FILES} & set(parts[:-1]):
+        return "/".join(parts[1:-1]), data
+    path = "/".join(parts[1:] if parts[0] == SERVICES else parts)
+    if is_definition(path) or (parts[0] != SERVICES and (parts[0] != VARIABLES or len(parts) != 2)):
+        raise BadDefinition([f"{name}: unknown name in a snapshot"])
+    return path, data[:-1] if _is_variable(path) and data.endswith(b"\n") else data
+
+
+def _issues(snapshot: Snapshot) -> Iterator[str]:
+    for path, data in {**snapshot.published, **snapshot.recorded}.items():
+        if any(map(bad_segment, path.split("/"))):
+            yield f"{path!r}: no znode can have this path"
+        if len(data) > MAX_DATA:
+            yield f"{path}: {len(data)} bytes are more than ZooKeeper takes ({MAX_DATA})"
+    for path in snapshot.recorded:
+        if path.split("/")[0] != STATUS:
+            yield f"{path!r}: expected a path below {STATUS}"
+    for path in snapshot.published:
+        if path.split("/")[0] == STATUS:
+            yield f"{path!r}: no service can have {STATUS} in its name"

@@ -1,0 +1,159 @@
+"""`kolla_mesos_ctl restore`: a deployment becomes what a snapshot holds, here or in another ensemble.
+
+    check -> empty the definitions, forget what is recorded -> variables, files -> what is done -> definitions
+
+What is done has to be there before a container begins, and a definition is what a container waits for. So
+definitions are written last. It is also what keeps a mark of another ensemble from looking newer than the
+definition.
+"""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Mapping
+from itertools import groupby
+from pathlib import Path
+
+from kazoo.client import KazooClient
+
+from kolla_mesos_start.errors import BadDefinition, BadUsage
+from kolla_mesos_start.operator import archive, connection, recorded, removal
+from kolla_mesos_start.operator.archive import Snapshot
+from kolla_mesos_start.operator.confirmation import DECLINED, add_yes, confirmed
+from kolla_mesos_start.operator.invocation import Invocation, NotThere, Subcommand
+from kolla_mesos_start.operator.publish import Publisher, check_chroot
+from kolla_mesos_start.operator.snapshot import counted, done_commands, take
+from kolla_mesos_start.tree.states import decode_detail
+from kolla_mesos_start.tree.znodes import Znodes
+from kolla_mesos_start.zookeeper.query import Znode
+
+
+def run(invocation: Invocation) -> int:
+    """All stages. A deployment that holds something else is replaced only if the operator says so."""
+    client, file = invocation.client, invocation.options.file
+    wanted = _read(file)
+    check_chroot(client, invocation.settings)
+    znodes = invocation.znodes
+    found = take(client, znodes)
+    if (found.published, found.recorded) == (wanted.published, wanted.recorded):
+        print(f"{znodes.deployment} is as in {file} already: {counted(wanted)}")
+        return 0
+    if found.published or found.recorded:
+        tree = _tree(client, znodes, found, wanted)
+        there = removal.who_is_there(client, tree)
+        if there:
+            raise removal.InUse(f"{there}: stop them first; nothing was changed")
+        _print_differences(invocation, found, wanted)
+        if not confirmed(invocation, f"replace {znodes.deployment} by what was {_origin(wanted)}"):
+            return DECLINED
+        removal.remove(client, tree)
+    _write(client, znodes, found, wanted)
+    print(f"restored {znodes.deployment} to what was {_origin(wanted)}: {counted(wanted)}")
+    return 0
+
+
+def _read(file: Path) -> Snapshot:
+    """The snapshot in the file."""
+    try:
+        return archive.unpack(file.read_bytes())
+    except FileNotFoundError as error:
+        raise NotThere(f"{file} does not exist") from error
+    except OSError as error:
+        raise BadUsage(f"{file} can't be read: {error.strerror}") from error
+    except BadDefinition as error:
+        raise BadDefinition([f"{file}: {issue}" for issue in error.issues]) from error
+
+
+def _tree(client: KazooClient, znodes: Znodes, found: Snapshot, wanted: Snapshot) -> removal.Tree:
+    """What is to go first, while nobody is there: what is recorded, all definitions, services as a whole."""
+    states = recorded.states(client, znodes, recorded.roles(client, znodes))
+    tree = removal.status_tree(client, znodes, states)
+    gone = [znodes.service(name) for name in _left(found, wanted)]
+    parts = [f"{service}/{part}" for service in gone for part in removal.PARTS]
+    definitions = [znodes.service(name) for name in found.definitions]
+    return tree._replace(roots=[*tree.roots, *parts], definitions=definitions)
+
+
+def _left(found: Snapshot, wanted: Snapshot) -> list[str]:
+    """The services that the snapshot does not hold."""
+    return [name for name in found.definitions if name not in wanted.definitions]
+
+
+def _origin(snapshot: Snapshot) -> str:
+    return f"{snapshot.deployment} at {snapshot.taken}"
+
+
+def _print_differences(invocation: Invocation, found: Snapshot, wanted: Snapshot) -> None:
+    """What will be another one afterwards: paths, never values."""
+    for path in sorted({*found.published, *wanted.published}):
+        before, after = found.published.get(path), wanted.published.get(path)
+        if before != after:
+            change = "new" if before is None else "removed" if after is None else "changed"
+            invocation.err.print(f"{change:7} {path}", markup=False)
+    done, stays = set(done_commands(found)), set(done_commands(wanted))
+    for name in sorted(done - stays):
+        invocation.err.print(f"{name} is done now, and will not be", markup=False)
+    for name in sorted(stays - done):
+        invocation.err.print(f"{name} is not done now, and will be", markup=False)
+
+
+def _write(client: KazooClient, znodes: Znodes, found: Snapshot, wanted: Snapshot) -> None:
+    publisher = Publisher(client, znodes, report=lambda change: None)
+    definitions = _below(znodes, wanted.definitions)
+    publisher.create_parents([znodes.status, *definitions])
+    publisher.write(_below(znodes, wanted.contents))
+    left = {path: data for path, data in found.contents.items() if path not in wanted.published}
+    connection.remove_all(client, list(_below(znodes, left)))
+    _record(client, znodes, continued(found.recorded, wanted.recorded))
+    for path, data in definitions.items():
+        connection.write(client, path, data)
+    for name in _left(found, wanted):
+        removal.remove_service(client, znodes._replace(service_name=name))
+
+
+def _record(client: KazooClient, znodes: Znodes, nodes: Mapping[str, bytes]) -> None:
+    """Make the znodes of each role in one request, as its agents make them: none finds a part of them."""
+    for _, paths in groupby(sorted(nodes, key=segments), key=lambda path: segments(path)[:3]):
+        connection.create_together(client, _below(znodes, {path: nodes[path] for path in paths}))
+
+
+def segments(path: str) -> list[str]:
+    return path.split("/")
+
+
+def _below(znodes: Znodes, nodes: Mapping[str, bytes]) -> dict[str, bytes]:
+    return {f"{znodes.deployment}/{path}": data for path, data in nodes.items()}
+
+
+def continued(found: Mapping[str, bytes], wanted: Mapping[str, bytes]) -> dict[str, bytes]:
+    """What to record, of two `Snapshot.recorded`: `wanted`, where no token is smaller than in `found`.
+
+    A token that was given to an attempt since the snapshot must not be given again.
+    """
+    nodes = dict(wanted)
+    for path in nodes.keys() & found.keys():
+        if path.rpartition("/")[2] == "detail":
+            last, kept = (decode_detail(Znode(each[path], None)) for each in (found, wanted))
+            if (last.token or 0) > (kept.token or 0):
+                attempt = last if kept.started is None else kept
+                nodes[path] = attempt._replace(token=last.token).encoded()
+    return nodes
+
+
+def _add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("file", metavar="FILE", type=Path, help="what `snapshot` has written")
+    add_yes(parser)
+
+
+SUBCOMMAND = Subcommand(
+    name="restore",
+    summary="bring back what a snapshot holds, here or in another ensemble",
+    description="""\
+Make the deployment what a snapshot holds: definitions, variables, files, and which one-time commands are
+done. Fencing tokens go on growing. What the snapshot does not hold is removed. A deployment that holds
+something else is replaced after a question only, and not while containers are there (status 1).
+""",
+    example="kolla_mesos_ctl restore site.tar --deployment site --hosts zk4:2181",
+    add_arguments=_add_arguments,
+    run=run,
+)

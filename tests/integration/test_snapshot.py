@@ -1,0 +1,175 @@
+"""`snapshot` and `restore`, of deployments in which agents have been at work."""
+
+from __future__ import annotations
+
+import json
+import signal
+from pathlib import Path
+from typing import Any
+
+import pytest
+from kazoo.client import KazooClient
+
+from tests.agents import Containers
+from tests.conftest import Deployment
+from tests.integration.test_one_time import Site
+from tests.integration.test_publish import tree
+from tests.publishing import publish
+from tests.tool import ctl
+
+
+@pytest.fixture
+def site(deployment: Deployment, zk: KazooClient, containers: Containers, tmp_path: Path) -> Site:
+    """The service infra/db, whose commands are `sync`, `host` on each host, and a plain one."""
+    site = Site(deployment, zk, containers, tmp_path / "work")
+    published(site)
+    return site
+
+
+def published(site: Site, tag: str = "1") -> None:
+    commands = {
+        "sync": site.once("sync", gate=None),
+        "tagged": site.once("tagged", gate=None, generation="{{ tag }}"),
+        "host": site.once("host", gate=None, lock="host.$KOLLA_HOSTNAME", run_once="host"),
+        "plain": site.plain("plain", gate=None, files={"conf": {"dest": str(site.path / "conf")}}),
+    }
+    publish(
+        site.deployment,
+        "infra/db",
+        {"commands": commands},
+        files={"conf": "size = {{ size }}\n"},
+        variables={"size": "1"},
+        host_variables={"web1": {"size": "2"}},
+        shared={"tag": tag, "secret": "s3cret\n"},
+    )
+
+
+def names(site: Site) -> list[str]:
+    """The runs of one-time commands so far, as command@host."""
+    return [f"{run.command}@{run.host}" for name in ("sync", "tagged", "host") for run in site.runs(name)]
+
+
+def contents(site: Site) -> dict[str, bytes]:
+    """What is published and what is recorded, without what differs from one start to the next."""
+    found = tree(site.zk, site.deployment.path)
+    return {path: data for path, data in found.items() if not path.endswith("/detail")}
+
+
+def test_what_is_done_survives_into_another_deployment(site: Site, tmp_path: Path) -> None:
+    """The prefix is made, as after the loss of an ensemble; each command that was done is passed through."""
+    assert site.start("web1").ends() == 0
+    before = contents(site)
+    file = tmp_path / "site.tar"
+    done = ctl(site.deployment, "snapshot", str(file))
+    assert f"wrote {file}: 1 service, 5 variables and files; " in done.stdout
+    assert "done: db/sync, db/tagged, db/host on web1" in done.stdout
+    assert file.stat().st_mode & 0o777 == 0o600
+    site.zk.delete(site.deployment.prefix, recursive=True)
+    assert "restored" in ctl(site.deployment, "restore", str(file)).stdout
+    after = contents(site)
+    own = ("status/web1/db/sync", "status/web1/db/tagged")  # Each host's next start writes these.
+    kept = {path for path in before if "db/plain" not in path and path not in own}
+    assert {path: data for path, data in before.items() if path in kept} == after
+    assert "is as in" in ctl(site.deployment, "restore", str(file)).stdout
+    assert [site.start(host).ends() for host in ("web1", "web2")] == [0, 0]
+    assert names(site) == ["sync@web1", "tagged@web1", "host@web1", "host@web2"]
+
+
+def test_tokens_go_on_growing_in_another_ensemble(site: Site, zk: KazooClient, tmp_path: Path) -> None:
+    """Whose zxids are smaller than those of the one in which the snapshot was taken."""
+    assert site.start("web1").ends() == 0
+    token = site.detail("tagged")["token"]
+    ahead = 2**40
+    detail = zk.get(f"{site.at('tagged')}/detail")[0].replace(b"%d" % token, b"%d" % ahead)
+    zk.set(f"{site.at('tagged')}/detail", detail)
+    zk.set(f"{site.at('tagged')}/generations/1", b"%d %d" % (ahead, ahead - 1))
+    file = str(tmp_path / "site.tar")
+    ctl(site.deployment, "snapshot", file)
+    zk.delete(site.deployment.path, recursive=True)
+    ctl(site.deployment, "restore", file)
+    published(site, tag="2")
+    assert site.start("web1").ends() == 0
+    assert [run.token for run in site.runs("tagged")] == [token, ahead + 1]
+
+
+def test_a_token_that_was_given_since_is_not_given_again(site: Site, zk: KazooClient, tmp_path: Path) -> None:
+    """Though the snapshot is from before; what was done since is forgotten, and runs again."""
+    file = str(tmp_path / "site.tar")
+    ctl(site.deployment, "snapshot", file)
+    assert site.start("web1").ends() == 0
+    detail = site.detail("sync")
+    zk.set(f"{site.at()}/detail", json.dumps({**detail, "token": 2**40}).encode())
+    ctl(site.deployment, "snapshot", str(tmp_path / "later.tar"))
+    said = ctl(site.deployment, "restore", file, "--yes").stderr
+    assert "db/sync is done now, and will not be" in said
+    ctl(site.deployment, "restore", str(tmp_path / "later.tar"), "--yes")
+    ctl(site.deployment, "rerun", "db/sync")
+    assert site.start("web1").ends() == 0
+    assert site.runs()[-1].token == 2**40 + 1
+
+
+def test_an_attempt_that_runs_is_one_without_an_outcome(site: Site, tmp_path: Path) -> None:
+    """The next holder learns so, as after the death of an agent."""
+    site.publish(sync=site.once())
+    agent = site.start()
+    site.running()
+    file = str(tmp_path / "site.tar")
+    assert "db/sync runs now" in ctl(site.deployment, "snapshot", file).stderr
+    agent.signal(signal.SIGKILL)
+    agent.ends()
+    site.zk.delete(site.deployment.path, recursive=True)
+    ctl(site.deployment, "restore", file)
+    site.let_go()
+    assert site.start().ends() == 0
+    first, second = site.runs()
+    assert (second.previous, second.token > first.token) == ("unfinished", True)
+
+
+def test_what_is_something_else_is_replaced_only_if_asked_for(
+    site: Site, zk: KazooClient, tmp_path: Path
+) -> None:
+    """What changes is listed by path, without a value; afterwards it is as it was, no more and no less."""
+    file = str(tmp_path / "site.tar")
+    assert site.start("web1").ends() == 0
+    before = tree(zk, site.deployment.path)
+    ctl(site.deployment, "snapshot", file)
+    plain = {"commands": {"plain": site.plain()}}
+    publish(site.deployment, "other/svc", plain, variables={"x": "1"}, shared={"secret": "0th3r"})
+    ctl(site.deployment, "set", "more", "1")
+    done = ctl(site.deployment, "restore", file, status=64)
+    assert "give --yes" in done.stderr
+    for line in ("removed other/svc\n", "changed variables/secret\n", "removed variables/more\n"):
+        assert line in done.stderr
+    assert "s3cret" not in done.stderr and "0th3r" not in done.stderr
+    ctl(site.deployment, "restore", file, "--yes")
+    after = tree(zk, site.deployment.path)
+    shared = {path: data for path, data in before.items() if not path.startswith("status/")}
+    assert {path: data for path, data in after.items() if not path.startswith("status/")} == shared
+    assert not zk.exists(f"{site.deployment.path}/other")
+    assert site.start("web1").ends() == 0
+    assert names(site) == ["sync@web1", "tagged@web1", "host@web1"]
+
+
+def test_it_refuses_while_a_container_is_there(site: Site, tmp_path: Path) -> None:
+    file = str(tmp_path / "site.tar")
+    ctl(site.deployment, "snapshot", file)
+    site.publish(sync=site.once())
+    site.start()
+    site.running()
+    before: dict[str, Any] = contents(site)
+    assert "stop them first" in ctl(site.deployment, "restore", file, "--yes", status=1).stderr
+    assert contents(site) == before
+
+
+def test_what_is_wrong_is_named(site: Site, tmp_path: Path) -> None:
+    """A file that is none, one that can't be written, a deployment that is not there."""
+    nothing = tmp_path / "nothing.tar"
+    assert "does not exist" in ctl(site.deployment, "restore", str(nothing), status=66).stderr
+    assert "can't be read" in ctl(site.deployment, "restore", str(tmp_path), status=64).stderr
+    nothing.write_text("nothing")
+    assert f"{nothing}: not a tar file" in ctl(site.deployment, "restore", str(nothing), status=65).stderr
+    for place in (tmp_path, tmp_path / "no" / "site.tar"):
+        assert "can't be written" in ctl(site.deployment, "snapshot", str(place), status=73).stderr
+    assert [path.name for path in tmp_path.iterdir() if path.name.startswith(".")] == []
+    file = str(tmp_path / "site.tar")
+    assert "'site'" in ctl(site.deployment, "snapshot", file, "--deployment", "siet", status=66).stderr

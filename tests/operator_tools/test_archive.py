@@ -1,0 +1,93 @@
+"""A snapshot as a tar file: what is packed is unpacked, and nothing else is taken for one."""
+
+from __future__ import annotations
+
+import io
+import json
+import tarfile
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from kolla_mesos_start.errors import BadDefinition
+from kolla_mesos_start.operator import directory
+from kolla_mesos_start.operator.archive import ABOUT, Snapshot, pack, unpack
+
+PUBLISHED = {
+    "variables/region": b"one\n",
+    "variables/empty": b"",
+    "infra/db": b'{"commands": {}}',
+    "infra/db/variables/size": b"3",
+    "infra/db/variables/web1/size": b"5",
+    "infra/db/files/conf": b"\x00\xff\n",
+    "infra/db/web": b"{}",
+}
+RECORDED = {"status/global/db/sync": b"done", "status/global/db/sync/generations/a%2Fb": b"7 5"}
+SNAPSHOT = Snapshot(PUBLISHED, RECORDED, "/kolla/site", "2026-01-01T00:00:00Z")
+
+
+def tar(**members: bytes) -> bytes:
+    """A tar file; a `__` in a name stands for `/`, and one `_json` at its end for `.json`."""
+    target = io.BytesIO()
+    with tarfile.open(fileobj=target, mode="w") as file:
+        for name, data in members.items():
+            member = tarfile.TarInfo(name.replace("__", "/").replace("_json", ".json"))
+            member.size = len(data)
+            file.addfile(member, io.BytesIO(data))
+    return target.getvalue()
+
+
+def about(**changes: Any) -> bytes:
+    return json.dumps({"format": 1, "deployment": "", "taken": "", "recorded": {}, **changes}).encode()
+
+
+def test_what_was_packed_is_unpacked() -> None:
+    assert unpack(pack(SNAPSHOT)) == SNAPSHOT
+
+
+def test_only_its_owner_can_read_what_is_in_it() -> None:
+    """Whoever unpacks it has no secret lying open."""
+    with tarfile.open(fileobj=io.BytesIO(pack(SNAPSHOT))) as file:
+        assert {member.mode for member in file.getmembers()} == {0o600}
+
+
+def test_it_can_be_unpacked_and_published(tmp_path: Path) -> None:
+    """But for what is recorded, which no publication has."""
+    with tarfile.open(fileobj=io.BytesIO(pack(SNAPSHOT))) as file:
+        for member in file.getmembers():
+            path = tmp_path / member.name
+            path.parent.mkdir(parents=True, exist_ok=True)
+            data = file.extractfile(member)
+            assert data is not None
+            path.write_bytes(data.read())
+    found = directory.read(tmp_path)
+    assert found.variables == {"region": b"one\n", "empty": b""}
+    service = next(each for each in found.services if each.name == "infra/db")
+    assert service.files == {"conf": b"\x00\xff\n"}
+    assert (service.variables.own, service.variables.hosts) == ({"size": b"3"}, {"web1": {"size": b"5"}})
+
+
+@pytest.mark.parametrize(
+    ("data", "expected"),
+    [
+        (b"", "not a tar file"),
+        (b"PK" * 600, "not a tar file"),
+        (tar(variables__x=b"1"), f"not a snapshot: it holds no {ABOUT}"),
+        (tar(snapshot_json=b"{"), "not as a snapshot has it"),
+        (tar(snapshot_json=b"[]"), "not as a snapshot has it"),
+        (tar(snapshot_json=about(format=2)), "expected format 1, found 2"),
+        (tar(snapshot_json=about(recorded={"variables/x": "1"})), "expected a path below status"),
+        (tar(snapshot_json=about(recorded={"status/../x": "1"})), "no znode can have this path"),
+        (tar(snapshot_json=about(), other=b""), "other: unknown name"),
+        (tar(snapshot_json=about(), services__x__files=b""), "services/x/files: unknown name"),
+        (tar(snapshot_json=about(), services__status__definition_json=b""), "no service can have status"),
+        (tar(snapshot_json=about(), **{"variables/../../x": b""}), "unknown name"),
+        (tar(snapshot_json=about(), **{"services/../definition.json": b""}), "no znode can have this path"),
+        (tar(snapshot_json=about(), variables__x=b"1" * 1_000_002), "more than ZooKeeper takes"),
+    ],
+)
+def test_nothing_else_is_taken_for_one(data: bytes, expected: str) -> None:
+    """Whatever it is, the message says what is wrong."""
+    with pytest.raises(BadDefinition, match=expected):
+        unpack(data)
