@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import logging
 import socket
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence, Set
 from contextlib import suppress
 from typing import Any, Callable
 
@@ -181,6 +181,16 @@ def children(client: KazooClient, paths: Iterable[str]) -> dict[str, Sequence[st
     return {path: sorted(names or ()) for path, names in found.items()}
 
 
+def read_with_children(
+    client: KazooClient, paths: Iterable[str]
+) -> dict[str, tuple[bytes | None, Sequence[str]]]:
+    """The data at each of `paths`, None where no znode is, and the sorted names below it."""
+    found = _read_together(client, client.get_async, paths)
+    parents = [path for path, result in found.items() if result and result[1].numChildren]
+    names = children(client, parents)
+    return {path: (result and result[0], names.get(path, ())) for path, result in found.items()}
+
+
 def _read_together(client: KazooClient, start: Callable[[str], Any], paths: Iterable[str]) -> dict[str, Any]:
     """The result for each path, all requests being sent before the first reply is awaited."""
     wanted = tuple(dict.fromkeys(paths))
@@ -220,6 +230,46 @@ def write(client: KazooClient, path: str, data: bytes) -> None:
             client.create(path, data)
 
     _retry(client, set_or_create, f"{path} can't be written")
+
+
+def create_each(client: KazooClient, paths: Iterable[str]) -> None:
+    """Create empty znodes, all requests being sent together; the znodes above must exist."""
+
+    def create_all() -> None:
+        replies = [(path, client.create_async(path)) for path in paths]
+        for path, reply in replies:
+            with suppress(NodeExistsError):  # By a first try, or by another publisher.
+                _written(path, reply)
+
+    _retry(client, create_all, "the deployment can't be written")
+
+
+def write_together(client: KazooClient, nodes: Mapping[str, bytes], existing: Set[str]) -> None:
+    """Have its data at each path, all requests being sent before the first reply is awaited.
+
+    `existing` are the paths that were there a moment ago; the znodes above all others must exist.
+    """
+
+    def start(path: str) -> Any:
+        write_now = client.set_async if path in existing else client.create_async
+        return write_now(path, nodes[path])
+
+    def write_all() -> None:
+        replies = [(path, start(path)) for path in nodes]
+        for path, reply in replies:
+            try:
+                _written(path, reply)
+            except (NoNodeError, NodeExistsError):  # Somebody else removed or created it meanwhile.
+                write(client, path, nodes[path])
+
+    _retry(client, write_all, "the deployment can't be written")
+
+
+def _written(path: str, reply: Any) -> None:
+    try:
+        reply.get()
+    except DENIED as error:
+        raise AccessDenied(f"{path} can't be written: {type(error).__name__}") from error
 
 
 def create(client: KazooClient, path: str) -> None:

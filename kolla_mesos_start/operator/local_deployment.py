@@ -21,7 +21,7 @@ from kolla_mesos_start.definition.document import load
 from kolla_mesos_start.definition.forms import GLOBAL, LOCAL
 from kolla_mesos_start.definition.model import Command, Graph, Members
 from kolla_mesos_start.errors import AgentError
-from kolla_mesos_start.operator import directory
+from kolla_mesos_start.operator import directory, published
 from kolla_mesos_start.operator.containers import Container, end_all, processes_of
 from kolla_mesos_start.operator.directory import Contents, Deployment
 from kolla_mesos_start.operator.publish import Counts, Publisher
@@ -87,9 +87,11 @@ class LocalDeployment:
     def publish(self) -> Counts:
         """Publish the directory, with the values of this machine added."""
         deployment = self._with_values(directory.read(self.source))
-        publisher = Publisher(self.client, Znodes(self.prefix, self.id, "", ""), report=lambda change: None)
-        publisher.publish(deployment)
         self._read_definitions(deployment)
+        znodes = Znodes(self.prefix, self.id, "", "")
+        before = published.nodes(self.client, znodes)
+        publisher = Publisher(self.client, znodes, before, report=lambda change: None)
+        publisher.publish(deployment)
         return publisher.counts
 
     def _with_values(self, deployment: Deployment) -> Deployment:

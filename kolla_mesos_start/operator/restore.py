@@ -17,7 +17,7 @@ from pathlib import Path
 from kazoo.client import KazooClient
 
 from kolla_mesos_start.errors import BadDefinition, BadUsage
-from kolla_mesos_start.operator import archive, connection, recorded, removal
+from kolla_mesos_start.operator import archive, connection, published, recorded, removal
 from kolla_mesos_start.operator.archive import Snapshot
 from kolla_mesos_start.operator.confirmation import DECLINED, add_yes, confirmed
 from kolla_mesos_start.operator.invocation import Invocation, NotThere, Subcommand
@@ -98,10 +98,10 @@ def _print_differences(invocation: Invocation, found: Snapshot, wanted: Snapshot
 
 
 def _write(client: KazooClient, znodes: Znodes, found: Snapshot, wanted: Snapshot) -> None:
-    publisher = Publisher(client, znodes, report=lambda change: None)
+    publisher = Publisher(client, znodes, published.nodes(client, znodes), report=lambda change: None)
     definitions = _below(znodes, wanted.definitions)
     publisher.create_parents([znodes.status, *definitions])
-    publisher.write(_below(znodes, wanted.contents))
+    publisher.write(wanted.contents)
     left = {path: data for path, data in found.contents.items() if path not in wanted.published}
     connection.remove_all(client, list(_below(znodes, left)))
     _record(client, znodes, continued(found.recorded, wanted.recorded))

@@ -15,7 +15,7 @@ from kolla_mesos_start.definition.document import Document, load
 from kolla_mesos_start.definition.fields import BY_TEMPLATE, to_boolean
 from kolla_mesos_start.definition.forms import DAEMON
 from kolla_mesos_start.definition.model import File, Graph, Step
-from kolla_mesos_start.definition.resolve import late_texts, resolve
+from kolla_mesos_start.definition.resolve import resolve
 from kolla_mesos_start.definition.schema import build, early_texts, read
 from kolla_mesos_start.definition.texts import Text, sublabel
 from kolla_mesos_start.errors import BadDefinition, CannotRender
@@ -25,7 +25,7 @@ from kolla_mesos_start.operator.directory import FILES, VARIABLES, Contents, Dep
 from kolla_mesos_start.operator.findings import ERROR, WARNING, Finding, Findings, in_order
 from kolla_mesos_start.operator.invocation import nearest
 from kolla_mesos_start.operator.templates import BadTemplate, Template
-from kolla_mesos_start.render.context import BUILTIN, Context, Renderer, file_text, variable_names
+from kolla_mesos_start.render.context import BUILTIN, Context, Renderer, file_text
 from kolla_mesos_start.tree.znodes import Znodes
 
 ADDRESS = "127.0.0.1"
@@ -88,23 +88,6 @@ def _check_missing(renderer: Renderer, znodes: Znodes, guessed: bool) -> None:
     """Raise CannotRender for missing variables: what they leave out would look like a wrong value."""
     if not guessed or any(missing.is_variable for missing in renderer.missing):
         renderer.check(znodes.variable)
-
-
-def check_templates(graph: Graph, files: Mapping[str, bytes]) -> None:
-    """Raise CannotRender for a template that jinja2 can't read, though it is rendered much later."""
-    for command in graph.steps:
-        variable_names(late_texts(command))
-        for file in command.files:
-            template = file_text(file.name, files.get(file.name, b""), file.template)
-            variable_names([template] if template else [])
-
-
-def needed_files(graph: Graph, znodes: Znodes) -> Iterator[tuple[str, str]]:
-    """The path of each file's content that must exist, and where the definition names the file."""
-    for command in graph.steps:
-        for file in command.files:
-            if file.mounted is None and not file.optional:
-                yield znodes.file(file.name), f"{command.label}.files.{file.name}"
 
 
 # -- everything that is wrong with a deployment -----------------------------------------------------------

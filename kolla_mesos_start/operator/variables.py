@@ -13,7 +13,7 @@ from collections.abc import Iterator, Sequence
 from kazoo.client import KazooClient
 
 from kolla_mesos_start.errors import BadUsage
-from kolla_mesos_start.operator import connection, services
+from kolla_mesos_start.operator import connection, published, services
 from kolla_mesos_start.operator.directory import MAX_DATA
 from kolla_mesos_start.operator.invocation import Invocation, Subcommand, add_format, nearest
 from kolla_mesos_start.operator.publish import Publisher
@@ -48,8 +48,8 @@ def run_set(invocation: Invocation) -> int:
     data = _value(invocation.options.value)
     znodes, name = _place(invocation)
     path = places(znodes, name)[0]
-    publisher = Publisher(invocation.client, znodes)
-    publisher.write({path: data})
+    publisher = Publisher(invocation.client, znodes, published.nodes(invocation.client, znodes))
+    publisher.write({path[len(znodes.deployment) + 1 :]: data})
     if publisher.counts.by_change["unchanged"]:
         print(f"{path} has this value already")
     else:
@@ -132,9 +132,9 @@ def _not_set(invocation: Invocation, znodes: Znodes, name: str) -> int:
 def _print_readers(invocation: Invocation, znodes: Znodes, name: str) -> None:
     """Say which containers have read the former value, and warn where no template names the variable."""
     client = invocation.client
-    published = services.definitions(client, znodes)
-    wanted = [znodes.service_name] if znodes.service_name else list(published)
-    readers = [each for each in wanted if name in _used(client, znodes, each, published[each])]
+    definitions = services.definitions(client, znodes)
+    wanted = [znodes.service_name] if znodes.service_name else list(definitions)
+    readers = [each for each in wanted if name in _used(client, znodes, each, definitions[each])]
     if not readers:
         what = znodes.service_name or f"a service below {znodes.deployment}"
         invocation.err.print(f"note: no template of {what} names {name}", markup=False)

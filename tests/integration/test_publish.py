@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -138,31 +139,105 @@ def test_nothing_is_removed_unless_it_is_asked_for(
 
 
 @pytest.mark.parametrize(
-    ("files", "status", "expected"),
+    ("files", "expected"),
     [
-        ({"services__a__db__definition_yml": "commands: {sync: {comand: 'true'}}"}, 65, "comand"),
-        (
-            {"services__x__definition_yml": "name: y\ncommands: {a: {command: b}}"},
-            65,
-            "services/x/definition.yml",
-        ),
-        ({"services__x__definition_json": "{"}, 65, "line 1 column 2"),
+        ({"services__a__db__definition_yml": "commands: {sync: {comand: 'true'}}"}, "comand"),
+        ({"services__x__definition_yml": "name: y\ncommands: {a: {command: b}}"}, "x/definition.yml:1: name"),
+        ({"services__x__definition_json": "{"}, "line 1 column 2"),
         (
             {"services__a__db__definition_yml": "commands: {s: {command: b, retries: '{{ n }}'}}"},
-            78,
-            "missing: n",
+            "retries needs the variable 'n'",
         ),
-        ({"services__a__db__files__conf": "{% if %}"}, 78, "file conf"),
-        ({"services__x__definition_yml": DEFINITION}, 78, "commands.sync.files.conf has no content"),
+        ({"services__a__db__files__conf": "{% if %}"}, "a/db/files/conf:1: file conf"),
+        ({"services__x__definition_yml": DEFINITION}, "commands.sync.files.conf has no content"),
+        ({"services__a__db__defintion_yml": ""}, "services/a/db/defintion.yml: unknown name"),
     ],
 )
 def test_nothing_is_written_if_anything_is_wrong(
-    zk: KazooClient, deployment: Deployment, root: Path, files: dict[str, str], status: int, expected: str
+    zk: KazooClient, deployment: Deployment, root: Path, files: dict[str, str], expected: str
 ) -> None:
-    """Every definition is checked as an agent would, with the agent's exit status, before the first write."""
-    done = publish(write_files(root, **files), deployment, status=status)
+    """Every error that `validate` finds ends it before the first write."""
+    done = publish(write_files(root, **files), deployment, status=65)
     assert expected in done.stderr
     assert tree(zk, deployment.path) == {}
+
+
+def test_what_is_wrong_is_written_on_request_only(
+    zk: KazooClient, deployment: Deployment, root: Path
+) -> None:
+    """--no-validate; what can't be read can't be written either."""
+    write_files(root, services__a__db__definition_yml="commands: {sync: {comand: 'true'}}")
+    publish(root, deployment, "--no-validate")
+    assert b"comand" in zk.get(f"{deployment.path}/a/db")[0]
+    write_files(root, services__a__db__definition_yml="[")
+    assert "bad YAML" in publish(root, deployment, "--no-validate", status=65).stderr
+
+
+def test_warnings_are_printed_and_refuse_nothing(deployment: Deployment, root: Path) -> None:
+    write_files(root, variables_yml="db_password: replace-me\n")
+    done = publish(root, deployment)
+    assert "variables.yml:1: warning: db_password is a placeholder" in done.stderr
+
+
+def test_services_that_are_published_already_count(
+    zk: KazooClient, deployment: Deployment, root: Path, tmp_path: Path
+) -> None:
+    """A second directory may depend on what the first one holds; alone it waits for nobody."""
+    second = write_files(
+        tmp_path / "second",
+        services__web__definition_yml="service: {daemon: {command: w, dependencies: [db/sync]}}",
+    )
+    assert "no service has the role 'db'" in publish(second, deployment, status=65).stderr
+    publish(root, deployment)
+    publish(second, deployment)
+    assert zk.exists(f"{deployment.path}/web")
+    assert "no service has the role 'db'" in publish(second, deployment, "--prune", status=65).stderr
+    assert zk.exists(f"{deployment.path}/a/db")
+
+
+def test_a_whole_service_is_pruned_with_all_that_belongs_to_it(
+    zk: KazooClient, deployment: Deployment, root: Path
+) -> None:
+    """What is done stays: the service may come back. A service below it stays too."""
+    write_files(
+        root,
+        services__old__definition_yml="commands: {a: {command: 'true'}}",
+        services__old__variables__x="1",
+        services__old__files__y="2",
+        services__above__definition_yml="commands: {a: {command: 'true'}}",
+        services__above__below__definition_yml="commands: {a: {command: 'true'}}",
+    )
+    publish(root, deployment)
+    zk.create(f"{deployment.path}/old/.party")
+    zk.create(f"{deployment.path}/status/global/old/a", b"done", makepath=True)
+    shutil.rmtree(root / "services" / "old")
+    (root / "services" / "above" / "definition.yml").unlink()
+    done = publish(root, deployment, "--prune")
+    assert f"removed {deployment.path}/old\n" in done.stdout
+    assert not zk.exists(f"{deployment.path}/old")
+    assert set(tree(zk, deployment.path)) >= {"above/below", "a/db", "status/global/old/a"}
+    assert zk.get(f"{deployment.path}/above")[0] == b""
+    assert publish(root, deployment, "--prune").stdout.endswith(
+        "0 created, 0 updated, 0 removed, 7 unchanged\n"
+    )
+
+
+@pytest.mark.parametrize("where", [".party", ".containers"])
+def test_a_service_with_containers_is_kept_and_named(
+    zk: KazooClient, deployment: Deployment, root: Path, where: str
+) -> None:
+    """Its containers still read what is published for it."""
+    write_files(
+        root,
+        services__old__definition_yml="commands: {a: {command: 'true'}}",
+        services__old__variables__x="1",
+    )
+    publish(root, deployment)
+    zk.create(f"{deployment.path}/old/{where}/1", makepath=True, ephemeral=True)
+    shutil.rmtree(root / "services" / "old")
+    done = publish(root, deployment, "--prune")
+    assert "kept old: it is not in the directory, but it has containers" in done.stderr
+    assert {"old", "old/variables/x"} <= set(tree(zk, deployment.path))
 
 
 def test_variables_and_files_that_are_published_already_count(
