@@ -76,7 +76,10 @@ LEAN = {
     "kolla_mesos_start.daemon.supervise": {"json", "six", "random"},
 }
 # What decides is apart from what does: the same input has the same output.
-DECIDE = ("definition/*", "zookeeper/query", "tree/znodes", "tree/states", "render/context", "commands/lease")
+DECIDE = (
+    *("definition/*", "zookeeper/query", "tree/znodes", "tree/states", "render/context", "commands/lease"),
+    *("operator/live", "operator/durations"),
+)
 EFFECTS = {
     "os",
     "io",

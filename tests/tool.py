@@ -46,3 +46,9 @@ def ctl(
     done = run_ctl(deployment, *words, given=given, **more)
     assert done.returncode == status, done.stdout + done.stderr
     return done
+
+
+def tool(deployment: Deployment, *words: str, status: int = 0) -> str:
+    """The same; all that it has printed."""
+    done = ctl(deployment, *words, status=status)
+    return done.stdout + done.stderr

@@ -25,6 +25,7 @@ from kolla_mesos_start.operator import (
     rerun,
     restore,
     snapshot,
+    status,
     validate,
     variables,
 )
@@ -142,6 +143,7 @@ COMPLETION = Subcommand(
 SUBCOMMANDS = (
     validate.SUBCOMMAND,
     publish.SUBCOMMAND,
+    status.SUBCOMMAND,
     rerun.SUBCOMMAND,
     adopt.SUBCOMMAND,
     *variables.SUBCOMMANDS,

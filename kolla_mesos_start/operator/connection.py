@@ -35,7 +35,7 @@ from kazoo.security import ACL, Id, Permissions
 
 from kolla_mesos_start.errors import AccessDenied, AgentError, NoConnection, cause, causes, handshake_cause
 from kolla_mesos_start.settings import Settings
-from kolla_mesos_start.zookeeper.query import Znode
+from kolla_mesos_start.zookeeper.query import Query, Znode
 from kolla_mesos_start.zookeeper.tls import explain, make_context
 
 log = logging.getLogger(__name__)
@@ -189,6 +189,45 @@ def read_with_children(
     parents = [path for path, result in found.items() if result and result[1].numChildren]
     names = children(client, parents)
     return {path: (result and result[0], names.get(path, ())) for path, result in found.items()}
+
+
+def answers(
+    client: KazooClient, queries: Iterable[Query], watch: Callable[[Query], object] | None = None
+) -> dict[Query, Any]:
+    """What each query asks for; `watch` is called once with each whose answer changes later."""
+    wanted = tuple(queries)
+
+    def start(query: Query) -> Any:
+        ask = client.get_children_async if query.children else client.get_async
+        return ask(query.path, _watcher(watch, query))
+
+    def read_all() -> dict[Query, Any]:
+        replies = [(query, start(query)) for query in wanted]
+        return {query: _result(query.path, reply) for query, reply in replies}
+
+    found = _send(client, read_all)
+    absent = [query for query, result in found.items() if result is None]
+    if watch:
+        _await_creation(client, absent, watch)
+    for query, result in found.items():
+        found[query] = tuple(sorted(result or ())) if query.children else result and Znode(*result)
+    return dict(found)
+
+
+def _await_creation(client: KazooClient, absent: Sequence[Query], watch: Callable[[Query], object]) -> None:
+    """Watch what is not there: reading it has set no watch."""
+
+    def look() -> dict[Query, Any]:
+        replies = [(query, client.exists_async(query.path, _watcher(watch, query))) for query in absent]
+        return {query: _result(query.path, reply) for query, reply in replies}
+
+    for query, stat in _send(client, look).items():
+        if stat is not None:  # It has been created since.
+            watch(query)
+
+
+def _watcher(watch: Callable[[Query], object] | None, query: Query) -> Callable[[object], object] | None:
+    return None if watch is None else lambda event: watch(query)
 
 
 def _read_together(client: KazooClient, start: Callable[[str], Any], paths: Iterable[str]) -> dict[str, Any]:

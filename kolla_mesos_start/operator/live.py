@@ -1,0 +1,523 @@
+"""A running deployment as one record, from what stands in ZooKeeper: no agent is asked.
+
+Pure: `queries` says what must be read, which grows with what is found; `deployment` says what it means. How
+it is read is `mirror`'s business. Dependencies are judged by the agent's own `tree.states`.
+
+What an agent does not write (an older one has no `.containers`) is not made up: its stage is PRESENT.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from datetime import datetime
+from typing import Any, NamedTuple
+
+from kolla_mesos_start.definition.document import Document, load
+from kolla_mesos_start.definition.forms import DAEMON, GLOBAL, LOCAL
+from kolla_mesos_start.definition.model import Command, Dependency, Graph, Members
+from kolla_mesos_start.definition.schema import early_texts
+from kolla_mesos_start.errors import BadDefinition, CannotRender
+from kolla_mesos_start.operator.validation import build_graph
+from kolla_mesos_start.render.context import variable_names
+from kolla_mesos_start.tree import states
+from kolla_mesos_start.tree.states import Detail, Unmet, printable
+from kolla_mesos_start.tree.znodes import RESERVED, Znodes
+from kolla_mesos_start.zookeeper.query import Query, Znode, children_of, data_of
+
+CONTAINERS, PARTY, ENDED = ".containers", ".party", "ended"
+PRESENT = "present"  # It is there; what it is doing it does not say.
+SUFFIX = "__party__"
+MAX_DATA = 16 * 1024  # bytes of what a container has written about itself
+UNKNOWN_TO_TOOL = "only an agent can read it: its numbers or dependencies come from its own host"
+
+
+class View(dict[Query, Any]):
+    """What is known. How many names somebody waits for makes no difference to what is there."""
+
+    def __missing__(self, query: Query) -> Any:
+        return dict.__getitem__(self, children_of(query.path))
+
+
+class Container(NamedTuple):
+    """One container that is there. `since` is when its stage began (seconds since the epoch); `ready`:
+    it is among the ready instances. `definition` is the mzxid that it runs; None: it does not say."""
+
+    id: str
+    host: str
+    stage: str
+    command: str
+    reason: str
+    since: float
+    definition: int | None
+    generation: str | None
+    ready: bool
+
+
+class Ended(NamedTuple):
+    """How the last start on a host went wrong: its last line, and when."""
+
+    host: str
+    stage: str
+    command: str
+    reason: str
+    status: int | None
+    at: float
+
+
+class Attempt(NamedTuple):
+    """What became of a command in one scope (`global`, or a host): its text, the last attempt, and how many
+    contend for its lock (0 for a plain one)."""
+
+    scope: str
+    state: str
+    since: float
+    detail: Detail
+    contenders: int
+
+
+class Step(NamedTuple):
+    """A command or a daemon: whether nobody waits for it any more, and what keeps it from beginning."""
+
+    command: Command
+    done: bool
+    attempts: tuple[Attempt, ...]
+    unmet: tuple[Unmet, ...]
+    superseded: bool
+
+    @property
+    def path(self) -> str:
+        return self.command.path
+
+
+class Service(NamedTuple):
+    """`definition` is its mzxid (0: nothing is published), `issues` why no graph can be made of it;
+    `begun`: some container has begun here, ever. `owner` has claimed its role."""
+
+    name: str
+    definition: int
+    graph: Graph | None
+    issues: tuple[str, ...]
+    wanted: int
+    containers: tuple[Container, ...]
+    ended: tuple[Ended, ...]
+    steps: tuple[Step, ...]
+    begun: bool
+    owner: str
+
+    @property
+    def role(self) -> str:
+        return self.name.rsplit("/", 1)[-1]
+
+    @property
+    def is_task(self) -> bool:
+        return self.graph is not None and self.graph.daemon is None
+
+    @property
+    def ready(self) -> int:
+        """Ready instances; of a task, whose commands need to be done once only: all or none."""
+        if self.is_task:
+            return self.wanted if all(step.done for step in self.steps) else 0
+        return sum(container.ready for container in self.containers)
+
+    @property
+    def is_up(self) -> bool:
+        return self.graph is not None and self.ready >= self.wanted
+
+    def is_stale(self, container: Container) -> bool:
+        """Whether it runs another definition than the one that is published."""
+        return container.definition not in (None, self.definition)
+
+
+class Deployment(NamedTuple):
+    """All services by their names."""
+
+    id: str
+    services: Mapping[str, Service]
+
+    @property
+    def roles(self) -> Mapping[str, Service]:
+        return {service.role: service for service in self.services.values() if service.definition}
+
+    @property
+    def is_up(self) -> bool:
+        return all(service.is_up for service in self.services.values() if service.definition)
+
+
+class Source(NamedTuple):
+    """A definition as it is written, and the variables that its graph depends on; or what is wrong."""
+
+    document: Document | None
+    variables: Sequence[str] = ()
+    issues: tuple[str, ...] = ()
+
+
+class Definition(NamedTuple):
+    """What is published for a service, as its agents read it."""
+
+    graph: Graph | None
+    issues: tuple[str, ...]
+    wanted: int
+
+
+NOT_PUBLISHED = Definition(None, (), 1)
+
+
+class Live:
+    """What one deployment's znodes mean. Graphs are kept: definitions change seldom."""
+
+    def __init__(self, znodes: Znodes) -> None:
+        """`znodes` are those of the deployment, of no service."""
+        self.znodes = znodes
+        self._sources: dict[bytes, Source] = {}
+        self._definitions: dict[tuple[object, ...], Definition] = {}
+
+    # -- what must be read --------------------------------------------------------------------------
+
+    def queries(self, view: View) -> set[Query]:
+        """What must be known; call it again when that is known, until nothing is new."""
+        found = set(self._scaffold(view))
+        for name in _services(self.znodes, view):
+            found.update(self._below_service(name, view))
+            definition = self._definition(name, view)
+            if definition and definition.graph:
+                for command in definition.graph.steps:
+                    found.update(self._below_command(command, name, view))
+        return {query._replace(required=1) for query in found}
+
+    def _scaffold(self, view: View) -> Iterator[Query]:
+        """The services, the scopes, the roles in them, and how starts ended there."""
+        yield from _tree(self.znodes, view)
+        yield children_of(self.znodes.status)
+        for scope in view.get(children_of(self.znodes.status), ()):
+            yield children_of(f"{self.znodes.status}/{scope}")
+            for role in view.get(children_of(f"{self.znodes.status}/{scope}"), ()):
+                at = f"{self.znodes.status}/{scope}/{role}"
+                if scope == GLOBAL:
+                    yield data_of(at)
+                else:
+                    yield children_of(at)
+                    if ENDED in view.get(children_of(at), ()):
+                        yield data_of(f"{at}/{ENDED}")
+
+    def _below_service(self, name: str, view: View) -> Iterator[Query]:
+        """Its variables, as far as its graph depends on them, and its containers."""
+        yield from map(data_of, self._places(name, view))
+        path = self.znodes.service(name)
+        below = view.get(children_of(path), ())
+        for place in {CONTAINERS, PARTY}.intersection(below):
+            yield children_of(f"{path}/{place}")
+        told = view.get(children_of(f"{path}/{CONTAINERS}"), ())
+        yield from (data_of(f"{path}/{CONTAINERS}/{each}") for each in told)
+        # What a member says of its host is of use only where it says nothing else.
+        silent = set(view.get(children_of(f"{path}/{PARTY}"), ())).difference(told)
+        yield from (data_of(f"{path}/{PARTY}/{each}") for each in silent)
+
+    def _below_command(self, command: Command, service: str, view: View) -> Iterator[Query]:
+        hosts = _hosts(command.path.split("/")[0], self.znodes, view)
+        for scope in _scopes(command, hosts):
+            at = self.znodes._replace(host=scope).command(scope, command.path)
+            yield data_of(at.state)
+            if command.is_daemon:
+                yield children_of(at.ready)
+                continue
+            yield data_of(at.detail)
+            if command.run_once:
+                yield children_of(at.lock)
+                yield from states.once_queries(command, self.znodes._replace(host=scope), view)
+        for dependency in command.dependencies:
+            for host in _asking(dependency, hosts):
+                yield from states.queries(dependency, self.znodes._replace(host=host), view)
+
+    # -- what it means --------------------------------------------------------------------------------
+
+    def deployment(self, view: View) -> Deployment:
+        """The deployment, once all `queries` are answered."""
+        services = {name: self._service(name, view) for name in _services(self.znodes, view)}
+        return Deployment(self.znodes.deployment_id, services)
+
+    def _service(self, name: str, view: View) -> Service:
+        role = name.rsplit("/", 1)[-1]
+        definition = self._definition(name, view) or NOT_PUBLISHED
+        published = view.get(data_of(self.znodes.service(name)))
+        containers = tuple(self._containers(name, view))
+        owner = view.get(data_of(self.znodes.owner(GLOBAL, role)))
+        ended = tuple(self._ended(role, view))
+        steps = self._steps(definition, containers, view) if definition.graph else ()
+        return Service(
+            name=name,
+            definition=published.stat.mzxid if published and published.data.strip() else 0,
+            graph=definition.graph,
+            issues=definition.issues,
+            wanted=definition.wanted,
+            containers=containers,
+            ended=ended,
+            steps=steps,
+            begun=owner is not None or bool(containers or ended),
+            owner=printable(owner.data.decode("utf-8", "replace")) if owner else "",
+        )
+
+    def _containers(self, name: str, view: View) -> Iterator[Container]:
+        path = self.znodes.service(name)
+        at = self.znodes.command(GLOBAL, f"{name.rsplit('/', 1)[-1]}/{DAEMON}")
+        ready = {_id(each) for each in view.get(children_of(at.ready), ())}
+        seen = set()
+        for place in (CONTAINERS, PARTY):
+            for each in view.get(children_of(f"{path}/{place}"), ()):
+                znode = view.get(data_of(f"{path}/{place}/{each}"))
+                # It may have left between two reads.
+                if znode is not None and _id(each) not in seen:
+                    seen.add(_id(each))
+                    yield _container(_id(each), znode, _id(each) in ready)
+
+    def _ended(self, role: str, view: View) -> Iterator[Ended]:
+        for host in _hosts(role, self.znodes, view):
+            znode = view.get(data_of(f"{self.znodes.status}/{host}/{role}/{ENDED}"))
+            if znode is not None:
+                told = _object(znode)
+                yield Ended(
+                    host=host,
+                    stage=_text(told, "stage"),
+                    command=_text(told, "command"),
+                    reason=_text(told, "reason") or "it does not say why",
+                    status=told["status"] if isinstance(told.get("status"), int) else None,
+                    at=znode.stat.mtime / 1000,
+                )
+
+    # -- steps ----------------------------------------------------------------------------------------
+
+    def _steps(self, definition: Definition, containers: Sequence[Container], view: View) -> tuple[Step, ...]:
+        assert definition.graph is not None
+        ready = sum(container.ready for container in containers)
+        done: dict[str, bool] = {}
+        steps = []
+        for command in definition.graph.steps:
+            path = command.path
+            done[path] = ready >= definition.wanted if command.is_daemon else self._is_done(command, view)
+        oldest = min((each.definition for each in containers if each.definition), default=None)
+        for command in definition.graph.steps:
+            once = command.run_once == GLOBAL and oldest is not None
+            steps.append(
+                Step(
+                    command,
+                    done[command.path],
+                    tuple(self._attempts(command, view)),
+                    tuple(self._unmet(command, done, view)),
+                    superseded=once
+                    and states.superseded_by(command, self.znodes, view, oldest or 0) is not None,
+                )
+            )
+        return tuple(steps)
+
+    def _is_done(self, command: Command, view: View) -> bool:
+        hosts = _hosts(command.path.split("/")[0], self.znodes, view)
+        if command.run_once is None:
+            at = self.znodes.command(GLOBAL, command.path)
+            return states.state_of(view, at.state)[0] == states.DONE
+        scopes = _scopes(command, hosts)
+        return bool(scopes) and all(
+            states.is_done(command, self.znodes._replace(host=scope), view) for scope in scopes
+        )
+
+    def _attempts(self, command: Command, view: View) -> Iterator[Attempt]:
+        for scope in _scopes(command, _hosts(command.path.split("/")[0], self.znodes, view)):
+            at = self.znodes._replace(host=scope).command(scope, command.path)
+            state, since = states.state_of(view, at.state)
+            if state is not None and since is not None:
+                detail = states.decode_detail(view.get(data_of(at.detail)))
+                yield Attempt(scope, state, since, detail, len(view.get(children_of(at.lock), ())))
+
+    def _unmet(self, command: Command, done: Mapping[str, bool], view: View) -> Iterator[Unmet]:
+        """Each unmet dependency once, on the first host where it is."""
+        hosts = _hosts(command.path.split("/")[0], self.znodes, view)
+        for dependency in command.dependencies:
+            if isinstance(dependency, Dependency) and dependency.path in done and dependency.count is None:
+                # Inside one definition it means that the command is behind the container.
+                if not done[dependency.path]:
+                    yield Unmet(dependency, "not done")
+                continue
+            for host in _asking(dependency, hosts):
+                found = states.unmet(dependency, view, self.znodes._replace(host=host))
+                if found:
+                    yield found
+                    break
+
+    # -- definitions ----------------------------------------------------------------------------------
+
+    def _source(self, name: str, view: View) -> Source | None:
+        znode = view.get(data_of(self.znodes.service(name)))
+        if znode is None or not znode.data.strip():
+            return None
+        if znode.data not in self._sources:
+            self._sources[znode.data] = _source(znode.data)
+        return self._sources[znode.data]
+
+    def _places(self, name: str, view: View) -> Mapping[str, str]:
+        """Where the variables may stand that the graph depends on, nearest first, and their names.
+
+        A value of one host is left out: each would have a graph of its own.
+        """
+        source = self._source(name, view)
+        znodes = self.znodes._replace(service_name=name)
+        names = source.variables if source else ()
+        return {path: each for each in names for path in znodes.variable(each) if "//" not in path}
+
+    def _definition(self, name: str, view: View) -> Definition | None:
+        """None while there is none, or something that it depends on is not known yet."""
+        source = self._source(name, view)
+        if source is None:
+            return None
+        if source.document is None:
+            return Definition(None, source.issues, 1)
+        places = self._places(name, view)
+        if not all(data_of(path) in view for path in places):
+            return None
+        values: dict[str, str] = {}
+        for path, each in places.items():
+            znode = view[data_of(path)]
+            if znode is not None:
+                values.setdefault(each, znode.data.decode("utf-8", "replace"))
+        key = (name, id(source), tuple(sorted(values.items())))
+        if key not in self._definitions:
+            self._definitions[key] = _read(source.document, self.znodes._replace(service_name=name), values)
+        return self._definitions[key]
+
+
+def _source(data: bytes) -> Source:
+    try:
+        document = load(data)
+        texts = [text for text in early_texts(document) if text.is_template]
+        return Source(document, sorted(variable_names(texts)) if texts else ())
+    except BadDefinition as error:
+        return Source(None, issues=error.issues)
+    except CannotRender as error:
+        return Source(None, issues=(error.reason,))
+
+
+def _read(document: Document, znodes: Znodes, variables: Mapping[str, str]) -> Definition:
+    wanted = _wanted(document)
+    try:
+        graph = build_graph(document, znodes, variables)
+    except BadDefinition as error:
+        return Definition(None, error.issues, wanted)
+    except CannotRender as error:
+        return Definition(None, (error.reason,), wanted)
+    return Definition(graph, () if graph else (UNKNOWN_TO_TOOL,), wanted)
+
+
+def _wanted(document: Document) -> int:
+    """`instances` of the definition's `service`, which is for launchers, and which the agent ignores."""
+    service = document.root.get("service")
+    found = service.get("instances") if isinstance(service, dict) else None
+    text = str(found)
+    return int(text) if text.isascii() and text.isdigit() else 1
+
+
+# -- places -------------------------------------------------------------------------------------------
+
+
+def _tree(znodes: Znodes, view: View) -> Iterator[Query]:
+    """The data and the names at everything that may be a service, or lead to one."""
+    yield children_of(znodes.deployment)
+    for name in _names(znodes, view):
+        yield data_of(znodes.service(name))
+        yield children_of(znodes.service(name))
+
+
+def _names(znodes: Znodes, view: View) -> Iterator[str]:
+    level = [""]
+    while level:
+        deeper = []
+        for name in level:
+            path = znodes.service(name) if name else znodes.deployment
+            for child in view.get(children_of(path), ()):
+                if child not in RESERVED and not child.startswith("."):
+                    deeper.append(f"{name}/{child}".lstrip("/"))
+        yield from deeper
+        level = deeper
+
+
+def _services(znodes: Znodes, view: View) -> list[str]:
+    """The names of the services: what has a definition, or what belongs to one."""
+    parts = {*RESERVED, CONTAINERS, PARTY}
+    found = []
+    for name in _names(znodes, view):
+        path = znodes.service(name)
+        znode = view.get(data_of(path))
+        if (znode and znode.data.strip()) or parts.intersection(view.get(children_of(path), ())):
+            found.append(name)
+    return sorted(found)
+
+
+def _hosts(role: str, znodes: Znodes, view: View) -> list[str]:
+    """The hosts on which containers of a role have begun."""
+    scopes = view.get(children_of(znodes.status), ())
+    return [
+        scope
+        for scope in scopes
+        if scope != GLOBAL and role in view.get(children_of(f"{znodes.status}/{scope}"), ())
+    ]
+
+
+def _scopes(command: Command, hosts: Sequence[str]) -> Sequence[str]:
+    return hosts if command.run_once == LOCAL else [GLOBAL]
+
+
+def _asking(dependency: Dependency | Members, hosts: Sequence[str]) -> Sequence[str]:
+    """The hosts on which a dependency may have another answer; one without a name if there are none."""
+    return hosts if isinstance(dependency, Dependency) and dependency.scope == LOCAL else [""]
+
+
+# -- what containers have written -----------------------------------------------------------------------
+
+
+def _id(name: str) -> str:
+    return name.removesuffix(SUFFIX)
+
+
+def _container(name: str, znode: Znode, ready: bool) -> Container:
+    told = _object(znode)
+    since = _instant(told.get("since"), znode.stat.ctime / 1000)
+    definition, generation = _text(told, "definition"), _text(told, "generation")
+    return Container(
+        id=name,
+        host=_text(told, "host") or "?",
+        stage=_text(told, "state") or ("ready" if ready else PRESENT),
+        command=_text(told, "command"),
+        reason=_text(told, "reason"),
+        since=since,
+        definition=_zxid(definition),
+        generation=generation or None,
+        ready=ready,
+    )
+
+
+def _object(znode: Znode | None) -> Mapping[str, Any]:
+    """The JSON object in a znode; empty if it holds something else."""
+    try:
+        found = json.loads(znode.data) if znode and len(znode.data) <= MAX_DATA else {}
+    except (ValueError, RecursionError):
+        return {}
+    return found if isinstance(found, dict) else {}
+
+
+def _text(told: Mapping[str, Any], key: str) -> str:
+    value = told.get(key)
+    return printable(value) if isinstance(value, str) else ""
+
+
+def _zxid(text: str) -> int | None:
+    try:
+        return int(text, 16)
+    except ValueError:
+        return None
+
+
+def _instant(value: object, otherwise: float) -> float:
+    """Seconds since the epoch, from a number or from the text of an instance's `since`."""
+    if isinstance(value, (int, float)) and 0 < value < 1e11:
+        return float(value)
+    try:
+        return datetime.strptime(str(value), "%Y-%m-%dT%H:%M:%S%z").timestamp()
+    except ValueError:
+        return otherwise

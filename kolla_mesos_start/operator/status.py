@@ -1,0 +1,302 @@
+"""`kolla_mesos_ctl status`: the services of a deployment, their containers, and what each is doing.
+
+What lives here: rows, and how many of them a terminal has room for. What they are made of is `live`'s.
+"""
+
+from __future__ import annotations
+
+import argparse
+import textwrap
+import time
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import Any, NamedTuple
+
+from rich.console import Console
+from rich.live import Live
+from rich.text import Text
+
+from kolla_mesos_start.errors import BadUsage
+from kolla_mesos_start.operator.durations import lasting
+from kolla_mesos_start.operator.invocation import Invocation, Subcommand, add_format
+from kolla_mesos_start.operator.live import Container, Deployment, Service, Step
+from kolla_mesos_start.operator.mirror import Mirror, mirror, named
+from kolla_mesos_start.tree.states import ERROR, RETRY, RUNNING
+
+TICK = 1.0  # seconds; for how long something has lasted is shown in them
+COLOURS = {
+    "ready": "green",
+    "finished": "green",
+    "waiting": "yellow",
+    "bootstrapping": "cyan",
+    "starting": "cyan",
+    RUNNING: "cyan",
+    RETRY: "yellow",
+}
+
+
+def run(invocation: Invocation) -> int:
+    """Show it once, or for as long as somebody looks; 0 if all is up."""
+    options = invocation.options
+    if options.watch:
+        _watch(invocation)
+    deployment = _chosen(mirror(invocation), options.service)
+    if invocation.as_json:
+        invocation.print_json(as_data(deployment))
+    else:
+        _print(deployment, invocation.out)
+    return 0 if deployment.is_up else 1
+
+
+def _print(deployment: Deployment, out: Console) -> None:
+    services = _ordered(deployment)
+    lines = [Line(headline(deployment), "bold"), Line(""), *_listed(services, services, time.time())]
+    out.print(_joined(line.folded(out.width) if out.is_terminal else line.whole() for line in lines))
+
+
+def _chosen(source: Mirror, name: str | None) -> Deployment:
+    deployment = source.deployment()
+    if name is None:
+        return deployment
+    service = named(deployment, name)
+    return deployment._replace(services={service.name: service})
+
+
+def _watch(invocation: Invocation) -> None:
+    """Redraw after every change, until Ctrl-C."""
+    out, name = invocation.out, invocation.options.service
+    if invocation.as_json or not out.is_terminal:
+        raise BadUsage("--watch draws on a terminal; leave it out, or see `wait`")
+    source = mirror(invocation, watching=True)
+    deployment = _chosen(source, name)
+    with Live(console=out, screen=True, auto_refresh=False) as live:
+        while True:
+            live.update(fitting(deployment, time.time(), out.width, out.height), refresh=True)
+            if source.wait(TICK):
+                deployment = _chosen(source, name)
+
+
+# -- what there is room for -----------------------------------------------------------------------------
+
+
+def fitting(deployment: Deployment, now: float, width: int, height: int) -> Text:
+    """As much as a terminal has room for: what is not up comes first, and is shortened last."""
+    services = _ordered(deployment)
+    down = [service for service in services if not service.is_up]
+    up = [service for service in services if service.is_up]
+    ways: Sequence[Callable[[], Sequence[Line]]] = (
+        lambda: _listed(services, services, now),
+        lambda: _listed(services, down, now),
+        lambda: [*_listed(down, down, now), *_grid(up, width)],
+        lambda: [*_listed(down, (), now), *_grid(up, width)],
+        lambda: [*_grid(down, width), *_grid(up, width)],
+    )
+    for way in ways:
+        lines = way()
+        if len(lines) <= height - 2:
+            break
+    else:
+        lines = [*lines[: height - 3], Line("...", "dim")]
+    folded = _joined(line.folded(width) for line in lines)
+    if folded.plain.count("\n") >= height - 2:
+        folded = _joined(line.cut(width) for line in lines)
+    return _joined([Line(headline(deployment), "bold").cut(width), Text(), folded])
+
+
+class Line(NamedTuple):
+    """`text` is what comes first and has a colour; `rest`, which may be long, has none."""
+
+    text: str
+    style: str = ""
+    rest: str = ""
+
+    def cut(self, width: int) -> Text:
+        """As one line of a terminal."""
+        shown = self.whole()
+        shown.truncate(width, overflow="ellipsis")
+        return shown
+
+    def folded(self, width: int) -> Text:
+        """As several lines, the others indented; a tenth of the width is left to them at least."""
+        indent = min(len(self.text), width * 9 // 10)
+        folded = textwrap.wrap(self.rest, max(width - indent, 1), break_on_hyphens=False)
+        if len(folded) < 2:
+            return self.whole()
+        return Text.assemble((self.text, self.style), f"\n{' ' * indent}".join(folded))
+
+    def whole(self) -> Text:
+        """As it is, for a file or a pipe."""
+        return Text.assemble((self.text if self.rest else self.text.rstrip(), self.style), self.rest)
+
+
+def _joined(lines: Iterable[Text]) -> Text:
+    return Text("\n").join(lines)
+
+
+def headline(deployment: Deployment) -> str:
+    """How much of it is up."""
+    services = deployment.services.values()
+    text = f"{deployment.id}: {sum(service.is_up for service in services)} of {len(services)} services up"
+    stale = sum(service.is_stale(each) for service in services for each in service.containers)
+    return f"{text}; containers with an old definition: {stale}" if stale else text
+
+
+def _ordered(deployment: Deployment) -> Sequence[Service]:
+    return sorted(deployment.services.values(), key=lambda service: (service.is_up, service.name))
+
+
+def _grid(services: Sequence[Service], width: int) -> Sequence[Line]:
+    """Names in columns, with ready of wanted."""
+    cells = [f"{each.role} {each.ready}/{each.wanted}" for each in services]
+    if not cells:
+        return []
+    column = max(map(len, cells)) + 2
+    across = max(width // column, 1)
+    style = "green" if services[0].is_up else "yellow"
+    rows = [cells[first : first + across] for first in range(0, len(cells), across)]
+    return [Line(""), *(Line("".join(f"{cell:{column}}" for cell in row).rstrip(), style) for row in rows)]
+
+
+# -- lines ----------------------------------------------------------------------------------------------
+
+
+def _listed(services: Sequence[Service], whole: Sequence[Service], now: float) -> list[Line]:
+    """A line for each service, and one for each container of those in `whole`."""
+    names = max((len(service.name) for service in services), default=0)
+    rows = {service.name: [*_rows(service, now)] for service in whole}
+    shown = [row for each in rows.values() for row in each]
+    widths = [max((len(row.cells[column]) for row in shown), default=0) for column in range(4)]
+    lines = []
+    for service in services:
+        lines.append(_head(service, names))
+        lines += [row.line(widths) for row in rows.get(service.name, ())]
+    return lines
+
+
+def _head(service: Service, width: int) -> Line:
+    stages = Counter(container.stage for container in service.containers)
+    words = ", ".join(f"{count} {stage}" for stage, count in stages.most_common())
+    if not service.definition:
+        return Line(f"{service.name:{width}}  no definition is published", "bold red")
+    if service.graph is None:
+        return Line(f"{service.name:{width}}  unreadable: ", "bold red", "; ".join(service.issues))
+    what = "done" if service.is_task else "ready"
+    state = f"{service.name:{width}}  {service.ready} of {service.wanted} {what}"
+    style = "bold green" if service.is_up else "bold yellow"
+    return Line(state, style, f"  definition {service.definition:x}{words and ': '}{words}")
+
+
+class Row(NamedTuple):
+    """Something in a service: who, in which state, for how long, what it runs; and what it is doing."""
+
+    cells: tuple[str, str, str, str]
+    doing: str
+    style: str
+
+    def line(self, widths: Sequence[int]) -> Line:
+        """The cells in columns."""
+        cells = "".join(f"  {cell:{width}}" for cell, width in zip(self.cells, widths) if width)
+        return Line(f"{cells}  ", self.style, self.doing)
+
+
+def _rows(service: Service, now: float) -> Iterator[Row]:
+    for container in sorted(service.containers, key=lambda each: (each.host, each.id)):
+        yield _container(service, container, now)
+    if service.is_up:
+        return
+    if not service.containers and service.definition:
+        why = "no container of it is left" if service.begun else "no container of it was ever started"
+        yield Row(("-", "absent", "", ""), why, "red")
+    for ended in service.ended:
+        status = "" if ended.status is None else f" (exit status {ended.status})"
+        doing = f"{ended.command or ended.stage}: {ended.reason}{status}"
+        yield Row((ended.host, "ended", lasting(now - ended.at), ""), doing, "red")
+    for step in service.steps:
+        yield from _attempts(step, now)
+
+
+def _container(service: Service, container: Container, now: float) -> Row:
+    runs = f"{container.definition:x}" if container.definition else ""
+    if service.is_stale(container):
+        runs += " (old)"
+    if container.generation:
+        runs = f"{runs} {container.generation}".strip()
+    reason, command = container.reason, container.command
+    doing = reason if command in reason else f"{command}: {reason}" if reason else command
+    style = COLOURS.get(container.stage, "red")
+    return Row((container.host, container.stage, lasting(now - container.since), runs), doing, style)
+
+
+def _attempts(step: Step, now: float) -> Iterator[Row]:
+    """What became of a command that is not done."""
+    for attempt in step.attempts:
+        if attempt.state in (RUNNING, RETRY, ERROR) and not (step.done or step.command.is_daemon):
+            detail = attempt.detail
+            words = describe(detail.attempt, detail.host, detail.message)
+            cells = (step.command.name, attempt.state, lasting(now - attempt.since), "")
+            yield Row(cells, words, COLOURS.get(attempt.state, "red"))
+
+
+def describe(attempt: int, host: str, message: str) -> str:
+    """An attempt in a few words."""
+    where = f"attempt {attempt} on {host}" if host else ""
+    return f"{where}: {message}" if message else where
+
+
+def as_data(deployment: Deployment) -> dict[str, Any]:
+    """The same for a program."""
+    return {
+        "deployment": deployment.id,
+        "up": deployment.is_up,
+        "services": [_service_data(service) for service in deployment.services.values()],
+    }
+
+
+def _service_data(service: Service) -> dict[str, Any]:
+    return {
+        "name": service.name,
+        "up": service.is_up,
+        "ready": service.ready,
+        "wanted": service.wanted,
+        "definition": f"{service.definition:x}" if service.definition else None,
+        "issues": list(service.issues),
+        "containers": [
+            {
+                **container._asdict(),
+                "definition": None if container.definition is None else f"{container.definition:x}",
+                "stale": service.is_stale(container),
+            }
+            for container in service.containers
+        ],
+        "commands": [
+            {
+                "path": step.path,
+                "done": step.done,
+                "states": {each.scope: each.state for each in step.attempts},
+            }
+            for step in service.steps
+            if not step.command.is_daemon
+        ],
+        "ended": [ended._asdict() for ended in service.ended],
+    }
+
+
+def _add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("service", metavar="SERVICE", nargs="?", help="only this one, by its name or role")
+    parser.add_argument("--watch", action="store_true", help="redraw after every change, until Ctrl-C")
+    add_format(parser)
+
+
+SUBCOMMAND = Subcommand(
+    name="status",
+    summary="what each service and each container is doing",
+    description="""\
+Show the services of a deployment, ready of wanted, and what each container is doing and since when.
+
+Beside a container stand the definition that it runs (its zxid) and its generation; "(old)" marks one
+that runs another definition than the one that is published. The exit status is 0 if all are up, else 1.
+""",
+    example="kolla_mesos_ctl status --watch --deployment site",
+    add_arguments=_add_arguments,
+    run=run,
+)

@@ -1,0 +1,211 @@
+"""`kolla_mesos_ctl status` against a real ZooKeeper and real agents."""
+
+from __future__ import annotations
+
+import json
+import os
+import pty
+import subprocess
+import sys
+import time
+from contextlib import ExitStack, suppress
+from fcntl import ioctl
+from struct import pack
+from termios import TIOCSWINSZ
+
+import pytest
+from kazoo.client import KazooClient
+from kazoo.security import make_acl
+
+from kolla_mesos_start.operator.cli import parser
+from kolla_mesos_start.operator.invocation import Invocation
+from kolla_mesos_start.operator.mirror import mirror
+from tests.agents import Containers
+from tests.conftest import Deployment
+from tests.large import fill
+from tests.operator_tools.trees import container, definition
+from tests.publishing import publish
+from tests.tool import TOOL, environ, tool
+from tests.waiting import eventually
+
+SLEEP = {"service": {"daemon": {"command": "sleep 600", "ready": {"alive": 0.1}}}}
+
+
+def tell(zk: KazooClient, deployment: Deployment, service: str, each: str, **said: object) -> None:
+    """Write what a container says of itself."""
+    path = f"{deployment.path}/{service}/.containers/{each}"
+    data = json.dumps(container(**{"state": "waiting", "since": time.time(), **said})).encode()  # type: ignore[arg-type]
+    if zk.exists(path):
+        zk.set(path, data)
+    else:
+        zk.create(path, data, ephemeral=True, makepath=True)
+
+
+def test_real_agents_are_seen_from_outside(deployment: Deployment, containers: Containers) -> None:
+    """Who is ready, who waits, who was never started; the exit status says whether all are up."""
+    publish(deployment, "a/db", SLEEP)
+    publish(deployment, "a/web", definition("other/daemon"))
+    publish(deployment, "a/job", {"commands": {"once": {"command": "true", "run_once": True}}})
+    containers.start("a/db", "h1")
+    containers.start("a/web", "h2").says("waits")
+    eventually(lambda: "1 of 1 ready" in tool(deployment, "status", "a/db", status=0), "db is up")
+    said = tool(deployment, "status", status=1)
+    assert "site: 1 of 3 services up" in said
+    assert "no container of it was ever started" in said
+    assert containers.start("a/job", "h1").ends() == 0
+    found = json.loads(tool(deployment, "status", "--format", "json", status=1))
+    assert {each["name"]: each["up"] for each in found["services"]} == {
+        "a/db": True,
+        "a/web": False,
+        "a/job": True,
+    }
+
+
+def test_a_container_says_what_it_does_and_what_it_runs(zk: KazooClient, deployment: Deployment) -> None:
+    publish(deployment, "a/web", definition())
+    old = zk.exists(f"{deployment.path}/a/web").mzxid
+    publish(deployment, "a/web", definition(instances=2))
+    tell(
+        zk,
+        deployment,
+        "a/web",
+        "1",
+        state="starting",
+        command="web/daemon",
+        reason="tcp 80: refused",
+        definition=f"{old:x}",
+        generation="2026.1",
+        since=time.time() - 130,
+    )
+    line = tool(deployment, "status", "web", status=1).splitlines()[3]
+    assert line.split(maxsplit=8) == [
+        *("web1", "starting", "2", "min", "10", "s", f"{old:x}", "(old)"),
+        "2026.1  web/daemon: tcp 80: refused",
+    ]
+
+
+def test_a_name_that_is_not_there_names_the_nearest(deployment: Deployment) -> None:
+    publish(deployment, "infra/rabbitmq", SLEEP)
+    assert "did you mean 'rabbitmq'" in tool(deployment, "status", "rabitmq", status=66)
+    said = tool(deployment, "status", "--deployment", "sit", status=66)
+    assert "did you mean 'site'" in said
+
+
+def test_reading_needs_the_right_to_read_only(zk: KazooClient, deployment: Deployment) -> None:
+    """And says which znode can't be read."""
+    publish(deployment, "web", SLEEP)
+    path = f"{deployment.path}/web"
+    zk.set_acls(path, [make_acl("world", "anyone", read=True, admin=True)])
+    assert "no container" in tool(deployment, "status", status=1)
+    zk.set_acls(path, [make_acl("world", "anyone", admin=True)])
+    assert f"{path} can't be read" in tool(deployment, "status", status=77)
+    zk.set_acls(path, [make_acl("world", "anyone", all=True)])
+
+
+class Screen:
+    """The tool on a terminal of its own; `shown` is all that was drawn."""
+
+    def __init__(self, deployment: Deployment, *words: str, lines: int = 24, columns: int = 80) -> None:
+        self.ours, theirs = pty.openpty()
+        ioctl(theirs, TIOCSWINSZ, pack("HHHH", lines, columns, 0, 0))
+        self.process = subprocess.Popen(
+            [sys.executable, TOOL, *words],
+            env={**environ(deployment), "TERM": "xterm", "COLUMNS": str(columns), "LINES": str(lines)},
+            stdin=subprocess.DEVNULL,
+            stdout=theirs,
+            stderr=theirs,
+            start_new_session=True,
+        )
+        os.close(theirs)
+        os.set_blocking(self.ours, False)
+        self.shown = ""
+
+    def shows(self, words: str) -> float:
+        """Wait until something is drawn that holds the words; when it was."""
+
+        def look() -> bool:
+            with suppress(BlockingIOError):
+                self.shown += os.read(self.ours, 1 << 20).decode(errors="replace")
+            return words in self.shown
+
+        eventually(look, f"{words!r} on the screen", every=0.005)
+        self.shown = ""
+        return time.time()
+
+    def close(self) -> None:
+        self.process.kill()
+        self.process.wait()
+        os.close(self.ours)
+
+
+def test_a_change_is_on_the_screen_within_half_a_second(zk: KazooClient, deployment: Deployment) -> None:
+    """What a container says, one that comes, one that goes; also after ZooKeeper was away."""
+    publish(deployment, "a/web", definition())
+    screen = Screen(deployment, "status", "--watch")
+    try:
+        screen.shows("was ever started")
+        tell(zk, deployment, "a/web", "1", reason="for what is first")
+        delays = []
+        for number in range(5):
+            begun = time.time()
+            tell(zk, deployment, "a/web", "1", reason=f"number {number}")
+            delays.append(screen.shows(f"number {number}") - begun)
+        zk.create(f"{deployment.path}/status/global/web/daemon/ready/1", ephemeral=True, makepath=True)
+        screen.shows("1 of 1 ready")
+        zk.delete(f"{deployment.path}/status/global/web/daemon/ready/1")
+        screen.shows("0 of 1 ready")
+        zk.delete(f"{deployment.path}/a/web/.containers/1")
+        screen.shows("no container of it is left")
+    finally:
+        screen.close()
+    print(f"change to screen: {sorted(delays)}")
+    assert sorted(delays)[2] < 0.5
+
+
+def test_watching_goes_on_after_an_outage(zk: KazooClient, deployment: Deployment, zookeeper: object) -> None:
+    publish(deployment, "a/web", definition())
+    screen = Screen(deployment, "status", "--watch")
+    try:
+        screen.shows("was ever started")
+        zookeeper.kill()  # type: ignore[attr-defined]
+        screen.shows("lost the connection")
+        zookeeper.start()  # type: ignore[attr-defined]
+        zk.retry(zk.ensure_path, f"{deployment.path}/b/variables")
+        screen.shows("no definition")
+    finally:
+        screen.close()
+
+
+def test_watching_needs_a_terminal(deployment: Deployment) -> None:
+    assert "--watch draws on a terminal" in tool(deployment, "status", "--watch", status=64)
+
+
+@pytest.mark.parametrize(("lines", "columns"), [(24, 80), (60, 80), (50, 200)])
+def test_a_thousand_containers_fit_the_screen(
+    zk: KazooClient, deployment: Deployment, lines: int, columns: int
+) -> None:
+    """What is not up comes first."""
+    fill(zk, deployment)
+    screen = Screen(deployment, "status", "--watch", lines=lines, columns=columns)
+    try:
+        screen.shows("site: 20 of 100 services up")
+    finally:
+        screen.close()
+
+
+def test_a_thousand_containers_are_read_in_a_second(
+    zk: KazooClient, deployment: Deployment, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """After connecting; the limit here is for a machine that has other things to do."""
+    fill(zk, deployment)
+    where = ["--deployment", deployment.id, "--prefix", deployment.prefix, "--hosts", deployment.hosts]
+    with ExitStack() as stack:
+        invocation = Invocation(parser().parse_args(["status", *where]), {}, stack)
+        source = mirror(invocation)
+        times = []
+        begun = time.monotonic(), time.process_time()
+        found = source.deployment()
+        times = [time.monotonic() - begun[0], time.process_time() - begun[1]]
+    assert sum(len(each.containers) for each in found.services.values()) == 1000
+    print(f"reading 1000 containers: {times[0]:.2f} s, {times[1]:.2f} s of CPU")
+    assert times[1] < 3

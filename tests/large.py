@@ -1,0 +1,61 @@
+"""A deployment of many containers, as their agents would have written it."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+
+from kazoo.client import KazooClient
+
+from tests.conftest import Deployment
+from tests.operator_tools.trees import one_time
+
+SERVICES, REPLICAS = 100, 10
+
+
+def fill(zk: KazooClient, deployment: Deployment) -> None:
+    """A thousand containers in ten layers, each of which waits for the one below; the third is stuck."""
+    replies = [
+        zk.create_async(f"{deployment.path}/{path}", data.encode(), makepath=False) for path, data in znodes()
+    ]
+    for reply in replies:
+        reply.get()
+
+
+def znodes() -> Iterator[tuple[str, str]]:
+    """All of them, parents first."""
+    yield "status", ""
+    yield "status/global", ""
+    for host in range(REPLICAS):
+        yield f"status/h{host}", ""
+    for number in range(SERVICES):
+        yield from _service(number)
+
+
+def _service(number: int) -> Iterator[tuple[str, str]]:
+    role, layer = f"s{number}", number // 10
+    is_up = layer < 2
+    before = [f"s{number - 10}/daemon"] if layer else []
+    daemon = {"command": "sleep 9", "ready": {"alive": 1}}
+    sync = one_time(*before)
+    written = {"commands": {"sync": sync}, "service": {"instances": REPLICAS, "daemon": daemon}}
+    yield role, json.dumps(written)
+    yield f"{role}/.containers", ""
+    yield f"{role}/.party", ""
+    at = f"status/global/{role}"
+    yield at, role
+    yield f"{at}/sync", "done" if layer < 3 else "waiting"
+    for name in ("lock", "generations", "detail", "hosts"):
+        yield f"{at}/sync/{name}", ""
+    yield f"{at}/daemon", "running" if is_up else "waiting"
+    yield f"{at}/daemon/ready", ""
+    for host in range(REPLICAS):
+        stage = "ready" if is_up else "starting" if layer == 2 else "waiting"
+        told = {"host": f"h{host}", "state": stage, "command": f"{role}/daemon", "since": 1_700_000_000}
+        told["reason"] = "command check, exit status 69" if stage == "starting" else ""
+        yield f"{role}/.containers/{host}__party__", json.dumps(told)
+        yield f"{role}/.party/{host}__party__", "{}"
+        yield f"status/h{host}/{role}", role
+        yield f"status/h{host}/{role}/daemon", "waiting"
+        if is_up:
+            yield f"{at}/daemon/ready/{host}__party__", "{}"

@@ -1,0 +1,90 @@
+"""How a deployment is shown."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+
+from kolla_mesos_start.operator import status
+from kolla_mesos_start.operator.durations import lasting
+from kolla_mesos_start.operator.live import Deployment
+from tests.large import znodes
+from tests.operator_tools.trees import NOW, container, definition, deployment, one_time, ready
+
+REASON = "tcp 8080: connection refused by whoever is there, again and again and again and again"
+
+
+@pytest.fixture(scope="module")
+def large() -> Deployment:
+    """A thousand containers in a hundred services."""
+    return deployment({path: json.loads(data) if data.startswith("{") else data for path, data in znodes()})
+
+
+def shown(tree: dict[str, Any], width: int = 80, height: int = 24) -> list[str]:
+    return status.fitting(deployment(tree), NOW, width, height).plain.splitlines()
+
+
+@pytest.mark.parametrize(
+    ("seconds", "words"),
+    [(-1, "0 s"), (5.9, "5 s"), (130, "2 min 10 s"), (120, "2 min"), (3600, "1 h"), (90061, "1 d 1 h")],
+)
+def test_how_long_is_said_in_two_units(seconds: float, words: str) -> None:
+    assert lasting(seconds) == words
+
+
+def test_what_is_not_up_comes_first_and_says_why() -> None:
+    tree = {
+        "a": definition(),
+        **ready("a", "1"),
+        "z/web": definition(instances=2),
+        "z/web/.containers/1": container("unready", "http: 503", since=NOW - 75, definition="3e7"),
+        "status/h2/web/ended": {
+            "stage": "render",
+            "command": "web/daemon",
+            "reason": "missing: x",
+            "status": 78,
+        },
+        "job": definition(commands={"sync": one_time()}, daemon=False),
+        "status/global/job/sync": "error",
+        "status/global/job/sync/detail": {"attempt": 3, "host": "h1", "message": "exit status 1"},
+        "none": definition(),
+        "bad": "{",
+        "empty/variables/x": "1",
+    }
+    assert shown(tree)[:2] == ["site: 1 of 6 services up; containers with an old definition: 1", ""]
+    assert [line.split(maxsplit=1)[0] for line in shown(tree) if line[:1].isalpha()] == [
+        *("site:", "bad", "empty", "job", "none", "z/web", "a")
+    ]
+    text = " ".join(" ".join(shown(tree, width=200)).split())
+    for words in (
+        "web1 unready 1 min 15 s 3e7 (old) http: 503",
+        "h2 ended 0 s web/daemon: missing: x (exit status 78)",
+        "sync error 0 s attempt 3 on h1: exit status 1",
+        "- absent no container of it was ever started",
+        "bad unreadable: bad JSON",
+        "empty no definition is published",
+    ):
+        assert words in text
+
+
+def test_long_reasons_are_folded_where_there_is_room() -> None:
+    """And cut where there is none; a line never is longer than the terminal is wide."""
+    tree: dict[str, Any] = {"web": definition(), "web/.containers/1": container("starting", REASON)}
+    assert " ".join(" ".join(shown(tree)).split()).endswith(REASON)
+    cut = shown(tree, height=4)
+    assert len(cut) == 4 and cut[-1].endswith("…")
+    assert all(len(line) <= width for width in (20, 40, 80) for line in shown(tree, width=width, height=4))
+
+
+@pytest.mark.parametrize("height", [10, 24, 50, 110, 2000])
+@pytest.mark.parametrize("width", [40, 80, 200])
+def test_a_thousand_containers_fit(large: Deployment, width: int, height: int) -> None:
+    """With as much of them as there is room for."""
+    lines = status.fitting(large, NOW, width, height).plain.splitlines()
+    assert len(lines) <= height
+    assert max(map(len, lines)) <= width
+    assert lines[0] == "site: 20 of 100 services up"
+    if height == 2000:
+        assert sum(line.startswith("  h") for line in lines) == 1000

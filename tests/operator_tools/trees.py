@@ -1,0 +1,76 @@
+"""Trees of deployments that need no server: a mapping of paths, answered as ZooKeeper would."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from typing import Any
+
+from kazoo.protocol.states import ZnodeStat
+
+from kolla_mesos_start.operator.live import Deployment, Live, View
+from kolla_mesos_start.tree.znodes import Znodes
+from kolla_mesos_start.zookeeper.query import Query, Znode
+
+NOW = 1_700_000_000.0
+ZNODES = Znodes("/kolla", "site", "", "")
+Tree = Mapping[str, Any]
+
+
+def one_time(*dependencies: object, **more: object) -> dict[str, Any]:
+    """A command that runs once."""
+    return {"command": "true", "run_once": True, "dependencies": list(dependencies), **more}
+
+
+def definition(
+    *dependencies: object, commands: Mapping[str, Any] | None = None, daemon: bool = True, instances: int = 1
+) -> dict[str, Any]:
+    """The definition of a service; the dependencies are its daemon's."""
+    found: dict[str, Any] = {"commands": dict(commands or {})}
+    if daemon:
+        ready = {"alive": 1}
+        found["service"] = {
+            "instances": instances,
+            "daemon": {"command": "sleep 9", "dependencies": list(dependencies), "ready": ready},
+        }
+    return found
+
+
+def container(state: str, reason: str = "", *, since: float = NOW, **more: object) -> dict[str, Any]:
+    """What a container says of itself."""
+    return {"host": "web1", "state": state, "command": "", "reason": reason, "since": since, **more}
+
+
+def ready(role: str, *ids: str, service: str = "") -> dict[str, Any]:
+    """The ready instances of a daemon, and what they say."""
+    return {f"status/global/{role}/daemon/ready/{each}": "{}" for each in ids} | {
+        f"{service or role}/.containers/{each}": container("ready") for each in ids
+    }
+
+
+def deployment(tree: Tree, changed: float = NOW) -> Deployment:
+    """What the tool makes of znodes; every znode has the mzxid 1000, and was written at `changed`.
+
+    A text is written as it is, all else as JSON. Parents come by themselves.
+    """
+    nodes = {f"{ZNODES.deployment}/{path}": value for path, value in tree.items()}
+    for path in list(nodes):
+        while (path := path.rpartition("/")[0]) and path != "/kolla":
+            nodes.setdefault(path, "")
+    live, view = Live(ZNODES), View()
+    while missing := live.queries(view) - view.keys():
+        view.update({query: _answer(query, nodes, changed) for query in missing})
+    return live.deployment(view)
+
+
+def _answer(query: Query, nodes: Tree, changed: float) -> Any:
+    if query.children:
+        above = f"{query.path}/"
+        below = {path[len(above) :].split("/")[0] for path in nodes if path.startswith(above)}
+        return tuple(sorted(below))
+    if query.path not in nodes:
+        return None
+    value = nodes[query.path]
+    data = (value if isinstance(value, str) else json.dumps(value)).encode()
+    instant = int(changed * 1000)
+    return Znode(data, ZnodeStat(1, 1000, instant, instant, 0, 0, 0, 0, len(data), 0, 1))
