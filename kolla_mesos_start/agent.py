@@ -21,6 +21,7 @@ from kolla_mesos_start.facts import HostFacts
 from kolla_mesos_start.health import StateFile
 from kolla_mesos_start.log import Logger
 from kolla_mesos_start.loop import Loop, now, reap
+from kolla_mesos_start.report import Report
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -102,38 +103,38 @@ class Agent:
     def run(self) -> int:
         """All stages. Returns the exit status of a task; a daemon takes this process over instead."""
         settings = self._settle()
-        state_file = StateFile.take(settings.run_dir)
+        report = Report(StateFile.take(settings.run_dir))
         preparer = self._connect(
-            settings, lambda cause: state_file.write("waiting", f"for a connection to ZooKeeper: {cause}")
+            settings, lambda cause: report.write("waiting", f"for a connection to ZooKeeper: {cause}")
         )
 
         from kolla_mesos_start.tree.published import Changed
 
         while True:
             try:
-                return self._run_graph(settings, preparer, state_file)
+                return self._run_graph(settings, preparer, report)
             except Changed as changed:
                 log.warning("%s: beginning again from it", changed)
                 self._end_guard()
                 self.bootstrap, self.command, self.begins_again = None, None, True
 
-    def _run_graph(self, settings: Settings, preparer: Preparer, state_file: StateFile) -> int:
+    def _run_graph(self, settings: Settings, preparer: Preparer, report: Report) -> int:
         """The stages from `read` on, with what is published now."""
-        tree = self._read(settings, preparer, state_file)
-        registration = self._register(settings, tree, preparer)
+        tree = self._read(settings, preparer, report)
+        registration = self._register(settings, tree, preparer, report)
 
         from kolla_mesos_start.wait import Waiting
 
         self.stage = "wait"
-        waiting = Waiting(tree, state_file, settings.wait_timeout)
+        waiting = Waiting(tree, report, settings.wait_timeout)
         for runnable in waiting:
             prepared = self._render(settings, preparer, runnable.command)
             if runnable.command.is_daemon:
-                self._become_daemon(settings, prepared, registration, state_file)
-            elif self._run_command(prepared, runnable, state_file):
+                self._become_daemon(settings, prepared, registration, report)
+            elif self._run_command(prepared, runnable, report):
                 waiting.passed(runnable.command)
             self.stage, self.command = "wait", None
-        return self._finish(settings, state_file)
+        return self._finish(settings, report)
 
     def check(self, show: bool) -> int:
         """Say what a start would do to this container's files; write nothing at all."""
@@ -198,11 +199,11 @@ class Agent:
         client.connect(settings.connect_timeout, report)
         return preparer
 
-    def _read(self, settings: Settings, preparer: Preparer, state_file: StateFile) -> StatusTree:
+    def _read(self, settings: Settings, preparer: Preparer, report: Report) -> StatusTree:
         """The definition, once it is published, as a graph of commands."""
         self.stage = "read"
         published = preparer.published
-        definition = published.await_definition(state_file, settings.wait_timeout)
+        definition = published.await_definition(report, settings.wait_timeout)
         graph, stamps = preparer.read_graph(definition)
         _warn_of_pods(settings, graph)
 
@@ -210,8 +211,10 @@ class Agent:
 
         return StatusTree(published.client, published.znodes, graph, definition.zxid, stamps)
 
-    def _register(self, settings: Settings, tree: StatusTree, preparer: Preparer) -> Registration | None:
-        """Claim the role, and make this container known if it is to become a daemon."""
+    def _register(
+        self, settings: Settings, tree: StatusTree, preparer: Preparer, report: Report
+    ) -> Registration | None:
+        """Claim the role, and make this container known."""
         self.stage = "register"
         tree.start(meanwhile=lambda: _import_what_follows(tree.graph))
         if tree.graph.commands:
@@ -219,13 +222,12 @@ class Agent:
 
             self.bootstrap = Bootstrap(tree, self.exported)
             self.bootstrap.guard  # noqa: B018 (it starts while we wait)
-        if tree.graph.daemon is None:
-            for path, _ in self.registration.presence if self.registration else ():
-                tree.client.ephemerals.discard(path)  # What was published before had a daemon.
-            return None
         from kolla_mesos_start.daemon.identity import register
 
-        self.registration = register(settings, tree, preparer.facts())
+        before, self.registration = self.registration, register(settings, tree, preparer.facts, report)
+        if self.registration is None:
+            for path, _ in before.presence if before else ():
+                tree.client.ephemerals.discard(path)  # What was published before had a daemon.
         return self.registration
 
     def _render(self, settings: Settings, preparer: Preparer, command: Command) -> Prepared:
@@ -248,16 +250,16 @@ class Agent:
             copied.record(command.path)
         return prepared
 
-    def _run_command(self, prepared: Prepared, runnable: Runnable, state_file: StateFile) -> bool:
+    def _run_command(self, prepared: Prepared, runnable: Runnable, report: Report) -> bool:
         """Run a command to its end; false if it has to wait for its turn again."""
         self.stage = "bootstrap"
         assert self.bootstrap is not None
         if not runnable.already_done:
-            state_file.write("bootstrapping", runnable.command.path)
+            report.write("bootstrapping", "", runnable.command.path)
         return self.bootstrap.run(prepared, runnable)
 
     def _become_daemon(
-        self, settings: Settings, prepared: Prepared, registration: Registration | None, state_file: StateFile
+        self, settings: Settings, prepared: Prepared, registration: Registration | None, report: Report
     ) -> NoReturn:
         """Exec the daemon, or stay as its parent."""
         self.stage = "exec"
@@ -265,13 +267,13 @@ class Agent:
         assert self.client is not None and registration is not None
         from kolla_mesos_start.daemon.launch import Launch
 
-        launch = Launch(settings, self.client, state_file, registration)
+        launch = Launch(settings, self.client, report, registration)
         (launch.supervise if settings.supervise else launch.exec)(prepared, self.exported)
 
-    def _finish(self, settings: Settings, state_file: StateFile) -> int:
+    def _finish(self, settings: Settings, report: Report) -> int:
         """The end of a task: it exits, or idles without a session until it is stopped."""
         self.close()
-        state_file.write("finished", "all commands are done")
+        report.write("finished", "all commands are done")
         log.info("all commands are done")
         if settings.stay:
             try:

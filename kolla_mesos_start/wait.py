@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
     from kolla_mesos_start.definition.model import Command, Members
-    from kolla_mesos_start.health import StateFile
+    from kolla_mesos_start.report import Report
     from kolla_mesos_start.tree.status import StatusTree
     from kolla_mesos_start.tree.znodes import Znodes
     from kolla_mesos_start.zookeeper.query import Query, View
@@ -124,9 +124,9 @@ def _unmet(dependency: Dependency | Members, view: View, znodes: Znodes, progres
 class Waiting:
     """The commands of one definition that this container has not passed yet."""
 
-    def __init__(self, tree: StatusTree, state_file: StateFile, limit: float | None) -> None:
+    def __init__(self, tree: StatusTree, report: Report, limit: float | None) -> None:
         """`limit`: seconds for which a command may wait on its dependencies; None: for ever."""
-        self._tree, self._state_file, self._limit = tree, state_file, limit
+        self._tree, self._report, self._limit = tree, report, limit
         self._client, self._watches, self._znodes = tree.client, tree.client.watches, tree.znodes
         self._queues = Queues(tree.client, tree.znodes.host)
         self._pending = list(tree.graph.commands)
@@ -190,7 +190,8 @@ class Waiting:
                 if any(blocked.reason == AGAIN for blocked in waiting):
                     continue
                 brief = "; ".join(_brief(blocked) for blocked in waiting)
-                self._state_file.write("waiting", brief)
+                only = waiting[0].command.path if len(waiting) == 1 else ""
+                self._report.write("waiting", brief, only)
                 if silent:
                     silent = False
                     log.info("%s", brief)

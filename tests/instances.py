@@ -39,6 +39,15 @@ class Site:
         """The facts of each member, by its id."""
         return self._objects(self.party)
 
+    @property
+    def containers_path(self) -> str:
+        return f"{self._deployment.path}/{self.service}/.containers"
+
+    @property
+    def containers(self) -> dict[str, dict[str, Any]]:
+        """What each container is doing, by its id."""
+        return self._objects(self.containers_path)
+
     def instances(self, scope: str = "global") -> dict[str, dict[str, Any]]:
         """What each ready instance says of itself, by its id."""
         return self._objects(f"{self.daemon(scope)}/ready")

@@ -15,7 +15,7 @@ from kazoo.exceptions import (
     NoNodeError,
     RolledBackError,
 )
-from kazoo.protocol.serialization import Create, Delete, Exists, Transaction
+from kazoo.protocol.serialization import Create, Delete, Exists, SetData, Transaction
 from kazoo.protocol.states import ZnodeStat
 
 from kolla_mesos_start.errors import AgentError
@@ -26,6 +26,7 @@ from kolla_mesos_start.zookeeper.ephemerals import (
     NONE,
     OTHER,
     OURS,
+    OUTDATED,
     RETRY,
     SETTLE,
     STEPS,
@@ -73,6 +74,7 @@ def test_the_owner(session: int | None, former: set[int], held: bool, expected: 
         (UNKNOWN, "look", "look"),
         (NONE, "create", "rest"),
         (OURS, "rest", "delete"),
+        (OUTDATED, "write", "delete"),
         (FORMER, "replace", "delete"),
         (OTHER, "rest", "rest"),
     ],
@@ -80,13 +82,18 @@ def test_the_owner(session: int | None, former: set[int], held: bool, expected: 
 def test_the_next_step(owner: str, wanted: str, given_up: str) -> None:
     """Nothing is done blindly, what is another container's is left alone, what is known is not repeated."""
     for want, step in ((True, wanted), (False, given_up)):
-        assert Ephemeral(PATH, b"", wanted=want, owner=owner).step == step
+        ephemeral = Ephemeral(PATH, b"", wanted=want, owner=OURS if owner == OUTDATED else owner)
+        if owner == OUTDATED:
+            ephemeral.data = b"newer"
+        assert ephemeral.step == step
 
 
 def test_every_case_is_decided() -> None:
     """An owner that is added must be given its steps."""
     assert set(STEPS) == {
-        (wanted, owner) for wanted in (True, False) for owner in (UNKNOWN, NONE, OURS, FORMER, OTHER)
+        (wanted, owner)
+        for wanted in (True, False)
+        for owner in (UNKNOWN, NONE, OURS, OUTDATED, FORMER, OTHER)
     }
 
 
@@ -323,6 +330,64 @@ def test_one_that_is_deleted_comes_back_once_it_has_settled(
     session.answer(None, NoNodeError())
     ephemerals.run()
     assert kinds(session) == [Create]
+
+
+def test_what_has_changed_is_written_in_its_time(
+    ephemerals: Ephemerals, session: Session, clock: list[float]
+) -> None:
+    """The latest wins; afterwards it is watched again, for our own write has used up the watch."""
+    ephemeral = ephemerals.keep(PATH, b"1")
+    ephemeral.interval, ephemeral.write_after = 1.0, 1000.2
+    assert ephemerals.deadline == 1000.2
+    clock[0] = 1000.2
+    ephemerals.run()
+    session.answer(PATH)
+    ephemerals.run()
+    session.answer(owned_by(SESSION))
+    for data in (b"2", b"3"):
+        ephemeral.data = data
+        ephemerals.run()
+    assert session.requests == [] and ephemerals.deadline == 1001.2
+    clock[0] = 1001.2
+    ephemerals.run()
+    session.fire(PATH)
+    write = session.answer(owned_by(SESSION))
+    assert isinstance(write, SetData) and (write.path, write.data) == (PATH, b"3")
+    ephemerals.run()
+    assert isinstance(session.answer(owned_by(SESSION)), Exists)
+    ephemerals.run()
+    assert session.requests == [] and ephemerals.deadline == math.inf
+
+
+@pytest.mark.parametrize(
+    ("error", "found", "then"),
+    [(ConnectionLoss(), owned_by(SESSION), SetData), (NoNodeError(), None, Create)],
+)
+def test_a_write_whose_outcome_is_lost_is_made_again(
+    ephemerals: Ephemerals, session: Session, error: KazooException, found: ZnodeStat | None, then: type
+) -> None:
+    """And one whose znode is gone makes it again."""
+    ephemeral = ephemerals.keep(PATH, b"1")
+    ephemeral.looked(SESSION, SESSION, ())
+    ephemeral.data = b"2"
+    ephemerals.run()
+    assert isinstance(session.answer(None, error), SetData)
+    ephemerals.run()
+    session.answer(found, None if found else NoNodeError())
+    ephemerals.run()
+    again = session.answer()
+    assert (type(again), again.data) == (then, b"2")
+
+
+def test_what_is_there_already_in_our_session_is_written(ephemerals: Ephemerals, session: Session) -> None:
+    """The agent that handed it over has created it after we had looked: with other data, perhaps."""
+    ephemerals.keep(PATH, b"registrar")
+    ephemerals.run()
+    session.answer(None, NodeExistsError())
+    ephemerals.run()
+    session.answer(owned_by(SESSION))
+    ephemerals.run()
+    assert kinds(session) == [SetData]
 
 
 def test_one_that_is_due_hurries_no_other(ephemerals: Ephemerals, session: Session) -> None:

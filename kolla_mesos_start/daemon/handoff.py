@@ -40,8 +40,9 @@ KEPT = ("LD_", "LANG", "LC_", "OPENSSL_", "RES_OPTIONS", "LOCALDOMAIN", "KOLLA_R
 class Handoff(NamedTuple):
     """All that the registrar needs, in plain types: it travels by marshal.
 
-    `timeout` is the session's, in seconds. `registration` is a Registration, `check` a readiness.Check,
-    `check_ids` (uid, gid, groups) or None; `addresses` are our own, where a port is looked for.
+    `timeout` is the session's, in seconds. `registration` is a Registration, `container` a report.Shown,
+    `command` the daemon's path in its definition, `check` a readiness.Check, `check_ids` (uid, gid, groups)
+    or None; `addresses` are our own, where a port is looked for.
     Descriptors: `lock_fd` holds the lock of `run_dir`, `pidfd` is the daemon's, `notify_fd` its
     notify socket, `exec_fd` (see `spawn`) is at its end once the agent has become the daemon, or is
     gone. `daemon` is the daemon's process id, `supervised` whether the registrar becomes its parent;
@@ -59,6 +60,8 @@ class Handoff(NamedTuple):
     cert: str | None
     key: str | None
     registration: tuple[Any, ...]
+    container: tuple[Any, ...]
+    command: str
     check: tuple[Any, ...]
     check_env: Mapping[str, str]
     check_ids: tuple[int, int, Sequence[int]] | None

@@ -13,13 +13,15 @@ import stat
 from kolla_mesos_start.definition.forms import DAEMON, GLOBAL, LOCAL
 from kolla_mesos_start.health import O_CAREFUL, refuse_strangers, replace
 from kolla_mesos_start.log import Logger
+from kolla_mesos_start.report import shown_by
 from kolla_mesos_start.tree.presence import Registration
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
-    from typing import Any
+    from typing import Any, Callable
 
+    from kolla_mesos_start.report import Report
     from kolla_mesos_start.settings import Settings
     from kolla_mesos_start.tree.status import StatusTree
     from kolla_mesos_start.tree.znodes import Znodes
@@ -30,14 +32,22 @@ log = Logger(__name__)
 _MEMBER = re.compile("[0-9a-f]{32}__party__")
 
 
-def register(settings: Settings, tree: StatusTree, facts: Mapping[str, Any]) -> Registration:
-    """Register the presence of this container, which will run a daemon; `facts` are those of its host.
+def register(
+    settings: Settings, tree: StatusTree, facts: Callable[[], Mapping[str, Any]], report: Report
+) -> Registration | None:
+    """Show in ZooKeeper what this container does, and its presence if it is to run a daemon.
 
-    The presence is an ephemeral of the agent's session. The rest is registered by the registrar later.
+    Both are ephemerals of the agent's session; the rest is registered by the registrar later. None for a
+    task. `facts` are those of the host.
     """
+    znodes, ephemerals = tree.znodes, tree.client.ephemerals
     member, used_before = identity(settings.state_dir)
-    registration = _registration(settings, tree, member, facts)
-    ephemerals = tree.client.ephemerals
+    ephemerals.parents = [(znodes.containers, b"")]
+    path = f"{znodes.containers}/{member}"
+    report.show(ephemerals, shown_by(settings.host, tree.definition, tree.graph.generation, path))
+    if tree.graph.daemon is None:
+        return None
+    registration = _registration(settings, tree, member, facts())
     ephemerals.parents = registration.parents
     if used_before:
         for path, _ in registration.ready:
@@ -71,7 +81,7 @@ def _registration(
 
 def _parents(znodes: Znodes) -> Sequence[tuple[str, bytes]]:
     """The znodes above the ephemerals, outermost first: they are created again if they get deleted."""
-    parents = [(znodes.party(znodes.service_name), b""), (znodes.status, b"")]
+    parents = [(znodes.containers, b""), (znodes.party(znodes.service_name), b""), (znodes.status, b"")]
     for scope in (GLOBAL, LOCAL):
         daemon = znodes.command(scope, f"{znodes.role}/{DAEMON}")
         parents += [

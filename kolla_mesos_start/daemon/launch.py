@@ -25,8 +25,8 @@ if TYPE_CHECKING:
     from typing import NoReturn
 
     from kolla_mesos_start.definition.model import Step
-    from kolla_mesos_start.health import StateFile
     from kolla_mesos_start.render.prepare import Prepared
+    from kolla_mesos_start.report import Report
     from kolla_mesos_start.settings import Settings
     from kolla_mesos_start.tree.presence import Registration
     from kolla_mesos_start.zookeeper.client import Client
@@ -43,12 +43,10 @@ STOP_SIGNALS = (signal.SIGTERM, signal.SIGINT)
 class Launch:
     """The last stage of one container."""
 
-    def __init__(
-        self, settings: Settings, client: Client, state_file: StateFile, shown: Registration
-    ) -> None:
+    def __init__(self, settings: Settings, client: Client, report: Report, shown: Registration) -> None:
         """`shown` is what the daemon is registered with."""
         self._settings, self._client, self._loop = settings, client, client.loop
-        self._state_file, self._shown = state_file, shown
+        self._report, self._shown = report, shown
 
     def exec(self, prepared: Prepared, exported: Mapping[str, str]) -> NoReturn:
         """Replace this process by the daemon; `exported` is what it finds in its environment, and more.
@@ -72,7 +70,7 @@ class Launch:
             )
         log.info("%s: exec", step.command.path)
         try:
-            self._state_file.write("starting", f"{step.command.path} is started, not ready yet")
+            self._tell_started(step.command.path)
             with _needing_registrar(step):
                 await_registrar()
             self._settle_signals()
@@ -91,7 +89,7 @@ class Launch:
         notify, environ = self._settle(prepared, exported)
         log.info("%s: starting, supervised", step.command.path)
         try:
-            self._state_file.write("starting", f"{step.command.path} is started, not ready yet")
+            self._tell_started(step.command.path)
             self._settle_signals()
             with _executing(step):
                 daemon = _spawn(prepared, environ)
@@ -134,13 +132,16 @@ class Launch:
             os.write(held, handoff.NO_DAEMON)
         self._tell_not_started(path)
 
+    def _tell_started(self, path: str) -> None:
+        self._report.write("starting", f"{path} is started, not ready yet", path)
+
     def _tell_not_started(self, path: str) -> None:
         # Where we have become the daemon's user already, it may not be ours to tell.
         with contextlib.suppress(CannotWrite):
-            self._state_file.write("ended", f"{path} was not started")
+            self._report.write("ended", f"{path} was not started", path)
 
     def _notify_socket(self) -> tuple[socket.socket, str]:
-        path = os.path.join(self._state_file.run_dir, "notify")
+        path = os.path.join(self._report.state_file.run_dir, "notify")
         try:
             return notify_socket.bind(path), path
         except OSError as error:
@@ -176,12 +177,14 @@ class Launch:
             cert=servers.cert,
             key=servers.key,
             registration=self._shown,
+            container=self._report.shown,
+            command=prepared.step.command.path,
             check=tuple(ready),
             check_env=environ,
             check_ids=(ids.uid, ids.gid, ids.groups) if ids else None,
             addresses=list(dict.fromkeys([own_address, "127.0.0.1", "::1"])),
-            run_dir=self._state_file.run_dir,
-            lock_fd=self._state_file.fd,
+            run_dir=self._report.state_file.run_dir,
+            lock_fd=self._report.state_file.fd,
             pidfd=pidfd,
             notify_fd=notify_fd,
             loglevel=settings.loglevel,

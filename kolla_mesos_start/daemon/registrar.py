@@ -16,6 +16,7 @@ from kolla_mesos_start.errors import CannotWrite
 from kolla_mesos_start.health import StateFile
 from kolla_mesos_start.log import Logger
 from kolla_mesos_start.loop import Loop, now
+from kolla_mesos_start.report import Report, Shown
 from kolla_mesos_start.tree.presence import Presence, Registration
 from kolla_mesos_start.zookeeper.session import Servers, Session
 
@@ -49,7 +50,10 @@ class Registrar:
         self.presence = Presence(self.session, Registration(*handoff.registration))
         self._check = _check(handoff)
         self.readiness = Readiness(Check(*handoff.check), self._check, now())
-        self.reporter = StatusReporter(StateFile.inherit(handoff.run_dir, handoff.lock_fd))
+        state_file = StateFile.inherit(handoff.run_dir, handoff.lock_fd)
+        report = Report(state_file, handoff.command)
+        report.show(self.presence.ephemerals, Shown(*handoff.container)).unsure()
+        self.reporter = StatusReporter(report, handoff.command)
         self.ended = False
         self._notify_socket = NotifySocket(handoff.notify_fd, _senders(handoff))
         for source in (self.session, self.readiness, self.presence.ephemerals, self.reporter):
@@ -74,7 +78,7 @@ class Registrar:
         """
         if not self.ended:
             self.presence.show(self.readiness.ready)
-            self.reporter.report(self.readiness.ready, self.readiness.reason)
+            self.reporter.tell(self.readiness.ready, self.readiness.reason)
         return self.ended
 
     def stop(self) -> None:
@@ -90,7 +94,7 @@ class Registrar:
         self.loop.ignore(self._notify_socket.fd)
         self._notify_socket.close()
         # From here on the next container may take the run directory; it can't take our session.
-        os.close(self.reporter.state_file.fd)
+        os.close(self.reporter.report.state_file.fd)
         self.session.close()
         self.loop.wait(lambda: self.session.closed, now() + min(self.session.timeout, timeout))
 
@@ -104,18 +108,19 @@ class Registrar:
 
 
 class StatusReporter:
-    """Says how ready the daemon is, in the log and in the state that `health` reads; a source of the loop."""
+    """Says how ready the daemon is, in the log and where probes and operators look; a source of the loop."""
 
     interest = None
 
-    def __init__(self, state_file: StateFile) -> None:
-        self.state_file = state_file
+    def __init__(self, report: Report, command: str) -> None:
+        """`command` is the daemon's path in its definition."""
+        self.report, self._command = report, command
         self.deadline = math.inf
         self._stage: Stage = "waiting"
         self._text = ""
         self._complained = False
 
-    def report(self, ready: bool, reason: str) -> None:
+    def tell(self, ready: bool, reason: str) -> None:
         """Say what has changed; `reason` is why it is not ready."""
         stage: Stage = "ready" if ready else "unready" if self._stage in ("ready", "unready") else "starting"
         if ready and self._stage != "ready":
@@ -139,7 +144,7 @@ class StatusReporter:
     def _write(self) -> None:
         self.deadline = math.inf
         try:
-            self.state_file.write(self._stage, self._text)
+            self.report.write(self._stage, self._text, self._command)
         except CannotWrite as error:
             # A full disk is no reason to end; it is written when there is room.
             self.deadline = now() + WRITE_AGAIN

@@ -9,6 +9,7 @@ from __future__ import annotations
 import time
 
 from kolla_mesos_start.records import NamedTuple
+from kolla_mesos_start.report import utc, with_texts
 from kolla_mesos_start.zookeeper.ephemerals import NONE, OTHER, OURS, Ephemerals
 from kolla_mesos_start.zookeeper.wire import ACL, OPEN_ACL_UNSAFE, ConnectionLoss, GetData, Id, SetData
 
@@ -37,13 +38,6 @@ class Registration(NamedTuple):
     acl: Sequence[tuple[int, str, str]]
 
 
-def with_since(data: bytes, since: float) -> bytes:
-    """The JSON object `data` with one more member, `since` (seconds since the epoch, written in UTC)."""
-    text = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(since)).encode()
-    body = data.rstrip()[:-1].rstrip()
-    return body + (b"" if body.endswith(b"{") else b", ") + b'"since": "' + text + b'"}'
-
-
 class Presence:
     """Keeps what one instance shows of itself true."""
 
@@ -69,7 +63,7 @@ class Presence:
             self._ready = self._states_due = ready
             for instance, (_, data) in zip(self._instances, self._shown.ready):
                 instance.wanted, instance.not_before = ready, 0.0
-                instance.data = with_since(data, time.time())
+                instance.data = with_texts(data, since=utc(time.time()))
         self.ephemerals.run()
         if self._states_due and self._session.connected and all(e.owner == OURS for e in self._instances):
             self._states_due = False

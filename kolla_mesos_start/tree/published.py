@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Mapping, Sequence
     from typing import Any, Callable
 
-    from kolla_mesos_start.health import StateFile
+    from kolla_mesos_start.report import Report
     from kolla_mesos_start.tree.znodes import Znodes
     from kolla_mesos_start.zookeeper.client import Client
     from kolla_mesos_start.zookeeper.query import Znode
@@ -69,7 +69,7 @@ class Published:
         self._watches = client.watches
         self._warnings: set[str] = set()
 
-    def await_definition(self, state_file: StateFile, limit: float | None) -> Definition:
+    def await_definition(self, report: Report, limit: float | None) -> Definition:
         """The definition, once it is published; an empty one counts as not there yet.
 
         Raises DependenciesNotSatisfied past `limit` seconds.
@@ -83,7 +83,7 @@ class Published:
         deadline = float("inf") if limit is None else begun + limit
         self._watches.kept = frozenset([data_of(path)])
         self._watches.watch(())
-        state_file.write("waiting", f"for the definition {path}")
+        report.write("waiting", f"for the definition {path}")
         while True:
             self.client.loop.wait(lambda: self._published(path), min(deadline, due))
             znode = self._published(path)
@@ -95,7 +95,7 @@ class Published:
                 lambda: not self.client.connected or self._watches.fresh(), min(deadline, now() + SOON)
             )
             missing = self._missing(path)
-            state_file.write("waiting", f"for the definition: {missing}")
+            report.write("waiting", f"for the definition: {missing}")
             if now() >= deadline:
                 raise DependenciesNotSatisfied(f"waited {now() - begun:.0f} s for the definition: {missing}")
             log.info("waiting for the definition for %.0f s: %s", now() - begun, missing)

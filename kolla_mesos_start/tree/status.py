@@ -142,6 +142,9 @@ class StatusTree:
                 party = znodes.party(znodes.service_name)
                 nodes[party] = b""
                 implied[party] = at.state
+            if scope == GLOBAL:
+                nodes[znodes.containers] = b""
+                implied[znodes.containers] = owner
             if scope == LOCAL and self.graph.steps:
                 implied[owner] = znodes.command(LOCAL, self.graph.steps[0].path).state
         return nodes, implied

@@ -7,6 +7,7 @@
         variables/<host>/<name>             value for this service on this host
         files/<name>                        content or template of one file
         .party/<id>                         presence (ephemeral)
+        .containers/<id>                    what a container is doing now (ephemeral)
       status/<scope>/<role>                 the service that owns the role    (scope: global, or a host)
       status/<scope>/<role>/<command>       state of a command
         lock/                               contenders of a one-time command
@@ -86,6 +87,10 @@ class Znodes(NamedTuple):
 
     def party(self, name: str) -> str:
         return f"{self.service(name)}/.party"
+
+    @property
+    def containers(self) -> str:
+        return f"{self.definition}/.containers"
 
     def file(self, name: str) -> str:
         return f"{self.definition}/files/{name}"

@@ -26,6 +26,7 @@ from kolla_mesos_start.zookeeper.wire import (
     NoNodeError,
     RolledBackError,
     SessionExpiredError,
+    SetData,
     Transaction,
 )
 
@@ -50,6 +51,7 @@ EPHEMERAL = 1  # the flag of a create request
 # Which session owns the znode at a path: nobody's is "none", ours "ours"; "former": one that this
 # process had before, or one of an earlier run of this container.
 UNKNOWN, NONE, OURS, FORMER, OTHER = "unknown", "none", "ours", "former", "other"
+OUTDATED = "outdated"  # ours, with other data than are wanted
 
 # What to do next about an ephemeral: (wanted, its owner) -> step. If another session has taken its
 # place while we lived, it came later: two that replaced each other would do so for ever.
@@ -57,14 +59,19 @@ STEPS: dict[tuple[bool, str], str] = {
     (True, UNKNOWN): "look",
     (True, NONE): "create",
     (True, OURS): "rest",
+    (True, OUTDATED): "write",
     (True, FORMER): "replace",
     (True, OTHER): "rest",
     (False, UNKNOWN): "look",
     (False, NONE): "rest",
     (False, OURS): "delete",
+    (False, OUTDATED): "delete",
     (False, FORMER): "delete",
     (False, OTHER): "rest",
 }
+
+
+WRITES = ("create", "replace", "write")
 
 
 def owner_of(session: int | None, ours: int, former: Iterable[int], held: bool) -> str:
@@ -77,11 +84,17 @@ def owner_of(session: int | None, ours: int, former: Iterable[int], held: bool) 
 
 
 class Ephemeral:
-    """One ephemeral, and what is known of it. Decides what comes next, and does nothing."""
+    """One ephemeral, and what is known of it. Decides what comes next, and does nothing.
+
+    `data` may change at any time; `written` is what the server has of it, as far as is known. `interval`:
+    seconds between two writes, at least; `write_after`: when the next one may be.
+    """
 
     def __init__(self, path: str, data: bytes, *, wanted: bool, owner: str = UNKNOWN) -> None:
         self.path, self.data, self.wanted = path, data, wanted
         self.owner = owner
+        self.written: bytes | None = data
+        self.interval = self.write_after = 0.0
         self.held = False  # in any session so far
         self.busy = False
         self.not_before = 0.0
@@ -91,7 +104,22 @@ class Ephemeral:
     @property
     def step(self) -> str:
         """What to do next; nothing is done while a request is under way."""
-        return STEPS[self.wanted, self.owner]
+        outdated = self.owner == OURS and self.data != self.written
+        return STEPS[self.wanted, OUTDATED if outdated else self.owner]
+
+    @property
+    def due(self) -> float:
+        """When to do it; infinite while there is nothing to do."""
+        if self.busy or self.step == "rest":
+            return math.inf
+        return max(self.not_before, self.write_after if self.step in WRITES else 0.0)
+
+    def begin(self, instant: float) -> str:
+        """The step is taken: which one."""
+        step, self.busy = self.step, True
+        if step in WRITES:
+            self.written, self.write_after = self.data, instant + self.interval
+        return step
 
     def looked(self, session: int | None, ours: int, former: Iterable[int]) -> None:
         """What the server has said: the session that owns the znode (None: there is no znode)."""
@@ -160,19 +188,17 @@ class Ephemerals:
         """When the next step is due."""
         if not self._session.connected:
             return math.inf
-        due = [each.not_before for each in self.all.values() if not each.busy and each.step != "rest"]
-        return min(due, default=math.inf)
+        return min((each.due for each in self.all.values()), default=math.inf)
 
     def run(self, ready: bool = False) -> None:
         """Send the requests that are due."""
         if self._session.connected and self.deadline <= now():
             for ephemeral in list(self.all.values()):
-                if not ephemeral.busy and ephemeral.step != "rest" and now() >= ephemeral.not_before:
+                if now() >= ephemeral.due:
                     self._send(ephemeral)
 
     def _send(self, ephemeral: Ephemeral) -> None:
-        path, step = ephemeral.path, ephemeral.step
-        ephemeral.busy = True
+        path, step = ephemeral.path, ephemeral.begin(now())
         create = Create(path, ephemeral.data, self._acl, EPHEMERAL)
         if step == "look":
             self._session.request(Exists(path, True), partial(self._on_look, ephemeral))
@@ -182,6 +208,8 @@ class Ephemerals:
             # In one transaction, so that nobody counts two of us, nor none.
             replace = Transaction([Delete(path, -1), create])
             self._session.request(replace, partial(self._on_replaced, ephemeral))
+        elif step == "write":
+            self._session.request(SetData(path, ephemeral.data, -1), partial(self._on_written, ephemeral))
         else:
             self._session.request(Delete(path, -1), partial(self._on_change, ephemeral))
 
@@ -206,9 +234,18 @@ class Ephemerals:
         elif isinstance(error, NoNodeError):
             self._create_parents(ephemeral)
         elif error is None or isinstance(error, NodeExistsError):
+            if error:
+                ephemeral.written = None  # Perhaps it is ours, of a request before, with other data.
             ephemeral.unsure()  # Looking says whose it is, and sets a watch.
         else:
             self._failed(ephemeral, error)
+
+    def _on_written(self, ephemeral: Ephemeral, value: Any, error: Error) -> None:
+        if error and not isinstance(error, NoNodeError):
+            ephemeral.written = None  # Nobody knows.
+            self._failed(ephemeral, error)
+        else:
+            ephemeral.unsure()  # Our own write has used up the watch.
 
     def _on_replaced(self, ephemeral: Ephemeral, results: Any, error: Error) -> None:
         # A transaction is answered with what came of each part of it.

@@ -31,6 +31,7 @@ from kolla_mesos_start.health import StateFile
 from kolla_mesos_start.log import configure
 from kolla_mesos_start.loop import Loop, now
 from kolla_mesos_start.render.prepare import Preparer
+from kolla_mesos_start.report import Report
 from kolla_mesos_start.settings import Settings, parse
 from kolla_mesos_start.tree.presence import Presence, Registration
 from kolla_mesos_start.tree.published import Published
@@ -165,15 +166,17 @@ class Container:
         client.connect(LIFETIME)
         znodes = Znodes(settings.prefix, settings.deployment_id, settings.service_name, settings.host)
         preparer = Preparer(settings, Published(client, znodes), self._facts)
-        definition = preparer.published.await_definition(self._state_file, None)
+        report = Report(self._state_file)
+        definition = preparer.published.await_definition(report, None)
         graph, versions = preparer.read_graph(definition)
         tree = StatusTree(client, znodes, graph, definition.zxid, versions)
         tree.start()
         bootstrap = Bootstrap(tree, {})
         bootstrap._guard = Timer(client.loop, self._work)  # type: ignore[assignment]
-        registration = register(settings, tree, self._facts())
+        registration = register(settings, tree, self._facts, report)
+        assert registration is not None
         self._state_file.begun = True
-        waiting = Waiting(tree, self._state_file, None)
+        waiting = Waiting(tree, report, None)
         turns = iter(waiting)
         while True:
             asked = time.time()

@@ -25,6 +25,7 @@ from kolla_mesos_start.health import StateFile
 from kolla_mesos_start.log import configure
 from kolla_mesos_start.loop import Loop, now
 from kolla_mesos_start.render.prepare import Preparer
+from kolla_mesos_start.report import Report
 from kolla_mesos_start.settings import Settings, parse
 from kolla_mesos_start.tree.attempts import Attempts, Outcome
 from kolla_mesos_start.tree.published import Published
@@ -73,11 +74,12 @@ class Session(threading.Thread):
         client.connect(LIFETIME)
         znodes = Znodes(settings.prefix, settings.deployment_id, settings.service_name, settings.host)
         preparer = Preparer(settings, Published(client, znodes), dict)
-        definition = preparer.published.await_definition(self.standing, None)
+        report = Report(self.standing)
+        definition = preparer.published.await_definition(report, None)
         graph, stamps = preparer.read_graph(definition)
         tree = StatusTree(client, znodes, graph, definition.zxid, stamps)
         tree.ensure()
-        turn = next(iter(Waiting(tree, self.standing, None)))
+        turn = next(iter(Waiting(tree, report, None)))
         if turn.contender is None:
             self.went_on = time.time()
             return

@@ -52,6 +52,8 @@ def main(options: dict[str, Any]) -> None:
                 options["states"],
                 options["acl"],
             ),
+            container=(f"{options['parents'][0][0]}/container", b"{}", 0.0),
+            command="x/daemon",
             check=tuple(options["check"]),
             check_env=dict(os.environ),
             check_ids=None,

@@ -1,0 +1,106 @@
+"""What this container is doing now: said to the probes on its host, and to everybody in ZooKeeper.
+
+What lives here: the text of a container's znode in `.containers`. When that is written is the business
+of `ephemerals`; what there is to say, that of the stages. Each registrar imports this for months, so
+nothing heavy may be imported.
+"""
+
+from __future__ import annotations
+
+import time
+
+from kolla_mesos_start.loop import now
+from kolla_mesos_start.records import NamedTuple
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from kolla_mesos_start.health import Stage, StateFile
+    from kolla_mesos_start.zookeeper.ephemerals import Ephemeral, Ephemerals
+
+# Seconds: most starts are over before the first text is written, and cost their server nothing.
+FIRST, INTERVAL = 0.2, 1.0
+MAX_REASON = 1024  # characters
+
+
+class Shown(NamedTuple):
+    """The znode that says it: its path, what it always holds (a JSON object), and when it may be written.
+
+    `write_after` is an instant of `loop.now`.
+    """
+
+    path: str
+    facts: bytes
+    write_after: float
+
+
+class Report:
+    """Says what the container is doing, and goes on saying it until something else is said."""
+
+    def __init__(self, state_file: StateFile, command: str = "") -> None:
+        """`command` is what it deals with; empty where that is nothing, or several."""
+        self.state_file = state_file
+        self._stage: Stage = "waiting"
+        self._command, self._reason = command, ""
+        self._since = time.time()
+        self._facts = b""
+        self._ephemeral: Ephemeral | None = None
+
+    def write(self, stage: Stage, reason: str, command: str = "") -> None:
+        """Say this from now on. Raises CannotWrite as `StateFile.write` does."""
+        if (stage, command) != (self._stage, self._command):
+            self._since = time.time()
+        self._stage, self._command, self._reason = stage, command, reason
+        if self._ephemeral:
+            self._ephemeral.data = self._text()
+        self.state_file.write(stage, command if stage == "bootstrapping" else reason)
+
+    def show(self, ephemerals: Ephemerals, shown: Shown) -> Ephemeral:
+        """Say it in ZooKeeper too from now on; the ephemeral that does."""
+        if self._ephemeral is None:
+            self._ephemeral = ephemerals.keep(shown.path, b"")
+            self._ephemeral.interval, self._ephemeral.write_after = INTERVAL, shown.write_after
+        self._facts = shown.facts
+        self._ephemeral.data = self._text()
+        return self._ephemeral
+
+    @property
+    def shown(self) -> Shown:
+        """What another process needs to go on with it."""
+        assert self._ephemeral is not None
+        return Shown(self._ephemeral.path, self._facts, self._ephemeral.write_after)
+
+    def _text(self) -> bytes:
+        return with_texts(
+            self._facts,
+            state=self._stage,
+            command=self._command or None,
+            reason=self._reason[:MAX_REASON],
+            since=utc(self._since),
+        )
+
+
+def shown_by(host: str, definition: int, generation: str | None, path: str) -> Shown:
+    """For a container of `host`; `definition` is the mzxid of its definition."""
+    import json
+
+    facts = {"host": host, "definition": f"{definition:#x}", "generation": generation}
+    return Shown(path, json.dumps(facts).encode(), now() + FIRST)
+
+
+def utc(epoch: float) -> str:
+    """Seconds since the epoch as everybody reads them."""
+    return time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(epoch))
+
+
+def with_texts(data: bytes, **texts: str | None) -> bytes:
+    """The JSON object `data` with these members added. Not by `json`, which a registrar does without."""
+    body = data.rstrip()[:-1].rstrip()
+    members = b", ".join(b'"%s": %s' % (name.encode(), _quoted(text)) for name, text in texts.items())
+    return body + (b"" if body.endswith(b"{") else b", ") + members + b"}"
+
+
+def _quoted(text: str | None) -> bytes:
+    if text is None:
+        return b"null"
+    shown = "".join(each if each.isprintable() else "\N{REPLACEMENT CHARACTER}" for each in text)
+    return b'"%s"' % shown.replace("\\", "\\\\").replace('"', '\\"').encode()

@@ -1,0 +1,181 @@
+"""What a container tells everybody of what it is doing, in its znode of `.containers`, from start to end."""
+
+from __future__ import annotations
+
+import time
+from typing import Any
+
+import pytest
+from kazoo.client import KazooClient
+
+from tests.agents import Containers
+from tests.benchmarks.counting import Line, summary
+from tests.conftest import Deployment
+from tests.instances import Site
+from tests.link import Link
+from tests.publishing import publish
+from tests.waiting import eventually
+from tests.zookeeper import Server
+
+SERVICE = "shop/api"
+SHORT_SESSION = {"KOLLA_ZK_SESSION_TIMEOUT": "2"}
+SECRET = "correct-horse"
+MODES = ["exec", "supervise"]
+UNREADY = {"command": "test -e healthy || exit 69", "fall": 1, "interval": 0.1}
+DAEMON = {"service": {"daemon": {"command": "sleep 1000", "ready": UNREADY}}}
+
+
+@pytest.fixture
+def site(deployment: Deployment, zk: KazooClient) -> Site:
+    return Site(deployment, zk, SERVICE)
+
+
+def told(site: Site, **expected: str | None) -> dict[str, Any]:
+    """Wait until the one container there is tells this; all that it tells then."""
+
+    def tells() -> dict[str, Any]:
+        seen.append(site.containers)
+        (container,) = list(seen[-1].values()) or [{}]
+        return container if expected.items() <= container.items() else {}
+
+    seen: list[dict[str, dict[str, Any]]] = []
+    try:
+        return eventually(tells, f"it tells {expected}")
+    finally:
+        print(f"last seen: {seen[-1]}")
+
+
+def passes(since: str) -> None:
+    """Wait until it is another second than that one."""
+    eventually(lambda: time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()) > since, f"{since} passes")
+
+
+def test_what_waits_tells_for_what_and_since_when(
+    zk: KazooClient, deployment: Deployment, containers: Containers, site: Site
+) -> None:
+    """With host, definition and generation of the one-time commands."""
+    once = {"command": "true", "run_once": True, "generation": "2026.1", "dependencies": ["db/daemon"]}
+    publish(deployment, SERVICE, {"commands": {"schema": once}, **DAEMON})
+    containers.start(SERVICE)
+    container = told(site, state="waiting", command="api/schema")
+    assert container["reason"] == "api/schema waits for db/daemon: 0 of 1 instances ready"
+    assert (container["host"], container["generation"]) == ("web1", "2026.1")
+    definition = zk.exists(f"{deployment.path}/{SERVICE}")
+    assert int(container["definition"], 16) == definition.mzxid
+    assert list(site.containers) == list(site.members), "by the same id"
+    passes(container["since"])
+    zk.create(f"{deployment.path}/status/global/db/daemon/ready/1", makepath=True)
+    later = told(site, state="starting", command="api/daemon")
+    assert later["since"] > container["since"]
+
+
+def test_a_task_tells_what_it_runs(deployment: Deployment, containers: Containers, site: Site) -> None:
+    """It has no presence; what it runs is named, and its text, output and variables are never told."""
+    command = {"command": f"echo {SECRET}-output; sleep 1000 # {SECRET}", "env": {"PASSWORD": SECRET}}
+    publish(deployment, SERVICE, {"commands": {"job": command}})
+    agent = containers.start(SERVICE)
+    container = told(site, state="bootstrapping", command="api/job")
+    assert container["generation"] is None
+    assert SECRET not in str(container)
+    agent.signal(15)
+    assert agent.ends() == 143
+    assert site.containers == {}
+
+
+def test_several_commands_that_wait_are_told_together(
+    deployment: Deployment, containers: Containers, site: Site
+) -> None:
+    """No single one is the one that it waits with."""
+    commands = {name: {"command": "true", "dependencies": [f"{name}/daemon"]} for name in ("db", "mq")}
+    publish(deployment, SERVICE, {"commands": commands})
+    containers.start(SERVICE)
+    container = told(site, state="waiting", command=None)
+    assert "api/db waits for db/daemon" in container["reason"]
+    assert "api/mq waits for mq/daemon" in container["reason"]
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_a_daemon_that_is_started_but_not_ready_tells_why(
+    deployment: Deployment, containers: Containers, site: Site, mode: str
+) -> None:
+    """What the check met last, until it holds, and again when it no longer does."""
+    publish(deployment, SERVICE, DAEMON)
+    agent = containers.start(SERVICE, KOLLA_START_MODE=mode)
+    told(site, state="starting", command="api/daemon", reason="exit status 69")
+    (agent.directory / "healthy").touch()
+    told(site, state="ready", command="api/daemon", reason="")
+    assert list(site.containers) == list(site.instances())
+    (agent.directory / "healthy").unlink()
+    told(site, state="unready", command="api/daemon", reason="exit status 69")
+    agent.signal(15)
+    agent.ends()
+    eventually(lambda: not site.containers, "nothing is there that could tell")
+
+
+def test_a_new_session_tells_it_again(
+    deployment: Deployment, containers: Containers, zk: KazooClient, link: Link, site: Site
+) -> None:
+    """Of a container that waits, and of one whose daemon runs; also where somebody has deleted it."""
+    publish(deployment, SERVICE, DAEMON)
+    waits = Site(deployment, zk, "shop/waits")
+    publish(
+        deployment, "shop/waits", {"commands": {"go": {"command": "true", "dependencies": ["db/daemon"]}}}
+    )
+    for service in (SERVICE, "shop/waits"):
+        containers.start(service, KOLLA_ZK_HOSTS=link.hosts, **SHORT_SESSION)
+    told(site, state="starting", reason="exit status 69")
+    told(waits, state="waiting")
+    before = site.containers, waits.containers
+    link.kill()
+    eventually(lambda: not site.containers and not waits.containers, "both sessions expire")
+    link.launch()
+    told(site, state="starting", reason="exit status 69")
+    told(waits, state="waiting")
+    assert (site.containers, waits.containers) == before, "since when is as before"
+    for each in (site, waits):
+        (name,) = each.containers
+        zk.delete(f"{each.containers_path}/{name}")
+    told(site, state="starting")
+    told(waits, state="waiting")
+
+
+def test_what_changes_often_is_told_once_a_second(
+    zk: KazooClient, deployment: Deployment, containers: Containers, site: Site
+) -> None:
+    """At most, and the latest wins."""
+    publish(
+        deployment,
+        SERVICE,
+        {"commands": {"go": {"command": "true", "dependencies": [{"path": "db/daemon", "count": 100}]}}},
+    )
+    ready = f"{deployment.path}/status/global/db/daemon/ready"
+    zk.ensure_path(ready)
+    containers.start(SERVICE)
+    told(site, state="waiting")
+    begun = time.monotonic()
+    for number in range(60):
+        zk.create(f"{ready}/{number}")
+        time.sleep(0.05)
+    told(site, reason="api/go waits for db/daemon: 60 of 100 instances ready")
+    (name,) = site.containers
+    versions = zk.exists(f"{site.containers_path}/{name}").version
+    assert 2 <= versions <= 1 + time.monotonic() - begun
+
+
+def test_telling_costs_a_start_few_requests(
+    zookeeper: Server, deployment: Deployment, containers: Containers, site: Site
+) -> None:
+    """Four at most, and those of a start of a second; one that is over sooner leaves it to the registrar."""
+    publish(
+        deployment,
+        SERVICE,
+        {"commands": {"go": {"command": "sleep 1.5"}}, "service": {"daemon": {"command": "sleep 1000"}}},
+    )
+    line = Line(zookeeper)
+    containers.start(SERVICE, KOLLA_ZK_HOSTS=line.hosts)
+    told(site, state="starting")
+    agent, registrar = line.connections[:2]
+    line.close()
+    about = [request for request in agent + registrar if ".containers" in request.path]
+    print(summary(about))
+    assert len([request for request in agent if ".containers/" in request.path]) <= 4
