@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     from kolla_mesos_start.definition.model import Command, Graph
     from kolla_mesos_start.render.prepare import Prepared, Preparer
     from kolla_mesos_start.settings import Settings
+    from kolla_mesos_start.tree.ended import Ended
     from kolla_mesos_start.tree.presence import Registration
     from kolla_mesos_start.tree.status import StatusTree
     from kolla_mesos_start.wait import Runnable
@@ -97,6 +98,7 @@ class Agent:
         self.bootstrap: Bootstrap | None = None
         self.facts: HostFacts | None = None
         self.registration: Registration | None = None
+        self.ended: Ended | None = None
         self.exported: Mapping[str, str] = {}
         self.begins_again = False
 
@@ -125,7 +127,7 @@ class Agent:
 
         from kolla_mesos_start.wait import Waiting
 
-        self.stage = "wait"
+        self._reach("wait")
         waiting = Waiting(tree, report, settings.wait_timeout)
         for runnable in waiting:
             prepared = self._render(settings, preparer, runnable.command)
@@ -133,6 +135,7 @@ class Agent:
                 self._become_daemon(settings, prepared, registration, report)
             elif self._run_command(prepared, runnable, report):
                 waiting.passed(runnable.command)
+                self._reach("passed", runnable.command.path)
             self.stage, self.command = "wait", None
         return self._finish(settings, report)
 
@@ -201,13 +204,15 @@ class Agent:
 
     def _read(self, settings: Settings, preparer: Preparer, report: Report) -> StatusTree:
         """The definition, once it is published, as a graph of commands."""
+        from kolla_mesos_start.tree.ended import Ended
+        from kolla_mesos_start.tree.status import StatusTree
+
         self.stage = "read"
         published = preparer.published
         definition = published.await_definition(report, settings.wait_timeout)
+        self.ended = Ended(published.client, published.znodes)
         graph, stamps = preparer.read_graph(definition)
         _warn_of_pods(settings, graph)
-
-        from kolla_mesos_start.tree.status import StatusTree
 
         return StatusTree(published.client, published.znodes, graph, definition.zxid, stamps)
 
@@ -252,8 +257,8 @@ class Agent:
 
     def _run_command(self, prepared: Prepared, runnable: Runnable, report: Report) -> bool:
         """Run a command to its end; false if it has to wait for its turn again."""
-        self.stage = "bootstrap"
         assert self.bootstrap is not None
+        self._reach("bootstrap", runnable.command.path)
         if not runnable.already_done:
             report.write("bootstrapping", "", runnable.command.path)
         return self.bootstrap.run(prepared, runnable)
@@ -264,7 +269,8 @@ class Agent:
         """Exec the daemon, or stay as its parent."""
         self.stage = "exec"
         self._end_guard()
-        assert self.client is not None and registration is not None
+        assert self.client is not None and registration is not None and self.ended is not None
+        registration = registration._replace(past=self.ended.leftover)
         from kolla_mesos_start.daemon.launch import Launch
 
         launch = Launch(settings, self.client, report, registration)
@@ -272,6 +278,8 @@ class Agent:
 
     def _finish(self, settings: Settings, report: Report) -> int:
         """The end of a task: it exits, or idles without a session until it is stopped."""
+        assert self.ended is not None
+        self.ended.forget()
         self.close()
         report.write("finished", "all commands are done")
         log.info("all commands are done")
@@ -289,13 +297,23 @@ class Agent:
         for signum in STOP_SIGNALS:
             self.loop.on_signal(signum, lambda signum: None)  # It is ending already.
         try:
-            self.close(session=not isinstance(error, Unkillable))
+            self._end_guard()
         except Unkillable as worse:
             error = worse
         error.command = error.command or self.command
+        ending = logs.ending(self.stage, error)
+        if self.ended and not isinstance(error, Stopped):
+            self.ended.tell(str(ending.short()))
+        self.close(session=not isinstance(error, Unkillable))
         sys.stdout.flush()  # What a check has found so far comes before the last line.
-        logs.last_line(logs.ending(self.stage, error), self.termination_log)
+        logs.last_line(ending, self.termination_log)
         return error.status
+
+    def _reach(self, stage: str, command: str | None = None) -> None:
+        """Come to a stage; what ended an earlier start before it is past."""
+        self.stage, self.command = stage, command
+        assert self.ended is not None
+        self.ended.reached(stage, command)
 
     def close(self, *, session: bool = True) -> None:
         """End what was begun: first the running command, then the `session` that held its lock."""

@@ -48,6 +48,15 @@ class Site:
         """What each container is doing, by its id."""
         return self._objects(self.containers_path)
 
+    def ended(self, host: str = "web1") -> dict[str, Any]:
+        """How the last start on a host that went wrong ended; empty where that is past."""
+        try:
+            data = self._zk.get(f"{self._deployment.path}/status/{host}/{self.role}/ended")[0]
+        except NoNodeError:
+            return {}
+        ended: dict[str, Any] = json.loads(data)
+        return ended
+
     def instances(self, scope: str = "global") -> dict[str, dict[str, Any]]:
         """What each ready instance says of itself, by its id."""
         return self._objects(f"{self.daemon(scope)}/ready")

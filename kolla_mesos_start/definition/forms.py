@@ -16,6 +16,7 @@ if TYPE_CHECKING:
 
 
 DAEMON = "daemon"  # the name of the daemon beside the commands
+ENDED = "ended"  # what stands beside the states of commands, so no command may be called so
 GLOBAL, LOCAL = "global", "local"  # scopes
 
 # Not compiled here, but by re when a definition first needs one: not every start does.

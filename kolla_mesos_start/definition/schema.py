@@ -12,7 +12,7 @@ from kolla_mesos_start.definition import argv, forms
 from kolla_mesos_start.definition.cycles import check_own_dependencies
 from kolla_mesos_start.definition.document import json_type
 from kolla_mesos_start.definition.fields import Fields, Reading, to_boolean
-from kolla_mesos_start.definition.forms import DAEMON, GLOBAL, LOCAL
+from kolla_mesos_start.definition.forms import DAEMON, ENDED, GLOBAL, LOCAL
 from kolla_mesos_start.definition.model import Command, Dependency, File, Graph, Members, Ready
 from kolla_mesos_start.definition.texts import Text, labelled, rendered_by, sublabel
 from kolla_mesos_start.errors import BadDefinition
@@ -87,6 +87,8 @@ def _commands(root: Fields, role: str) -> Iterator[Command]:
             root.reading.report(
                 label, "is not allowed as the name of a command: the daemon belongs under service"
             )
+        elif name == ENDED:
+            root.reading.report(label, "is not allowed as the name of a command: give it another one")
         elif forms.bad_segment(name):
             root.reading.report(label, forms.bad_segment(name) or "")
         else:

@@ -28,7 +28,8 @@ class Registration(NamedTuple):
 
     `presence` is there while it runs, `ready` while it is ready (JSON objects; `since` is
     added). `parents`, outermost first, may be made where they are missing. `states` say
-    `running` for people. `acl`: (permission bits, scheme, id), for all that is made.
+    `running` for people. `acl`: (permission bits, scheme, id), for all that is made. `past`: what
+    is no longer true once the daemon runs, and is removed.
     """
 
     presence: Sequence[tuple[str, bytes]]
@@ -36,6 +37,7 @@ class Registration(NamedTuple):
     parents: Sequence[tuple[str, bytes]]
     states: Sequence[str]
     acl: Sequence[tuple[int, str, str]]
+    past: Sequence[str] = ()
 
 
 class Presence:
@@ -50,6 +52,8 @@ class Presence:
         self._instances = [self.ephemerals.keep(path, data) for path, data in shown.ready]
         for instance in self._instances:
             instance.wanted = False  # The agent has deleted what an earlier run of the container left.
+        for path in shown.past:
+            self.ephemerals.discard(path)
         self._ready = self._states_due = False
 
     @property

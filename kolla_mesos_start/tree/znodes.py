@@ -9,6 +9,7 @@
         .party/<id>                         presence (ephemeral)
         .containers/<id>                    what a container is doing now (ephemeral)
       status/<scope>/<role>                 the service that owns the role    (scope: global, or a host)
+      status/<host>/<role>/ended            how the last start there that went wrong ended
       status/<scope>/<role>/<command>       state of a command
         lock/                               contenders of a one-time command
         generations/<name>                  a generation for which it is done
@@ -21,7 +22,7 @@ Only paths are made here; `zookeeper.client` reads and writes them.
 
 from __future__ import annotations
 
-from kolla_mesos_start.definition.forms import GLOBAL
+from kolla_mesos_start.definition.forms import ENDED, GLOBAL, LOCAL
 from kolla_mesos_start.records import NamedTuple
 
 RESERVED = ("variables", "status", "files")
@@ -113,6 +114,10 @@ class Znodes(NamedTuple):
 
     def owner(self, scope: str, role: str) -> str:
         return f"{self.scope(scope)}/{role}"
+
+    @property
+    def ended(self) -> str:
+        return f"{self.owner(LOCAL, self.role)}/{ENDED}"
 
     def command(self, scope: str, path: str) -> CommandZnodes:
         """`path` is `role/command`."""

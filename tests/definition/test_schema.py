@@ -166,6 +166,7 @@ BAD: list[tuple[ANY, list[str]]] = [
     ({"commands": {"a": "true"}}, ["commands.a: expected an object, found text"]),
     # names
     ({"commands": {"daemon": {"command": "a"}}}, ["commands.daemon:", "service"]),
+    ({"commands": {"ended": {"command": "a"}}}, ["commands.ended:", "another"]),
     ({"commands": {"a/b": {"command": "a"}}}, ["commands.a/b:", "one segment"]),
     ({"commands": {"": {"command": "a"}}}, ["commands.'':", "one segment"]),
     ({"commands": {"..": {"command": "a"}}}, ["commands...:", "one segment"]),

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from typing import Any
+from typing import Any, Callable
 
 import pytest
 from kazoo.client import KazooClient
@@ -179,3 +179,96 @@ def test_telling_costs_a_start_few_requests(
     about = [request for request in agent + registrar if ".containers" in request.path]
     print(summary(about))
     assert len([request for request in agent if ".containers/" in request.path]) <= 4
+
+
+# -- how a start ended --------------------------------------------------------------------------------
+
+FILES = {"conf": {"dest": "{{ dest }}"}}
+TWO = {
+    "commands": {
+        "one": {"command": "test -e one", "files": FILES},
+        "two": {"command": "test -e two", "dependencies": ["api/one"]},
+    },
+    "service": {"daemon": {"command": ["{{ daemon }}", "1000"], "dependencies": ["api/two"]}},
+}
+# What an operator mends, one start after the other: each start gets past what ended the one before.
+CAUSES = [
+    ("one", "render", 78),
+    ("one", "bootstrap", 1),
+    ("two", "bootstrap", 1),
+    ("daemon", "render", 78),
+    ("daemon", "exec", 127),
+]
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_how_a_start_ended_stands_until_one_gets_past_it(
+    zk: KazooClient, deployment: Deployment, containers: Containers, site: Site, mode: str
+) -> None:
+    """The last line, and when; whatever went wrong, before a command began or in it."""
+    publish(deployment, SERVICE, TWO, files={"conf": "text"})
+    agent = containers.start(SERVICE, KOLLA_START_MODE=mode)
+    variables = f"{deployment.path}/{SERVICE}/variables"
+    mends: list[Callable[[], object]] = [
+        lambda: zk.create(f"{variables}/dest", str(agent.directory / "conf").encode(), makepath=True),
+        (agent.directory / "one").touch,
+        (agent.directory / "two").touch,
+        lambda: zk.create(f"{variables}/daemon", b"slepp"),
+        lambda: zk.set(f"{variables}/daemon", b"sleep"),
+    ]
+    for (command, stage, status), mend in zip(CAUSES, mends):
+        assert agent.ends() == status
+        ended = site.ended()
+        assert ended.pop("when") <= time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
+        assert ended == agent.ending
+        assert (ended["command"], ended["stage"]) == (f"api/{command}", stage)
+        mend()
+        agent.restart()
+    eventually(lambda: not site.ended(), "the daemon runs")
+    assert agent.running
+
+
+def test_a_start_that_waits_before_that_leaves_it(
+    zk: KazooClient, deployment: Deployment, containers: Containers, site: Site
+) -> None:
+    """It has not come past it; a stop is nothing that went wrong."""
+    definition = {"commands": {"go": {"command": "test -e mended"}}}
+    publish(deployment, SERVICE, definition)
+    agent = containers.start(SERVICE)
+    assert agent.ends() == 1
+    before = site.ended()
+    assert before["reason"] == "exit status 1"
+    publish(deployment, SERVICE, {"commands": {"go": {"command": "true", "dependencies": ["db/daemon"]}}})
+    agent.restart()
+    told(site, state="waiting")
+    agent.signal(15)
+    assert agent.ends() == 143
+    assert site.ended() == before
+    publish(deployment, SERVICE, {"commands": {"other": {"command": "true"}}})
+    agent.restart()
+    assert agent.ends() == 0
+    assert site.ended() == {}, "the end of a task is past everything"
+
+
+def test_a_bad_definition_is_told_too(
+    zk: KazooClient, deployment: Deployment, containers: Containers, site: Site
+) -> None:
+    """Of a service of which nothing stands in the status tree yet; the next good one takes it back."""
+    definition = f"{deployment.path}/{SERVICE}"
+    zk.create(definition, b"{", makepath=True)
+    agent = containers.start(SERVICE)
+    assert agent.ends() == 65
+    assert (site.ended()["status"], site.ended()["stage"]) == (65, "read")
+    publish(deployment, SERVICE, {"commands": {"go": {"command": "true", "dependencies": ["db/daemon"]}}})
+    agent.restart()
+    told(site, state="waiting")
+    assert site.ended() == {}
+
+
+def test_a_service_that_nobody_has_published_leaves_nothing(
+    zk: KazooClient, deployment: Deployment, containers: Containers
+) -> None:
+    """Its name may be a mistake."""
+    agent = containers.start("shop/ipa", KOLLA_WAIT_TIMEOUT="0.1")
+    assert agent.ends() == 75
+    assert zk.get_children(deployment.path) == []
