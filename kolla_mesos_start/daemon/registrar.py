@@ -95,8 +95,11 @@ class Registrar:
         self._notify_socket.close()
         # From here on the next container may take the run directory; it can't take our session.
         os.close(self.reporter.report.state_file.fd)
+        deadline = now() + min(self.session.timeout, timeout)
+        self.presence.end_states()
+        self.loop.wait(lambda: self.presence.states_ended, deadline)
         self.session.close()
-        self.loop.wait(lambda: self.session.closed, now() + min(self.session.timeout, timeout))
+        self.loop.wait(lambda: self.session.closed, deadline)
 
     def _note_end(self, pidfd: int) -> None:
         self.ended = True

@@ -11,16 +11,24 @@ import time
 from kolla_mesos_start.records import NamedTuple
 from kolla_mesos_start.report import utc, with_texts
 from kolla_mesos_start.zookeeper.ephemerals import NONE, OTHER, OURS, Ephemerals
-from kolla_mesos_start.zookeeper.wire import ACL, OPEN_ACL_UNSAFE, ConnectionLoss, GetData, Id, SetData
+from kolla_mesos_start.zookeeper.wire import (
+    ACL,
+    OPEN_ACL_UNSAFE,
+    ConnectionLoss,
+    GetChildren,
+    GetData,
+    Id,
+    SetData,
+)
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
     from typing import Any
 
     from kolla_mesos_start.zookeeper.session import Session
 
-RUNNING = b"running"
+RUNNING, WAITING = b"running", b"waiting"
 
 
 class Registration(NamedTuple):
@@ -55,6 +63,7 @@ class Presence:
         for path in shown.past:
             self.ephemerals.discard(path)
         self._ready = self._states_due = False
+        self._unanswered = 0
 
     @property
     def withdrawn(self) -> bool:
@@ -83,3 +92,50 @@ class Presence:
                 self._session.request(SetData(path, RUNNING, value[1].version), lambda value, error: None)
 
         self._session.request(GetData(path, False), on_read)
+
+    def end_states(self) -> None:
+        """The daemon has ended: where no other replica is ready its states are `waiting` again."""
+        for path in self._shown.states:
+            self._end_state(path)
+
+    @property
+    def states_ended(self) -> bool:
+        """Whether that is done; what an outage prevents is not."""
+        return not self._unanswered
+
+    def _end_state(self, path: str) -> None:
+        own = {instance.path for instance in self._instances}
+        ready = f"{path}/ready"
+        versions: list[int] = []
+
+        def others(names: Sequence[str]) -> bool:
+            return any(f"{ready}/{name}" not in own for name in names)
+
+        def on_state(value: Any) -> None:
+            if value[0] == RUNNING:
+                versions.append(value[1].version)
+
+        def on_ready(names: Sequence[str]) -> None:
+            if versions and not others(names):
+                self._ask(SetData(path, WAITING, versions[0]), lambda value: None)
+                self._ask(GetChildren(ready, False), on_ready_again)
+
+        def on_ready_again(names: Sequence[str]) -> None:
+            # One that came between reading and writing has found `running`, and left it at that. One that
+            # comes later finds `waiting`.
+            if others(names):
+                self._ask(SetData(path, RUNNING, versions[0] + 1), lambda value: None)
+
+        self._ask(GetData(path, False), on_state)
+        self._ask(GetChildren(ready, False), on_ready)
+
+    def _ask(self, operation: Any, on_answer: Callable[[Any], object]) -> None:
+        """Request it; if somebody else has been quicker, or it is not there, there is no answer."""
+
+        def on_reply(value: Any, error: Exception | None) -> None:
+            self._unanswered -= 1
+            if not error:
+                on_answer(value)
+
+        self._unanswered += 1
+        self._session.request(operation, on_reply)

@@ -272,3 +272,26 @@ def test_a_service_that_nobody_has_published_leaves_nothing(
     agent = containers.start("shop/ipa", KOLLA_WAIT_TIMEOUT="0.1")
     assert agent.ends() == 75
     assert zk.get_children(deployment.path) == []
+
+
+# -- the daemon's states ------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_the_state_of_a_daemon_ends_with_it(
+    deployment: Deployment, containers: Containers, site: Site, mode: str
+) -> None:
+    """`running` is not what stands there afterwards, unless another replica still runs."""
+    publish(deployment, SERVICE, {"service": {"daemon": {"command": "sleep 1000", "ready": {"alive": 0}}}})
+    agents = {host: containers.start(SERVICE, host, KOLLA_START_MODE=mode) for host in ("web1", "web2")}
+    site.await_instances(2)
+    for host in ("global", *agents):
+        eventually(lambda host=host: site.state(scope=host) == "running", host)  # type: ignore[misc]
+    agents["web1"].signal(9 if mode == "exec" else 15)
+    agents["web1"].ends()
+    eventually(lambda: site.state(scope="web1") == "waiting", "it ran on this host alone")
+    site.await_instances(1)
+    assert site.state() == site.state(scope="web2") == "running"
+    agents["web2"].signal(15)
+    agents["web2"].ends()
+    eventually(lambda: site.state() == site.state(scope="web2") == "waiting", "it runs nowhere")

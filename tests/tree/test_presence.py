@@ -1,0 +1,68 @@
+"""What an instance leaves behind: the states of a daemon that has ended, by a session that answers."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from kazoo.exceptions import KazooException, NoNodeError
+from kazoo.protocol.serialization import GetChildren, GetData, SetData
+from kazoo.protocol.states import ZnodeStat
+
+from kolla_mesos_start.tree.presence import Presence, Registration
+
+STATE = "/kolla/site/status/global/api/daemon"
+STAT = ZnodeStat(1, 1, 0, 0, 4, 0, 0, 0, 0, 0, 1)
+
+
+class Session:
+    """Answers each request at once, from one znode and the children that it finds the next time."""
+
+    id, former, connected = 7, set[int](), True
+
+    def __init__(self, state: bytes | None, *children: list[str]) -> None:
+        self._state, self._children = state, list(children)
+        self.written: list[tuple[bytes, int]] = []
+
+    def on_connected(self, handler: Callable[[], object]) -> None:
+        pass
+
+    def on_watch(self, handler: Callable[[str], object]) -> None:
+        pass
+
+    def request(self, operation: Any, done: Callable[[Any, KazooException | None], object]) -> None:
+        if isinstance(operation, SetData):
+            self.written.append((operation.data, operation.version))
+            done(STAT, None)
+        elif self._state is None:
+            done(None, NoNodeError())
+        elif isinstance(operation, GetData):
+            done((self._state, STAT), None)
+        else:
+            assert isinstance(operation, GetChildren)
+            done(self._children.pop(0), None)
+
+
+@pytest.mark.parametrize(
+    ("state", "children", "written"),
+    [
+        (b"running", [["own"], ["own"]], [(b"waiting", 4)]),
+        (b"running", [[], []], [(b"waiting", 4)]),
+        (b"running", [["own", "other"]], []),
+        (b"running", [["own"], ["own", "other"]], [(b"waiting", 4), (b"running", 5)]),
+        (b"waiting", [["own"]], []),
+        (None, [], []),
+    ],
+    ids=["alone", "withdrawn", "another", "another comes meanwhile", "not running", "deleted"],
+)
+def test_the_state_of_a_daemon_that_has_ended(
+    state: bytes | None, children: list[list[str]], written: list[tuple[bytes, int]]
+) -> None:
+    """It is `waiting` where no other replica is ready; one that has just come finds `running`."""
+    session = Session(state, *children)
+    shown = Registration([], [(f"{STATE}/ready/own", b"{}")], [], [STATE], [])
+    presence = Presence(session, shown)  # type: ignore[arg-type]
+    presence.end_states()
+    assert session.written == written
+    assert presence.states_ended
