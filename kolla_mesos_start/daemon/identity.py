@@ -69,6 +69,8 @@ def _registration(
         "ports": list(settings.ports),
         "service": settings.service_name,
     }
+    if tree.graph.generation is not None:
+        instance["generation"] = tree.graph.generation
     data = json.dumps(instance).encode()
     return Registration(
         presence=[(f"{znodes.party(settings.service_name)}/{member}", json.dumps(facts).encode())],

@@ -181,6 +181,25 @@ def test_telling_costs_a_start_few_requests(
     assert len([request for request in agent if ".containers/" in request.path]) <= 4
 
 
+@pytest.mark.parametrize(("generations", "expected"), [(["1", "1"], "1"), (["1", "2"], None), ([], None)])
+def test_an_instance_tells_the_generation_of_its_definition(
+    deployment: Deployment,
+    containers: Containers,
+    site: Site,
+    generations: list[str],
+    expected: str | None,
+) -> None:
+    """That of the one-time commands, where they have the same."""
+    once = [{"command": "true", "run_once": True, "generation": value} for value in generations]
+    commands = {f"step{number}": command for number, command in enumerate(once)}
+    daemon = {"command": "sleep 1000", "ready": {"alive": 0}}
+    publish(deployment, SERVICE, {"commands": commands, "service": {"daemon": daemon}})
+    containers.start(SERVICE)
+    (instance,) = site.await_instances(1).values()
+    assert instance.get("generation") == expected
+    assert told(site, state="ready")["generation"] == expected
+
+
 # -- how a start ended --------------------------------------------------------------------------------
 
 FILES = {"conf": {"dest": "{{ dest }}"}}
