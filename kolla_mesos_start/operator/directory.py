@@ -305,7 +305,7 @@ class _Reading:
             self.sources[node + name] = Source(self.relative(path), label, path.read_bytes)
             if text is None:
                 self.wrong(path, f"{label}: expected a single value, found a list or a mapping", label)
-            elif not _is_znode_name(name):
+            elif not is_znode_name(name):
                 self.wrong(path, f"{label}: {NO_NAME}", label)
             else:
                 # Half of a surrogate pair, which JSON can escape, is no text; the agent would refuse it.
@@ -315,9 +315,9 @@ class _Reading:
     # -- what a znode may be called, and hold -----------------------------------------------------
 
     def is_name(self, path: Path) -> bool:
-        if not _is_znode_name(path.name):
+        if not is_znode_name(path.name):
             self.wrong(path, NO_NAME)
-        return _is_znode_name(path.name)
+        return is_znode_name(path.name)
 
     def checked(self, path: Path, data: bytes, label: str = "") -> bytes:
         if len(data) > MAX_DATA:
@@ -331,5 +331,6 @@ def _is_variables(path: Path) -> bool:
     return path.stem == VARIABLES and path.suffix in formats.SUFFIXES
 
 
-def _is_znode_name(name: str) -> bool:
+def is_znode_name(name: str) -> bool:
+    """Whether a service, a variable or a file can have this name."""
     return name not in ("", ".", "..") and "/" not in name and name.isprintable()

@@ -8,17 +8,40 @@ from __future__ import annotations
 import argparse
 from collections.abc import Sequence
 from pathlib import Path
+from typing import NamedTuple
 
-from kolla_mesos_start.errors import BadUsage
-from kolla_mesos_start.operator import directory
-from kolla_mesos_start.operator.directory import Deployment
-from kolla_mesos_start.operator.findings import Finding
+from kolla_mesos_start.errors import BadDefinition, BadUsage
+from kolla_mesos_start.operator import directory, formats
+from kolla_mesos_start.operator.directory import MAX_DATA, VARIABLES, Deployment, is_znode_name
+from kolla_mesos_start.operator.findings import Finding, Source
 from kolla_mesos_start.operator.invocation import NotThere
 
 
+class Given(NamedTuple):
+    """A variable of the command line, which wins over those of DIR, and where it comes from."""
+
+    value: str
+    source: Source
+
+
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """DIR."""
+    """DIR, and the variables that win over those in it."""
     parser.add_argument("directory", metavar="DIR", type=Path, help="the deployment's directory")
+    parser.add_argument(
+        "--variables-from",
+        metavar="FILE",
+        type=Path,
+        action="append",
+        default=[],
+        help="a YAML mapping of names to values, which win over the deployment's in DIR; may be repeated",
+    )
+    parser.add_argument(
+        "--set",
+        metavar="NAME=VALUE",
+        action="append",
+        default=[],
+        help="one such value; wins over those of files. Not for secrets: a command line can be read by all",
+    )
 
 
 def read(options: argparse.Namespace) -> tuple[Deployment, Sequence[Finding]]:
@@ -27,6 +50,48 @@ def read(options: argparse.Namespace) -> tuple[Deployment, Sequence[Finding]]:
     if not path.is_dir():
         raise NotThere(f"{path} is not a directory")
     try:
-        return directory.look(path)
+        given = _given(options)
+        deployment, findings = directory.look(path)
     except OSError as error:
         raise BadUsage(f"{error.filename} can't be read: {error.strerror}") from error
+    values = {name: each.value.encode() for name, each in given.items()}
+    sources = {f"{VARIABLES}/{name}": each.source for name, each in given.items()}
+    return deployment._replace(
+        variables={**deployment.variables, **values}, sources={**deployment.sources, **sources}
+    ), findings
+
+
+def _given(options: argparse.Namespace) -> dict[str, Given]:
+    found: dict[str, Given] = {}
+    for path in options.variables_from:
+        found.update(_from_file(path))
+    for text in options.set:
+        name, equals, value = text.partition("=")
+        if not equals:
+            raise BadUsage(f"--set: expected NAME=VALUE, found no = after {name!r}")
+        found[_checked("--set", name, value)] = Given(value, Source("--set"))
+    return found
+
+
+def _from_file(path: Path) -> dict[str, Given]:
+    if not path.is_file():
+        raise NotThere(f"{path} is not a file")
+    try:
+        values = formats.values(path)
+    except BadDefinition as error:
+        raise BadUsage(f"{path}: {'; '.join(error.issues)}") from error
+    found = {}
+    for name, value in values.items():
+        text = formats.text(value)
+        if text is None:
+            raise BadUsage(f"{path}: {name}: expected a single value, found a list or a mapping")
+        found[_checked(str(path), name, text)] = Given(text, Source(str(path), name, path.read_bytes))
+    return found
+
+
+def _checked(where: str, name: str, value: str) -> str:
+    if not is_znode_name(name):
+        raise BadUsage(f"{where}: {name!r} can't be the name of a variable: expected printable characters")
+    if len(value.encode()) > MAX_DATA:
+        raise BadUsage(f"{where}: {name}: more than ZooKeeper takes ({MAX_DATA} bytes)")
+    return name

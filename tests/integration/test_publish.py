@@ -173,6 +173,16 @@ def test_what_is_wrong_is_written_on_request_only(
     assert "bad YAML" in publish(root, deployment, "--no-validate", status=65).stderr
 
 
+def test_variables_of_the_command_line_win(
+    zk: KazooClient, deployment: Deployment, root: Path, tmp_path: Path
+) -> None:
+    """Secrets need not be in the directory; texts stay as they are written."""
+    write_files(tmp_path, secrets_yml="region: 1.10\ntls: yes\n")
+    publish(root, deployment, "--variables-from", str(tmp_path / "secrets.yml"), "--set", "more=false")
+    values = {name: zk.get(f"{deployment.path}/variables/{name}")[0] for name in ("region", "tls", "more")}
+    assert values == {"region": b"1.10", "tls": b"yes", "more": b"false"}
+
+
 def test_warnings_are_printed_and_refuse_nothing(deployment: Deployment, root: Path) -> None:
     write_files(root, variables_yml="db_password: replace-me\n")
     done = publish(root, deployment)

@@ -440,6 +440,45 @@ def test_missing_variables_are_warnings_where_they_are_rendered_as_empty(tmp_pat
     assert "warning: file web.conf needs the variable 'prot'" in done.stdout
 
 
+def test_variables_of_the_command_line_win(tmp_path: Path) -> None:
+    """Those of later files over those of earlier ones, and single ones over all."""
+    root = write_files(tmp_path / "site", **{**SITE, **conf("{{ a }}{{ b }}{{ c }}")})
+    write_files(tmp_path, one_yml="a: replace-me\nb: replace-me\nc: replace-me\n", two_yml="b: 1\nc: 2\n")
+    files: list[str | Path] = [
+        "--variables-from",
+        tmp_path / "one.yml",
+        "--variables-from",
+        tmp_path / "two.yml",
+    ]
+    done = run(root, *files, "--set", "b=replace-me")
+    assert done.returncode == 0, done.stdout
+    assert done.stdout == (
+        "--set: warning: b is a placeholder: give it a value of your own\n"
+        f"{tmp_path}/one.yml:1: warning: a is a placeholder: give it a value of your own\n"
+        "2 services, 0 errors, 2 warnings\n"
+    )
+
+
+@pytest.mark.parametrize(
+    ("arguments", "status", "message"),
+    [
+        (["--set", "a"], 64, "--set: expected NAME=VALUE"),
+        (["--set", "a/b=c"], 64, "can't be the name of a variable"),
+        (["--variables-from", "none.yml"], 66, "none.yml is not a file"),
+        (["--variables-from", "list.yml"], 64, "list.yml: a: expected a single value"),
+        (["--variables-from", "bad.yml"], 64, "bad.yml: bad YAML"),
+    ],
+)
+def test_variables_that_can_not_be_given(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, arguments: list[str], status: int, message: str
+) -> None:
+    write_files(tmp_path, **SITE, list_yml="a: [1]", bad_yml="[")
+    monkeypatch.chdir(tmp_path)
+    done = run(tmp_path, *arguments)
+    assert (done.returncode, done.stdout) == (status, "")
+    assert message in done.stderr
+
+
 def test_a_directory_that_is_not_there(tmp_path: Path) -> None:
     done = run(tmp_path / "none")
     assert (done.returncode, done.stdout) == (66, "")
