@@ -20,6 +20,7 @@ from kolla_mesos_start import __version__
 from kolla_mesos_start.errors import AgentError, BadUsage, Issues
 from kolla_mesos_start.operator import (
     adopt,
+    diff,
     publish,
     removal,
     rerun,
@@ -142,6 +143,7 @@ COMPLETION = Subcommand(
 )
 SUBCOMMANDS = (
     validate.SUBCOMMAND,
+    diff.SUBCOMMAND,
     publish.SUBCOMMAND,
     status.SUBCOMMAND,
     rerun.SUBCOMMAND,

@@ -175,6 +175,12 @@ def znodes(client: KazooClient, paths: Iterable[str]) -> dict[str, Znode | None]
     return {path: result and Znode(*result) for path, result in found.items()}
 
 
+def mzxids(client: KazooClient, paths: Iterable[str]) -> dict[str, int | None]:
+    """The zxid of the last change at each of `paths`; None where no znode is."""
+    found = _read_together(client, client.exists_async, paths)
+    return {path: stat and stat.mzxid for path, stat in found.items()}
+
+
 def children(client: KazooClient, paths: Iterable[str]) -> dict[str, Sequence[str]]:
     """The sorted names below each of `paths`; none where no znode is."""
     found = _read_together(client, client.get_children_async, paths)

@@ -18,7 +18,7 @@ from kazoo.client import KazooClient
 from kolla_mesos_start.errors import BadDefinition, BadEnvironment
 from kolla_mesos_start.operator import connection, directory, layouts, published
 from kolla_mesos_start.operator.directory import Contents, Deployment
-from kolla_mesos_start.operator.findings import ERROR
+from kolla_mesos_start.operator.findings import ERROR, Finding
 from kolla_mesos_start.operator.invocation import Invocation, Subcommand
 from kolla_mesos_start.operator.published import Nodes, Removals
 from kolla_mesos_start.operator.validate import shown
@@ -50,8 +50,7 @@ def run(invocation: Invocation) -> int:
     """All stages, in order; what is done is printed: paths, never values."""
     options, config, znodes = invocation.options, invocation.settings, invocation.znodes
     deployment, unreadable = layouts.read(options)
-    if unreadable:
-        raise Refused([f"{each.place}: {each.message}" for each in unreadable])
+    refuse(unreadable)
     for name in deployment.left_out:
         print(f"left out {options.directory / name}")
     check_chroot(invocation.client, config)
@@ -113,11 +112,16 @@ def check(invocation: Invocation, deployment: Deployment, before: Nodes, old: Re
         deployment_id=config.deployment_id,
         missing_is_empty=config.missing_is_empty,
     )
-    errors = [each for each in findings if each.severity == ERROR]
-    if errors:
-        raise Refused([f"{each.place}: {each.message}" for each in errors])
+    refuse(each for each in findings if each.severity == ERROR)
     for each in findings:
         invocation.err.print(shown(each))
+
+
+def refuse(errors: Iterable[Finding]) -> None:
+    """Raise Refused if there is any."""
+    issues = [f"{each.place}: {each.message}" for each in errors]
+    if issues:
+        raise Refused(issues)
 
 
 class Counts:

@@ -22,9 +22,16 @@ DEFINITION = "commands:\n  sync: {command: 'true', files: {conf: {dest: /conf}}}
 def publish(
     root: Path, deployment: Deployment, *options: str, status: int = 0, **environ: str
 ) -> subprocess.CompletedProcess[str]:
+    """Publish a directory."""
+    return ctl("publish", root, deployment, *options, status=status, **environ)
+
+
+def ctl(
+    word: str, root: Path, deployment: Deployment, *options: str, status: int = 0, **environ: str
+) -> subprocess.CompletedProcess[str]:
     """Run the tool, and hold it to its exit status."""
     done = subprocess.run(
-        [sys.executable, TOOL, "publish", root, "--deployment", deployment.id, *options],
+        [sys.executable, TOOL, word, root, "--deployment", deployment.id, *options],
         env={
             "PATH": os.environ["PATH"],
             "KOLLA_ZK_HOSTS": deployment.hosts,

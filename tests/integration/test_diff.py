@@ -1,0 +1,125 @@
+"""`kolla_mesos_ctl diff` against a real ZooKeeper."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from kazoo.client import KazooClient
+
+from tests.conftest import Deployment
+from tests.integration.test_publish import DEFINITION, ctl, publish
+from tests.publishing import write_files
+
+
+@pytest.fixture
+def root(tmp_path: Path, deployment: Deployment) -> Path:
+    """A directory, as it is published."""
+    root = write_files(
+        tmp_path / "site",
+        variables_yml="region: one\ndb_password: s3cret-1\n",
+        services__a__db__definition_yml=DEFINITION,
+        services__a__db__files__conf="region = {{ region }}\n",
+        services__web__definition_yml="service: {daemon: {command: web}}",
+    )
+    publish(root, deployment)
+    return root
+
+
+def container(zk: KazooClient, deployment: Deployment, service: str, definition: int | None) -> None:
+    """What an agent writes about itself, here of another version of the definition."""
+    fact = {
+        "host": "h1",
+        "state": "ready",
+        "definition": f"{definition:x}" if definition is not None else None,
+    }
+    path = f"{deployment.path}/{service}/.containers/1"
+    zk.create(path, json.dumps(fact).encode(), ephemeral=True, makepath=True)
+
+
+def test_what_is_published_as_it_is_has_no_difference(deployment: Deployment, root: Path) -> None:
+    done = ctl("diff", root, deployment)
+    assert done.stdout == "0 to create, 0 to update\n"
+
+
+def test_differences_are_shown_and_nothing_is_written(
+    zk: KazooClient, deployment: Deployment, root: Path
+) -> None:
+    """Values, lines of files and of definitions, but no secret; publishing then leaves no difference."""
+    write_files(
+        root,
+        variables_yml="region: two\ndb_password: s3cret-2\nmore: m\n",
+        services__a__db__definition_yml=DEFINITION.replace("true", "echo s3cret-1 s3cret-2"),
+        services__a__db__files__conf="region = {{ region }}\npassword = s3cret-3\n",
+    )
+    before = zk.get(f"{deployment.path}/a/db")[1].mzxid
+    done = ctl("diff", root, deployment, status=1)
+    for line in (
+        "updated variables/region: 'one' -> 'two'",
+        "updated variables/db_password: '***' -> '***'",
+        "created variables/more: 'm'",
+        "updated a/db",
+        '    +      "command": "echo *** ***",',
+        "updated a/db/files/conf",
+        "    +password = ***",
+        "1 to create, 4 to update",
+    ):
+        assert f"{line}\n" in done.stdout
+    assert "s3cret" not in done.stdout + done.stderr
+    assert zk.get(f"{deployment.path}/a/db")[1].mzxid == before
+    publish(root, deployment)
+    ctl("diff", root, deployment)
+
+
+def test_what_only_prune_would_remove_is_listed_and_no_difference(
+    zk: KazooClient, deployment: Deployment, root: Path
+) -> None:
+    write_files(root, services__old__definition_yml="commands: {a: {command: 'true'}}")
+    write_files(root, services__busy__definition_yml="commands: {a: {command: 'true'}}")
+    publish(root, deployment)
+    container(zk, deployment, "busy", None)
+    for name in ("old", "busy"):
+        (root / "services" / name / "definition.yml").unlink()
+    (root / "services/a/db/files/conf").write_text("region = {{ region }}\n")
+    done = ctl("diff", root, deployment)
+    assert "only with --prune: removed old\n" in done.stdout
+    assert "not even with --prune: busy, which has containers\n" in done.stdout
+    assert done.stdout.endswith("0 to create, 0 to update, 1 znode only --prune would remove\n")
+
+
+def test_containers_that_would_run_the_old_are_named(
+    zk: KazooClient, deployment: Deployment, root: Path
+) -> None:
+    """Those whose service changes, by a shared variable too, and those that run an older one already."""
+    for service in ("a/db", "web"):
+        container(zk, deployment, service, zk.get(f"{deployment.path}/{service}")[1].mzxid)
+    assert "older" not in ctl("diff", root, deployment).stdout
+    write_files(root, variables_yml="region: two\ndb_password: s3cret-1\n")
+    done = ctl("diff", root, deployment, "--format", "json", status=1)
+    found = json.loads(done.stdout)
+    assert found["running_old"] == [{"service": "a/db", "host": "h1", "state": "ready"}]
+    assert found["changes"] == [
+        {"change": "updated", "path": "variables/region", "before": "one", "after": "two"}
+    ]
+    zk.set(f"{deployment.path}/web", zk.get(f"{deployment.path}/web")[0])
+    done = ctl("diff", root, deployment, status=1)
+    assert "  a/db on h1: ready\n  web on h1: ready\n" in done.stdout
+
+
+@pytest.mark.parametrize(
+    "data", [b"", b"[1]", b'{"host": "h"}', b'{"host": 1, "state": 2, "definition": "x"}', b"\xff"]
+)
+def test_what_no_agent_has_written_is_left_out(
+    zk: KazooClient, deployment: Deployment, root: Path, data: bytes
+) -> None:
+    zk.create(f"{deployment.path}/web/.containers/1", data, makepath=True)
+    ctl("diff", root, deployment)
+
+
+def test_a_deployment_that_is_not_there(deployment: Deployment, root: Path) -> None:
+    """The nearest one is named; a directory that can't be read is refused as by publish."""
+    done = ctl("diff", root, deployment._replace(id=f"{deployment.id}x"), status=66)
+    assert f"(did you mean '{deployment.id}'?)" in done.stderr
+    write_files(root, services__a__db__definition_yml="[")
+    assert "bad YAML" in ctl("diff", root, deployment, status=65).stderr
