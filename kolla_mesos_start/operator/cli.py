@@ -27,6 +27,7 @@ from kolla_mesos_start.operator import (
     restore,
     snapshot,
     status,
+    up_directory,
     validate,
     variables,
 )
@@ -152,5 +153,6 @@ SUBCOMMANDS = (
     *removal.SUBCOMMANDS,
     snapshot.SUBCOMMAND,
     restore.SUBCOMMAND,
+    up_directory.SUBCOMMAND,
     COMPLETION,
 )

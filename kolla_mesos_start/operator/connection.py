@@ -124,13 +124,13 @@ def connect(settings: Settings) -> KazooClient:
             f"no connection to ZooKeeper at {settings.hosts} within {limit:g} s "
             f"(KOLLA_ZK_CONNECT_TIMEOUT){why}"
         )
-    client.add_listener(_log_outage)
+    client.add_listener(log_outage)
     return client
 
 
 def close(client: KazooClient) -> None:
     """End the session."""
-    client.remove_listener(_log_outage)
+    client.remove_listener(log_outage)
     client.stop()
     client.close()
 
@@ -152,8 +152,8 @@ def _new_client(settings: Settings, attempts: _Attempts) -> KazooClient:
     )
 
 
-def _log_outage(state: str) -> None:
-    # Runs on kazoo's thread.
+def log_outage(state: str) -> None:
+    """Say that the connection was lost, and that it is back. Runs on kazoo's thread."""
     if state == KazooState.SUSPENDED:
         log.warning("lost the connection to ZooKeeper; retrying")
     elif state == KazooState.CONNECTED:

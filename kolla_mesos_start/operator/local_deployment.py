@@ -86,15 +86,20 @@ class LocalDeployment:
 
     def publish(self) -> Counts:
         """Publish the directory, with the values of this machine added."""
-        deployment = self._with_values(directory.read(self.source))
+        deployment = self.with_values(directory.read(self.source))
         self._read_definitions(deployment)
+        self.check(deployment)
         znodes = Znodes(self.prefix, self.id, "", "")
         before = published.nodes(self.client, znodes)
         publisher = Publisher(self.client, znodes, before, report=lambda change: None)
         publisher.publish(deployment)
         return publisher.counts
 
-    def _with_values(self, deployment: Deployment) -> Deployment:
+    def check(self, deployment: Deployment) -> None:
+        """Refuse what can't be run on this machine, before anything is published."""
+
+    def with_values(self, deployment: Deployment) -> Deployment:
+        """What the directory holds, with the values of this machine added."""
         services = []
         for service in deployment.services:
             hosts = dict(service.variables.hosts)
@@ -110,14 +115,18 @@ class LocalDeployment:
         services = {service.name: service for service in deployment.services}
         for container in self.containers:
             service = services[container.service]
-            own = service.variables.hosts.get(container.host, {})
-            values = {**deployment.variables, **service.variables.own, **own}
-            texts = {name: value.decode() for name, value in values.items()}
-            znodes = Znodes(self.prefix, self.id, container.service, container.host)
-            graph = build_graph(load(service.definition), znodes, texts)
+            graph = build_graph(load(service.definition), *self.known(deployment, container))
             if graph is None:
                 raise AgentError(f"{service.source}: only its agent can know what it depends on")
             self._graphs[container] = graph
+
+    def known(self, deployment: Deployment, container: Container) -> tuple[Znodes, dict[str, str]]:
+        """What a container's templates are rendered from, as far as it is published."""
+        service = next(each for each in deployment.services if each.name == container.service)
+        own = service.variables.hosts.get(container.host, {})
+        values = {**deployment.variables, **service.variables.own, **own}
+        texts = {name: value.decode() for name, value in values.items()}
+        return Znodes(self.prefix, self.id, container.service, container.host), texts
 
     # -- starting and ending --------------------------------------------------------------------
 
@@ -239,6 +248,10 @@ class LocalDeployment:
                 data, stat = self.client.get(f"{party}/{name}")
                 host = json.loads(data)["host"]
                 yield Step(_presence(service), host, (), self.started_at, stat.ctime / 1000)
+
+    def graph(self, container: Container) -> Graph:
+        """What its agent reads; known once it is published."""
+        return self._graphs[container]
 
     def _all(self) -> Iterator[Command]:
         """The commands and daemons of all containers."""

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 import random
+import shutil
 import socket
 import subprocess
 from collections.abc import Mapping
@@ -42,6 +43,11 @@ DEFAULTS: Mapping[str, object] = {
 }
 ANSWER_TIMEOUT = 0.3  # seconds
 LAST_LINES = 12
+
+
+def is_installed() -> bool:
+    """Whether this machine has what a server needs."""
+    return shutil.which(JAVA[0]) is not None and all(Path(jar).exists() for jar in JAVA[-1].split(":"))
 
 
 class PrivateZooKeeper:

@@ -24,17 +24,17 @@ from concurrent.futures import Future, TimeoutError, wait
 from contextlib import suppress
 from pathlib import Path, PurePosixPath
 from types import FrameType
-from typing import Callable, Generic, TypeVar
+from typing import Callable, Generic, Protocol, TypeVar
 
 from kazoo.client import KazooClient
 from kazoo.exceptions import KazooException, NoNodeError, NotEmptyError
 
 from kolla_mesos_start import settings
-from kolla_mesos_start.errors import AgentError, BadUsage, CannotWrite, Stopped
+from kolla_mesos_start.errors import AgentError, BadUsage, CannotWrite, DependenciesNotSatisfied, Stopped
 from kolla_mesos_start.operator import connection, timeline
 from kolla_mesos_start.operator.containers import end_all
 from kolla_mesos_start.operator.local_deployment import LocalDeployment
-from kolla_mesos_start.operator.private_zookeeper import PrivateZooKeeper
+from kolla_mesos_start.operator.private_zookeeper import HOST, PrivateZooKeeper
 from kolla_mesos_start.operator.progress import ProgressView, Row, row, terminal
 from kolla_mesos_start.settings import RUN_DIR_LIMIT
 
@@ -46,19 +46,42 @@ GRACE, SHORT_GRACE = 10.0, 1.0  # seconds between TERM and KILL
 RESTART_DELAY = 1.0  # seconds; as launchers wait
 LONGEST_RUN_DIR = len("/run/99")  # bytes
 STOP_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+GOOD_ENDS = (signal.SIGINT, signal.SIGTERM)  # once all are up
+
+
+class View(Protocol):
+    """Shows how the containers do."""
+
+    def show(self) -> None:
+        """Show what has changed since the last time."""
+
+
+class Failed(AgentError):
+    """A container has ended that should not have."""
+
+    status = 1
 
 
 class Up(ABC, Generic[D]):
     """One deployment, from its start to its end; its files stay in `directory` to be looked at.
 
-    `name` is the deployment's id, and stands before every error. A subclass makes the deployment,
-    and may add what `prepare` and `show_when_up` do.
+    `name` is the deployment's id, and stands before every error unless there is a `program`. A subclass
+    makes the deployment, and may add what `prepare`, `view` and `show_when_up` do.
     """
 
-    def __init__(self, directory: Path, name: str, *, stays: bool) -> None:
-        """`stays`: once all are up it waits for Ctrl-C."""
+    def __init__(
+        self,
+        directory: Path,
+        name: str,
+        *,
+        stays: bool,
+        environ: Mapping[str, str] = os.environ,
+        program: str = "",
+    ) -> None:
+        """`stays`: once all are up it waits for Ctrl-C. `environ` says how to reach ZooKeeper."""
         self.directory = directory
-        self.name, self.stays = name, stays
+        self.name, self.stays, self.program = name, stays, program or name
+        self.environ = environ
         self.is_up = False
         self.prefix = ""
         self.zookeeper: PrivateZooKeeper | None = None
@@ -78,6 +101,11 @@ class Up(ABC, Generic[D]):
     def deployment(self, client: KazooClient, environ: Mapping[str, str]) -> D:
         """The deployment to run, with all its containers; `environ` is that of each of them."""
 
+    def view(self, deployment: D, *, known: bool) -> View:
+        """What shows how the containers do, at the start, and (`known`) once all are up."""
+        live = not known and terminal() is not None
+        return ProgressView(self.rows, deployment.started_at, live=live, known=known)
+
     def show_when_up(self, deployment: D) -> None:
         """Show what can be seen once all are up."""
         self.show_places(deployment)
@@ -86,7 +114,7 @@ class Up(ABC, Generic[D]):
 
     def main(self) -> int:
         """Run all stages and end everything; the exit status. 0 also for Ctrl-C once all are up."""
-        logging.basicConfig(format=f"{self.name}: %(message)s", level=logging.ERROR)
+        logging.basicConfig(format=f"{self.program}: %(message)s", level=logging.ERROR)
         logging.getLogger("kazoo").setLevel(logging.CRITICAL)
         for signum in STOP_SIGNALS:
             signal.signal(signum, self._receive)
@@ -110,7 +138,7 @@ class Up(ABC, Generic[D]):
                 self.check_signals()
                 raise
         except Stopped as stopped:
-            return 0 if self.is_up and stopped.signum == signal.SIGINT else stopped.status
+            return 0 if self.is_up and stopped.signum in GOOD_ENDS else stopped.status
         except AgentError as error:
             self.complain(error.reason)
             return error.status
@@ -148,7 +176,7 @@ class Up(ABC, Generic[D]):
 
     def _zookeeper_environ(self) -> Mapping[str, str]:
         """How to reach the servers that KOLLA_ZK_HOSTS names, or a private one, which is started."""
-        environ = {name: value for name, value in os.environ.items() if name.startswith("KOLLA_ZK_")}
+        environ = {name: value for name, value in self.environ.items() if name.startswith("KOLLA_ZK_")}
         if environ.get("KOLLA_ZK_HOSTS"):
             say(f"ZooKeeper: {environ['KOLLA_ZK_HOSTS']}")
             return environ
@@ -165,7 +193,7 @@ class Up(ABC, Generic[D]):
             "KOLLA_APP_ID": f"/{self.name}/{self.name}",
             "KOLLA_HOSTNAME": self.name,
             "KOLLA_ZK_CONNECT_TIMEOUT": "10",
-            "KOLLA_SYSTEM_PREFIX": os.environ.get("KOLLA_SYSTEM_PREFIX", ""),
+            "KOLLA_SYSTEM_PREFIX": self.environ.get("KOLLA_SYSTEM_PREFIX", ""),
         }
         config = settings.parse({**own, **environ})
         self.prefix = config.prefix
@@ -178,7 +206,8 @@ class Up(ABC, Generic[D]):
         found = self.aside(lambda: connection.read(client, above))
         if found[path] is not None:
             raise BadUsage(
-                f"{path} is there already, perhaps of another {self.name}; remove it: deleteall {path}"
+                f"{path} is there already, perhaps of another {self.name}; give this one another name "
+                f"(--deployment), or remove it: deleteall {path}"
             )
         self._created = [each for each in above if found[each] is None]
         own = {"HOME": str(self.directory), "LANG": "C.UTF-8"}
@@ -190,17 +219,19 @@ class Up(ABC, Generic[D]):
     def _start(self, deployment: D) -> None:
         say(f"start {len(deployment.containers)} containers at the same moment, in no order")
         deployment.start(random.randrange(10**6))
-        view = ProgressView(self._rows, deployment.started_at, live=terminal() is not None)
+        view = self.view(deployment, known=False)
 
         def settled() -> bool:
             view.show()
             return bool(deployment.broken) or (deployment.seems_up and self.aside(lambda: deployment.is_up))
 
-        if not self.until(settled, START_TIMEOUT) or deployment.broken:
-            raise AgentError("\n".join(["the deployment did not come up", *_log_ends(deployment)]))
+        is_settled = self.until(settled, START_TIMEOUT)
         view.show()
+        if not is_settled or deployment.broken:
+            lines = ["the deployment did not come up", *_log_ends(deployment)]
+            raise (Failed if deployment.broken else DependenciesNotSatisfied)("\n".join(lines))
 
-    def _rows(self) -> list[Row]:
+    def rows(self) -> list[Row]:
         """A row for each container, and one for ZooKeeper if the connection was ever lost."""
         assert self.running is not None and self.client is not None
         rows = [row(container) for container in self.running.containers]
@@ -217,12 +248,14 @@ class Up(ABC, Generic[D]):
         width = max(len(container.name) for container in deployment.containers)
         for container in deployment.containers:
             files = ["log", *deployment.rendered(container)]
-            print(f"  {container.name:{width}}  {short(container.root)}/  {' '.join(files)}")
+            port = container.environ.get("KOLLA_PORTS")
+            address = f"  {HOST}:{port}" if port else ""
+            print(f"  {container.name:{width}}  {short(container.root)}/  {' '.join(files)}{address}")
 
     def _stay(self, deployment: D) -> None:
         """Show each change; start again what has ended, as a launcher does."""
         say("up; Ctrl-C ends it")
-        view = ProgressView(self._rows, deployment.started_at, live=False, known=True)
+        view = self.view(deployment, known=True)
         restart_at: dict[object, float] = {}
 
         def is_due(ended: object) -> bool:
@@ -252,6 +285,8 @@ class Up(ABC, Generic[D]):
             except AgentError as error:
                 self.complain(error.reason)
         if self.zookeeper is not None:
+            if self.client is not None:  # That it is lost now is no news.
+                self.client.remove_listener(connection.log_outage)
             self.zookeeper.kill()
         elif self.client is not None:
             self._leave(self.client)
@@ -318,7 +353,7 @@ class Up(ABC, Generic[D]):
     def complain(self, text: str) -> None:
         """Print an error."""
         with suppress(OSError):  # The reader has gone.
-            print(f"{self.name}: {text}", file=sys.stderr, flush=True)
+            print(f"{self.program}: {text}", file=sys.stderr, flush=True)
 
 
 def in_thread(work: Callable[[], T]) -> Future[T]:

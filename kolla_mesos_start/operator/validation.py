@@ -61,6 +61,11 @@ def build_graph(
     return graph
 
 
+def rendered(text: Text, znodes: Znodes, variables: Mapping[str, str]) -> str:
+    """The text as an agent would render it, as far as that can be known; what is missing is empty."""
+    return Renderer(_context(znodes, variables), True).text(text)
+
+
 def _nobody(service: str) -> Sequence[Mapping[str, Any]]:
     return ()
 

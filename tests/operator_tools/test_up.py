@@ -89,7 +89,7 @@ def test_a_deployment_that_fails_shows_the_log_of_what_has_ended(
 ) -> None:
     """And of nothing else."""
     write_files(source, services__small__base__definition_yml=BASE.replace("'true'", "'echo no disk; false'"))
-    assert small.main() == 70
+    assert small.main() == 1
     errors = capsys.readouterr().err
     assert errors.startswith("small: the deployment did not come up\n--- base@here: ended with status 1;")
     assert "no disk" in errors

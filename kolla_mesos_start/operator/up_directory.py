@@ -1,0 +1,333 @@
+"""`kolla_mesos_ctl up`: the deployment of any directory, run on this machine to try it out.
+
+What lives here: which containers there are, what each is given, and what can be tried next. The stages,
+from ZooKeeper to the end, are those of `up`.
+"""
+
+from __future__ import annotations
+
+import argparse
+import fcntl
+import json
+import shlex
+import shutil
+import tempfile
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack
+from pathlib import Path
+from typing import IO
+
+from kazoo.client import KazooClient
+
+from kolla_mesos_start.definition.model import Command, File
+from kolla_mesos_start.definition.texts import Text
+from kolla_mesos_start.errors import AgentError, BadDefinition, BadUsage, NoConnection
+from kolla_mesos_start.operator import connection, directory, private_zookeeper
+from kolla_mesos_start.operator.containers import AGENT, DIES_WITH_US, Container
+from kolla_mesos_start.operator.directory import Deployment, Service
+from kolla_mesos_start.operator.invocation import (
+    DEPLOYMENT,
+    VARIABLES,
+    Invocation,
+    NotThere,
+    Subcommand,
+    nearest,
+)
+from kolla_mesos_start.operator.local_deployment import LocalDeployment
+from kolla_mesos_start.operator.log_stream import LogStream
+from kolla_mesos_start.operator.private_zookeeper import free_port
+from kolla_mesos_start.operator.services import used_variables
+from kolla_mesos_start.operator.up import Up, View
+from kolla_mesos_start.operator.validation import rendered
+
+PROGRAM = "kolla_mesos_ctl"
+LOCK = "kolla_mesos_up.lock"  # in the place of a run, which shows that it is one
+ENVIRONMENT = "env"
+NODE = "node-{}"  # a host without a name: replica 1 of each service shares the first, and so on
+PORT, ROOT = "port", "root"  # variables that each container is given
+
+
+class InUse(AgentError):
+    """Another run uses the same directory."""
+
+    status = 1
+
+
+def run(invocation: Invocation) -> int:
+    """All stages; the exit status."""
+    options = invocation.options
+    deployment = _read(options.directory)
+    planned = plan(deployment.services, pairs(options.replicas), pairs(options.host))
+    _check_machine(invocation)
+    with ExitStack() as stack:
+        place = _place(options.place, stack)
+        return DirectoryUp(invocation, place / "site", planned).main()
+
+
+def _read(path: Path) -> Deployment:
+    if not path.is_dir():
+        raise NotThere(f"{path} is not a directory")
+    try:
+        return directory.read(path)
+    except OSError as error:
+        raise BadUsage(f"{error.filename} can't be read: {error.strerror}") from error
+
+
+# -- which containers -----------------------------------------------------------------------------
+
+
+def pairs(words: Sequence[str]) -> list[tuple[str, str]]:
+    """`service=value` of the command line."""
+    found = [word.partition("=") for word in words]
+    for name, sign, value in found:
+        if not (name and sign and value):
+            raise BadUsage(f"{name + sign!r}: expected SERVICE=VALUE")
+    return [(name, value) for name, _, value in found]
+
+
+def plan(
+    services: Sequence[Service], replicas: Sequence[tuple[str, str]], hosts: Sequence[tuple[str, str]]
+) -> list[tuple[str, str]]:
+    """The service and the host of each container. BadUsage for what the command line can't mean."""
+    names = [service.name for service in services]
+    counts: dict[str, int] = {}
+    for given, value in replicas:
+        if not value.isdecimal():
+            raise BadUsage(f"--replicas {given}={value}: expected a number")
+        counts[_named(given, names)] = int(value)
+    by_service: dict[str, list[str]] = {name: [] for name in names}
+    for given, host in hosts:
+        if "/" in host or host in by_service[_named(given, names)]:
+            raise BadUsage(f"--host {given}={host}: expected a name without /, once for each service")
+        by_service[_named(given, names)].append(host)
+    found = []
+    for service in services:
+        own = by_service[service.name]
+        count = counts.get(service.name, len(own) or _instances(service))
+        if len(own) > count:
+            raise BadUsage(f"--host: {len(own)} names for {count} containers of {service.name}")
+        others = (NODE.format(number) for number in range(len(own) + 1, count + 1))
+        found += [(service.name, host) for host in (*own, *others)]
+    if not found:
+        raise BadUsage("there is no container to start")
+    return found
+
+
+def _named(given: str, names: Sequence[str]) -> str:
+    """The service that was named, by its whole name or its role."""
+    found = [name for name in names if given in (name, name.rpartition("/")[2])]
+    if len(found) != 1:
+        what = (
+            f"is that of several services: {', '.join(found)}" if found else "is no service of the directory"
+        )
+        raise BadUsage(f"{given!r} {what}{nearest(given, names)}")
+    return found[0]
+
+
+def _instances(service: Service) -> int:
+    """How many the definition wants; the agent ignores that."""
+    wanted = json.loads(service.definition).get("service") or {}
+    count = wanted.get("instances", 1) if isinstance(wanted, dict) else 1
+    return int(count) if str(count).isdecimal() else 1
+
+
+# -- what each is given ---------------------------------------------------------------------------
+
+
+class DirectoryDeployment(LocalDeployment):
+    """The deployment of a directory, each container with a root directory of its own.
+
+    A service whose templates name `port` gets a free one in each container, and registers it.
+    """
+
+    def add_all(self, services: Sequence[Service], planned: Sequence[tuple[str, str]]) -> None:
+        uses_port = {
+            service.name for service in services if PORT in used_variables(service.definition, service.files)
+        }
+        for name, host in planned:
+            port = free_port() if name in uses_port else None
+            self.add(name, host, port, {PORT: port} if port else None)
+
+    def with_values(self, deployment: Deployment) -> Deployment:
+        """Without those of hosts that are not run here: a service may need more of them than is given."""
+        found = super().with_values(deployment)
+        here = {(container.service, container.host) for container in self.containers}
+        services = []
+        for service in found.services:
+            values = service.variables
+            hosts = {host: each for host, each in values.hosts.items() if (service.name, host) in here}
+            services.append(service._replace(variables=values._replace(hosts=hosts)))
+        return found._replace(services=services)
+
+    def check(self, deployment: Deployment) -> None:
+        """Refuse files that would come to lie among this machine's own."""
+        issues = []
+        sources = {service.name: service.source for service in deployment.services}
+        for container in self.containers:
+            known = self.known(deployment, container)
+            for step, file in self._files(container):
+                dest = rendered(Text("dest", file.dest), *known)
+                if not dest.startswith(f"{container.root}/") or ".." in dest.split("/"):
+                    issues.append(
+                        f"{sources[container.service]}: {step.label}.files.{file.name}.dest: begin it with"
+                        " {{ root }}, the container's directory: here it would be a file of this machine"
+                    )
+        if issues:
+            raise BadDefinition(list(dict.fromkeys(issues)))
+
+    def _files(self, container: Container) -> Iterator[tuple[Command, File]]:
+        """The files that the agent writes, each with its command."""
+        for step in self.graph(container).steps:
+            for file in step.files:
+                yield step, file
+
+    @property
+    def victim(self) -> Container | None:
+        """One to be killed, to see what happens then: of the service with the most replicas."""
+        daemons = [each for each in self.containers if not self.is_task(each)]
+        count = Counter(each.service for each in daemons)
+        return max(daemons, key=lambda each: count[each.service], default=None)
+
+
+class DirectoryUp(Up[DirectoryDeployment]):
+    """The deployment of a directory, in `site`."""
+
+    def __init__(self, invocation: Invocation, site: Path, planned: Sequence[tuple[str, str]]) -> None:
+        options = invocation.options
+        environ = dict(invocation.environ)
+        for option, variable in VARIABLES.items():
+            if value := getattr(options, option, None):
+                environ[variable] = value
+        self.source = options.directory.resolve()
+        name = getattr(options, "deployment", None) or environ.get(DEPLOYMENT) or self.source.name
+        super().__init__(site, name, stays=not options.once, environ=environ, program=PROGRAM)
+        self._planned, self._console, self._quiet = planned, invocation.out, options.quiet
+        self._stream: LogStream | None = None
+        self._is_kept = options.place is not None
+
+    def deployment(self, client: KazooClient, environ: Mapping[str, str]) -> DirectoryDeployment:
+        if self._quiet:  # Its view says so.
+            client.remove_listener(connection.log_outage)
+        made = DirectoryDeployment(self.source, self.directory, client, environ, self.prefix, self.name)
+        made.add_all(_read(self.source).services, self._planned)
+        self._write_environment(environ)
+        return made
+
+    def view(self, deployment: DirectoryDeployment, *, known: bool) -> View:
+        if self._quiet:
+            return super().view(deployment, known=known)
+        self._stream = self._stream or LogStream(deployment.containers, self._console)
+        return self._stream
+
+    # -- what can be tried next ---------------------------------------------------------------------
+
+    def _write_environment(self, environ: Mapping[str, str]) -> None:
+        """A file for other shells: with it the tool and the agent find this deployment."""
+        programs = dict.fromkeys(str(Path(word).parent) for word in AGENT)
+        names = {name: value for name, value in environ.items() if name.startswith("KOLLA_ZK_")}
+        names.update(KOLLA_SYSTEM_PREFIX=self.prefix, KOLLA_DEPLOYMENT=self.name)
+        lines = [f"export {name}={shlex.quote(value)}" for name, value in names.items()]
+        lines += [f"PATH={shlex.quote(':'.join(programs))}:$PATH", f"site={shlex.quote(str(self.directory))}"]
+        file = self.directory / ENVIRONMENT
+        file.touch(mode=0o600)
+        file.write_text("\n".join(lines) + "\n")
+
+    def show_when_up(self, deployment: DirectoryDeployment) -> None:
+        if self.stays or self._is_kept:
+            super().show_when_up(deployment)
+        if self.stays:
+            print("\nWhat to try next, in another terminal; this one shows what happens:")
+            for line in self.directions(deployment):
+                print(f"  {line}")
+
+    def directions(self, deployment: DirectoryDeployment) -> Iterator[str]:
+        """Commands that can be typed in any directory, after the first of them."""
+        yield f". {shlex.quote(str(self.directory / ENVIRONMENT))}"
+        victim = deployment.victim
+        if victim:
+            yield f"kill -9 {victim.pid}  # {victim.name} is started again"
+            yield f"KOLLA_RUN_DIR=$site/run/{victim.run_dir.name} kolla_mesos_start health --ready"
+        yield f"{PROGRAM} --help  # what there is to see and to change"
+
+
+# -- where ----------------------------------------------------------------------------------------
+
+
+def _check_machine(invocation: Invocation) -> None:
+    """Say what is not installed, before anything begins."""
+    if not shutil.which(DIES_WITH_US[0]):
+        raise BadUsage(f"the program {DIES_WITH_US[0]} is missing: install util-linux")
+    hosts = getattr(invocation.options, "hosts", None) or invocation.environ.get("KOLLA_ZK_HOSTS")
+    if not hosts and not private_zookeeper.is_installed():
+        raise NoConnection(
+            "no ZooKeeper is given and none is installed: give --hosts, or install (in Debian) the packages"
+            " zookeeper and default-jre-headless"
+        )
+
+
+def _place(given: Path | None, stack: ExitStack) -> Path:
+    """The directory for this run, locked: the one that was given, or one that is removed at the end."""
+    if given is None:
+        place = Path(tempfile.mkdtemp(prefix="kolla-up-"))
+        stack.callback(shutil.rmtree, place, ignore_errors=True)
+        place.chmod(0o755)  # A daemon may run as another user.
+        return place
+    place = given.resolve()
+    if (place / "site").exists() and not (place / LOCK).exists():
+        raise BadUsage(f"{place / 'site'} is there, and is not of a run before: choose another place")
+    try:
+        place.mkdir(parents=True, exist_ok=True)
+        lock = stack.enter_context((place / LOCK).open("w"))
+    except OSError as error:
+        raise BadUsage(f"{place} can't be used: {error.strerror}") from error
+    _lock(lock, place)
+    return place
+
+
+def _lock(lock: IO[str], place: Path) -> None:
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError as error:
+        raise InUse(f"another deployment is up in {place}: choose another place") from error
+
+
+# -- the command line -----------------------------------------------------------------------------
+
+
+def _add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("directory", metavar="DIR", type=Path, help="the deployment's directory")
+    parser.add_argument(
+        "--replicas", metavar="SERVICE=N", action="append", default=[], help="so many containers of a service"
+    )
+    parser.add_argument(
+        "--host",
+        metavar="SERVICE=NAME",
+        action="append",
+        default=[],
+        help="a container of a service takes itself to be on this host; give it once for each",
+    )
+    parser.add_argument("--once", action="store_true", help="end once all are up")
+    parser.add_argument("--quiet", action="store_true", help="show what each is doing, not their logs")
+    parser.add_argument(
+        "--in", dest="place", metavar="PLACE", type=Path, help="where the containers' directories stay"
+    )
+
+
+SUBCOMMAND = Subcommand(
+    name="up",
+    summary="run the whole deployment of a directory on this machine, to try it out",
+    description="""\
+Run the whole deployment of a directory on this machine, to try it out: each container as plain
+processes with a directory of its own, all started at the same moment. ZooKeeper is a private one, unless
+--hosts or KOLLA_ZK_HOSTS is given. It stays until Ctrl-C or SIGTERM, which end everything.
+
+Templates find two more variables: `root`, the directory that stands for the container's /, with which
+the `dest` of each file has to begin, and `port`, a free port of the container's own. Containers are on
+hosts named node-1, node-2 and so on, unless --host names them; a service has as many as the key
+`instances` of its definition's `service` says, else one.
+""",
+    example="kolla_mesos_ctl up etc/examples/quickstart --replicas jobs/api=3 --once",
+    add_arguments=_add_arguments,
+    run=run,
+)

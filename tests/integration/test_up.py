@@ -1,0 +1,216 @@
+"""`kolla_mesos_ctl up` of a directory that it knows nothing of, as a process of its own."""
+
+from __future__ import annotations
+
+import itertools
+import os
+import re
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Callable
+
+import pytest
+from kazoo.client import KazooClient
+
+from kolla_mesos_start.operator.containers import processes_of
+from tests.conftest import Deployment
+from tests.publishing import write_files
+from tests.tool import TOOL, environ
+from tests.waiting import eventually
+
+WEB = """
+commands:
+  prepare: {command: 'echo preparing', run_once: true}
+service:
+  daemon:
+    command: [python3, -m, http.server, "{{ port }}", --bind, 127.0.0.1]
+    dependencies: [web/prepare, db/daemon]
+    files: {index.html: {dest: "{{ root }}/srv/index.html"}}
+    ready: {tcp: "{{ port }}", interval: 0.2}
+"""
+DB = "service: {daemon: {command: sleep 600, ready: {alive: 0}}, instances: 1}\n"
+
+
+_numbers = itertools.count()
+
+
+class Run:
+    """One `up`, and what it has said so far."""
+
+    def __init__(self, place: Path, environ: dict[str, str], *words: str) -> None:
+        self.place, self.log = place, place / f"said-{next(_numbers)}"
+        (place / "tmp").mkdir(exist_ok=True)
+        with self.log.open("wb") as log:
+            self.process = subprocess.Popen(
+                [sys.executable, TOOL, "up", *words],
+                env={**environ, "TMPDIR": str(place / "tmp")},
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+                cwd=place,
+            )
+
+    @property
+    def said(self) -> str:
+        return self.log.read_text()
+
+    def says(self, words: str) -> None:
+        eventually(lambda: words in self.said or self.process.poll() is not None, words)
+        assert words in self.said, self.said
+
+    def ends(self, signum: int | None = None) -> int:
+        """Its exit status; nothing may be left then."""
+        if signum is not None:
+            self.process.send_signal(signum)
+        status = self.process.wait(120)
+        assert "Traceback" not in self.said
+        assert list(processes_of(self.place)) == []
+        assert list((self.place / "tmp").iterdir()) == []
+        return status
+
+
+Start = Callable[..., Run]
+
+
+@pytest.fixture
+def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A directory with a short name, for sockets, that holds a deployment: `site`."""
+    place = tmp_path_factory.mktemp("u")
+    write_files(
+        place / "site",
+        services__a__web__definition_yml=WEB,
+        **{"services/a/web/files/index.html": "{{ greeting }} from {{ port }}"},
+        services__a__db__definition_yml=DB,
+        variables_yml="greeting: hello\n",
+    )
+    return place
+
+
+@pytest.fixture
+def up(place: Path, deployment: Deployment, zk: KazooClient) -> Iterator[Start]:
+    """Starts `up site` (`up(*words)`), on the ensemble of the tests, and ends it."""
+    zk.delete(deployment.path)
+    runs: list[Run] = []
+
+    def start(*words: str, **more: str) -> Run:
+        given = environ(deployment, KOLLA_DEPLOYMENT="", **more)
+        runs.append(Run(place, given, "site", *words))
+        return runs[-1]
+
+    yield start
+    for run in runs:
+        run.process.kill()
+        run.process.wait()
+
+
+def test_it_comes_up_with_its_logs_in_one_stream(up: Start, zk: KazooClient, deployment: Deployment) -> None:
+    """On a ZooKeeper that is given; nothing is left there, nor here."""
+    run = up("--once", "--replicas", "web=2", "--host", "a/web=left")
+    assert run.ends() == 0
+    for name in ("web@left   | ", "db@node-1  | ", "web@node-2 | "):
+        assert f"\n{name}" in run.said
+    assert len(re.findall(r"\nweb@\S+ +\| preparing\n", run.said)) == 1
+    assert re.search(r"\n\* web/daemon \(", run.said)
+    assert zk.get_children(deployment.prefix) == []
+
+
+@pytest.mark.parametrize("signum", [signal.SIGINT, signal.SIGTERM])
+def test_it_stays_and_what_it_suggests_works_anywhere(up: Start, place: Path, signum: int) -> None:
+    """In 80 columns. Then a signal is a good end, and leaves nothing."""
+    run = up("--quiet", KOLLA_ZK_HOSTS="")
+    run.says("-- up; Ctrl-C ends it")
+    assert not re.search(r"^web@node-1 +\| ", run.said, re.MULTILINE)
+    assert re.search(r"\d s  web@node-1 +ready\n", run.said)
+    suggested = run.said.partition("What to try next")[2].partition("\n\n")[0].splitlines()[1:]
+    assert suggested and all(len(line) <= 80 for line in suggested)
+    load, kill, health, tool = (line.strip() for line in suggested)
+    assert shell(f"{load}; {health}").stdout.startswith("ready")
+    assert shell(f"{load}; kolla_mesos_ctl get greeting").stdout == "hello\n"
+    assert shell(f"{load}; {tool}").returncode == 0
+    address = re.search(r"index.html  127\.0\.0\.1:(\d+)\n", run.said)
+    assert address is not None
+    curl = f"python3 -c 'import urllib.request as r; print(r.urlopen(\"http://127.0.0.1:{address[1]}\"))'"
+    assert shell(curl).returncode == 0
+    assert shell(kill).returncode == 0
+    again = r"(?s)-- up.* ended +by signal 9\n.* ready\n"
+    eventually(lambda: re.search(again, run.said), "it is started again")
+    assert run.ends(signum) == 0
+    assert "ending all containers" in run.said and "lost the connection" not in run.said
+
+
+def shell(line: str) -> subprocess.CompletedProcess[str]:
+    """What happens when the line is typed in some other directory."""
+    return subprocess.run(
+        ["sh", "-c", line],
+        cwd="/",
+        env={"PATH": os.environ["PATH"]},
+        capture_output=True,
+        text=True,
+        timeout=60,
+    )
+
+
+def test_an_interrupted_start_leaves_nothing(up: Start, place: Path) -> None:
+    """The status is the signal's."""
+    write_files(place / "site", services__a__db__definition_yml=DB.replace("alive: 0", "alive: 600"))
+    run = up(KOLLA_ZK_HOSTS="")
+    run.says("web/daemon waits for db/daemon")
+    assert run.ends(signal.SIGINT) == 130
+
+
+def test_what_ends_too_early_ends_the_start(up: Start, place: Path) -> None:
+    """With status 1 and the end of its log, as `wait` would."""
+    write_files(place / "site", services__a__db__definition_yml=DB.replace("sleep 600", "ls /no-disk"))
+    run = up()
+    assert run.ends() == 1
+    assert "the deployment did not come up\n--- db@node-1: ended with status 2" in run.said
+    assert "No such file" in run.said
+
+
+def test_a_file_that_would_lie_among_this_machines_own_is_refused(
+    up: Start, place: Path, zk: KazooClient, deployment: Deployment
+) -> None:
+    """Before anything is published or started."""
+    path = place / "site/services/a/web/definition.yml"
+    for dest in ("/etc/index.html", "{{ root }}/../index.html"):
+        path.write_text(WEB.replace("{{ root }}/srv/index.html", dest))
+        run = up()
+        assert run.ends() == 65
+        assert "services/a/web/definition.yml: service.daemon.files.index.html.dest: begin it" in run.said
+    assert zk.get_children(deployment.prefix) == []
+
+
+def test_a_place_that_is_given_is_kept(up: Start, place: Path) -> None:
+    """To be looked at afterwards; it is not taken from another run, nor from anything else."""
+    run = up("--in", "kept", "--quiet")
+    run.says("-- up")
+    second = up("--in", "kept")
+    assert second.process.wait(60) == 1
+    assert "another deployment is up in" in second.said
+    assert run.ends(signal.SIGTERM) == 0
+    assert "preparing" in (place / "kept/site/node-1/web/log").read_text()
+    (place / "other/site").mkdir(parents=True)
+    third = up("--in", "other")
+    assert third.ends() == 64
+    assert "is not of a run before" in third.said
+
+
+@pytest.mark.parametrize(
+    ("words", "status", "expected"),
+    [
+        (["--replicas", "wbe=2"], 64, "is no service of the directory"),
+        (["--deployment", "x"], 64, "is there already"),
+        (["--hosts", "127.0.0.1:1"], 69, "no connection to ZooKeeper"),
+    ],
+)
+def test_what_is_wrong_is_named(
+    up: Start, zk: KazooClient, deployment: Deployment, words: list[str], status: int, expected: str
+) -> None:
+    zk.create(f"{deployment.prefix}/x", b"theirs")
+    run = up(*words, KOLLA_ZK_CONNECT_TIMEOUT="1")
+    assert run.ends() == status
+    assert expected in run.said
+    assert zk.get(f"{deployment.prefix}/x")[0] == b"theirs"

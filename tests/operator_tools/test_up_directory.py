@@ -1,0 +1,82 @@
+"""Which containers `up` starts, and how their logs become one stream."""
+
+from __future__ import annotations
+
+import io
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from rich.console import Console
+
+from kolla_mesos_start.errors import BadUsage
+from kolla_mesos_start.operator.containers import Container
+from kolla_mesos_start.operator.directory import Service, Values
+from kolla_mesos_start.operator.log_stream import LogStream
+from kolla_mesos_start.operator.up_directory import pairs, plan
+
+NOTHING = Values({}, {})
+
+
+def service(name: str, **keys: Any) -> Service:
+    return Service(name, "", json.dumps({"service": keys}).encode(), NOTHING, {})
+
+
+SERVICES = (service("a/db"), service("a/web", instances=2), service("b/web", instances="{{ n }}"))
+
+
+@pytest.mark.parametrize(
+    ("replicas", "hosts", "expected"),
+    [
+        ([], [], ["a/db@node-1", "a/web@node-1", "a/web@node-2", "b/web@node-1"]),
+        (["db=2", "a/web=1", "b/web=0"], [], ["a/db@node-1", "a/db@node-2", "a/web@node-1"]),
+        (["b/web=0"], ["db=x", "a/web=x", "a/web=y"], ["a/db@x", "a/web@x", "a/web@y"]),
+        (["b/web=2", "a/web=0", "db=0"], ["b/web=x"], ["b/web@x", "b/web@node-2"]),
+    ],
+)
+def test_who_is_started(replicas: list[str], hosts: list[str], expected: list[str]) -> None:
+    """What the command line says, else the hosts that it names, else the definition's `instances`."""
+    assert [f"{name}@{host}" for name, host in plan(SERVICES, pairs(replicas), pairs(hosts))] == expected
+
+
+@pytest.mark.parametrize(
+    ("replicas", "hosts", "expected"),
+    [
+        (["dbs=2"], [], "'dbs' is no service of the directory"),
+        (["a/wb=2"], [], "did you mean 'a/web'"),
+        (["web=2"], [], "is that of several services: a/web, b/web"),
+        (["db=two"], [], "expected a number"),
+        (["db"], [], "expected SERVICE=VALUE"),
+        ([], ["db="], "expected SERVICE=VALUE"),
+        ([], ["db=x", "db=x"], "once for each service"),
+        ([], ["db=x/y"], "expected a name without /"),
+        (["db=1"], ["db=x", "db=y"], "2 names for 1 containers of a/db"),
+        (["db=0", "a/web=0", "b/web=0"], [], "no container to start"),
+    ],
+)
+def test_what_it_can_not_mean(replicas: list[str], hosts: list[str], expected: str) -> None:
+    """The message names the option and what is wrong with it."""
+    with pytest.raises(BadUsage, match=expected):
+        plan(SERVICES, pairs(replicas), pairs(hosts))
+
+
+def test_logs_become_one_stream_of_whole_lines(tmp_path: Path) -> None:
+    """Each behind the name of its container, once, whatever is in it."""
+    made = [Container(f"a/{role}", "x", tmp_path / role, tmp_path / "run", {}) for role in ("db", "web")]
+    target = io.StringIO()
+    stream = LogStream(made, Console(file=target))
+    stream.show()
+    made[0].log.write_bytes(b"one [bold]\ntw")
+    made[1].log.write_bytes(b"\xff \x1b[31mred\x1b[0m\n\n")
+    stream.show()
+    with made[0].log.open("ab") as log:
+        log.write(b"o" * 200 + b"\n")
+    stream.show()
+    stream.show()
+    assert target.getvalue().splitlines() == [
+        "db@x  | one [bold]",
+        "web@x | \N{REPLACEMENT CHARACTER} red",
+        "web@x | ",
+        "db@x  | tw" + "o" * 200,
+    ]
