@@ -28,6 +28,7 @@ if TYPE_CHECKING:
 
     from kolla_mesos_start.commands.guard_client import Ended
     from kolla_mesos_start.definition.model import Command
+    from kolla_mesos_start.loop import Loop
     from kolla_mesos_start.render.prepare import Prepared
     from kolla_mesos_start.tree.status import StatusTree
     from kolla_mesos_start.wait import Runnable
@@ -37,6 +38,7 @@ if TYPE_CHECKING:
 log = Logger(__name__)
 
 NEVER = float("inf")
+RUNS_LONG = 60.0  # seconds after which a command that still runs says so, again and again
 
 # Variables in the environment of a one-time command.
 TOKEN = "KOLLA_FENCING_TOKEN"
@@ -274,7 +276,7 @@ class Bootstrap:
             hold.on_renewed = lambda: self.guard.extend(lease.kill_at)
 
         limit = NEVER if command.timeout is None else now() + command.timeout
-        self._loop.wait(lambda: self.guard.ended or lock_is_lost(), limit)
+        wait_long(self._loop, command.path, lambda: self.guard.ended or lock_is_lost(), limit)
         timed_out = not self.guard.ended and not lock_is_lost()
         if timed_out:
             self.guard.end(command.stop_grace)
@@ -292,6 +294,15 @@ class Bootstrap:
         if lost:
             raise Lost(f"{command.path}: killed: the lock was lost")
         return timed_out
+
+
+def wait_long(loop: Loop, path: str, condition: Callable[[], object], limit: float) -> None:
+    """Wait for a command as `Loop.wait` does, and say every minute for how long it has run."""
+    begun = now()
+    due = begun + RUNS_LONG
+    while not loop.wait(condition, min(limit, due)) and due < limit:
+        log.info("%s: has been running for %.0f s", path, now() - begun)
+        due = now() + RUNS_LONG
 
 
 def _judge(

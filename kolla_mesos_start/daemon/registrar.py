@@ -14,7 +14,7 @@ from kolla_mesos_start.daemon.notify_socket import NotifySocket, Senders
 from kolla_mesos_start.daemon.readiness import Check, CommandCheck, Readiness, http, tcp
 from kolla_mesos_start.errors import CannotWrite
 from kolla_mesos_start.health import StateFile
-from kolla_mesos_start.log import Logger
+from kolla_mesos_start.log import PROGRESS_INTERVAL, Logger
 from kolla_mesos_start.loop import Loop, now
 from kolla_mesos_start.report import Report, Shown
 from kolla_mesos_start.tree.presence import Presence, Registration
@@ -30,6 +30,7 @@ log = Logger(__name__)
 
 LONGEST_SESSION = 6.0  # seconds; so that the instance of a container that was killed goes quickly
 WRITE_AGAIN = 2.0  # seconds until the state is written again, after that has failed
+UNREADY_LONG = 10.0  # seconds after which a daemon that is not ready is worth a line; then every half minute
 
 
 class Registrar:
@@ -118,39 +119,52 @@ class StatusReporter:
     def __init__(self, report: Report, command: str) -> None:
         """`command` is the daemon's path in its definition."""
         self.report, self._command = report, command
-        self.deadline = math.inf
+        self._unready_since = now()
+        self._log_at, self._write_at = self._unready_since + UNREADY_LONG, math.inf
         self._stage: Stage = "waiting"
         self._text = ""
         self._complained = False
+
+    @property
+    def deadline(self) -> float:
+        """When the next line is due, or what could not be written is to be written again."""
+        return min(self._log_at, self._write_at)
 
     def tell(self, ready: bool, reason: str) -> None:
         """Say what has changed; `reason` is why it is not ready."""
         stage: Stage = "ready" if ready else "unready" if self._stage in ("ready", "unready") else "starting"
         if ready and self._stage != "ready":
             log.info("the daemon is ready")
+            self._log_at = math.inf
         elif self._stage == "ready" and not ready:
             log.warning("the daemon is no longer ready: %s", reason)
+            self._unready_since = now()
+            self._log_at = self._unready_since + UNREADY_LONG
         if (stage, reason) != (self._stage, self._text):
             self._stage, self._text = stage, reason
             self._write()
 
     def end(self) -> None:
         """The daemon has ended."""
-        self._stage, self._text = "ended", "the daemon has ended"
+        self._stage, self._text, self._log_at = "ended", "the daemon has ended", math.inf
         self._write()
 
     def run(self, ready: bool) -> None:
-        """Write again what could not be written."""
-        if now() >= self.deadline:
+        """Say what takes long; write again what could not be written."""
+        if now() >= self._write_at:
             self._write()
+        if now() >= self._log_at:
+            self._log_at = now() + PROGRESS_INTERVAL
+            why = self._text or "its first check has not ended"
+            log.info("the daemon is not ready for %.0f s: %s", now() - self._unready_since, why)
 
     def _write(self) -> None:
-        self.deadline = math.inf
+        self._write_at = math.inf
         try:
             self.report.write(self._stage, self._text, self._command)
         except CannotWrite as error:
             # A full disk is no reason to end; it is written when there is room.
-            self.deadline = now() + WRITE_AGAIN
+            self._write_at = now() + WRITE_AGAIN
             if not self._complained:
                 log.warning("%s", error.reason)
             self._complained = True

@@ -1,0 +1,26 @@
+"""What is said of a command while it runs."""
+
+from __future__ import annotations
+
+import pytest
+
+from kolla_mesos_start.commands import bootstrap
+from kolla_mesos_start.loop import Loop, now
+from tests.conftest import LogLines
+from tests.waiting import LIMIT
+
+
+@pytest.mark.parametrize("lines", [0, 1, 3])
+def test_a_command_that_runs_for_long_says_so(
+    monkeypatch: pytest.MonkeyPatch, log_lines: LogLines, lines: int
+) -> None:
+    """Every minute, until it has ended."""
+    monkeypatch.setattr(bootstrap, "RUNS_LONG", 0.05)
+    bootstrap.wait_long(Loop(), "db/sync", lambda: len(log_lines()) == lines, now() + LIMIT)
+    assert [line.message for line in log_lines()] == ["db/sync: has been running for 0 s"] * lines
+
+
+def test_one_that_reaches_its_limit_is_waited_for_no_longer(log_lines: LogLines) -> None:
+    """It is said elsewhere what comes of that."""
+    bootstrap.wait_long(Loop(), "db/sync", lambda: False, now() + 0.05)
+    assert log_lines() == []

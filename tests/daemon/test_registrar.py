@@ -1,0 +1,69 @@
+"""What a registrar says of a daemon that is not ready, and when."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+
+import pytest
+
+from kolla_mesos_start.daemon import registrar as module
+from kolla_mesos_start.daemon.registrar import StatusReporter
+from kolla_mesos_start.health import StateFile
+from kolla_mesos_start.report import Report
+from tests.conftest import LogLines
+
+
+@pytest.fixture
+def clock(monkeypatch: pytest.MonkeyPatch) -> list[float]:
+    """The registrar's clock; its one item is the time."""
+    instant = [1000.0]
+    monkeypatch.setattr(module, "now", lambda: instant[0])
+    return instant
+
+
+@pytest.fixture
+def reporter(tmp_path: Path, clock: list[float]) -> StatusReporter:
+    return StatusReporter(Report(StateFile(str(tmp_path), -1)), "shop/daemon")
+
+
+def test_a_daemon_that_is_not_ready_for_long_is_told_in_the_log(
+    reporter: StatusReporter, clock: list[float], log_lines: LogLines
+) -> None:
+    """After 10 s, then every 30 s, with what the check met last; no longer once it is ready."""
+    reporter.tell(False, "")
+    told = []
+    for _ in range(4):
+        clock[0] = reporter.deadline - 0.1
+        reporter.run(False)
+        before = len(log_lines())
+        clock[0] += 0.1
+        reporter.run(False)
+        told += log_lines()[before:]
+        reporter.tell(False, "exit status 69")
+    assert [line.message for line in told] == [
+        "the daemon is not ready for 10 s: its first check has not ended",
+        "the daemon is not ready for 40 s: exit status 69",
+        "the daemon is not ready for 70 s: exit status 69",
+        "the daemon is not ready for 100 s: exit status 69",
+    ]
+    reporter.tell(True, "")
+    assert reporter.deadline == math.inf
+
+
+def test_so_is_one_that_is_no_longer_ready(
+    reporter: StatusReporter, clock: list[float], log_lines: LogLines
+) -> None:
+    """At once, and then from there on."""
+    reporter.tell(True, "")
+    clock[0] += 500
+    reporter.tell(False, "HTTP status 503")
+    clock[0] += 10
+    reporter.run(False)
+    assert [line.message for line in log_lines()] == [
+        "the daemon is ready",
+        "the daemon is no longer ready: HTTP status 503",
+        "the daemon is not ready for 10 s: HTTP status 503",
+    ]
+    reporter.end()
+    assert reporter.deadline == math.inf
