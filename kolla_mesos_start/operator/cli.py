@@ -21,6 +21,7 @@ from kolla_mesos_start.errors import AgentError, BadUsage, Issues
 from kolla_mesos_start.operator import (
     adopt,
     diff,
+    explain,
     publish,
     removal,
     rerun,
@@ -147,6 +148,7 @@ SUBCOMMANDS = (
     diff.SUBCOMMAND,
     publish.SUBCOMMAND,
     status.SUBCOMMAND,
+    explain.SUBCOMMAND,
     rerun.SUBCOMMAND,
     adopt.SUBCOMMAND,
     *variables.SUBCOMMANDS,

@@ -53,14 +53,21 @@ class Container(NamedTuple):
     generation: str | None
     ready: bool
 
+    @property
+    def is_live(self) -> bool:
+        """Whether it may still do something."""
+        return self.stage not in ("ended", "finished")
+
 
 class Ended(NamedTuple):
-    """How the last start on a host went wrong: its last line, and when."""
+    """How the last start on a host went wrong: its last line, and when. `retriable`: the same container may
+    be started again."""
 
     host: str
     stage: str
     command: str
     reason: str
+    retriable: bool
     status: int | None
     at: float
 
@@ -92,7 +99,8 @@ class Step(NamedTuple):
 
 class Service(NamedTuple):
     """`definition` is its mzxid (0: nothing is published), `issues` why no graph can be made of it;
-    `begun`: some container has begun here, ever. `owner` has claimed its role."""
+    `begun`: some container has begun here, ever; `tells`: its containers say what they do. `owner` has
+    claimed its role."""
 
     name: str
     definition: int
@@ -103,6 +111,7 @@ class Service(NamedTuple):
     ended: tuple[Ended, ...]
     steps: tuple[Step, ...]
     begun: bool
+    tells: bool
     owner: str
 
     @property
@@ -254,6 +263,7 @@ class Live:
             ended=ended,
             steps=steps,
             begun=owner is not None or bool(containers or ended),
+            tells=CONTAINERS in view.get(children_of(self.znodes.service(name)), ()),
             owner=printable(owner.data.decode("utf-8", "replace")) if owner else "",
         )
 
@@ -280,6 +290,7 @@ class Live:
                     stage=_text(told, "stage"),
                     command=_text(told, "command"),
                     reason=_text(told, "reason") or "it does not say why",
+                    retriable=told.get("retriable") is True,
                     status=told["status"] if isinstance(told.get("status"), int) else None,
                     at=znode.stat.mtime / 1000,
                 )

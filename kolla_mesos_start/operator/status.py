@@ -6,10 +6,9 @@ What lives here: rows, and how many of them a terminal has room for. What they a
 from __future__ import annotations
 
 import argparse
-import textwrap
 import time
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NamedTuple
 
 from rich.console import Console
@@ -19,6 +18,7 @@ from rich.text import Text
 from kolla_mesos_start.errors import BadUsage
 from kolla_mesos_start.operator.durations import lasting
 from kolla_mesos_start.operator.invocation import Invocation, Subcommand, add_format
+from kolla_mesos_start.operator.lines import Line, joined, show
 from kolla_mesos_start.operator.live import Container, Deployment, Service, Step
 from kolla_mesos_start.operator.mirror import Mirror, mirror, named
 from kolla_mesos_start.tree.states import ERROR, RETRY, RUNNING
@@ -51,7 +51,7 @@ def run(invocation: Invocation) -> int:
 def _print(deployment: Deployment, out: Console) -> None:
     services = _ordered(deployment)
     lines = [Line(headline(deployment), "bold"), Line(""), *_listed(services, services, time.time())]
-    out.print(_joined(line.folded(out.width) if out.is_terminal else line.whole() for line in lines))
+    show(out, lines)
 
 
 def _chosen(source: Mirror, name: str | None) -> Deployment:
@@ -97,40 +97,10 @@ def fitting(deployment: Deployment, now: float, width: int, height: int) -> Text
             break
     else:
         lines = [*lines[: height - 3], Line("...", "dim")]
-    folded = _joined(line.folded(width) for line in lines)
+    folded = joined(line.folded(width) for line in lines)
     if folded.plain.count("\n") >= height - 2:
-        folded = _joined(line.cut(width) for line in lines)
-    return _joined([Line(headline(deployment), "bold").cut(width), Text(), folded])
-
-
-class Line(NamedTuple):
-    """`text` is what comes first and has a colour; `rest`, which may be long, has none."""
-
-    text: str
-    style: str = ""
-    rest: str = ""
-
-    def cut(self, width: int) -> Text:
-        """As one line of a terminal."""
-        shown = self.whole()
-        shown.truncate(width, overflow="ellipsis")
-        return shown
-
-    def folded(self, width: int) -> Text:
-        """As several lines, the others indented; a tenth of the width is left to them at least."""
-        indent = min(len(self.text), width * 9 // 10)
-        folded = textwrap.wrap(self.rest, max(width - indent, 1), break_on_hyphens=False)
-        if len(folded) < 2:
-            return self.whole()
-        return Text.assemble((self.text, self.style), f"\n{' ' * indent}".join(folded))
-
-    def whole(self) -> Text:
-        """As it is, for a file or a pipe."""
-        return Text.assemble((self.text if self.rest else self.text.rstrip(), self.style), self.rest)
-
-
-def _joined(lines: Iterable[Text]) -> Text:
-    return Text("\n").join(lines)
+        folded = joined(line.cut(width) for line in lines)
+    return joined([Line(headline(deployment), "bold").cut(width), Text(), folded])
 
 
 def headline(deployment: Deployment) -> str:

@@ -1,0 +1,358 @@
+"""Why a deployment is not up: the causes, and what each of them blocks.
+
+Pure: a `Deployment` in, `Cause`s out. A cause is what would stay so if everything else were well; what
+merely waits for others has none, and stands in what they block. The nodes of the graph are steps
+(`role/command`) and services; an edge leads from what blocks to what is blocked.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from graphlib import CycleError, TopologicalSorter
+from typing import NamedTuple
+
+from kolla_mesos_start.definition.forms import LOCAL
+from kolla_mesos_start.definition.model import Dependency, Members
+from kolla_mesos_start.operator.durations import lasting
+from kolla_mesos_start.operator.invocation import nearest
+from kolla_mesos_start.operator.live import (
+    PRESENT,
+    UNKNOWN_TO_TOOL,
+    Attempt,
+    Container,
+    Deployment,
+    Ended,
+    Service,
+    Step,
+)
+from kolla_mesos_start.tree.states import ERROR, RETRY, RUNNING, Unmet
+
+# What is met: whether somebody has to do something, and whether nothing will mend it by itself.
+KINDS: Mapping[str, tuple[bool, bool]] = {
+    "failed": (True, True),
+    "failing": (True, False),
+    "running": (False, False),
+    "abandoned": (True, False),
+    "not ready": (True, False),
+    "starting": (False, False),
+    "ended": (True, True),
+    "gave up": (True, False),
+    "absent": (True, False),
+    "generation": (True, False),
+    "superseded": (True, False),
+    "no definition": (True, True),
+    "unreadable": (True, True),
+    "unknown": (True, False),
+    "no provider": (True, True),
+    "too many": (True, False),
+    "elsewhere": (True, False),
+    "claimed": (True, True),
+    "cycle": (True, True),
+}
+SLOW = 10.0  # seconds; an agent logs a daemon that takes longer to become ready
+SHOWN = 3  # hosts that a line names
+
+
+class Cause(NamedTuple):
+    """`nodes` is where it is; `blocks` are chains of steps, a later one begins where it branches off."""
+
+    kind: str
+    text: str
+    nodes: tuple[str, ...]
+    blocks: tuple[tuple[str, ...], ...] = ()
+
+    @property
+    def is_stuck(self) -> bool:
+        return KINDS[self.kind][0]
+
+    @property
+    def is_final(self) -> bool:
+        return KINDS[self.kind][1]
+
+    @property
+    def touches(self) -> frozenset[str]:
+        """All nodes that it is at, or blocks."""
+        return frozenset(self.nodes).union(*self.blocks)
+
+
+def find(deployment: Deployment, now: float) -> list[Cause]:
+    """All causes: what is stuck first, and what blocks most before the rest."""
+    edges = _edges(deployment)
+    found = [*_cycles(edges), *_missing(deployment)]
+    for service in deployment.services.values():
+        found += _of_service(service, now)
+    causes = [cause._replace(blocks=tuple(_chains(cause, edges))) for cause in found]
+    return sorted(causes, key=lambda each: (not each.is_stuck, -len(each.touches), each.nodes[0], each.kind))
+
+
+# -- what waits for what --------------------------------------------------------------------------------
+
+
+def _edges(deployment: Deployment) -> Mapping[str, list[str]]:
+    """For each node those that it blocks."""
+    edges: dict[str, list[str]] = defaultdict(list)
+    for service in deployment.services.values():
+        open_steps = [step for step in service.steps if not step.done]
+        for step in open_steps:
+            for unmet in step.unmet:
+                edges[_target(unmet, deployment)].append(step.path)
+            if step.command.is_daemon:  # It comes last.
+                for other in open_steps[:-1]:
+                    if step.path not in edges[other.path]:
+                        edges[other.path].append(step.path)
+            # Commands can be done by any container; each counts as an instance of the daemon.
+            if step.command.is_daemon or not any(each.is_live for each in service.containers):
+                edges[_node(service.name)].append(step.path)
+    return edges
+
+
+def _node(service: str) -> str:
+    """The node of a service, which no step's path can be."""
+    return f"service {service}"
+
+
+def _target(unmet: Unmet, deployment: Deployment) -> str:
+    """The node that a dependency waits for; itself, as text, if there is none."""
+    dependency = unmet.dependency
+    if isinstance(dependency, Members):
+        return _node(dependency.service)
+    service = deployment.roles.get(dependency.role)
+    return dependency.path if service and _step(service, dependency.path) else f"-> {dependency.path}"
+
+
+def _step(service: Service, path: str) -> Step | None:
+    return next((step for step in service.steps if step.path == path), None)
+
+
+def _chains(cause: Cause, edges: Mapping[str, Sequence[str]]) -> Iterator[tuple[str, ...]]:
+    """What it blocks, each step once; without recursion, since a chain may be as long as a deployment."""
+    seen = set(cause.nodes)
+    for node in cause.nodes:
+        trail = [(node, iter(edges.get(node, ())))]
+        chain: list[str] = []
+        while trail:
+            step = next(trail[-1][1], None)
+            if step is None:
+                trail.pop()
+                if chain:
+                    yield tuple(chain)
+                chain = []
+            elif step not in seen:
+                seen.add(step)
+                if not chain and len(trail) > 1:
+                    chain.append(trail[-1][0])
+                chain.append(step)
+                trail.append((step, iter(edges.get(step, ()))))
+
+
+def _cycles(edges: Mapping[str, Sequence[str]]) -> Iterator[Cause]:
+    """Every cycle once, in the direction in which one waits for the other."""
+    left = {node: set(blocked) for node, blocked in edges.items()}
+    while True:
+        try:
+            TopologicalSorter(left).prepare()
+            return
+        except CycleError as error:
+            path: list[str] = error.args[1]  # Each is blocked by the next, and the last is the first.
+            first = path.index(min(path))
+            path = path[first:-1] + path[:first] + [path[first]]
+            left[path[1]].discard(path[0])
+            yield Cause(
+                "cycle", f"a cycle, in which each waits for the next: {' -> '.join(path)}", tuple(path[:-1])
+            )
+
+
+# -- dependencies that can't be met ---------------------------------------------------------------------
+
+
+def _missing(deployment: Deployment) -> Iterator[Cause]:
+    """What no published service provides, or not as it is asked for; each once."""
+    seen = set()
+    for service in deployment.services.values():
+        for step in service.steps:
+            for unmet in [] if step.done else step.unmet:
+                cause = _mismatch(step, unmet, deployment)
+                if cause and (cause.kind, cause.nodes) not in seen:
+                    seen.add((cause.kind, cause.nodes))
+                    yield cause
+
+
+def _mismatch(step: Step, unmet: Unmet, deployment: Deployment) -> Cause | None:
+    dependency = unmet.dependency
+    if isinstance(dependency, Members):
+        return _no_members(step, dependency, deployment)
+    node = _target(unmet, deployment)
+    service = deployment.roles.get(dependency.role)
+    if service is None:
+        others = deployment.roles.keys() - {step.path.partition("/")[0]}
+        why = f"no service has the role {dependency.role!r}{nearest(dependency.role, others)}"
+        return Cause("no provider", f"{step.path}: {why}", (node,))
+    if service.graph is None:
+        return None  # The service's own cause says why.
+    target = _step(service, dependency.path)
+    if target is None:
+        names = [each.command.name for each in service.steps]
+        why = f"{service.name} has no {dependency.name!r}{nearest(dependency.name, names)}"
+        return Cause("no provider", f"{step.path}: {why}", (node,))
+    return _asked_otherwise(step, unmet, dependency, service, target)
+
+
+def _asked_otherwise(
+    step: Step, unmet: Unmet, dependency: Dependency, service: Service, target: Step
+) -> Cause | None:
+    """Something that its service has, but not in the number, generation or place that is asked for."""
+    wants = dependency.generation
+    if wants is not None and wants != target.command.generation:
+        has = target.command.generation or "none"
+        text = f"{step.path} waits for generation {wants} of {target.path}, whose definition has {has}"
+        return Cause("generation", text, (target.path,))
+    if target.command.is_daemon and (dependency.count or 1) > service.wanted:
+        text = (
+            f"{step.path} waits for {dependency.count} ready instances of {target.path}, and {service.wanted}"
+        )
+        return Cause("too many", f"{text} is wanted (`instances` of its definition)", (target.path,))
+    if target.done:
+        where = " on its own host" if dependency.scope == LOCAL else ""
+        return Cause(
+            "elsewhere", f"{step.path} waits for {dependency.path}{where}: {unmet.found}", (step.path,)
+        )
+    return None
+
+
+def _no_members(step: Step, members: Members, deployment: Deployment) -> Cause | None:
+    service = deployment.services.get(members.service)
+    if service is None:
+        why = f"there is no service {members.service!r}{nearest(members.service, deployment.services)}"
+        return Cause("no provider", f"{step.path}: {why}", (_node(members.service),))
+    if service.definition and members.count > service.wanted:
+        text = f"{step.path} waits for {members.count} members of {service.name}, and {service.wanted}"
+        return Cause("too many", f"{text} is wanted (`instances` of its definition)", (_node(service.name),))
+    return None
+
+
+# -- one service ----------------------------------------------------------------------------------------
+
+
+def _of_service(service: Service, now: float) -> Iterator[Cause]:
+    """What keeps it from being up, whatever the others do."""
+    if not service.definition:
+        yield Cause("no definition", f"{service.name} has no definition: publish it", (_node(service.name),))
+    elif service.graph is None:
+        kind = "unknown" if service.issues == (UNKNOWN_TO_TOOL,) else "unreadable"
+        text = f"the definition of {service.name} can't be read: {'; '.join(service.issues)}"
+        yield Cause(kind, text, (_node(service.name),))
+    elif not service.is_up:
+        if service.owner not in ("", service.name):
+            text = (
+                f"{service.name}: its role {service.role} is claimed by {service.owner}; rename one of them"
+            )
+            yield Cause("claimed", text, (_node(service.name),))
+        found = [cause for step in service.steps if not step.done for cause in _of_step(service, step, now)]
+        yield from found
+        yield from _of_containers(service, {cause.kind for cause in found}, now)
+
+
+def _of_step(service: Service, step: Step, now: float) -> Iterator[Cause]:
+    if step.command.is_daemon:
+        yield from _of_daemon(service, step, now)
+        return
+    for attempt in step.attempts:
+        if attempt.state in (ERROR, RETRY, RUNNING):
+            yield _of_attempt(service, step, attempt, now)
+    generations = {each.generation for each in service.containers if each.is_live and each.generation}
+    wanted = step.command.generation
+    if wanted and generations and wanted not in generations:
+        there = ", ".join(sorted(generations))
+        text = f"{step.path} is for generation {wanted}, and the containers that are there are of {there}"
+        yield Cause("generation", text, (step.path,))
+    if step.superseded and not step.done:
+        text = f"{step.path}: a newer definition has run it since; restart the containers of {service.name}"
+        yield Cause("superseded", text, (step.path,))
+
+
+def _of_attempt(service: Service, step: Step, attempt: Attempt, now: float) -> Cause:
+    detail, age = attempt.detail, lasting(now - attempt.since)
+    where = f" on {detail.host}" if detail.host else ""
+    if attempt.state == RUNNING:
+        if step.command.run_once and not attempt.contenders:
+            text = f"{step.path}{where} began {age} ago and has no outcome; nobody holds its lock any more"
+            return Cause("abandoned", text, (step.path,))
+        lock = ", and holds its lock" if step.command.run_once else ""
+        text = f"{step.path} has run{where} for {age} (attempt {detail.attempt or 1}){lock}"
+        return Cause("running", text, (step.path,))
+    what = f"attempt {detail.attempt}: {detail.message}" if detail.message else "without a reason"
+    # One that waits for its turn will try it next.
+    others = attempt.contenders or any(each.is_live for each in service.containers)
+    if attempt.state == RETRY or others:
+        text = f"{step.path} failed{where} {age} ago and is tried again: {what}"
+        return Cause("failing", text, (step.path,))
+    return Cause("failed", f"{step.path} failed{where} {age} ago: {what}", (step.path,))
+
+
+def _of_daemon(service: Service, step: Step, now: float) -> Iterator[Cause]:
+    """Its containers that have begun the daemon, or should have; those of one kind together."""
+    begun = all(other.done for other in service.steps if other is not step) and not step.unmet
+    slow, starting = [], []
+    for each in service.containers:
+        if each.stage == "unready" or (each.stage == "starting" and each.reason and now - each.since >= SLOW):
+            slow.append(each)
+        elif each.stage == "starting" or (each.stage == PRESENT and begun):
+            starting.append(each)
+    if slow:
+        first = min(slow, key=lambda each: each.since)
+        text = f"{step.path} on {_hosts(slow)} is not ready for {lasting(now - first.since)}"
+        yield Cause("not ready", f"{text}: {first.reason or 'its agent does not say why'}", (step.path,))
+    if starting:
+        first = min(starting, key=lambda each: each.since)
+        text = f"{step.path} on {_hosts(starting)} has been starting for {lasting(now - first.since)}"
+        yield Cause("starting", text, (step.path,))
+
+
+def _hosts(containers: Sequence[Container]) -> str:
+    names = sorted(each.host for each in containers)
+    more = f" and {len(names) - SHOWN} more" if len(names) > SHOWN else ""
+    return ", ".join(names[:SHOWN]) + more
+
+
+def _of_containers(service: Service, found: set[str], now: float) -> Iterator[Cause]:
+    """Who is not there, and why."""
+    live = [each for each in service.containers if each.is_live]
+    hosts = {each.host for each in live}
+    ended = [each for each in service.ended if each.host not in hosts]
+    for each in ended:
+        # A command that has failed says so itself.
+        if not (each.stage == "bootstrap" and "failed" in found):
+            yield _of_end(service, each, now)
+    missing = (1 if service.is_task else service.wanted) - len(live) - len(ended)
+    held = any(attempt.contenders for step in service.steps for attempt in step.attempts)
+    if missing > 0 and not (found & {"failed"}) and not (held and not service.tells):
+        yield Cause("absent", _absence(service, len(live)), (_node(service.name),))
+
+
+def _of_end(service: Service, ended: Ended, now: float) -> Cause:
+    status = "" if ended.status is None else f", exit status {ended.status}"
+    what = ended.command or service.name
+    text = f"{what} on {ended.host} ended {lasting(now - ended.at)} ago in stage {ended.stage}{status}"
+    kind = "gave up" if ended.retriable else "ended"
+    return Cause(kind, f"{text}: {ended.reason}", (_node(service.name),))
+
+
+def _absence(service: Service, live: int) -> str:
+    if live:
+        return f"{live} of {service.wanted} containers of {service.name} are there: start the others"
+    if not service.begun:
+        return f"no container of {service.name} was ever started"
+    if service.is_task and not service.tells:
+        return f"{service.name} was started, and no container of it says what it does"
+    return f"no container of {service.name} is left: start it again"
+
+
+def nodes(service: Service) -> frozenset[str]:
+    """Where a service stands in the graph."""
+    return frozenset([_node(service.name), *(step.path for step in service.steps)])
+
+
+def concerning(causes: Iterable[Cause], service: Service) -> list[Cause]:
+    """Those that keep one service from being up."""
+    return [cause for cause in causes if nodes(service) & cause.touches]

@@ -1,0 +1,102 @@
+"""`kolla_mesos_ctl explain`: why a deployment is not up, root causes first.
+
+What lives here: words. What is a cause is decided in `causes`.
+"""
+
+from __future__ import annotations
+
+import argparse
+import time
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+from kolla_mesos_start.operator import causes
+from kolla_mesos_start.operator.causes import Cause
+from kolla_mesos_start.operator.invocation import Invocation, Subcommand, add_format
+from kolla_mesos_start.operator.lines import Line, show
+from kolla_mesos_start.operator.live import Deployment, Service
+from kolla_mesos_start.operator.mirror import mirror, named
+
+COLUMN = 12  # characters of what comes before the text
+
+
+def run(invocation: Invocation) -> int:
+    """Say why; 0 if nothing is stuck."""
+    deployment = mirror(invocation).deployment()
+    found = causes.find(deployment, time.time())
+    services: Sequence[Service] = list(deployment.services.values())
+    if invocation.options.service:
+        services = [named(deployment, invocation.options.service)]
+        found = causes.concerning(found, services[0])
+    if invocation.as_json:
+        invocation.print_json(_data(found, services))
+    else:
+        show(invocation.out, lines(deployment, found, services))
+    return 1 if any(cause.is_stuck for cause in found) else 0
+
+
+def lines(deployment: Deployment, found: Sequence[Cause], services: Sequence[Service]) -> Iterator[Line]:
+    """Each cause with what it blocks, and then what is up."""
+    for cause in found:
+        head, style = ("ROOT CAUSE", "bold red") if cause.is_stuck else (cause.kind, "cyan")
+        yield _line(head, style, cause.text)
+        for number, chain in enumerate(cause.blocks):
+            steps = " <- ".join(_label(path, deployment) for path in chain)
+            yield _line("" if number else "  blocks", "yellow", steps)
+    touched = frozenset().union(*(cause.touches for cause in found))
+    for service in services:
+        if service.is_up:
+            yield _line("up", "green", f"{service.role} {service.ready} of {service.wanted}")
+        elif not causes.nodes(service) & touched:
+            yield _line("starting", "cyan", f"{service.name}: nothing that it waits for is missing")
+
+
+def _line(head: str, style: str, text: str) -> Line:
+    return Line(f"{head:{COLUMN}}", style, text)
+
+
+def _label(path: str, deployment: Deployment) -> str:
+    """A step; of a daemon of which several are wanted, how many are ready."""
+    service = deployment.roles[path.partition("/")[0]]
+    if path == f"{service.role}/daemon" and service.wanted > 1:
+        return f"{path} ({service.ready} of {service.wanted} ready)"
+    return path
+
+
+def _data(found: Sequence[Cause], services: Sequence[Service]) -> dict[str, Any]:
+    return {
+        "stuck": any(cause.is_stuck for cause in found),
+        "causes": [
+            {
+                "kind": cause.kind,
+                "stuck": cause.is_stuck,
+                "final": cause.is_final,
+                "text": cause.text,
+                "blocks": [list(chain) for chain in cause.blocks],
+            }
+            for cause in found
+        ],
+        "up": [service.name for service in services if service.is_up],
+    }
+
+
+def _add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "service", metavar="SERVICE", nargs="?", help="only what keeps this one from being up"
+    )
+    add_format(parser)
+
+
+SUBCOMMAND = Subcommand(
+    name="explain",
+    summary="why a deployment is not up: root causes, and what each blocks",
+    description="""\
+Say why a deployment is not up: the root causes first, and below each what it blocks, one chain a line
+(`a <- b`: b waits for a). What merely runs or starts is shown as such.
+
+The exit status is 0 if nothing is stuck, else 1.
+""",
+    example="kolla_mesos_ctl explain keystone-api --deployment site",
+    add_arguments=_add_arguments,
+    run=run,
+)

@@ -1,0 +1,101 @@
+"""`kolla_mesos_ctl explain` of deployments whose real agents are stuck."""
+
+from __future__ import annotations
+
+import json
+import time
+from contextlib import ExitStack
+
+from kazoo.client import KazooClient
+
+from kolla_mesos_start.operator import causes
+from kolla_mesos_start.operator.cli import parser
+from kolla_mesos_start.operator.invocation import Invocation
+from kolla_mesos_start.operator.mirror import mirror
+from tests.agents import Containers
+from tests.conftest import Deployment
+from tests.large import fill
+from tests.operator_tools.trees import container, definition, one_time
+from tests.publishing import publish
+from tests.tool import tool
+
+SLEEP = {"service": {"daemon": {"command": "sleep 600", "ready": {"alive": 0.1}}}}
+
+
+def test_a_command_that_failed_blocks_who_waits(deployment: Deployment, containers: Containers) -> None:
+    """Where, when, how often and why; and not what would have worked."""
+    failing = {"command": "false", "run_once": True, "retries": 1, "delay": 0}
+    publish(deployment, "a/tasks", {"commands": {"schema": failing}})
+    publish(deployment, "a/api", definition("tasks/schema"))
+    publish(deployment, "a/db", SLEEP)
+    containers.start("a/api", "h2").says("waits")
+    containers.start("a/db", "h2").says("ready")
+    assert containers.start("a/tasks", "h1").ends() == 1
+    said = tool(deployment, "explain", status=1).splitlines()
+    assert said[0].startswith("ROOT CAUSE  tasks/schema failed on h1 ")
+    assert said[0].endswith("s ago: attempt 2: exit status 1")
+    assert said[1:] == ["  blocks    api/daemon", "up          db 1 of 1"]
+    assert tool(deployment, "explain", "db") == "up          db 1 of 1\n"
+
+
+def test_a_command_that_runs_is_not_stuck(deployment: Deployment, containers: Containers) -> None:
+    """It has begun, it holds its lock; and once its container is gone, it is stuck."""
+    publish(deployment, "tasks", {"commands": {"schema": {"command": "sleep 600", "run_once": True}}})
+    agent = containers.start("tasks", "h1")
+    agent.says("starting")
+    said = tool(deployment, "explain")
+    assert said.startswith("running     tasks/schema has run on h1 for ")
+    assert said.endswith("(attempt 1), and holds its lock\n")
+    agent.end()
+    found = json.loads(tool(deployment, "explain", "--format", "json", status=0))
+    assert not found["stuck"], "its session has not expired yet: nobody may take the lock"
+
+
+def test_a_cycle_across_services_is_shown_by_its_path(deployment: Deployment, containers: Containers) -> None:
+    """None of the definitions is wrong by itself, so each agent waits."""
+    publish(deployment, "one", {"commands": {"x": one_time("two/y")}})
+    publish(deployment, "two", {"commands": {"y": one_time("one/x")}})
+    for service in ("one", "two"):
+        containers.start(service, "h1").says("waits")
+    assert "a cycle, in which each waits for the next: one/x -> two/y -> one/x\n" in tool(
+        deployment, "explain", status=1
+    )
+
+
+def test_what_nobody_provides_has_a_name(deployment: Deployment, containers: Containers) -> None:
+    publish(deployment, "one", SLEEP)
+    publish(deployment, "two", definition("won/daemon"))
+    containers.start("two", "h1").says("waits")
+    said = tool(deployment, "explain", status=1)
+    assert "ROOT CAUSE  two/daemon: no service has the role 'won' (did you mean 'one'?)\n" in said
+    assert "ROOT CAUSE  no container of one was ever started\n" in said
+
+
+def test_a_daemon_that_is_not_ready_says_what_its_check_met(zk: KazooClient, deployment: Deployment) -> None:
+    publish(deployment, "rabbitmq", definition())
+    publish(deployment, "web", definition("rabbitmq/daemon", instances=3))
+    told = container("starting", "command check, exit status 69", since=time.time() - 130, host="rab1")
+    zk.create(f"{deployment.path}/rabbitmq/.containers/1", json.dumps(told).encode(), makepath=True)
+    assert (
+        "ROOT CAUSE  rabbitmq/daemon on rab1 is not ready for 2 min 10 s: command check, exit status 69\n"
+        "  blocks    web/daemon (0 of 3 ready)\n"
+    ) in tool(deployment, "explain", "web", status=1)
+
+
+def test_a_name_that_is_not_there_names_the_nearest(deployment: Deployment) -> None:
+    publish(deployment, "infra/redis", SLEEP)
+    assert "did you mean 'redis'" in tool(deployment, "explain", "reddis", status=66)
+
+
+def test_a_thousand_containers_are_explained_in_a_second(zk: KazooClient, deployment: Deployment) -> None:
+    """After connecting; the limit here is for a machine that has other things to do."""
+    fill(zk, deployment)
+    where = ["--deployment", deployment.id, "--prefix", deployment.prefix, "--hosts", deployment.hosts]
+    with ExitStack() as stack:
+        source = mirror(Invocation(parser().parse_args(["explain", *where]), {}, stack))
+        begun = time.monotonic(), time.process_time()
+        found = causes.find(source.deployment(), time.time())
+        wall, cpu = time.monotonic() - begun[0], time.process_time() - begun[1]
+    assert [cause.kind for cause in found] == ["not ready"] * 10
+    print(f"explaining 1000 containers: {wall:.2f} s, {cpu:.2f} s of CPU")
+    assert cpu < 3

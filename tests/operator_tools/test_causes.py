@@ -1,0 +1,291 @@
+"""Why a deployment is not up, for trees of znodes: one for each kind that is told apart."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from kolla_mesos_start.operator import causes, explain
+from tests.operator_tools.trees import NOW, Tree, container, definition, deployment, one_time, ready
+
+TASK = definition(commands={"sync": one_time()}, daemon=False)
+STATE, DETAIL, LOCK = (f"status/global/job/sync{end}" for end in ("", "/detail", "/lock/x__lock__0000000000"))
+FAILED = {"attempt": 3, "host": "h1", "message": "exit status 1", "started": NOW - 9, "finished": NOW - 5}
+ENDED = {"stage": "render", "command": "web/daemon", "reason": "missing: x", "status": 78, "retriable": False}
+WANTED = "is wanted (`instances` of its definition)"
+# What stands in the tree, and (kind, text) of each cause.
+CASES: dict[str, tuple[Tree, list[tuple[str, str]]]] = {
+    "all is up": ({"db": definition(), **ready("db", "1")}, []),
+    "failed": (
+        {"job": TASK, STATE: "error", DETAIL: FAILED},
+        [("failed", "job/sync failed on h1 1 min ago: attempt 3: exit status 1")],
+    ),
+    "failed, and another container tries it again": (
+        {"job": TASK, STATE: "error", DETAIL: FAILED, LOCK: "h2"},
+        [("failing", "job/sync failed on h1 1 min ago and is tried again: attempt 3: exit status 1")],
+    ),
+    "between two attempts": (
+        {"job": TASK, STATE: "retry", DETAIL: FAILED, "job/.containers/1": container("bootstrapping")},
+        [("failing", "job/sync failed on h1 1 min ago and is tried again: attempt 3: exit status 1")],
+    ),
+    "running": (
+        {
+            "job": TASK,
+            STATE: "running",
+            DETAIL: {"attempt": 1, "host": "h1", "started": NOW},
+            LOCK: "h1",
+            "job/.containers/1": container("bootstrapping"),
+        },
+        [("running", "job/sync has run on h1 for 1 min (attempt 1), and holds its lock")],
+    ),
+    "who ran it is gone": (
+        {
+            "job": TASK,
+            STATE: "running",
+            DETAIL: {"attempt": 1, "host": "h1"},
+            "job/.containers/1": container("waiting"),
+        },
+        [("abandoned", "job/sync on h1 began 1 min ago and has no outcome; nobody holds its lock any more")],
+    ),
+    "started but not ready": (
+        {
+            "web": definition(),
+            "web/.containers/1": container("starting", "command check, exit status 69", since=NOW - 130),
+        },
+        [("not ready", "web/daemon on web1 is not ready for 2 min 10 s: command check, exit status 69")],
+    ),
+    "several are not ready": (
+        {
+            "web": definition(instances=5),
+            **{
+                f"web/.containers/{i}": container("unready", "tcp 80: refused", since=NOW - i, host=f"h{i}")
+                for i in range(5)
+            },
+        },
+        [("not ready", "web/daemon on h0, h1, h2 and 2 more is not ready for 4 s: tcp 80: refused")],
+    ),
+    "only just started": (
+        {"web": definition(), "web/.containers/1": container("starting", "tcp 80: refused", since=NOW - 9)},
+        [("starting", "web/daemon on web1 has been starting for 9 s")],
+    ),
+    "started by an older agent": (
+        {"web": definition(), "web/.party/1": {"host": "h1"}},
+        [("starting", "web/daemon on h1 has been starting for 1 min")],
+    ),
+    "ended before its command began": (
+        {"web": definition(), "status/h2/web/ended": ENDED},
+        [("ended", "web/daemon on h2 ended 1 min ago in stage render, exit status 78: missing: x")],
+    ),
+    "gave up waiting": (
+        {
+            "web": definition(),
+            "status/h2/web/ended": {**ENDED, "stage": "wait", "status": 75, "retriable": True},
+        },
+        [("gave up", "web/daemon on h2 ended 1 min ago in stage wait, exit status 75: missing: x")],
+    ),
+    "ended, and has been started again": (
+        {"web": definition(), "status/web1/web/ended": ENDED, "web/.containers/1": container("starting")},
+        [("starting", "web/daemon on web1 has been starting for 0 s")],
+    ),
+    "failed, and its container has ended over it": (
+        {"job": TASK, STATE: "error", DETAIL: FAILED, "status/h1/job/ended": {**ENDED, "stage": "bootstrap"}},
+        [("failed", "job/sync failed on h1 1 min ago: attempt 3: exit status 1")],
+    ),
+    "never started": ({"a/web": definition()}, [("absent", "no container of a/web was ever started")]),
+    "gone": (
+        {"a/web": definition(), "a/web/.containers": "", "status/global/web": "a/web"},
+        [("absent", "no container of a/web is left: start it again")],
+    ),
+    "a task of older agents": (
+        {"a/job": TASK, "status/global/job": "a/job"},
+        [("absent", "a/job was started, and no container of it says what it does")],
+    ),
+    "too few": (
+        {"web": definition(instances=3), **ready("web", "1", "2")},
+        [("absent", "2 of 3 containers of web are there: start the others")],
+    ),
+    "of another generation": (
+        {
+            "job": definition(commands={"sync": one_time(generation="2026.1")}, daemon=False),
+            "job/.containers/1": container("waiting", generation="2025.2"),
+        },
+        [
+            (
+                "generation",
+                "job/sync is for generation 2026.1, and the containers that are there are of 2025.2",
+            )
+        ],
+    ),
+    "another generation is waited for": (
+        {
+            "web": definition({"path": "job/sync", "generation": "3"}),
+            "web/.containers/1": container("waiting"),
+            "job": definition(commands={"sync": one_time(generation="2")}, daemon=False),
+            STATE: "done",
+            "status/global/job/sync/generations/2": "5 5",
+        },
+        [("generation", "web/daemon waits for generation 3 of job/sync, whose definition has 2")],
+    ),
+    "an old definition": (
+        {
+            "job": definition(commands={"sync": one_time(generation="1")}, daemon=False),
+            "job/.containers/1": container("waiting", definition="3e0", generation="1"),
+            "status/global/job/sync/generations/2": "995 995",
+        },
+        [("superseded", "job/sync: a newer definition has run it since; restart the containers of job")],
+    ),
+    "nothing is published": (
+        {"a/web/variables/x": "1"},
+        [("no definition", "a/web has no definition: publish it")],
+    ),
+    "a definition that is depended on": (
+        {"web": definition({"members": "a/bd"}), "web/.containers/1": container("waiting"), "a/db": TASK},
+        [
+            ("no provider", "web/daemon: there is no service 'a/bd' (did you mean 'a/db'?)"),
+            ("absent", "no container of a/db was ever started"),
+        ],
+    ),
+    "unreadable": (
+        {"web": "[]"},
+        [("unreadable", "the definition of web can't be read: expected a JSON object, found a list")],
+    ),
+    "no such role": (
+        {
+            "one": definition(),
+            **ready("one", "1"),
+            "two": definition("won/wait"),
+            "two/.containers/1": container("waiting"),
+        },
+        [("no provider", "two/daemon: no service has the role 'won' (did you mean 'one'?)")],
+    ),
+    "no such command": (
+        {
+            "job": TASK,
+            STATE: "done",
+            "two": definition("job/synk"),
+            "two/.containers/1": container("waiting"),
+        },
+        [("no provider", "two/daemon: job has no 'synk' (did you mean 'sync'?)")],
+    ),
+    "more than are wanted": (
+        {
+            "db": definition(),
+            **ready("db", "1"),
+            "web": definition({"path": "db/daemon", "count": 3}),
+            "web/.containers/1": container("waiting"),
+        },
+        [("too many", f"web/daemon waits for 3 ready instances of db/daemon, and 1 {WANTED}")],
+    ),
+    "ready on another host": (
+        {
+            "db": definition(),
+            **ready("db", "1"),
+            "web": definition({"path": "db/daemon", "scope": "local"}),
+            "status/web1/web": "web",
+            "web/.containers/1": container("waiting"),
+        },
+        [("elsewhere", "web/daemon waits for db/daemon on its own host: 0 of 1 instances ready")],
+    ),
+    "two services of one role": (
+        {"b/web": definition(), "status/global/web": "a/web", "b/web/.containers/1": container("waiting")},
+        [("claimed", "b/web: its role web is claimed by a/web; rename one of them")],
+    ),
+    "a cycle": (
+        {
+            "a": definition(commands={"x": one_time("b/y")}),
+            "b": definition(commands={"y": one_time("c/z")}),
+            "c": definition(commands={"z": one_time("a/daemon")}),
+            **{f"{each}/.containers/1": container("waiting") for each in "abc"},
+        },
+        [("cycle", "a cycle, in which each waits for the next: a/daemon -> a/x -> b/y -> c/z -> a/daemon")],
+    ),
+}
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_each_kind_is_told_apart(name: str) -> None:
+    tree, expected = CASES[name]
+    found = causes.find(deployment(tree, NOW - 60), NOW)
+    assert [(cause.kind, cause.text) for cause in found] == expected
+
+
+def test_every_kind_has_a_case() -> None:
+    """But the one for a definition that only an agent can read."""
+    assert {kind for _, found in CASES.values() for kind, _ in found} == causes.KINDS.keys() - {"unknown"}
+
+
+SHOP = "shop-api/schema <- shop-api/daemon (0 of 3 ready)"
+CHAIN: dict[str, Any] = {
+    "rabbitmq": definition(),
+    "rabbitmq/.containers/1": container("unready", "exit status 69", since=NOW - 130, host="rab1"),
+    "infra/rabbitmq_tasks": definition(commands={"user": one_time("rabbitmq/daemon")}, daemon=False),
+    "infra/rabbitmq_tasks/.containers/1": container("waiting"),
+    "shop-api": definition(commands={"schema": one_time("rabbitmq_tasks/user")}, instances=3),
+    **{f"shop-api/.containers/{each}": container("waiting") for each in range(3)},
+    "haproxy": definition("shop-api/daemon"),
+    "haproxy/.containers/1": container("waiting"),
+    "stats": definition("rabbitmq_tasks/user"),
+    "stats/.containers/1": container("waiting"),
+    "redis": definition(),
+    **ready("redis", "1"),
+}
+
+
+def explained(tree: Tree) -> list[str]:
+    found = deployment(tree)
+    shown = explain.lines(found, causes.find(found, NOW), list(found.services.values()))
+    return [line.whole().plain for line in shown]
+
+
+def test_what_is_blocked_stands_in_one_line_for_each_chain() -> None:
+    """A branch begins at the step where it leaves the line above."""
+    assert explained(CHAIN) == [
+        "ROOT CAUSE  rabbitmq/daemon on rab1 is not ready for 2 min 10 s: exit status 69",
+        f"  blocks    rabbitmq_tasks/user <- {SHOP} <- haproxy/daemon",
+        "            rabbitmq_tasks/user <- stats/daemon",
+        "up          redis 1 of 1",
+    ]
+
+
+def test_what_blocks_most_comes_first() -> None:
+    lines = explained({**CHAIN, "alone": definition()})
+    assert [line[:22] for line in lines if line.startswith("ROOT")] == [
+        "ROOT CAUSE  rabbitmq/d",
+        "ROOT CAUSE  no contain",
+    ]
+
+
+@pytest.mark.parametrize(("name", "count"), [("haproxy", 1), ("redis", 0), ("rabbitmq", 1), ("alone", 1)])
+def test_one_service_is_explained_by_what_blocks_it(name: str, count: int) -> None:
+    found = deployment({**CHAIN, "alone": definition()})
+    concerning = causes.concerning(causes.find(found, NOW), found.services[name])
+    assert len(concerning) == count
+
+
+def test_a_container_that_does_not_start_blocks_whoever_waits_for_it() -> None:
+    """Though what it depends on is not there either: both have to be mended."""
+    tree = {key: value for key, value in CHAIN.items() if not key.startswith("shop-api/")}
+    assert explained(tree)[:5] == [
+        "ROOT CAUSE  rabbitmq/daemon on rab1 is not ready for 2 min 10 s: exit status 69",
+        f"  blocks    rabbitmq_tasks/user <- {SHOP} <- haproxy/daemon",
+        "            rabbitmq_tasks/user <- stats/daemon",
+        "ROOT CAUSE  no container of shop-api was ever started",
+        f"  blocks    {SHOP} <- haproxy/daemon",
+    ]
+
+
+def test_who_is_about_to_go_on_is_not_stuck() -> None:
+    """Between the moment in which the last dependency is met and that in which the container has seen it."""
+    tree = {"job": TASK, "job/.containers/1": container("waiting")}
+    assert explained(tree) == ["starting    job: nothing that it waits for is missing"]
+
+
+def test_a_thousand_steps_in_a_row_are_followed() -> None:
+    """A chain may be longer than Python's stack is deep."""
+    tree: dict[str, Any] = {"s0": definition(), "s0/.containers/1": container("unready", since=NOW - 60)}
+    for number in range(1, 1500):
+        tree[f"s{number}"] = definition(f"s{number - 1}/daemon")
+        tree[f"s{number}/.containers/1"] = container("waiting")
+    (cause,) = causes.find(deployment(tree), NOW)
+    assert [len(chain) for chain in cause.blocks] == [1499]
