@@ -6,6 +6,7 @@ one attempt after another, and what cuts an attempt short: its timeout, a signal
 
 from __future__ import annotations
 
+import errno
 import os
 import signal
 import time
@@ -27,7 +28,7 @@ if TYPE_CHECKING:
     from typing import Any, Callable
 
     from kolla_mesos_start.commands.guard_client import Ended
-    from kolla_mesos_start.definition.model import Command
+    from kolla_mesos_start.definition.model import Command, Step
     from kolla_mesos_start.loop import Loop
     from kolla_mesos_start.render.prepare import Prepared
     from kolla_mesos_start.tree.status import StatusTree
@@ -38,6 +39,7 @@ if TYPE_CHECKING:
 log = Logger(__name__)
 
 NEVER = float("inf")
+NOT_FOUND = 127  # a shell's status; what it did not find stands in its own output
 RUNS_LONG = 60.0  # seconds after which a command that still runs says so, again and again
 
 # Variables in the environment of a one-time command.
@@ -254,7 +256,7 @@ class Bootstrap:
         if hold is not None and ended.reason == "lost":
             # It may have ended before its guard did: that is unknown, and the next attempt learns so.
             raise Lost(f"{command.path}: killed: its guard process died")
-        outcome = _judge(command, ended, timed_out, self._stopped_by, last)
+        outcome = _judge(prepared.step, ended, timed_out, self._stopped_by, last)
         log.log(
             "info" if outcome.state == DONE else "warning",
             "%s: %s after %.1f s",
@@ -305,10 +307,9 @@ def wait_long(loop: Loop, path: str, condition: Callable[[], object], limit: flo
         due = now() + RUNS_LONG
 
 
-def _judge(
-    command: Command, ended: Ended, timed_out: bool, stopped_by: Stopped | None, last: bool
-) -> Outcome:
+def _judge(step: Step, ended: Ended, timed_out: bool, stopped_by: Stopped | None, last: bool) -> Outcome:
     """What the end of an attempt makes of the command."""
+    command = step.command
     if ended.reason == "deadline":
         raise Lost(f"{command.path}: killed: its lease could not be renewed in time")
     failed = ERROR if last or stopped_by is not None else RETRY
@@ -316,10 +317,14 @@ def _judge(
         return Outcome(failed, ended.status, "killed: its guard process died")
     if timed_out:
         return Outcome(failed, ended.status, f"timed out (limit {command.timeout:g} s)")
+    if ended.errno in (errno.ENOENT, errno.ENOTDIR) and ended.at == "program":
+        return Outcome(failed, None, step.not_found)
     if ended.errno is not None:
         return Outcome(failed, None, f"could not be started: {os.strerror(ended.errno)}")
     if ended.signum is not None:
         return Outcome(failed, ended.status, f"killed by {signal.Signals(ended.signum).name}")
+    if step.shell and ended.status == NOT_FOUND:
+        return Outcome(failed, ended.status, f"exit status {NOT_FOUND}: its shell did not find a program")
     if ended.status != 0:
         return Outcome(failed, ended.status, f"exit status {ended.status}")
     return Outcome(DONE, 0, "done")

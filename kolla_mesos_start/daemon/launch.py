@@ -236,9 +236,6 @@ def _executing(step: Step) -> Iterator[None]:
     try:
         yield
     except (FileNotFoundError, NotADirectoryError) as error:
-        program = f"program {step.program!r}" if step.program else "its program"
-        where = "" if "/" in step.argv[0] else " in PATH"
-        reason = f"{program} not found{where} (or its interpreter is missing)"
-        raise NotFound(reason, command=step.command.path) from error
+        raise NotFound(step.not_found, command=step.command.path) from error
     except OSError as error:
         raise CannotExecute(f"can't be executed: {error.strerror}", command=step.command.path) from error

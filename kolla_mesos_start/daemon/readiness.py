@@ -215,15 +215,18 @@ class CommandCheck:
             uid, gid, groups = self._ids
             identity = {"user": uid, "group": gid, "extra_groups": groups}
         nothing = subprocess.DEVNULL
-        child = self._last = subprocess.Popen(
-            self._argv,
-            env=self._env,
-            stdin=nothing,
-            stdout=nothing,
-            stderr=nothing,
-            start_new_session=True,
-            **identity,
-        )
+        try:
+            child = self._last = subprocess.Popen(
+                self._argv,
+                env=self._env,
+                stdin=nothing,
+                stdout=nothing,
+                stderr=nothing,
+                start_new_session=True,
+                **identity,
+            )
+        except (FileNotFoundError, NotADirectoryError):
+            return "the program of the check's command was not found"  # Its name may come from a variable.
         try:
             pidfd = os.pidfd_open(child.pid)
             try:

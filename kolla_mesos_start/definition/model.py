@@ -121,6 +121,13 @@ class Step(NamedTuple):
     """the program, to name it in an error; None if a template gave it (a secret, perhaps) or for a shell"""
 
     @property
+    def not_found(self) -> str:
+        """What to say where its program is not there."""
+        program = f"program {self.program!r}" if self.program else "its program"
+        where = "" if "/" in self.argv[0] else " in PATH"
+        return f"{program} not found{where} (or its interpreter is missing)"
+
+    @property
     def env(self) -> tuple[tuple[str, str], ...]:
         return self.command.env
 

@@ -289,7 +289,7 @@ def test_a_command(script: str, expected: str) -> None:
 
 def test_a_command_that_isnt_there() -> None:
     """A command that can't be run is a failed check."""
-    assert "No such file" in outcome(command("/no/such/command"))
+    assert outcome(command("/no/such/command")) == "the program of the check's command was not found"
 
 
 def test_a_command_of_another_user() -> None:

@@ -90,7 +90,10 @@ ENDS = [
     End(1, "bootstrap", "web/go", True, "exit status 7", one_command("exit 7")),
     End(1, "bootstrap", "web/go", True, "killed by SIGSEGV", one_command("kill -SEGV $$")),
     End(1, "bootstrap", "web/go", True, "timed out (limit 0.2 s)", one_command("sleep 100", timeout=0.2)),
-    End(1, "bootstrap", "web/go", True, "No such file or directory", one_command("/nowhere/command")),
+    End(1, "bootstrap", "web/go", True, "program '/nowhere/go' not found (or", one_command("/nowhere/go")),
+    End(1, "bootstrap", "web/go", True, "program 'mysqll' not found in PATH", one_command("mysqll -e x")),
+    End(1, "bootstrap", "web/go", True, "its shell did not find a program", one_command("true && mysqll")),
+    End(1, "bootstrap", "web/go", True, "its program not found in PATH", one_command("{{ 'mysqll' }}")),
 ]
 
 

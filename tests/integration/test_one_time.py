@@ -502,7 +502,7 @@ def test_a_command_that_is_not_there_has_failed(site: Site) -> None:
     assert agent.ends() == 1
     detail = site.detail()
     assert (detail["state"], detail["attempt"]) == ("error", 1)
-    assert detail["message"] == "could not be started: No such file or directory"
+    assert detail["message"] == "program '/nowhere/sync' not found (or its interpreter is missing)"
 
 
 # -- ends that nobody wants -----------------------------------------------------------------------
