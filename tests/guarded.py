@@ -162,7 +162,7 @@ class BareGuard:
 def _started(fd: int, stdout: int, preexec: Callable[[], None] | None, leak: int | None) -> int:
     kept = (fd,) if leak is None else (fd, leak)
     process = subprocess.Popen(
-        guard_client.command_line(fd),
+        guard_client.command_line(fd, "shop/api"),
         stdin=subprocess.DEVNULL,
         stdout=stdout,
         pass_fds=kept,

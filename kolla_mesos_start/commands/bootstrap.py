@@ -102,6 +102,7 @@ class Bootstrap:
     def __init__(self, tree: StatusTree, environ: Mapping[str, str]) -> None:
         """`environ` is what every command finds in its environment."""
         self._client, self._loop = tree.client, tree.client.loop
+        self._service = tree.znodes.service_name
         self._guard: Guard | None = None
         self._attempts = Attempts(tree)
         # A launcher may itself be a one-time command, and hand its own on.
@@ -114,7 +115,7 @@ class Bootstrap:
     def guard(self) -> Guard:
         """What spawns and kills. Asked for early it is up by the time the first command is."""
         if self._guard is None:
-            self._guard = Guard(self._loop)
+            self._guard = Guard(self._loop, self._service)
         return self._guard
 
     def close(self) -> None:

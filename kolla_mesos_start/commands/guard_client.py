@@ -44,9 +44,10 @@ OVERDUE = 0.25  # For the guard to report the kill at the deadline; then the age
 KILLED = 128 + signal.SIGKILL
 
 # Imported, not run as a script: Python keeps no byte code of a script, and would compile it at every start.
-# The path is an argument, since -I and -S leave out site-packages, and the time it takes to find them.
+# The path is an argument, since -I and -S leave out site-packages, and the time it takes to find them. What
+# `ps` shows of it is another one.
 BOOT = (
-    "import sys; sys.path.append(sys.argv[2]); "
+    "import sys; sys.path.append(sys.argv[3]); "
     "from kolla_mesos_start.commands.guard import main; main(int(sys.argv[1]))"
 )
 
@@ -82,8 +83,11 @@ class Guard:
     a process of its command can't be killed.
     """
 
-    def __init__(self, loop: Loop) -> None:
-        """Start the guard process, and do not wait until it is ready. AgentError if it can't be started."""
+    def __init__(self, loop: Loop, service: str) -> None:
+        """Start the guard process, and do not wait until it is ready. AgentError if it can't be started.
+
+        `service` is whose it is, for `ps`.
+        """
         self.ready = False
         self.gone = False
         self.ended: Ended | None = None
@@ -97,7 +101,7 @@ class Guard:
         self._socket, theirs = socket.socketpair()
         with theirs:
             try:
-                self._process = _start(theirs.fileno())
+                self._process = _start(theirs.fileno(), service)
             except AgentError:
                 self._socket.close()
                 raise
@@ -286,13 +290,14 @@ def _has_children() -> bool:
         return False
 
 
-def command_line(fd: int) -> list[str]:
+def command_line(fd: int, service: str) -> list[str]:
     """The argv of a guard process that talks over `fd`."""
     package = os.path.dirname(os.path.dirname(guard.__file__))
-    return [sys.executable, "-I", "-S", "-c", BOOT, str(fd), os.path.dirname(package)]
+    words = [str(fd), f"guard of {service}", os.path.dirname(package)]
+    return [sys.executable, "-I", "-S", "-c", BOOT, *words]
 
 
-def _start(fd: int) -> subprocess.Popen[bytes]:
+def _start(fd: int, service: str) -> subprocess.Popen[bytes]:
     """Start a guard that inherits `fd` and no other descriptor.
 
     Its environment holds only the linker's variables, which its interpreter may need: secrets of our
@@ -304,7 +309,7 @@ def _start(fd: int) -> subprocess.Popen[bytes]:
 
     try:
         return subprocess.Popen(
-            command_line(fd),
+            command_line(fd, service),
             stdin=subprocess.DEVNULL,
             env={name: value for name, value in os.environ.items() if name.startswith("LD_")},
             pass_fds=[fd],

@@ -26,9 +26,10 @@ if TYPE_CHECKING:
 NO_DAEMON = b"\0"  # the agent's word to a registrar that isn't needed after all
 DEAF_TO = (signal.SIGHUP, signal.SIGINT, signal.SIGTERM)  # they are for the daemon
 
-# The paths come as arguments: -I and -S keep site-packages, and what it costs to find them, away.
+# The paths come as arguments: -I and -S keep site-packages, and what it costs to find them, away. The word
+# before them is for `ps`.
 BOOT = (
-    "import sys; sys.path += sys.argv[2:]; "
+    "import sys; sys.path += sys.argv[3:]; "
     "from kolla_mesos_start.daemon.boot import main; main(int(sys.argv[1]))"
 )
 
@@ -41,8 +42,9 @@ class Handoff(NamedTuple):
     """All that the registrar needs, in plain types: it travels by marshal.
 
     `timeout` is the session's, in seconds. `registration` is a Registration, `container` a report.Shown,
-    `command` the daemon's path in its definition, `check` a readiness.Check, `check_ids` (uid, gid, groups)
-    or None; `addresses` are our own, where a port is looked for.
+    `service` whose the registrar is, for `ps`, `command` the daemon's path in its definition, `check` a
+    readiness.Check, `check_ids` (uid, gid, groups) or None; `addresses` are our own, where a port is looked
+    for.
     Descriptors: `lock_fd` holds the lock of `run_dir`, `pidfd` is the daemon's, `notify_fd` its
     notify socket, `exec_fd` (see `spawn`) is at its end once the agent has become the daemon, or is
     gone. `daemon` is the daemon's process id, `supervised` whether the registrar becomes its parent;
@@ -61,6 +63,7 @@ class Handoff(NamedTuple):
     key: str | None
     registration: tuple[Any, ...]
     container: tuple[Any, ...]
+    service: str
     command: str
     check: tuple[Any, ...]
     check_env: Mapping[str, str]
@@ -89,7 +92,7 @@ def spawn(handoff: Handoff) -> tuple[int, Callable[[], None]]:
     exec_fd, held = os.pipe()
     record = _recorded(handoff._replace(exec_fd=exec_fd))
     fds = [record, exec_fd, handoff.lock_fd, handoff.pidfd, handoff.notify_fd]
-    argv = _argv(record)
+    argv = _argv(record, handoff.service)
     # No signal may find the child with the agent's handlers.
     mask = signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())
     try:
@@ -111,7 +114,7 @@ def supervise(handoff: Handoff) -> NoReturn:
     record = _recorded(handoff)
     for fd in (record, handoff.lock_fd, handoff.pidfd, handoff.notify_fd):
         os.set_inheritable(fd, True)
-    _exec(_argv(record))
+    _exec(_argv(record, handoff.service))
 
 
 def _recorded(handoff: Handoff) -> int:
@@ -121,8 +124,9 @@ def _recorded(handoff: Handoff) -> int:
     return record
 
 
-def _argv(record: int) -> list[str]:
-    return [sys.executable, "-I", "-S", "-c", BOOT, str(record), *_import_paths()]
+def _argv(record: int, service: str) -> list[str]:
+    words = [str(record), f"registrar of {service}", *_import_paths()]
+    return [sys.executable, "-I", "-S", "-c", BOOT, *words]
 
 
 def _exec(argv: list[str]) -> NoReturn:

@@ -178,6 +178,7 @@ class Launch:
             key=servers.key,
             registration=self._shown,
             container=self._report.shown,
+            service=settings.service_name,
             command=prepared.step.command.path,
             check=tuple(ready),
             check_env=environ,

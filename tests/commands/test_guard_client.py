@@ -39,7 +39,7 @@ from kolla_mesos_start.loop import Loop, now, reap
 from kolla_mesos_start.commands.guard_client import Guard
 import os, signal
 loop = Loop()
-guard = Guard(loop)
+guard = Guard(loop, "shop/api")
 loop.wait(lambda: guard.ready)
 print("guard", guard.pid, flush=True)
 {body}
@@ -107,7 +107,7 @@ def loop() -> Loop:
 def guard(loop: Loop) -> Iterator[Guard]:
     """A guard of this process. After the test the process has no new children and is no subreaper."""
     before = psutil.Process().children()
-    guard = Guard(loop)
+    guard = Guard(loop, "shop/api")
     yield guard
     guard.close()
     assert set(psutil.Process().children()) <= set(before)
@@ -373,7 +373,7 @@ def test_kill_9_of_the_guard_ends_the_command(loop: Loop, guard: Guard, tmp_path
     assert guard.gone
     assert not any(map(lives, [*pids, guard.pid]))
     guard.close()
-    another = Guard(loop)
+    another = Guard(loop, "shop/api")
     assert run(loop, another, "exit 8").status == 8
     another.close()
 
@@ -456,7 +456,7 @@ def test_whoever_ends_meanwhile_is_not_the_last(
 def test_the_agent_is_a_subreaper_only_while_it_has_a_guard(loop: Loop) -> None:
     """The setting survives exec, and a daemon may wait for ever for children that it does not know."""
     assert not subreaper()
-    guard = Guard(loop)
+    guard = Guard(loop, "shop/api")
     assert subreaper()
     guard.close()
     assert not subreaper()
@@ -501,7 +501,7 @@ def test_a_guard_that_cannot_be_started_is_an_error(loop: Loop, monkeypatch: pyt
     """The message has the cause; there is no traceback."""
     monkeypatch.setattr(sys, "executable", "/nonexistent/python")
     with pytest.raises(AgentError, match="can't be started: /nonexistent/python: No such file"):
-        Guard(loop)
+        Guard(loop, "shop/api")
 
 
 def test_a_stopped_guard_with_a_full_socket_is_given_up(loop: Loop, guard: Guard, tmp_path: Path) -> None:
@@ -535,7 +535,7 @@ def test_the_guard_does_not_get_the_environment(loop: Loop, monkeypatch: pytest.
     """Secrets are not visible in one more process; the linker's variables are passed on."""
     monkeypatch.setenv("PASSWORD", "hunter2")
     monkeypatch.setenv("LD_LIBRARY_PATH", "/nonexistent")
-    guard = Guard(loop)
+    guard = Guard(loop, "shop/api")
     assert loop.wait(lambda: guard.ready, now() + HANDSHAKE_TIMEOUT)
     assert Path(f"/proc/{guard.pid}/environ").read_bytes() == b"LD_LIBRARY_PATH=/nonexistent\0"
     guard.close()
@@ -553,7 +553,7 @@ def test_the_guard_starts_from_cached_byte_code(
     py_compile.compile(str(module), invalidation_mode=py_compile.PycInvalidationMode.UNCHECKED_HASH)
     module.write_text("raise SystemExit('the source was compiled')")
     monkeypatch.setattr(guard_module, "__file__", str(module))
-    guard = Guard(loop)
+    guard = Guard(loop, "shop/api")
     assert loop.wait(lambda: guard.ready or guard.gone, now() + HANDSHAKE_TIMEOUT)
     assert guard.ready
     guard.close()
@@ -565,7 +565,7 @@ def test_nothing_of_the_agent_leaks_into_a_command(loop: Loop, guard: Guard, tmp
     os.set_inheritable(descriptor, True)
     before = signal.signal(signal.SIGUSR1, signal.SIG_IGN)
     signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGUSR2])
-    another = Guard(loop)
+    another = Guard(loop, "shop/api")
     try:
         (pid,) = started(another, tmp_path / "pid", SLEEP, 1)
         eventually(lambda: sorted(os.listdir(f"/proc/{pid}/fd")) == ["0", "1", "2"], "three descriptors")

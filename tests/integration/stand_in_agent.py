@@ -53,6 +53,7 @@ def main(options: dict[str, Any]) -> None:
                 options["acl"],
             ),
             container=(f"{options['parents'][0][0]}/container", b"{}", 0.0),
+            service="openstack/x",
             command="x/daemon",
             check=tuple(options["check"]),
             check_env=dict(os.environ),

@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from typing import Any, Callable
 
+import psutil
 import pytest
 from kazoo.client import KazooClient
 
@@ -314,3 +315,26 @@ def test_the_state_of_a_daemon_ends_with_it(
     agents["web2"].signal(15)
     agents["web2"].ends()
     eventually(lambda: site.state() == site.state(scope="web2") == "waiting", "it runs nowhere")
+
+
+# -- on the machine itself ----------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_ps_shows_whose_a_guard_and_a_registrar_are(
+    deployment: Deployment, containers: Containers, site: Site, mode: str
+) -> None:
+    """A host has many of them, and all are Pythons."""
+    publish(
+        deployment,
+        SERVICE,
+        {"commands": {"go": {"command": "touch going; sleep 1000"}}, "service": {"daemon": {"command": "x"}}},
+    )
+    guarded = containers.start(SERVICE)
+    eventually((guarded.directory / "going").exists, "its command runs")
+    children = psutil.Process(guarded.pid).children()
+    assert "guard of shop/api" in [word for child in children for word in child.cmdline()]
+    publish(deployment, SERVICE, {"service": {"daemon": {"command": "sleep 1000", "ready": {"alive": 0}}}})
+    agent = containers.start(SERVICE, KOLLA_START_MODE=mode)
+    site.await_instances(1)
+    assert "registrar of shop/api" in psutil.Process(agent.registrar or agent.pid).cmdline()
