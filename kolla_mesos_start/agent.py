@@ -171,6 +171,8 @@ class Agent:
         self.configure_log()
         settings = environment.parse(os.environ)
         logs.configure(settings.loglevel, settings.json_logs)
+        for unknown in settings.unknown:
+            log.warning("%s", unknown)
         self.termination_log = settings.termination_log
         return settings
 

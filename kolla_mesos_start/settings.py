@@ -31,6 +31,17 @@ if TYPE_CHECKING:
 
 Acl = tuple[str, str, str]
 
+# What others read with the same prefix: Kolla's images and scripts, kolla-mesos, our commands and tools.
+PREFIX = "KOLLA_"
+OF_OTHERS = (
+    *("BASE_ARCH", "BASE_DISTRO", "BOOTSTRAP", "CONFIG", "CONFIG_FILE", "DISTRO_PYTHON_VERSION"),
+    *("INSTALL_METATYPE", "INSTALL_TYPE", "LEGACY_IPTABLES", "OSM", "SERVICE_NAME", "SKIP_EXTEND_START"),
+    *("UMASK", "UPGRADE", "UPGRADE_CHECK", "DEPLOYMENT_ID", "DEPLOYMENT"),
+    *("FENCING_TOKEN", "PREVIOUS_ATTEMPT"),
+)
+# Kubernetes gives each pod such ones for every service, and a service may be called kolla-something.
+_OF_KUBERNETES = PREFIX + r"\w+_(SERVICE_(HOST|PORT\w*)|PORT(_[0-9]+_(TCP|UDP|SCTP)\w*)?)"
+
 # Security must not be off because a value was forgotten: set but empty is an error for these.
 NEVER_EMPTY = (*CREDENTIALS, "KOLLA_ZK_CA", "KOLLA_ZK_ACL")
 
@@ -75,6 +86,7 @@ class Settings(NamedTuple):
     key: str | None  # None with a cert: the key is in the same file
     acl: tuple[Acl, ...]  # (scheme, id, perms); perms are letters of cdrwa
     termination_log: str | None
+    unknown: tuple[str, ...] = ()  # what is wrong with the names of variables that nothing reads
 
 
 def _read_text(path: str) -> str:
@@ -147,7 +159,7 @@ def parse(
     )
     if variables.issues:
         raise BadEnvironment(variables.issues)
-    return settings
+    return settings._replace(unknown=variables.unknown())
 
 
 def termination_log(environ: Mapping[str, str], exists: Callable[[str], bool] = os.path.exists) -> str | None:
@@ -173,9 +185,26 @@ class _Variables:
     def __init__(self, environ: Mapping[str, str]) -> None:
         self.environ = environ
         self.issues: list[str] = []
+        self._asked: set[str] = set()
+
+    def unknown(self) -> tuple[str, ...]:
+        """The variables with our prefix that nobody has read, each with the nearest name."""
+        ours = {name for name in self.environ if name.startswith(PREFIX)}
+        names = sorted(ours.difference(self._asked, {PREFIX + name for name in OF_OTHERS}, {OS_HOSTNAME}))
+        if not names:
+            return ()
+        from kolla_mesos_start.definition.fields import nearest  # A mistake pays for its import.
+
+        known = {name for name in self._asked if name.startswith(PREFIX) and name != OS_HOSTNAME}
+        return tuple(
+            f"{name!r} is no variable of the agent{nearest(name, known)}"
+            for name in names
+            if not re.fullmatch(_OF_KUBERNETES, name)
+        )
 
     def is_set(self, name: str) -> bool:
         """Whether the variable counts as set; see the module's docstring for an empty one."""
+        self._asked.add(name)
         return bool(self.environ.get(name)) or (name in NEVER_EMPTY and name in self.environ)
 
     def read(self, name: str, convert: Callable[[str], T], otherwise: T, fallbacks: Sequence[str] = ()) -> T:

@@ -396,3 +396,35 @@ def test_no_value_at_all_breaks_the_parser(environ: dict[str, str]) -> None:
         assert isinstance(settings(**environ), Settings)
     except BadEnvironment as error:
         assert all("expected" in issue for issue in error.issues)
+
+
+# -- names that nothing reads -------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("name", "nearest"),
+    [
+        ("KOLLA_WAIT_TIMOUT", "KOLLA_WAIT_TIMEOUT"),
+        ("KOLLA_ZK_AUTHFILE", "KOLLA_ZK_AUTH_FILE"),
+        ("KOLLA_PORT", "KOLLA_PORTS"),
+        ("KOLLA_LOG_LEVEL", "KOLLA_LOGLEVEL"),
+    ],
+)
+def test_a_variable_that_nothing_reads_has_a_nearest_name(name: str, nearest: str) -> None:
+    """Without its value, which may be a secret."""
+    expected = (f"{name!r} is no variable of the agent; nearest is {nearest!r}",)
+    assert settings(**{name: "s3cret"}).unknown == expected
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        *("KOLLA_BASE_DISTRO", "KOLLA_BOOTSTRAP", "KOLLA_CONFIG", "KOLLA_CONFIG_FILE", "KOLLA_UPGRADE_CHECK"),
+        *("KOLLA_SERVICE_NAME", "KOLLA_SKIP_EXTEND_START", "KOLLA_DEPLOYMENT_ID", "KOLLA_FENCING_TOKEN"),
+        *("KOLLA_WEB_SERVICE_HOST", "KOLLA_WEB_SERVICE_PORT_HTTP", "KOLLA_WEB_PORT"),
+        *("KOLLA_WEB_PORT_80_TCP_ADDR", "KOLLA_ZK_CA", "KOLLA_TASK_END", "kolla_x", "MY_KOLLA_X"),
+    ],
+)
+def test_what_others_read_is_no_mistake(name: str) -> None:
+    """Kolla's images and scripts, kolla-mesos, Kubernetes; ours that are empty count as not set."""
+    assert settings(**{name: ""} if name != "KOLLA_ZK_CA" else {name: "/ca"}).unknown == ()

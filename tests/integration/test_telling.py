@@ -317,6 +317,19 @@ def test_the_state_of_a_daemon_ends_with_it(
     eventually(lambda: site.state() == site.state(scope="web2") == "waiting", "it runs nowhere")
 
 
+# -- mistakes in the environment ----------------------------------------------------------------------
+
+
+def test_a_variable_that_nothing_reads_is_warned_of(deployment: Deployment, containers: Containers) -> None:
+    """Its value is not in the log."""
+    publish(deployment, SERVICE, {"commands": {"go": {"command": "true"}}})
+    agent = containers.start(SERVICE, KOLLA_HOST_NAME=SECRET, KOLLA_BOOTSTRAP="", KOLLA_BASE_DISTRO="debian")
+    assert agent.ends() == 0
+    (warning,) = [line for line in agent.said.splitlines() if " WARNING " in line]
+    assert "'KOLLA_HOST_NAME' is no variable of the agent; nearest is 'KOLLA_HOSTNAME'" in warning
+    assert SECRET not in agent.said
+
+
 # -- on the machine itself ----------------------------------------------------------------------------
 
 
