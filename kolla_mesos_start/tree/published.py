@@ -9,7 +9,7 @@ from __future__ import annotations
 from functools import partial
 
 from kolla_mesos_start.definition.forms import DAEMON, GLOBAL, bad_segment, bad_service
-from kolla_mesos_start.errors import BadDefinition, DependenciesNotSatisfied
+from kolla_mesos_start.errors import AccessDenied, BadDefinition, DependenciesNotSatisfied
 from kolla_mesos_start.log import PROGRESS_INTERVAL, Logger
 from kolla_mesos_start.loop import now
 from kolla_mesos_start.records import NamedTuple
@@ -19,7 +19,7 @@ from kolla_mesos_start.zookeeper.query import data_of
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterable, Mapping, Sequence
+    from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
     from typing import Any, Callable
 
     from kolla_mesos_start.report import Report
@@ -36,6 +36,7 @@ log = Logger(__name__)
 
 # Most agents find their definition at once; one that doesn't should say so before half a minute is over.
 SOON = 1.0
+NEAREST = 3  # names that are looked at: one that is like ours may be on the way to a service only
 
 
 class Changed(Exception):
@@ -94,7 +95,7 @@ class Published:
             self.client.loop.wait(
                 lambda: not self.client.connected or self._watches.fresh(), min(deadline, now() + SOON)
             )
-            missing = self._missing(path)
+            missing = self._missing(path) + self._nearest()
             report.write("waiting", f"for the definition: {missing}")
             if now() >= deadline:
                 raise DependenciesNotSatisfied(f"waited {now() - begun:.0f} s for the definition: {missing}")
@@ -124,6 +125,25 @@ class Published:
         if results.get(data_of(self.znodes.deployment), True) is None:
             return f"the deployment {self.znodes.deployment} is not there, nor the definition {path}"
         return f"the definition {path} is not published yet"
+
+    def _nearest(self) -> str:
+        """What was perhaps meant: the nearest deployment, or the nearest service that is published."""
+        if not self.client.connected:
+            return ""
+        from difflib import get_close_matches  # Most agents find their definition.
+
+        znodes, (above, _, own) = self.znodes, self.znodes.deployment.rpartition("/")
+        try:
+            deployments = self.client.children([above or "/"])[above or "/"] or ()
+            if own not in deployments:
+                return "".join(f"; nearest is {name!r}" for name in get_close_matches(own, deployments, 1))
+            names = [name for name, _ in self._walk() if name != znodes.service_name]
+            close = get_close_matches(znodes.service_name, names, NEAREST)
+            found = self.client.read(map(znodes.service, close))
+        except AccessDenied:
+            return ""  # An agent may be allowed to see no more than its own service.
+        published = [name for name in close if (znode := found[znodes.service(name)]) and znode.data.strip()]
+        return f"; the nearest published service is {published[0]!r}" if published else ""
 
     def files(self, names: Iterable[str]) -> tuple[int | None, dict[str, bytes | None]]:
         """The content of each file (None where it isn't published), as it was once the definition
@@ -197,8 +217,12 @@ class Published:
         return sorted(instances, key=lambda facts: facts["host"])
 
     def _find_parties(self) -> list[str]:
-        """Every service with a party, found level by level, each level read together."""
-        found, level = [], [""]
+        """Every service with a party."""
+        return sorted(name for name, children in self._walk() if ".party" in children)
+
+    def _walk(self) -> Iterator[tuple[str, Sequence[str]]]:
+        """All that may be a service, and what is below it, level by level, each level read together."""
+        level = [""]
         while level:
             below = self.client.children(
                 self.znodes.service(name) if name else self.znodes.deployment for name in level
@@ -206,11 +230,9 @@ class Published:
             deeper = []
             for name in level:
                 children = below[self.znodes.service(name) if name else self.znodes.deployment] or ()
-                if ".party" in children:
-                    found.append(name)
+                yield name, children
                 deeper += [f"{name}/{child}".lstrip("/") for child in children if _is_service(name, child)]
             level = deeper
-        return sorted(found)
 
     def _facts(self, paths: Iterable[str], read: Callable[[bytes], Facts]) -> list[Facts]:
         """The facts that fit; others are left out, with one warning for each."""

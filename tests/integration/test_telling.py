@@ -8,6 +8,7 @@ from typing import Any, Callable
 import psutil
 import pytest
 from kazoo.client import KazooClient
+from kazoo.security import make_digest_acl
 
 from tests.agents import Containers
 from tests.benchmarks.counting import Line, summary
@@ -328,6 +329,38 @@ def test_a_variable_that_nothing_reads_is_warned_of(deployment: Deployment, cont
     (warning,) = [line for line in agent.said.splitlines() if " WARNING " in line]
     assert "'KOLLA_HOST_NAME' is no variable of the agent; nearest is 'KOLLA_HOSTNAME'" in warning
     assert SECRET not in agent.said
+
+
+@pytest.mark.parametrize(
+    ("app_id", "said"),
+    [
+        ("site/shop/ipa", "site/shop/ipa is not published yet; the nearest published service is 'shop/api'"),
+        ("site/shop/worker/x", "site/shop/worker/x is not published yet\n"),
+        ("site/other", "site/other is not published yet\n"),
+        ("sites/shop/api", "sites/shop/api; nearest is 'site'"),
+        ("production/shop/api", "production/shop/api\n"),
+    ],
+)
+def test_a_service_that_is_not_there_has_a_nearest_one(
+    deployment: Deployment, containers: Containers, app_id: str, said: str
+) -> None:
+    """Only one that is published is named, and only if it is like the name that was given."""
+    publish(deployment, SERVICE, {"commands": {"go": {"command": "true"}}})
+    agent = containers.start(SERVICE, KOLLA_APP_ID=f"/{app_id}")
+    agent.says(f"/{said}")
+    assert agent.running
+
+
+def test_an_agent_that_may_not_look_around_waits_all_the_same(
+    zk: KazooClient, deployment: Deployment, containers: Containers
+) -> None:
+    """It may be allowed to read its own service only."""
+    publish(deployment, "shop/ap", {"commands": {"go": {"command": "true"}}})
+    zk.add_auth("digest", "operator:s3cret")
+    zk.set_acls(f"{deployment.path}/shop", [make_digest_acl("operator", "s3cret", all=True)])
+    agent = containers.start(SERVICE)
+    agent.says("is not published yet")
+    assert agent.running
 
 
 # -- on the machine itself ----------------------------------------------------------------------------
