@@ -31,6 +31,7 @@ from kolla_mesos_start.operator import (
     up_directory,
     validate,
     variables,
+    wait,
 )
 from kolla_mesos_start.operator.invocation import Invocation, Subcommand
 
@@ -149,6 +150,7 @@ SUBCOMMANDS = (
     publish.SUBCOMMAND,
     status.SUBCOMMAND,
     explain.SUBCOMMAND,
+    wait.SUBCOMMAND,
     rerun.SUBCOMMAND,
     adopt.SUBCOMMAND,
     *variables.SUBCOMMANDS,

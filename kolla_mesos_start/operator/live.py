@@ -150,7 +150,7 @@ class Deployment(NamedTuple):
 
     @property
     def is_up(self) -> bool:
-        return all(service.is_up for service in self.services.values() if service.definition)
+        return all(service.is_up for service in self.services.values())
 
 
 class Source(NamedTuple):
