@@ -1,0 +1,17 @@
+"""`kolla_mesos_ctl graph` of what is published."""
+
+from __future__ import annotations
+
+from tests.conftest import Deployment
+from tests.operator_tools.trees import definition, one_time
+from tests.publishing import publish
+from tests.tool import tool
+
+
+def test_what_is_published_has_a_graph_before_anything_runs(deployment: Deployment) -> None:
+    """In every language; and what can't be drawn here says what is missing."""
+    publish(deployment, "a/db", definition())
+    publish(deployment, "a/tasks", {"commands": {"sync": one_time("db/daemon")}})
+    assert tool(deployment, "graph") == ("db/daemon   0 of 1 ready\ntasks/sync  waiting       <- db/daemon\n")
+    assert '"db/daemon" -> "tasks/sync"' in tool(deployment, "graph", "--format", "dot")
+    assert "n0 --> n1" in tool(deployment, "graph", "--format", "mermaid")

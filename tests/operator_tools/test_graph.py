@@ -1,0 +1,84 @@
+"""The graph of a deployment, in each language."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from kolla_mesos_start.errors import AgentError, BadUsage
+from kolla_mesos_start.operator import graph
+from tests.operator_tools.trees import Tree, container, definition, deployment, one_time, ready
+
+TREE: Tree = {
+    "a/db": definition(instances=2),
+    **ready("db", "1", service="a/db"),
+    "a/db/.containers/2": container("starting"),
+    "a/tasks": definition(
+        commands={"sync": one_time({"path": "db/daemon", "count": 2}), "fill": one_time("tasks/sync")},
+        daemon=False,
+    ),
+    "status/global/tasks/sync": "error",
+    "a/web": definition(
+        "tasks/fill", {"members": "a/db"}, {"path": "cache/daemon", "scope": "local"}, 'q"/x'
+    ),
+}
+
+WEB = ("tasks/fill", "db/daemon (1 present)", "cache/daemon (same host)", 'q"/x')
+
+
+def test_each_step_stands_beside_what_it_waits_for() -> None:
+    assert [line.whole().plain for line in graph.text(graph.of(deployment(TREE)))] == [
+        "db/daemon     1 of 2 ready",
+        "tasks/sync    error                   <- db/daemon (2)",
+        "tasks/fill    waiting                 <- tasks/sync",
+        f"web/daemon    0 of 1 ready            <- {', '.join(WEB)}",
+        "cache/daemon  no service provides it",
+        'q"/x          no service provides it',
+    ]
+
+
+def test_dot_quotes_every_name() -> None:
+    lines = graph.dot(graph.of(deployment(TREE)), "site").splitlines()
+    assert lines[0] == 'digraph "site" {' and lines[-1] == "}"
+    assert '  "db/daemon" -> "tasks/sync" [label="2"]' in lines
+    assert '  "q\\"/x" -> "web/daemon"' in lines
+    assert '  "tasks/sync" [label="tasks/sync\\nerror" fillcolor="#f5a9a9"]' in lines
+
+
+def test_mermaid_gives_every_step_a_plain_id() -> None:
+    lines = graph.mermaid(graph.of(deployment(TREE))).splitlines()
+    assert lines[0] == "flowchart LR"
+    assert '  n1["tasks/sync<br>error"]:::error' in lines
+    assert '  n0 -->|"2"| n1' in lines
+    assert '  n5["q#quot;/x<br>no service provides it"]:::missing' in lines
+
+
+def test_an_empty_deployment_has_an_empty_graph() -> None:
+    empty = graph.of(deployment({}))
+    assert not list(graph.text(empty))
+    assert graph.mermaid(empty).startswith("flowchart LR")
+
+
+def test_without_graphviz_it_says_what_to_install(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("PATH", str(tmp_path))
+    with pytest.raises(BadUsage, match="install the package graphviz"):
+        graph.svg("digraph {}")
+
+
+@pytest.mark.parametrize(
+    ("script", "shown"), [("cat; echo $1", "digraph {}-Tsvg\n"), ("echo no >&2; exit 3", None)]
+)
+def test_graphviz_draws_what_it_is_given(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, script: str, shown: str | None
+) -> None:
+    """How the program is called, and what becomes of its error."""
+    program = tmp_path / "dot"
+    program.write_text(f"#!/bin/sh\n{script}\n")
+    program.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}:/usr/bin:/bin")
+    if shown:
+        assert graph.svg("digraph {}") == shown
+    else:
+        with pytest.raises(AgentError, match="dot -Tsvg ended with 3: no"):
+            graph.svg("digraph {}")
