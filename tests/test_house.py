@@ -24,6 +24,7 @@ SHARED = (
     "kolla_mesos_start.errors",
     "kolla_mesos_start.operator",
     "kolla_mesos_start.render.context",
+    "kolla_mesos_start.render.sandbox",
     "kolla_mesos_start.settings",
     "kolla_mesos_start.tree.states",
     "kolla_mesos_start.tree.znodes",

@@ -50,7 +50,7 @@ def _add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(invocation: Invocation) -> int:
     """0 if publishing would write nothing, else 1."""
-    deployment, unreadable = layouts.read(invocation.options)
+    deployment, unreadable = layouts.read(invocation.options, invocation.settings.deployment_id)
     refuse(unreadable)
     znodes = invocation.require_deployment()
     found = difference(invocation.client, znodes, deployment)

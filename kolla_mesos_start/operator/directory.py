@@ -41,6 +41,13 @@ MAX_DATA = 1_000_000
 NO_NAME = "a znode can't have this name: expected printable characters"
 
 
+class Given(NamedTuple):
+    """A variable of the command line, which wins over those of the directory, and where it comes from."""
+
+    value: str
+    source: Source
+
+
 class Values(NamedTuple):
     """Variables by name, and those of single hosts by host and name."""
 
@@ -92,10 +99,15 @@ def look(root: Path) -> tuple[Deployment, Sequence[Finding]]:
     return reading.deployment(), reading.findings
 
 
+def enabled(deployment: Deployment) -> list[Service]:
+    """The services that are published."""
+    return [service for service in deployment.services if service.enabled]
+
+
 def nodes(deployment: Deployment) -> dict[str, bytes]:
     """Every znode below the deployment's, but the definitions, by its path from there."""
     found = _under(VARIABLES, deployment.variables)
-    for service in deployment.services:
+    for service in enabled(deployment):
         found.update(_under(f"{service.name}/{VARIABLES}", service.variables.own))
         for host, values in service.variables.hosts.items():
             found.update(_under(f"{service.name}/{VARIABLES}/{host}", values))
@@ -104,7 +116,19 @@ def nodes(deployment: Deployment) -> dict[str, bytes]:
 
 
 def definitions(deployment: Deployment) -> dict[str, bytes]:
-    return {service.name: service.definition for service in deployment.services}
+    return {service.name: service.definition for service in enabled(deployment)}
+
+
+def check_link(path: Path, root: Path) -> None:
+    """Raise BadUsage for what leads out of the directory."""
+    target = Path(os.path.realpath(path))
+    if not target.is_relative_to(os.path.realpath(root)):
+        raise BadUsage(f"{path} is a link to {target}, outside of {root}: put a copy in its place")
+
+
+def too_large(data: bytes) -> str:
+    """Why a znode can't hold it."""
+    return f"{len(data)} bytes are more than ZooKeeper takes ({MAX_DATA})"
 
 
 def _under(parent: str, contents: Contents) -> dict[str, bytes]:
@@ -164,10 +188,9 @@ class _Reading:
 
     def follow(self, link: Path) -> None:
         """Raise BadUsage if a link leads out of the directory, or back to where we are."""
-        target = Path(os.path.realpath(link))
-        if not target.is_relative_to(os.path.realpath(self.root)):
-            raise BadUsage(f"{link} is a link to {target}, outside of {self.root}: put a copy in its place")
-        if str(target) in map(os.path.realpath, link.parents):
+        check_link(link, self.root)
+        target = os.path.realpath(link)
+        if target in map(os.path.realpath, link.parents):
             raise BadUsage(f"{link} is a link to {target}, which holds it: remove it")
 
     # -- services ---------------------------------------------------------------------------------
@@ -321,7 +344,7 @@ class _Reading:
 
     def checked(self, path: Path, data: bytes, label: str = "") -> bytes:
         if len(data) > MAX_DATA:
-            self.wrong(path, f"{label}{len(data)} bytes are more than ZooKeeper takes ({MAX_DATA})")
+            self.wrong(path, f"{label}{too_large(data)}")
         return data
 
 

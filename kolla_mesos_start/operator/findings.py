@@ -49,6 +49,12 @@ def from_issue(file: str, issue: str, severity: str = ERROR) -> Finding:
     return Finding(severity, file, int(match[1]) if match else None, issue)
 
 
+def line_in(reason: str) -> int | None:
+    """The line of a template that the agent's renderer names."""
+    match = re.search(r" line ([0-9]+): ", reason)
+    return int(match[1]) if match else None
+
+
 class Findings:
     """Collects findings. What is wrong is named by the path of its znode below the deployment.
 

@@ -36,13 +36,19 @@ def definition(path: Path) -> bytes:
         raise BadDefinition(["nested too deep"]) from error
 
 
-def values(path: Path) -> Mapping[str, object]:
+def document(data: bytes) -> object:
+    """The content of YAML in which plain words mean what they mean in JSON. Raises BadDefinition."""
+    return _yaml(data, numbers=True)
+
+
+def values(path: Path, *, booleans: bool = False) -> Mapping[str, object]:
     """A mapping of names to texts, or to such mappings. Raises BadDefinition.
 
+    With `booleans` plain words like `yes` are booleans, as YAML says; they are texts otherwise.
     A list, which can't be the value of a variable, is left for the caller to refuse.
     """
     data = path.read_bytes()
-    content = _json(data) if path.suffix == ".json" else _yaml(data, numbers=False)
+    content = _json(data) if path.suffix == ".json" else _yaml(data, booleans=booleans)
     if content is None:
         return {}
     if not isinstance(content, dict):
@@ -66,13 +72,13 @@ def places(data: bytes) -> Mapping[str, Place]:
     return {label: Place(*lines) for label, *lines in strict_yaml.places(data)}
 
 
-def _yaml(data: bytes, *, numbers: bool) -> object:
+def _yaml(data: bytes, *, numbers: bool = False, booleans: bool = False) -> object:
     try:
         from kolla_mesos_start.operator import strict_yaml
     except ModuleNotFoundError as error:
         # Not needed for JSON.
         raise BadUsage("YAML needs PyYAML; run: pip install 'kolla_mesos_start[operator]'") from error
-    return strict_yaml.load(data, numbers=numbers)
+    return strict_yaml.load(data, numbers=numbers, booleans=booleans)
 
 
 def _json(data: bytes) -> object:

@@ -8,20 +8,12 @@ from __future__ import annotations
 import argparse
 from collections.abc import Sequence
 from pathlib import Path
-from typing import NamedTuple
 
 from kolla_mesos_start.errors import BadDefinition, BadUsage
-from kolla_mesos_start.operator import directory, formats
-from kolla_mesos_start.operator.directory import MAX_DATA, VARIABLES, Deployment, is_znode_name
+from kolla_mesos_start.operator import directory, formats, kolla_layout
+from kolla_mesos_start.operator.directory import MAX_DATA, VARIABLES, Deployment, Given, is_znode_name
 from kolla_mesos_start.operator.findings import Finding, Source
 from kolla_mesos_start.operator.invocation import NotThere
-
-
-class Given(NamedTuple):
-    """A variable of the command line, which wins over those of DIR, and where it comes from."""
-
-    value: str
-    source: Source
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -44,13 +36,15 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
 
 
-def read(options: argparse.Namespace) -> tuple[Deployment, Sequence[Finding]]:
+def read(options: argparse.Namespace, deployment_id: str) -> tuple[Deployment, Sequence[Finding]]:
     """What DIR holds, and what can't be read in it. NotThere if there is none; BadUsage if it is closed."""
     path: Path = options.directory
     if not path.is_dir():
         raise NotThere(f"{path} is not a directory")
     try:
         given = _given(options)
+        if kolla_layout.is_one(path):
+            return kolla_layout.look(path, given, deployment_id)
         deployment, findings = directory.look(path)
     except OSError as error:
         raise BadUsage(f"{error.filename} can't be read: {error.strerror}") from error

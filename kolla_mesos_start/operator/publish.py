@@ -49,7 +49,7 @@ def _add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(invocation: Invocation) -> int:
     """All stages, in order; what is done is printed: paths, never values."""
     options, config, znodes = invocation.options, invocation.settings, invocation.znodes
-    deployment, unreadable = layouts.read(options)
+    deployment, unreadable = layouts.read(options, config.deployment_id)
     refuse(unreadable)
     for name in deployment.left_out:
         print(f"left out {options.directory / name}")

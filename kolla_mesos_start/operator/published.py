@@ -117,7 +117,7 @@ class Removals(NamedTuple):
 def gone(nodes: Nodes, own: Deployment) -> frozenset[str]:
     """The services that are published, and not in the directory."""
     return frozenset(node for node, data in nodes.items() if data and not _parts(node)[1]) - {
-        service.name for service in own.services
+        service.name for service in directory.enabled(own)
     }
 
 
@@ -128,7 +128,7 @@ def removals(nodes: Nodes, own: Deployment, services: Set[str]) -> Removals:
     """
     planned = {**directory.nodes(own), **directory.definitions(own)}
     stays = set(chain.from_iterable(map(_with_parents, planned)))
-    known = {"", *(service.name for service in own.services)}
+    known = {"", *(service.name for service in directory.enabled(own))}
     # The parents of all variables and of all files stay where their service does.
     stays.update(node for node in nodes if _parts(node)[0] in known and not _parts(node)[2])
     found = {node for node in nodes if node not in stays and _parts(node)[0] in known | services}

@@ -25,8 +25,8 @@ def _add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(invocation: Invocation) -> int:
     """Needs no ZooKeeper: 0, or 1 if there is an error."""
     options, environ = invocation.options, invocation.environ
-    deployment, unreadable = layouts.read(options)
     name = getattr(options, "deployment", None) or environ.get(DEPLOYMENT) or "deployment"
+    deployment, unreadable = layouts.read(options, name)
     is_empty = environ.get("KOLLA_MISSING_VARIABLES") == "empty"
     findings = [*unreadable, *validate(deployment, deployment_id=name, missing_is_empty=is_empty)]
     errors = sum(each.severity == ERROR for each in findings)

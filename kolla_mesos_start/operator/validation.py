@@ -7,7 +7,6 @@ left to the agent. The checks that need several services are in `checks`.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator, Mapping, Sequence, Set
 from typing import Any, Callable
 
@@ -22,7 +21,7 @@ from kolla_mesos_start.errors import BadDefinition, CannotRender
 from kolla_mesos_start.operator import checks, directory, templates
 from kolla_mesos_start.operator.checks import Reading
 from kolla_mesos_start.operator.directory import FILES, VARIABLES, Contents, Deployment, Service
-from kolla_mesos_start.operator.findings import ERROR, WARNING, Finding, Findings, in_order
+from kolla_mesos_start.operator.findings import ERROR, WARNING, Finding, Findings, in_order, line_in
 from kolla_mesos_start.operator.invocation import nearest
 from kolla_mesos_start.operator.templates import BadTemplate, Template
 from kolla_mesos_start.render.context import BUILTIN, Context, Renderer, file_text
@@ -303,9 +302,7 @@ class _OnHost:
             rendered = renderer.text(text)
         except CannotRender as error:
             if text.label not in self.unsure:
-                match = re.search(r" line ([0-9]+): ", error.reason)
-                at = int(match[1]) if match else None
-                self.found.add(ERROR, node, error.reason, label=label, line=at)
+                self.found.add(ERROR, node, error.reason, label=label, line=line_in(error.reason))
             self.unsure.add(text.label)
         missing = {each.name: each.line for each in renderer.missing if each.is_variable}
         if missing:
