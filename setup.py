@@ -61,6 +61,7 @@ setup(
         "test": [
             "docutils",
             "hypothesis",
+            "jsonschema",
             "kubernetes-validate",
             "mypy",
             "pytest",

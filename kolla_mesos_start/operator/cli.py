@@ -27,6 +27,7 @@ from kolla_mesos_start.operator import (
     removal,
     rerun,
     restore,
+    schema,
     snapshot,
     status,
     up_directory,
@@ -147,6 +148,7 @@ COMPLETION = Subcommand(
 )
 SUBCOMMANDS = (
     validate.SUBCOMMAND,
+    schema.SUBCOMMAND,
     diff.SUBCOMMAND,
     publish.SUBCOMMAND,
     status.SUBCOMMAND,

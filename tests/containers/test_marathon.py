@@ -21,7 +21,7 @@ from typing import Any
 
 import psutil
 import pytest
-from jsonschema import Draft7Validator  # type: ignore[import-untyped]
+from jsonschema import Draft7Validator
 from kazoo.client import KazooClient
 
 from kolla_mesos_start.operator import cli, formats
