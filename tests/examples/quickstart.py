@@ -1,6 +1,6 @@
-"""`bin/quickstart`: an example deployment, shown to somebody who has never seen one.
+"""`bin/quickstart --keystone`: the Keystone example, shown to somebody who has never seen it.
 
-What lives here: the choice of the example, and what is shown once it is up. The stages are those of
+What lives here: what it needs before, and what is shown once it is up. The stages are those of
 `kolla_mesos_start.operator.up`.
 """
 
@@ -14,7 +14,6 @@ import stat
 import sys
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Union
 
 from kazoo.client import KazooClient
 
@@ -22,10 +21,8 @@ from kolla_mesos_start.errors import BadUsage
 from kolla_mesos_start.operator.containers import AGENT
 from kolla_mesos_start.operator.up import Up, say, short
 from tests.examples import openstack
-from tests.examples.jobs import Jobs
 from tests.examples.keystone import Keystone, Users
 
-Example = Union[Jobs, Keystone]
 NAME = "quickstart"
 ZKCLI = "/usr/share/zookeeper/bin/zkCli.sh"
 TRY = """
@@ -39,35 +36,31 @@ What to try next, in another terminal; this one shows what happens:
 
 
 def main() -> None:
-    """Run the example that the command line names, and exit."""
+    """Run the example, and exit."""
     parser = argparse.ArgumentParser(prog="bin/quickstart")
     parser.add_argument("directory", type=Path)
     parser.add_argument("--once", action="store_true")
-    parser.add_argument("--keystone", action="store_true")
     options = parser.parse_args()
-    stays = not options.once and sys.stdin.isatty()
-    sys.exit(Quickstart(options.directory, Keystone if options.keystone else Jobs, stays).main())
+    sys.exit(Quickstart(options.directory, stays=not options.once).main())
 
 
-class Quickstart(Up[Example]):
-    """One of the two examples, in `home`."""
+class Quickstart(Up[Keystone]):
+    """Keystone with its servers, in `home`."""
 
-    def __init__(self, home: Path, kind: type[Example], stays: bool) -> None:
+    def __init__(self, home: Path, *, stays: bool) -> None:
         super().__init__(home / "site", NAME, stays=stays)
-        self.home, self.kind = home, kind
+        self.home = home
 
     def prepare(self) -> str:
-        if self.kind is not Keystone:
-            return super().prepare()
         _check_place(self.directory)
         openstack.install_packages(say)
         self.check_signals()
         return f"{openstack.keystone_environment(self.home / 'cache', say)}:{openstack.SYSTEM_PATH}"
 
-    def deployment(self, client: KazooClient, environ: Mapping[str, str]) -> Example:
-        return self.kind(self.directory, client, environ, self.prefix, self.name)
+    def deployment(self, client: KazooClient, environ: Mapping[str, str]) -> Keystone:
+        return Keystone(self.directory, client, environ, self.prefix, self.name)
 
-    def show_when_up(self, deployment: Example) -> None:
+    def show_when_up(self, deployment: Keystone) -> None:
         say("a request and its answer")
         for line in self.aside(lambda: list(deployment.request())):
             print(f"  {line}")
@@ -76,7 +69,7 @@ class Quickstart(Up[Example]):
             print(_directions(deployment))
 
 
-def _directions(deployment: Example) -> str:
+def _directions(deployment: Keystone) -> str:
     """Commands that show something, as they can be typed."""
     asked, detail = deployment.containers[-1], f"{deployment.path}/status/global/{deployment.once}/detail"
     zkcli = ZKCLI if Path(ZKCLI).exists() else "zkCli.sh"

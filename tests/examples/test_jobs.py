@@ -8,7 +8,9 @@ from pathlib import Path
 
 from kolla_mesos_start.definition.document import load
 from kolla_mesos_start.operator import directory
-from tests.examples.jobs import EXAMPLE
+from tests import EXAMPLES
+
+EXAMPLE = EXAMPLES / "quickstart"
 
 
 def test_every_dependency_of_the_example_is_there() -> None:

@@ -15,6 +15,7 @@ import subprocess
 import tempfile
 import termios
 import time
+import urllib.request
 from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
@@ -29,7 +30,7 @@ from tests.quickstarts import Quickstart, checkout_in
 from tests.waiting import eventually
 from tests.zookeeper import Server, free_port
 
-CONTAINERS = ("database@db-1", "api@web-1", "api@web-2", "api@web-3", "worker@work-1", "front@edge-1")
+CONTAINERS = ("api@web-1", "api@web-2", "api@web-3", "database@db-1", "front@edge-1", "worker@work-1")
 FAILED, NO_CONNECTION = 70, 69  # what AgentError, and NoConnection, end with
 
 # The first one waits for a virtual environment.
@@ -119,9 +120,9 @@ def test_an_interruption_at_any_instant_leaves_nothing(
         with suppress(ProcessLookupError):  # The first was enough.
             quickstart.signal(signum)
     status = quickstart.ends()
-    # Of several that have come together the kernel chooses; after the answer Ctrl-C is a good end.
+    # Of several that have come together the kernel chooses; once all are up each is a good end.
     by_signal = {sign for signum in signums for sign in (-signum, 128 + signum)}
-    assert status in by_signal or "a request" in quickstart.said, quickstart.said
+    assert status in by_signal or "Where things lie" in quickstart.said, quickstart.said
     assert "Traceback" not in quickstart.said
     eventually(lambda: not quickstart.left(), "nothing is left")
     assert files(checkout) == before
@@ -153,14 +154,14 @@ def test_an_interruption_is_heard_while_zookeeper_hangs(start: Start) -> None:
 
 
 def test_without_a_terminal_it_ends_by_itself(start: Start, checkout: Path) -> None:
-    """A line for each change, the timeline, the request and its answer, and where things lie."""
+    """A line for each change, the timeline, and where things lie."""
     before = files(checkout)
     quickstart = start()
     assert quickstart.ends() == 0, quickstart.said
     said = quickstart.said
     assert "\x1b" not in said
     changes, _, rest = said.partition("the timeline of the start")
-    drawn, _, request = rest.partition("a request and its answer")
+    drawn, _, places = rest.partition("Where things lie")
     for container in CONTAINERS:
         assert re.search(rf"\d\.\d\d s  {container} +ready\n", changes)
         assert re.search(rf"{container} +\.+[.#+]+=*\n", drawn)
@@ -171,12 +172,9 @@ def test_without_a_terminal_it_ends_by_itself(start: Start, checkout: Path) -> N
     # The worker wants one replica, the front all three: the path goes through the one that came last.
     decided = min(ends) if "\n* worker/daemon" in drawn else max(ends)
     assert [float(end) for mark, end in replicas if mark == "*"] == [decided]
-    asked, answered = (json.loads(line) for line in request.splitlines() if line.startswith("    {"))
-    assert asked["text"] == "good morning"
-    assert answered["result"] == hashlib.sha256(b"good morning").hexdigest()
-    for path in re.findall(r"\S+/site/\S+/", request):
-        assert (checkout / path / "log").is_file()
-    assert "What to try next" not in request
+    paths = re.findall(r"\S+/site/\S+/", places)
+    assert len(paths) == len(CONTAINERS) and all((checkout / path / "log").is_file() for path in paths)
+    assert "What to try next" not in places
     assert not quickstart.left()
     assert files(checkout) == before
 
@@ -211,15 +209,16 @@ def test_on_a_terminal_it_stays_and_what_it_says_works(start: Start, checkout: P
     shown = [line for line in lines[block + 8 :] if line.startswith(("--", "Where", "What"))]
     assert [line.split(":")[0].split(",")[0] for line in shown] == [
         "-- the timeline of the start",
-        "-- a request and its answer",
         "Where things lie",
         "What to try next",
         "-- up; Ctrl-C ends it",
     ]
-    kill, get, health = re.findall(r"\n    ((?:kill -9|\S+zkCli.sh|KOLLA_RUN_DIR).*)", quickstart.said)
-    done = shell(quickstart, health)
+    load, kill, health, tool = what_to_try(quickstart)
+    done = shell(quickstart, f"{load}; {health}")
     assert (done.returncode, done.stdout.partition(" ")[0].rstrip()) == (0, "ready")
-    assert '"state": "done"' in shell(quickstart, get).stdout
+    assert shell(quickstart, f"{load}; {tool}").returncode == 0
+    assert shell(quickstart, f"{load}; kolla_mesos_ctl get api_replicas").stdout == "3\n"
+    does_a_job(quickstart)
     assert shell(quickstart, kill).returncode == 0
     stays = quickstart.said.index("-- up")
     again = r"(?s)api@web-1 +ended +by signal 9\n.*api@web-1 +ready\n"
@@ -237,6 +236,30 @@ def test_on_a_terminal_it_stays_and_what_it_says_works(start: Start, checkout: P
     assert files(checkout) == before
 
 
+def what_to_try(quickstart: Quickstart) -> list[str]:
+    """The commands that it suggests, none of them too long for a line."""
+    lines = quickstart.said.partition("What to try next")[2].partition("\n\n")[0].splitlines()[1:]
+    assert all(len(line) <= 80 for line in lines)
+    return lines
+
+
+def does_a_job(quickstart: Quickstart) -> None:
+    """Through the front, by the worker."""
+    address = re.search(r"front@edge-1 .* (127\.0\.0\.1:\d+)\n", quickstart.said)
+    assert address is not None
+    url = f"http://{address[1]}/jobs"
+    job = asked(url, b"good morning")
+    result = eventually(lambda: asked(f"{url}/{job['job']}")["result"], "the worker has done its job")
+    assert result == hashlib.sha256(b"good morning").hexdigest()
+
+
+def asked(url: str, text: bytes | None = None) -> dict[str, Any]:
+    """The answer to a GET, or to a POST of `text`."""
+    with urllib.request.urlopen(url, text, timeout=60) as answer:
+        found: dict[str, Any] = json.load(answer)
+    return found
+
+
 def test_a_narrow_terminal_is_filled_and_no_more(start: Start, checkout: Path) -> None:
     """No line of the view or of the timeline is broken, also where it becomes narrow in the middle."""
     before = files(checkout)
@@ -244,14 +267,14 @@ def test_a_narrow_terminal_is_filled_and_no_more(start: Start, checkout: Path) -
     quickstart.says("front@edge-1")
     narrow = Size(60, 40)  # High enough for all lines that six containers may need.
     quickstart.resize(narrow)
-    quickstart.says("a request and its answer")
+    quickstart.says("Where things lie")
     said = quickstart.said
     _, *frames = said.partition("the timeline of the start")[0].split(TOP)
     assert len(frames) == 1, "drawn anew from the top, once"
     assert re.search(r"front@edge-1 +waiting +\d+\.\d s\S*\n      daemon for api/daemon: \d of 3", said)
     lines = drawn_by(f"{TOP}{frames[0]}", narrow)
     assert [line.split()[:2] for line in lines[:7]] == [[name, "ready"] for name in CONTAINERS] + [[]]
-    timeline = said.partition("the timeline of the start")[2].partition("-- a request")[0]
+    timeline = said.partition("the timeline of the start")[2].partition("\nWhere things lie")[0]
     assert max(map(len, [*lines, *timeline.splitlines()])) <= narrow.columns
     quickstart.types(b"\x03")
     quickstart.ends()
