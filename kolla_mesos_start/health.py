@@ -49,6 +49,7 @@ USAGE = "usage: kolla_mesos_start health [--ready]"
 # The registrar of the container's previous run needs a moment to see that its daemon has ended.
 LOCK_TIMEOUT = 5.0  # seconds
 LOCK_RETRY_INTERVAL = 0.05  # seconds; flock itself can't wait with a time limit
+RUN_DIR_LIMIT = 80  # bytes: the whole path of a socket in it may have 107
 # For files in directories where others may write too: follow no link, and do not block on a FIFO.
 O_CAREFUL = os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK
 
@@ -63,6 +64,13 @@ def default_run_dir(uid: int, writable: Callable[[str], bool] = writable_directo
     """The directory of the local state if KOLLA_RUN_DIR is not set."""
     system = "/run/kolla_mesos_start"
     return system if writable(system) else f"/tmp/kolla_mesos_start-{uid}"
+
+
+def bad_run_dir(path: str) -> str | None:
+    """What is expected of KOLLA_RUN_DIR, if that is not it."""
+    if len(os.fsencode(path)) > RUN_DIR_LIMIT:
+        return f"a path of at most {RUN_DIR_LIMIT} bytes, because it holds a socket"
+    return None if path.startswith("/") else "an absolute path"
 
 
 class StateFile:
@@ -124,12 +132,16 @@ def health(argv: Sequence[str], environ: Mapping[str, str]) -> int:
     """The `health` command: prints the state of this container in one line; returns the exit status.
 
     0: the container is healthy (with `--ready`: only if its daemon is ready, or its task has
-    finished and stays); 1: it is not; 64: unknown arguments.
+    finished and stays); 1: it is not; 64: unknown arguments, or a KOLLA_RUN_DIR that no agent takes.
     """
     if argv and list(argv) != ["--ready"]:
         print(USAGE)
         return 64
     run_dir = environ.get("KOLLA_RUN_DIR") or default_run_dir(os.getuid())
+    expected = bad_run_dir(run_dir)
+    if expected:
+        print(f"KOLLA_RUN_DIR is {run_dir!r}: expected {expected}")
+        return 64
     try:
         if not environ.get("KOLLA_RUN_DIR"):
             refuse_strangers(run_dir)  # One that is given may be another user's: that of the agent.

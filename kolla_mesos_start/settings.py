@@ -17,7 +17,8 @@ import socket
 from kolla_mesos_start.child_environ import CREDENTIALS
 from kolla_mesos_start.definition.forms import GLOBAL
 from kolla_mesos_start.errors import BadEnvironment
-from kolla_mesos_start.health import default_run_dir
+from kolla_mesos_start.health import RUN_DIR_LIMIT as RUN_DIR_LIMIT
+from kolla_mesos_start.health import bad_run_dir, default_run_dir
 from kolla_mesos_start.records import NamedTuple
 from kolla_mesos_start.tree.znodes import RESERVED
 
@@ -50,7 +51,6 @@ WORLD: Acl = ("world", "anyone", "cdrwa")
 LOGLEVELS = ("debug", "info", "warning", "error")
 TERMINATION_LOG = "/dev/termination-log"
 OS_HOSTNAME = "KOLLA_HOSTNAME (from the hostname)"  # the hostname, read like a variable
-RUN_DIR_LIMIT = 80  # bytes: the whole path of a socket in it may have 107
 INTERFACE_LIMIT = 15  # bytes: the limit of Linux
 SESSION_TIMEOUT_LIMIT = 3600  # seconds: a larger value was probably meant as milliseconds
 
@@ -434,9 +434,10 @@ def _path(text: str, *, hidden: bool = False) -> str:
 
 
 def _run_dir(text: str) -> str:
-    if len(os.fsencode(text)) > RUN_DIR_LIMIT:
-        raise _Unexpected(f"a path of at most {RUN_DIR_LIMIT} bytes, because it holds a socket")
-    return _path(text)
+    expected = bad_run_dir(text)
+    if expected:
+        raise _Unexpected(expected)
+    return os.path.normpath(text)
 
 
 def _file(readable: Callable[[str], bool]) -> Callable[[str], str]:

@@ -100,6 +100,18 @@ def test_an_unknown_argument_is_64(capsys: pytest.CaptureFixture[str], argv: lis
     assert capsys.readouterr().out == "usage: kolla_mesos_start health [--ready]\n"
 
 
+@pytest.mark.parametrize(
+    ("run_dir", "expected"),
+    [("run", "an absolute path"), ("/" + "x" * 80, "a path of at most 80 bytes, because it holds a socket")],
+)
+def test_a_directory_that_no_agent_takes_is_64(
+    capsys: pytest.CaptureFixture[str], run_dir: str, expected: str
+) -> None:
+    """An agent says the same of it, so no probe may take another one's."""
+    assert health([], {"KOLLA_RUN_DIR": run_dir}) == 64
+    assert capsys.readouterr().out == f"KOLLA_RUN_DIR is {run_dir!r}: expected {expected}\n"
+
+
 def test_without_an_agent_it_is_1(capsys: pytest.CaptureFixture[str], run_dir: str) -> None:
     """The line names the directory, which may be the wrong one."""
     assert health([], {"KOLLA_RUN_DIR": run_dir}) == 1
