@@ -195,6 +195,7 @@ class Agent:
             log.warning(
                 "this Python can't hide the memory of agent and registrar from processes of their user"
             )
+        import kolla_mesos_start.tree.ended  # noqa: F401 (while ZooKeeper answers)
         from kolla_mesos_start.render.prepare import Preparer
         from kolla_mesos_start.tree.published import Published
         from kolla_mesos_start.tree.znodes import Znodes
@@ -207,7 +208,6 @@ class Agent:
     def _read(self, settings: Settings, preparer: Preparer, report: Report) -> StatusTree:
         """The definition, once it is published, as a graph of commands."""
         from kolla_mesos_start.tree.ended import Ended
-        from kolla_mesos_start.tree.status import StatusTree
 
         self.stage = "read"
         published = preparer.published
@@ -215,6 +215,8 @@ class Agent:
         self.ended = Ended(published.client, published.znodes)
         graph, stamps = preparer.read_graph(definition)
         _warn_of_pods(settings, graph)
+
+        from kolla_mesos_start.tree.status import StatusTree
 
         return StatusTree(published.client, published.znodes, graph, definition.zxid, stamps)
 
