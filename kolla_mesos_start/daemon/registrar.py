@@ -29,6 +29,8 @@ if TYPE_CHECKING:
 log = Logger(__name__)
 
 LONGEST_SESSION = 6.0  # seconds; so that the instance of a container that was killed goes quickly
+# A daemon that ends so soon may not have got its port; how long that may be asked of a port.
+SHORT_LIFE, ANSWER_TIMEOUT = 30.0, 0.2  # seconds
 WRITE_AGAIN = 2.0  # seconds until the state is written again, after that has failed
 UNREADY_LONG = 10.0  # seconds after which a daemon that is not ready is worth a line; then every half minute
 
@@ -49,8 +51,9 @@ class Registrar:
             zxid=handoff.zxid,
         )
         self.presence = Presence(self.session, Registration(*handoff.registration))
-        self._check = _check(handoff)
-        self.readiness = Readiness(Check(*handoff.check), self._check, now())
+        self._check, self._rules = _check(handoff), Check(*handoff.check)
+        self._started, self._stopping = now(), False
+        self.readiness = Readiness(self._rules, self._check, self._started)
         state_file = StateFile.inherit(handoff.run_dir, handoff.lock_fd)
         report = Report(state_file, handoff.command)
         report.show(self.presence.ephemerals, Shown(*handoff.container)).unsure()
@@ -84,6 +87,7 @@ class Registrar:
 
     def stop(self) -> None:
         """The daemon is about to be stopped: withdraw what says that it is ready."""
+        self._stopping = True
         self.readiness.stop()
         self.presence.show(ready=False)
 
@@ -92,6 +96,7 @@ class Registrar:
         self.readiness.close()
         self.loop.remove(self.readiness)
         self.reporter.end()
+        self._warn_of_another()
         self.loop.ignore(self._notify_socket.fd)
         self._notify_socket.close()
         # From here on the next container may take the run directory; it can't take our session.
@@ -101,6 +106,23 @@ class Registrar:
         self.loop.wait(lambda: self.presence.states_ended, deadline)
         self.session.close()
         self.loop.wait(lambda: self.session.closed, deadline)
+
+    def _warn_of_another(self) -> None:
+        """Tell a daemon that could not get its port from one that died: another process answers there."""
+        soon = now() < self._started + SHORT_LIFE and not self._stopping
+        if not soon or self._rules.kind not in ("tcp", "http"):
+            return
+        asked = Readiness(self._rules, self._check, now())
+        self.loop.add(asked)
+        self.loop.wait(lambda: asked.ready or asked.reason, now() + ANSWER_TIMEOUT)
+        self.loop.remove(asked)
+        asked.close()
+        if asked.ready:
+            log.warning(
+                "the daemon has ended, and another process answers its %s check: does another replica on this"
+                " host have the same port?",
+                self._rules.kind,
+            )
 
     def _note_end(self, pidfd: int) -> None:
         self.ended = True

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 import time
 from typing import Any, Callable
 
@@ -17,7 +18,7 @@ from tests.instances import Site
 from tests.link import Link
 from tests.publishing import publish
 from tests.waiting import eventually
-from tests.zookeeper import Server
+from tests.zookeeper import Server, free_port
 
 SERVICE = "shop/api"
 SHORT_SESSION = {"KOLLA_ZK_SESSION_TIMEOUT": "2"}
@@ -316,6 +317,38 @@ def test_the_state_of_a_daemon_ends_with_it(
     agents["web2"].signal(15)
     agents["web2"].ends()
     eventually(lambda: site.state() == site.state(scope="web2") == "waiting", "it runs nowhere")
+
+
+# -- two that want one port ---------------------------------------------------------------------------
+
+LISTENS = """
+import socket, sys, time
+listening = socket.create_server(("127.0.0.1", int(sys.argv[1])))
+time.sleep(0 if "dies" in sys.argv else 1000)
+"""
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_a_port_that_is_taken_is_told_apart_from_a_daemon_that_died(
+    deployment: Deployment, containers: Containers, site: Site, mode: str
+) -> None:
+    """The second replica cannot listen; its check would have been answered by the first."""
+    port = free_port()
+    command = [sys.executable, "-c", LISTENS, f"{port}"]
+    daemon = {"command": command, "ready": {"tcp": port}}
+    publish(deployment, SERVICE, {"service": {"daemon": daemon}})
+    first = containers.start(SERVICE, KOLLA_START_MODE=mode)
+    site.await_instances(1)
+    second = containers.start(SERVICE, KOLLA_START_MODE=mode)
+    second.says("another process answers its tcp check")
+    assert second.ends() == 1
+    first.signal(9)
+    first.ends()
+    publish(deployment, SERVICE, {"service": {"daemon": {**daemon, "command": [*command, "dies"]}}})
+    third = containers.start(SERVICE, KOLLA_START_MODE=mode)
+    assert third.ends() == 0
+    eventually(lambda: not third.registrar, "its registrar has ended")
+    assert "another process answers" not in third.said + first.said
 
 
 # -- mistakes in the environment ----------------------------------------------------------------------
