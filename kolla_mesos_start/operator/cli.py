@@ -23,6 +23,7 @@ from kolla_mesos_start.operator import (
     diff,
     explain,
     graph,
+    history,
     publish,
     removal,
     rerun,
@@ -162,5 +163,6 @@ SUBCOMMANDS = (
     snapshot.SUBCOMMAND,
     restore.SUBCOMMAND,
     up_directory.SUBCOMMAND,
+    history.SUBCOMMAND,
     COMPLETION,
 )

@@ -186,7 +186,7 @@ class Live:
     def queries(self, view: View) -> set[Query]:
         """What must be known; call it again when that is known, until nothing is new."""
         found = set(self._scaffold(view))
-        for name in _services(self.znodes, view):
+        for name in service_names(self.znodes, view):
             found.update(self._below_service(name, view))
             definition = self._definition(name, view)
             if definition and definition.graph:
@@ -223,7 +223,7 @@ class Live:
         yield from (data_of(f"{path}/{PARTY}/{each}") for each in silent)
 
     def _below_command(self, command: Command, service: str, view: View) -> Iterator[Query]:
-        hosts = _hosts(command.path.split("/")[0], self.znodes, view)
+        hosts = hosts_of(command.path.split("/")[0], self.znodes, view)
         for scope in _scopes(command, hosts):
             at = self.znodes._replace(host=scope).command(scope, command.path)
             yield data_of(at.state)
@@ -242,7 +242,7 @@ class Live:
 
     def deployment(self, view: View) -> Deployment:
         """The deployment, once all `queries` are answered."""
-        services = {name: self._service(name, view) for name in _services(self.znodes, view)}
+        services = {name: self._service(name, view) for name in service_names(self.znodes, view)}
         return Deployment(self.znodes.deployment_id, services)
 
     def _service(self, name: str, view: View) -> Service:
@@ -270,26 +270,26 @@ class Live:
     def _containers(self, name: str, view: View) -> Iterator[Container]:
         path = self.znodes.service(name)
         at = self.znodes.command(GLOBAL, f"{name.rsplit('/', 1)[-1]}/{DAEMON}")
-        ready = {_id(each) for each in view.get(children_of(at.ready), ())}
+        ready = {identity(each) for each in view.get(children_of(at.ready), ())}
         seen = set()
         for place in (CONTAINERS, PARTY):
             for each in view.get(children_of(f"{path}/{place}"), ()):
                 znode = view.get(data_of(f"{path}/{place}/{each}"))
                 # It may have left between two reads.
-                if znode is not None and _id(each) not in seen:
-                    seen.add(_id(each))
-                    yield _container(_id(each), znode, _id(each) in ready)
+                if znode is not None and identity(each) not in seen:
+                    seen.add(identity(each))
+                    yield _container(identity(each), znode, identity(each) in ready)
 
     def _ended(self, role: str, view: View) -> Iterator[Ended]:
-        for host in _hosts(role, self.znodes, view):
+        for host in hosts_of(role, self.znodes, view):
             znode = view.get(data_of(f"{self.znodes.status}/{host}/{role}/{ENDED}"))
             if znode is not None:
-                told = _object(znode)
+                told = told_by(znode)
                 yield Ended(
                     host=host,
-                    stage=_text(told, "stage"),
-                    command=_text(told, "command"),
-                    reason=_text(told, "reason") or "it does not say why",
+                    stage=text_of(told, "stage"),
+                    command=text_of(told, "command"),
+                    reason=text_of(told, "reason") or "it does not say why",
                     retriable=told.get("retriable") is True,
                     status=told["status"] if isinstance(told.get("status"), int) else None,
                     at=znode.stat.mtime / 1000,
@@ -321,7 +321,7 @@ class Live:
         return tuple(steps)
 
     def _is_done(self, command: Command, view: View) -> bool:
-        hosts = _hosts(command.path.split("/")[0], self.znodes, view)
+        hosts = hosts_of(command.path.split("/")[0], self.znodes, view)
         if command.run_once is None:
             at = self.znodes.command(GLOBAL, command.path)
             return states.state_of(view, at.state)[0] == states.DONE
@@ -331,7 +331,7 @@ class Live:
         )
 
     def _attempts(self, command: Command, view: View) -> Iterator[Attempt]:
-        for scope in _scopes(command, _hosts(command.path.split("/")[0], self.znodes, view)):
+        for scope in _scopes(command, hosts_of(command.path.split("/")[0], self.znodes, view)):
             at = self.znodes._replace(host=scope).command(scope, command.path)
             state, since = states.state_of(view, at.state)
             if state is not None and since is not None:
@@ -340,7 +340,7 @@ class Live:
 
     def _unmet(self, command: Command, done: Mapping[str, bool], view: View) -> Iterator[Unmet]:
         """Each unmet dependency once, on the first host where it is."""
-        hosts = _hosts(command.path.split("/")[0], self.znodes, view)
+        hosts = hosts_of(command.path.split("/")[0], self.znodes, view)
         for dependency in command.dependencies:
             if isinstance(dependency, Dependency) and dependency.path in done and dependency.count is None:
                 # Inside one definition it means that the command is behind the container.
@@ -448,7 +448,7 @@ def _names(znodes: Znodes, view: View) -> Iterator[str]:
         level = deeper
 
 
-def _services(znodes: Znodes, view: View) -> list[str]:
+def service_names(znodes: Znodes, view: View) -> list[str]:
     """The names of the services: what has a definition, or what belongs to one."""
     parts = {*RESERVED, CONTAINERS, PARTY}
     found = []
@@ -460,7 +460,7 @@ def _services(znodes: Znodes, view: View) -> list[str]:
     return sorted(found)
 
 
-def _hosts(role: str, znodes: Znodes, view: View) -> list[str]:
+def hosts_of(role: str, znodes: Znodes, view: View) -> list[str]:
     """The hosts on which containers of a role have begun."""
     scopes = view.get(children_of(znodes.status), ())
     return [
@@ -482,20 +482,20 @@ def _asking(dependency: Dependency | Members, hosts: Sequence[str]) -> Sequence[
 # -- what containers have written -----------------------------------------------------------------------
 
 
-def _id(name: str) -> str:
+def identity(name: str) -> str:
     return name.removesuffix(SUFFIX)
 
 
 def _container(name: str, znode: Znode, ready: bool) -> Container:
-    told = _object(znode)
+    told = told_by(znode)
     since = _instant(told.get("since"), znode.stat.ctime / 1000)
-    definition, generation = _text(told, "definition"), _text(told, "generation")
+    definition, generation = text_of(told, "definition"), text_of(told, "generation")
     return Container(
         id=name,
-        host=_text(told, "host") or "?",
-        stage=_text(told, "state") or ("ready" if ready else PRESENT),
-        command=_text(told, "command"),
-        reason=_text(told, "reason"),
+        host=text_of(told, "host") or "?",
+        stage=text_of(told, "state") or ("ready" if ready else PRESENT),
+        command=text_of(told, "command"),
+        reason=text_of(told, "reason"),
         since=since,
         definition=_zxid(definition),
         generation=generation or None,
@@ -503,7 +503,7 @@ def _container(name: str, znode: Znode, ready: bool) -> Container:
     )
 
 
-def _object(znode: Znode | None) -> Mapping[str, Any]:
+def told_by(znode: Znode | None) -> Mapping[str, Any]:
     """The JSON object in a znode; empty if it holds something else."""
     try:
         found = json.loads(znode.data) if znode and len(znode.data) <= MAX_DATA else {}
@@ -512,7 +512,7 @@ def _object(znode: Znode | None) -> Mapping[str, Any]:
     return found if isinstance(found, dict) else {}
 
 
-def _text(told: Mapping[str, Any], key: str) -> str:
+def text_of(told: Mapping[str, Any], key: str) -> str:
     value = told.get(key)
     return printable(value) if isinstance(value, str) else ""
 

@@ -29,13 +29,17 @@ class Mirror:
         self._stale: set[Query] = set()
 
     def deployment(self) -> Deployment:
-        """The deployment as it is now; only what is not known, or no longer, is read."""
+        """The deployment as it is now."""
+        return self._live.deployment(self.view())
+
+    def view(self) -> View:
+        """What is known; only what is not known, or no longer, is read."""
         self._event.clear()
         while self._stale:
             self._view.pop(self._stale.pop(), None)
         while missing := self._live.queries(self._view) - self._view.keys():
             self._view.update(connection.answers(self._client, missing, self._watch))
-        return self._live.deployment(self._view)
+        return self._view
 
     def wait(self, timeout: float | None = None) -> bool:
         """Wait for a change, and for those that come with it; False if none came in `timeout` seconds."""

@@ -7,7 +7,7 @@ what ordering them has cost.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import NamedTuple
 
 PAGE = 100  # characters in a line
@@ -70,6 +70,32 @@ def overhead(steps: Sequence[Step], began: float) -> float:
     """Seconds of the whole start that no step of its critical path was running."""
     path = critical_path(steps)
     return path[-1].finished - began - sum(step.duration for step in path)
+
+
+def gains(steps: Sequence[Step], began: float) -> dict[Step, float]:
+    """For each step of the critical path: how many seconds earlier all would have been finished without it.
+
+    Everything else begins as long after what it needs as it did.
+    """
+    in_order = sorted(steps, key=lambda each: each.finished)
+    before = {step: needed(step, in_order) for step in in_order}
+    end = in_order[-1].finished
+    return {
+        step: end - max(_without(step, before, began).values())
+        for step in critical_path(in_order)
+        if step.duration > 0
+    }
+
+
+def _without(left_out: Step, before: Mapping[Step, Sequence[Step]], began: float) -> dict[Step, float]:
+    """When each step would have been finished if one had taken no time."""
+    ends: dict[Step, float] = {}
+    for step in sorted(before, key=lambda each: each.started):
+        waited_for = before[step]
+        pause = step.started - max((each.finished for each in waited_for), default=began)
+        begin = max((ends.get(each, each.finished) for each in waited_for), default=began) + pause
+        ends[step] = begin + (0.0 if step == left_out else step.duration)
+    return ends
 
 
 def draw(steps: Sequence[Step], began: float, columns: int = PAGE) -> str:

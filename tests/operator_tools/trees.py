@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
+from types import MappingProxyType
 from typing import Any
 
 from kazoo.protocol.states import ZnodeStat
@@ -53,14 +54,23 @@ def deployment(tree: Tree, changed: float = NOW) -> Deployment:
 
     A text is written as it is, all else as JSON. Parents come by themselves.
     """
+    live = Live(ZNODES)
+    return live.deployment(view(live, tree, changed=changed))
+
+
+def view(
+    live: Live, tree: Tree, times: Mapping[str, float] = MappingProxyType({}), changed: float = NOW
+) -> View:
+    """All that `live` wants to know; `times` are those of single znodes."""
     nodes = {f"{ZNODES.deployment}/{path}": value for path, value in tree.items()}
+    instants = {f"{ZNODES.deployment}/{path}": instant for path, instant in times.items()}
     for path in list(nodes):
         while (path := path.rpartition("/")[0]) and path != "/kolla":
             nodes.setdefault(path, "")
-    live, view = Live(ZNODES), View()
-    while missing := live.queries(view) - view.keys():
-        view.update({query: _answer(query, nodes, changed) for query in missing})
-    return live.deployment(view)
+    found = View()
+    while missing := live.queries(found) - found.keys():
+        found.update({query: _answer(query, nodes, instants.get(query.path, changed)) for query in missing})
+    return found
 
 
 def _answer(query: Query, nodes: Tree, changed: float) -> Any:

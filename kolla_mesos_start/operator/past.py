@@ -1,0 +1,79 @@
+"""A start that is over, or under way: what happened when, and what that means in words.
+
+Pure; what ZooKeeper tells of it is read by `history`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import NamedTuple
+
+from kolla_mesos_start.operator import timeline
+from kolla_mesos_start.operator.timeline import Step
+from kolla_mesos_start.tree.states import DONE
+
+
+class Event(NamedTuple):
+    """A step that has happened, or is happening (`state` is not `done`): how often it was tried, and how the
+    last attempt ended."""
+
+    step: Step
+    state: str
+    attempts: int
+    message: str
+
+
+class Past(NamedTuple):
+    """All that happened since `began`, in the order of its beginning. `appeared`: when each container did."""
+
+    id: str
+    began: float
+    appeared: Mapping[str, float]
+    events: tuple[Event, ...]
+
+    @property
+    def finished(self) -> list[Step]:
+        """What a critical path may go through."""
+        return [event.step for event in self.events if event.state == DONE]
+
+
+def lines(past: Past, columns: int) -> Iterator[str]:
+    """The lanes and the steps, what went wrong on the way, and what would have been faster."""
+    steps = past.finished
+    if all(step.finished <= past.began for step in steps):
+        yield "nothing has been done yet: see `kolla_mesos_ctl explain`"
+        return
+    yield timeline.draw(steps, past.began, columns)
+    for event in past.events:
+        if trouble(event):
+            yield f"  {event.step.name} ({event.step.host}): {trouble(event)}"
+    yield advice(past)
+
+
+def trouble(event: Event) -> str:
+    """What was not as it should be; empty if all was well."""
+    words = [event.state] if event.state != DONE else []
+    if event.attempts > 1:
+        words.append(f"{event.attempts} attempts")
+    if event.message and event.state != DONE:
+        words.append(event.message)
+    return ", ".join(words)
+
+
+def is_presence(step: Step) -> bool:
+    """Whether it says only that a container is there."""
+    return step.name.rsplit("/", 1)[-1].startswith(".")
+
+
+def advice(past: Past) -> str:
+    """The one thing that would have been faster, in a sentence."""
+    steps = past.finished
+    gains = timeline.gains(steps, past.began) if steps else {}
+    if not gains:
+        return "Nothing on the critical path took any time."
+    best = max(gains, key=lambda step: gains[step])
+    total = max(step.finished for step in steps) - past.began
+    return (
+        f"Without {best.name} on {best.host} ({best.duration:.1f} s) all would have been up"
+        f" {gains[best]:.1f} s earlier, after {total - gains[best]:.1f} s."
+    )

@@ -1,0 +1,46 @@
+"""`kolla_mesos_ctl timeline` of a start that real agents have made."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+from tests.agents import Containers
+from tests.conftest import Deployment
+from tests.operator_tools.trees import one_time
+from tests.publishing import publish
+from tests.tool import tool
+
+SLOW = {"command": "sleep 1", "run_once": True}
+FLAKY = {"command": "test -e seen || { touch seen; exit 3; }", "run_once": True, "retries": 1, "delay": 0.1}
+SLEEP = {"daemon": {"command": "sleep 600", "ready": {"alive": 0.3}}}
+
+
+def test_a_start_can_be_told_afterwards(
+    deployment: Deployment, containers: Containers, tmp_path: Path
+) -> None:
+    """The critical path, a retry, what would have been faster; as text and as a page."""
+    publish(deployment, "db", {"commands": {"fill": SLOW}, "service": SLEEP})
+    publish(deployment, "tasks", {"commands": {"user": {**FLAKY, "dependencies": ["db/daemon"]}}})
+    publish(deployment, "web", {"commands": {"sync": one_time("tasks/user")}, "service": SLEEP})
+    agents = [containers.start(service, "h1") for service in ("web", "tasks", "db")]
+    assert agents[1].ends() == 0
+    for each in (agents[0], agents[2]):
+        each.says("the daemon is ready")
+    tool(deployment, "wait", "--timeout", "60")
+    said = tool(deployment, "timeline")
+    marked = [line.split()[1] for line in said.splitlines() if line.startswith("* ")]
+    assert marked == ["db/fill", "db/daemon", "tasks/user", "web/sync", "web/daemon"]
+    assert "tasks/user (h1): 2 attempts\n" in said
+    assert re.search(
+        r"^Without db/fill on h1 \(1\.\d s\) all would have been up 1\.\d s earlier", said, re.MULTILINE
+    )
+    page = tmp_path / "start.html"
+    assert tool(deployment, "timeline", "--html", str(page)) == f"wrote {page}\n"
+    assert page.read_text().count('<button class="bar') == 5
+    assert "can't be written" in tool(deployment, "timeline", "--html", "/nowhere/x.html", status=73)
+
+
+def test_a_deployment_that_has_not_begun_has_no_timeline(deployment: Deployment) -> None:
+    publish(deployment, "db", {"service": SLEEP})
+    assert tool(deployment, "timeline").startswith("nothing has been done yet")

@@ -1,0 +1,168 @@
+"""How a start went, for trees of znodes; and the page that shows it."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from html import unescape
+from html.parser import HTMLParser
+from typing import Any
+
+import pytest
+
+from kolla_mesos_start.operator import timeline
+from kolla_mesos_start.operator.history import History
+from kolla_mesos_start.operator.past import Past, advice, lines, trouble
+from kolla_mesos_start.operator.timeline_page import page
+from tests.operator_tools.trees import NOW, ZNODES, container, definition, one_time, view
+
+HOSTILE = "<script>\"'&"
+# The clock of the container that ran the command is a minute wrong.
+DETAIL = {"attempt": 2, "host": "h1", "started": NOW - 60, "finished": NOW - 57, "state": "done"}
+TREE: dict[str, Any] = {
+    "db": definition(),
+    "db/.containers/1": container("ready", host="h1"),
+    "status/global/db/daemon/ready/1": "{}",
+    "job": definition(commands={"sync": one_time("db/daemon")}, daemon=False),
+    "status/global/job/sync": "done",
+    "status/global/job/sync/detail": DETAIL,
+    "web": definition({"members": "job"}, "job/sync", commands={"make": {"command": "true"}}, instances=2),
+    "web/.containers/1": container("ready", host="w1"),
+    "web/.containers/2": container("unready", "tcp 80: refused", host=HOSTILE),
+    "web/.party/1": {"host": "w1"},
+    "status/global/web/daemon/ready/1": "{}",
+    "status/w1/web/make/detail": {**DETAIL, "host": "w1", "started": NOW, "finished": NOW + 1, "attempt": 1},
+}
+TIMES = {
+    "db/.containers/1": NOW,
+    "web/.containers/1": NOW + 0.5,
+    "web/.containers/2": NOW + 0.5,
+    "web/.party/1": NOW + 0.5,
+    "status/global/db/daemon/ready/1": NOW + 2,
+    "status/global/job/sync/detail": NOW + 5.5,
+    "status/w1/web/make/detail": NOW + 2,
+    "status/global/web/daemon/ready/1": NOW + 7,
+}
+
+
+def past(tree: dict[str, Any] = TREE) -> Past:
+    history = History(ZNODES)
+    return history.past(view(history, tree, TIMES), NOW + 10)
+
+
+def test_times_are_those_of_the_servers() -> None:
+    """Of a detail only how long the attempt took; a daemon starts when all that it needs was there."""
+    found = {
+        (event.step.name, event.step.host): (event.step.started - NOW, event.step.finished - NOW, event.state)
+        for event in past().events
+    }
+    assert found == {
+        ("db/daemon", "h1"): (0, 2, "done"),
+        ("job/sync", "h1"): (2.5, 5.5, "done"),
+        ("web/make", "w1"): (1, 2, "done"),
+        ("web/daemon", "w1"): (5.5, 7, "done"),
+        ("web/daemon", HOSTILE): (5.5, 10, "unready"),
+    }
+
+
+def test_the_critical_path_goes_through_services() -> None:
+    path = timeline.critical_path(past().finished)
+    assert [step.name for step in path] == ["db/daemon", "job/sync", "web/daemon"]
+
+
+def test_retries_and_what_is_not_ready_are_said() -> None:
+    said = [trouble(event) for event in past().events if trouble(event)]
+    assert said == ["2 attempts", "unready, tcp 80: refused"]
+
+
+def test_one_sentence_says_what_would_have_been_faster() -> None:
+    """What all would have gained, not only how long it took."""
+    assert advice(past()) == (
+        "Without job/sync on h1 (3.0 s) all would have been up 3.0 s earlier, after 4.0 s."
+    )
+
+
+def test_a_step_beside_another_one_saves_only_the_difference() -> None:
+    """Two of one length: without one of them all still wait for the other."""
+    need = (timeline.Need("a/x"), timeline.Need("b/y"))
+    first = timeline.Step("a/x", "h", (), 0, 5)
+    second = timeline.Step("b/y", "h", (), 0, 4)
+    third = timeline.Step("c/daemon", "h", need, 5, 6)
+    assert timeline.gains([first, second, third], 0) == pytest.approx({first: 1, third: 1})
+
+
+def test_as_text_it_has_lanes_steps_and_the_sentence() -> None:
+    text = "\n".join(lines(past(), 100))
+    assert re.search(r"^  job@h1 +\.+#+", text, re.MULTILINE)
+    assert "\n  job/sync (h1): 2 attempts\n" in text
+    assert text.endswith(advice(past()))
+
+
+@pytest.mark.parametrize(
+    "tree", [{}, {"db": definition()}, {"db": definition(), "db/.containers/1": container("waiting")}]
+)
+def test_before_anything_is_done_there_is_nothing_to_draw(tree: dict[str, Any]) -> None:
+    assert list(lines(past(tree), 80)) == ["nothing has been done yet: see `kolla_mesos_ctl explain`"]
+    assert "0 steps done" in page(past(tree))
+
+
+class Page(HTMLParser):
+    """What the page holds: tags with their attributes."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__()
+        self.tags: list[tuple[str, dict[str, str | None]]] = []
+        self.feed(text)
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.tags.append((tag, dict(attrs)))
+
+    def all(self, tag: str, word: str = "") -> Iterator[dict[str, str | None]]:
+        for name, attributes in self.tags:
+            if name == tag and word in [*(attributes.get("class") or "").split(), ""]:
+                yield attributes
+
+
+def test_the_page_has_a_bar_and_a_row_for_each_step() -> None:
+    """The critical path is marked; a bar says after whom it could begin, and what went wrong."""
+    found = Page(page(past()))
+    said = [unescape(bar["title"] or "") for bar in found.all("button")]
+    assert sorted(said) == sorted(
+        [
+            "db/daemon on h1: 2.00 s",
+            "web/make on w1: 1.00 s",
+            "job/sync on h1: 3.00 s, after db/daemon on h1; 2 attempts",
+            "web/daemon on w1: 1.50 s, after job/sync on h1",
+            f"web/daemon on {HOSTILE}: 4.50 s, after job/sync on h1; unready, tcp 80: refused",
+        ]
+    )
+    assert len(list(found.all("button", "critical"))) == 3
+    assert len(list(found.all("tr", "critical"))) == 3
+    assert len(list(found.all("path", "critical"))) == 2
+    assert len(list(found.all("button", "trouble"))) == 2
+
+
+def test_the_page_loads_nothing_and_runs_nothing_of_strangers() -> None:
+    """It can be sent by mail, and hosts and messages are only shown."""
+    text = page(past())
+    assert len(list(Page(text).all("script"))) == 1
+    assert not re.search(r"https?://|src=|@import|url\(", text)
+    assert "prefers-color-scheme: dark" in text
+    assert "$" not in re.sub(r"\$\{(step|need)\}", "", text)
+
+
+def test_what_a_row_refers_to_is_there() -> None:
+    """The script looks steps up by their numbers."""
+    found = Page(page(past()))
+    bars = {bar["data-step"] for bar in found.all("button")}
+    for row in found.all("tr"):
+        if "data-step" in row:
+            assert {row["data-step"], *(row["data-needs"] or "").split()} <= bars
+
+
+def test_who_waits_has_begun_nothing() -> None:
+    """Its lane is a line up to now."""
+    tree = {**TREE, "web/.containers/2": container("waiting", "for job/sync", host="w2")}
+    (event,) = (event for event in past(tree).events if event.state == "waiting")
+    assert event.step.duration == 0
+    assert event.step.finished == NOW + 10
