@@ -155,6 +155,7 @@ SUBCOMMANDS = (
     status.SUBCOMMAND,
     explain.SUBCOMMAND,
     wait.SUBCOMMAND,
+    history.SUBCOMMAND,
     graph.SUBCOMMAND,
     rerun.SUBCOMMAND,
     adopt.SUBCOMMAND,
@@ -163,6 +164,5 @@ SUBCOMMANDS = (
     snapshot.SUBCOMMAND,
     restore.SUBCOMMAND,
     up_directory.SUBCOMMAND,
-    history.SUBCOMMAND,
     COMPLETION,
 )
