@@ -26,6 +26,7 @@ from kazoo.security import OPEN_ACL_UNSAFE, make_acl
 
 from kolla_mesos_start import errors
 from kolla_mesos_start.operator import cli, directory, formats
+from kolla_mesos_start.operator.validation import validate
 from tests.conftest import Deployment, connected, made
 from tests.containers.images import Images
 from tests.containers.kube import MANIFESTS, PLACES, Cluster, Document, Pod, containers, decision, differences
@@ -102,14 +103,33 @@ def test_the_files_of_the_task_are_those_of_the_example() -> None:
     (_, config) = documents("configmap.yml")
     example = EXAMPLE / "services" / TASKS
     assert config["data"] == {path.name: path.read_text() for path in (example / "files").iterdir()}
-    (own,) = directory.read(DEFINITIONS).services
-    definition = json.loads(own.definition)
-    assert own.name == TASKS
+    services = {each.name: each for each in directory.read(DEFINITIONS).services}
+    definition = json.loads(services[TASKS].definition)
     for command in definition["commands"].values():
         for name, file in command["files"].items():
             assert file.pop("mounted") == f"/etc/kolla-files/{name}"
-    (as_it_is,) = (each for each in directory.read(EXAMPLE).services if each.name == TASKS)
-    assert definition == json.loads(as_it_is.definition.replace(b"{{ root }}", b""))
+    as_it_is = {each.name: each for each in directory.read(EXAMPLE).services}
+    assert definition == json.loads(as_it_is[TASKS].definition.replace(b"{{ root }}", b""))
+
+
+def test_the_other_definitions_are_those_of_the_example() -> None:
+    """One command publishes them all, and only one value is another."""
+    ours, theirs = (directory.read(each) for each in (DEFINITIONS, EXAMPLE))
+    services = {each.name: each for each in ours.services}
+    assert {each.name for each in theirs.services} == services.keys()
+    for each in theirs.services:
+        if each.name != TASKS:
+            assert (services[each.name].definition, services[each.name].files) == (
+                each.definition,
+                each.files,
+            )
+    assert {**ours.variables, "memcached_user": b"memcache"} == theirs.variables
+
+
+def test_nothing_is_wrong_with_the_definitions() -> None:
+    """But the passwords, which have to be replaced."""
+    findings = validate(directory.read(DEFINITIONS))
+    assert {each.severity for each in findings} == {"warning"}
 
 
 def statuses(job: Document) -> dict[str, list[int]]:
@@ -168,12 +188,11 @@ class Site:
         self.ports = {node: free_port() for node in NODES}
 
     def publish(self, place: Path) -> None:
-        """As the README says, in this order, with the values of this machine."""
+        """As the README says, with the values of this machine."""
         tree = place / "keystone"
-        shutil.copytree(EXAMPLE, tree)
+        shutil.copytree(DEFINITIONS, tree)
         values = {
-            **formats.values(EXAMPLE / "variables.yml"),
-            "memcached_user": "memcached",
+            **formats.values(DEFINITIONS / "variables.yml"),
             "mariadb_root_password": PASSWORD,
             "keystone_database_password": PASSWORD,
             "keystone_admin_password": PASSWORD,
@@ -187,10 +206,8 @@ class Site:
             own = tree / "services" / API / "variables" / node
             own.mkdir(parents=True)
             (own / "keystone_port").write_text(str(self.ports[node]))
-        for source in (tree, DEFINITIONS):
-            words = ["--deployment", self.deployment.id, "--prefix", self.deployment.prefix]
-            given = [str(source), *words, "--hosts", self.deployment.hosts]
-            cli.run(["publish", *given])
+        words = ["--deployment", self.deployment.id, "--prefix", self.deployment.prefix]
+        cli.run(["publish", str(tree), *words, "--hosts", self.deployment.hosts])
 
     def url(self, node: str) -> str:
         return f"http://{HOST}:{self.ports[node]}/v3"
