@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 from kazoo.client import KazooClient
+from kazoo.security import OPEN_ACL_UNSAFE, make_acl
 
 from tests.agents import Containers
 from tests.conftest import Deployment
@@ -173,3 +174,14 @@ def test_what_is_not_there_is_named(site: Site) -> None:
     done = ctl(site.deployment, "remove", "infra/bd", "--yes", status=66)
     assert "did you mean 'infra/db'?" in done.stderr
     assert "did you mean 'site'?" in ctl(site.deployment, "reset", "--deployment", "siet", status=66).stderr
+
+
+@pytest.mark.parametrize("words", [["remove", "infra/db"], ["reset"]])
+def test_whoever_may_only_read_is_told_so(site: Site, zk: KazooClient, words: list[str]) -> None:
+    """Status 77; nothing has changed, since what is refused first goes with all the rest of the places."""
+    ran(site)
+    zk.set_acls(site.at(), [make_acl("world", "anyone", read=True, admin=True)])
+    before = tree(zk, site.deployment.path)
+    assert "NoAuth" in ctl(site.deployment, *words, "--yes", status=77).stderr
+    assert tree(zk, site.deployment.path) == before
+    zk.set_acls(site.at(), OPEN_ACL_UNSAFE)

@@ -2,21 +2,32 @@
 
 from __future__ import annotations
 
+import json
 import signal
+import sys
 import time
+from contextlib import ExitStack
 from pathlib import Path
-from typing import Any
+from typing import Any, Callable
 
 import pytest
-from kazoo.client import KazooClient
+from kazoo.client import KazooClient, TransactionRequest
 from kazoo.recipe.lock import Lock
+from kazoo.security import make_acl
 
+from kolla_mesos_start.operator import one_time
+from kolla_mesos_start.operator.cli import parser
+from kolla_mesos_start.operator.connection import Refused
+from kolla_mesos_start.operator.invocation import Invocation
+from kolla_mesos_start.tree.states import Detail
+from tests import lossy_proxy
 from tests.agents import Containers
 from tests.conftest import Deployment
 from tests.integration.test_one_time import SERVICE, Site
 from tests.publishing import publish
-from tests.tool import ctl, run_ctl
+from tests.tool import ctl, environ, run_ctl
 from tests.waiting import eventually
+from tests.zookeeper import HOST, Process, Server, free_port
 
 
 @pytest.fixture
@@ -251,6 +262,86 @@ def test_what_is_wrong_is_named(site: Site, words: list[str], status: int, expec
     for word in ("rerun", "adopt"):
         assert expected in ctl(site.deployment, word, *words, status=status).stderr
     assert not site.zk.exists(f"{site.deployment.path}/status")
+
+
+@pytest.mark.parametrize("loses", ["request", "reply"])
+@pytest.mark.parametrize(("word", "number"), [("rerun", 1), ("adopt", 1), ("adopt", 2)])
+def test_a_write_whose_fate_is_unknown_is_not_made_twice(
+    site: Site, zookeeper: Server, tmp_path: Path, word: str, number: int, loses: str
+) -> None:
+    """The connection breaks under it: `detail` tells whether it was applied."""
+    site.publish(sync=site.once(gate=None, generation="1"))
+    if word == "rerun":
+        assert site.start().ends() == 0
+    port = free_port()
+    words = [f"{port}", f"{zookeeper.port}", f"{number}", loses]
+    proxy = Process([sys.executable, lossy_proxy.__file__, *words], tmp_path / "proxy.log")
+    proxy.launch()
+    try:
+        done = ctl(site.deployment, word, "db/sync", "--hosts", f"{HOST}:{port}")
+    finally:
+        proxy.kill()
+    assert "lost the connection to ZooKeeper; retrying" in done.stderr
+    assert ("is taken back" if word == "rerun" else "is recorded as done") in done.stdout
+    assert len(site.names(f"{site.at()}/generations")) == (word == "adopt")
+    assert site.queue() == []
+    assert site.start().ends() == 0
+    assert len(site.runs()) == 2 * (word == "rerun")
+
+
+class Change:
+    """A change of db/sync under its lock, in this process; `meanwhile` runs while it is planned first."""
+
+    def __init__(self, site: Site, meanwhile: Callable[[], object]) -> None:
+        self.planned: list[int] = []  # the attempts that were found
+        self.meanwhile = meanwhile
+        with ExitStack() as stack:
+            options = parser().parse_args(["rerun", "db/sync"])
+            invocation = Invocation(options, environ(site.deployment), stack)
+            one = one_time.find(invocation, "db/sync", "")
+            with one_time.locked(invocation.client, one) as contender:
+                one_time.change(invocation.client, one, contender, self.plan)
+
+    def plan(self, record: one_time.Record, transaction: TransactionRequest) -> Detail:
+        if not self.planned:
+            self.meanwhile()
+        self.planned.append(record.detail.attempt)
+        return record.detail._replace(message="changed")
+
+
+def test_an_outcome_that_comes_late_is_not_overwritten(site: Site, zk: KazooClient) -> None:
+    """Of a holder whose lock was lost, and that nobody has followed: it is read, and planned again."""
+    site.publish(sync=site.once(gate=None))
+    assert site.start().ends() == 0
+    late = json.dumps({**site.detail(), "attempt": 9}).encode()
+    change = Change(site, lambda: zk.set(f"{site.at()}/detail", late))
+    assert change.planned == [1, 9]
+    assert (site.detail()["attempt"], site.detail()["message"]) == (9, "changed")
+
+
+def test_what_is_published_meanwhile_ends_it(site: Site, zk: KazooClient) -> None:
+    """Another generation may be meant by now. The same where the lock was taken away."""
+    site.publish(sync=site.once(gate=None))
+    assert site.start().ends() == 0
+    before = site.detail()
+    with pytest.raises(Refused, match="try again"):
+        Change(site, lambda: site.publish(sync=site.once(gate=None, then="true")))
+    with pytest.raises(Refused, match="try again"):
+        Change(
+            site, lambda: [zk.delete(f"{site.at()}/lock/{name}") for name in site.names(f"{site.at()}/lock")]
+        )
+    assert site.detail() == before
+
+
+@pytest.mark.parametrize("place", ["lock", "detail"])
+def test_whoever_may_only_read_is_told_so(site: Site, zk: KazooClient, place: str) -> None:
+    """Status 77; nothing has changed."""
+    site.publish(sync=site.once(gate=None))
+    assert site.start().ends() == 0
+    zk.set_acls(f"{site.at()}/{place}", [make_acl("world", "anyone", read=True, admin=True)])
+    before = recorded(site)
+    assert "NoAuth" in ctl(site.deployment, "rerun", "db/sync", status=77).stderr
+    assert recorded(site) == before
 
 
 def test_a_role_that_another_service_has_claimed_is_refused(site: Site) -> None:
