@@ -27,14 +27,18 @@ from kolla_mesos_start.tree.states import DONE, WAITING, decode_detail, token_of
 from kolla_mesos_start.tree.znodes import Znodes
 from kolla_mesos_start.zookeeper.query import Znode
 
+LOCK_DEPTH = 4  # slashes in status/<scope>/<role>/<command>/lock
+
 
 def run(invocation: Invocation) -> int:
     """Read the deployment and write the file, which only its owner can read: it holds every secret."""
     client, file = invocation.client, invocation.options.file
     znodes = invocation.require_deployment()
     snapshot = take(client, znodes)
-    for name in _running(snapshot):
-        invocation.err.print(f"{name} runs now: in the snapshot it has no outcome", markup=False)
+    for name in _unfinished(snapshot):
+        invocation.err.print(
+            f"{name} runs, or was interrupted: in the snapshot it has no outcome", markup=False
+        )
     _write(file, archive.pack(snapshot))
     print(f"wrote {file}: {counted(snapshot)}")
     return 0
@@ -68,16 +72,13 @@ def done_commands(snapshot: Snapshot) -> list[str]:
     return [name_of(path) for path in done]
 
 
-LOCK_DEPTH = 4  # status/<scope>/<role>/<command>/lock
-
-
 def name_of(path: str) -> str:
     """A command's name for a message, of the path of its state below the deployment."""
     _, scope, command = path.split("/", 2)
     return command if scope == GLOBAL else f"{command} on {scope}"
 
 
-def _running(snapshot: Snapshot) -> Iterator[str]:
+def _unfinished(snapshot: Snapshot) -> Iterator[str]:
     for path, data in snapshot.recorded.items():
         detail = decode_detail(Znode(data, None)) if path.endswith("/detail") else None
         if detail is not None and detail.started is not None and detail.finished is None:

@@ -310,7 +310,11 @@ def _add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--once", action="store_true", help="end once all are up")
     parser.add_argument("--quiet", action="store_true", help="show what each is doing, not their logs")
     parser.add_argument(
-        "--in", dest="place", metavar="PLACE", type=Path, help="where the containers' directories stay"
+        "--in",
+        dest="place",
+        metavar="PLACE",
+        type=Path,
+        help="keep the containers' directories here; by default they are removed at the end",
     )
 
 
@@ -320,7 +324,8 @@ SUBCOMMAND = Subcommand(
     description="""\
 Run the whole deployment of a directory on this machine, to try it out: each container as plain
 processes with a directory of its own, all started at the same moment. ZooKeeper is a private one, unless
---hosts or KOLLA_ZK_HOSTS is given. It stays until Ctrl-C or SIGTERM, which end everything.
+--hosts or KOLLA_ZK_HOSTS is given; the deployment is called as the directory is, unless --deployment
+names it. It stays until Ctrl-C or SIGTERM, which end everything.
 
 Templates find two more variables: `root`, the directory that stands for the container's /, with which
 the `dest` of each file has to begin, and `port`, a free port of the container's own. Containers are on
