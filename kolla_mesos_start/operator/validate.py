@@ -10,7 +10,7 @@ import argparse
 from rich.text import Text
 
 from kolla_mesos_start.operator import layouts
-from kolla_mesos_start.operator.findings import ERROR, WARNING, Finding, counted
+from kolla_mesos_start.operator.findings import ERROR, WARNING, Finding, counted, in_order
 from kolla_mesos_start.operator.invocation import DEPLOYMENT, Invocation, Subcommand, add_format
 from kolla_mesos_start.operator.validation import validate
 
@@ -28,7 +28,8 @@ def run(invocation: Invocation) -> int:
     name = getattr(options, "deployment", None) or environ.get(DEPLOYMENT) or "deployment"
     deployment, unreadable = layouts.read(options, name)
     is_empty = environ.get("KOLLA_MISSING_VARIABLES") == "empty"
-    findings = [*unreadable, *validate(deployment, deployment_id=name, missing_is_empty=is_empty)]
+    wrong = validate(deployment, deployment_id=name, missing_is_empty=is_empty)
+    findings = in_order([*unreadable, *wrong])
     errors = sum(each.severity == ERROR for each in findings)
     totals = {"services": len(deployment.services), "errors": errors, "warnings": len(findings) - errors}
     if invocation.as_json:

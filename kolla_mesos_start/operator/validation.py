@@ -8,6 +8,7 @@ left to the agent. The checks that need several services are in `checks`.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence, Set
+from functools import cache
 from typing import Any, Callable
 
 from kolla_mesos_start.definition.document import Document, load
@@ -200,6 +201,7 @@ class _OnHost:
         self.reader, self.host, self.variables = reader, host, variables
         self.found, self.service = reader.found, reader.service
         self.context = _context(reader.znodes._replace(host=host), variables, _anybody)
+        self.known = frozenset(variables) | BUILTIN
         # Labels whose value can't be judged: rendering failed, or used what only an agent knows.
         self.unsure: set[str] = set()
 
@@ -318,7 +320,7 @@ class _OnHost:
     def missing(self, name: str, text: Text) -> str:
         own = self.service.variables.hosts
         where = f" for host {self.host}" if any(name in values for values in own.values()) else ""
-        near = nearest(name, [*self.variables, *BUILTIN])
+        near = _nearest_variable(name, self.known)
         return f"{text.label} needs the variable {name!r}, which has no value{where}{near}"
 
     def check_truths(self, template: Template, node: str, label: str) -> None:
@@ -326,6 +328,12 @@ class _OnHost:
             if to_boolean(self.variables.get(name)) is not None:
                 what = f"tests {name}, a text, which is true even if it is 'false': write {name} | bool"
                 self.found.add(WARNING, node, f"{label}: {what}" if label else what, label=label, line=line)
+
+
+@cache
+def _nearest_variable(name: str, known: frozenset[str]) -> str:
+    """As `nearest`; many templates miss the same variable, and to compare it with a thousand takes a while."""
+    return nearest(name, sorted(known))
 
 
 class _Facts(dict[str, Any]):
