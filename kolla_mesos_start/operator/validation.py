@@ -218,7 +218,8 @@ class _OnHost:
         if not self.found.knows(self.service.name):
             return ()
         self.check_files(graph)
-        for command in graph.steps:
+        # A command that is empty has been found to be wrong when it was read.
+        for command in (command for command in graph.steps if command.command):
             try:
                 found.append(resolve(command, self.render))
             except BadDefinition as error:
@@ -332,7 +333,7 @@ class _OnHost:
 
 @cache
 def _nearest_variable(name: str, known: frozenset[str]) -> str:
-    """As `nearest`; many templates miss the same variable, and to compare it with a thousand takes a while."""
+    """As `nearest`; many templates miss the same variable, and to compare it with a thousand is slow."""
     return nearest(name, sorted(known))
 
 

@@ -12,6 +12,9 @@ import pytest
 from kazoo.client import KazooClient
 from kazoo.security import make_acl, make_digest_acl
 
+from kolla_mesos_start.operator import directory
+from kolla_mesos_start.operator.publish import Publisher
+from kolla_mesos_start.tree.znodes import Znodes
 from tests.conftest import Deployment
 from tests.publishing import write_files
 
@@ -301,6 +304,19 @@ def test_credentials_and_acl_are_those_of_the_agent(
     zk.add_auth("digest", "operator:password")
     assert zk.get_acls(f"{deployment.path}/a/db/variables/size")[0] == [acl]
     assert "can't be read" in publish(root, deployment, status=77).stderr
+
+
+def test_what_others_have_changed_meanwhile_is_written_all_the_same(
+    zk: KazooClient, deployment: Deployment, root: Path
+) -> None:
+    """What has come since it was read, and what has gone."""
+    znodes = Znodes(deployment.prefix, deployment.id, "", "")
+    before = {"variables": b"", "variables/region": b"old", "a": b"", "a/db": b"old", "a/db/variables": b""}
+    for path in ("variables", "a/db/variables/size", "a/db/files", "a/db/variables/web1"):
+        zk.create(f"{deployment.path}/{path}", makepath=True)
+    publisher = Publisher(zk, znodes, before, report=lambda change: None)
+    publisher.publish(directory.read(root))
+    assert {"variables/region", "a/db", "a/db/variables/size"} <= set(tree(zk, deployment.path))
 
 
 def test_what_is_there_need_not_be_writable(zk: KazooClient, deployment: Deployment, root: Path) -> None:

@@ -16,6 +16,7 @@ from kolla_mesos_start.operator.validation import validate
 from tests.publishing import write_files
 
 TOOL = Path(__file__).parents[2] / "bin" / "kolla_mesos_ctl"
+ETC = Path(__file__).parents[2] / "etc"
 
 DB = """\
 commands:
@@ -477,6 +478,12 @@ def test_variables_that_can_not_be_given(
     done = run(tmp_path, *arguments)
     assert (done.returncode, done.stdout) == (status, "")
     assert message in done.stderr
+
+
+@pytest.mark.parametrize("example", ["examples/keystone", "examples/migration", "examples/tripleo"])
+def test_no_example_has_an_error(example: str) -> None:
+    """Their passwords are placeholders, which is a warning."""
+    assert {each.severity for each in validate(directory.read(ETC / example))} <= {"warning"}
 
 
 def test_a_directory_that_is_not_there(tmp_path: Path) -> None:
