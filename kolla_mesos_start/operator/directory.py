@@ -72,13 +72,15 @@ class Service(NamedTuple):
 class Deployment(NamedTuple):
     """All that a directory holds. `left_out` are the names beside `services` that have no meaning here.
 
-    `sources` says where each znode's data comes from, by its path below the deployment.
+    `sources` says where each znode's data comes from, by its path below the deployment; `mistakes` are what
+    was found while it was read, and can be published all the same.
     """
 
     variables: Contents
     services: Sequence[Service]
     left_out: Sequence[str]
     sources: Sources = MappingProxyType({})
+    mistakes: Sequence[Finding] = ()
 
 
 def read(root: Path) -> Deployment:

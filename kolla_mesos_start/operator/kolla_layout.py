@@ -63,7 +63,7 @@ def is_one(root: Path) -> bool:
 
 
 def look(root: Path, given: Mapping[str, Given], deployment_id: str) -> tuple[Deployment, Sequence[Finding]]:
-    """What the directory holds, and what is wrong in it. BadUsage for a link that leads out of it."""
+    """What the directory holds, and what can't be read in it. BadUsage for a link that leads out of it."""
     reading = _Reading(root, given, deployment_id)
     return reading.deployment(), reading.findings
 
@@ -73,7 +73,8 @@ class _Reading:
 
     def __init__(self, root: Path, given: Mapping[str, Given], deployment_id: str) -> None:
         self.root = root
-        self.findings: list[Finding] = []
+        self.findings: list[Finding] = []  # what can't be read
+        self.mistakes: list[Finding] = []  # what the deploy tool published all the same
         self.sources: dict[str, Source] = {}
         self.sandbox = Sandbox()
         self.supplied = {**SUPPLIED, "deployment_id": deployment_id}
@@ -94,7 +95,11 @@ class _Reading:
             services += self.project(project, shared)
         left_out = tuple(path.name for path in sorted(self.root.iterdir()) if not _has_meaning(path.name))
         return Deployment(
-            _contents({**self.supplied, **shared}, "deployment_id"), services, left_out, self.sources
+            _contents({**self.supplied, **shared}, "deployment_id"),
+            services,
+            left_out,
+            self.sources,
+            self.mistakes,
         )
 
     def project(self, path: Path, shared: Mapping[str, Any]) -> Iterator[Service]:
@@ -104,12 +109,12 @@ class _Reading:
             {name: value for name, value in defaults.values.items() if name not in self.chosen.values},
             defaults.sources,
         )
-        before = len(self.findings)
+        before = len(self.mistakes)
         values = self.resolved(own, {**self.supplied, **shared})
-        wrong, self.findings[before:] = self.findings[before:], []
+        wrong, self.mistakes[before:] = self.mistakes[before:], []
         found = [self.service(file, own, values, shared) for file in sorted(path.glob("*.yml.j2"))]
         used = any(service.enabled for service in found)
-        self.findings += wrong if used else [each._replace(severity=WARNING) for each in wrong]
+        self.mistakes += wrong if used else [each._replace(severity=WARNING) for each in wrong]
         yield from found
 
     # -- values -------------------------------------------------------------------------------------
@@ -147,7 +152,7 @@ class _Reading:
                 name for name in raw.values if label == name or label.startswith((f"{name}.", f"{name}["))
             )
             found.add(ERROR, name, message, label=label[len(name) :].lstrip("."))
-        self.findings += found.found
+        self.mistakes += found.found
         return values
 
     def rendered(self, label: str, value: Any, known: Mapping[str, Any], problems: dict[str, str]) -> Any:
@@ -179,7 +184,7 @@ class _Reading:
         name = f"{path.parent.name}/{path.name.removesuffix('.yml.j2')}"
         found: list[Finding] = []
         rendered = self.graph(path, file, {**self.supplied, **shared, **values, "service_name": name}, found)
-        document = self.document(file, rendered, found)
+        document = self.document(file, rendered)
         given = document.get("name")
         if isinstance(given, str) and not bad_service(given):
             name = given
@@ -188,7 +193,7 @@ class _Reading:
         for variable in values:
             self.sources[f"{name}/{VARIABLES}/{variable}"] = own.sources[variable]
         files = self.files(name, document, found)
-        self.findings += found if enabled else [each._replace(severity=WARNING) for each in found]
+        self.mistakes += found if enabled else [each._replace(severity=WARNING) for each in found]
         definition = json.dumps(document, indent=2, ensure_ascii=False).encode() + b"\n" if document else b""
         return Service(name, file, definition, Values(_contents(values), {}), files, enabled)
 
@@ -199,13 +204,13 @@ class _Reading:
             template = templates.read(source)
             text, missing = self.sandbox.render(Text(file, source), known)
         except UnicodeDecodeError:
-            found.append(Finding(ERROR, file, None, "not UTF-8 text"))
+            self.findings.append(Finding(ERROR, file, None, "not UTF-8 text"))
             return b""
         except BadTemplate as error:
-            found.append(Finding(ERROR, file, error.line, error.reason))
+            self.findings.append(Finding(ERROR, file, error.line, error.reason))
             return b""
         except CannotRender as error:
-            found.append(Finding(ERROR, file, line_in(error.reason), error.reason))
+            self.findings.append(Finding(ERROR, file, line_in(error.reason), error.reason))
             return b""
         lines = {use.name: use.line for use in missing}
         for name, line in lines.items():
@@ -220,14 +225,14 @@ class _Reading:
                 found.append(Finding(WARNING, file, line, what))
         return text.encode()
 
-    def document(self, file: str, rendered: bytes, found: list[Finding]) -> dict[str, Any]:
+    def document(self, file: str, rendered: bytes) -> dict[str, Any]:
         try:
             content = formats.document(rendered)
         except BadDefinition as error:
-            found += [from_issue(file, issue) for issue in error.issues]
+            self.findings += [from_issue(file, issue) for issue in error.issues]
             return {}
         if content is not None and not isinstance(content, dict):
-            found.append(Finding(ERROR, file, 1, "expected a mapping"))
+            self.findings.append(Finding(ERROR, file, 1, "expected a mapping"))
         return content if isinstance(content, dict) else {}
 
     def files(self, service: str, document: Mapping[str, Any], found: list[Finding]) -> dict[str, bytes]:

@@ -117,7 +117,7 @@ def validate(
         places = [(issue.node, issue.label), *issue.others]
         node, label = next((place for place in places if place[0] in deployment.sources), places[0])
         found.add(issue.severity, node, f"{label}: {issue.message}" if label else issue.message, label=label)
-    return in_order(found.found)
+    return in_order([*deployment.mistakes, *found.found])
 
 
 def _check_secrets(found: Findings, deployment: Deployment) -> None:
