@@ -75,6 +75,8 @@ DIR holds variables/<name> or variables.yml, and for each service services/<serv
 definition.yml, files/<name>, and variables of its own: variables/<name>, variables/<host>/<name>
 or variables.yml. Nothing is written before everything is right, as `validate` finds it; what is
 published already counts as there. A definition is written last.
+
+DIR may also have kolla-mesos's own layout: services/<project>/<service>.yml.j2, config/ and etc/.
 """,
     example="kolla_mesos_ctl publish etc/examples/keystone --deployment site --hosts zk1:2181,zk2:2181",
     add_arguments=_add_arguments,

@@ -62,6 +62,15 @@ class Template(NamedTuple):
 
 def read(source: str) -> Template:
     """Read a template. Raises BadTemplate."""
+    try:
+        return _read(source)
+    except TemplateSyntaxError as error:
+        raise BadTemplate(error.lineno, error.message or "syntax error") from None
+    except (RecursionError, ValueError) as error:  # ValueError: a number of too many digits
+        raise BadTemplate(1, "nested too deep, or a number is too long") from error
+
+
+def _read(source: str) -> Template:
     names: dict[str, int] = {}
 
     def shorten(match: re.Match[str]) -> str:
@@ -89,12 +98,7 @@ def read(source: str) -> Template:
 
 
 def _parse(source: str) -> nodes.Template:
-    try:
-        tree = _ENVIRONMENT.parse(source)
-    except TemplateSyntaxError as error:
-        raise BadTemplate(error.lineno, error.message or "syntax error") from None
-    except (RecursionError, SyntaxError) as error:
-        raise BadTemplate(1, "nested too deep") from error
+    tree = _ENVIRONMENT.parse(source)
     for each in tree.find_all((nodes.Filter, nodes.Test)):
         known = _ENVIRONMENT.filters if isinstance(each, nodes.Filter) else _ENVIRONMENT.tests
         if each.name not in known:

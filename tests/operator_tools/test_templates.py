@@ -54,6 +54,9 @@ def test_what_may_be_missing_and_what_is_tested_for_truth() -> None:
         ("a\n\n{{ b | upperr }}", 3, "No filter named 'upperr'"),
         ("{{ b is evenn }}", 1, "No test named 'evenn'"),
         ("a\n{{ b", 2, "unexpected end"),
+        ("{{ " + "(" * 3000 + "b" + ")" * 3000 + " }}", 1, "nested too deep"),
+        ("{{ b" + ".c" * 3000 + " }}", 1, "nested too deep"),
+        ("{{ " + "1" * 5000 + " + b }}", 1, "too long"),
     ],
 )
 def test_a_template_that_can_not_be_read(source: str, line: int, reason: str) -> None:
