@@ -36,7 +36,9 @@ class View(dict[Query, Any]):
     """What is known. How many names somebody waits for makes no difference to what is there."""
 
     def __missing__(self, query: Query) -> Any:
-        return dict.__getitem__(self, children_of(query.path))
+        if query.required == 1:
+            raise KeyError(query)
+        return self[query._replace(required=1)]
 
 
 class Container(NamedTuple):

@@ -174,11 +174,11 @@ def _rows(service: Service, now: float) -> Iterator[Row]:
         yield _container(service, container, now)
     if service.is_up:
         return
-    if not service.containers and service.definition:
+    if service.definition and not (service.containers or service.ended):
         why = "no container of it is left" if service.begun else "no container of it was ever started"
         yield Row(("-", "absent", "", ""), why, "red")
     for ended in service.ended:
-        status = "" if ended.status is None else f" (exit status {ended.status})"
+        status = "" if ended.status is None else f" (the agent's exit status: {ended.status})"
         doing = f"{ended.command or ended.stage}: {ended.reason}{status}"
         yield Row((ended.host, "ended", lasting(now - ended.at), ""), doing, "red")
     for step in service.steps:

@@ -74,10 +74,10 @@ def test_what_nobody_provides_has_a_name(deployment: Deployment, containers: Con
 def test_a_daemon_that_is_not_ready_says_what_its_check_met(zk: KazooClient, deployment: Deployment) -> None:
     publish(deployment, "rabbitmq", definition())
     publish(deployment, "web", definition("rabbitmq/daemon", instances=3))
-    told = container("starting", "command check, exit status 69", since=time.time() - 130, host="rab1")
+    told = container("starting", "command check, exit status 69", since=time.time() - 3900, host="rab1")
     zk.create(f"{deployment.path}/rabbitmq/.containers/1", json.dumps(told).encode(), makepath=True)
     assert (
-        "ROOT CAUSE  rabbitmq/daemon on rab1 is not ready for 2 min 10 s: command check, exit status 69\n"
+        "ROOT CAUSE  rabbitmq/daemon on rab1 is not ready for 1 h 5 min: command check, exit status 69\n"
         "  blocks    web/daemon (0 of 3 ready)\n"
     ) in tool(deployment, "explain", "web", status=1)
 

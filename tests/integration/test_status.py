@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import pty
+import signal
 import subprocess
 import sys
 import time
@@ -75,11 +76,11 @@ def test_a_container_says_what_it_does_and_what_it_runs(zk: KazooClient, deploym
         reason="tcp 80: refused",
         definition=f"{old:x}",
         generation="2026.1",
-        since=time.time() - 130,
+        since=time.time() - 3900,
     )
     line = tool(deployment, "status", "web", status=1).splitlines()[3]
     assert line.split(maxsplit=8) == [
-        *("web1", "starting", "2", "min", "10", "s", f"{old:x}", "(old)"),
+        *("web1", "starting", "1", "h", "5", "min", f"{old:x}", "(old)"),
         "2026.1  web/daemon: tcp 80: refused",
     ]
 
@@ -156,6 +157,9 @@ def test_a_change_is_on_the_screen_within_half_a_second(zk: KazooClient, deploym
         screen.shows("0 of 1 ready")
         zk.delete(f"{deployment.path}/a/web/.containers/1")
         screen.shows("no container of it is left")
+        screen.process.send_signal(signal.SIGINT)
+        screen.shows("stopped by SIGINT")
+        assert screen.process.wait(60) == 130
     finally:
         screen.close()
     print(f"change to screen: {sorted(delays)}")

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import pytest
 
+from kolla_mesos_start.operator.live import View
+from kolla_mesos_start.zookeeper.query import children_of, data_of
 from tests.operator_tools.trees import NOW, Tree, container, definition, deployment, one_time, ready
 
 
@@ -17,6 +19,15 @@ def test_what_a_container_says_is_what_is_known_of_it() -> None:
         NOW - 5,
     )
     assert (found.definition, found.generation, found.ready) == (0x3E8, "2", False)
+
+
+def test_how_many_names_are_waited_for_makes_no_difference() -> None:
+    """What is not known stays unknown."""
+    view = View({children_of("/a"): ("x",)})
+    assert view[children_of("/a", 3)] == ("x",)
+    for unknown in (children_of("/b", 3), data_of("/a")):
+        with pytest.raises(KeyError):
+            view[unknown]
 
 
 def test_who_says_nothing_is_present_or_ready() -> None:

@@ -60,7 +60,7 @@ def test_what_is_not_up_comes_first_and_says_why() -> None:
     text = " ".join(" ".join(shown(tree, width=200)).split())
     for words in (
         "web1 unready 1 min 15 s 3e7 (old) http: 503",
-        "h2 ended 0 s web/daemon: missing: x (exit status 78)",
+        "h2 ended 0 s web/daemon: missing: x (the agent's exit status: 78)",
         "sync error 0 s attempt 3 on h1: exit status 1",
         "- absent no container of it was ever started",
         "bad unreadable: bad JSON",
