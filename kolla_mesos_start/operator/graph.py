@@ -81,6 +81,8 @@ def of(deployment: Deployment) -> Graph:
         for _, step in steps.values()
         for dependency in step.command.dependencies
     ]
+    for service in deployment.services.values():
+        edges += _to_daemon(service, edges)
     absent = dict.fromkeys(edge.before for edge in edges if edge.before not in steps)
     nodes += [Node(path, "", MISSING, "no service provides it") for path in absent]
     return Graph(nodes, edges)
@@ -106,6 +108,15 @@ def _edge(dependency: Dependency | Members, step: Step, deployment: Deployment) 
         "" if dependency.scope == "global" else "same host",
     ]
     return Edge(dependency.path, step.path, ", ".join(filter(None, words)))
+
+
+def _to_daemon(service: Service, edges: Sequence[Edge]) -> list[Edge]:
+    """A daemon comes after all commands of its service: from those that nothing else of it comes after."""
+    own = [step.path for step in service.steps]
+    if service.is_task or not own:
+        return []
+    followed = {edge.before for edge in edges if edge.after in own}
+    return [Edge(path, own[-1], "") for path in own[:-1] if path not in followed]
 
 
 # -- languages --------------------------------------------------------------------------------------------
@@ -136,7 +147,7 @@ def dot(graph: Graph, name: str) -> str:
         '  edge [color="#888888" fontcolor="#888888" fontname="sans-serif" fontsize=9]',
     ]
     for node in graph.nodes:
-        style = ' style="dashed"' if node.state == MISSING else ""
+        style = ' style="dashed,filled"' if node.state == MISSING else ""
         label = _quoted(f"{node.path}\n{node.label}")
         lines.append(f'  {_quoted(node.path)} [label={label} fillcolor="{COLOURS[node.state]}"{style}]')
     for edge in graph.edges:

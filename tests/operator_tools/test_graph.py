@@ -38,6 +38,17 @@ def test_each_step_stands_beside_what_it_waits_for() -> None:
     ]
 
 
+def test_a_daemon_comes_after_the_commands_of_its_service() -> None:
+    """After the last ones: the others come before those."""
+    commands = {"one": one_time(), "two": one_time("web/one"), "three": one_time()}
+    edges = graph.of(deployment({"web": definition("web/three", commands=commands)})).edges
+    assert [(edge.before, edge.after) for edge in edges] == [
+        ("web/one", "web/two"),
+        ("web/three", "web/daemon"),
+        ("web/two", "web/daemon"),
+    ]
+
+
 def test_dot_quotes_every_name() -> None:
     lines = graph.dot(graph.of(deployment(TREE)), "site").splitlines()
     assert lines[0] == 'digraph "site" {' and lines[-1] == "}"
