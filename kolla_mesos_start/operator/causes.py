@@ -318,15 +318,17 @@ def _hosts(containers: Sequence[Container]) -> str:
 def _of_containers(service: Service, found: set[str], now: float) -> Iterator[Cause]:
     """Who is not there, and why."""
     live = [each for each in service.containers if each.is_live]
+    missing = (1 if service.is_task else service.wanted) - len(live)
+    if missing <= 0:
+        return  # One that ended elsewhere has been replaced.
     hosts = {each.host for each in live}
     ended = [each for each in service.ended if each.host not in hosts]
     for each in ended:
         # A command that has failed says so itself.
         if not (each.stage == "bootstrap" and "failed" in found):
             yield _of_end(service, each, now)
-    missing = (1 if service.is_task else service.wanted) - len(live) - len(ended)
     held = any(attempt.contenders for step in service.steps for attempt in step.attempts)
-    if missing > 0 and not (found & {"failed"}) and not (held and not service.tells):
+    if missing > len(ended) and "failed" not in found and (service.tells or not held):
         yield Cause("absent", _absence(service, len(live)), (_node(service.name),))
 
 

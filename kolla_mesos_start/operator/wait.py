@@ -18,6 +18,7 @@ from kolla_mesos_start.operator.lines import show
 from kolla_mesos_start.operator.live import Deployment, Service
 from kolla_mesos_start.operator.mirror import mirror, named
 
+SHOWN = 3  # names in the line that says what is waited for
 TICK = 1.0  # seconds between two looks at the clock
 # Seconds for which a cause must be there: a publisher may be about to write the next definition, and a
 # launcher about to start a container again.
@@ -54,13 +55,19 @@ def run(invocation: Invocation) -> int:
             left = watch.look(deployment)
             if not left:
                 return 0
-            line.update(f"waiting for {', '.join(left)} for {time.monotonic() - began:.0f} s")
+            line.update(f"waiting for {_brief(left)} for {time.monotonic() - began:.0f} s")
             if watch.is_hopeless or time.monotonic() >= deadline:
                 break
             source.wait(max(0.0, min(TICK, deadline - time.monotonic())))
     invocation.err.print(f"not up after {time.monotonic() - began:.0f} s: {', '.join(left)}", style="bold")
     show(invocation.err, explain.lines(deployment, watch.final or watch.found, ()))
     return 1 if watch.is_hopeless else DependenciesNotSatisfied.status
+
+
+def _brief(names: Sequence[str]) -> str:
+    """Names that fit one line."""
+    more = f" and {len(names) - SHOWN} more" if len(names) > SHOWN else ""
+    return ", ".join(names[:SHOWN]) + more
 
 
 class _Watch:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import subprocess
 import sys
 import threading
@@ -82,6 +83,23 @@ def test_it_ends_early_with_the_cause(
     begun = time.monotonic()
     assert cause in tool(deployment, "wait", "two", "--timeout", "50", status=1)
     assert time.monotonic() - begun < 45
+
+
+def test_a_container_that_ended_early_ends_it(zk: KazooClient, deployment: Deployment) -> None:
+    """Not one that is worth another start."""
+    publish(deployment, "db", SLEEP)
+    ended = {
+        "stage": "render",
+        "command": "db/daemon",
+        "reason": "missing: x",
+        "retriable": True,
+        "status": 78,
+    }
+    path = f"{deployment.path}/status/h1/db/ended"
+    zk.create(path, json.dumps(ended).encode(), makepath=True)
+    assert "missing: x" in tool(deployment, "wait", "--timeout", "4", status=75)
+    zk.set(path, json.dumps({**ended, "retriable": False}).encode())
+    assert "missing: x" in tool(deployment, "wait", "--timeout", "50", status=1)
 
 
 def test_what_is_mended_soon_does_not_end_it(

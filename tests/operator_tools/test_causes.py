@@ -88,6 +88,10 @@ CASES: dict[str, tuple[Tree, list[tuple[str, str]]]] = {
         {"web": definition(), "status/web1/web/ended": ENDED, "web/.containers/1": container("starting")},
         [("starting", "web/daemon on web1 has been starting for 0 s")],
     ),
+    "ended, and has been replaced on another host": (
+        {"web": definition(), "status/h9/web/ended": ENDED, "web/.containers/1": container("starting")},
+        [("starting", "web/daemon on web1 has been starting for 0 s")],
+    ),
     "failed, and its container has ended over it": (
         {"job": TASK, STATE: "error", DETAIL: FAILED, "status/h1/job/ended": {**ENDED, "stage": "bootstrap"}},
         [("failed", "job/sync failed on h1 1 min ago: attempt 3: exit status 1")],

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections import defaultdict
 from collections.abc import Mapping
 from types import MappingProxyType
 from typing import Any
@@ -67,20 +68,26 @@ def view(
     for path in list(nodes):
         while (path := path.rpartition("/")[0]) and path != "/kolla":
             nodes.setdefault(path, "")
+    below: dict[str, set[str]] = defaultdict(set)
+    for path in nodes:
+        above, _, name = path.rpartition("/")
+        below[above].add(name)
+
+    def answer(query: Query) -> Any:
+        if query.children:
+            return tuple(sorted(below.get(query.path, ())))
+        return _znode(nodes, query.path, instants.get(query.path, changed))
+
     found = View()
     while missing := live.queries(found) - found.keys():
-        found.update({query: _answer(query, nodes, instants.get(query.path, changed)) for query in missing})
+        found.update({query: answer(query) for query in missing})
     return found
 
 
-def _answer(query: Query, nodes: Tree, changed: float) -> Any:
-    if query.children:
-        above = f"{query.path}/"
-        below = {path[len(above) :].split("/")[0] for path in nodes if path.startswith(above)}
-        return tuple(sorted(below))
-    if query.path not in nodes:
+def _znode(nodes: Tree, path: str, changed: float) -> Znode | None:
+    if path not in nodes:
         return None
-    value = nodes[query.path]
+    value = nodes[path]
     data = (value if isinstance(value, str) else json.dumps(value)).encode()
     instant = int(changed * 1000)
     return Znode(data, ZnodeStat(1, 1000, instant, instant, 0, 0, 0, 0, len(data), 0, 1))
