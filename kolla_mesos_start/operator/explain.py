@@ -48,7 +48,7 @@ def lines(deployment: Deployment, found: Sequence[Cause], services: Sequence[Ser
         if service.is_up:
             yield _line("up", "green", f"{service.role} {service.ready} of {service.wanted}")
         elif not causes.nodes(service) & touched:
-            yield _line("starting", "cyan", f"{service.name}: nothing that it waits for is missing")
+            yield _line("starting", "cyan", f"{service.name}: nothing that it waits for is stuck")
 
 
 def _line(head: str, style: str, text: str) -> Line:

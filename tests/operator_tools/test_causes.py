@@ -282,7 +282,7 @@ def test_a_container_that_does_not_start_blocks_whoever_waits_for_it() -> None:
 def test_who_is_about_to_go_on_is_not_stuck() -> None:
     """Between the moment in which the last dependency is met and that in which the container has seen it."""
     tree = {"job": TASK, "job/.containers/1": container("waiting")}
-    assert explained(tree) == ["starting    job: nothing that it waits for is missing"]
+    assert explained(tree) == ["starting    job: nothing that it waits for is stuck"]
 
 
 def test_a_thousand_steps_in_a_row_are_followed() -> None:
