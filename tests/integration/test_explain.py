@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import time
 from contextlib import ExitStack
 
@@ -18,6 +19,7 @@ from tests.large import fill
 from tests.operator_tools.trees import container, definition, one_time
 from tests.publishing import publish
 from tests.tool import tool
+from tests.waiting import eventually
 
 SLEEP = {"service": {"daemon": {"command": "sleep 600", "ready": {"alive": 0.1}}}}
 
@@ -69,6 +71,27 @@ def test_what_nobody_provides_has_a_name(deployment: Deployment, containers: Con
     said = tool(deployment, "explain", status=1)
     assert "ROOT CAUSE  two/daemon: no service has the role 'won' (did you mean 'one'?)\n" in said
     assert "ROOT CAUSE  no container of one was ever started\n" in said
+
+
+def test_what_agents_tell_of_themselves_is_the_cause(deployment: Deployment, containers: Containers) -> None:
+    """A check that fails, a start that ended before its command began; and who only waits has none."""
+    check = {"command": "exit 69", "interval": 0.2}
+    publish(deployment, "rabbitmq", {"service": {"daemon": {"command": "sleep 600", "ready": check}}})
+    publish(deployment, "tasks", {"commands": {"user": one_time("rabbitmq/daemon")}})
+    publish(deployment, "web", {"service": {"daemon": {"command": "/no/such/program"}}})
+    containers.start("rabbitmq", "rab1")
+    containers.start("tasks", "h2").says("waits")
+    assert containers.start("web", "h3").ends() == 127
+
+    def said() -> str:
+        shown = tool(deployment, "explain", status=1)
+        return shown if "not ready" in shown else ""
+
+    lines = eventually(said, "the check fails for long enough").splitlines()
+    assert re.match(r"ROOT CAUSE  rabbitmq/daemon on rab1 is not ready for 1\d s: exit status 69$", lines[0])
+    assert lines[1] == "  blocks    tasks/user"
+    assert re.match(r"ROOT CAUSE  web/daemon on h3 ended .* in stage exec, exit status 127: ", lines[2])
+    assert lines[3:] == ["  blocks    web/daemon"]
 
 
 def test_a_daemon_that_is_not_ready_says_what_its_check_met(zk: KazooClient, deployment: Deployment) -> None:
