@@ -41,7 +41,9 @@ def register(
     task. `facts` are those of the host.
     """
     znodes, ephemerals = tree.znodes, tree.client.ephemerals
-    member, used_before = identity(settings.state_dir)
+    # Tasks are not counted: it is no trouble if one is shown twice for a moment.
+    complain = log.warning if tree.graph.daemon else log.debug
+    member, used_before = identity(settings.state_dir, complain)
     ephemerals.parents = [(znodes.containers, b"")]
     path = f"{znodes.containers}/{member}"
     report.show(ephemerals, shown_by(settings.host, tree.definition, tree.graph.generation, path))
@@ -95,11 +97,11 @@ def _parents(znodes: Znodes) -> Sequence[tuple[str, bytes]]:
     return parents
 
 
-def identity(state_dir: str) -> tuple[str, bool]:
+def identity(state_dir: str, complain: Callable[..., object]) -> tuple[str, bool]:
     """The id of this container, and whether an earlier run of the container has used it.
 
     A restarted container keeps its id, and so replaces its own older member. If the id can't be
-    stored, each run has a new one.
+    stored, each run has a new one, and `complain` (a method of the log) says why.
     """
     path = f"{state_dir}/registration"
     try:
@@ -107,9 +109,9 @@ def identity(state_dir: str) -> tuple[str, bool]:
         if _MEMBER.fullmatch(known):
             return known, True
         if known:
-            log.warning("%s does not hold the id of a member: writing a new one", path)
+            complain("%s does not hold the id of a member: writing a new one", path)
     except OSError as error:
-        log.warning(
+        complain(
             "%s can't be read (%s): registering under a new id; the old member stays until its session"
             " times out",
             path,
@@ -120,7 +122,7 @@ def identity(state_dir: str) -> tuple[str, bool]:
     try:
         _write(path, fresh + "\n")
     except OSError as error:
-        log.warning(
+        complain(
             "%s can't be written (%s): after a restart the old member stays until its session times out:"
             " let this user write in KOLLA_STATE_DIR",
             path,

@@ -23,6 +23,7 @@ from kolla_mesos_start.operator.recorded import State
 from kolla_mesos_start.operator.services import PRESENCE, on_hosts
 from kolla_mesos_start.tree.znodes import Znodes
 
+TRIES = 50  # Each is refused only where a container has written between two requests.
 BATCH = 2000  # znodes in one transaction: less than a server's jute.maxbuffer
 PLACES = ("lock", "ready")  # below a command: where containers contend, and where they are ready
 
@@ -161,18 +162,34 @@ def who_is_there(client: KazooClient, tree: Tree) -> str:
 def remove(client: KazooClient, tree: Tree, *, force: bool = False) -> int:
     """Remove the tree; how many znodes it had. Refused where a container has come, unless `force`."""
     before = len(_listed(client, tree, force=True))
-    if not force:
-        _remove_places(client, tree)
+    if force:
+        _remove_by_force(client, tree)
     else:
-        for definition in tree.definitions:
-            connection.write(client, definition, b"")
-    while paths := _listed(client, tree, force):
-        try:
+        _remove_places(client, tree)
+        while paths := _listed(client, tree, force=False):
             connection.remove_all(client, paths)
-        except Refused:
-            if not force:  # With it, whoever comes meanwhile goes too.
-                raise
     return before
+
+
+def _remove_by_force(client: KazooClient, tree: Tree) -> None:
+    """Remove the tree and whoever is there, at one moment, if one request can hold it.
+
+    Agents make anew what goes bit by bit, and begin their commands again each time.
+    """
+    for definition in tree.definitions:
+        connection.write(client, definition, b"")
+    for last in [False] * TRIES + [True]:
+        paths = _listed(client, tree, force=True)
+        try:
+            for first in range(0, len(paths), BATCH):
+                transaction = client.transaction()
+                for path in paths[first : first + BATCH]:
+                    transaction.delete(path)
+                connection.commit(transaction, "containers went on writing: not all is removed")
+            return
+        except Refused:
+            if last:
+                raise
 
 
 def _remove_places(client: KazooClient, tree: Tree) -> None:

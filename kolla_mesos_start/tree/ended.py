@@ -12,7 +12,7 @@ import time
 from kolla_mesos_start.definition.forms import LOCAL
 from kolla_mesos_start.log import Logger
 from kolla_mesos_start.report import utc, with_texts
-from kolla_mesos_start.zookeeper.wire import GetData, NoNodeError, SetData
+from kolla_mesos_start.zookeeper.wire import OUTAGE, GetData, SetData
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -77,7 +77,7 @@ class Ended:
             log.warning("%s can't be written: %s", self.path, type(error).__name__)
 
     def _on_read(self, value: Any, error: Exception | None) -> None:
-        self._there = not isinstance(error, NoNodeError)
+        self._there = error is None or isinstance(error, OUTAGE)
         try:
             ending = json.loads(value[0] if value else b"")
             self._command, self._stage = ending["command"], ending["stage"]

@@ -14,7 +14,7 @@ from kolla_mesos_start.log import PROGRESS_INTERVAL, Logger
 from kolla_mesos_start.loop import now
 from kolla_mesos_start.records import NamedTuple
 from kolla_mesos_start.tree.znodes import RESERVED
-from kolla_mesos_start.zookeeper.client import text
+from kolla_mesos_start.zookeeper.client import Outage, text
 from kolla_mesos_start.zookeeper.query import data_of
 
 TYPE_CHECKING = False
@@ -130,18 +130,31 @@ class Published:
         """What was perhaps meant: the nearest deployment, or the nearest service that is published."""
         if not self.client.connected:
             return ""
+        looking = True
+
+        def give_up() -> None:
+            if looking:
+                raise Outage("what else is published")
+
+        # Requests wait for as long as an outage lasts; this wait may have a limit.
+        self.client.loop.call_at(now() + SOON, give_up)
+        try:
+            return self._found_nearest()
+        except (AccessDenied, Outage):
+            return ""  # An agent may be allowed to see no more than its own service.
+        finally:
+            looking = False
+
+    def _found_nearest(self) -> str:
         from difflib import get_close_matches  # Most agents find their definition.
 
         znodes, (above, _, own) = self.znodes, self.znodes.deployment.rpartition("/")
-        try:
-            deployments = self.client.children([above or "/"])[above or "/"] or ()
-            if own not in deployments:
-                return "".join(f"; nearest is {name!r}" for name in get_close_matches(own, deployments, 1))
-            names = [name for name, _ in self._walk() if name != znodes.service_name]
-            close = get_close_matches(znodes.service_name, names, NEAREST)
-            found = self.client.read(map(znodes.service, close))
-        except AccessDenied:
-            return ""  # An agent may be allowed to see no more than its own service.
+        deployments = self.client.children([above or "/"])[above or "/"] or ()
+        if own not in deployments:
+            return "".join(f"; nearest is {name!r}" for name in get_close_matches(own, deployments, 1))
+        names = [name for name, _ in self._walk() if name != znodes.service_name]
+        close = get_close_matches(znodes.service_name, names, NEAREST)
+        found = self.client.read(map(znodes.service, close))
         published = [name for name in close if (znode := found[znodes.service(name)]) and znode.data.strip()]
         return f"; the nearest published service is {published[0]!r}" if published else ""
 

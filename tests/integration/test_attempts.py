@@ -87,6 +87,7 @@ class Bench:
         built = schema.build(document, SERVICE, lambda text: text.text)
         self.znodes = Znodes(deployment.prefix, deployment.id, SERVICE, "web1")
         self.tree = StatusTree(client, self.znodes, built, definition=1, stamps={})
+        zk.ensure_path(self.znodes.definition)
         self.tree.start()
         self.commands = built.commands
         self.attempts = Attempts(self.tree)

@@ -288,7 +288,7 @@ def test_the_registrar_of_a_daemon_that_never_was_ends_at_once(
     """At the agent's word, while that is still there to close the session itself: they never fight for it."""
     publish_daemon(deployment, ["/not/there"])
     go = containers.directory / "go"
-    agent = containers.start(SERVICE, under=(*HELD, "hold", 'self._state_file.write("ended"', str(go)))
+    agent = containers.start(SERVICE, under=(*HELD, "hold", 'self._report.write("ended"', str(go)))
     eventually(Path(f"{go}.reached").exists, "the exec has failed")
     eventually(lambda: list(agent.processes) == [agent.pid], "the registrar has ended")
     assert agent.running and site.members

@@ -52,7 +52,11 @@ def names(site: Site) -> list[str]:
 def contents(site: Site) -> dict[str, bytes]:
     """What is published and what is recorded, without what differs from one start to the next."""
     found = tree(site.zk, site.deployment.path)
-    return {path: data for path, data in found.items() if not path.endswith("/detail")}
+    return {
+        path: data
+        for path, data in found.items()
+        if not any(each in f"{path}/" for each in ("/detail/", "/.containers/"))
+    }
 
 
 def test_what_is_done_survives_into_another_deployment(site: Site, tmp_path: Path) -> None:

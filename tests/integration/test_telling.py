@@ -85,6 +85,16 @@ def test_a_task_tells_what_it_runs(deployment: Deployment, containers: Container
     assert site.containers == {}
 
 
+def test_a_task_that_cannot_keep_its_id_has_one_all_the_same(
+    deployment: Deployment, containers: Containers, site: Site
+) -> None:
+    """And no warning: nobody counts tasks."""
+    publish(deployment, SERVICE, {"commands": {"job": {"command": "sleep 1000"}}})
+    agent = containers.start(SERVICE, KOLLA_STATE_DIR="/proc/nowhere")
+    told(site, state="bootstrapping")
+    assert " WARNING " not in agent.said
+
+
 def test_several_commands_that_wait_are_told_together(
     deployment: Deployment, containers: Containers, site: Site
 ) -> None:
