@@ -78,3 +78,14 @@ def test_a_shell_can_complete_its_words(shell: str) -> None:
     )
     assert "publish" in done.stdout and "--deployment" in done.stdout
     subprocess.run(["bash", "-n"], input=done.stdout, text=True, check=shell == "bash", timeout=60)
+
+
+def test_a_package_that_is_not_installed_is_named() -> None:
+    """Containers hold the agent's packages only, and so does a plain installation."""
+    done = subprocess.run(
+        [sys.executable, "-S", TOOL, "status"], capture_output=True, text=True, check=False, timeout=60
+    )
+    assert done.returncode == 1
+    assert done.stderr == (
+        f"{PROGRAM}: the package shtab is missing: pip install 'kolla_mesos_start[operator]'\n"
+    )
