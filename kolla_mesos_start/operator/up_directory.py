@@ -248,7 +248,7 @@ class DirectoryUp(Up[DirectoryDeployment]):
         if victim:
             yield f"kill -9 {victim.pid}  # {victim.name} is started again"
             yield f"KOLLA_RUN_DIR=$site/run/{victim.run_dir.name} kolla_mesos_start health --ready"
-        yield f"{PROGRAM} status --watch"
+        yield f"{PROGRAM} status  # with --watch it stays, and follows"
         yield f"{PROGRAM} --help  # what else there is to see and to change"
 
 

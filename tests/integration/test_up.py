@@ -126,9 +126,10 @@ def test_it_stays_and_what_it_suggests_works_anywhere(up: Start, place: Path, si
     assert re.search(r"\d s  web@node-1 +ready\n", run.said)
     suggested = run.said.partition("What to try next")[2].partition("\n\n")[0].splitlines()[1:]
     assert suggested and all(len(line) <= 80 for line in suggested)
-    load, kill, health, tool = (line.strip() for line in suggested)
+    load, kill, health, status, tool = (line.strip() for line in suggested)
     assert shell(f"{load}; {health}").stdout.startswith("ready")
     assert shell(f"{load}; kolla_mesos_ctl get greeting").stdout == "hello\n"
+    assert "1 of 1 ready" in shell(f"{load}; {status}").stdout
     assert shell(f"{load}; {tool}").returncode == 0
     address = re.search(r"index.html  127\.0\.0\.1:(\d+)\n", run.said)
     assert address is not None
