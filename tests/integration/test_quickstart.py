@@ -213,9 +213,10 @@ def test_on_a_terminal_it_stays_and_what_it_says_works(start: Start, checkout: P
         "What to try next",
         "-- up; Ctrl-C ends it",
     ]
-    load, kill, health, tool = what_to_try(quickstart)
+    load, kill, health, status, tool = what_to_try(quickstart)
     done = shell(quickstart, f"{load}; {health}")
     assert (done.returncode, done.stdout.partition(" ")[0].rstrip()) == (0, "ready")
+    assert "3 of 3 ready" in shell(quickstart, f"{load}; {status}").stdout
     assert shell(quickstart, f"{load}; {tool}").returncode == 0
     assert shell(quickstart, f"{load}; kolla_mesos_ctl get api_replicas").stdout == "3\n"
     does_a_job(quickstart)
