@@ -230,6 +230,8 @@ def is_what_a_run_leaves(block: Block, ground: Ground) -> None:
     for scope in ("global", "web1"):
         ready = f"{ground.deployment.path}/status/{scope}/web/daemon/ready"
         eventually(partial(_has_children, ground.zk, ready), f"an instance in {ready}")
+    telling = f"{ground.deployment.path}/infra/web/.containers"
+    eventually(partial(_has_children, ground.zk, telling), f"a container in {telling}")
     names = {
         "<prefix>/<deployment>": re.escape(ground.deployment.path),
         **{"<service>": "infra/web", "<role>": "web", "<host>": "web1", "<command>": "(sync|daemon)"},
@@ -371,6 +373,8 @@ def dependencies(example: Path) -> Iterator[tuple[str, str]]:
         definition = json.loads(service.definition)
         steps = {**definition.get("commands", {}), **definition.get("service", {})}
         for name, step in steps.items():
+            if not isinstance(step, dict):  # How many are wanted.
+                continue
             for needed in step.get("dependencies", ()):
                 before = needed if isinstance(needed, str) else needed["path"]
                 yield before, f"{service.name.rsplit('/', 1)[-1]}/{name}"
