@@ -123,6 +123,11 @@ def test_check_in_a_running_container_leaves_it_alone(
     """A look that finds something wrong is not how the container ended."""
     agent = containers.start("web")
     eventually(lambda: "db/sync" in agent.health().stdout, "the daemon waits")
+    telling = f"{deployment.path}/web/.containers"
+    eventually(
+        lambda: any(b"db/sync" in zk.get(f"{telling}/{name}")[0] for name in zk.get_children(telling)),
+        "it says so in ZooKeeper too",
+    )
     zk.delete(f"{deployment.path}/web/variables/user")
     before = znodes(zk, deployment.path), file_system(etc), agent.health().stdout
     look = Agent(agent.directory, deployment.environ("web", KOLLA_HOSTNAME="web1"), "check")
