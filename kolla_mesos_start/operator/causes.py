@@ -328,6 +328,8 @@ def _of_containers(service: Service, found: set[str], now: float) -> Iterator[Ca
         if not (each.stage == "bootstrap" and "failed" in found):
             yield _of_end(service, each, now)
     held = any(attempt.contenders for step in service.steps for attempt in step.attempts)
+    # Who holds a lock is there, though it says what it does a moment later.
+    missing -= held and not live
     if missing > len(ended) and "failed" not in found and (service.tells or not held):
         yield Cause("absent", _absence(service, len(live)), (_node(service.name),))
 

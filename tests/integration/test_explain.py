@@ -41,7 +41,7 @@ def test_a_command_that_failed_blocks_who_waits(deployment: Deployment, containe
 
 
 def test_a_command_that_runs_is_not_stuck(deployment: Deployment, containers: Containers) -> None:
-    """It has begun, it holds its lock; and once its container is gone, it is stuck."""
+    """It holds its lock, so it is there, also before it has said what it does."""
     publish(deployment, "tasks", {"commands": {"schema": {"command": "sleep 600", "run_once": True}}})
     agent = containers.start("tasks", "h1")
     agent.says("starting")

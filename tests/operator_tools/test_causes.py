@@ -39,6 +39,16 @@ CASES: dict[str, tuple[Tree, list[tuple[str, str]]]] = {
         },
         [("running", "job/sync has run on h1 for 1 min (attempt 1), and holds its lock")],
     ),
+    "running, and the container has said nothing yet": (
+        {
+            "job": TASK,
+            STATE: "running",
+            DETAIL: {"attempt": 1, "host": "h1", "started": NOW},
+            LOCK: "h1",
+            "job/.containers": "",
+        },
+        [("running", "job/sync has run on h1 for 1 min (attempt 1), and holds its lock")],
+    ),
     "who ran it is gone": (
         {
             "job": TASK,
