@@ -317,16 +317,6 @@ def _written(path: str, reply: Any) -> None:
         raise AccessDenied(f"{path} can't be written: {type(error).__name__}") from error
 
 
-def create(client: KazooClient, path: str) -> None:
-    """Create an empty znode at `path`; the znode above must exist."""
-
-    def create_once() -> None:
-        with suppress(NodeExistsError):  # By a first try, or by another publisher.
-            client.create(path)
-
-    _retry(client, create_once, f"{path} can't be created")
-
-
 def remove(client: KazooClient, path: str) -> None:
     """Remove the znode at `path`; it is no error that none is there."""
 

@@ -19,8 +19,9 @@ from kolla_mesos_start.operator.confirmation import DECLINED, add_yes, confirmed
 from kolla_mesos_start.operator.connection import Refused
 from kolla_mesos_start.operator.directory import FILES, VARIABLES
 from kolla_mesos_start.operator.invocation import Invocation, NotThere, Subcommand, nearest
+from kolla_mesos_start.operator.published import BY_AGENTS
 from kolla_mesos_start.operator.recorded import State
-from kolla_mesos_start.operator.services import PRESENCE, on_hosts
+from kolla_mesos_start.operator.services import on_hosts
 from kolla_mesos_start.tree.znodes import Znodes
 
 TRIES = 50  # Each is refused only where a container has written between two requests.
@@ -28,7 +29,7 @@ BATCH = 2000  # znodes in one transaction: less than a server's jute.maxbuffer
 PLACES = ("lock", "ready")  # below a command: where containers contend, and where they are ready
 
 
-PARTS = (VARIABLES, FILES, *PRESENCE)  # below a service
+PARTS = (VARIABLES, FILES, *BY_AGENTS)  # below a service
 
 
 class InUse(AgentError):
@@ -55,7 +56,7 @@ class Tree(NamedTuple):
         if path.startswith(f"{self.znodes.status}/"):
             # scope, role, command, place, name: a role may be called as a place is.
             return path[len(self.znodes.status) :].count("/") == 5 and parent in PLACES
-        return parent in PRESENCE
+        return parent in BY_AGENTS
 
 
 # -- the two --------------------------------------------------------------------------------------
@@ -125,7 +126,7 @@ def remove_service(client: KazooClient, znodes: Znodes) -> int:
 def _places(znodes: Znodes, names: Iterable[str], found: Iterable[State]) -> list[str]:
     """Where containers of these services may be."""
     return [
-        *(f"{znodes.service(name)}/{place}" for name in names for place in PRESENCE),
+        *(f"{znodes.service(name)}/{place}" for name in names for place in BY_AGENTS),
         *(f"{state.at.state}/{place}" for state in found for place in PLACES if place in state.below),
     ]
 

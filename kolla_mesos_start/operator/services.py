@@ -14,12 +14,11 @@ from kolla_mesos_start.definition.texts import Text
 from kolla_mesos_start.errors import CannotRender
 from kolla_mesos_start.operator import connection
 from kolla_mesos_start.operator.invocation import NotThere, nearest
+from kolla_mesos_start.operator.published import BY_AGENTS
 from kolla_mesos_start.render.context import file_text, variable_names
 from kolla_mesos_start.tree.states import printable
 from kolla_mesos_start.tree.znodes import RESERVED, Znodes
 
-# Below a service: a container with a daemon, and each container whatever it runs.
-PRESENCE = (".party", ".containers")
 SHOWN_HOSTS = 5
 
 
@@ -50,7 +49,7 @@ def require(client: KazooClient, znodes: Znodes, name: str) -> None:
 
 def containers(client: KazooClient, znodes: Znodes, services: Iterable[str]) -> dict[str, list[str]]:
     """The hosts of the containers of each service, one for each container that is there."""
-    places = {f"{znodes.service(name)}/{place}": name for name in services for place in PRESENCE}
+    places = {f"{znodes.service(name)}/{place}": name for name in services for place in BY_AGENTS}
     names = connection.children(client, places)
     # A container shows itself below both by one name.
     ids = {(places[place], each): f"{place}/{each}" for place in places for each in names[place]}
