@@ -239,7 +239,7 @@ SLOW = {
     "a nested range": NESTED,
     "a constant that takes long": "{{ ('a' * 60 ~ 'b') | regex_replace('(a+)+$', '') }}",
     "a pattern that takes long": "{{ text | regex_replace('(a+)+$', '') }}",
-    "a huge text": "{% for a in range(100000) %}{% set x = text * 1000000 %}{% endfor %}",
+    "a huge text": "{% for a in range(100000) %}{% set x = text * 100000 %}{% endfor %}",
 }
 SHORT = "2"  # seconds; the least that a session may have
 
@@ -247,7 +247,7 @@ SHORT = "2"  # seconds; the least that a session may have
 def computes(agent: Agent) -> None:
     """Wait until the agent has worked for longer than a start takes."""
     process = psutil.Process(agent.pid)
-    eventually(lambda: process.cpu_times().user > 1.5, "the agent renders")
+    eventually(lambda: sum(process.cpu_times()[:2]) > 1, "the agent renders")
 
 
 def takes(seconds: float) -> str:
@@ -301,7 +301,7 @@ def test_a_session_lives_while_a_template_is_rendered(
 ) -> None:
     """Else a one-time command with such a template would lose its turn each time, and never run."""
     definition = writes("conf", run_once=True)
-    publish(deployment, "web", definition, files={"conf": takes(6) + "x"}, variables={"here": str(tmp_path)})
+    publish(deployment, "web", definition, files={"conf": takes(4) + "x"}, variables={"here": str(tmp_path)})
     agent = containers.start("web", KOLLA_ZK_SESSION_TIMEOUT=SHORT)
     assert agent.ends() == 0
     assert (tmp_path / "conf").read_text() == "x"
@@ -313,7 +313,7 @@ def test_a_session_that_expires_while_a_template_is_rendered_is_noticed(
 ) -> None:
     """Its lock is gone with it: the command waits for its turn again, and runs once."""
     definition = writes("conf", command="sh -c 'echo >> ran'", run_once=True)
-    publish(deployment, "web", definition, files={"conf": takes(4) + "x"}, variables={"here": str(tmp_path)})
+    publish(deployment, "web", definition, files={"conf": takes(2) + "x"}, variables={"here": str(tmp_path)})
     agent = containers.start("web", KOLLA_ZK_SESSION_TIMEOUT=SHORT)
     lock = f"{deployment.path}/status/global/web/go/lock"
     computes(agent)
