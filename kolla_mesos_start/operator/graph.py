@@ -157,7 +157,8 @@ def dot(graph: Graph, name: str) -> str:
 
 
 def _quoted(words: str) -> str:
-    escaped = words.replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n")
+    # Graphviz takes `&lt;` for a character, as HTML does.
+    escaped = words.replace("&", "&amp;").replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n")
     return f'"{escaped}"'
 
 
@@ -179,7 +180,9 @@ def mermaid(graph: Graph) -> str:
 def svg(source: str) -> str:
     """What Graphviz draws."""
     try:
-        done = subprocess.run(["dot", "-Tsvg"], input=source, capture_output=True, text=True, check=True)
+        done = subprocess.run(
+            ["dot", "-Tsvg"], input=source, capture_output=True, encoding="utf-8", check=True
+        )
     except FileNotFoundError as error:
         raise BadUsage(NO_GRAPHVIZ) from error
     except subprocess.CalledProcessError as error:
