@@ -1,11 +1,14 @@
 """One page that shows how a start went, with nothing to be loaded from anywhere.
 
-Pure, but for the template beside this file: a `Past` in, HTML out. What containers have written (hosts,
-messages) is escaped, whatever it holds.
+Pure, but for the template and the script beside this file: a `Past` in, HTML out. What containers have
+written (hosts, messages) is escaped, whatever it holds; and the page runs no script but its own.
 """
 
 from __future__ import annotations
 
+import base64
+import hashlib
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from html import escape
 from pathlib import Path
@@ -15,82 +18,137 @@ from typing import NamedTuple
 from kolla_mesos_start.operator import timeline
 from kolla_mesos_start.operator.past import Event, Past, advice, trouble
 from kolla_mesos_start.operator.timeline import Step
-from kolla_mesos_start.tree.states import DONE
+from kolla_mesos_start.tree.states import DONE, printable
 
 TEMPLATE = Path(__file__).with_name("timeline.html")
+SCRIPT = Path(__file__).with_name("timeline.js")
 TICKS = 8  # at most
-MAX_NAME = 40  # characters of a lane's name; the whole name is its tooltip
+MAX_NAME = 40  # characters of a lane's name; the whole name is in its tooltip
 
 
 class Shown(NamedTuple):
-    """What the parts of the page have in common. `lanes` are containers, `scale` is the length in seconds,
-    `numbers` are those of the steps in the page."""
+    """What the parts of the page have in common. `lanes` are containers, `scale` is the length in seconds;
+    `last` is the step that each waited for longest, and `held` how many waited so for each; `numbers` are
+    those of the steps in the page."""
 
     past: Past
     scale: float
     lanes: Sequence[str]
     path: Sequence[Step]
     needs: Mapping[Step, Sequence[Step]]
+    last: Mapping[Step, Step | None]
+    held: Mapping[Step | None, int]
     numbers: Mapping[Step, int]
 
     def at(self, instant: float) -> float:
-        """Where an instant is, from 0 to 1."""
-        return min(max(0.0, (instant - self.past.began) / self.scale), 1.0)
+        """Where an instant is, in percent."""
+        return 100 * min(max(0.0, (instant - self.past.began) / self.scale), 1.0)
+
+    def waited(self, step: Step) -> float:
+        """How long after what it needed it began, in seconds."""
+        last = self.last[step]
+        return step.started - (last.finished if last else self.past.began)
 
 
 def page(past: Past) -> str:
     """The whole page."""
-    shown = _shown(past)
-    end = max((step.finished for step in past.finished), default=past.began)
-    summary = (
-        f"{len(shown.lanes)} containers, {len(past.finished)} steps done in {end - past.began:.1f} s;"
-        f" {timeline.overhead(past.finished, past.began) if past.finished else 0:.1f} s of that went into no"
-        " step of the critical path."
-    )
+    shown, script, tick = _shown(past), SCRIPT.read_text(encoding="utf-8"), _tick(past)
     return Template(TEMPLATE.read_text(encoding="utf-8")).substitute(
-        title=escape(f"The start of {past.id}"),
-        summary=escape(summary),
-        advice=escape(advice(past)),
-        axis="".join(_axis(shown)),
+        title=_text(f"The start of {past.id}"),
+        advice=_text(advice(past)),
+        figures="".join(f"<li><b>{value}</b> {words}</li>" for value, words in _figures(shown)),
+        troubles=sum("trouble" in _kinds(shown, event) for event in past.events),
+        tick=f"{100 * tick / shown.scale:.4f}",
+        axis="".join(_axis(shown, tick)),
         lanes="\n".join(_lane(shown, lane) for lane in shown.lanes),
         links="".join(_links(shown)),
         rows="\n".join(_row(shown, number, event) for number, event in enumerate(past.events)),
-        count=len(shown.lanes),
         names=min(max(map(len, shown.lanes), default=0) + 2, MAX_NAME),
+        script=script,
+        digest=f"sha256-{base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()}",
     )
 
 
 def _shown(past: Past) -> Shown:
     steps = [event.step for event in past.events]
-    end = max((step.finished for step in steps), default=past.began)
     finished = sorted(past.finished, key=lambda step: step.finished)
     path = timeline.critical_path(finished) if finished else []
-    needs = {step: timeline.needed(step, finished) for step in steps}
-    lanes = list(dict.fromkeys(step.container for step in steps))
+    needs = {step: list(dict.fromkeys(timeline.needed(step, finished))) for step in steps}
+    last = {step: max(needs[step], key=lambda each: each.finished, default=None) for step in steps}
+    lanes = list(dict.fromkeys([*(step.container for step in steps), *past.appeared]))
     numbers = {step: number for number, step in enumerate(steps)}
-    return Shown(past, max(end - past.began, 0.001), lanes, path, needs, numbers)
+    return Shown(past, _scale(past), lanes, path, needs, last, Counter(last.values()), numbers)
 
 
-def _axis(shown: Shown) -> Iterator[str]:
-    """Round numbers of seconds."""
-    sizes = (digit * 10.0**power for power in range(-3, 9) for digit in (1, 2, 5))
-    size = next(each for each in sizes if shown.scale / each <= TICKS)
-    for tick in range(int(shown.scale / size) + 1):
-        yield f'<span style="left:{100 * tick * size / shown.scale:.3f}%">{tick * size:g} s</span>'
+def _scale(past: Past) -> float:
+    end = max((event.step.finished for event in past.events), default=past.began)
+    return max(end - past.began, 0.001)
+
+
+def _tick(past: Past) -> float:
+    """A round number of seconds."""
+    sizes = (digit * 10.0**power for power in range(-4, 9) for digit in (1, 2, 5))
+    return next(each for each in sizes if _scale(past) / each <= TICKS)
+
+
+def _axis(shown: Shown, tick: float) -> Iterator[str]:
+    for number in range(int(shown.scale / tick) + 1):
+        yield f'<span style="left:{100 * number * tick / shown.scale:.3f}%">{number * tick:g} s</span>'
+
+
+def _figures(shown: Shown) -> Iterator[tuple[str, str]]:
+    """What one wants to know first."""
+    finished, began = shown.past.finished, shown.past.began
+    yield str(len(shown.lanes)), "containers"
+    yield f"{len(finished)} of {len(shown.past.events)}", "steps done"
+    if finished:
+        idle = timeline.overhead(finished, began)
+        total = max(step.finished for step in finished) - began
+        yield f"{total:.2f} s", "until the last of these was done"
+        between = f"of work in {len(shown.path)} steps on the critical path, <b>{idle:.2f} s</b> between them"
+        yield f"{total - idle:.2f} s", between
+
+
+def _text(words: str) -> str:
+    """As a stranger has written it, to be seen and nothing else."""
+    return escape(printable(words))
+
+
+# -- lanes --------------------------------------------------------------------------------------------------
 
 
 def _lane(shown: Shown, lane: str) -> str:
-    """What one container did: it waits until its first step, and a daemon stays ready."""
-    own = [(number, each) for number, each in enumerate(shown.past.events) if each.step.container == lane]
-    first = min(event.step.started for _, event in own)
-    last = max(event.step.started for _, event in own)
-    parts = [_part("wait", shown.at(shown.past.appeared.get(lane, first)), shown.at(last))]
-    for number, event in own:
+    """What one container did: it waits until its last step begins, and a daemon stays ready."""
+    own = {number: event for number, event in enumerate(shown.past.events) if event.step.container == lane}
+    began = [event.step.started for event in own.values()]
+    appeared = shown.past.appeared[lane] if lane in shown.past.appeared else min(began)
+    parts = [_part("wait", shown.at(appeared), shown.at(max(began)) if began else 100.0)]
+    for number, event in own.items():
         if event.step.name.endswith("/daemon") and event.state == DONE:
-            parts.append(_part("ready", shown.at(event.step.finished), 1.0))
+            parts.append(_part("ready", shown.at(event.step.finished), 100.0))
         parts.append(_bar(shown, number, event))
-    name, track = escape(lane), "".join(parts)
-    return f'<div class="lane"><b title="{name}">{name}</b><div class="track">{track}</div></div>'
+    words = dict.fromkeys(kind for event in own.values() for kind in _kinds(shown, event))
+    said = _text(_said_of_lane(shown, lane, appeared, list(own.values())))
+    name = f'<button class="name" tabindex="-1" {_steps(*own)} title="{said}">{_text(lane)}</button>'
+    return f'<div class="{" ".join(["lane", *words])}">{name}<div class="track">{"".join(parts)}</div></div>'
+
+
+def _said_of_lane(shown: Shown, lane: str, appeared: float, own: Sequence[Event]) -> str:
+    """A container in a sentence."""
+    words = [f"{lane}: there after {max(0.0, appeared - shown.past.began):.2f} s"]
+    worked = sum(event.step.duration for event in own)
+    words.append(f"worked for {worked:.2f} s" if own else "it has run no command")
+    if own and all(event.state == DONE for event in own):
+        end = max(event.step.finished for event in own)
+        words.append(f"waited for {max(0.0, end - appeared - worked):.2f} s")
+        words.append(f"done after {end - shown.past.began:.2f} s")
+    words += [f"{event.step.name} {trouble(event)}" for event in own if trouble(event)]
+    return "; ".join(words)
+
+
+def _steps(*numbers: int) -> str:
+    """What the script finds the steps of an element by."""
+    return f'data-steps="{" ".join(map(str, numbers))}"'
 
 
 def _part(kind: str, begin: float, end: float) -> str:
@@ -98,14 +156,17 @@ def _part(kind: str, begin: float, end: float) -> str:
 
 
 def _place(begin: float, end: float) -> str:
-    return f'style="left:{100 * begin:.3f}%;width:{100 * (end - begin):.3f}%"'
+    return f'style="left:{begin:.3f}%;width:{end - begin:.3f}%"'
 
 
 def _bar(shown: Shown, number: int, event: Event) -> str:
-    words = ["bar", *_kinds(shown, event)]
+    words = " ".join(["bar", *_kinds(shown, event)])
     place = _place(shown.at(event.step.started), shown.at(event.step.finished))
-    said = escape(_said(shown, event))
-    return f'<button class="{" ".join(words)}" data-step="{number}" title="{said}" {place}></button>'
+    label = _text(event.step.name.rpartition("/")[2]) + (f" x{event.attempts}" if event.attempts > 1 else "")
+    return (
+        f'<button class="{words}" tabindex="-1" {_steps(number)}'
+        f' title="{_text(_said(shown, event))}" {place}><span>{label}</span></button>'
+    )
 
 
 def _kinds(shown: Shown, event: Event) -> Iterator[str]:
@@ -119,43 +180,41 @@ def _kinds(shown: Shown, event: Event) -> Iterator[str]:
 
 def _said(shown: Shown, event: Event) -> str:
     """A step in a sentence."""
-    step = event.step
-    said = f"{step.name} on {step.host}: {step.duration:.2f} s"
-    last = _last(shown, step)
-    if last:
-        said += f", after {last.name} on {last.host}"
-    problem = trouble(event)
-    return f"{said}; {problem}" if problem else said
-
-
-def _last(shown: Shown, step: Step) -> Step | None:
-    """What it waited for longest."""
-    return max(shown.needs[step], key=lambda each: each.finished, default=None)
+    step, last, held = event.step, shown.last[event.step], shown.held[event.step]
+    words = []
+    if event.state == DONE or step.duration:
+        words.append(f"{'took' if event.state == DONE else 'not done after'} {step.duration:.2f} s")
+        after = f"{last.name} on {last.host}" if last else "the start"
+        words.append(f"began {shown.waited(step):.2f} s after {after}")
+    if held:
+        words.append(f"{held} steps waited for it" if held > 1 else "one step waited for it")
+    if trouble(event):
+        words.append(trouble(event))
+    return f"{step.name} on {step.host}: {'; '.join(words)}"
 
 
 def _links(shown: Shown) -> Iterator[str]:
     """From the end of each step to the begin of those that waited for it."""
-    rows = {lane: index + 0.5 for index, lane in enumerate(shown.lanes)}
     pairs = set(zip(shown.path, shown.path[1:]))
     for step, before in shown.needs.items():
-        for each in dict.fromkeys(before):
+        for each in before:
             kind = ' class="critical"' if (each, step) in pairs else ""
-            begin, end = 1000 * shown.at(each.finished), 1000 * shown.at(step.started)
-            curve = f"M{begin:.1f} {rows[each.container]} L{end:.1f} {rows[step.container]}"
-            yield f'<path{kind} data-to="{shown.numbers[step]}" d="{curve}"/>'
+            steps = f'data-from="{shown.numbers[each]}" data-to="{shown.numbers[step]}"'
+            begin, end = 10 * shown.at(each.finished), 10 * shown.at(step.started)
+            yield f'<path{kind} {steps} data-begin="{begin:.1f}" data-end="{end:.1f}"/>'
+
+
+# -- the table ----------------------------------------------------------------------------------------------
 
 
 def _row(shown: Shown, number: int, event: Event) -> str:
-    step, last = event.step, _last(shown, event.step)
-    numbers = " ".join(str(shown.numbers[each]) for each in dict.fromkeys(shown.needs[step]))
-    waited = step.started - (last.finished if last else shown.past.began)
-    times = (step.started - shown.past.began, step.finished - shown.past.began, waited, step.duration)
+    step, last = event.step, shown.last[event.step]
+    times = (step.started - shown.past.began, step.finished - shown.past.began, shown.waited(step))
     cells = [
-        f"<td>{escape(step.name)}<td>{escape(step.host)}",
-        *(f'<td class="number">{each:.2f}' for each in times),
-        f"<td>{escape(f'{last.name} on {last.host}') if last else ''}",
-        f'<td class="bad">{escape(trouble(event))}',
+        f'<td><a href="#step-{number}">{_text(step.name)}</a><td>{_text(step.host)}',
+        *(f'<td class="number">{each:.2f}' for each in (*times, step.duration)),
+        f"<td>{_text(f'{last.name} on {last.host}') if last else ''}",
+        f'<td class="bad">{_text(trouble(event))}',
     ]
-    kind = ' class="critical"' if step in shown.path else ""
-    said = escape(_said(shown, event))
-    return f'<tr{kind} data-step="{number}" data-needs="{numbers}" data-said="{said}">{"".join(cells)}</tr>'
+    words = " ".join(_kinds(shown, event))
+    return f'<tr class="{words}" {_steps(number)}>{"".join(cells)}</tr>'

@@ -103,7 +103,7 @@ def test_as_text_it_has_lanes_steps_and_the_sentence() -> None:
 )
 def test_before_anything_is_done_there_is_nothing_to_draw(tree: dict[str, Any]) -> None:
     assert list(lines(past(tree), 80)) == ["nothing has been done yet: see `kolla_mesos_ctl explain`"]
-    assert "0 steps done" in page(past(tree))
+    assert "</b> steps done" in page(past(tree))
 
 
 class Page(HTMLParser):
@@ -126,14 +126,16 @@ class Page(HTMLParser):
 def test_the_page_has_a_bar_and_a_row_for_each_step() -> None:
     """The critical path is marked; a bar says after whom it could begin, and what went wrong."""
     found = Page(page(past()))
-    said = [unescape(bar["title"] or "") for bar in found.all("button")]
+    said = [unescape(bar["title"] or "") for bar in found.all("button", "bar")]
     assert sorted(said) == sorted(
         [
-            "db/daemon on h1: 2.00 s",
-            "web/make on w1: 1.00 s",
-            "job/sync on h1: 3.00 s, after db/daemon on h1; 2 attempts",
-            "web/daemon on w1: 1.50 s, after job/sync on h1",
-            f"web/daemon on {HOSTILE}: 4.50 s, after job/sync on h1; unready, tcp 80: refused",
+            "db/daemon on h1: took 2.00 s; began 0.00 s after the start; one step waited for it",
+            "web/make on w1: took 1.00 s; began 1.00 s after the start",
+            "job/sync on h1: took 3.00 s; began 0.50 s after db/daemon on h1; 2 steps waited for it;"
+            " 2 attempts",
+            "web/daemon on w1: took 1.50 s; began 0.00 s after job/sync on h1",
+            f"web/daemon on {HOSTILE}: not done after 4.50 s; began 0.00 s after job/sync on h1;"
+            " unready, tcp 80: refused",
         ]
     )
     assert len(list(found.all("button", "critical"))) == 3
@@ -142,22 +144,33 @@ def test_the_page_has_a_bar_and_a_row_for_each_step() -> None:
     assert len(list(found.all("button", "trouble"))) == 2
 
 
+def test_the_page_has_a_lane_for_each_container() -> None:
+    """Also for a task that has run nothing yet."""
+    tree = {**TREE, "job/.containers/1": container("waiting", host="h2")}
+    lanes = ["db@h1", "web@w1", "job@h1", f"web@{HOSTILE}", "job@h2"]
+    said = [unescape(name["title"] or "") for name in Page(page(past(tree))).all("button", "name")]
+    assert [each.partition(": ")[0] for each in said] == lanes
+    assert said[0] == "db@h1: there after 0.00 s; worked for 2.00 s; waited for 0.00 s; done after 2.00 s"
+    assert said[3].endswith("; worked for 4.50 s; web/daemon unready, tcp 80: refused")
+    assert said[4] == "job@h2: there after 0.00 s; it has run no command"
+
+
 def test_the_page_loads_nothing_and_runs_nothing_of_strangers() -> None:
     """It can be sent by mail, and hosts and messages are only shown."""
     text = page(past())
     assert len(list(Page(text).all("script"))) == 1
     assert not re.search(r"https?://|src=|@import|url\(", text)
     assert "prefers-color-scheme: dark" in text
-    assert "$" not in re.sub(r"\$\{(step|need)\}", "", text)
+    assert not re.search(r"\$[a-z]", text)
 
 
 def test_what_a_row_refers_to_is_there() -> None:
     """The script looks steps up by their numbers."""
     found = Page(page(past()))
-    bars = {bar["data-step"] for bar in found.all("button")}
-    for row in found.all("tr"):
-        if "data-step" in row:
-            assert {row["data-step"], *(row["data-needs"] or "").split()} <= bars
+    bars = {bar["data-steps"] for bar in found.all("button", "bar")}
+    assert {row["data-steps"] for row in found.all("tr") if row} == bars
+    assert {link[end] for link in found.all("path") for end in ("data-from", "data-to")} <= bars
+    assert {f"#step-{bar}" for bar in bars} == {link["href"] for link in found.all("a")}
 
 
 def test_who_waits_has_begun_nothing() -> None:
@@ -166,3 +179,4 @@ def test_who_waits_has_begun_nothing() -> None:
     (event,) = (event for event in past(tree).events if event.state == "waiting")
     assert event.step.duration == 0
     assert event.step.finished == NOW + 10
+    assert 'title="web/daemon on w2: waiting, for job/sync"' in page(past(tree))
