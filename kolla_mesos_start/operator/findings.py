@@ -7,7 +7,7 @@ once more to find a line in it.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Callable, NamedTuple
 
 from kolla_mesos_start.operator import formats
@@ -55,6 +55,14 @@ def line_in(reason: str) -> int | None:
     return int(match[1]) if match else None
 
 
+def first_lines(uses: Iterable[tuple[str, int]]) -> dict[str, int]:
+    """The first line of each name, of all the lines on which they are used."""
+    found: dict[str, int] = {}
+    for name, line in uses:
+        found[name] = min(line, found.get(name, line))
+    return found
+
+
 class Findings:
     """Collects findings. What is wrong is named by the path of its znode below the deployment.
 
@@ -62,27 +70,40 @@ class Findings:
     """
 
     def __init__(self, sources: Sources, lenient: Iterable[str] = ()) -> None:
-        self.found: dict[Finding, None] = {}  # A set that keeps the order.
+        self._found: dict[tuple[str, int | None, str], Finding] = {}
         self._sources = sources
         self._lenient = tuple(f"{service}/" for service in lenient)
         self._places: dict[str, Mapping[str, Place]] = {}
+
+    @property
+    def found(self) -> Sequence[Finding]:
+        """All findings, in the order in which they were added."""
+        return list(self._found.values())
 
     def knows(self, node: str) -> bool:
         """Whether it is in the directory."""
         return node in self._sources
 
     def add(
-        self, severity: str, node: str, message: str, *, label: str = "", line: int | None = None
+        self,
+        severity: str,
+        node: str,
+        message: str,
+        *,
+        label: str = "",
+        line: int | None = None,
+        about: str = "",
     ) -> None:
         """Add a finding about `node`: about its value at `label`, or the given line of its text.
 
         With both it is the line of the text at the label. Nothing is added about what is not in the
-        directory.
+        directory. Of those on one line that are `about` the same, which correcting it once would end, the
+        first is kept, or the first error.
         """
         source = self._sources.get(node)
         if source is not None:
             at = self._line(source, label, line) if source.read else line
-            self._add(node, Finding(severity, source.file, at, message))
+            self._add(node, Finding(severity, source.file, at, message), about)
 
     def add_issue(self, severity: str, node: str, issue: str) -> None:
         """Add an issue of the agent's parser, which begins with the label of what is wrong."""
@@ -93,10 +114,13 @@ class Findings:
             parsed = from_issue(source.file, issue, severity)
             self._add(node, parsed if parsed.line else parsed._replace(line=at))
 
-    def _add(self, node: str, finding: Finding) -> None:
+    def _add(self, node: str, finding: Finding, about: str = "") -> None:
         if f"{node}/".startswith(self._lenient):
             finding = finding._replace(severity=WARNING)
-        self.found[finding] = None
+        key = (finding.file, finding.line, about or finding.message)
+        before = self._found.get(key)
+        if before is None or (before.severity, finding.severity) == (WARNING, ERROR):
+            self._found[key] = finding
 
     def _line(self, source: Source, label: str, line: int | None) -> int | None:
         places = self._places_of(source)

@@ -32,7 +32,16 @@ from kolla_mesos_start.operator.directory import (
     Service,
     Values,
 )
-from kolla_mesos_start.operator.findings import ERROR, WARNING, Finding, Findings, Source, from_issue, line_in
+from kolla_mesos_start.operator.findings import (
+    ERROR,
+    WARNING,
+    Finding,
+    Findings,
+    Source,
+    first_lines,
+    from_issue,
+    line_in,
+)
 from kolla_mesos_start.operator.invocation import nearest
 from kolla_mesos_start.operator.templates import BadTemplate
 from kolla_mesos_start.render.sandbox import Sandbox
@@ -212,7 +221,7 @@ class _Reading:
         except CannotRender as error:
             self.findings.append(Finding(ERROR, file, line_in(error.reason), error.reason))
             return b""
-        lines = {use.name: use.line for use in missing}
+        lines = first_lines((use.name, use.line) for use in missing)
         for name, line in lines.items():
             what = f"needs the variable {name!r}, which has no value{nearest(name, known)}"
             found.append(Finding(ERROR, file, line, what))

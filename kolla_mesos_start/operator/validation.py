@@ -22,7 +22,15 @@ from kolla_mesos_start.errors import BadDefinition, CannotRender
 from kolla_mesos_start.operator import checks, directory, templates
 from kolla_mesos_start.operator.checks import Reading
 from kolla_mesos_start.operator.directory import FILES, VARIABLES, Contents, Deployment, Service
-from kolla_mesos_start.operator.findings import ERROR, WARNING, Finding, Findings, in_order, line_in
+from kolla_mesos_start.operator.findings import (
+    ERROR,
+    WARNING,
+    Finding,
+    Findings,
+    first_lines,
+    in_order,
+    line_in,
+)
 from kolla_mesos_start.operator.invocation import nearest
 from kolla_mesos_start.operator.templates import BadTemplate, Template
 from kolla_mesos_start.render.context import BUILTIN, Context, Renderer, file_text
@@ -307,22 +315,24 @@ class _OnHost:
             if text.label not in self.unsure:
                 self.found.add(ERROR, node, error.reason, label=label, line=line_in(error.reason))
             self.unsure.add(text.label)
-        missing = {each.name: each.line for each in renderer.missing if each.is_variable}
+        missing = first_lines((each.name, each.line) for each in renderer.missing if each.is_variable)
         if missing:
             self.unsure.add(text.label)
         for name, line in missing.items():
             severity = WARNING if self.reader.missing_is_empty else ERROR
-            self.found.add(severity, node, self.missing(name, text), label=label, line=line)
+            what = self.missing(name)
+            self.found.add(severity, node, f"{text.label} {what}", label=label, line=line, about=what)
         for name in sorted(strange - template.optional - missing.keys()):
-            what = f"{self.missing(name, text)}, on a branch that it does not take with these values"
-            self.found.add(WARNING, node, what, label=label, line=template.names[name])
+            what, line = self.missing(name), template.names[name]
+            found = f"{text.label} {what}, on a branch that it does not take with these values"
+            self.found.add(WARNING, node, found, label=label, line=line, about=what)
         return rendered
 
-    def missing(self, name: str, text: Text) -> str:
+    def missing(self, name: str) -> str:
         own = self.service.variables.hosts
         where = f" for host {self.host}" if any(name in values for values in own.values()) else ""
         near = _nearest_variable(name, self.known)
-        return f"{text.label} needs the variable {name!r}, which has no value{where}{near}"
+        return f"needs the variable {name!r}, which has no value{where}{near}"
 
     def check_truths(self, template: Template, node: str, label: str) -> None:
         for name, line in template.truths:

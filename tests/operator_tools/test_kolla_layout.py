@@ -265,6 +265,18 @@ def test_a_mistake_is_found_where_it_was_made(
     assert found == [(severity, file, line)], findings
 
 
+def test_a_mistake_in_a_file_of_several_services_is_said_once(tmp_path: Path) -> None:
+    """As an error, if one of them is enabled."""
+    template = "config/db/templates/galera.cnf.j2"
+    log = LOG + f"    files:\n      galera: {{source: {template}, dest: /etc/my.cnf}}\n"
+    text = "{{ databse_port }}\n{{ databse_port }}"
+    for order in ("log", "zlog"):
+        files = {f"services/{order}/log.yml.j2": log.replace("infra/log", f"infra/{order}"), template: text}
+        _, findings = look(tmp_path / order, files)
+        found = [(each.severity, each.line) for each in findings if each.file == template]
+        assert found == [("error", 1)], findings
+
+
 def test_a_default_may_name_itself(tmp_path: Path) -> None:
     """As kolla-mesos wrote what others may set, and chains of values."""
     defaults = (

@@ -169,6 +169,20 @@ MISTAKES: dict[str, tuple[Mapping[str, str | bytes], str, str, int | None, str]]
         2,
         "needs the variable 'prot', which has no value (did you mean 'port'?)",
     ),
+    "a variable that is used more than once": (
+        conf("\n{{ prot }}\n{{ prot }}\n"),
+        "error",
+        WEB_CONF,
+        2,
+        "file web.conf needs the variable 'prot'",
+    ),
+    "a variable that is used twice on one line": (
+        web('[web, --port, "{{ web_port }}"]', '["{{ prot }}", "{{ prot }}"]'),
+        "error",
+        WEB_YML,
+        3,
+        "service.daemon.command[0] needs the variable 'prot'",
+    ),
     "a variable of a definition": (
         web('{{ web_port }}"]', '{{ webport }}"]'),
         "error",
