@@ -329,7 +329,8 @@ processes with a directory of its own, all started at the same moment. ZooKeeper
 names it. It stays until Ctrl-C or SIGTERM, which end everything.
 
 Templates find two more variables: `root`, the directory that stands for the container's /, with which
-the `dest` of each file has to begin, and `port`, a free port of the container's own. Containers are on
+the `dest` of each file has to begin, and `port`, a free port of the container's own. Both win over those
+in DIR, which are for other places (`root: ""`, for example) and which `validate` needs. Containers are on
 hosts named node-1, node-2 and so on, unless --host names them; a service has as many as the key
 `instances` of its definition's `service` says, else one.
 """,
