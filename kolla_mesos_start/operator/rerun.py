@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import argparse
 import time
+from contextlib import suppress
 from functools import partial
 
 from kazoo.client import KazooClient, TransactionRequest
@@ -15,6 +16,7 @@ from kazoo.client import KazooClient, TransactionRequest
 from kolla_mesos_start.definition.forms import GLOBAL
 from kolla_mesos_start.errors import BadUsage
 from kolla_mesos_start.operator import connection, one_time, services
+from kolla_mesos_start.operator.connection import Refused
 from kolla_mesos_start.operator.invocation import Invocation, Subcommand
 from kolla_mesos_start.operator.one_time import OneTime, Record
 from kolla_mesos_start.tree.states import DONE, WAITING, Detail
@@ -36,16 +38,18 @@ def run(invocation: Invocation) -> int:
         record = one_time.read_record(client, one)
         if record.is_done:
             one_time.change(client, one, contender, partial(_take_back, client, one))
-    if record.is_done:
-        print(f"{one.what}: done is taken back; the next container that starts runs it")
-    else:
-        print(f"{one.what} is not done{_ended(record.detail)}: the next container that starts runs it")
+    if one.command.run_once != GLOBAL:
+        _take_back_everywhere(client, one)
+    was = ": done is taken back;" if record.is_done else f" is not done{_ended(record.detail)}:"
+    where = "" if one.command.run_once == GLOBAL else " there"
+    print(f"{one.what}{was} the next container that starts{where} runs it")
     _print_containers(client, one)
     return 0
 
 
 def _take_back(client: KazooClient, one: OneTime, record: Record, transaction: TransactionRequest) -> Detail:
     at, path = one.at, one.command.path
+    marks = [each for each in record.znodes if each.startswith(f"{at.generations}/")]
     if one.command.generation is not None:
         transaction.delete(at.generation(one.command.generation))
     _wait(transaction, at.state, record.znodes[at.state])
@@ -60,12 +64,35 @@ def _take_back(client: KazooClient, one: OneTime, record: Record, transaction: T
     else:
         names = connection.children(client, [hosts])
         succeeded = [name for name in names[hosts] if name == one.znodes.host]
-    for name in succeeded:
+    # With another generation it has succeeded there all the same, as far as dependencies count hosts.
+    for name in succeeded if len(marks) < 2 else ():
         transaction.delete(f"{hosts}/{name}")
     when = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
     return record.detail._replace(
         token=record.token, message=f"taken back by {one_time.operator()} at {when}"
     )
+
+
+def _take_back_everywhere(client: KazooClient, one: OneTime) -> None:
+    """What is done on no host any more is not done in the deployment either: who depends on it waits."""
+    at = one.znodes.command(GLOBAL, one.command.path)
+
+    def is_done_somewhere() -> bool:
+        return bool(connection.children(client, [at.hosts])[at.hosts])
+
+    znode = connection.znodes(client, [at.state])[at.state]
+    if znode is None or znode.data != DONE.encode() or is_done_somewhere():
+        return
+    with suppress(Refused):  # A container has written since what has become of it.
+        _write(client, at.state, WAITING, znode.stat.version)
+        if is_done_somewhere():  # On another host meanwhile: its container has found `done`, and left it.
+            _write(client, at.state, DONE, znode.stat.version + 1)
+
+
+def _write(client: KazooClient, path: str, text: str, version: int) -> None:
+    transaction = client.transaction()
+    transaction.set_data(path, text.encode(), version)
+    connection.commit(transaction, f"{path} can't be written")
 
 
 def _wait(transaction: TransactionRequest, path: str, znode: Znode | None) -> None:

@@ -244,8 +244,12 @@ class Attempts:
         return znode, states.decode_detail(znode)
 
     def pass_through(self, command: Command) -> None:
-        """A one-time command that is done elsewhere is behind this host too, as far as `local` goes."""
-        self._write(command, lambda: self._shared_writes(command, DONE, [LOCAL], marks_host=False))
+        """A one-time command that is done elsewhere is behind this host too, as far as `local` goes.
+
+        One that is once on each host has its own state there, which an operator may have just taken back.
+        """
+        if command.run_once == GLOBAL:
+            self._write(command, lambda: self._shared_writes(command, DONE, [LOCAL], marks_host=False))
 
     def _other_scopes(self, command: Command, state: str) -> Sequence[str]:
         """Where the state shows besides where it is decided: a success on one host is one in the deployment,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import signal
 import sys
 import time
@@ -128,6 +129,59 @@ def test_what_is_once_on_each_host_is_taken_back_on_one(site: Site) -> None:
     for host in ("web1", "web2"):
         assert site.start(host).ends() == 0
     assert [run.host for run in site.runs()] == ["web1", "web2", "web1"]
+
+
+def test_what_is_done_on_no_host_any_more_is_waited_for(site: Site) -> None:
+    """In the deployment too: a dependency of scope global waits until some host has run it again."""
+    site.publish(sync=site.once(gate=None, lock="sync.$KOLLA_HOSTNAME", run_once="host"))
+    publish(
+        site.deployment,
+        "app/web",
+        {"commands": {"use": site.plain("use", gate=None, dependencies=["db/sync"])}},
+    )
+    for host in ("web1", "web2"):
+        assert site.start(host).ends() == 0
+    ctl(site.deployment, "rerun", "db/sync", "--host", "web1")
+    assert site.containers.start("app/web", "web3").ends() == 0
+    said = ctl(site.deployment, "rerun", "db/sync", "--host", "web2").stdout
+    assert "the next container that starts there runs it" in said
+    assert (site.state(), site.names(f"{site.at()}/hosts")) == ("waiting", [])
+    waits = site.containers.start("app/web", "web3")
+    waits.says("db/sync: waiting")
+    assert site.start("web1").ends() == 0
+    assert waits.ends() == 0
+    assert (site.state(), site.names(f"{site.at()}/hosts")) == ("done", ["web1"])
+
+
+def test_another_generation_still_counts_on_a_host(site: Site) -> None:
+    """Without a generation a dependency means any."""
+    for tag in ("1", "2"):
+        site.publish(sync=site.once(gate=None, run_once="host", generation=tag))
+        assert site.start().ends() == 0
+    ctl(site.deployment, "rerun", "db/sync", "--host", "web1")
+    assert (site.names(f"{site.at()}/hosts"), site.state()) == (["web1"], "done")
+    assert site.start().ends() == 0
+    assert len(site.runs()) == 3
+
+
+def test_a_container_that_passes_it_meanwhile_does_not_record_it_again(site: Site) -> None:
+    """It has found the command done, and renders its files while that is taken back."""
+    source = site.path / "source"
+    source.touch()
+    files = {"conf": {"dest": str(site.path / "conf"), "mounted": str(source)}}
+    site.publish(sync=site.once(gate=None, run_once="host", files=files))
+    assert site.start().ends() == 0
+    source.unlink()
+    os.mkfifo(source)
+    agent = site.start()
+    with source.open("wb"):  # Once it reads.
+        ctl(site.deployment, "rerun", "db/sync", "--host", "web1")
+    assert agent.ends() == 0
+    assert (site.state(scope="web1"), len(site.runs())) == ("waiting", 1)
+    source.unlink()
+    source.touch()
+    assert site.start().ends() == 0
+    assert len(site.runs()) == 2
 
 
 def test_what_is_not_done_need_not_be_taken_back(site: Site) -> None:
