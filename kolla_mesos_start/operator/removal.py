@@ -14,9 +14,9 @@ from typing import NamedTuple
 from kazoo.client import KazooClient
 
 from kolla_mesos_start.errors import AgentError
-from kolla_mesos_start.operator import connection, recorded, services
+from kolla_mesos_start.operator import connection, hosts, recorded, services
 from kolla_mesos_start.operator.confirmation import DECLINED, add_yes, confirmed
-from kolla_mesos_start.operator.connection import Refused
+from kolla_mesos_start.operator.connection import Refused, Unanswered
 from kolla_mesos_start.operator.directory import FILES, VARIABLES
 from kolla_mesos_start.operator.invocation import Invocation, NotThere, Subcommand, nearest
 from kolla_mesos_start.operator.published import BY_AGENTS
@@ -79,7 +79,9 @@ def run_remove(invocation: Invocation) -> int:
 
 
 def run_reset(invocation: Invocation) -> int:
-    """All that the containers of the deployment have recorded; what is published stays."""
+    """What containers have recorded, all or that of some hosts; what is published stays."""
+    if invocation.options.host or invocation.options.absent_hosts:
+        return _run_reset_hosts(invocation)
     client = invocation.client
     znodes = invocation.require_deployment()
     found = recorded.states(client, znodes, recorded.roles(client, znodes))
@@ -89,6 +91,32 @@ def run_reset(invocation: Invocation) -> int:
         return DECLINED
     count = remove(client, tree, force=invocation.options.force)
     print(f"reset {znodes.deployment}: {count} znodes; its services are published as before")
+    return 0
+
+
+def _run_reset_hosts(invocation: Invocation) -> int:
+    """What is recorded of some hosts, each at one moment."""
+    client, options = invocation.client, invocation.options
+    znodes = invocation.require_deployment()
+    found = hosts.read(client, znodes)
+    there = hosts.there(client, znodes, found)
+    names = hosts.named(found, options.host) if options.host else hosts.absent(found, there)
+    if not names:
+        print(f"a container is on every host of {znodes.deployment} of which something is recorded")
+        return 0
+    _require_nobody(invocation, hosts.in_use(there, names))
+    _print_again(invocation, [state for state in found.states if state.scope in names])
+    for line in hosts.counted_less(found, names):
+        invocation.err.print(line, markup=False)
+    which = f"{len(names)} host{'s' * (len(names) != 1)} of {znodes.deployment}: {', '.join(names)}"
+    if not confirmed(invocation, f"forget what is recorded of {which}"):
+        return DECLINED
+    if not options.force:  # One may have come while we asked.
+        _require_nobody(invocation, hosts.in_use(hosts.there(client, znodes, found), names))
+    for name in names:
+        marks = found.marks.get(name, ())
+        tree = Tree(znodes, [f"{znodes.status}/{name}", *marks], (), ())
+        print(f"forgot {name}: {_forget(client, tree, options.force)} znodes", flush=True)
     return 0
 
 
@@ -133,16 +161,22 @@ def _places(znodes: Znodes, names: Iterable[str], found: Iterable[State]) -> lis
 
 def _may_go(invocation: Invocation, tree: Tree, what: str, found: Sequence[State]) -> bool:
     """Whether nobody is there, or --force is given, and the operator wants it. InUse names who is there."""
-    client, force = invocation.client, invocation.options.force
-    there = who_is_there(client, tree)
-    if there and not force:
+    _require_nobody(invocation, who_is_there(invocation.client, tree))
+    _print_again(invocation, found)
+    return confirmed(invocation, what)
+
+
+def _require_nobody(invocation: Invocation, there: str) -> None:
+    if there and not invocation.options.force:
         raise InUse(f"{there}: stop them first, or give --force; nothing was changed")
     if there:
         invocation.err.print(f"{there}: what they run is killed, and they begin again", markup=False)
-    again = [state.name for state in recorded.done(client, found)]
+
+
+def _print_again(invocation: Invocation, found: Sequence[State]) -> None:
+    again = [state.name for state in recorded.done(invocation.client, found)]
     if again:
         invocation.err.print(f"done, and forgotten then: {', '.join(sorted(again))}", markup=False)
-    return confirmed(invocation, what)
 
 
 def who_is_there(client: KazooClient, tree: Tree) -> str:
@@ -182,15 +216,34 @@ def _remove_by_force(client: KazooClient, tree: Tree) -> None:
     for last in [False] * TRIES + [True]:
         paths = _listed(client, tree, force=True)
         try:
-            for first in range(0, len(paths), BATCH):
-                transaction = client.transaction()
-                for path in paths[first : first + BATCH]:
-                    transaction.delete(path)
-                connection.commit(transaction, "containers went on writing: not all is removed")
+            _delete(client, paths, "containers went on writing: not all is removed")
             return
-        except Refused:
+        except (Refused, Unanswered):
             if last:
                 raise
+
+
+def _forget(client: KazooClient, tree: Tree, force: bool) -> int:
+    """Remove the tree at one moment, unless a container has come, or by force; how many znodes it had."""
+    if force:
+        return remove(client, tree, force=True)
+    count = len(paths := _listed(client, tree, force=False))
+    while paths:
+        try:
+            _delete(client, paths, f"{tree.roots[0]} is left as it is")
+            break
+        except Unanswered:
+            paths = _listed(client, tree, force=False)  # None are left if it was applied.
+    return count
+
+
+def _delete(client: KazooClient, paths: Sequence[str], what: str) -> None:
+    """Remove the znodes at `paths`, children first as given, all or none if one request can hold them."""
+    for first in range(0, len(paths), BATCH):
+        transaction = client.transaction()
+        for path in paths[first : first + BATCH]:
+            transaction.delete(path)
+        connection.commit(transaction, what)
 
 
 def _remove_places(client: KazooClient, tree: Tree) -> None:
@@ -241,15 +294,31 @@ first, and refuses with status 1 while containers of the service are there.
     add_arguments=_add_remove,
     run=run_remove,
 )
+
+
+def _add_reset(parser: argparse.ArgumentParser) -> None:
+    which = parser.add_mutually_exclusive_group()
+    which.add_argument(
+        "--host", metavar="H", action="append", help="only what is recorded of this host; may be repeated"
+    )
+    which.add_argument("--absent-hosts", action="store_true", help="of all hosts that have no container now")
+    _add_answers(parser)
+
+
 RESET = Subcommand(
     name="reset",
-    summary="forget all that containers have recorded: what is done is done again",
+    summary="forget what containers have recorded: what is done is done again",
     description="""\
 Forget all that the containers of the deployment have recorded: every one-time command runs again. What
 is published stays. It asks first, and refuses with status 1 while containers are there.
+
+With --host or --absent-hosts, forget only what is recorded of hosts that are gone: pods, for instance,
+which are hosts of their own without NODE_NAME. Where such a host comes back, what runs once on each host
+runs there again. A dependency that counts the hosts on which a command has succeeded (`count`) may be unmet
+again. A host that has lost its connection to ZooKeeper looks absent.
 """,
-    example="kolla_mesos_ctl reset --deployment site",
-    add_arguments=_add_answers,
+    example="kolla_mesos_ctl reset --absent-hosts --deployment site",
+    add_arguments=_add_reset,
     run=run_reset,
 )
 SUBCOMMANDS = (REMOVE, RESET)

@@ -49,15 +49,23 @@ def require(client: KazooClient, znodes: Znodes, name: str) -> None:
 
 def containers(client: KazooClient, znodes: Znodes, services: Iterable[str]) -> dict[str, list[str]]:
     """The hosts of the containers of each service, one for each container that is there."""
+    found: dict[str, list[str]] = {}
+    for service, each, host in shown(client, znodes, services):
+        found.setdefault(service, []).append(host or each)
+    return {service: sorted(hosts) for service, hosts in sorted(found.items())}
+
+
+def shown(
+    client: KazooClient, znodes: Znodes, services: Iterable[str]
+) -> Iterator[tuple[str, str, str | None]]:
+    """The service, the name and the host of each container that is there; None for a host it does not say."""
     places = {f"{znodes.service(name)}/{place}": name for name in services for place in BY_AGENTS}
     names = connection.children(client, places)
     # A container shows itself below both by one name.
     ids = {(places[place], each): f"{place}/{each}" for place in places for each in names[place]}
     data = connection.read(client, ids.values())
-    found: dict[str, list[str]] = {}
     for (service, each), path in ids.items():
-        found.setdefault(service, []).append(_host(data[path]) or each)
-    return {service: sorted(hosts) for service, hosts in sorted(found.items())}
+        yield service, printable(each), _host(data[path])
 
 
 def _host(data: bytes | None) -> str | None:

@@ -17,7 +17,7 @@ from tests.conftest import Deployment
 from tests.integration.test_one_time import Site
 from tests.integration.test_publish import tree
 from tests.publishing import publish
-from tests.tool import TOOL, ctl, environ
+from tests.tool import TOOL, ctl, environ, run_ctl
 from tests.waiting import eventually
 
 DAEMON = {"service": {"daemon": {"command": ["sleep", "600"], "ready": {"alive": 0.1}}}}
@@ -191,3 +191,125 @@ def test_whoever_may_only_read_is_told_so(site: Site, zk: KazooClient, words: li
     assert "NoAuth" in ctl(site.deployment, *words, "--yes", status=77).stderr
     assert standing(site, zk) == before
     zk.set_acls(site.at(), OPEN_ACL_UNSAFE)
+
+
+# -- reset of single hosts ------------------------------------------------------------------------
+
+
+@pytest.fixture
+def hosts(deployment: Deployment, zk: KazooClient, containers: Containers, tmp_path: Path) -> Site:
+    """The service infra/db with three commands: once in the deployment, once on each host, at each start."""
+    site = Site(deployment, zk, containers, tmp_path / "work")
+    commands = {
+        "sync": site.once(gate=None),
+        "each": site.once("each", gate=None, lock="each.$KOLLA_HOSTNAME", run_once="host"),
+        "step": site.plain("step", gate=None),
+    }
+    publish(deployment, "infra/db", {"commands": commands})
+    return site
+
+
+def of_host(site: Site, host: str) -> list[str]:
+    """What stands of a host, by its path."""
+    paths = [path for path in nodes(site.zk, site.deployment.path) if host in path.split("/")]
+    return [path[len(site.deployment.path) + 1 :] for path in paths]
+
+
+def nodes(zk: KazooClient, path: str) -> list[str]:
+    below = [nodes(zk, f"{path}/{name}") for name in sorted(zk.get_children(path))]
+    return [path, *(each for paths in below for each in paths)]
+
+
+def test_a_host_is_forgotten(hosts: Site) -> None:
+    """What runs once on each host runs there again, as on a new one; nothing else has changed."""
+    for host in ("web1", "web2"):
+        assert hosts.start(host).ends() == 0
+    other = of_host(hosts, "web2")
+    before = of_host(hosts, "web1")
+    done = ctl(hosts.deployment, "reset", "--host", "web1", "--yes")
+    left = ["status/global/db/sync/hosts/web1"]
+    assert done.stdout == f"forgot web1: {len(before) - len(left)} znodes\n"
+    assert "db/each on web1" in done.stderr and "db/sync" not in done.stderr
+    assert "db/step has succeeded on 2 hosts, and on 1 then" in done.stderr
+    # The deployment's own command does not run again: what counts it would be unmet for ever.
+    assert of_host(hosts, "web1") == left
+    assert of_host(hosts, "web2") == other
+    assert (hosts.state(), hosts.state("each"), hosts.state("step")) == ("done", "done", "done")
+    assert hosts.start("web1").ends() == 0
+    assert of_host(hosts, "web1") == before
+    assert [len(hosts.runs(name)) for name in ("sync", "each", "step")] == [1, 3, 3]
+
+
+def test_hosts_without_a_container_are_forgotten(hosts: Site, zk: KazooClient) -> None:
+    """Those that have one stay, whatever it is that shows it."""
+    for number in range(7):
+        assert hosts.start(f"web{number}").ends() == 0
+    root = hosts.deployment.path
+    for path, data in {
+        "infra/db/.containers/x": b'{"host": "web1"}',
+        "infra/db/.party/y": b'{"host": "web2"}',
+        "status/web3/db/each/lock/x__lock__0": b"web3",
+        "status/global/db/sync/lock/x__lock__0": b"web4",
+        "status/web5/db/daemon/ready/z": b"{}",
+    }.items():
+        zk.create(f"{root}/{path}", data, ephemeral=True, makepath=True)
+    asked = ctl(hosts.deployment, "reset", "--absent-hosts", status=64).stderr
+    assert f"forget what is recorded of 2 hosts of {root}: web0, web6? There is no terminal" in asked
+    done = ctl(hosts.deployment, "reset", "--absent-hosts", "--yes")
+    assert [line.split(":")[0] for line in done.stdout.splitlines()] == ["forgot web0", "forgot web6"]
+    assert hosts.names(f"{root}/status") == ["global", "web1", "web2", "web3", "web4", "web5"]
+    assert "a container is on every host" in ctl(hosts.deployment, "reset", "--absent-hosts").stdout
+
+
+@pytest.mark.parametrize("words", [["--host", "web1"], ["--absent-hosts"]])
+def test_a_container_that_does_not_say_its_host_may_be_on_any(
+    hosts: Site, zk: KazooClient, words: list[str]
+) -> None:
+    """Though it be garbage: --force says that it is."""
+    assert hosts.start("web1").ends() == 0
+    zk.create(f"{hosts.deployment.path}/infra/db/.containers/x", b"\xff{[", ephemeral=True)
+    refused = ctl(hosts.deployment, "reset", *words, "--yes", status=1).stderr
+    assert "a container of infra/db (x) does not say on which host it is: stop" in refused
+    assert "forgot web1" in ctl(hosts.deployment, "reset", *words, "--yes", "--force").stdout
+
+
+def test_a_host_is_not_forgotten_while_a_container_is_there(hosts: Site) -> None:
+    """Unless by force, and then it runs again what it ran: not what is once in the deployment."""
+    hosts.publish(each=hosts.once("each", run_once="host"))
+    agent = hosts.start("web1")
+    hosts.running(1, "each")
+    before = of_host(hosts, "web1")
+    refused = ctl(hosts.deployment, "reset", "--host", "web1", "--yes", status=1).stderr
+    assert "web1 has a container of infra/db: stop them first" in refused
+    assert of_host(hosts, "web1") == before
+    ctl(hosts.deployment, "reset", "--host", "web1", "--yes", "--force")
+    agent.says("the lock is lost")
+    hosts.running(2, "each")
+    hosts.let_go()
+    assert agent.ends() == 0
+
+
+def test_a_host_of_which_nothing_is_recorded_is_named(hosts: Site) -> None:
+    """And nothing is forgotten of those that were rightly spelt."""
+    assert hosts.start("web1").ends() == 0
+    words = ["reset", "--yes", "--host", "web1", "--host", "wbe1"]
+    refused = ctl(hosts.deployment, *words, status=66).stderr
+    assert "nothing is recorded of the host 'wbe1' (did you mean 'web1'?)" in refused
+    assert hosts.state("each", "web1") == "done"
+    assert "not allowed with" in ctl(hosts.deployment, *words, "--absent-hosts", status=64).stderr
+    assert "nothing is recorded" in ctl(hosts.deployment, "reset", "--host", "global", status=66).stderr
+
+
+def test_a_container_that_starts_while_its_host_is_forgotten_is_not_hurt(hosts: Site) -> None:
+    """Whenever it does: all pass, nothing runs twice at a time, and what is forgotten runs again."""
+    assert hosts.start("web1").ends() == 0
+    agents, forgotten = [], 0
+    for _ in range(8):
+        agents.append(hosts.start("web1"))
+        while agents[-1].running:
+            done = run_ctl(hosts.deployment, "reset", "--host", "web1", "--yes")
+            assert done.returncode in (0, 1, 66), done.stderr
+            forgotten += done.returncode == 0
+    assert [agent.ends() for agent in agents] == [0] * 8
+    assert forgotten and 1 < len(hosts.runs("each")) <= forgotten + 1
+    assert len(hosts.runs("sync")) == 1
