@@ -38,18 +38,27 @@ class BadTemplate(Exception):
         self.line, self.reason = line, reason
 
 
+class Listed(NamedTuple):
+    """A service whose members or instances a template lists, by its name or its role, and on which line."""
+
+    name: str
+    is_role: bool
+    line: int
+
+
 class Template(NamedTuple):
     """The names that a template uses and does not set itself, each with the line of its first use.
 
     `optional` are those that it gives a default or tests with `is defined`; `truths` those that it tests
-    for truth as they are, without a filter; `risky`: it may fail although nothing is missing; `is_plain`:
-    it holds nothing but names.
+    for truth as they are, without a filter; `listed` the services that it names; `risky`: it may fail
+    although nothing is missing; `is_plain`: it holds nothing but names.
     """
 
     source: str
     names: Mapping[str, int]
     optional: frozenset[str] = frozenset()
     truths: Sequence[tuple[str, int]] = ()
+    listed: Sequence[Listed] = ()
     risky: bool = False
     is_plain: bool = False
 
@@ -93,6 +102,7 @@ def _read(source: str) -> Template:
         {name: line for name, line in names.items() if name not in own | _SPECIAL},
         optional=frozenset(_optional(tree)),
         truths=tuple(_truths(tree)),
+        listed=tuple(_listed(tree)),
         risky=any(True for _ in tree.find_all(_RISKY)),
     )
 
@@ -111,6 +121,22 @@ def _optional(tree: nodes.Template) -> Iterator[str]:
         tolerates = each.name in ("default", "d", "defined", "undefined")
         if tolerates and isinstance(each.node, nodes.Name):
             yield each.node.name
+
+
+def _listed(tree: nodes.Template) -> Iterator[Listed]:
+    for call in tree.find_all(nodes.Call):
+        if isinstance(call.node, nodes.Name) and call.node.name in ("list_ips_by_service", "ready_instances"):
+            yield from (Listed(name, False, call.lineno) for name in _constants(call.args[:1]))
+    for item in tree.find_all(nodes.Getitem):
+        if isinstance(item.node, nodes.Name) and item.node.name == "groups":
+            yield from (Listed(name, True, item.lineno) for name in _constants([item.arg]))
+
+
+def _constants(values: Sequence[nodes.Node]) -> Iterator[str]:
+    """Those of the values that are texts, as they stand in the template."""
+    for each in values:
+        if isinstance(each, nodes.Const) and isinstance(each.value, str):
+            yield each.value
 
 
 def _truths(tree: nodes.Template) -> Iterator[tuple[str, int]]:

@@ -116,10 +116,11 @@ def validate(
     found = Findings(deployment.sources, (each.name for each in deployment.services if not each.enabled))
     _check_secrets(found, deployment)
     known = Templates()
+    names = frozenset(each.name for each in deployment.services)
     readings = []
     for service in deployment.services:
         znodes = Znodes("", deployment_id, service.name, "")
-        reader = _Reader(found, known, deployment.variables, service, znodes, missing_is_empty)
+        reader = _Reader(found, known, names, deployment.variables, service, znodes, missing_is_empty)
         readings.append(reader.read())
     for issue in checks.check(readings):
         places = [(issue.node, issue.label), *issue.others]
@@ -152,12 +153,13 @@ class _Reader:
         self,
         found: Findings,
         templates: Templates,
+        names: Set[str],
         shared: Contents,
         service: Service,
         znodes: Znodes,
         missing_is_empty: bool,
     ) -> None:
-        self.found, self.templates, self.shared = found, templates, shared
+        self.found, self.templates, self.names, self.shared = found, templates, names, shared
         self.service, self.znodes, self.missing_is_empty = service, znodes, missing_is_empty
         self.hosts = tuple(service.variables.hosts)
 
@@ -298,6 +300,7 @@ class _OnHost:
             self.found.add(ERROR, node, f"{text.label}: {error.reason}", label=label, line=error.line)
             return ""
         self.check_truths(template, node, label)
+        self.check_listed(template, node, text.label, label)
         strange = template.names.keys() - self.variables.keys() - BUILTIN - {"api_interface"}
         if template.is_plain and not strange and not template.names.keys() & (BUILTIN | {"api_interface"}):
             return template.filled(self.variables)
@@ -339,6 +342,14 @@ class _OnHost:
             if to_boolean(self.variables.get(name)) is not None:
                 what = f"tests {name}, a text, which is true even if it is 'false': write {name} | bool"
                 self.found.add(WARNING, node, f"{label}: {what}" if label else what, label=label, line=line)
+
+    def check_listed(self, template: Template, node: str, what: str, label: str) -> None:
+        for name, is_role, line in template.listed:
+            names = {each.rpartition("/")[2] for each in self.reader.names} if is_role else self.reader.names
+            if name not in names:
+                kind = "role" if is_role else "name"
+                why = f"lists {name!r}, and no service has this {kind}{nearest(name, names)}"
+                self.found.add(WARNING, node, f"{what} {why}", label=label, line=line, about=why)
 
 
 @cache

@@ -8,6 +8,15 @@ import pytest
 from kolla_mesos_start.operator.templates import BadTemplate, read
 
 
+def test_the_services_that_a_template_lists() -> None:
+    """Those that it names; which others it finds in a variable, only an agent knows."""
+    template = read(
+        "{{ list_ips_by_service('a/b', port) }}\n{{ ready_instances(c) }}{{ ready_instances(name='d') }}"
+        "{% for m in groups['e'] %}{{ groups[m] }}{% endfor %}"
+    )
+    assert template.listed == (("a/b", False, 1), ("e", True, 2))
+
+
 @pytest.mark.parametrize(
     ("source", "names"),
     [

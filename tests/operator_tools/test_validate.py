@@ -346,6 +346,20 @@ MISTAKES: dict[str, tuple[Mapping[str, str | bytes], str, str, int | None, str]]
         2,
         "db_password is empty",
     ),
+    "a role that nothing has": (
+        conf("\n{% for m in groups['dbb'] %}{{ m }}{% endfor %}\n"),
+        "warning",
+        WEB_CONF,
+        2,
+        "file web.conf lists 'dbb', and no service has this role (did you mean 'db'?)",
+    ),
+    "a service that is listed, and not there": (
+        web('[web, --port, "{{ web_port }}"]', "web {{ ready_instances('infra/bd') | length }}"),
+        "warning",
+        WEB_YML,
+        3,
+        "service.daemon.command lists 'infra/bd', and no service has this name (did you mean 'infra/db'?)",
+    ),
     "a text that is tested for truth": (
         conf("a\n{% if not debug %}\nb\n{% endif %}\n"),
         "warning",
