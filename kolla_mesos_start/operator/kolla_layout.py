@@ -14,7 +14,7 @@ and read each `source`. A service that is not `enabled` is checked, but not publ
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence, Set
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -161,6 +161,9 @@ class _Reading:
                 name for name in raw.values if label == name or label.startswith((f"{name}.", f"{name}["))
             )
             found.add(ERROR, name, message, label=label[len(name) :].lstrip("."))
+        for name, value in raw.values.items():
+            for line, what in _slips(value, known.keys()):
+                found.add(WARNING, name, f"{name} {what}", line=line)
         self.mistakes += found.found
         return values
 
@@ -228,6 +231,7 @@ class _Reading:
         for name in sorted(template.names.keys() - known.keys() - lines.keys() - template.optional):
             what = f"needs the variable {name!r} on a branch that it does not take, which has no value"
             found.append(Finding(WARNING, file, template.names[name], f"{what}{nearest(name, known)}"))
+        found += (Finding(WARNING, file, line, what) for line, what in template.slips(known.keys()))
         for name, line in template.truths:
             if isinstance(known.get(name), str) and to_boolean(known[name]) is not None:
                 what = f"tests {name}, a text, which is true even if it is 'false': write {name} | bool"
@@ -267,6 +271,16 @@ class _Reading:
                     at.add(ERROR, service, f"{label}: {directory.too_large(contents[name])}", label=label)
         found += at.found
         return contents
+
+
+def _slips(value: object, known: Set[str]) -> Sequence[tuple[int, str]]:
+    """The names in a value that are misspelt, and have a default."""
+    if not isinstance(value, str) or "default" not in value:
+        return ()
+    try:
+        return tuple(templates.read(value).slips(known))
+    except BadTemplate:
+        return ()  # Which has been said.
 
 
 def _joined(*raws: Raw) -> Raw:

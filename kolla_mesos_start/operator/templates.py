@@ -7,12 +7,13 @@ the agent's own renderer.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence, Set
 from typing import NamedTuple
 
 from jinja2 import Environment, TemplateSyntaxError, nodes
 
 from kolla_mesos_start.definition.texts import Text
+from kolla_mesos_start.operator.invocation import slip
 
 # The parts of a template. Those that only name a variable, which are most, need no parser: jinja2's takes a
 # hundred times as long. The others are matched so that what is quoted in them is no part of its own.
@@ -61,6 +62,13 @@ class Template(NamedTuple):
     listed: Sequence[Listed] = ()
     risky: bool = False
     is_plain: bool = False
+
+    def slips(self, known: Set[str]) -> Iterator[tuple[int, str]]:
+        """The line and what is wrong of each name that always takes its default, since it is misspelt."""
+        for name in sorted(self.names.keys() & self.optional - known):
+            near = slip(name, known)
+            if near:
+                yield self.names[name], f"takes the default of {name!r}, which has no value{near}"
 
     def filled(self, values: Mapping[str, str]) -> str:
         """The text of a plain template, all of whose names have a value."""

@@ -301,6 +301,8 @@ class _OnHost:
             return ""
         self.check_truths(template, node, label)
         self.check_listed(template, node, text.label, label)
+        for line, what in template.slips(self.known):
+            self.found.add(WARNING, node, f"{text.label} {what}", label=label, line=line, about=what)
         strange = template.names.keys() - self.variables.keys() - BUILTIN - {"api_interface"}
         if template.is_plain and not strange and not template.names.keys() & (BUILTIN | {"api_interface"}):
             return template.filled(self.variables)

@@ -220,6 +220,20 @@ DB_YML = "services/db/db.yml.j2"
             "'relaese'",
         ),
         (
+            {"config/db/defaults/main.yml": DEFAULTS.replace('"512"', "\"{{ db_mme | default('512') }}\"")},
+            "warning",
+            "config/db/defaults/main.yml",
+            3,
+            "db_mem takes the default of 'db_mme', which has no value (did you mean 'db_mem'?)",
+        ),
+        (
+            {DB_YML: DB.replace("db_mem }}", "db_memm | default(1) }}")},
+            "warning",
+            DB_YML,
+            15,
+            "takes the default of 'db_memm', which has no value (did you mean 'db_mem'?)",
+        ),
+        (
             {"config/db/templates/galera.cnf.j2": "\n{{ databse_port }}\n"},
             "error",
             "config/db/templates/galera.cnf.j2",

@@ -218,6 +218,13 @@ MISTAKES: dict[str, tuple[Mapping[str, str | bytes], str, str, int | None, str]]
         1,
         "'rack', which has no value for host h2",
     ),
+    "a misspelt variable that has a default": (
+        conf("\n{{ web_prot | default(80) }}\n"),
+        "warning",
+        WEB_CONF,
+        2,
+        "file web.conf takes the default of 'web_prot', which has no value (did you mean 'web_port'?)",
+    ),
     "a template that does not parse": (
         conf("a\n{% if port %}\n"),
         "error",
@@ -415,7 +422,10 @@ def test_all_mistakes_are_found_at_once(tmp_path: Path) -> None:
 
 def test_what_has_a_default_may_be_missing(tmp_path: Path) -> None:
     """`default` and `is defined` say that it is meant."""
-    text = "{{ a | default('b') }}{% if c is defined %}{{ c }}{% endif %}{% set d = 1 %}{{ d }}"
+    text = (
+        "{{ a | default('b') }}{% if c is defined %}{{ c }}{% endif %}{% set d = 1 %}{{ d }}"
+        "{{ web_port2 | default(1) }}{{ web_ports | default(2) }}{{ web_host | default(3) }}"
+    )
     assert found_in(tmp_path, conf(text)) == []
 
 
