@@ -18,7 +18,6 @@ from kolla_mesos_start.operator.durations import lasting
 from kolla_mesos_start.operator.invocation import nearest
 from kolla_mesos_start.operator.live import (
     PRESENT,
-    UNKNOWN_TO_TOOL,
     Attempt,
     Container,
     Deployment,
@@ -43,7 +42,6 @@ KINDS: Mapping[str, tuple[bool, bool]] = {
     "superseded": (True, False),
     "no definition": (True, True),
     "unreadable": (True, True),
-    "unknown": (True, False),
     "no provider": (True, True),
     "too many": (True, False),
     "elsewhere": (True, False),
@@ -239,9 +237,8 @@ def _of_service(service: Service, now: float) -> Iterator[Cause]:
     if not service.definition:
         yield Cause("no definition", f"{service.name} has no definition: publish it", (_node(service.name),))
     elif service.graph is None:
-        kind = "unknown" if service.issues == (UNKNOWN_TO_TOOL,) else "unreadable"
         text = f"the definition of {service.name} can't be read: {'; '.join(service.issues)}"
-        yield Cause(kind, text, (_node(service.name),))
+        yield Cause("unreadable", text, (_node(service.name),))
     elif not service.is_up:
         if service.owner not in ("", service.name):
             text = (

@@ -18,7 +18,8 @@ from kolla_mesos_start.definition.forms import DAEMON, GLOBAL, LOCAL
 from kolla_mesos_start.definition.model import Command, Dependency, Graph, Members
 from kolla_mesos_start.definition.schema import early_texts
 from kolla_mesos_start.errors import BadDefinition, CannotRender
-from kolla_mesos_start.operator.validation import build_graph
+from kolla_mesos_start.operator.directory import VARIABLES
+from kolla_mesos_start.operator.validation import build_graph, known_graph
 from kolla_mesos_start.render.context import variable_names
 from kolla_mesos_start.tree import states
 from kolla_mesos_start.tree.states import Detail, Unmet, printable
@@ -29,7 +30,6 @@ CONTAINERS, PARTY, ENDED = ".containers", ".party", "ended"
 PRESENT = "present"  # It is there; what it is doing it does not say.
 SUFFIX = "__party__"
 MAX_DATA = 16 * 1024  # bytes of what a container has written about itself
-UNKNOWN_TO_TOOL = "only an agent can read it: its numbers or dependencies come from its own host"
 
 
 class View(dict[Query, Any]):
@@ -215,6 +215,8 @@ class Live:
         """Its variables, as far as its graph depends on them, and its containers."""
         yield from map(data_of, self._places(name, view))
         path = self.znodes.service(name)
+        if self._lacks_values(name, view):
+            yield children_of(f"{path}/{VARIABLES}")
         below = view.get(children_of(path), ())
         for place in {CONTAINERS, PARTY}.intersection(below):
             yield children_of(f"{path}/{place}")
@@ -368,12 +370,28 @@ class Live:
     def _places(self, name: str, view: View) -> Mapping[str, str]:
         """Where the variables may stand that the graph depends on, nearest first, and their names.
 
-        A value of one host is left out: each would have a graph of its own.
+        One that only single hosts have has the value of the first of them: there is one graph for all.
         """
+        found = self._common_places(name, view)
+        above = f"{self.znodes.service(name)}/{VARIABLES}"
+        hosts = view.get(children_of(above), ())
+        for each in self._lacks_values(name, view):
+            found.update({f"{above}/{host}/{each}": each for host in hosts})
+        return found
+
+    def _common_places(self, name: str, view: View) -> dict[str, str]:
+        """Those of no single host."""
         source = self._source(name, view)
         znodes = self.znodes._replace(service_name=name)
         names = source.variables if source else ()
         return {path: each for each in names for path in znodes.variable(each) if "//" not in path}
+
+    def _lacks_values(self, name: str, view: View) -> Sequence[str]:
+        """The variables that its graph depends on, and that have no value for all hosts."""
+        given: dict[str, bool] = {}
+        for path, each in self._common_places(name, view).items():
+            given[each] = given.get(each, False) or view.get(data_of(path), 0) is not None
+        return [each for each, is_given in given.items() if not is_given]
 
     def _definition(self, name: str, view: View) -> Definition | None:
         """None while there is none, or something that it depends on is not known yet."""
@@ -383,7 +401,10 @@ class Live:
         if source.document is None:
             return Definition(None, source.issues, 1)
         places = self._places(name, view)
-        if not all(data_of(path) in view for path in places):
+        needed = [*map(data_of, places)]
+        if self._lacks_values(name, view):
+            needed.append(children_of(f"{self.znodes.service(name)}/{VARIABLES}"))
+        if not all(query in view for query in needed):
             return None
         values: dict[str, str] = {}
         for path, each in places.items():
@@ -415,7 +436,7 @@ def _read(document: Document, znodes: Znodes, variables: Mapping[str, str]) -> D
         return Definition(None, error.issues, wanted)
     except CannotRender as error:
         return Definition(None, (error.reason,), wanted)
-    return Definition(graph, () if graph else (UNKNOWN_TO_TOOL,), wanted)
+    return Definition(graph or known_graph(document, znodes, variables), (), wanted)
 
 
 def _wanted(document: Document) -> int:

@@ -8,6 +8,7 @@ left to the agent. The checks that need several services are in `checks`.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence, Set
+from contextlib import suppress
 from functools import cache
 from typing import Any, Callable
 
@@ -67,6 +68,17 @@ def build_graph(
         return None
     _check_missing(renderer, znodes, guessed)
     return graph
+
+
+def known_graph(document: Document, znodes: Znodes, variables: Mapping[str, str]) -> Graph:
+    """The graph without what only an agent can know of it."""
+
+    def render(text: Text) -> str:
+        with suppress(CannotRender):
+            return rendered(text, znodes, variables)
+        return ""
+
+    return read(document, znodes.service_name, render)[0]
 
 
 def rendered(text: Text, znodes: Znodes, variables: Mapping[str, str]) -> str:

@@ -18,8 +18,9 @@ from tests.conftest import Deployment
 from tests.large import fill
 from tests.operator_tools.trees import container, definition, one_time
 from tests.publishing import publish
-from tests.tool import tool
+from tests.tool import run_ctl, tool
 from tests.waiting import eventually
+from tests.zookeeper import free_port
 
 SLEEP = {"service": {"daemon": {"command": "sleep 600", "ready": {"alive": 0.1}}}}
 
@@ -103,6 +104,93 @@ def test_a_daemon_that_is_not_ready_says_what_its_check_met(zk: KazooClient, dep
         "ROOT CAUSE  rabbitmq/daemon on rab1 is not ready for 1 h 5 min: command check, exit status 69\n"
         "  blocks    web/daemon (0 of 3 ready)\n"
     ) in tool(deployment, "explain", "web", status=1)
+
+
+def test_another_generation_than_there_is_may_be_waited_for(
+    deployment: Deployment, containers: Containers
+) -> None:
+    """As between two publications of an upgrade."""
+    sync = {"command": "true", "run_once": True, "generation": "2025.2"}
+    publish(deployment, "job", {"commands": {"sync": sync}})
+    publish(deployment, "web", definition({"path": "job/sync", "generation": "2026.1"}))
+    assert containers.start("job", "h1").ends() == 0
+    containers.start("web", "h2").says("waits")
+    assert tool(deployment, "explain", status=1) == (
+        "ROOT CAUSE  web/daemon waits for generation 2026.1 of job/sync, whose definition has 2025.2\n"
+        "  blocks    web/daemon\n"
+        "up          job 1 of 1\n"
+    )
+
+
+def test_a_definition_that_is_missing_is_named(deployment: Deployment, containers: Containers) -> None:
+    """Never published, or removed: what depends on it has no cause of its own."""
+    publish(deployment, "infra/db", SLEEP)
+    publish(deployment, "web", definition({"members": "infra/bd"}))
+    publish(deployment, "api", definition("db/daemon"))
+    containers.start("web", "h1").says("waits")
+    tool(deployment, "remove", "infra/db", "--yes")
+    containers.start("api", "h2").says("waits")
+    said = tool(deployment, "explain", status=1)
+    assert "ROOT CAUSE  api/daemon: no service has the role 'db'\n  blocks    api/daemon\n" in said
+    assert "ROOT CAUSE  web/daemon: there is no service 'infra/bd'\n" in said
+    assert "has no service 'infra/db'" in tool(deployment, "explain", "infra/db", status=66)
+
+
+def test_what_has_been_there_and_is_gone_is_to_be_started_again(
+    deployment: Deployment, containers: Containers
+) -> None:
+    """Killed, or ended since another process has its port."""
+    port = free_port()
+    serve = f"python3 -m http.server {port} --bind 127.0.0.1"
+    ready = {"tcp": port, "interval": 0.2}
+    publish(deployment, "web", {"service": {"instances": 2, "daemon": {"command": serve, "ready": ready}}})
+    publish(deployment, "db", SLEEP)
+    publish(deployment, "api", definition("db/daemon", {"path": "web/daemon", "count": 2}))
+    db = containers.start("db", "h1")
+    containers.start("web", "h1").says("ready")
+    db.says("ready")
+    db.end()
+    assert containers.start("web", "h2").ends() == 1
+    containers.start("api", "h3").says("waits")
+    eventually(lambda: "1 of 1" not in run_ctl(deployment, "status", "db").stdout, "it is gone")
+    said = tool(deployment, "explain", status=1)
+    assert (
+        "ROOT CAUSE  no container of db is left: start it again\n  blocks    db/daemon <- api/daemon\n"
+        in said
+    )
+    assert "ROOT CAUSE  1 of 2 containers of web are there: start the others\n" in said
+    assert "  blocks    web/daemon (1 of 2 ready) <- api/daemon\n" in said
+
+
+def test_a_command_that_is_tried_again_is_stuck_all_the_same(
+    deployment: Deployment, containers: Containers
+) -> None:
+    """With what the last attempt ended with."""
+    failing = {"command": "exit 3", "run_once": True, "retries": 10, "delay": 60}
+    publish(deployment, "tasks", {"commands": {"schema": failing}})
+    publish(deployment, "api", definition("tasks/schema"))
+    containers.start("api", "h2").says("waits")
+    containers.start("tasks", "h1").says("next attempt")
+    said = tool(deployment, "explain", status=1).splitlines()
+    assert said[0].startswith("ROOT CAUSE  tasks/schema failed on h1 ")
+    assert said[0].endswith(" s ago and is tried again: attempt 1: exit status 3")
+    assert said[1:] == ["  blocks    api/daemon"]
+
+
+def test_a_number_that_only_an_agent_knows_hides_nothing(
+    deployment: Deployment, containers: Containers
+) -> None:
+    """As Ansible's templates count the members of a group; and a variable that single hosts have."""
+    publish(deployment, "db", SLEEP)
+    count = {"path": "db/daemon", "count": "{{ groups['db'] | length }}"}
+    ready = {"daemon": {"command": "sleep 600", "dependencies": [count], "ready": {"alive": "{{ wait }}"}}}
+    publish(deployment, "web", {"service": ready}, host_variables={"h2": {"wait": "0.1"}})
+    containers.start("db", "h1").says("ready")
+    containers.start("web", "h2").says("ready")
+    said = eventually(
+        lambda: "up " in tool(deployment, "explain") and tool(deployment, "explain"), "all is up"
+    )
+    assert said == "up          db 1 of 1\nup          web 1 of 1\n"
 
 
 def test_a_name_that_is_not_there_names_the_nearest(deployment: Deployment) -> None:

@@ -226,7 +226,7 @@ def test_each_kind_is_told_apart(name: str) -> None:
 
 def test_every_kind_has_a_case() -> None:
     """But the one for a definition that only an agent can read."""
-    assert {kind for _, found in CASES.values() for kind, _ in found} == causes.KINDS.keys() - {"unknown"}
+    assert {kind for _, found in CASES.values() for kind, _ in found} == causes.KINDS.keys()
 
 
 SHOP = "shop-api/schema <- shop-api/daemon (0 of 3 ready)"

@@ -95,13 +95,34 @@ def test_a_graph_depends_on_published_variables() -> None:
         "web/variables/n": "3",
         "one": definition({"path": "db/daemon", "count": "{{ missing }}"}),
         "two": definition({"path": "db/daemon", "count": "{{ cpu_count }}"}),
+        "all": definition({"path": "db/daemon", "count": "{{ groups['db'] | length }}"}),
         "bad": "{",
     }
     found = deployment(tree).services
     assert found["web"].steps[0].unmet[0].found == "0 of 3 instances ready"
     assert "missing: missing" in found["one"].issues[0]
     assert found["two"].graph is not None
+    assert found["all"].steps[0].unmet[0].found == "0 of 1 instances ready"
     assert "bad JSON" in found["bad"].issues[0]
+
+
+def test_a_variable_of_single_hosts_has_the_value_of_one_of_them() -> None:
+    """There is one graph of a service; what is given for all hosts comes first."""
+    tree = {
+        "web": definition(
+            {"path": "db/daemon", "count": "{{ n }}"}, {"path": "db/daemon", "count": "{{ m }}"}
+        ),
+        "web/variables/other": "1",
+        "web/variables/h1/n": "5",
+        "web/variables/h2/n": "6",
+        "web/variables/h1/m": "7",
+        "variables/m": "3",
+    }
+    found = deployment(tree).services["web"]
+    assert [each.found for each in found.steps[0].unmet] == [
+        "0 of 5 instances ready",
+        "0 of 3 instances ready",
+    ]
 
 
 @pytest.mark.parametrize(
