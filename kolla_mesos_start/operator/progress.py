@@ -24,6 +24,7 @@ SHORTER = (
     (r" waits for ", " for "),
     (r" waits: ", ": "),
 )
+UP_STAGES = ("ready", "finished")
 MAX_LINES = 3  # for what one container waits for
 UP, TO_LINE_END, TO_SCREEN_END, TOP = "\x1b[{}A", "\x1b[K", "\x1b[J", "\x1b[H"
 
@@ -114,13 +115,21 @@ def merge(before: Row | None, row: Row) -> Row:
 
 
 def fit(rows: Sequence[Row], instant: float, size: Size) -> list[str]:
-    """All rows as lines: fewer than the terminal has, and each shorter than it is wide."""
+    """The rows as lines: fewer than the terminal has, and each shorter than it is wide.
+
+    Where there is no room for all, what is up is only counted.
+    """
     width = max(len(each.name) for each in rows)
-    lines = [each.live_line(instant, width) for each in rows]
+    shown = [each for each in rows if len(rows) < size.lines or each.stage not in UP_STAGES]
+    lines = [each.live_line(instant, width) for each in shown]
     folded = [part for line in lines for part in _folded(line, size.columns)]
+    head = [] if len(shown) == len(rows) else [f"  {len(rows) - len(shown)} of {len(rows)} are up"]
     # A line that has scrolled away can't be redrawn.
-    lines = folded if len(folded) < size.lines else lines
-    return [line[: size.columns - 1] for line in lines][: size.lines - 1]
+    room = size.lines - 1 - len(head)
+    lines = folded if len(folded) <= room else lines
+    if len(lines) > room > 0:
+        lines[room - 1 :] = [f"  and {len(lines) - room + 1} more"]
+    return [line[: size.columns - 1] for line in (*head, *lines[: max(room, 0)])]
 
 
 def _folded(line: str, columns: int) -> list[str]:

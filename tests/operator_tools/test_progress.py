@@ -70,13 +70,24 @@ def test_a_log_line_says_since_when() -> None:
                 "  db@db-1      ready          10.0 s",
             ],
         ),
-        (20, 2, ["  front@edge-1 wait"]),
+        (40, 2, ["  1 of 2 are up"]),
     ],
 )
 def test_a_view_fits_the_terminal(columns: int, lines: int, expected: list[str]) -> None:
     """For how long each is in its stage, and for what; below it where there is no room beside it."""
     ready = Row("db@db-1", "ready", "", 94.0, 94.0)
     assert fit([WAITING, ready], 104.0, Size(columns, lines)) == expected
+
+
+def test_a_hundred_containers_fit_a_terminal() -> None:
+    """What is up is counted; of the others as many as there is room for."""
+    ready = [Row(f"db@db-{number}", "ready", "", 94.0, 94.0) for number in range(60)]
+    waiting = [WAITING._replace(name=f"front@edge-{number}") for number in range(40)]
+    shown = fit([*ready, *waiting], 104.0, Size(80, 24))
+    assert len(shown) == 23
+    assert (shown[0], shown[-1]) == ("  60 of 100 are up", "  and 19 more")
+    assert shown[1].startswith("  front@edge-0  waiting         3.0 s  daemon for api/daemon")
+    assert fit(ready, 104.0, Size(80, 24)) == ["  60 of 60 are up"]
 
 
 @pytest.mark.parametrize(
