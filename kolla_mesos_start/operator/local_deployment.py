@@ -20,13 +20,12 @@ from kazoo.exceptions import NoNodeError
 from kolla_mesos_start.definition.document import load
 from kolla_mesos_start.definition.forms import GLOBAL, LOCAL
 from kolla_mesos_start.definition.model import Command, Graph, Members
-from kolla_mesos_start.errors import AgentError
 from kolla_mesos_start.operator import directory, published
 from kolla_mesos_start.operator.containers import Container, end_all, processes_of
 from kolla_mesos_start.operator.directory import Contents, Deployment
 from kolla_mesos_start.operator.publish import Counts, Publisher
 from kolla_mesos_start.operator.timeline import Need, Step
-from kolla_mesos_start.operator.validation import build_graph
+from kolla_mesos_start.operator.validation import build_graph, known_graph
 from kolla_mesos_start.tree.znodes import Znodes
 
 LOOPBACK = {"KOLLA_PRIVATE_INTERFACE": "lo", "KOLLA_PUBLIC_INTERFACE": "lo"}
@@ -86,17 +85,25 @@ class LocalDeployment:
 
     def publish(self) -> Counts:
         """Publish the directory, with the values of this machine added."""
-        deployment = self.with_values(directory.read(self.source))
-        self._read_definitions(deployment)
+        deployment = self.with_values(self.read())
         self.check(deployment)
+        self._read_definitions(deployment)
+        self.check_files(deployment)
         znodes = Znodes(self.prefix, self.id, "", "")
         before = published.nodes(self.client, znodes)
         publisher = Publisher(self.client, znodes, before, report=lambda change: None)
         publisher.publish(deployment)
         return publisher.counts
 
+    def read(self) -> Deployment:
+        """What is to be published."""
+        return directory.read(self.source)
+
     def check(self, deployment: Deployment) -> None:
-        """Refuse what can't be run on this machine, before anything is published."""
+        """Refuse what no agent can run, before anything is published."""
+
+    def check_files(self, deployment: Deployment) -> None:
+        """Refuse what can't be run on this machine; the definitions are read by now."""
 
     def with_values(self, deployment: Deployment) -> Deployment:
         """What the directory holds, with the values of this machine added."""
@@ -115,10 +122,8 @@ class LocalDeployment:
         services = {service.name: service for service in deployment.services}
         for container in self.containers:
             service = services[container.service]
-            graph = build_graph(load(service.definition), *self.known(deployment, container))
-            if graph is None:
-                raise AgentError(f"{service.source}: only its agent can know what it depends on")
-            self._graphs[container] = graph
+            document, known = load(service.definition), self.known(deployment, container)
+            self._graphs[container] = build_graph(document, *known) or known_graph(document, *known)
 
     def known(self, deployment: Deployment, container: Container) -> tuple[Znodes, dict[str, str]]:
         """What a container's templates are rendered from, as far as it is published."""

@@ -11,7 +11,7 @@ import random
 import shutil
 import socket
 import subprocess
-from collections.abc import Mapping
+from collections.abc import Mapping, Set
 from pathlib import Path
 
 from kolla_mesos_start.errors import AgentError
@@ -106,8 +106,8 @@ class PrivateZooKeeper:
         return "\n".join([f"the end of {self.log}:", *messages[-LAST_LINES:]])
 
 
-def free_port() -> int:
-    """A TCP port of the loopback interface on which no process listens.
+def free_port(taken: Set[int] = frozenset()) -> int:
+    """A TCP port of the loopback interface on which no process listens, and which is not `taken`.
 
     It lies below the range from which the kernel gives ports to outgoing connections: there a
     client that keeps trying a dead server can be given that very port, and then talks to itself,
@@ -116,6 +116,8 @@ def free_port() -> int:
     lowest = int(Path("/proc/sys/net/ipv4/ip_local_port_range").read_text().split()[0])
     for _ in range(1000):
         port = random.randrange(10000, max(lowest, 10100))
+        if port in taken:
+            continue
         with socket.socket() as probe:
             probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
             try:

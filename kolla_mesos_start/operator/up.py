@@ -30,18 +30,29 @@ from kazoo.client import KazooClient
 from kazoo.exceptions import KazooException, NoNodeError, NotEmptyError
 
 from kolla_mesos_start import settings
-from kolla_mesos_start.errors import AgentError, BadUsage, CannotWrite, DependenciesNotSatisfied, Stopped
-from kolla_mesos_start.operator import connection, timeline
+from kolla_mesos_start.errors import (
+    AgentError,
+    BadUsage,
+    CannotWrite,
+    DependenciesNotSatisfied,
+    Issues,
+    Stopped,
+)
+from kolla_mesos_start.operator import causes, connection, explain, timeline
 from kolla_mesos_start.operator.containers import end_all
+from kolla_mesos_start.operator.live import Live
 from kolla_mesos_start.operator.local_deployment import LocalDeployment
+from kolla_mesos_start.operator.mirror import Mirror
 from kolla_mesos_start.operator.private_zookeeper import HOST, PrivateZooKeeper
 from kolla_mesos_start.operator.progress import ProgressView, Row, row, terminal
 from kolla_mesos_start.settings import RUN_DIR_LIMIT
+from kolla_mesos_start.tree.znodes import Znodes
 
 T = TypeVar("T")
 D = TypeVar("D", bound=LocalDeployment)
 LOOK_EVERY = 0.05  # seconds
 START_TIMEOUT, ZOOKEEPER_TIMEOUT, REPLY_TIMEOUT, CLEANUP_TIMEOUT = 600.0, 60.0, 60.0, 5.0  # seconds
+LOGS_SHOWN = 3
 GRACE, SHORT_GRACE = 10.0, 1.0  # seconds between TERM and KILL
 RESTART_DELAY = 1.0  # seconds; as launchers wait
 LONGEST_RUN_DIR = len("/run/99")  # bytes
@@ -77,11 +88,15 @@ class Up(ABC, Generic[D]):
         stays: bool,
         environ: Mapping[str, str] = os.environ,
         program: str = "",
+        timeout: float = START_TIMEOUT,
     ) -> None:
-        """`stays`: once all are up it waits for Ctrl-C. `environ` says how to reach ZooKeeper."""
+        """`stays`: once all are up it waits for Ctrl-C. `environ` says how to reach ZooKeeper.
+
+        `timeout` are the seconds after which all have to be up.
+        """
         self.directory = directory
         self.name, self.stays, self.program = name, stays, program or name
-        self.environ = environ
+        self.environ, self.timeout = environ, timeout
         self.is_up = False
         self.prefix = ""
         self.zookeeper: PrivateZooKeeper | None = None
@@ -139,6 +154,10 @@ class Up(ABC, Generic[D]):
                 raise
         except Stopped as stopped:
             return 0 if self.is_up and stopped.signum in GOOD_ENDS else stopped.status
+        except Issues as error:
+            for issue in error.issues:
+                self.complain(f"{error.subject}: {issue}")
+            return error.status
         except AgentError as error:
             self.complain(error.reason)
             return error.status
@@ -225,11 +244,19 @@ class Up(ABC, Generic[D]):
             view.show()
             return bool(deployment.broken) or (deployment.seems_up and self.aside(lambda: deployment.is_up))
 
-        is_settled = self.until(settled, START_TIMEOUT)
+        is_settled = self.until(settled, self.timeout)
         view.show()
-        if not is_settled or deployment.broken:
-            lines = ["the deployment did not come up", *_log_ends(deployment)]
-            raise (Failed if deployment.broken else DependenciesNotSatisfied)("\n".join(lines))
+        if deployment.broken:
+            raise Failed(self._why("the deployment did not come up", deployment))
+        if not is_settled:
+            raise DependenciesNotSatisfied(self._why(f"not up after {self.timeout:g} s", deployment))
+
+    def _why(self, what: str, deployment: D) -> str:
+        """What has happened, the root causes, and the end of the logs of what has ended."""
+        znodes = Znodes(self.prefix, self.name, "", "")
+        found = self.aside(lambda: Mirror(deployment.client, Live(znodes)).deployment())
+        lines = explain.lines(found, causes.find(found, time.time()), ())
+        return "\n".join([what, *(line.whole().plain for line in lines), *_log_ends(deployment)])
 
     def rows(self) -> list[Row]:
         """A row for each container, and one for ZooKeeper if the connection was ever lost."""
@@ -371,8 +398,8 @@ def in_thread(work: Callable[[], T]) -> Future[T]:
 
 
 def _log_ends(deployment: LocalDeployment) -> Iterator[str]:
-    """The end of the log of each container that is broken, or of all if none is."""
-    for container in deployment.broken or deployment.containers:
+    """The end of the log of each container that is broken, as far as somebody would read them."""
+    for container in deployment.broken[:LOGS_SHOWN]:
         seen = row(container)
         yield f"--- {seen.name}: {seen.stage} {seen.text}; the end of {container.log}:\n{container.log_end()}"
 

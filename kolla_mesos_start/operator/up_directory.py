@@ -9,6 +9,7 @@ from __future__ import annotations
 import argparse
 import fcntl
 import json
+import os
 import shlex
 import shutil
 import tempfile
@@ -16,33 +17,36 @@ from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from pathlib import Path
-from typing import IO
+from typing import IO, Any
 
 from kazoo.client import KazooClient
 
 from kolla_mesos_start.definition.model import Command, File
 from kolla_mesos_start.definition.texts import Text
-from kolla_mesos_start.errors import AgentError, BadDefinition, BadUsage, NoConnection
-from kolla_mesos_start.operator import connection, directory, private_zookeeper
-from kolla_mesos_start.operator.containers import AGENT, DIES_WITH_US, Container
+from kolla_mesos_start.errors import AgentError, BadDefinition, BadUsage, CannotRender, NoConnection
+from kolla_mesos_start.operator import connection, directory, layouts, private_zookeeper
+from kolla_mesos_start.operator.containers import AGENT, DIES_WITH_US, Container, end_all
 from kolla_mesos_start.operator.directory import Deployment, Service
+from kolla_mesos_start.operator.findings import ERROR
 from kolla_mesos_start.operator.invocation import (
     DEPLOYMENT,
     VARIABLES,
     Invocation,
-    NotThere,
     Subcommand,
     nearest,
 )
 from kolla_mesos_start.operator.local_deployment import LocalDeployment
 from kolla_mesos_start.operator.log_stream import LogStream
 from kolla_mesos_start.operator.private_zookeeper import free_port
+from kolla_mesos_start.operator.publish import refuse
 from kolla_mesos_start.operator.services import used_variables
-from kolla_mesos_start.operator.up import Up, View
-from kolla_mesos_start.operator.validation import rendered
+from kolla_mesos_start.operator.up import START_TIMEOUT, Up, View
+from kolla_mesos_start.operator.validation import rendered, validate
+from kolla_mesos_start.operator.wait import seconds
 
 PROGRAM = "kolla_mesos_ctl"
 LOCK = "kolla_mesos_up.lock"  # in the place of a run, which shows that it is one
+PREFIX = "kolla-up-"  # of a place that is not given
 ENVIRONMENT = "env"
 NODE = "node-{}"  # a host without a name: replica 1 of each service shares the first, and so on
 PORT, ROOT = "port", "root"  # variables that each container is given
@@ -57,21 +61,18 @@ class InUse(AgentError):
 def run(invocation: Invocation) -> int:
     """All stages; the exit status."""
     options = invocation.options
-    deployment = _read(options.directory)
-    planned = plan(deployment.services, pairs(options.replicas), pairs(options.host))
+    name = (
+        getattr(options, "deployment", None)
+        or invocation.environ.get(DEPLOYMENT)
+        or options.directory.resolve().name
+    )
+    contents, unreadable = layouts.read(options, name)
+    refuse(unreadable)
+    planned = plan(directory.enabled(contents), pairs(options.replicas), pairs(options.host))
     _check_machine(invocation)
     with ExitStack() as stack:
         place = _place(options.place, stack)
-        return DirectoryUp(invocation, place / "site", planned).main()
-
-
-def _read(path: Path) -> Deployment:
-    if not path.is_dir():
-        raise NotThere(f"{path} is not a directory")
-    try:
-        return directory.read(path)
-    except OSError as error:
-        raise BadUsage(f"{error.filename} can't be read: {error.strerror}") from error
+        return DirectoryUp(invocation, name, place / "site", contents, planned).main()
 
 
 # -- which containers -----------------------------------------------------------------------------
@@ -127,9 +128,19 @@ def _named(given: str, names: Sequence[str]) -> str:
 
 def _instances(service: Service) -> int:
     """How many the definition wants; the agent ignores that."""
-    wanted = json.loads(service.definition).get("service") or {}
-    count = wanted.get("instances", 1) if isinstance(wanted, dict) else 1
+    root = json.loads(service.definition)
+    daemon = root.get("service") if isinstance(root, dict) else None
+    count = daemon.get("instances", 1) if isinstance(daemon, dict) else 1
     return int(count) if str(count).isdecimal() else 1
+
+
+def with_instances(definition: bytes, count: int) -> bytes:
+    """The definition, in which so many are wanted as there are here, so that the tool counts right."""
+    root = json.loads(definition)
+    daemon = root.get("service") if isinstance(root, dict) else None
+    if not isinstance(daemon, dict) or daemon.get("instances", 1) == count:
+        return definition
+    return json.dumps({**root, "service": {**daemon, "instances": count}}).encode()
 
 
 # -- what each is given ---------------------------------------------------------------------------
@@ -141,33 +152,60 @@ class DirectoryDeployment(LocalDeployment):
     A service whose templates name `port` gets a free one in each container, and registers it.
     """
 
-    def add_all(self, services: Sequence[Service], planned: Sequence[tuple[str, str]]) -> None:
+    def __init__(self, contents: Deployment, planned: Sequence[tuple[str, str]], *where: Any) -> None:
+        """`planned` are the service and the host of each container, `where` is as for LocalDeployment."""
+        super().__init__(*where)
+        self._contents = contents
         uses_port = {
-            service.name for service in services if PORT in used_variables(service.definition, service.files)
+            service.name
+            for service in contents.services
+            if PORT in used_variables(service.definition, service.files)
         }
+        taken: set[int] = set()
         for name, host in planned:
-            port = free_port() if name in uses_port else None
-            self.add(name, host, port, {PORT: port} if port else None)
+            if name not in uses_port:
+                self.add(name, host)
+                continue
+            port = free_port(taken)
+            taken.add(port)
+            self.add(name, host, port, {PORT: port})
+
+    def read(self) -> Deployment:
+        return self._contents
 
     def with_values(self, deployment: Deployment) -> Deployment:
-        """Without those of hosts that are not run here: a service may need more of them than is given."""
+        """With the containers that run here, and without the values of hosts that are elsewhere."""
         found = super().with_values(deployment)
-        here = {(container.service, container.host) for container in self.containers}
+        here: dict[str, list[str]] = {service.name: [] for service in found.services}
+        for container in self.containers:
+            here[container.service].append(container.host)
         services = []
         for service in found.services:
-            values = service.variables
-            hosts = {host: each for host, each in values.hosts.items() if (service.name, host) in here}
-            services.append(service._replace(variables=values._replace(hosts=hosts)))
+            own = here[service.name]
+            hosts = {host: each for host, each in service.variables.hosts.items() if host in own}
+            services.append(
+                service._replace(
+                    definition=with_instances(service.definition, len(own)),
+                    variables=service.variables._replace(hosts=hosts),
+                )
+            )
         return found._replace(services=services)
 
     def check(self, deployment: Deployment) -> None:
+        """Refuse what `validate` finds to be an error: some of it would be waited for in vain."""
+        refuse(each for each in validate(deployment, deployment_id=self.id) if each.severity == ERROR)
+
+    def check_files(self, deployment: Deployment) -> None:
         """Refuse files that would come to lie among this machine's own."""
         issues = []
         sources = {service.name: service.source for service in deployment.services}
         for container in self.containers:
             known = self.known(deployment, container)
             for step, file in self._files(container):
-                dest = rendered(Text("dest", file.dest), *known)
+                try:
+                    dest = rendered(Text("dest", file.dest), *known)
+                except CannotRender:  # The rest of it comes from other containers.
+                    dest = file.dest.replace("{{ root }}", str(container.root))
                 if not dest.startswith(f"{container.root}/") or ".." in dest.split("/"):
                     issues.append(
                         f"{sources[container.service]}: {step.label}.files.{file.name}.dest: begin it with"
@@ -193,24 +231,32 @@ class DirectoryDeployment(LocalDeployment):
 class DirectoryUp(Up[DirectoryDeployment]):
     """The deployment of a directory, in `site`."""
 
-    def __init__(self, invocation: Invocation, site: Path, planned: Sequence[tuple[str, str]]) -> None:
+    def __init__(
+        self,
+        invocation: Invocation,
+        name: str,
+        site: Path,
+        contents: Deployment,
+        planned: Sequence[tuple[str, str]],
+    ) -> None:
         options = invocation.options
         environ = dict(invocation.environ)
         for option, variable in VARIABLES.items():
             if value := getattr(options, option, None):
                 environ[variable] = value
-        self.source = options.directory.resolve()
-        name = getattr(options, "deployment", None) or environ.get(DEPLOYMENT) or self.source.name
-        super().__init__(site, name, stays=not options.once, environ=environ, program=PROGRAM)
-        self._planned, self._console, self._quiet = planned, invocation.out, options.quiet
+        super().__init__(
+            site, name, stays=not options.once, environ=environ, program=PROGRAM, timeout=options.timeout
+        )
+        self.source, self._contents, self._planned = options.directory.resolve(), contents, planned
+        self._console, self._quiet = invocation.out, options.quiet
         self._stream: LogStream | None = None
         self._is_kept = options.place is not None
 
     def deployment(self, client: KazooClient, environ: Mapping[str, str]) -> DirectoryDeployment:
         if self._quiet:  # Its view says so.
             client.remove_listener(connection.log_outage)
-        made = DirectoryDeployment(self.source, self.directory, client, environ, self.prefix, self.name)
-        made.add_all(_read(self.source).services, self._planned)
+        where = (self.source, self.directory, client, environ, self.prefix, self.name)
+        made = DirectoryDeployment(self._contents, self._planned, *where)
         self._write_environment(environ)
         return made
 
@@ -270,9 +316,14 @@ def _check_machine(invocation: Invocation) -> None:
 def _place(given: Path | None, stack: ExitStack) -> Path:
     """The directory for this run, locked: the one that was given, or one that is removed at the end."""
     if given is None:
-        place = Path(tempfile.mkdtemp(prefix="kolla-up-"))
+        _remove_abandoned()
+        place = Path(tempfile.mkdtemp(prefix=PREFIX))
+        lock = stack.enter_context((place / f".{LOCK}").open("w"))
         stack.callback(shutil.rmtree, place, ignore_errors=True)
         place.chmod(0o755)  # A daemon may run as another user.
+        _lock(lock, place)
+        # Under its name nobody finds it unlocked.
+        (place / f".{LOCK}").rename(place / LOCK)
         return place
     place = given.resolve()
     if (place / "site").exists() and not (place / LOCK).exists():
@@ -286,6 +337,22 @@ def _place(given: Path | None, stack: ExitStack) -> Path:
     return place
 
 
+def _remove_abandoned() -> None:
+    """Remove what was left by runs that were killed, and end what has survived them."""
+    for path in Path(tempfile.gettempdir()).glob(f"{PREFIX}*/{LOCK}"):
+        place = path.parent
+        try:
+            if place.lstat().st_uid != os.geteuid():
+                continue
+            with path.open("r+") as lock:
+                _lock(lock, place)
+                print(f"removing {place}: the `up` that made it was killed")
+                end_all(place / "site")
+                shutil.rmtree(place, ignore_errors=True)
+        except (FileNotFoundError, InUse):  # It has ended just now, or has not.
+            continue
+
+
 def _lock(lock: IO[str], place: Path) -> None:
     try:
         fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -297,7 +364,7 @@ def _lock(lock: IO[str], place: Path) -> None:
 
 
 def _add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("directory", metavar="DIR", type=Path, help="the deployment's directory")
+    layouts.add_arguments(parser)
     parser.add_argument(
         "--replicas", metavar="SERVICE=N", action="append", default=[], help="so many containers of a service"
     )
@@ -309,6 +376,14 @@ def _add_arguments(parser: argparse.ArgumentParser) -> None:
         help="a container of a service takes itself to be on this host; give it once for each",
     )
     parser.add_argument("--once", action="store_true", help="end once all are up")
+    parser.add_argument(
+        "--timeout",
+        metavar="S",
+        type=seconds,
+        default=START_TIMEOUT,
+        help="end, with status 75 and the causes, if not all are up after so many seconds; default:"
+        " %(default)g",
+    )
     parser.add_argument("--quiet", action="store_true", help="show what each is doing, not their logs")
     parser.add_argument(
         "--in",
@@ -333,6 +408,9 @@ the `dest` of each file has to begin, and `port`, a free port of the container's
 in DIR, which are for other places (`root: ""`, for example) and which `validate` needs. Containers are on
 hosts named node-1, node-2 and so on, unless --host names them; a service has as many as the key
 `instances` of its definition's `service` says, else one.
+
+What `validate` finds to be an error is refused. The exit status is 0 once all are up, 1 if a container
+ended that should not have, 75 if the time is over; Ctrl-C after that is 0 too.
 """,
     example="kolla_mesos_ctl up etc/examples/quickstart --replicas jobs/api=3 --once",
     add_arguments=_add_arguments,

@@ -117,7 +117,8 @@ def _goal(word: str) -> Goal:
     return Goal(name, int(count) if equals else None)
 
 
-def _seconds(text: str) -> float:
+def seconds(text: str) -> float:
+    """A span of the command line. ValueError for what is none."""
     value = float(text)
     if not 0 <= value < math.inf:
         raise ValueError
@@ -131,7 +132,7 @@ def _add_arguments(parser: argparse.ArgumentParser) -> None:
         nargs="*",
         help="only these; of a daemon N ready instances are enough",
     )
-    parser.add_argument("--timeout", metavar="S", type=_seconds, help="seconds; default: no limit")
+    parser.add_argument("--timeout", metavar="S", type=seconds, help="seconds; default: no limit")
 
 
 SUBCOMMAND = Subcommand(

@@ -167,8 +167,73 @@ def test_what_ends_too_early_ends_the_start(up: Start, place: Path) -> None:
     write_files(place / "site", services__a__db__definition_yml=DB.replace("sleep 600", "ls /no-disk"))
     run = up()
     assert run.ends() == 1
-    assert "the deployment did not come up\n--- db@node-1: ended with status 2" in run.said
+    assert "kolla_mesos_ctl: the deployment did not come up\nROOT CAUSE  " in run.said
+    assert "\n--- db@node-1: ended with status 2" in run.said
     assert "No such file" in run.said
+
+
+def test_a_start_that_takes_too_long_ends_with_its_cause(up: Start, place: Path) -> None:
+    """With status 75, as `wait` ends then."""
+    write_files(place / "site", services__a__db__definition_yml=DB.replace("alive: 0", "tcp: 1"))
+    run = up("--timeout", "4")
+    assert run.ends() == 75
+    said = run.said.partition("kolla_mesos_ctl: ")[2]
+    assert said.startswith("not up after 4 s\n")
+    assert "db/daemon on node-1" in said
+    assert "\n  blocks    web/daemon\n" in said
+
+
+def test_what_would_be_waited_for_in_vain_is_refused(up: Start, place: Path) -> None:
+    """As `publish` refuses it: with file and line, and before anything is started."""
+    write_files(place / "site", services__a__web__definition_yml=WEB.replace("db/daemon", "dbs/daemon"))
+    run = up()
+    assert run.ends() == 65
+    assert "services/a/web/definition.yml:7: " in run.said
+    assert "no service has the role 'dbs' (did you mean 'db'?)" in run.said
+    write_files(place / "site", services__a__web__definition_yml="[]")
+    assert up().ends() == 65
+
+
+def test_what_only_an_agent_can_know_can_be_run(up: Start, place: Path) -> None:
+    """A count, a place and a port that come from who is there."""
+    own = "hostvars[inventory_hostname]"
+    knowing = WEB.replace("db/daemon", "{path: db/daemon, count: \"{{ [groups['db'] | length, 1] | max }}\"}")
+    knowing = knowing.replace('index.html"', f'{{{{ {own}.ansible_hostname }}}}.html"')
+    knowing = knowing.replace(
+        '{{ port }}", interval', "{{ [port | int, groups['db'] | length] | max }}\", interval"
+    )
+    write_files(place / "site", services__a__web__definition_yml=knowing)
+    run = up("--once")
+    assert run.ends() == 0, run.said
+
+
+def test_variables_can_be_given_and_what_runs_is_what_is_wanted(up: Start, place: Path) -> None:
+    """As to `publish`; and the tool counts the containers that there are."""
+    run = up("--set", "greeting=bye", "--replicas", "web=2", "--in", "kept", KOLLA_ZK_HOSTS="")
+    run.says("-- up; Ctrl-C ends it")
+    load = f". {place}/kept/site/env"
+    assert "a/web  2 of 2 ready" in shell(f"{load}; kolla_mesos_ctl status").stdout
+    assert run.ends(signal.SIGINT) == 0
+    assert (place / "kept/site/node-2/web/srv/index.html").read_text().startswith("bye from ")
+
+
+def test_what_a_killed_run_has_left_is_removed_by_the_next(up: Start, place: Path) -> None:
+    """Its processes end with it; its directory stays until then. One that runs is left alone."""
+    (place / "tmp/kolla-up-of-somebody").mkdir(parents=True)
+    other = up("--deployment", "other")
+    other.says("-- up")
+    (its,) = set((place / "tmp").iterdir()) - {place / "tmp/kolla-up-of-somebody"}
+    killed = up(KOLLA_ZK_HOSTS="")
+    killed.says("-- up")
+    (left,) = set((place / "tmp").iterdir()) - {place / "tmp/kolla-up-of-somebody", its}
+    killed.process.kill()
+    eventually(lambda: list(processes_of(left)) == [], "its processes end")
+    run = up("--once", "--deployment", "third")
+    assert run.process.wait(120) == 0
+    assert f"removing {left}: the `up` that made it was killed" in run.said
+    assert not left.exists() and its.exists()
+    (place / "tmp/kolla-up-of-somebody").rmdir()
+    assert other.ends(signal.SIGINT) == 0
 
 
 def test_a_file_that_would_lie_among_this_machines_own_is_refused(

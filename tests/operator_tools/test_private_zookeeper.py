@@ -63,3 +63,12 @@ def test_a_free_port_is_never_one_that_the_kernel_gives_to_connections() -> None
     for port in ports:
         with pytest.raises(ConnectionRefusedError):
             socket.create_connection((HOST, port))
+
+
+def test_no_port_is_given_twice(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of a hundred containers two would often have the same one: nobody listens there yet."""
+    first, second = free_port(), free_port()
+    drawn = iter([first, first, second])
+    monkeypatch.setattr("random.randrange", lambda low, high: next(drawn))
+    assert free_port() == first
+    assert free_port({first}) == second

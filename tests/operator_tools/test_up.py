@@ -91,7 +91,10 @@ def test_a_deployment_that_fails_shows_the_log_of_what_has_ended(
     write_files(source, services__small__base__definition_yml=BASE.replace("'true'", "'echo no disk; false'"))
     assert small.main() == 1
     errors = capsys.readouterr().err
-    assert errors.startswith("small: the deployment did not come up\n--- base@here: ended with status 1;")
+    assert errors.startswith(
+        "small: the deployment did not come up\nROOT CAUSE  base/prepare failed on here "
+    )
+    assert "\n--- base@here: ended with status 1;" in errors
     assert "no disk" in errors
     assert "--- needy@here" not in errors
     assert list(processes_of(small.directory)) == []
