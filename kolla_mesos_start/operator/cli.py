@@ -12,12 +12,13 @@ import signal
 import sys
 from collections.abc import Iterable, Sequence
 from contextlib import ExitStack
-from typing import NoReturn
+from io import TextIOWrapper
+from typing import NoReturn, TextIO
 
 import shtab
 
 from kolla_mesos_start import __version__
-from kolla_mesos_start.errors import AgentError, BadUsage, Issues
+from kolla_mesos_start.errors import AgentError, BadUsage, CannotWrite, Issues
 from kolla_mesos_start.operator import (
     adopt,
     diff,
@@ -59,6 +60,10 @@ def main() -> NoReturn:
     logging.basicConfig(format=f"{PROGRAM}: %(message)s")
     # It logs each attempt to connect; `connection` says all that matters.
     logging.getLogger("kazoo").setLevel(logging.CRITICAL)
+    # A stream that is closed is None, and its descriptor would become that of a connection.
+    sys.stdout, sys.stderr = sys.stdout or open(os.devnull, "w"), sys.stderr or open(os.devnull, "w")
+    if isinstance(sys.stdout, TextIOWrapper):
+        sys.stdout.reconfigure(errors="backslashreplace")  # What the locale lacks is no reason to end.
     try:
         status = run(sys.argv[1:])
         sys.stdout.flush()
@@ -69,10 +74,19 @@ def main() -> NoReturn:
     except KeyboardInterrupt:
         fail(["stopped by SIGINT"], 128 + signal.SIGINT)
     except BrokenPipeError:
-        # Whoever read has gone; Python would report that once more.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
+        _discard(sys.stdout)
         sys.exit(128 + signal.SIGPIPE)
+    except OSError as error:
+        _discard(sys.stdout)
+        fail(
+            [f"{error.filename or 'standard output'} can't be written: {error.strerror}"], CannotWrite.status
+        )
     sys.exit(status)
+
+
+def _discard(stream: TextIO) -> None:
+    """Write nothing more to it: what it still holds would fail at the exit, with a status of its own."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
 
 
 def run(argv: Sequence[str]) -> int:
@@ -84,8 +98,11 @@ def run(argv: Sequence[str]) -> int:
 
 
 def fail(lines: Iterable[str], status: int) -> NoReturn:
-    for line in lines:
-        print(f"{PROGRAM}: {line}", file=sys.stderr)
+    try:
+        for line in lines:
+            print(f"{PROGRAM}: {line}", file=sys.stderr)
+    except OSError:
+        _discard(sys.stderr)
     sys.exit(status)
 
 

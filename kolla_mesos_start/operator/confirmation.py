@@ -22,7 +22,7 @@ def confirmed(invocation: Invocation, what: str) -> bool:
     """Whether the operator wants it: asked on a terminal, unless --yes is given. BadUsage without one."""
     if invocation.options.yes:
         return True
-    if not sys.stdin.isatty():
+    if sys.stdin is None or not sys.stdin.isatty():
         raise BadUsage(f"{what}? There is no terminal to ask: give --yes; nothing was changed")
     try:
         # A name in brackets is no markup.

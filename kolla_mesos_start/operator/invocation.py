@@ -17,6 +17,7 @@ from kazoo.client import KazooClient
 from rich.console import Console
 
 from kolla_mesos_start import settings
+from kolla_mesos_start.definition.forms import bad_segment
 from kolla_mesos_start.errors import AgentError, BadUsage
 from kolla_mesos_start.operator import connection
 from kolla_mesos_start.settings import Settings
@@ -42,13 +43,21 @@ class NotThere(AgentError):
     status = 66
 
 
+class Output(Console):
+    """rich would exit with a status of its own where whoever read has gone; `main` knows a better one."""
+
+    def on_broken_pipe(self) -> None:
+        """Called while the error is handled."""
+        raise
+
+
 class Invocation:
     """One run of the tool. `out` is for what was asked for, `err` for all that is said beside it."""
 
     def __init__(self, options: argparse.Namespace, environ: Mapping[str, str], stack: ExitStack) -> None:
         self.options, self.environ = options, environ
-        self.out = Console(highlight=False, soft_wrap=True)
-        self.err = Console(stderr=True, highlight=False, soft_wrap=True)
+        self.out = Output(highlight=False, soft_wrap=True)
+        self.err = Output(stderr=True, highlight=False, soft_wrap=True)
         self._stack = stack
         self._client: KazooClient | None = None
 
@@ -59,15 +68,15 @@ class Invocation:
 
     def print_json(self, data: Any) -> None:
         """Print `data` as one JSON document."""
-        self.out.out(json.dumps(data, indent=2, ensure_ascii=False))
+        self.out.out(json.dumps(data, indent=2))
 
     @property
     def settings(self) -> Settings:
         """How to reach ZooKeeper, and which deployment. Raises BadEnvironment or BadUsage."""
         given = getattr(self.options, "deployment", None) or self.environ.get(DEPLOYMENT, "")
-        if not given or "/" in given:
+        if bad_segment(given):
             raise BadUsage(
-                f"--deployment: expected a name without /, found {given!r}"
+                f"--deployment: expected a name that can be one segment of a znode's path, found {given!r}"
                 if given
                 else f"give --deployment, or set {DEPLOYMENT}: the first part of KOLLA_APP_ID"
             )

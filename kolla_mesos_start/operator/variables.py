@@ -7,11 +7,13 @@ when it starts, so nothing that runs is touched. No message holds a value.
 from __future__ import annotations
 
 import argparse
+import os
 import sys
 from collections.abc import Iterator, Sequence
 
 from kazoo.client import KazooClient
 
+from kolla_mesos_start.definition.forms import bad_segment
 from kolla_mesos_start.errors import BadUsage
 from kolla_mesos_start.operator import connection, published, services
 from kolla_mesos_start.operator.directory import MAX_DATA
@@ -31,15 +33,17 @@ def run_get(invocation: Invocation) -> int:
     znodes, name = _place(invocation)
     found = _values(invocation.client, places(znodes, name))
     if not found:
+        if invocation.as_json:
+            invocation.print_json({"name": name, "value": None, "path": None})
         return _not_set(invocation, znodes, name)
     path, data = next(iter(found.items()))
-    value = data.decode(errors="replace")
     invocation.err.print(f"found at {path}", markup=False)
     if invocation.as_json:
-        invocation.print_json({"name": name, "value": value, "path": path})
+        invocation.print_json({"name": name, "value": data.decode(errors="replace"), "path": path})
     else:
-        # Not through a console, which would replace tabs and cut control characters.
-        print(value)
+        # As it is: a console would replace tabs and cut control characters, and a locale may lack some.
+        sys.stdout.flush()
+        sys.stdout.buffer.write(data + b"\n")
     return 0
 
 
@@ -86,8 +90,9 @@ def _place(invocation: Invocation) -> tuple[Znodes, str]:
     if host and not service:
         raise BadUsage("--host: a value for one host belongs to a service; give --service too")
     for what, segment in (("VARIABLE", options.variable), ("--host", host or "any")):
-        if "/" in segment or segment in ("", ".", "..") or not segment.isprintable():
-            raise BadUsage(f"{what}: expected a name without /, found {segment!r}")
+        bad = bad_segment(segment)
+        if bad:
+            raise BadUsage(f"{what}: {bad}, found {segment!r}")
     znodes = invocation.require_deployment()
     if service:
         services.require(invocation.client, znodes, service)
@@ -102,16 +107,18 @@ def _values(client: KazooClient, paths: Sequence[str]) -> dict[str, bytes]:
 
 def _value(given: str) -> bytes:
     """The value to write. That of standard input is without the newline that ends its last line."""
-    data = given.encode(errors="replace")
+    data = os.fsencode(given)
     if given == STANDARD_INPUT:
-        read = sys.stdin.buffer.read()
+        if sys.stdin is None:
+            raise BadUsage("-: standard input is closed, so there is no value to read")
+        read = sys.stdin.buffer.read(MAX_DATA + 2)
         data = read[:-1] if read.endswith(b"\n") else read
+    if len(data) > MAX_DATA:
+        raise BadUsage(f"the value has more than {MAX_DATA} bytes, which ZooKeeper does not take")
     try:
         data.decode()
     except UnicodeDecodeError as error:
         raise BadUsage(f"the value is not UTF-8 text (byte {error.start})") from error
-    if len(data) > MAX_DATA:
-        raise BadUsage(f"the value has {len(data)} bytes, more than ZooKeeper takes ({MAX_DATA})")
     return data
 
 

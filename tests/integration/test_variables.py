@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import json
+import os
+import subprocess
+import sys
 
 import pytest
 from kazoo.client import KazooClient
 
 from tests.conftest import Deployment
 from tests.publishing import publish
-from tests.tool import ctl
+from tests.tool import TOOL, ctl, environ
 
 SERVICE = "infra/db"
 COMMAND = {"command": "true", "env": {"LEVEL": "{{ level }}"}, "files": {"conf": {"dest": "/conf"}}}
@@ -109,7 +112,7 @@ def test_it_says_whom_to_restart(zk: KazooClient, site: Deployment) -> None:
 @pytest.mark.parametrize(
     ("words", "status", "expected"),
     [
-        (["get", "a/b"], 64, "VARIABLE: expected a name without /"),
+        (["get", "a/b"], 64, "VARIABLE: expected a name that can be"),
         (["set", "size", "1", "--host", "web1"], 64, "give --service too"),
         (["set", "size", "1", "--service", "infra/bd"], 66, "did you mean 'infra/db'?"),
         (["get", "size", "--deployment", "siet"], 66, "did you mean 'site'?"),
@@ -121,5 +124,40 @@ def test_what_is_wrong_is_named(site: Deployment, words: list[str], status: int,
     assert expected in ctl(site, *words, status=status).stderr
 
 
+@pytest.mark.parametrize("name", ["a/b", "..", "", "a\nb", "\N{GRINNING FACE}"])
+def test_what_can_be_no_znode_is_no_variable(site: Deployment, name: str) -> None:
+    """Nor a host, nor a deployment."""
+    assert "VARIABLE: expected a name" in ctl(site, "set", name, "1", status=64).stderr
+    words = ["get", "size", "--service", SERVICE, "--host", name or "."]
+    assert "--host: expected a name" in ctl(site, *words, status=64).stderr
+    assert (
+        "--deployment: expected a name" in ctl(site, "status", "--deployment", name or ".", status=64).stderr
+    )
+
+
+def test_json_has_the_same_fields_for_what_is_not_set(site: Deployment) -> None:
+    done = ctl(site, "get", "levle", "--format", "json", status=1)
+    assert json.loads(done.stdout) == {"name": "levle", "value": None, "path": None}
+    assert "(did you mean 'level'?)" in done.stderr
+
+
+def test_a_value_that_is_no_text_is_shown_as_it_is(zk: KazooClient, site: Deployment) -> None:
+    """Somebody else has written it; what is printed can be kept, and is valid JSON where that is wanted."""
+    zk.set(f"{site.path}/variables/size", b"\x00\xff\x1b")
+    done = subprocess.run(
+        [sys.executable, TOOL, "get", "size"], env=environ(site), capture_output=True, check=True
+    )
+    assert done.stdout == b"\x00\xff\x1b\n"
+    assert json.loads(ctl(site, "get", "size", "--format", "json").stdout)["value"] == "\x00\ufffd\x1b"
+
+
+def test_a_value_that_is_too_large_is_refused(site: Deployment) -> None:
+    """Not more is read than it takes to know."""
+    for given in (b"x" * 1_000_001, b"x" * 2_000_000, b"\xff" * 2_000_000):
+        assert "more than 1000000 bytes" in ctl(site, "set", "size", "-", given=given, status=64).stderr
+    ctl(site, "set", "size", "-", given=b"x" * 1_000_000 + b"\n")
+
+
 def test_a_value_that_is_no_text_is_refused(site: Deployment) -> None:
+    assert "not UTF-8 text (byte 1)" in ctl(site, "set", "size", os.fsdecode(b"a\xff"), status=64).stderr
     assert "not UTF-8 text (byte 1)" in ctl(site, "set", "size", "-", given=b"a\xff", status=64).stderr

@@ -1,0 +1,77 @@
+"""The operator's tool with streams that are closed, full, or read by nobody, and in poor surroundings."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+
+import pytest
+
+from tests.conftest import Deployment
+from tests.publishing import publish
+from tests.tool import TOOL, environ
+
+DAEMON = {"service": {"daemon": {"command": "sleep {{ size }}"}}}
+
+
+@pytest.fixture
+def site(deployment: Deployment) -> Deployment:
+    publish(deployment, "infra/db", DAEMON, shared={"size": "gr\u00f6\u00dfer"})
+    return deployment
+
+
+def shell(site: Deployment, line: str, **more: str) -> subprocess.CompletedProcess[bytes]:
+    """Run a line of a shell in which `ctl` is the tool; `status` is what the tool ended with."""
+    script = f"set -o pipefail; ctl() {{ '{sys.executable}' '{TOOL}' \"$@\"; }}; {line}"
+    done = subprocess.run(
+        ["bash", "-c", script], env=environ(site, **more), capture_output=True, timeout=60, check=False
+    )
+    assert b"Traceback" not in done.stderr and b"Exception ignored" not in done.stderr, done.stderr.decode()
+    return done
+
+
+@pytest.mark.parametrize("words", ["get size", "status", "set more 1", "graph", "explain --format json"])
+def test_a_full_disk_is_named(site: Deployment, words: str) -> None:
+    """And has the status of what can't be written, whether the console or Python writes it."""
+    done = shell(site, f"ctl {words} >/dev/full")
+    assert done.returncode == 73
+    assert b"kolla_mesos_ctl: standard output can't be written: No space left on device" in done.stderr
+
+
+@pytest.mark.parametrize("words", ["get size", "status", "graph", "schema"])
+def test_a_reader_that_has_gone_ends_it_as_a_pipe_does(site: Deployment, words: str) -> None:
+    """Without a word; a status of 1 would say that something is not up."""
+    done = shell(site, f"ctl {words} | true; exit ${{PIPESTATUS[0]}}")
+    assert done.returncode in (0, 141)  # It may have been quicker than its reader.
+    done = shell(site, f"{{ sleep 2; ctl {words}; echo $? >&2; }} | true")
+    assert done.stderr.splitlines()[-1] == b"141"
+
+
+@pytest.mark.parametrize("streams", [">&-", "2>&-", ">&- 2>&-", ">&- 2>&- <&-"])
+def test_closed_streams_change_no_status(site: Deployment, streams: str) -> None:
+    assert shell(site, f"ctl get size {streams}").returncode == 0
+    assert shell(site, f"ctl get nope {streams}").returncode == 1
+    assert shell(site, f"ctl status --deployment siet {streams}").returncode == 66
+
+
+def test_a_message_that_can_not_be_written_changes_no_status(site: Deployment) -> None:
+    assert shell(site, "ctl status --deployment siet 2>/dev/full").returncode == 66
+
+
+def test_nobody_answers_and_nothing_is_read_where_standard_input_is_closed(site: Deployment) -> None:
+    """An empty value is not taken for one that was given."""
+    done = shell(site, "ctl set size - <&-")
+    assert (done.returncode, b"standard input is closed" in done.stderr) == (64, True)
+    done = shell(site, "ctl reset <&-")
+    assert (done.returncode, b"There is no terminal to ask: give --yes" in done.stderr) == (64, True)
+
+
+@pytest.mark.parametrize("more", [{"LANG": "C"}, {"LC_ALL": "POSIX"}, {"PYTHONIOENCODING": "ascii"}])
+def test_a_value_comes_out_as_it_went_in_whatever_the_locale(site: Deployment, more: dict[str, str]) -> None:
+    """There is no HOME either, and the terminal is narrow."""
+    assert shell(site, "ctl get size", COLUMNS="20", **more).stdout == "gr\u00f6\u00dfer\n".encode()
+    found = json.loads(shell(site, "ctl get size --format json", **more).stdout)
+    assert found["value"] == "gr\u00f6\u00dfer"
+    assert shell(site, "ctl status", COLUMNS="20", **more).returncode == 1
+    assert shell(site, "ctl rerun \u00fc/x", **more).returncode == 66
