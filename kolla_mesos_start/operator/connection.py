@@ -347,11 +347,13 @@ def commit(transaction: TransactionRequest, what: str) -> None:
         raise Unanswered(f"{what}: the connection to ZooKeeper was lost") from lost
     # An operation that was fine is answered with one of these, since another one was not.
     followers = (RolledBackError, RuntimeInconsistency)
-    met = [each for each in results if isinstance(each, Exception) and not isinstance(each, followers)]
-    for error in met:
+    for operation, error in zip(transaction.operations, results):
         if isinstance(error, DENIED):
-            raise AccessDenied(f"{what}: {type(error).__name__}")
-        raise Refused(f"{what}: it has changed meanwhile ({type(error).__name__}); try again")
+            raise AccessDenied(f"{operation.path} can't be changed: {type(error).__name__}")
+        if isinstance(error, Exception) and not isinstance(error, followers):
+            raise Refused(
+                f"{what}: {operation.path} has changed meanwhile ({type(error).__name__}); try again"
+            )
 
 
 def create_together(client: KazooClient, nodes: Mapping[str, bytes]) -> None:

@@ -11,7 +11,7 @@ import getpass
 import os
 import socket
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import Callable, NamedTuple
 
 from kazoo.client import KazooClient, TransactionRequest
@@ -19,7 +19,7 @@ from kazoo.exceptions import NoNodeError
 from kazoo.recipe.lock import Lock
 
 from kolla_mesos_start.definition.document import load
-from kolla_mesos_start.definition.forms import GLOBAL, LOCAL, bad_path
+from kolla_mesos_start.definition.forms import GLOBAL, LOCAL, bad_path, bad_segment
 from kolla_mesos_start.definition.model import Command
 from kolla_mesos_start.definition.schema import early_texts
 from kolla_mesos_start.errors import AccessDenied, AgentError, BadDefinition, BadUsage
@@ -34,6 +34,7 @@ from kolla_mesos_start.tree.states import Detail, printable
 from kolla_mesos_start.tree.znodes import CommandZnodes, Znodes
 from kolla_mesos_start.zookeeper.query import Znode, children_of, data_of
 
+MAX_SHOWN = 200  # bytes of what others have written, in a message
 TRIES = 50  # Each is refused only where a container has written between two requests.
 
 
@@ -84,7 +85,7 @@ def find(invocation: Invocation, path: str, host: str) -> OneTime:
     """The published one-time command `path` (`role/command`); NotThere or BadUsage where it is none."""
     if bad_path(path):
         raise BadUsage(f"{path!r}: expected ROLE/COMMAND, such as keystone-api/db_sync")
-    if host and ("/" in host or host in (".", "..", GLOBAL)):
+    if host and (bad_segment(host) or host == GLOBAL):
         raise BadUsage(f"--host: expected the name of a host, found {host!r}")
     znodes = invocation.require_deployment()
     service = _service(invocation.client, znodes, path.partition("/")[0])
@@ -115,7 +116,10 @@ def _read(invocation: Invocation, znodes: Znodes, path: str) -> OneTime:
     definition = connection.znodes(client, [znodes.definition])[znodes.definition]
     if definition is None:
         raise NotThere(f"{znodes.definition} is not published any more")
-    document = load(definition.data)
+    try:
+        document = load(definition.data)
+    except BadDefinition as error:
+        raise BadDefinition([f"{znodes.definition}: {issue}" for issue in error.issues]) from error
     wanted = {name: places(znodes, name) for name in variable_names(early_texts(document))}
     found = connection.znodes(client, [place for each in wanted.values() for place in each])
     values = {
@@ -142,7 +146,7 @@ def _check_owner(client: KazooClient, znodes: Znodes) -> None:
     path = znodes.owner(GLOBAL, znodes.role)
     owner = connection.read(client, [path])[path]
     if owner and owner != znodes.service_name.encode():
-        other = printable(owner[:200].decode(errors="replace"))
+        other = printable(owner[:MAX_SHOWN].decode(errors="replace"))
         raise BadDefinition([f"the role {znodes.role} is claimed by {other} ({path})"])
 
 
@@ -198,7 +202,8 @@ def locked(client: KazooClient, one: OneTime) -> Iterator[str]:
     try:
         yield f"{one.at.lock}/{lock.node}"
     finally:
-        lock.release()
+        with suppress(*connection.DENIED):  # It goes with the session.
+            lock.release()
 
 
 def _holder(client: KazooClient, one: OneTime) -> str:
@@ -206,7 +211,7 @@ def _holder(client: KazooClient, one: OneTime) -> str:
     names = connection.children(client, [one.at.lock])[one.at.lock]
     first = min(names, key=lambda name: name[-10:], default="")
     data = connection.read(client, [f"{one.at.lock}/{first}"])[f"{one.at.lock}/{first}"] if first else None
-    return f" (the lock is held by {printable(data.decode(errors='replace'))})" if data else ""
+    return f" (the lock is held by {printable(data[:MAX_SHOWN].decode(errors='replace'))})" if data else ""
 
 
 Plan = Callable[[Record, TransactionRequest], Detail]

@@ -394,8 +394,32 @@ def test_whoever_may_only_read_is_told_so(site: Site, zk: KazooClient, place: st
     assert site.start().ends() == 0
     zk.set_acls(f"{site.at()}/{place}", [make_acl("world", "anyone", read=True, admin=True)])
     before = recorded(site)
-    assert "NoAuth" in ctl(site.deployment, "rerun", "db/sync", status=77).stderr
+    denied = ctl(site.deployment, "rerun", "db/sync", status=77).stderr
+    assert "NoAuth" in denied and f"{site.at()}/{place}" in denied
     assert recorded(site) == before
+
+
+def test_a_lock_that_may_not_be_given_back_goes_with_the_session(site: Site, zk: KazooClient) -> None:
+    site.publish(sync=site.once(gate=None))
+    assert site.start().ends() == 0
+    zk.set_acls(f"{site.at()}/lock", [make_acl("world", "anyone", read=True, create=True, admin=True)])
+    assert "done is taken back" in ctl(site.deployment, "rerun", "db/sync").stdout
+    assert site.names(f"{site.at()}/lock") == []
+
+
+@pytest.mark.parametrize("word", ["rerun", "adopt"])
+def test_garbage_is_shown_in_one_short_line(site: Site, zk: KazooClient, word: str) -> None:
+    """Whoever holds the lock, and what is no definition: its znode is named."""
+    site.publish(sync=site.once(gate=None))
+    assert site.start().ends() == 0
+    zk.create(f"{site.at()}/lock/x__lock__0000000000", b"\x1b[2J\n" * 100_000, ephemeral=True)
+    refused = ctl(site.deployment, word, "db/sync", status=1).stderr
+    assert "the lock is held by" in refused and len(refused) < 500 and "\x1b" not in refused
+    zk.set(f"{site.deployment.path}/{SERVICE}", b"[" * 900_000)
+    bad = ctl(site.deployment, word, "db/sync", status=65).stderr
+    assert (
+        bad == f"kolla_mesos_ctl: definition: {site.deployment.path}/{SERVICE}: bad JSON: nested too deep\n"
+    )
 
 
 def test_a_role_that_another_service_has_claimed_is_refused(site: Site) -> None:
