@@ -65,6 +65,7 @@ class Tree(NamedTuple):
 def run_remove(invocation: Invocation) -> int:
     """A service: its definition, variables and files, and what its containers have recorded."""
     client, name = invocation.client, invocation.options.service
+    services.check_name(name)
     znodes = invocation.require_deployment()._replace(service_name=name)
     parts = _parts(client, znodes)
     owners = [path for path, owner in recorded.roles(client, znodes).items() if owner == name]

@@ -10,8 +10,9 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from kazoo.client import KazooClient
 
+from kolla_mesos_start.definition.forms import bad_service
 from kolla_mesos_start.definition.texts import Text
-from kolla_mesos_start.errors import CannotRender
+from kolla_mesos_start.errors import BadUsage, CannotRender
 from kolla_mesos_start.operator import connection
 from kolla_mesos_start.operator.invocation import NotThere, nearest
 from kolla_mesos_start.operator.published import BY_AGENTS
@@ -38,6 +39,15 @@ def definitions(client: KazooClient, znodes: Znodes) -> dict[str, bytes]:
         read = connection.read(client, paths.values())
         found.update((name, data) for name, path in paths.items() if (data := read[path]))
     return dict(sorted(found.items()))
+
+
+def check_name(name: str) -> None:
+    """BadUsage unless a service can have this name: what else stands in the tree is none."""
+    segments = name.split("/")
+    if bad_service(name) or any(each in RESERVED or each.startswith(".") for each in segments):
+        raise BadUsage(
+            f"expected the path of a service, such as openstack/keystone/keystone-api, found {name!r}"
+        )
 
 
 def require(client: KazooClient, znodes: Znodes, name: str) -> None:

@@ -182,13 +182,28 @@ def test_what_is_not_there_is_named(site: Site) -> None:
     assert "did you mean 'site'?" in ctl(site.deployment, "reset", "--deployment", "siet", status=66).stderr
 
 
+def test_what_is_no_service_is_not_removed_as_one(site: Site, zk: KazooClient) -> None:
+    """Though something stands there, or the path leads to a service all the same."""
+    site.put("global/db", "infra/db")
+    before = standing(site, zk)
+    places = ["variables/region", "infra/db/variables/size", "status/global/db", "infra/db/.party"]
+    for name in ["/infra/db", "infra/db/", "infra//db", "../x", ".", *places]:
+        refused = ctl(site.deployment, "remove", name, "--yes", status=64).stderr
+        assert (
+            f"expected the path of a service, such as openstack/keystone/keystone-api, found {name!r}"
+            in refused
+        )
+    assert standing(site, zk) == before
+
+
 @pytest.mark.parametrize("words", [["remove", "infra/db"], ["reset"]])
 def test_whoever_may_only_read_is_told_so(site: Site, zk: KazooClient, words: list[str]) -> None:
     """Status 77; nothing has changed, since what is refused first goes with all the rest of the places."""
     ran(site)
     zk.set_acls(site.at(), [make_acl("world", "anyone", read=True, admin=True)])
     before = standing(site, zk)
-    assert "NoAuth" in ctl(site.deployment, *words, "--yes", status=77).stderr
+    denied = ctl(site.deployment, *words, "--yes", status=77).stderr
+    assert denied.splitlines()[-1] == f"kolla_mesos_ctl: {site.at()}/lock can't be changed: NoAuthError"
     assert standing(site, zk) == before
     zk.set_acls(site.at(), OPEN_ACL_UNSAFE)
 
