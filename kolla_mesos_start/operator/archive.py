@@ -1,6 +1,7 @@
 """A snapshot of a deployment as the bytes of a tar file, and back.
 
-    snapshot.json                       where and when it was taken, and what containers had recorded
+    snapshot.json                       where and when it was taken, what containers had recorded, and the
+                                        digest of each other file: a part of a tar file is one too
     variables/<name>                    the rest is as in a directory that can be published
     services/<service>/definition.json
     services/<service>/variables/...
@@ -16,11 +17,13 @@ import io
 import json
 import tarfile
 from collections.abc import Iterator, Mapping
+from hashlib import sha256
 from typing import NamedTuple
 
 from kolla_mesos_start.definition.forms import bad_segment
 from kolla_mesos_start.errors import BadDefinition
 from kolla_mesos_start.operator.directory import FILES, MAX_DATA, VARIABLES
+from kolla_mesos_start.tree.states import printable
 
 FORMAT = 1
 ABOUT = "snapshot.json"
@@ -61,14 +64,15 @@ def is_definition(path: str) -> bool:
 
 
 def pack(snapshot: Snapshot) -> bytes:
+    files = {_name(path): _content(path, data) for path, data in snapshot.published.items()}
     about = {
         "format": FORMAT,
         "deployment": snapshot.deployment,
         "taken": snapshot.taken,
         "recorded": {path: data.decode(errors="replace") for path, data in snapshot.recorded.items()},
+        "sha256": {name: sha256(data).hexdigest() for name, data in files.items()},
     }
-    members = {ABOUT: json.dumps(about, indent=2).encode()}
-    members.update((_name(path), _content(path, data)) for path, data in snapshot.published.items())
+    members = {ABOUT: json.dumps(about, indent=2).encode(), **files}
     target = io.BytesIO()
     with tarfile.open(fileobj=target, mode="w") as tar:
         for name, data in members.items():
@@ -99,19 +103,19 @@ def _is_variable(path: str) -> bool:
 def unpack(data: bytes) -> Snapshot:
     """The snapshot in the bytes of a tar file; BadDefinition with all that is wrong with it."""
     try:
-        with tarfile.open(fileobj=io.BytesIO(data)) as tar:
+        with tarfile.open(fileobj=io.BytesIO(data), mode="r:") as tar:
             members = [each for each in tar.getmembers() if not each.isdir()]
             contents = [(each.name, _data(tar, each)) for each in members]
-    except (tarfile.TarError, EOFError, KeyError) as error:
-        raise BadDefinition([f"not a tar file: {error}"]) from error
+    except tarfile.TarError as error:
+        raise BadDefinition([f"not a tar file, or not a whole one: {error}"]) from error
     about = dict(contents).get(ABOUT)
     if about is None:
         raise BadDefinition([f"not a snapshot: it holds no {ABOUT}"])
-    found = _about(about)
-    published = [_published(name, each) for name, each in contents if name != ABOUT]
-    snapshot = found._replace(published=dict(published))
-    issues = [*_issues(snapshot)]
-    if len(snapshot.published) < len(published):
+    found, digests = _about(about)
+    files = [(name, each) for name, each in contents if name != ABOUT]
+    snapshot = found._replace(published=dict(_published(name, each) for name, each in files))
+    issues = [*_issues(snapshot), *_differences(digests, dict(files))]
+    if len(snapshot.published) < len(files):
         issues.append("a file is in it twice")
     if issues:
         raise BadDefinition(issues)
@@ -119,19 +123,22 @@ def unpack(data: bytes) -> Snapshot:
 
 
 def _data(tar: tarfile.TarFile, member: tarfile.TarInfo) -> bytes:
-    file = tar.extractfile(member) if member.isreg() else None
+    # A sparse one may be larger than the memory.
+    file = tar.extractfile(member) if member.isreg() and not member.issparse() else None
     if file is None:
         raise BadDefinition([f"{member.name}: expected a regular file"])
     return file.read()
 
 
-def _about(data: bytes) -> Snapshot:
+def _about(data: bytes) -> tuple[Snapshot, Mapping[str, str]]:
+    """What is said about the snapshot, and the digests of its files."""
     try:
         about = json.loads(data)
         if about["format"] != FORMAT:
             raise BadDefinition([f"{ABOUT}: expected format {FORMAT}, found {about['format']!r}"])
         recorded = {str(path): text.encode() for path, text in about["recorded"].items()}
-        return Snapshot({}, recorded, str(about["deployment"]), str(about["taken"]))
+        origin = (printable(str(about[key])) for key in ("deployment", "taken"))
+        return Snapshot({}, recorded, *origin), dict(about["sha256"])
     except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
         raise BadDefinition([f"{ABOUT}: not as a snapshot has it ({type(error).__name__})"]) from error
 
@@ -147,6 +154,15 @@ def _published(name: str, data: bytes) -> tuple[str, bytes]:
     return path, data[:-1] if _is_variable(path) and data.endswith(b"\n") else data
 
 
+def _differences(digests: Mapping[str, str], files: Mapping[str, bytes]) -> Iterator[str]:
+    """What is not as it was packed."""
+    for name in sorted({*digests, *files}):
+        if name not in files:
+            yield f"{name}: missing: the tar file is not whole"
+        elif sha256(files[name]).hexdigest() != digests.get(name):
+            yield f"{name}: not as it was when the snapshot was taken"
+
+
 def _issues(snapshot: Snapshot) -> Iterator[str]:
     for path, data in {**snapshot.published, **snapshot.recorded}.items():
         if any(map(bad_segment, path.split("/"))):
@@ -156,6 +172,8 @@ def _issues(snapshot: Snapshot) -> Iterator[str]:
     for path in snapshot.recorded:
         if path.split("/")[0] != STATUS:
             yield f"{path!r}: expected a path below {STATUS}"
+        elif path != STATUS and path.rpartition("/")[0] not in snapshot.recorded:
+            yield f"{path!r}: the znode above it is missing"
     for path in snapshot.published:
         if path.split("/")[0] == STATUS:
             yield f"{path!r}: no service can have {STATUS} in its name"

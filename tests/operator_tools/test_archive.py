@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 import io
 import json
 import tarfile
@@ -23,7 +24,14 @@ PUBLISHED = {
     "infra/db/files/conf": b"\x00\xff\n",
     "infra/db/web": b"{}",
 }
-RECORDED = {"status/global/db/sync": b"done", "status/global/db/sync/generations/a%2Fb": b"7 5"}
+RECORDED = {
+    "status": b"",
+    "status/global": b"",
+    "status/global/db": b"infra/db",
+    "status/global/db/sync": b"done",
+    "status/global/db/sync/generations": b"",
+    "status/global/db/sync/generations/a%2Fb": b"7 5",
+}
 SNAPSHOT = Snapshot(PUBLISHED, RECORDED, "/kolla/site", "2026-01-01T00:00:00Z")
 
 
@@ -39,7 +47,18 @@ def tar(**members: bytes) -> bytes:
 
 
 def about(**changes: Any) -> bytes:
-    return json.dumps({"format": 1, "deployment": "", "taken": "", "recorded": {}, **changes}).encode()
+    texts = {"deployment": "", "taken": ""}
+    return json.dumps({"format": 1, **texts, "recorded": {}, "sha256": {}, **changes}).encode()
+
+
+def sparse(size: int) -> bytes:
+    """A member that claims to be of this size, and holds nothing."""
+    member = tarfile.TarInfo("variables/x")
+    member.type = tarfile.GNUTYPE_SPARSE
+    head = bytearray(member.tobuf(tarfile.GNU_FORMAT))
+    head[386:410], head[483:495] = b"%011o\0" % 0 * 2, b"%011o\0" % size
+    head[148:156] = b"%06o\0 " % (256 + sum(head[:148]) + sum(head[156:512]))
+    return bytes(head) + tar(snapshot_json=about())
 
 
 def test_what_was_packed_is_unpacked() -> None:
@@ -79,6 +98,15 @@ def test_it_can_be_unpacked_and_published(tmp_path: Path) -> None:
         (tar(snapshot_json=about(format=2)), "expected format 1, found 2"),
         (tar(snapshot_json=about(recorded={"variables/x": "1"})), "expected a path below status"),
         (tar(snapshot_json=about(recorded={"status/../x": "1"})), "no znode can have this path"),
+        (tar(snapshot_json=about(recorded={"status/x/y": "1"})), "the znode above it is missing"),
+        (
+            tar(snapshot_json=about(sha256={"variables/x": ""})),
+            "variables/x: missing: the tar file is not whole",
+        ),
+        (tar(snapshot_json=about(), variables__x=b"1"), "variables/x: not as it was"),
+        (tar(snapshot_json=about(sha256=5)), "not as a snapshot has it"),
+        (sparse(7 * 1024**3), "variables/x: expected a regular file"),
+        (gzip.compress(pack(SNAPSHOT)), "not a tar file"),
         (tar(snapshot_json=about(), other=b""), "other: unknown name"),
         (tar(snapshot_json=about(), services__x__files=b""), "services/x/files: unknown name"),
         (tar(snapshot_json=about(), services__status__definition_json=b""), "no service can have status"),
@@ -91,3 +119,20 @@ def test_nothing_else_is_taken_for_one(data: bytes, expected: str) -> None:
     """Whatever it is, the message says what is wrong."""
     with pytest.raises(BadDefinition, match=expected):
         unpack(data)
+
+
+def test_no_part_of_a_snapshot_is_taken_for_a_whole_one() -> None:
+    """Wherever it is cut: only the zeros at its end may be missing. Nor is one in which a bit has changed."""
+    whole = pack(SNAPSHOT)
+    end = len(whole.rstrip(b"\0"))
+    for length in range(0, end, 100):
+        with pytest.raises(BadDefinition):
+            unpack(whole[:length])
+    assert unpack(whole[: end + 512]) == SNAPSHOT
+    with pytest.raises(BadDefinition, match="infra/db/definition.json: not as it was"):
+        unpack(whole.replace(b'"commands"', b'"commandz"'))
+
+
+def test_what_is_said_about_a_snapshot_moves_no_cursor() -> None:
+    found = unpack(pack(SNAPSHOT._replace(deployment="\x1b[2J")))
+    assert found.deployment == "\N{REPLACEMENT CHARACTER}[2J"
