@@ -155,6 +155,8 @@ def _detail(znode: Znode | None) -> bytes:
 
 def _write(file: Path, data: bytes) -> None:
     """Have `data` in the file, or what was there before. It can be read by its owner only."""
+    if file.exists() and not file.is_file():
+        raise CannotWrite(f"{file} can't be replaced: it is a directory or a device")
     try:
         with tempfile.NamedTemporaryFile(dir=file.parent, prefix=f".{file.name}.", delete=False) as stage:
             try:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import signal
 from pathlib import Path
 from typing import Any
@@ -172,8 +173,13 @@ def test_what_is_wrong_is_named(site: Site, tmp_path: Path) -> None:
     assert "can't be read" in ctl(site.deployment, "restore", str(tmp_path), status=64).stderr
     nothing.write_text("nothing")
     assert f"{nothing}: not a tar file" in ctl(site.deployment, "restore", str(nothing), status=65).stderr
-    for place in (tmp_path, tmp_path / "no" / "site.tar"):
-        assert "can't be written" in ctl(site.deployment, "snapshot", str(place), status=73).stderr
+    assert (
+        "can't be written" in ctl(site.deployment, "snapshot", str(tmp_path / "no" / "x"), status=73).stderr
+    )
+    (tmp_path / "link").symlink_to("/dev/null")
+    os.mkfifo(tmp_path / "pipe")
+    for place in (tmp_path, tmp_path / "link", tmp_path / "pipe"):
+        assert "can't be replaced" in ctl(site.deployment, "snapshot", str(place), status=73).stderr
     assert [path.name for path in tmp_path.iterdir() if path.name.startswith(".")] == []
     file = str(tmp_path / "site.tar")
     assert "'site'" in ctl(site.deployment, "snapshot", file, "--deployment", "siet", status=66).stderr
