@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from docutils import nodes  # type: ignore[import-untyped]
 from jinja2 import Environment
 
 from kolla_mesos_start import errors, settings
@@ -29,6 +30,13 @@ REQUIRED = {"KOLLA_ZK_HOSTS": "zk1:2181", "KOLLA_APP_ID": "/site/web"}
 def test_a_document_is_shown_as_it_is_meant(document: str) -> None:
     """Where docutils has a complaint GitHub shows source text, and PyPI refuses the page."""
     assert parsed(document)[1] == ""
+
+
+@pytest.mark.parametrize("document", DOCUMENTS)
+def test_a_picture_is_there(document: str) -> None:
+    for image in parsed(document)[0].findall(nodes.image):
+        assert ((ROOT / document).parent / image["uri"]).stat().st_size < 150_000
+        assert image["alt"]
 
 
 # -- tables -----------------------------------------------------------------------------------------
