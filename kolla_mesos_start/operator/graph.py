@@ -167,14 +167,18 @@ def mermaid(graph: Graph) -> str:
     ids = {node.path: f"n{number}" for number, node in enumerate(graph.nodes)}
     lines = ["flowchart LR"]
     for node in graph.nodes:
-        label = f"{node.path}<br>{node.label}".replace('"', "#quot;")
+        label = f"{_entities(node.path)}<br>{_entities(node.label)}"
         lines.append(f'  {ids[node.path]}["{label}"]:::{node.state}')
     for edge in graph.edges:
-        label = edge.label.replace('"', "#quot;")
-        arrow = f'-->|"{label}"|' if label else "-->"
+        arrow = f'-->|"{_entities(edge.label)}"|' if edge.label else "-->"
         lines.append(f"  {ids[edge.before]} {arrow} {ids[edge.after]}")
     lines += [f"  classDef {state} fill:{colour},color:#000" for state, colour in COLOURS.items()]
     return "\n".join(lines)
+
+
+def _entities(words: str) -> str:
+    # A label is HTML, in which Mermaid writes `&lt;` as `#lt;`.
+    return words.translate({ord(each): f"#{ord(each)};" for each in "#&<>\"'`"})
 
 
 def svg(source: str) -> str:

@@ -65,7 +65,13 @@ def test_mermaid_gives_every_step_a_plain_id() -> None:
     assert lines[0] == "flowchart LR"
     assert '  n1["tasks/sync<br>error"]:::error' in lines
     assert '  n0 -->|"2"| n1' in lines
-    assert '  n5["q#quot;/x<br>no service provides it"]:::missing' in lines
+    assert '  n5["q#34;/x<br>no service provides it"]:::missing' in lines
+
+
+def test_mermaid_takes_no_name_for_markup() -> None:
+    """As tried with Mermaid 11: it would drop a tag, and show what an entity stands for."""
+    lines = graph.mermaid(graph.of(deployment({"web": definition("<b>&lt;#35;/`x`")}))).splitlines()
+    assert '  n1["#60;b#62;#38;lt;#35;35;/#96;x#96;<br>no service provides it"]:::missing' in lines
 
 
 def test_an_empty_deployment_has_an_empty_graph() -> None:
