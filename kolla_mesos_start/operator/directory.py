@@ -20,8 +20,9 @@ Only reads, and knows about ZooKeeper only which names and how much data a znode
 
 from __future__ import annotations
 
+import difflib
 import os
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence, Set
 from pathlib import Path
 from types import MappingProxyType
 from typing import NamedTuple
@@ -29,6 +30,7 @@ from typing import NamedTuple
 from kolla_mesos_start.errors import BadDefinition, BadUsage
 from kolla_mesos_start.operator import formats
 from kolla_mesos_start.operator.findings import ERROR, Finding, Source, Sources, from_issue
+from kolla_mesos_start.operator.invocation import nearest
 from kolla_mesos_start.tree.znodes import RESERVED
 
 Contents = Mapping[str, bytes]
@@ -36,8 +38,14 @@ Contents = Mapping[str, bytes]
 DEFINITION = "definition"
 VARIABLES = "variables"
 FILES = "files"
+# What is read of the directory itself.
+TOP = ("services", VARIABLES, f"{VARIABLES}.yml")
 # bytes. A server drops the connection on a larger request (its jute.maxbuffer), which looks like an outage.
 MAX_DATA = 1_000_000
+# What is read of a service's.
+KNOWN = (f"{DEFINITION}.yml", f"{VARIABLES}.yml", VARIABLES, FILES)
+UNKNOWN = "unknown name: expected definition.yml, variables.yml, variables/ or files/"
+OF_HOST = "values for one host belong to a service"
 NO_NAME = "a znode can't have this name: expected printable characters"
 
 
@@ -73,7 +81,8 @@ class Deployment(NamedTuple):
     """All that a directory holds. `left_out` are the names beside `services` that have no meaning here.
 
     `sources` says where each znode's data comes from, by its path below the deployment; `mistakes` are what
-    was found while it was read, and can be published all the same.
+    was found while it was read, and can be published all the same. `unread` are the services some of whose
+    variables could not be read, an empty name standing for the deployment's own.
     """
 
     variables: Contents
@@ -81,6 +90,7 @@ class Deployment(NamedTuple):
     left_out: Sequence[str]
     sources: Sources = MappingProxyType({})
     mistakes: Sequence[Finding] = ()
+    unread: Set[str] = frozenset()
 
 
 def read(root: Path) -> Deployment:
@@ -144,15 +154,15 @@ class _Reading:
         self.root = root
         self.findings: list[Finding] = []
         self.sources: dict[str, Source] = {}
+        self.unread: set[str] = set()
 
     def deployment(self) -> Deployment:
         variables = self.variables(self.root)
-        for host in variables.hosts:
-            self.wrong(self.root / VARIABLES, f"{host}: values for one host belong to a service")
         services = tuple(self.services(self.root / "services"))
+        left_out = tuple(self.left_out())
         if not services and not variables.own and not self.findings:
             self.findings.append(Finding(ERROR, str(self.root), None, "holds neither services nor variables"))
-        return Deployment(variables.own, services, tuple(self.left_out()), self.sources)
+        return Deployment(variables.own, services, left_out, self.sources, unread=self.unread)
 
     def wrong(self, path: Path, what: str, label: str = "") -> None:
         found = from_issue(self.relative(path), what)
@@ -160,6 +170,15 @@ class _Reading:
             place = formats.places(path.read_bytes()).get(label)
             found = found._replace(line=place and place.line)
         self.findings.append(found)
+
+    def read(self, path: Path) -> bytes | None:
+        """What a file holds; None if that can't be read, which is said."""
+        try:
+            return formats.read(path)
+        except BadDefinition as error:
+            for issue in error.issues:
+                self.wrong(path, issue)
+            return None
 
     def relative(self, path: Path) -> str:
         return path.relative_to(self.root).as_posix()
@@ -172,6 +191,11 @@ class _Reading:
     def left_out(self) -> Iterator[str]:
         for path in self.entries(self.root):
             if not self.has_meaning(path):
+                meant = difflib.get_close_matches(path.name, TOP, n=1, cutoff=0.85)
+                if meant and not (self.root / meant[0]).exists():
+                    self.wrong(
+                        path, f"unknown name, so that nothing is read from it; nearest is {meant[0]!r}"
+                    )
                 yield path.name
 
     def has_meaning(self, path: Path) -> bool:
@@ -182,7 +206,11 @@ class _Reading:
         """The files and directories in a directory, sorted by name; none if it does not exist."""
         if not directory.is_dir():
             return []
-        found = [path for path in sorted(directory.iterdir()) if not path.name.startswith(".")]
+        try:
+            found = [path for path in sorted(directory.iterdir()) if not path.name.startswith(".")]
+        except OSError as error:
+            self.wrong(directory, f"can't be read: {error.strerror}")
+            return []
         for path in found:
             if path.is_symlink() and (directory != self.root or self.has_meaning(path)):
                 self.follow(path)
@@ -208,14 +236,15 @@ class _Reading:
                 yield from self.service(path)
 
     def service(self, directory: Path) -> Iterator[Service]:
-        definitions = []
+        definitions, unknown = [], 0
         for path in self.entries(directory):
             if path.stem == DEFINITION and path.suffix in formats.SUFFIXES:
                 definitions.append(path)
             elif path.name == FILES or _is_variables(path):
                 continue  # read below, with the definition
             elif not path.is_dir():
-                self.wrong(path, "unknown name: expected definition.yml, variables.yml, variables/ or files/")
+                self.wrong(path, f"{UNKNOWN}{nearest(path.name, KNOWN)}")
+                unknown += 1
             elif path.name in RESERVED:
                 self.wrong(path, f"no service can have {path.name} in its name")
             elif self.is_name(path):
@@ -224,6 +253,8 @@ class _Reading:
             yield self.one_service(directory, definitions[0])
         elif definitions:
             self.wrong(directory, f"expected one definition, found {', '.join(p.name for p in definitions)}")
+        elif unknown:
+            pass  # The definition may be among them.
         elif (directory / FILES).is_dir() or any(map(_is_variables, self.entries(directory))):
             self.wrong(directory, "expected a definition.yml beside its variables and files")
 
@@ -251,8 +282,10 @@ class _Reading:
                 self.wrong(
                     path, "a directory: the name of a file has no / in it; where it goes is its `dest`"
                 )
+                contents[path.name] = b""  # So that it is not missed too.
             elif self.is_name(path):
-                contents[path.name] = self.checked(path, path.read_bytes())
+                data = self.read(path)
+                contents[path.name] = b"" if data is None else self.checked(path, data)
                 self.sources[self.node(directory) + path.name] = Source(self.relative(path))
         return contents
 
@@ -266,7 +299,9 @@ class _Reading:
             if not _is_variables(path):
                 continue
             node = f"{self.node(directory)}{VARIABLES}/"
-            found = self.variables_directory(path) if path.is_dir() else self.variables_file(path, node)
+            found = (
+                self.variables_directory(path) if path.name == VARIABLES else self.variables_file(path, node)
+            )
             self.join(path, own, found.own)
             for host, values in found.hosts.items():
                 self.join(path, hosts.setdefault(host, {}), values)
@@ -283,7 +318,9 @@ class _Reading:
         for path in self.entries(directory):
             if not self.is_name(path):
                 continue
-            if path.is_dir():
+            if path.is_dir() and directory.parent == self.root:
+                self.wrong(path, f"a directory: {OF_HOST}")
+            elif path.is_dir():
                 hosts[path.name] = self.values_of_host(path)
             else:
                 own[path.name] = self.value(path)
@@ -301,7 +338,7 @@ class _Reading:
     def value(self, path: Path) -> bytes:
         """A variable's value, without the newline that editors put at the end of each file."""
         self.sources[self.node(path.parent) + path.name] = Source(self.relative(path))
-        data = path.read_bytes()
+        data = self.read(path) or b""
         value = data[:-1] if data.endswith(b"\n") else data
         try:
             value.decode()
@@ -315,8 +352,12 @@ class _Reading:
         except BadDefinition as error:
             for issue in error.issues:
                 self.wrong(path, issue)
+            self.unread.add(self.node(path.parent).rstrip("/"))
             return Values({}, {})
         hosts = {name: value for name, value in content.items() if isinstance(value, dict)}
+        if path.parent == self.root:
+            for host in hosts:
+                self.wrong(path, f"{host}: expected a single value: {OF_HOST}", host)
         own = {name: value for name, value in content.items() if name not in hosts}
         return Values(
             self.texts(path, "", own, node),
@@ -351,8 +392,8 @@ class _Reading:
 
 
 def _is_variables(path: Path) -> bool:
-    if path.is_dir():
-        return path.name == VARIABLES
+    if path.name == VARIABLES:
+        return path.is_dir()
     return path.stem == VARIABLES and path.suffix in formats.SUFFIXES
 
 

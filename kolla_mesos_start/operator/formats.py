@@ -18,15 +18,31 @@ from kolla_mesos_start.errors import BadDefinition, BadUsage
 SUFFIXES = (".yml", ".yaml", ".json")
 
 
+def read(path: Path) -> bytes:
+    """The content of a file. Raises BadDefinition where there is none that can be read."""
+    try:
+        if path.is_dir():
+            raise BadDefinition(["a directory: expected a file"])
+        if path.exists() and not path.is_file():  # To open a named pipe would wait for its other end.
+            raise BadDefinition(["neither a file nor a directory: remove it"])
+        return path.read_bytes()
+    except FileNotFoundError as error:
+        raise BadDefinition(["a link to what does not exist"]) from error
+    except OSError as error:
+        raise BadDefinition([f"can't be read: {error.strerror}"]) from error
+
+
 def definition(path: Path) -> bytes:
     """The JSON of a definition. A `.json` file is taken byte for byte, so that errors keep their line.
 
     Raises BadDefinition for YAML that can't be read, or that JSON can't express.
     """
-    data = path.read_bytes()
+    data = read(path)
     if path.suffix == ".json":
         return data
     content = _yaml(data, numbers=True)
+    if content is None:
+        raise BadDefinition(["empty: expected `commands`, `service`, or both"])
     try:
         return json.dumps(content, indent=2, ensure_ascii=False, allow_nan=False).encode() + b"\n"
     except (TypeError, ValueError) as error:
@@ -47,7 +63,7 @@ def values(path: Path, *, booleans: bool = False) -> Mapping[str, object]:
     With `booleans` plain words like `yes` are booleans, as YAML says; they are texts otherwise.
     A list, which can't be the value of a variable, is left for the caller to refuse.
     """
-    data = path.read_bytes()
+    data = read(path)
     content = _json(data) if path.suffix == ".json" else _yaml(data, booleans=booleans)
     if content is None:
         return {}

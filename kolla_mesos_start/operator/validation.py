@@ -128,11 +128,10 @@ def validate(
     found = Findings(deployment.sources, (each.name for each in deployment.services if not each.enabled))
     _check_secrets(found, deployment)
     known = Templates()
-    names = frozenset(each.name for each in deployment.services)
     readings = []
     for service in deployment.services:
         znodes = Znodes("", deployment_id, service.name, "")
-        reader = _Reader(found, known, names, deployment.variables, service, znodes, missing_is_empty)
+        reader = _Reader(found, known, deployment, service, znodes, missing_is_empty)
         readings.append(reader.read())
     for issue in checks.check(readings):
         places = [(issue.node, issue.label), *issue.others]
@@ -165,13 +164,13 @@ class _Reader:
         self,
         found: Findings,
         templates: Templates,
-        names: Set[str],
-        shared: Contents,
+        deployment: Deployment,
         service: Service,
         znodes: Znodes,
         missing_is_empty: bool,
     ) -> None:
-        self.found, self.templates, self.names, self.shared = found, templates, names, shared
+        self.found, self.templates, self.deployment = found, templates, deployment
+        self.is_unread = bool(deployment.unread & {"", service.name})
         self.service, self.znodes, self.missing_is_empty = service, znodes, missing_is_empty
         self.hosts = tuple(service.variables.hosts)
 
@@ -201,7 +200,9 @@ class _Reader:
 
     def on_host(self, host: str) -> _OnHost:
         own = self.service.variables
-        return _OnHost(self, host, _texts({**self.shared, **own.own, **own.hosts.get(host, {})}))
+        return _OnHost(
+            self, host, _texts({**self.deployment.variables, **own.own, **own.hosts.get(host, {})})
+        )
 
 
 def _texts(contents: Contents) -> dict[str, str]:
@@ -280,9 +281,14 @@ class _OnHost:
             if data is not None:
                 self.check_file(file, data)
             elif file.mounted is None and not file.optional:
-                near = nearest(file.name, self.service.files)
-                what = f"{label} has no content in files/{near}"
+                what = f"{label} has no content in files/{self.near(file.name)}"
                 self.found.add(ERROR, self.service.name, what, label=label)
+
+    def near(self, name: str) -> str:
+        """Where the content of a file may lie: in a file of nearly that name, or below another service."""
+        services = self.reader.deployment.services
+        others = [each.name for each in services if name in each.files]
+        return nearest(name, self.service.files) or (f"; {others[0]} has one of this name" if others else "")
 
     def check_file(self, file: File, data: bytes) -> None:
         node = f"{self.service.name}/{FILES}/{file.name}"
@@ -335,6 +341,8 @@ class _OnHost:
         missing = first_lines((each.name, each.line) for each in renderer.missing if each.is_variable)
         if missing:
             self.unsure.add(text.label)
+        if self.reader.is_unread:
+            return rendered  # What is missing may stand in a file that could not be read.
         for name, line in missing.items():
             severity = WARNING if self.reader.missing_is_empty else ERROR
             what = self.missing(name)
@@ -359,7 +367,8 @@ class _OnHost:
 
     def check_listed(self, template: Template, node: str, what: str, label: str) -> None:
         for name, is_role, line in template.listed:
-            names = {each.rpartition("/")[2] for each in self.reader.names} if is_role else self.reader.names
+            services = self.reader.deployment.services
+            names = {each.name.rpartition("/")[2] if is_role else each.name for each in services}
             if name not in names:
                 kind = "role" if is_role else "name"
                 why = f"lists {name!r}, and no service has this {kind}{nearest(name, names)}"

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import os
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Callable
 
 import pytest
 
 from kolla_mesos_start.errors import BadDefinition, BadUsage
 from kolla_mesos_start.operator import directory
 from kolla_mesos_start.operator.directory import MAX_DATA
+from kolla_mesos_start.operator.validation import validate
 from tests.publishing import write_files
 
 DEFINITION = '{"commands": {"sync": {"command": "true"}}}'
@@ -73,7 +77,10 @@ def test_what_lies_beside_services_is_left_out_and_listed(tmp_path: Path) -> Non
     ("files", "expected"),
     [
         ({}, "holds neither services nor variables"),
-        ({"services__db__defintion_yml": "a: 1"}, "services/db/defintion.yml: unknown name"),
+        (
+            {"services__db__defintion_yml": "a: 1"},
+            "variables.yml, variables/ or files/ (did you mean 'definition.yml'?)",
+        ),
         ({"services__note": ""}, "services/note: expected a directory"),
         ({"services__db__files__conf": ""}, "services/db: expected a definition.yml beside"),
         (
@@ -84,7 +91,13 @@ def test_what_lies_beside_services_is_left_out_and_listed(tmp_path: Path) -> Non
         ({"services__a__status__definition_json": "{}"}, "no service can have status in its name"),
         ({"services__db__definition_yml": "a: [1"}, "services/db/definition.yml: bad YAML: "),
         ({"services__db__definition_json": "{}", "services__db__files__a__b": ""}, "files/a: a directory"),
-        ({"variables__web1__size": "3"}, "variables: web1: values for one host belong to a service"),
+        ({"services__db__definition_yml": "# later\n"}, "services/db/definition.yml: empty: expected"),
+        ({"services__db__definition_yml__x": ""}, "services/db/definition.yml: a directory: expected a file"),
+        ({"variables_yml__x": ""}, "variables.yml: a directory: expected a file"),
+        ({"variables__web1__size": "3"}, "variables/web1: a directory: values for one host belong to a"),
+        ({"variables_yml": "web1: {a: 1}\n"}, "variables.yml: web1: expected a single value: values for one"),
+        ({"service__db__definition_yml": ""}, "service: unknown name, so that nothing is read from it; near"),
+        ({"variable_yml": "a: 1\n"}, "nearest is 'variables.yml'"),
         (
             {"variables_yml": "a: 1\n", "variables__a": "2"},
             "a has a value in another file too",
@@ -99,6 +112,60 @@ def test_what_lies_beside_services_is_left_out_and_listed(tmp_path: Path) -> Non
 def test_an_issue_names_its_path(tmp_path: Path, files: dict[str, str | bytes], expected: str) -> None:
     """Nothing below `services` is ignored in silence."""
     assert expected in issues(write_files(tmp_path, **files))
+
+
+def piped(path: Path) -> None:
+    path.unlink()
+    os.mkfifo(path)
+
+
+def dangling(path: Path) -> None:
+    path.unlink()
+    path.symlink_to("nowhere")
+
+
+def looped(path: Path) -> None:
+    path.unlink()
+    path.symlink_to(path.name)
+
+
+@pytest.mark.parametrize(
+    "name", ["variables/a", "variables.yml", "services/db/definition.yml", "services/db/files/b"]
+)
+@pytest.mark.parametrize(
+    ("change", "why"),
+    [
+        (piped, "neither a file nor a directory"),
+        (dangling, "a link to what"),
+        (looped, "can't be read: Too many levels of"),
+    ],
+)
+def test_what_can_not_be_read_is_one_issue(
+    tmp_path: Path, name: str, change: Callable[[Path], None], why: str
+) -> None:
+    """Nobody waits for the other end of a pipe, and the rest is read all the same."""
+    files = {"variables__a": "1", "variables_yml": "c: 1", "services__db__files__b": "{{ c }}"}
+    db = "commands: {sync: {command: 'true {{ c }}', files: {b: {dest: /b}}}}"
+    root = write_files(tmp_path, **files, services__db__definition_yml=db)
+    change(root / name)
+    deployment, findings = directory.look(root)
+    assert [each.file for each in findings] == [name]
+    assert why in findings[0].message
+    assert validate(deployment) == []
+
+
+def test_a_directory_that_may_not_be_read_is_one_issue(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whoever validates need not be who publishes."""
+
+    def denied(path: Path) -> Iterator[Path]:
+        raise PermissionError(13, "Permission denied", str(path))
+
+    root = write_files(tmp_path, services__db__definition_json=DEFINITION, services__db__files__conf="x")
+    listed = Path.iterdir
+    monkeypatch.setattr(Path, "iterdir", lambda path: denied(path) if path.name == "files" else listed(path))
+    assert issues(root) == "services/db/files: can't be read: Permission denied"
 
 
 @pytest.mark.parametrize(
