@@ -6,7 +6,7 @@ Pure: each takes the services as their agents will read them, and yields what is
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
 from graphlib import CycleError, TopologicalSorter
 from posixpath import normpath
 from typing import NamedTuple
@@ -18,6 +18,8 @@ from kolla_mesos_start.definition.texts import sublabel
 from kolla_mesos_start.operator.findings import ERROR, WARNING
 from kolla_mesos_start.operator.invocation import nearest
 
+# Keys of the daemon that are none of Marathon's.
+MISPLACED = frozenset({"command", "files", "ready", "retries", "delay", "timeout", "stop_grace"})
 OWN_ADDRESSES = ("127.0.0.1", "localhost", "::1")
 # Values that only stand for one that somebody still has to choose.
 _PLACEHOLDER = re.compile(r"(?i)(replace|change)[-_ ]?(me|this|it)([-_ ]?[0-9]+)?|todo|fixme|x{3,}|<[^<>]*>")
@@ -42,7 +44,7 @@ class Reading(NamedTuple):
 
     `commands` are the names of its commands, its daemon among them, None if nobody knows; `hosts` those
     that are named, and `steps` what will run on each of them, by host ("" where none is named); `wanted`
-    is how many instances, None if only an agent knows.
+    is how many instances, None if only an agent knows; `service_keys` are those beside the daemon.
     """
 
     name: str
@@ -52,6 +54,7 @@ class Reading(NamedTuple):
     steps: Mapping[str, Sequence[Step]]
     wanted: int | None
     enabled: bool = True
+    service_keys: Set[str] = frozenset()
 
     @property
     def role(self) -> str:
@@ -168,11 +171,12 @@ def more_than_wanted(readings: Sequence[Reading]) -> Iterator[Issue]:
         is_members = isinstance(dependency, Members)
         name = dependency.service if isinstance(dependency, Members) else dependency.role
         owner = (by_name if is_members else roles).get(name)
-        if owner is None or owner.wanted is None or dependency.count is None:
+        if owner is None or owner.wanted is None:
             continue
-        if dependency.count > owner.wanted:
+        count = dependency.count or (0 if owner is service else 1)
+        if count > owner.wanted:
             message = (
-                f"count {dependency.count} of {owner.name}, of which {owner.wanted} "
+                f"count {count} of {owner.name}, of which {owner.wanted} "
                 f"{'is' if owner.wanted == 1 else 'are'} wanted (`instances` in its `service`)"
             )
             yield Issue(ERROR, service.name, label, message)
@@ -210,6 +214,15 @@ def daemons_without_check(readings: Sequence[Reading]) -> Iterator[Issue]:
                 f"counts as ready after {daemon.ready.value:g} s"
             )
             yield Issue(WARNING, each.name, daemon.label, message)
+
+
+def keys_beside_the_daemon(readings: Sequence[Reading]) -> Iterator[Issue]:
+    """Whatever stands there is for schedulers, and ignored; of these keys none knows."""
+    for each in readings:
+        for key in sorted(MISPLACED & each.service_keys):
+            yield Issue(
+                WARNING, each.name, f"service.{key}", f"is ignored: it belongs under service.{DAEMON}"
+            )
 
 
 def mixed_generations(readings: Sequence[Reading]) -> Iterator[Issue]:
@@ -288,6 +301,7 @@ CHECKS = (
     more_than_wanted,
     scopes_that_cannot_meet,
     daemons_without_check,
+    keys_beside_the_daemon,
     mixed_generations,
     files_in_the_way,
     ports_used_twice,
@@ -297,8 +311,12 @@ CHECKS = (
 # -- variables ------------------------------------------------------------------------------------------
 
 
-def unset_secret(name: str, value: str) -> str | None:
-    """Why this value of a variable is none yet."""
+def bad_value(name: str, value: str) -> str | None:
+    """Why this value of a variable is probably not the one that is meant."""
+    if "{{" in value or "{%" in value:
+        return f"{name} holds a template, and a value is not rendered: write what it stands for"
+    if value.endswith("\r"):
+        return f"{name} ends with a carriage return, as files of Windows do: remove it"
     if _PLACEHOLDER.fullmatch(value.strip()):
         return f"{name} is a placeholder: give it a value of your own"
     if not value.strip() and _SECRET.search(name):

@@ -112,7 +112,9 @@ class Findings:
             labels = [label for label in self._places_of(source) if label and _begins(issue, label)]
             at = self._line(source, max(labels, key=len, default=""), None)
             parsed = from_issue(source.file, issue, severity)
-            self._add(node, parsed if parsed.line else parsed._replace(line=at))
+            # By an alias the same mistake is in several commands.
+            about = re.sub(r"^(commands\.[^.:]+|service\.daemon)\.", "", issue)
+            self._add(node, parsed if parsed.line else parsed._replace(line=at), about)
 
     def _add(self, node: str, finding: Finding, about: str = "") -> None:
         if f"{node}/".startswith(self._lenient):

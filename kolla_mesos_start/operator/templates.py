@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping, Sequence, Set
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from jinja2 import Environment, TemplateSyntaxError, nodes
 
@@ -22,10 +22,12 @@ _PARTS = re.compile(
     r"|\{\{.*?\}\}|\{%.*?%\}|\{#.*?#\}",
     re.DOTALL,
 )
-# What jinja2 itself defines, in some places of a template.
-_SPECIAL = {"loop", "self", "super", "caller", "varargs", "kwargs"}
 # Filters and tests that the agent adds to those of jinja2.
 _ENVIRONMENT = Environment()
+# What jinja2 itself defines, in some places of a template or everywhere.
+_SPECIAL = {"loop", "self", "super", "caller", "varargs", "kwargs", *_ENVIRONMENT.globals}
+# What is no text; all other variables are.
+_OBJECTS = {"groups", "hostvars", "cpu_count"}
 _ENVIRONMENT.filters.update(bool=bool, regex_replace=str)
 # What can fail for a value that is there, so that only rendering tells.
 _RISKY = (nodes.Add, nodes.Sub, nodes.Mul, nodes.Div, nodes.FloorDiv, nodes.Mod, nodes.Pow, nodes.Neg)
@@ -101,41 +103,71 @@ def _read(source: str) -> Template:
     if not Text("", rest).is_template and rest is not source:
         return Template(source, names, is_plain=True)
     tree = _parse(rest)
-    own = {name.name for name in tree.find_all(nodes.Name) if name.ctx != "load"}
-    own.update(macro.name for macro in tree.find_all(nodes.Macro))
-    for name in tree.find_all(nodes.Name):
+    own = {name.name for name in tree.all(nodes.Name) if name.ctx != "load"}
+    own.update(macro.name for macro in tree.all(nodes.Macro))
+    own.update(_SPECIAL)
+    for name in tree.all(nodes.Name):
         names[name.name] = min(name.lineno, names.get(name.name, name.lineno))
     return Template(
         source,
-        {name: line for name, line in names.items() if name not in own | _SPECIAL},
+        {name: line for name, line in names.items() if name not in own},
         optional=frozenset(_optional(tree)),
         truths=tuple(_truths(tree)),
         listed=tuple(_listed(tree)),
-        risky=any(True for _ in tree.find_all(_RISKY)),
+        risky=_is_risky(tree, own),
     )
 
 
-def _parse(source: str) -> nodes.Template:
-    tree = _ENVIRONMENT.parse(source)
-    for each in tree.find_all((nodes.Filter, nodes.Test)):
+class _Tree:
+    """The nodes of a template, which jinja2 itself would walk through again for each question."""
+
+    def __init__(self, root: nodes.Template) -> None:
+        self.nodes = list(root.find_all(nodes.Node))
+
+    def all(self, *kinds: type[nodes.Node]) -> list[Any]:
+        return [node for node in self.nodes if isinstance(node, kinds)]
+
+
+def _parse(source: str) -> _Tree:
+    tree = _Tree(_ENVIRONMENT.parse(source))
+    for each in tree.all(nodes.Filter, nodes.Test):
         known = _ENVIRONMENT.filters if isinstance(each, nodes.Filter) else _ENVIRONMENT.tests
         if each.name not in known:
             raise BadTemplate(each.lineno, f"No {type(each).__name__.lower()} named {each.name!r}.")
+    for other in tree.all(nodes.Include, nodes.Extends, nodes.Import, nodes.FromImport):
+        raise BadTemplate(other.lineno, "it includes another template, which an agent does not have")
     return tree
 
 
-def _optional(tree: nodes.Template) -> Iterator[str]:
-    for each in tree.find_all((nodes.Filter, nodes.Test)):
+def _is_risky(tree: _Tree, own: Set[str]) -> bool:
+    """Whether it computes, or looks for attributes or items in a variable, which may not have them."""
+    owners = [access.node for access in tree.all(nodes.Getattr, nodes.Getitem)]
+    return any(not _is_text(each, own) for each in tree.all(*_RISKY)) or any(
+        isinstance(owner, nodes.Name) and owner.name not in own | _OBJECTS for owner in owners
+    )
+
+
+def _is_text(node: nodes.Node, own: Set[str]) -> bool:
+    """Whether it is a text for certain: one that is written there, a variable, or texts one after another."""
+    if isinstance(node, nodes.Add):
+        return _is_text(node.left, own) and _is_text(node.right, own)
+    if isinstance(node, nodes.Const):
+        return isinstance(node.value, str)
+    return isinstance(node, nodes.Name) and node.name not in own | _OBJECTS
+
+
+def _optional(tree: _Tree) -> Iterator[str]:
+    for each in tree.all(nodes.Filter, nodes.Test):
         tolerates = each.name in ("default", "d", "defined", "undefined")
         if tolerates and isinstance(each.node, nodes.Name):
             yield each.node.name
 
 
-def _listed(tree: nodes.Template) -> Iterator[Listed]:
-    for call in tree.find_all(nodes.Call):
+def _listed(tree: _Tree) -> Iterator[Listed]:
+    for call in tree.all(nodes.Call):
         if isinstance(call.node, nodes.Name) and call.node.name in ("list_ips_by_service", "ready_instances"):
             yield from (Listed(name, False, call.lineno) for name in _constants(call.args[:1]))
-    for item in tree.find_all(nodes.Getitem):
+    for item in tree.all(nodes.Getitem):
         if isinstance(item.node, nodes.Name) and item.node.name == "groups":
             yield from (Listed(name, True, item.lineno) for name in _constants([item.arg]))
 
@@ -147,10 +179,8 @@ def _constants(values: Sequence[nodes.Node]) -> Iterator[str]:
             yield each.value
 
 
-def _truths(tree: nodes.Template) -> Iterator[tuple[str, int]]:
-    conditions = [each.test for each in tree.find_all(nodes.If)]
-    conditions += [each.test for each in tree.find_all(nodes.CondExpr)]
-    for condition in conditions:
+def _truths(tree: _Tree) -> Iterator[tuple[str, int]]:
+    for condition in [each.test for each in tree.all(nodes.If, nodes.CondExpr)]:
         yield from _tested(condition)
 
 

@@ -7,6 +7,7 @@ left to the agent. The checks that need several services are in `checks`.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Mapping, Sequence, Set
 from contextlib import suppress
 from functools import cache
@@ -126,7 +127,7 @@ def validate(
     What has no source is published already: it counts as there, and nothing is said about it.
     """
     found = Findings(deployment.sources, (each.name for each in deployment.services if not each.enabled))
-    _check_secrets(found, deployment)
+    _check_values(found, deployment)
     known = Templates()
     readings = []
     for service in deployment.services:
@@ -140,11 +141,11 @@ def validate(
     return in_order([*deployment.mistakes, *found.found])
 
 
-def _check_secrets(found: Findings, deployment: Deployment) -> None:
+def _check_values(found: Findings, deployment: Deployment) -> None:
     for node, data in directory.nodes(deployment).items():
         *above, name = node.split("/")
         if VARIABLES in above[-2:]:
-            why = checks.unset_secret(name, data.decode(errors="replace"))
+            why = checks.bad_value(name, data.decode(errors="replace"))
             if why:
                 found.add(WARNING, node, why)
 
@@ -185,7 +186,8 @@ class _Reader:
             graph, wanted = on_host.graph(document), on_host.wanted(document)
             steps[host] = on_host.steps(graph)
         commands = frozenset(_names(document))
-        return Reading(service.name, commands, graph, self.hosts, steps, wanted, service.enabled)
+        keys = frozenset(_service(document))
+        return Reading(service.name, commands, graph, self.hosts, steps, wanted, service.enabled, keys)
 
     def document(self) -> Document | None:
         """The JSON of the definition; None for one that can't be read."""
@@ -211,10 +213,16 @@ def _texts(contents: Contents) -> dict[str, str]:
 
 def _names(document: Document) -> Iterator[str]:
     """The names of the commands, though their definitions may be wrong."""
-    commands, service = document.root.get("commands"), document.root.get("service")
+    commands = document.root.get("commands")
     yield from commands if isinstance(commands, dict) else ()
-    if isinstance(service, dict) and DAEMON in service:
+    if DAEMON in _service(document):
         yield DAEMON
+
+
+def _service(document: Document) -> Mapping[str, Any]:
+    """The `service` of a definition; empty where it is something else."""
+    service = document.root.get("service")
+    return service if isinstance(service, dict) else {}
 
 
 class _OnHost:
@@ -251,8 +259,7 @@ class _OnHost:
 
     def wanted(self, document: Document) -> int | None:
         """How many instances are wanted; None where only an agent could know."""
-        service = document.root.get("service")
-        value = service.get("instances") if isinstance(service, dict) else None
+        value = _service(document).get("instances")
         if value is None:
             return 1
         label = "service.instances"
@@ -299,6 +306,10 @@ class _OnHost:
             return
         if text is not None:
             self.check_text(text, node, "")
+        elif file.template and data.startswith((b"\xff\xfe", b"\xfe\xff")):
+            self.found.add(
+                WARNING, node, f"file {file.name}: UTF-16, in which no template is found: use UTF-8"
+            )
 
     # -- templates ----------------------------------------------------------------------------------
 
@@ -347,6 +358,11 @@ class _OnHost:
             severity = WARNING if self.reader.missing_is_empty else ERROR
             what = self.missing(name)
             self.found.add(severity, node, f"{text.label} {what}", label=label, line=line, about=what)
+        for use in renderer.missing:
+            name = re.split(r"\W", use.name, maxsplit=1)[0]
+            if not use.is_variable and name in self.variables:
+                what = f"needs {use.name}, which the text of {name} does not have"
+                self.found.add(ERROR, node, f"{text.label} {what}", label=label, line=use.line, about=what)
         for name in sorted(strange - template.optional - missing.keys()):
             what, line = self.missing(name), template.names[name]
             found = f"{text.label} {what}, on a branch that it does not take with these values"

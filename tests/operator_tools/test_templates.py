@@ -8,6 +8,25 @@ import pytest
 from kolla_mesos_start.operator.templates import BadTemplate, read
 
 
+@pytest.mark.parametrize(
+    ("source", "risky"),
+    [
+        ("{{ hostvars[a]['ansible_' + b] }}", False),
+        ("{% for c in groups['a'] %}{{ c }}{% endfor %}", False),
+        ("{{ a ~ 1 }}", False),
+        ("{{ a + 1 }}", True),
+        ("{{ 'a' + cpu_count }}", True),
+        ("{{ 'a' + b | int }}", True),
+        ("{% for c in range(2) %}{{ 'a' + c }}{% endfor %}", True),
+        ("{{ a.b }}", True),
+        ("{{ -a }}", True),
+    ],
+)
+def test_what_only_rendering_can_tell(source: str, risky: bool) -> None:
+    """Texts can be put together, whatever they are; it takes time to try out every template."""
+    assert read(source).risky == risky
+
+
 def test_the_services_that_a_template_lists() -> None:
     """Those that it names; which others it finds in a variable, only an agent knows."""
     template = read(

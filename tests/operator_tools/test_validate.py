@@ -367,6 +367,60 @@ MISTAKES: dict[str, tuple[Mapping[str, str | bytes], str, str, int | None, str]]
         3,
         "service.daemon.command lists 'infra/bd', and no service has this name (did you mean 'infra/db'?)",
     ),
+    "a template that includes another": (
+        conf("\n{% include 'base.conf' %}\n"),
+        "error",
+        WEB_CONF,
+        2,
+        "it includes another template, which an agent does not have",
+    ),
+    "an attribute of a text": (
+        conf("\n{{ port.number }}\n"),
+        "error",
+        WEB_CONF,
+        2,
+        "file web.conf needs port.number, which the text of port does not have",
+    ),
+    "a file in UTF-16": (conf("{{ port }}".encode("utf-16")), "warning", WEB_CONF, None, "UTF-16"),
+    "no instances of what others wait for": (
+        db("instances: 2", "instances: 0"),
+        "error",
+        WEB_YML,
+        5,
+        "dependencies[0]: count 1 of infra/db, of which 0 are wanted",
+    ),
+    "a key beside the daemon": (
+        db("    ready:", "  ready:"),
+        "warning",
+        DB_YML,
+        13,
+        "service.ready: is ignored: it belongs under service.daemon",
+    ),
+    "a template as a value": (
+        {"services__shop__web__variables_yml": "a: b\nc: '{{ port }}'\n"},
+        "warning",
+        "services/shop/web/variables.yml",
+        2,
+        "c holds a template, and a value is not rendered",
+    ),
+    "a value from Windows": (
+        {"variables__motd": "hello\r\n"},
+        "warning",
+        "variables/motd",
+        None,
+        "motd ends with a carriage return",
+    ),
+    "a mistake in an alias": (
+        {
+            "services__infra__db__definition_yml": DB.replace("files:", "files: &files")
+            .replace("/etc/db/db.conf", "etc/db.conf")
+            .replace("command: db\n", "command: db\n    files: *files\n")
+        },
+        "error",
+        DB_YML,
+        7,
+        "expected the absolute path of a file",
+    ),
     "a text that is tested for truth": (
         conf("a\n{% if not debug %}\nb\n{% endif %}\n"),
         "warning",
@@ -424,6 +478,7 @@ def test_what_has_a_default_may_be_missing(tmp_path: Path) -> None:
     """`default` and `is defined` say that it is meant."""
     text = (
         "{{ a | default('b') }}{% if c is defined %}{{ c }}{% endif %}{% set d = 1 %}{{ d }}"
+        "{% for i in range(1) %}{{ port.split('.')[i] }}{% endfor %}{{ dict(a=1).a }}"
         "{{ web_port2 | default(1) }}{{ web_ports | default(2) }}{{ web_host | default(3) }}"
     )
     assert found_in(tmp_path, conf(text)) == []
