@@ -50,6 +50,7 @@ KINDS: Mapping[str, tuple[bool, bool]] = {
 }
 SLOW = 10.0  # seconds; an agent logs a daemon that takes longer to become ready
 SHOWN = 3  # hosts that a line names
+BEGUN = ("starting", "unready", "ready")  # stages of a daemon
 
 
 class Cause(NamedTuple):
@@ -279,8 +280,10 @@ def _of_attempt(service: Service, step: Step, attempt: Attempt, now: float) -> C
         text = f"{step.path} has run{where} for {age} (attempt {detail.attempt or 1}){lock}"
         return Cause("running", text, (step.path,))
     what = f"attempt {detail.attempt}: {detail.message}" if detail.message else "without a reason"
-    # One that waits for its turn will try it next.
-    others = attempt.contenders or any(each.is_live for each in service.containers)
+    # One that waits for its turn will try it next; a daemon that has begun is past it.
+    others = attempt.contenders or any(
+        each.is_live and each.stage not in BEGUN for each in service.containers
+    )
     if attempt.state == RETRY or others:
         text = f"{step.path} failed{where} {age} ago and is tried again: {what}"
         return Cause("failing", text, (step.path,))
@@ -322,7 +325,7 @@ def _of_containers(service: Service, found: set[str], now: float) -> Iterator[Ca
     ended = [each for each in service.ended if each.host not in hosts]
     for each in ended:
         # A command that has failed says so itself.
-        if not (each.stage == "bootstrap" and "failed" in found):
+        if not (each.stage == "bootstrap" and found.intersection(("failed", "failing"))):
             yield _of_end(service, each, now)
     held = any(attempt.contenders for step in service.steps for attempt in step.attempts)
     # Who holds a lock is there, though it says what it does a moment later.

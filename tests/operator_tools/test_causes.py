@@ -25,6 +25,26 @@ CASES: dict[str, tuple[Tree, list[tuple[str, str]]]] = {
         {"job": TASK, STATE: "error", DETAIL: FAILED, LOCK: "h2"},
         [("failing", "job/sync failed on h1 1 min ago and is tried again: attempt 3: exit status 1")],
     ),
+    "failed, and the other containers are past it": (
+        {
+            "web": definition(commands={"sync": one_time()}, instances=2),
+            "status/global/web/sync": "error",
+            "status/global/web/sync/detail": FAILED,
+            "status/h1/web/ended": {**ENDED, "stage": "bootstrap", "command": "web/sync"},
+            **ready("web", "1"),
+        },
+        [("failed", "web/sync failed on h1 1 min ago: attempt 3: exit status 1")],
+    ),
+    "failed, and its container has ended, and another one tries it again": (
+        {
+            "job": TASK,
+            STATE: "error",
+            DETAIL: FAILED,
+            LOCK: "h2",
+            "status/h1/job/ended": {**ENDED, "stage": "bootstrap", "command": "job/sync"},
+        },
+        [("failing", "job/sync failed on h1 1 min ago and is tried again: attempt 3: exit status 1")],
+    ),
     "between two attempts": (
         {"job": TASK, STATE: "retry", DETAIL: FAILED, "job/.containers/1": container("bootstrapping")},
         [("failing", "job/sync failed on h1 1 min ago and is tried again: attempt 3: exit status 1")],
@@ -225,7 +245,6 @@ def test_each_kind_is_told_apart(name: str) -> None:
 
 
 def test_every_kind_has_a_case() -> None:
-    """But the one for a definition that only an agent can read."""
     assert {kind for _, found in CASES.values() for kind, _ in found} == causes.KINDS.keys()
 
 
