@@ -6,6 +6,7 @@ What lives here: rows, and how many of them a terminal has room for. What they a
 from __future__ import annotations
 
 import argparse
+import re
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
@@ -138,14 +139,32 @@ def _listed(services: Sequence[Service], whole: Sequence[Service], now: float) -
     widths = [max((len(row.cells[column]) for row in shown), default=0) for column in range(4)]
     lines = []
     for service in services:
-        lines.append(_head(service, names))
+        if service.name in rows or service.is_up:
+            lines.append(_head(service, names))
+        else:
+            lines.append(_brief(service, names, now))
         lines += [row.line(widths) for row in rows.get(service.name, ())]
     return lines
 
 
-def _head(service: Service, width: int) -> Line:
+def _brief(service: Service, width: int, now: float) -> Line:
+    """A service in one line: instead of its definition, what most of what is not ready is doing."""
+    head = _head(service, width)
+    doing = Counter(row.doing for row in _rows(service, now) if row.cells[1] not in ("ready", "finished"))
+    if service.graph is None or not doing:
+        return head
+    stages = _stages(service)
+    return head._replace(rest=f"  {stages}{stages and ': '}{doing.most_common(1)[0][0]}")
+
+
+def _stages(service: Service) -> str:
+    """How many containers are in which stage."""
     stages = Counter(container.stage for container in service.containers)
-    words = ", ".join(f"{count} {stage}" for stage, count in stages.most_common())
+    return ", ".join(f"{count} {stage}" for stage, count in stages.most_common())
+
+
+def _head(service: Service, width: int) -> Line:
+    words = _stages(service)
     if not service.definition:
         return Line(f"{service.name:{width}}  no definition is published", "bold red")
     if service.graph is None:
@@ -170,7 +189,7 @@ class Row(NamedTuple):
 
 
 def _rows(service: Service, now: float) -> Iterator[Row]:
-    for container in sorted(service.containers, key=lambda each: (each.host, each.id)):
+    for container in sorted(service.containers, key=lambda each: (_numbered(each.host), each.id)):
         yield _container(service, container, now)
     if service.is_up:
         return
@@ -183,6 +202,11 @@ def _rows(service: Service, now: float) -> Iterator[Row]:
         yield Row((ended.host, "ended", lasting(now - ended.at), ""), doing, "red")
     for step in service.steps:
         yield from _attempts(step, now)
+
+
+def _numbered(name: str) -> Sequence[tuple[str, int]]:
+    """To sort names so that node-9 comes before node-10."""
+    return [(text, int(digits or 0)) for text, digits in re.findall(r"(\D*)(\d*)", name)]
 
 
 def _container(service: Service, container: Container, now: float) -> Row:

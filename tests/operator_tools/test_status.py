@@ -69,6 +69,30 @@ def test_what_is_not_up_comes_first_and_says_why() -> None:
         assert words in text
 
 
+def test_hosts_are_in_the_order_of_their_numbers() -> None:
+    tree: dict[str, Any] = {"web": definition(instances=3)}
+    for number in (10, 9, 1):
+        tree[f"web/.containers/{number}"] = container("waiting", host=f"node-{number}")
+    assert [line.split()[0] for line in shown(tree) if line.startswith("  ")] == [
+        "node-1",
+        "node-9",
+        "node-10",
+    ]
+
+
+def test_where_there_is_no_room_for_containers_it_says_what_most_of_them_do() -> None:
+    """Of those that are not ready: they keep their service from being up."""
+    reason = "web/daemon waits for db/daemon: 0 of 1 instances ready"
+    tree: dict[str, Any] = {"web": definition(instances=30), "db": definition(), **ready("web", *"56789")}
+    for number in range(3):
+        tree[f"web/.containers/w{number}"] = container("waiting", reason, host=f"h{number}")
+    tree["web/.containers/s"] = container("starting", "web/daemon: tcp 80: refused", host="x")
+    assert shown(tree, width=120, height=6)[2:] == [
+        "db   0 of 1 ready  no container of it was ever started",
+        f"web  5 of 30 ready  5 ready, 3 waiting, 1 starting: {reason}",
+    ]
+
+
 def test_long_reasons_are_folded_where_there_is_room() -> None:
     """And cut where there is none; a line never is longer than the terminal is wide."""
     tree: dict[str, Any] = {"web": definition(), "web/.containers/1": container("starting", REASON)}
