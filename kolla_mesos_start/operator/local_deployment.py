@@ -157,9 +157,11 @@ class LocalDeployment:
     @property
     def is_up(self) -> bool:
         """Whether it seems up, and ZooKeeper has every ready instance. ZooKeeper is asked last."""
-        return self.seems_up and all(
-            each.host in self.ready_hosts(each.service) for each in self.containers if not self.is_task(each)
-        )
+        if not self.seems_up:
+            return False
+        daemons = [each for each in self.containers if not self.is_task(each)]
+        ready = {service: self.ready_hosts(service) for service in {each.service for each in daemons}}
+        return all(each.host in ready[each.service] for each in daemons)
 
     @property
     def broken(self) -> list[Container]:
@@ -236,10 +238,11 @@ class LocalDeployment:
             yield Step(path, detail["host"], needs, detail["started"], detail["finished"])
 
     def _daemons(self) -> Iterator[Step]:
+        ready = {service: self.ready_hosts(service) for service in {each.service for each in self.containers}}
         for container in self.containers:
             daemon = self._graphs[container].daemon
             if daemon is not None:
-                ready_at = self.ready_hosts(container.service)[container.host]
+                ready_at = ready[container.service][container.host]
                 needs = self._needs(daemon, container.host)
                 yield Step(daemon.path, container.host, needs, container.exec_time(), ready_at)
 

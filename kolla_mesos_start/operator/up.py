@@ -52,7 +52,7 @@ T = TypeVar("T")
 D = TypeVar("D", bound=LocalDeployment)
 LOOK_EVERY = 0.05  # seconds
 START_TIMEOUT, ZOOKEEPER_TIMEOUT, REPLY_TIMEOUT, CLEANUP_TIMEOUT = 600.0, 60.0, 60.0, 5.0  # seconds
-LOGS_SHOWN = 3
+LOGS_SHOWN, PLACES_SHOWN = 3, 20
 GRACE, SHORT_GRACE = 10.0, 1.0  # seconds between TERM and KILL
 RESTART_DELAY = 1.0  # seconds; as launchers wait
 LONGEST_RUN_DIR = len("/run/99")  # bytes
@@ -272,6 +272,9 @@ class Up(ABC, Generic[D]):
     def show_places(self, deployment: D) -> None:
         """Print where each container has its log and its files."""
         print("\nWhere things lie:")
+        if len(deployment.containers) > PLACES_SHOWN:
+            print(f"  {short(self.directory)}/<host>/<role>/  the log and the files of each container")
+            return
         width = max(len(container.name) for container in deployment.containers)
         for container in deployment.containers:
             files = ["log", *deployment.rendered(container)]
