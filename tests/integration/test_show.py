@@ -1,0 +1,101 @@
+"""`tests/show.py` from its start to its end, as an operator goes through it, with fewer containers."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import signal
+from collections.abc import Iterator
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from kolla_mesos_start.operator.containers import processes_of
+from tests import show
+from tests.conftest import Deployment
+from tests.integration.test_status import Screen
+from tests.integration.test_up import Run
+from tests.processes import command_line
+from tests.tool import run_ctl, tool
+from tests.waiting import eventually
+
+REPLICAS = 2
+DAEMONS = ("api", "cache", "monitor", "proxy", "queue", "search", "static", "store", "worker")
+
+
+@pytest.fixture
+def run(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Run]:
+    """The deployment, starting, on a ZooKeeper of its own."""
+    place = tmp_path_factory.mktemp("s")
+    show.write(place / "show", REPLICAS)
+    run = Run(
+        place, {"PATH": os.environ["PATH"]}, "show", "--in", "kept", "--quiet", "--replicas", "schema=2"
+    )
+    yield run
+    run.process.kill()
+    run.process.wait()
+
+
+def deployment_of(run: Run) -> Deployment:
+    """Where it is, as the file says that other shells load."""
+    env = run.place / "kept/site/env"
+    found = re.search(
+        r"KOLLA_ZK_HOSTS=(\S+)", eventually(lambda: env.read_text() if env.exists() else "", "its file")
+    )
+    assert found is not None
+    return Deployment(found[1], "/kolla", "show")
+
+
+def kill(run: Run, name: str) -> None:
+    """kill -9 of the daemon of a container."""
+    host, role = name.split("/")
+    mark = f"KOLLA_STATE_DIR={run.place}/kept/site/{name}/state".encode()
+    pids = [
+        pid
+        for pid in processes_of(run.place / "kept/site")
+        if mark in Path(f"/proc/{pid}/environ").read_bytes() and "http.server" in command_line(pid)
+    ]
+    assert len(pids) == 1, (host, role, pids)
+    os.kill(pids[0], signal.SIGKILL)
+
+
+def test_it_is_brought_up_watched_broken_explained_and_mended(run: Run) -> None:
+    """Twenty containers; `tests/show.py` says how it is done with a hundred."""
+    shown = deployment_of(run)
+    with closing(Screen(shown, "status", "--watch")) as screen:
+        screen.shows("show: 10 of 10 services up")
+        run.says("-- up; Ctrl-C ends it")
+        said = tool(shown, "explain").splitlines()
+        assert sorted(said) == sorted(
+            [*(f"up          {role} 2 of 2" for role in DAEMONS), "up          schema 1 of 1"]
+        )
+        members = run.place / "kept/site/node-1/proxy/srv/members"
+        assert re.fullmatch(r"node-1:\d+\nnode-2:\d+\n", members.read_text())
+
+        # One daemon is killed, and can't come back: what it has to run once more fails.
+        tool(shown, "set", "queue_users", "0")
+        assert "the next container that starts runs it" in tool(shown, "rerun", "queue/users")
+        kill(run, "node-1/queue")
+        screen.shows("show: 9 of 10 services up")
+        found = eventually(lambda: stuck(shown), "it is stuck")
+        assert [cause["text"].split(" on ")[0] for cause in found] == ["queue/users failed"]
+        assert found[0]["blocks"] == [["queue/daemon"]]
+        assert "queue/daemon (1 of 2 ready)" in run_ctl(shown, "explain", "queue").stdout
+
+        # Whoever starts it again finds the right value.
+        tool(shown, "set", "queue_users", "3")
+        tool(shown, "wait", "--timeout", "60")
+        screen.shows("show: 10 of 10 services up")
+    page = run.place / "timeline.html"
+    tool(shown, "timeline", "--html", str(page))
+    assert "queue/users" in page.read_text()
+    assert run.ends(signal.SIGINT) == 0
+
+
+def stuck(shown: Deployment) -> list[dict[str, Any]]:
+    """The causes, once a command has failed: for a moment its container is only gone, or runs it again."""
+    causes: list[dict[str, Any]] = json.loads(run_ctl(shown, "explain", "--format", "json").stdout)["causes"]
+    return causes if any(cause["kind"] == "failed" for cause in causes) else []
