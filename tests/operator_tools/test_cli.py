@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import signal
 import subprocess
 import sys
 from contextlib import ExitStack
@@ -89,3 +90,16 @@ def test_a_package_that_is_not_installed_is_named() -> None:
     assert done.stderr == (
         f"{PROGRAM}: the package shtab is missing: pip install 'kolla_mesos_start[operator]'\n"
     )
+
+
+def test_ctrl_c_while_it_is_starting_shows_no_traceback(tmp_path: Path) -> None:
+    """Its modules take a moment to import."""
+    (tmp_path / "rich.py").write_text("import os, signal\nos.kill(os.getpid(), signal.SIGINT)\n")
+    done = subprocess.run(
+        [sys.executable, TOOL, "status"],
+        env={"PYTHONPATH": str(tmp_path)},
+        capture_output=True,
+        text=True,
+        timeout=60,
+    )
+    assert (done.returncode, done.stderr) == (-signal.SIGINT, "")
