@@ -139,6 +139,12 @@ def removals(nodes: Nodes, own: Deployment, services: Set[str]) -> Removals:
     )
 
 
+def others(nodes: Nodes, wanted: Iterable[str]) -> Removals:
+    """What to remove so that `wanted` is left, and what lies above it."""
+    left = nodes.keys() - set(chain.from_iterable(map(_with_parents, wanted)))
+    return Removals(sorted(left, key=lambda node: (-node.count("/"), node)), ())
+
+
 def _with_parents(node: str) -> list[str]:
     names = node.split("/")
     return ["/".join(names[: depth + 1]) for depth in range(len(names))]

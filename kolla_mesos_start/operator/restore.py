@@ -39,7 +39,7 @@ def run(invocation: Invocation) -> int:
         print(f"{znodes.deployment} is as in {file} already: {counted(wanted)}")
         return 0
     if found.published or found.recorded:
-        tree = _tree(client, znodes, found, wanted)
+        tree = _tree(client, znodes, found)
         there = removal.who_is_there(client, tree)
         if there:
             raise removal.InUse(f"{there}: stop them first; nothing was changed")
@@ -64,19 +64,11 @@ def _read(file: Path) -> Snapshot:
         raise BadDefinition([f"{file}: {issue}" for issue in error.issues]) from error
 
 
-def _tree(client: KazooClient, znodes: Znodes, found: Snapshot, wanted: Snapshot) -> removal.Tree:
-    """What is to go first, while nobody is there: what is recorded, all definitions, services as a whole."""
+def _tree(client: KazooClient, znodes: Znodes, found: Snapshot) -> removal.Tree:
+    """What is to go first, while nobody is there: what is recorded, and all definitions."""
     states = recorded.states(client, znodes, recorded.roles(client, znodes))
-    tree = removal.status_tree(client, znodes, states)
-    gone = [znodes.service(name) for name in _left(found, wanted)]
-    parts = [f"{service}/{part}" for service in gone for part in removal.PARTS]
     definitions = [znodes.service(name) for name in found.definitions]
-    return tree._replace(roots=[*tree.roots, *parts], definitions=definitions)
-
-
-def _left(found: Snapshot, wanted: Snapshot) -> list[str]:
-    """The services that the snapshot does not hold."""
-    return [name for name in found.definitions if name not in wanted.definitions]
+    return removal.status_tree(client, znodes, states)._replace(definitions=definitions)
 
 
 def _origin(snapshot: Snapshot) -> str:
@@ -98,17 +90,15 @@ def _print_differences(invocation: Invocation, found: Snapshot, wanted: Snapshot
 
 
 def _write(client: KazooClient, znodes: Znodes, found: Snapshot, wanted: Snapshot) -> None:
-    publisher = Publisher(client, znodes, published.nodes(client, znodes), report=lambda change: None)
+    before = published.nodes(client, znodes)
+    publisher = Publisher(client, znodes, before, report=lambda change: None)
     definitions = _below(znodes, wanted.definitions)
     publisher.create_parents([znodes.status, *definitions])
     publisher.write(wanted.contents)
-    left = {path: data for path, data in found.contents.items() if path not in wanted.published}
-    connection.remove_all(client, list(_below(znodes, left)))
+    publisher.remove(published.others(before, wanted.published))
     _record(client, znodes, continued(found.recorded, wanted.recorded))
     for path, data in definitions.items():
         connection.write(client, path, data)
-    for name in _left(found, wanted):
-        removal.remove_service(client, znodes._replace(service_name=name))
 
 
 def _record(client: KazooClient, znodes: Znodes, nodes: Mapping[str, bytes]) -> None:

@@ -18,8 +18,8 @@ from kazoo.client import KazooClient
 
 from kolla_mesos_start.definition.forms import GLOBAL
 from kolla_mesos_start.errors import CannotWrite
-from kolla_mesos_start.operator import archive, connection, recorded, services
-from kolla_mesos_start.operator.archive import Snapshot
+from kolla_mesos_start.operator import archive, connection, published, recorded
+from kolla_mesos_start.operator.archive import Snapshot, is_definition
 from kolla_mesos_start.operator.directory import FILES, VARIABLES
 from kolla_mesos_start.operator.invocation import Invocation, Subcommand
 from kolla_mesos_start.operator.recorded import State
@@ -93,18 +93,19 @@ def _read(client: KazooClient, znodes: Znodes) -> Snapshot:
 
 
 def _published(client: KazooClient, znodes: Znodes) -> dict[str, bytes]:
-    """Definitions, variables and files, by their paths below the deployment."""
-    found: dict[str, bytes] = dict(services.definitions(client, znodes))
-    roots = [znodes.deployment, *map(znodes.service, found)]
-    tops = [f"{root}/{part}" for root in roots for part in (VARIABLES, FILES)]
-    below = connection.below(client, tops)
-    # The values of a host lie below a znode that is none itself.
-    parents = {path.rpartition("/")[0] for path in below}
-    data = connection.read(client, [path for path in below if path not in parents])
-    found.update(
-        (path[len(znodes.deployment) + 1 :], each) for path, each in data.items() if each is not None
-    )
-    return dict(sorted(found.items()))
+    """Definitions, variables and files, by their paths below the deployment.
+
+    Also those of a service that has no definition, or none yet.
+    """
+    nodes = published.nodes(client, znodes)
+    # The values of a host lie below a znode that is none itself; an empty definition is none.
+    parents = {path.rpartition("/")[0] for path in nodes}
+    return {
+        path: data
+        for path, data in sorted(nodes.items())
+        if path.rpartition("/")[2] not in (VARIABLES, FILES)
+        and (data if is_definition(path) else path not in parents)
+    }
 
 
 def _recorded(client: KazooClient, znodes: Znodes) -> dict[str, bytes]:
@@ -155,6 +156,7 @@ def _detail(znode: Znode | None) -> bytes:
 
 def _write(file: Path, data: bytes) -> None:
     """Have `data` in the file, or what was there before. It can be read by its owner only."""
+    file = file.resolve()  # A link stays one.
     if file.exists() and not file.is_file():
         raise CannotWrite(f"{file} can't be replaced: it is a directory or a device")
     try:

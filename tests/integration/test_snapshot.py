@@ -166,6 +166,38 @@ def test_it_refuses_while_a_container_is_there(site: Site, tmp_path: Path) -> No
     assert contents(site) == before
 
 
+def test_one_that_was_killed_is_repeated(site: Site, zk: KazooClient, tmp_path: Path) -> None:
+    """Wherever: nothing is left of what it had not come to, though by then no service looks published."""
+    file = str(tmp_path / "site.tar")
+    assert site.start("web1").ends() == 0
+    ctl(site.deployment, "snapshot", file)
+    before = contents(site)
+    publish(site.deployment, "other/svc", {"commands": {"plain": site.plain()}}, variables={"x": "1"})
+    ctl(site.deployment, "set", "more", "1", "--service", "infra/db", "--host", "web3")
+    zk.create(f"{site.deployment.path}/other/svc/.party")
+    # As it does first.
+    for service in ("infra/db", "other/svc"):
+        zk.set(f"{site.deployment.path}/{service}", b"")
+    zk.delete(f"{site.deployment.path}/status", recursive=True)
+    said = ctl(site.deployment, "restore", file, "--yes").stderr
+    assert "removed other/svc/variables/x\n" in said and "new     infra/db\n" in said
+    after = contents(site)
+    assert {path: data for path, data in before.items() if not path.startswith("status/")} == {
+        path: data for path, data in after.items() if not path.startswith("status/")
+    }
+    assert not zk.exists(f"{site.deployment.path}/other")
+    assert site.start("web1").ends() == 0
+    assert names(site) == ["sync@web1", "tagged@web1", "host@web1"]
+
+
+def test_a_link_to_the_file_stays_one(site: Site, tmp_path: Path) -> None:
+    """As /dev/stdout is."""
+    (tmp_path / "real").touch()
+    (tmp_path / "link").symlink_to("real")
+    ctl(site.deployment, "snapshot", str(tmp_path / "link"))
+    assert (tmp_path / "link").is_symlink() and (tmp_path / "real").stat().st_size
+
+
 def test_what_is_wrong_is_named(site: Site, tmp_path: Path) -> None:
     """A file that is none, one that can't be written, a deployment that is not there."""
     nothing = tmp_path / "nothing.tar"
