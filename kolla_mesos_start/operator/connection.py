@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import logging
 import socket
-from collections.abc import Iterable, Mapping, Sequence, Set
-from contextlib import suppress
+from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
+from contextlib import contextmanager, suppress
 from typing import Any, Callable
 
 from kazoo.client import KazooClient, TransactionRequest
@@ -354,6 +354,18 @@ def commit(transaction: TransactionRequest, what: str) -> None:
             raise Refused(
                 f"{what}: {operation.path} has changed meanwhile ({type(error).__name__}); try again"
             )
+
+
+@contextmanager
+def unfinished(what: str) -> Iterator[None]:
+    """Say how things stand where this ends before its end, by Ctrl-C for instance. Refused says it itself."""
+    try:
+        yield
+    except Refused:
+        raise
+    except BaseException:
+        log.warning("not finished: %s", what)
+        raise
 
 
 def create_together(client: KazooClient, nodes: Mapping[str, bytes]) -> None:

@@ -199,11 +199,10 @@ def locked(client: KazooClient, one: OneTime) -> Iterator[str]:
         raise AccessDenied(f"{one.at.lock} can't be written: {type(error).__name__}") from error
     if not is_ours:
         raise InUse(f"{one.what} runs now, or is about to{_holder(client, one)}; nothing was changed")
-    try:
-        yield f"{one.at.lock}/{lock.node}"
-    finally:
-        with suppress(*connection.DENIED):  # It goes with the session.
-            lock.release()
+    yield f"{one.at.lock}/{lock.node}"
+    # Else it goes with the session: to give it back would take as long as an outage does.
+    with suppress(*connection.DENIED):
+        lock.release()
 
 
 def _holder(client: KazooClient, one: OneTime) -> str:
@@ -223,6 +222,11 @@ def change(client: KazooClient, one: OneTime, contender: str, plan: Plan) -> Non
     A container that begins or passes meanwhile writes beside it: then it is read and planned again, for as
     long as the lock is ours and what is published is what was read.
     """
+    with connection.unfinished(f"{one.what} may have been changed already; give the command once more"):
+        _change(client, one, contender, plan)
+
+
+def _change(client: KazooClient, one: OneTime, contender: str, plan: Plan) -> None:
     for last in [False] * TRIES + [True]:
         record = read_record(client, one)
         transaction = client.transaction()

@@ -26,6 +26,7 @@ from kolla_mesos_start.tree.znodes import Znodes
 
 TRIES = 50  # Each is refused only where a container has written between two requests.
 BATCH = 2000  # znodes in one transaction: less than a server's jute.maxbuffer
+UNFINISHED = "what is left goes when the command is given once more"
 PLACES = ("lock", "ready")  # below a command: where containers contend, and where they are ready
 
 
@@ -199,9 +200,12 @@ def remove(client: KazooClient, tree: Tree, *, force: bool = False) -> int:
     """Remove the tree; how many znodes it had. Refused where a container has come, unless `force`."""
     before = len(_listed(client, tree, force=True))
     if force:
-        _remove_by_force(client, tree)
-    else:
-        _remove_places(client, tree)
+        with connection.unfinished(UNFINISHED):
+            _remove_by_force(client, tree)
+        return before
+    while not _are_places_removed(client, tree):
+        pass
+    with connection.unfinished(UNFINISHED):
         while paths := _listed(client, tree, force=False):
             connection.remove_all(client, paths)
     return before
@@ -247,8 +251,10 @@ def _delete(client: KazooClient, paths: Sequence[str], what: str) -> None:
         connection.commit(transaction, what)
 
 
-def _remove_places(client: KazooClient, tree: Tree) -> None:
+def _are_places_removed(client: KazooClient, tree: Tree) -> bool:
     """Remove the places where containers may be, all together and only if nobody is there.
+
+    False where the connection was lost meanwhile: then it is to be done once more.
 
     With them go the definitions, so that no agent begins: an empty one counts as not published.
     """
@@ -260,7 +266,11 @@ def _remove_places(client: KazooClient, tree: Tree) -> None:
             transaction.set_data(definition, b"")
         for path in there[first : first + BATCH]:
             transaction.delete(path)
-        connection.commit(transaction, "a container has started meanwhile: not removed")
+        try:
+            connection.commit(transaction, "a container has started meanwhile")
+        except Unanswered:
+            return False
+    return True
 
 
 def _listed(client: KazooClient, tree: Tree, force: bool) -> list[str]:

@@ -47,7 +47,8 @@ def run(invocation: Invocation) -> int:
         if not confirmed(invocation, f"replace {znodes.deployment} by what was {_origin(wanted)}"):
             return DECLINED
         removal.remove(client, tree)
-    _write(client, znodes, found, wanted)
+    with connection.unfinished(f"the definitions of {znodes.deployment} are missing; restore it once more"):
+        _write(client, znodes, found, wanted)
     print(f"restored {znodes.deployment} to what was {_origin(wanted)}: {counted(wanted)}")
     return 0
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import pty
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -12,6 +13,7 @@ import pytest
 from kazoo.client import KazooClient
 from kazoo.security import OPEN_ACL_UNSAFE, make_acl
 
+from tests import lossy_proxy
 from tests.agents import Containers
 from tests.conftest import Deployment
 from tests.integration.test_one_time import Site
@@ -19,6 +21,7 @@ from tests.integration.test_publish import tree
 from tests.publishing import publish
 from tests.tool import TOOL, ctl, environ, run_ctl
 from tests.waiting import eventually
+from tests.zookeeper import HOST, Process, Server, free_port
 
 DAEMON = {"service": {"daemon": {"command": ["sleep", "600"], "ready": {"alive": 0.1}}}}
 
@@ -329,3 +332,75 @@ def test_a_container_that_starts_while_its_host_is_forgotten_is_not_hurt(hosts: 
     assert [agent.ends() for agent in agents] == [0] * 8
     assert forgotten and 1 < len(hosts.runs("each")) <= forgotten + 1
     assert len(hosts.runs("sync")) == 1
+
+
+# -- what is in the way ---------------------------------------------------------------------------
+
+WORDS = [["remove", "infra/db"], ["reset"], ["reset", "--force"], ["reset", "--absent-hosts"]]
+
+
+@pytest.mark.parametrize("loses", ["request", "reply"])
+@pytest.mark.parametrize("words", WORDS, ids=" ".join)
+def test_a_lost_connection_is_outlived(
+    hosts: Site, zk: KazooClient, zookeeper: Server, tmp_path: Path, words: list[str], loses: str
+) -> None:
+    """Whether the transaction was applied is looked up; the end is the same."""
+    for number in (1, 2):
+        ctl(hosts.deployment, "adopt", "db/each", "--host", f"web{number}")
+    proxy = lossy(zookeeper, tmp_path, 1, loses)
+    try:
+        done = ctl(hosts.deployment, *words, "--yes", "--hosts", f"{HOST}:{proxy.port}")
+    finally:
+        proxy.kill()
+    assert "lost the connection to ZooKeeper; retrying" in done.stderr
+    left = tree(zk, hosts.deployment.path)
+    assert not [path for path in left if path.startswith("status/") and not path.startswith("status/global")]
+    assert ("infra/db" in left) == (words[0] != "remove")
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["reset", "--force", "--yes"], "what is left goes when the command is given once more"),
+        (["rerun", "db/each", "--host", "web1"], "db/each on web1 may have been changed already; give"),
+        (["reset", "--host", "web1", "--yes"], "kolla_mesos_ctl: stopped by SIGINT"),
+    ],
+    ids=lambda words: words[0],
+)
+def test_ctrl_c_in_an_outage_ends_it_and_says_how_things_stand(
+    hosts: Site, zookeeper: Server, tmp_path: Path, words: list[str], said: str
+) -> None:
+    """In the middle of a change; and given once more it is finished."""
+    ctl(hosts.deployment, "adopt", "db/each", "--host", "web1")
+    proxy = lossy(zookeeper, tmp_path, 1, "request")
+    line = [sys.executable, str(TOOL), *words, "--hosts", f"{HOST}:{proxy.port}"]
+    tool = subprocess.Popen(line, env=environ(hosts.deployment), stderr=subprocess.PIPE, text=True)
+    assert tool.stderr is not None
+    try:
+        while "retrying" not in tool.stderr.readline():
+            pass
+        proxy.freeze()
+        tool.send_signal(signal.SIGINT)
+        heard = tool.communicate(timeout=60)[1]
+    finally:
+        proxy.kill()
+    assert tool.returncode == 130, heard
+    assert said in heard and "Traceback" not in heard
+    # The lock goes with the session.
+    eventually(lambda: run_ctl(hosts.deployment, *words).returncode == 0, "it is done", seconds=60)
+    assert hosts.state("each", "web1") in (None, "waiting")
+
+
+class Lossy(Process):
+    """A way to a server that loses one transaction, or its reply."""
+
+    port: int
+
+
+def lossy(server: Server, directory: Path, number: int, loses: str) -> Lossy:
+    port = free_port()
+    words = [f"{port}", f"{server.port}", f"{number}", loses]
+    proxy = Lossy([sys.executable, lossy_proxy.__file__, *words], directory / "proxy.log")
+    proxy.port = port
+    proxy.launch()
+    return proxy
