@@ -49,8 +49,10 @@ def site(deployment: Deployment, zk: KazooClient, containers: Containers, tmp_pa
 def started(site: Site) -> None:
     """Have one container of infra/db there, until the end of the test."""
     site.start()
-    daemons = [f"{site.deployment.path}/status/{scope}/db/daemon" for scope in ("global", "web1")]
-    eventually(lambda: all(site.zk.get(path)[0] == b"running" for path in daemons), "its daemon is ready")
+    scopes = ("global", "web1")
+    eventually(
+        lambda: all(site.state("daemon", scope) == "running" for scope in scopes), "its daemon is ready"
+    )
 
 
 def ran(site: Site) -> None:
