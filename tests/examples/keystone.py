@@ -17,10 +17,10 @@ import pwd
 import secrets
 import shutil
 import urllib.request
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
+from pathlib import Path
 from typing import Any, NamedTuple
 
-from kolla_mesos_start.operator.containers import Container
 from kolla_mesos_start.operator.local_deployment import LocalDeployment
 from kolla_mesos_start.operator.private_zookeeper import HOST, free_port
 from tests.examples.openstack import EXAMPLE
@@ -67,6 +67,27 @@ class Secrets(NamedTuple):
         return {name: value[:24] for name, value in self._asdict().items()}
 
 
+def url(port: int) -> str:
+    """Where a replica serves."""
+    return f"http://{HOST}:{port}/v3"
+
+
+def values(users: Users, secrets: Secrets, url: str, keys: Path) -> Mapping[str, object]:
+    """The variables of the deployment that depend on the machine."""
+    return {
+        **secrets._asdict(),
+        "mariadb_user": users.mariadb,
+        "mariadb_port": free_port(),
+        "memcached_user": users.memcached,
+        "memcached_port": free_port(),
+        "keystone_user": users.keystone,
+        "keystone_group": users.keystone_group,
+        "keystone_workers": 1,
+        "keystone_url": url,
+        "keystone_keys": keys,
+    }
+
+
 class Keystone(LocalDeployment):
     """The containers and their deployment. Their programs are on the PATH of `environ`."""
 
@@ -98,35 +119,10 @@ class Keystone(LocalDeployment):
 
     @property
     def values(self) -> Mapping[str, object]:
-        return {
-            **self.secrets._asdict(),
-            "mariadb_user": self.users.mariadb,
-            "mariadb_port": free_port(),
-            "memcached_user": self.users.memcached,
-            "memcached_port": free_port(),
-            "keystone_user": self.users.keystone,
-            "keystone_group": self.users.keystone_group,
-            "keystone_workers": 1,
-            "keystone_url": self.url(HOSTS[0]),
-            "keystone_keys": self.keys,
-        }
-
-    @property
-    def victim(self) -> Container:
-        """One to be killed, to see what happens then."""
-        return self.replicas[-1]
+        return values(self.users, self.secrets, self.url(HOSTS[0]), self.keys)
 
     def url(self, host: str) -> str:
-        return f"http://{HOST}:{self.ports[host]}/v3"
-
-    def request(self) -> Iterator[str]:
-        """Have one replica issue a token and another one validate it; yields requests and answers as text."""
-        issuer, other = HOSTS[0], HOSTS[1]
-        token = self.issue_token(issuer)
-        yield f"POST {self.url(issuer)}/auth/tokens, as the administrator"
-        yield f"  a token of {len(token)} characters"
-        yield f"GET {self.url(other)}/auth/tokens, with that token"
-        yield f"  {json.dumps(self.validate_token(other, token))[:300]}..."
+        return url(self.ports[host])
 
     def issue_token(self, host: str) -> str:
         """A token for the administrator, issued by the replica on `host`."""

@@ -1,86 +1,93 @@
-"""`bin/quickstart --keystone`: the Keystone example, shown to somebody who has never seen it.
+"""`bin/quickstart --keystone`: what the Keystone example needs before `kolla_mesos_ctl up` can run it.
 
-What lives here: what it needs before, and what is shown once it is up. The stages are those of
-`kolla_mesos_start.operator.up`.
+What lives here: installing its programs, and a copy of the example with the values of this machine. Its path
+and that of the programs are printed, for the shell.
 """
 
 from __future__ import annotations
 
-import argparse
 import os
 import re
-import shlex
+import shutil
+import signal
 import stat
 import sys
-from collections.abc import Mapping
+from collections.abc import Sequence
 from pathlib import Path
+from typing import Callable
 
-from kazoo.client import KazooClient
+import yaml
 
-from kolla_mesos_start.errors import BadUsage
-from kolla_mesos_start.operator.containers import AGENT
-from kolla_mesos_start.operator.up import Up, say, short
+from kolla_mesos_start.errors import AgentError, BadUsage
+from kolla_mesos_start.operator.private_zookeeper import free_port
+from kolla_mesos_start.operator.up import STOP_SIGNALS
 from tests.examples import openstack
-from tests.examples.keystone import Keystone, Users
+from tests.examples.keystone import API, HOSTS, MARIADB, Secrets, Users, url, values
 
-NAME = "quickstart"
-ZKCLI = "/usr/share/zookeeper/bin/zkCli.sh"
-TRY = """
-What to try next, in another terminal; this one shows what happens:
-  kill {victim}; it is started again, and does not repeat what is done:
-    {kill}
-  look at a znode, for instance the record of the one-time command:
-    {get}
-  ask {asked} how it is:
-    KOLLA_RUN_DIR={run_dir} {agent} health --ready"""
+DIRECTORIES = {"{{ root }}/var/lib/mysql": "mysql", "{{ root }}/run/mysqld": "mysqld"}
 
 
 def main() -> None:
-    """Run the example, and exit."""
-    parser = argparse.ArgumentParser(prog="bin/quickstart")
-    parser.add_argument("directory", type=Path)
-    parser.add_argument("--once", action="store_true")
-    options = parser.parse_args()
-    sys.exit(Quickstart(options.directory, stays=not options.once).main())
+    """Prepare all, below the directory that is named on the command line."""
+    received: list[int] = []
+    for signum in STOP_SIGNALS:
+        signal.signal(signum, lambda number, frame: received.append(number))
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, STOP_SIGNALS)
+    try:
+        for stage in _stages(Path(sys.argv[1])):
+            # An installation is not interrupted: it would have to be repaired by hand.
+            if not received:
+                stage()
+    except AgentError as error:
+        if not received:  # A child that Ctrl-C has ended looks like a failure.
+            print(f"quickstart: {error.reason}", file=sys.stderr)
+            sys.exit(error.status)
+    sys.exit(128 + received[0] if received else 0)
 
 
-class Quickstart(Up[Keystone]):
-    """Keystone with its servers, in `home`."""
-
-    def __init__(self, home: Path, *, stays: bool) -> None:
-        super().__init__(home / "site", NAME, stays=stays)
-        self.home = home
-
-    def prepare(self) -> str:
-        _check_place(self.directory)
-        openstack.install_packages(say)
-        self.check_signals()
-        return f"{openstack.keystone_environment(self.home / 'cache', say)}:{openstack.SYSTEM_PATH}"
-
-    def deployment(self, client: KazooClient, environ: Mapping[str, str]) -> Keystone:
-        return Keystone(self.directory, client, environ, self.prefix, self.name)
-
-    def show_when_up(self, deployment: Keystone) -> None:
-        say("a request and its answer")
-        for line in self.aside(lambda: list(deployment.request())):
-            print(f"  {line}")
-        self.show_places(deployment)
-        if self.stays:
-            print(_directions(deployment))
-
-
-def _directions(deployment: Keystone) -> str:
-    """Commands that show something, as they can be typed."""
-    asked, detail = deployment.containers[-1], f"{deployment.path}/status/global/{deployment.once}/detail"
-    zkcli = ZKCLI if Path(ZKCLI).exists() else "zkCli.sh"
-    return TRY.format(
-        victim=deployment.victim.name,
-        kill=f"kill -9 {deployment.victim.pid}",
-        get=f"{zkcli} -server {deployment.environ['KOLLA_ZK_HOSTS']} get {detail}",
-        asked=asked.name,
-        run_dir=shlex.quote(short(asked.run_dir)),
-        agent=shlex.join(short(Path(word)) for word in AGENT),
+def _stages(home: Path) -> Sequence[Callable[[], object]]:
+    return (
+        lambda: _check_place(home),
+        lambda: openstack.install_packages(say),
+        lambda: print(f"{openstack.keystone_environment(home / 'cache', say)}:{openstack.SYSTEM_PATH}"),
+        lambda: write(home / "keystone", home / "volumes"),
     )
+
+
+def say(text: str) -> None:
+    """Print the heading of a stage; standard output is for the shell."""
+    print(f"\n-- {text}", file=sys.stderr, flush=True)
+
+
+def write(site: Path, volumes: Path) -> None:
+    """The example as it can be run here, without what an earlier run has stored."""
+    for path in (site, volumes):
+        shutil.rmtree(path, ignore_errors=True)
+    shutil.copytree(openstack.EXAMPLE, site)
+    users = Users.here()
+    config = site / "services" / MARIADB / "files/my.cnf"
+    text = config.read_text()
+    for place, name in DIRECTORIES.items():
+        # What a volume of the container would be.
+        text = text.replace(place, str(_volume(volumes / name, users.mariadb)))
+    config.write_text(text)
+    ports = {host: free_port() for host in HOSTS}
+    for host, port in ports.items():
+        variable = site / "services" / API / "variables" / host / "keystone_port"
+        variable.parent.mkdir(parents=True)
+        variable.write_text(str(port))
+    keys = _volume(volumes / "keys", users.keystone)
+    own = values(users, Secrets.random(), url(ports[HOSTS[0]]), keys)
+    variables = site / "variables.yml"
+    given = yaml.safe_load(variables.read_text())
+    variables.chmod(0o600)
+    variables.write_text(yaml.safe_dump({**given, **{name: str(value) for name, value in own.items()}}))
+
+
+def _volume(path: Path, user: str) -> Path:
+    path.mkdir(parents=True)
+    shutil.chown(path, user)
+    return path
 
 
 def _check_place(directory: Path) -> None:
@@ -88,7 +95,7 @@ def _check_place(directory: Path) -> None:
     if not re.fullmatch(r"[\w./@+-]*", str(directory), re.ASCII):
         raise BadUsage(f"{directory} can't stand in the config files of servers: choose another DIRECTORY")
     if os.geteuid() == 0:
-        for path in directory.parents:
+        for path in (directory, *directory.parents):
             if not path.stat().st_mode & stat.S_IXOTH:
                 user = Users.here().mariadb
                 raise BadUsage(f"MariaDB's user, {user}, can't enter {path}: choose another DIRECTORY")
