@@ -18,22 +18,23 @@ from typing import NamedTuple
 from kolla_mesos_start.operator import timeline
 from kolla_mesos_start.operator.past import Event, Past, advice, trouble
 from kolla_mesos_start.operator.timeline import Step
-from kolla_mesos_start.tree.states import DONE, printable
+from kolla_mesos_start.tree.states import DONE, ERROR, RETRY, printable
 
 TEMPLATE = Path(__file__).with_name("timeline.html")
 SCRIPT = Path(__file__).with_name("timeline.js")
 TICKS = 8  # at most
+FAILED = (ERROR, RETRY, "unready")
 MAX_NAME = 40  # characters of a lane's name; the whole name is in its tooltip
 
 
 class Shown(NamedTuple):
-    """What the parts of the page have in common. `lanes` are containers, `scale` is the length in seconds;
-    `last` is the step that each waited for longest, and `held` how many waited so for each; `numbers` are
-    those of the steps in the page."""
+    """What the parts of the page have in common. `lanes` are the containers, with their events by number;
+    `scale` is the length in seconds; `last` is the step that each waited for longest, and `held` how many
+    waited so for each; `numbers` are those of the steps in the page."""
 
     past: Past
     scale: float
-    lanes: Sequence[str]
+    lanes: Mapping[str, Mapping[int, Event]]
     path: Sequence[Step]
     needs: Mapping[Step, Sequence[Step]]
     last: Mapping[Step, Step | None]
@@ -60,7 +61,7 @@ def page(past: Past) -> str:
         troubles=sum("trouble" in _kinds(shown, event) for event in past.events),
         tick=f"{100 * tick / shown.scale:.4f}",
         axis="".join(_axis(shown, tick)),
-        lanes="\n".join(_lane(shown, lane) for lane in shown.lanes),
+        lanes="\n".join(_lane(shown, name, own) for name, own in shown.lanes.items()),
         links="".join(_links(shown)),
         rows="\n".join(_row(shown, number, event) for number, event in enumerate(past.events)),
         names=min(max(map(len, shown.lanes), default=0) + 2, MAX_NAME),
@@ -75,9 +76,15 @@ def _shown(past: Past) -> Shown:
     path = timeline.critical_path(finished) if finished else []
     needs = {step: list(dict.fromkeys(timeline.needed(step, finished))) for step in steps}
     last = {step: max(needs[step], key=lambda each: each.finished, default=None) for step in steps}
-    lanes = list(dict.fromkeys([*(step.container for step in steps), *past.appeared]))
     numbers = {step: number for number, step in enumerate(steps)}
-    return Shown(past, _scale(past), lanes, path, needs, last, Counter(last.values()), numbers)
+    return Shown(past, _scale(past), _lanes(past), path, needs, last, Counter(last.values()), numbers)
+
+
+def _lanes(past: Past) -> dict[str, dict[int, Event]]:
+    lanes: dict[str, dict[int, Event]] = {}
+    for number, event in enumerate(past.events):
+        lanes.setdefault(event.step.container, {})[number] = event
+    return {**lanes, **{name: {} for name in past.appeared if name not in lanes}}
 
 
 def _scale(past: Past) -> float:
@@ -117,9 +124,8 @@ def _text(words: str) -> str:
 # -- lanes --------------------------------------------------------------------------------------------------
 
 
-def _lane(shown: Shown, lane: str) -> str:
+def _lane(shown: Shown, lane: str, own: Mapping[int, Event]) -> str:
     """What one container did: it waits until its last step begins, and a daemon stays ready."""
-    own = {number: event for number, event in enumerate(shown.past.events) if event.step.container == lane}
     began = [event.step.started for event in own.values()]
     appeared = shown.past.appeared[lane] if lane in shown.past.appeared else min(began)
     parts = [_part("wait", shown.at(appeared), shown.at(max(began)) if began else 100.0)]
@@ -172,9 +178,12 @@ def _bar(shown: Shown, number: int, event: Event) -> str:
 def _kinds(shown: Shown, event: Event) -> Iterator[str]:
     if event.step in shown.path:
         yield "critical"
-    if event.attempts > 1 or event.state in ("error", "retry", "unready"):
+    failed = event.state in FAILED
+    if event.attempts > 1 or failed:
         yield "trouble"
-    if event.state != DONE:
+    if failed:
+        yield "failed"
+    elif event.state != DONE:
         yield "open"
 
 
@@ -187,7 +196,9 @@ def _said(shown: Shown, event: Event) -> str:
         after = f"{last.name} on {last.host}" if last else "the start"
         words.append(f"began {shown.waited(step):.2f} s after {after}")
     if held:
-        words.append(f"{held} steps waited for it" if held > 1 else "one step waited for it")
+        words.append(
+            f"the last that {held} steps waited for" if held > 1 else "the last that one step waited for"
+        )
     if trouble(event):
         words.append(trouble(event))
     return f"{step.name} on {step.host}: {'; '.join(words)}"

@@ -129,10 +129,10 @@ def test_the_page_has_a_bar_and_a_row_for_each_step() -> None:
     said = [unescape(bar["title"] or "") for bar in found.all("button", "bar")]
     assert sorted(said) == sorted(
         [
-            "db/daemon on h1: took 2.00 s; began 0.00 s after the start; one step waited for it",
+            "db/daemon on h1: took 2.00 s; began 0.00 s after the start; the last that one step waited for",
             "web/make on w1: took 1.00 s; began 1.00 s after the start",
-            "job/sync on h1: took 3.00 s; began 0.50 s after db/daemon on h1; 2 steps waited for it;"
-            " 2 attempts",
+            "job/sync on h1: took 3.00 s; began 0.50 s after db/daemon on h1;"
+            " the last that 2 steps waited for; 2 attempts",
             "web/daemon on w1: took 1.50 s; began 0.00 s after job/sync on h1",
             f"web/daemon on {HOSTILE}: not done after 4.50 s; began 0.00 s after job/sync on h1;"
             " unready, tcp 80: refused",
@@ -171,6 +171,22 @@ def test_what_a_row_refers_to_is_there() -> None:
     assert {row["data-steps"] for row in found.all("tr") if row} == bars
     assert {link[end] for link in found.all("path") for end in ("data-from", "data-to")} <= bars
     assert {f"#step-{bar}" for bar in bars} == {link["href"] for link in found.all("a")}
+
+
+@pytest.mark.parametrize(
+    ("state", "words"),
+    [
+        ("done", "bar critical trouble"),
+        ("running", "bar trouble open"),
+        ("retry", "bar trouble failed"),
+        ("error", "bar trouble failed"),
+    ],
+)
+def test_a_second_attempt_is_not_a_failure(state: str, words: str) -> None:
+    """Only as long as it has not failed too."""
+    tree = {**TREE, "status/global/job/sync/detail": {**DETAIL, "state": state}}
+    bars = list(Page(page(past(tree))).all("button", "bar"))
+    assert [bar["class"] for bar in bars if (bar["title"] or "").startswith("job/sync ")] == [words]
 
 
 def test_who_waits_has_begun_nothing() -> None:
