@@ -73,7 +73,8 @@ def advice(past: Past) -> str:
         return "Nothing on the critical path took any time."
     best = max(gains, key=lambda step: gains[step])
     total = max(step.finished for step in steps) - past.began
+    what = "all would have been up" if len(steps) == len(past.events) else "this would have been done"
     return (
-        f"Without {best.name} on {best.host} ({best.duration:.1f} s) all would have been up"
+        f"Without {best.name} on {best.host} ({best.duration:.1f} s) {what}"
         f" {gains[best]:.1f} s earlier, after {total - gains[best]:.1f} s."
     )
