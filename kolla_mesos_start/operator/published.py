@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence, Set
 from itertools import chain
-from typing import NamedTuple
+from typing import Callable, NamedTuple
 
 from kazoo.client import KazooClient
 
@@ -23,6 +23,14 @@ Nodes = Mapping[str, bytes]
 
 def nodes(client: KazooClient, znodes: Znodes) -> dict[str, bytes]:
     """The data of every znode that is published, by its path below the deployment."""
+    return walk(client, znodes, lambda node: node == "status")
+
+
+def walk(client: KazooClient, znodes: Znodes, is_left_out: Callable[[str], bool]) -> dict[str, bytes]:
+    """The data of every znode by its path below the deployment, but for those that are left out.
+
+    What begins with a dot is of agents, and left out as well.
+    """
     found: dict[str, bytes] = {}
     level = [""]
     while level:
@@ -33,7 +41,7 @@ def nodes(client: KazooClient, znodes: Znodes) -> dict[str, bytes]:
             if data is not None and node:
                 found[node] = data
             below += [f"{node}/{name}" if node else name for name in names if not name.startswith(".")]
-        level = [node for node in below if node != "status"]
+        level = [node for node in below if not is_left_out(node)]
     return found
 
 

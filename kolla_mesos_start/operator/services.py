@@ -15,7 +15,7 @@ from kolla_mesos_start.definition.texts import Text
 from kolla_mesos_start.errors import BadUsage, CannotRender
 from kolla_mesos_start.operator import connection
 from kolla_mesos_start.operator.invocation import NotThere, nearest
-from kolla_mesos_start.operator.published import BY_AGENTS
+from kolla_mesos_start.operator.published import BY_AGENTS, walk
 from kolla_mesos_start.render.context import file_text, variable_names
 from kolla_mesos_start.tree.states import printable
 from kolla_mesos_start.tree.znodes import RESERVED, Znodes
@@ -25,20 +25,8 @@ SHOWN_HOSTS = 5
 
 def definitions(client: KazooClient, znodes: Znodes) -> dict[str, bytes]:
     """The definition of every service of the deployment, by the service's name."""
-    found: dict[str, bytes] = {}
-    level = [""]
-    while level:
-        names = connection.children(client, [znodes.service(name).rstrip("/") for name in level])
-        level = [
-            f"{parent}/{name}".lstrip("/")
-            for parent in level
-            for name in names[znodes.service(parent).rstrip("/")]
-            if name not in RESERVED and not name.startswith(".")
-        ]
-        paths = {name: znodes.service(name) for name in level}
-        read = connection.read(client, paths.values())
-        found.update((name, data) for name, path in paths.items() if (data := read[path]))
-    return dict(sorted(found.items()))
+    found = walk(client, znodes, lambda node: node.rpartition("/")[2] in RESERVED)
+    return {name: data for name, data in sorted(found.items()) if data}
 
 
 def check_name(name: str) -> None:
