@@ -18,8 +18,9 @@ from kolla_mesos_start.definition.forms import DAEMON, GLOBAL, LOCAL
 from kolla_mesos_start.definition.model import Command, Dependency, Graph, Members
 from kolla_mesos_start.definition.schema import early_texts
 from kolla_mesos_start.errors import BadDefinition, CannotRender
+from kolla_mesos_start.operator import instances
 from kolla_mesos_start.operator.directory import VARIABLES
-from kolla_mesos_start.operator.validation import build_graph, known_graph
+from kolla_mesos_start.operator.validation import build_graph, known_graph, rendered
 from kolla_mesos_start.render.context import variable_names
 from kolla_mesos_start.tree import states
 from kolla_mesos_start.tree.states import Detail, Unmet, printable
@@ -420,7 +421,8 @@ class Live:
 def _source(data: bytes) -> Source:
     try:
         document = load(data)
-        texts = [text for text in early_texts(document) if text.is_template]
+        early = (*early_texts(document), instances.text_of(document.root))
+        texts = [text for text in early if text.is_template]
         return Source(document, sorted(variable_names(texts)) if texts else ())
     except BadDefinition as error:
         return Source(None, issues=error.issues)
@@ -429,7 +431,8 @@ def _source(data: bytes) -> Source:
 
 
 def _read(document: Document, znodes: Znodes, variables: Mapping[str, str]) -> Definition:
-    wanted = _wanted(document)
+    found = instances.wanted(document.root, lambda text: rendered(text, znodes, variables))
+    wanted = 1 if found is None else found
     try:
         graph = build_graph(document, znodes, variables)
     except BadDefinition as error:
@@ -437,14 +440,6 @@ def _read(document: Document, znodes: Znodes, variables: Mapping[str, str]) -> D
     except CannotRender as error:
         return Definition(None, (error.reason,), wanted)
     return Definition(graph or known_graph(document, znodes, variables), (), wanted)
-
-
-def _wanted(document: Document) -> int:
-    """`instances` of the definition's `service`, which is for launchers, and which the agent ignores."""
-    service = document.root.get("service")
-    found = service.get("instances") if isinstance(service, dict) else None
-    text = str(found)
-    return int(text) if text.isascii() and text.isdigit() else 1
 
 
 # -- places -------------------------------------------------------------------------------------------

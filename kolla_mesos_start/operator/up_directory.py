@@ -24,7 +24,7 @@ from kazoo.client import KazooClient
 from kolla_mesos_start.definition.model import Command, File
 from kolla_mesos_start.definition.texts import Text
 from kolla_mesos_start.errors import AgentError, BadDefinition, BadUsage, CannotRender, NoConnection
-from kolla_mesos_start.operator import connection, directory, layouts, private_zookeeper
+from kolla_mesos_start.operator import connection, directory, instances, layouts, private_zookeeper
 from kolla_mesos_start.operator.containers import AGENT, DIES_WITH_US, Container, end_all
 from kolla_mesos_start.operator.directory import Deployment, Service
 from kolla_mesos_start.operator.findings import ERROR
@@ -43,6 +43,7 @@ from kolla_mesos_start.operator.services import used_variables
 from kolla_mesos_start.operator.up import START_TIMEOUT, Up, View
 from kolla_mesos_start.operator.validation import rendered, validate
 from kolla_mesos_start.operator.wait import seconds
+from kolla_mesos_start.tree.znodes import Znodes
 
 PROGRAM = "kolla_mesos_ctl"
 LOCK = "kolla_mesos_up.lock"  # in the place of a run, which shows that it is one
@@ -68,7 +69,7 @@ def run(invocation: Invocation) -> int:
     )
     contents, unreadable = layouts.read(options, name)
     refuse(unreadable)
-    planned = plan(directory.enabled(contents), pairs(options.replicas), pairs(options.host))
+    planned = plan(contents, pairs(options.replicas), pairs(options.host))
     _check_machine(invocation)
     with ExitStack() as stack:
         place = _place(options.place, stack)
@@ -88,9 +89,10 @@ def pairs(words: Sequence[str]) -> list[tuple[str, str]]:
 
 
 def plan(
-    services: Sequence[Service], replicas: Sequence[tuple[str, str]], hosts: Sequence[tuple[str, str]]
+    deployment: Deployment, replicas: Sequence[tuple[str, str]], hosts: Sequence[tuple[str, str]]
 ) -> list[tuple[str, str]]:
     """The service and the host of each container. BadUsage for what the command line can't mean."""
+    services = directory.enabled(deployment)
     names = [service.name for service in services]
     counts: dict[str, int] = {}
     for given, value in replicas:
@@ -105,7 +107,7 @@ def plan(
     found = []
     for service in services:
         own = by_service[service.name]
-        count = counts.get(service.name, len(own) or _instances(service))
+        count = counts.get(service.name, len(own) or _instances(deployment, service))
         if len(own) > count:
             raise BadUsage(f"--host: {len(own)} names for {count} containers of {service.name}")
         others = (NODE.format(number) for number in range(len(own) + 1, count + 1))
@@ -126,12 +128,13 @@ def _named(given: str, names: Sequence[str]) -> str:
     return found[0]
 
 
-def _instances(service: Service) -> int:
-    """How many the definition wants; the agent ignores that."""
-    root = json.loads(service.definition)
-    daemon = root.get("service") if isinstance(root, dict) else None
-    count = daemon.get("instances", 1) if isinstance(daemon, dict) else 1
-    return int(count) if str(count).isdecimal() else 1
+def _instances(deployment: Deployment, service: Service) -> int:
+    """How many the definition wants, with the values of the directory."""
+    values = {**deployment.variables, **service.variables.own}
+    texts = {name: data.decode(errors="replace") for name, data in values.items()}
+    znodes = Znodes("", "", service.name, "")
+    found = instances.wanted(json.loads(service.definition), lambda text: rendered(text, znodes, texts))
+    return 1 if found is None else found
 
 
 def with_instances(definition: bytes, count: int) -> bytes:

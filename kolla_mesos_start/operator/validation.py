@@ -21,7 +21,7 @@ from kolla_mesos_start.definition.resolve import resolve
 from kolla_mesos_start.definition.schema import build, early_texts, read
 from kolla_mesos_start.definition.texts import Text, sublabel
 from kolla_mesos_start.errors import BadDefinition, CannotRender
-from kolla_mesos_start.operator import checks, directory, templates
+from kolla_mesos_start.operator import checks, directory, instances, templates
 from kolla_mesos_start.operator.checks import Reading
 from kolla_mesos_start.operator.directory import FILES, VARIABLES, Contents, Deployment, Service
 from kolla_mesos_start.operator.findings import (
@@ -259,16 +259,11 @@ class _OnHost:
 
     def wanted(self, document: Document) -> int | None:
         """How many instances are wanted; None where only an agent could know."""
-        value = _service(document).get("instances")
-        if value is None:
-            return 1
-        label = "service.instances"
-        text = self.render(Text(label, value)) if isinstance(value, str) else str(value)
-        if text.strip().isdigit():
-            return int(text)
-        if label not in self.unsure:
-            self.found.add(ERROR, self.service.name, f"{label}: expected a whole number", label=label)
-        return None
+        found = instances.wanted(document.root, self.render)
+        if found is None and instances.LABEL not in self.unsure:
+            what = f"{instances.LABEL}: expected a whole number"
+            self.found.add(ERROR, self.service.name, what, label=instances.LABEL)
+        return found
 
     def add_issues(self, issues: Sequence[str]) -> None:
         for issue in issues:

@@ -12,7 +12,7 @@ from rich.console import Console
 
 from kolla_mesos_start.errors import BadUsage
 from kolla_mesos_start.operator.containers import Container
-from kolla_mesos_start.operator.directory import Service, Values
+from kolla_mesos_start.operator.directory import Deployment, Service, Values
 from kolla_mesos_start.operator.log_stream import LogStream
 from kolla_mesos_start.operator.up_directory import pairs, plan
 
@@ -24,6 +24,7 @@ def service(name: str, **keys: Any) -> Service:
 
 
 SERVICES = (service("a/db"), service("a/web", instances=2), service("b/web", instances="{{ n }}"))
+DEPLOYMENT = Deployment({"n": b"1"}, SERVICES, ())
 
 
 @pytest.mark.parametrize(
@@ -37,7 +38,7 @@ SERVICES = (service("a/db"), service("a/web", instances=2), service("b/web", ins
 )
 def test_who_is_started(replicas: list[str], hosts: list[str], expected: list[str]) -> None:
     """What the command line says, else the hosts that it names, else the definition's `instances`."""
-    assert [f"{name}@{host}" for name, host in plan(SERVICES, pairs(replicas), pairs(hosts))] == expected
+    assert [f"{name}@{host}" for name, host in plan(DEPLOYMENT, pairs(replicas), pairs(hosts))] == expected
 
 
 @pytest.mark.parametrize(
@@ -58,7 +59,7 @@ def test_who_is_started(replicas: list[str], hosts: list[str], expected: list[st
 def test_what_it_can_not_mean(replicas: list[str], hosts: list[str], expected: str) -> None:
     """The message names the option and what is wrong with it."""
     with pytest.raises(BadUsage, match=expected):
-        plan(SERVICES, pairs(replicas), pairs(hosts))
+        plan(DEPLOYMENT, pairs(replicas), pairs(hosts))
 
 
 def test_logs_become_one_stream_of_whole_lines(tmp_path: Path) -> None:
