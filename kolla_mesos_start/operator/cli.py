@@ -61,7 +61,7 @@ def main() -> NoReturn:
     # It logs each attempt to connect; `connection` says all that matters.
     logging.getLogger("kazoo").setLevel(logging.CRITICAL)
     # A stream that is closed is None, and its descriptor would become that of a connection.
-    sys.stdout, sys.stderr = sys.stdout or open(os.devnull, "w"), sys.stderr or open(os.devnull, "w")
+    sys.stdout, sys.stderr = sys.stdout or _nowhere(), sys.stderr or _nowhere()
     if isinstance(sys.stdout, TextIOWrapper):
         sys.stdout.reconfigure(errors="backslashreplace")  # What the locale lacks is no reason to end.
     try:
@@ -82,6 +82,10 @@ def main() -> NoReturn:
             [f"{error.filename or 'standard output'} can't be written: {error.strerror}"], CannotWrite.status
         )
     sys.exit(status)
+
+
+def _nowhere() -> TextIO:
+    return os.fdopen(os.open(os.devnull, os.O_WRONLY), "w")
 
 
 def _discard(stream: TextIO) -> None:

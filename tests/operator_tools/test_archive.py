@@ -129,7 +129,7 @@ def test_no_part_of_a_snapshot_is_taken_for_a_whole_one() -> None:
         with pytest.raises(BadDefinition):
             unpack(whole[:length])
     assert unpack(whole[: end + 512]) == SNAPSHOT
-    with pytest.raises(BadDefinition, match="infra/db/definition.json: not as it was"):
+    with pytest.raises(BadDefinition, match=r"infra/db/definition\.json: not as it was"):
         unpack(whole.replace(b'"commands"', b'"commandz"'))
 
 
