@@ -106,17 +106,17 @@ def unknown_dependencies(readings: Sequence[Reading]) -> Iterator[Issue]:
     by_name = {each.name: each for each in readings}
     for service, _, dependency, label in needs(readings):
         if isinstance(dependency, Members):
-            owner = by_name.get(dependency.service)
-            reason = f"no service has this name{nearest(dependency.service, by_name)}"
-            what = dependency.service
+            what, known, kind = dependency.service, by_name, "this name"
         else:
-            owner = roles.get(dependency.role)
-            reason = f"no service has the role {dependency.role!r}{nearest(dependency.role, roles)}"
-            what = dependency.path
-        if owner is not None:
+            what, known, kind = dependency.role, roles, f"the role {dependency.role!r}"
+        owner = known.get(what)
+        if owner is None:
+            reason = f"no service has {kind}{nearest(what, known)}"
+        else:
             reason = _why_not_provided(service, dependency, owner)
         if reason:
-            yield Issue(ERROR, service.name, label, f"{what}: {reason}")
+            path = what if isinstance(dependency, Members) else dependency.path
+            yield Issue(ERROR, service.name, label, f"{path}: {reason}")
 
 
 def _why_not_provided(service: Reading, dependency: Dependency | Members, owner: Reading) -> str:
