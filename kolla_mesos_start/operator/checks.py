@@ -60,6 +60,10 @@ class Reading(NamedTuple):
     def role(self) -> str:
         return self.name.rsplit("/", 1)[-1]
 
+    @property
+    def has_daemon(self) -> bool:
+        return self.commands is None or DAEMON in self.commands
+
 
 class Need(NamedTuple):
     """One dependency of one command."""
@@ -124,12 +128,15 @@ def _why_not_provided(service: Reading, dependency: Dependency | Members, owner:
     if service.enabled and not owner.enabled:
         return f"{owner.name} is not enabled"
     # The agent's parser knows the commands of the same service.
-    is_known = owner is service or owner.commands is None
-    if is_known or isinstance(dependency, Members) or dependency.name in (owner.commands or ()):
+    if owner is service or owner.commands is None:
+        return ""
+    if isinstance(dependency, Members):
+        return "" if owner.has_daemon else f"{owner.name} has no daemon, and a task has no members"
+    if dependency.name in owner.commands:
         return ""
     if dependency.is_daemon:
         return f"{owner.name} has no daemon"
-    return f"{owner.name} has no command {dependency.name!r}{nearest(dependency.name, owner.commands or ())}"
+    return f"{owner.name} has no command {dependency.name!r}{nearest(dependency.name, owner.commands)}"
 
 
 def cycles(readings: Sequence[Reading]) -> Iterator[Issue]:
@@ -171,7 +178,7 @@ def more_than_wanted(readings: Sequence[Reading]) -> Iterator[Issue]:
         is_members = isinstance(dependency, Members)
         name = dependency.service if isinstance(dependency, Members) else dependency.role
         owner = (by_name if is_members else roles).get(name)
-        if owner is None or owner.wanted is None:
+        if owner is None or owner.wanted is None or not owner.has_daemon:
             continue
         count = dependency.count or (0 if owner is service else 1)
         if count > owner.wanted:
@@ -208,7 +215,9 @@ def daemons_without_check(readings: Sequence[Reading]) -> Iterator[Issue]:
             waiting.setdefault(dependency.role, command.path)
     for each in readings:
         daemon = each.graph and each.graph.daemon
-        if daemon and daemon.ready and daemon.ready.kind == "default" and each.role in waiting:
+        if not (daemon and daemon.ready) or each.role not in waiting or "ready" in each.service_keys:
+            continue
+        if daemon.ready.kind == "default":
             message = (
                 f"{waiting[each.role]} waits for it, and it has no `ready` check: unless it notifies, it "
                 f"counts as ready after {daemon.ready.value:g} s"
@@ -281,6 +290,22 @@ def ports_used_twice(readings: Sequence[Reading]) -> Iterator[Issue]:
                 yield Issue(ERROR, each.name, label, message, [(other, label)])
 
 
+def checks_at_no_port(readings: Sequence[Reading]) -> Iterator[Issue]:
+    """A URL with a port that there can't be; that of `tcp` is looked at by the agent's parser."""
+    for each in readings:
+        for daemon in (step for steps in each.steps.values() for step in steps if step.ready):
+            if daemon.ready and daemon.ready.kind == "http" and _bad_port(str(daemon.ready.value)):
+                message = "expected a port from 1 to 65535 in its URL"
+                yield Issue(ERROR, each.name, f"service.{DAEMON}.ready.http", message)
+
+
+def _bad_port(url: str) -> bool:
+    try:
+        return urlsplit(url).port == 0
+    except ValueError:
+        return True
+
+
 def _port(ready: Ready) -> int | None:
     """The port on its own host at which a daemon is checked."""
     if ready.kind == "tcp" and isinstance(ready.value, int):
@@ -305,6 +330,7 @@ CHECKS = (
     mixed_generations,
     files_in_the_way,
     ports_used_twice,
+    checks_at_no_port,
 )
 
 

@@ -360,6 +360,8 @@ class _OnHost:
                 self.found.add(ERROR, node, f"{text.label} {what}", label=label, line=use.line, about=what)
         for name in sorted(strange - template.optional - missing.keys()):
             what, line = self.missing(name), template.names[name]
+            if line in missing.values():
+                continue  # It may not have been looked up because of what is missing beside it.
             found = f"{text.label} {what}, on a branch that it does not take with these values"
             self.found.add(WARNING, node, found, label=label, line=line, about=what)
         return rendered

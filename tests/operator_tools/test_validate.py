@@ -77,6 +77,9 @@ def conf(text: str | bytes) -> dict[str, str | bytes]:
     return {"services__shop__web__files__web.conf": text}
 
 
+TASK = db(DB[DB.index("service:") :], "")
+
+
 def test_nothing_is_found_where_nothing_is_wrong(tmp_path: Path) -> None:
     """Loops over members and what only an agent knows are no mistakes."""
     assert found_in(tmp_path, {}) == []
@@ -135,11 +138,18 @@ MISTAKES: dict[str, tuple[Mapping[str, str | bytes], str, str, int | None, str]]
         "has no command 'snyc' (did you mean 'sync'?)",
     ),
     "a daemon of a task": (
-        {**db("service:", "#"), **db(DB[DB.index("service:") :], "")},
+        {**TASK, **web("      - {members: infra/db, count: 2}\n", "")},
         "error",
         WEB_YML,
         6,
         "infra/db has no daemon",
+    ),
+    "members of a task": (
+        {**TASK, **web("      - {path: db/daemon, count: 2}\n", "")},
+        "error",
+        WEB_YML,
+        6,
+        "infra/db has no daemon, and a task has no members",
     ),
     "an unknown service": (
         web("infra/db", "infra/bd"),
@@ -250,20 +260,30 @@ MISTAKES: dict[str, tuple[Mapping[str, str | bytes], str, str, int | None, str]]
         "has no content in files/ (did you mean 'web.conf'?)",
     ),
     "two files of one dest": (
-        db(
-            "db.conf: {dest: /etc/db/db.conf}",
-            "db.conf: {dest: /etc/db/db.conf}\n      web.conf: {dest: /etc//db/db.conf}",
-        ),
+        {
+            **db("/db.conf}", "/db.conf}\n      web.conf: {dest: /etc//db/db.conf}"),
+            "services__infra__db__files__web.conf": "",
+        },
         "error",
         DB_YML,
         8,
         "/etc//db/db.conf is the dest of 'db.conf' of sync too",
     ),
+    "two commands that write one dest": (
+        {
+            **db("    command: db\n", "    command: db\n    files: {web.conf: {dest: /etc/db/db.conf}}\n"),
+            "services__infra__db__files__web.conf": "",
+        },
+        "error",
+        DB_YML,
+        12,
+        "service.daemon.files.web.conf.dest: /etc/db/db.conf is the dest of 'db.conf' of sync too",
+    ),
     "a dest below another's": (
-        db(
-            "db.conf: {dest: /etc/db/db.conf}",
-            "db.conf: {dest: /etc/db}\n      web.conf: {dest: /etc/db/db.conf}",
-        ),
+        {
+            **db("/etc/db/db.conf}", "/etc/db}\n      web.conf: {dest: /etc/db/db.conf}"),
+            "services__infra__db__files__web.conf": "",
+        },
         "error",
         DB_YML,
         8,
@@ -306,6 +326,20 @@ MISTAKES: dict[str, tuple[Mapping[str, str | bytes], str, str, int | None, str]]
         WEB_YML,
         10,
         "port 3306 of host h1 is used by infra/db too",
+    ),
+    "a port that there can't be": (
+        {"services__shop__web__variables_yml": "web_port: 80000\n"},
+        "error",
+        WEB_YML,
+        10,
+        "service.daemon.ready.http: expected a port from 1 to 65535",
+    ),
+    "a variable with a hyphen": (
+        {**conf("\n{{ web-rack }}\n"), "variables__web-rack": "1"},
+        "error",
+        WEB_CONF,
+        2,
+        "file web.conf needs the variable 'web'",
     ),
     "scopes that can't meet": (
         {
@@ -383,7 +417,10 @@ MISTAKES: dict[str, tuple[Mapping[str, str | bytes], str, str, int | None, str]]
     ),
     "a file in UTF-16": (conf("{{ port }}".encode("utf-16")), "warning", WEB_CONF, None, "UTF-16"),
     "no instances of what others wait for": (
-        db("instances: 2", "instances: 0"),
+        {
+            **db("instances: 2", "instances: 0"),
+            **web(WEB[WEB.index("      - db/sync") : WEB.index("    files")], "      - db/daemon\n"),
+        },
         "error",
         WEB_YML,
         5,
@@ -454,11 +491,11 @@ MISTAKES: dict[str, tuple[Mapping[str, str | bytes], str, str, int | None, str]]
 
 @pytest.mark.parametrize("kind", MISTAKES)
 def test_a_mistake_is_found_with_its_file_and_line(tmp_path: Path, kind: str) -> None:
-    """And nothing that is not one: whatever else is found is of the same file, or follows from it."""
+    """And nothing else: what only follows from a mistake would be searched for in vain."""
     files, severity, file, line, message = MISTAKES[kind]
     found = found_in(tmp_path, files)
-    matching = [each for each in found if message in each.message]
-    assert [(each.severity, each.file, each.line) for each in matching] == [(severity, file, line)], found
+    assert [(each.severity, each.file, each.line) for each in found] == [(severity, file, line)], found
+    assert message in found[0].message
 
 
 def test_all_mistakes_are_found_at_once(tmp_path: Path) -> None:
