@@ -92,6 +92,8 @@ def _edges(deployment: Deployment) -> Mapping[str, list[str]]:
     """For each node those that it blocks."""
     edges: dict[str, list[str]] = defaultdict(list)
     for service in deployment.services.values():
+        if service.is_ousted:  # Its steps have the names of another one's.
+            continue
         open_steps = [step for step in service.steps if not step.done]
         for step in open_steps:
             for unmet in step.unmet:
@@ -205,12 +207,12 @@ def _asked_otherwise(
     if wants is not None and wants != target.command.generation:
         has = target.command.generation or "none"
         text = f"{step.path} waits for generation {wants} of {target.path}, whose definition has {has}"
-        return Cause("generation", text, (target.path,))
+        return Cause("generation", text, (step.path,))
     if target.command.is_daemon and (dependency.count or 1) > service.wanted:
         text = (
             f"{step.path} waits for {dependency.count} ready instances of {target.path}, and {service.wanted}"
         )
-        return Cause("too many", f"{text} is wanted (`instances` of its definition)", (target.path,))
+        return Cause("too many", f"{text} is wanted (`instances` of its definition)", (step.path,))
     if target.done:
         where = " on its own host" if dependency.scope == LOCAL else ""
         return Cause(
@@ -226,7 +228,7 @@ def _no_members(step: Step, members: Members, deployment: Deployment) -> Cause |
         return Cause("no provider", f"{step.path}: {why}", (_node(members.service),))
     if service.definition and members.count > service.wanted:
         text = f"{step.path} waits for {members.count} members of {service.name}, and {service.wanted}"
-        return Cause("too many", f"{text} is wanted (`instances` of its definition)", (_node(service.name),))
+        return Cause("too many", f"{text} is wanted (`instances` of its definition)", (step.path,))
     return None
 
 
@@ -240,12 +242,10 @@ def _of_service(service: Service, now: float) -> Iterator[Cause]:
     elif service.graph is None:
         text = f"the definition of {service.name} can't be read: {'; '.join(service.issues)}"
         yield Cause("unreadable", text, (_node(service.name),))
+    elif service.is_ousted:
+        text = f"{service.name}: its role {service.role} is claimed by {service.owner}; rename one of them"
+        yield Cause("claimed", text, (_node(service.name),))
     elif not service.is_up:
-        if service.owner not in ("", service.name):
-            text = (
-                f"{service.name}: its role {service.role} is claimed by {service.owner}; rename one of them"
-            )
-            yield Cause("claimed", text, (_node(service.name),))
         found = [cause for step in service.steps if not step.done for cause in _of_step(service, step, now)]
         yield from found
         yield from _of_containers(service, {cause.kind for cause in found}, now)

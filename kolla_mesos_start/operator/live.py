@@ -136,6 +136,11 @@ class Service(NamedTuple):
     def is_up(self) -> bool:
         return self.graph is not None and self.ready >= self.wanted
 
+    @property
+    def is_ousted(self) -> bool:
+        """Whether another service has claimed its role: then no container of it begins."""
+        return self.owner not in ("", self.name)
+
     def is_stale(self, container: Container) -> bool:
         """Whether it runs another definition than the one that is published."""
         return container.definition not in (None, self.definition)
@@ -149,7 +154,9 @@ class Deployment(NamedTuple):
 
     @property
     def roles(self) -> Mapping[str, Service]:
-        return {service.role: service for service in self.services.values() if service.definition}
+        """The service of each role; of two the one that has claimed it."""
+        services = sorted(self.services.values(), key=lambda service: not service.is_ousted)
+        return {service.role: service for service in services if service.definition}
 
     @property
     def is_up(self) -> bool:

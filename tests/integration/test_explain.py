@@ -117,7 +117,6 @@ def test_another_generation_than_there_is_may_be_waited_for(
     containers.start("web", "h2").says("waits")
     assert tool(deployment, "explain", status=1) == (
         "ROOT CAUSE  web/daemon waits for generation 2026.1 of job/sync, whose definition has 2025.2\n"
-        "  blocks    web/daemon\n"
         "up          job 1 of 1\n"
     )
 
@@ -191,6 +190,37 @@ def test_a_number_that_only_an_agent_knows_hides_nothing(
         lambda: "up " in tool(deployment, "explain") and tool(deployment, "explain"), "all is up"
     )
     assert said == "up          db 1 of 1\nup          web 1 of 1\n"
+
+
+def test_what_is_not_where_it_is_waited_for(deployment: Deployment, containers: Containers) -> None:
+    """On another host, in too small a number, or under the name of another service."""
+    publish(deployment, "a/db", SLEEP)
+    publish(deployment, "b/db", SLEEP)
+    publish(deployment, "near", definition({"path": "db/daemon", "scope": "local"}))
+    publish(deployment, "many", definition({"path": "db/daemon", "count": 3}))
+    containers.start("a/db", "h1").says("ready")
+    containers.start("near", "h2").says("waits")
+    containers.start("many", "h2").says("waits")
+    containers.start("b/db", "h3").ends()
+    assert tool(deployment, "explain", status=1) == (
+        "ROOT CAUSE  many/daemon waits for 3 ready instances of db/daemon, and 1 is wanted"
+        " (`instances` of its definition)\n"
+        "ROOT CAUSE  near/daemon waits for db/daemon on its own host: 0 of 1 instances ready\n"
+        "ROOT CAUSE  b/db: its role db is claimed by a/db; rename one of them\n"
+        "up          db 1 of 1\n"
+    )
+
+
+def test_who_gave_up_waiting_says_for_what(deployment: Deployment, containers: Containers) -> None:
+    """It has to be started again, whatever becomes of that."""
+    publish(deployment, "db", SLEEP)
+    publish(deployment, "web", definition("db/daemon"))
+    assert containers.start("web", "h2", KOLLA_WAIT_TIMEOUT="0.5").ends() == 75
+    containers.start("db", "h1").says("ready")
+    said = tool(deployment, "explain", status=1).splitlines()
+    assert re.match(r"ROOT CAUSE  web/daemon on h2 ended \d+ s ago in stage wait, exit status 75: ", said[0])
+    assert said[0].endswith(": waited 1 s for db/daemon (0 of 1 instances ready)")
+    assert said[1:] == ["  blocks    web/daemon", "up          db 1 of 1"]
 
 
 def test_a_name_that_is_not_there_names_the_nearest(deployment: Deployment) -> None:
