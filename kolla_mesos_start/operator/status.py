@@ -90,7 +90,7 @@ def fitting(deployment: Deployment, now: float, width: int, height: int) -> Text
         lambda: _listed(services, down, now),
         lambda: [*_listed(down, down, now), *_grid(up, width)],
         lambda: [*_listed(down, (), now), *_grid(up, width)],
-        lambda: [*_grid(down, width), *_grid(up, width)],
+        lambda: _crowded(down, up, now, width, height - 2),
     )
     for way in ways:
         lines = way()
@@ -104,6 +104,16 @@ def fitting(deployment: Deployment, now: float, width: int, height: int) -> Text
     return joined([Line(headline(deployment), "bold").cut(width), Text(), folded])
 
 
+def _crowded(
+    down: Sequence[Service], up: Sequence[Service], now: float, width: int, height: int
+) -> Sequence[Line]:
+    """Names in columns; in the room that is left a line for each that does not merely wait for others."""
+    room = max(height - len(_grid(down, width)) - len(_grid(up, width)), 0)
+    shown = [each for each in down if {row.cells[1] for row in _rows(each, now)} != {"waiting"}][:room]
+    others = [each for each in down if each not in shown]
+    return [*_listed(shown, (), now), *_grid(others, width), *_grid(up, width)]
+
+
 def headline(deployment: Deployment) -> str:
     """How much of it is up."""
     services = deployment.services.values()
@@ -113,7 +123,7 @@ def headline(deployment: Deployment) -> str:
 
 
 def _ordered(deployment: Deployment) -> Sequence[Service]:
-    return sorted(deployment.services.values(), key=lambda service: (service.is_up, service.name))
+    return sorted(deployment.services.values(), key=lambda service: (service.is_up, _numbered(service.name)))
 
 
 def _grid(services: Sequence[Service], width: int) -> Sequence[Line]:

@@ -102,6 +102,19 @@ def test_long_reasons_are_folded_where_there_is_room() -> None:
     assert all(len(line) <= width for width in (20, 40, 80) for line in shown(tree, width=width, height=4))
 
 
+@pytest.mark.parametrize(("width", "height", "said"), [(80, 24, 7), (200, 50, 10)])
+def test_of_very_many_services_those_that_do_not_merely_wait_are_said_first(
+    large: Deployment, width: int, height: int, said: int
+) -> None:
+    """As many as there is room for; the others are names in columns, in the order of their numbers."""
+    lines = status.fitting(large, NOW, width, height).plain.splitlines()
+    assert [line.split()[0] for line in lines[2 : 2 + said]] == [f"s{20 + number}" for number in range(said)]
+    assert lines[2].startswith("s20  0 of 10 ready  10 starting: s20/daemon: command check, exit status")
+    assert lines[2 + said] == ""
+    assert lines[3 + said].split()[::2][:3] == [f"s{20 + said + number}" for number in range(3)]
+    assert next(line for line in lines if "10/10" in line).split()[::2][:3] == ["s0", "s1", "s2"]
+
+
 @pytest.mark.parametrize("height", [10, 24, 50, 110, 2000])
 @pytest.mark.parametrize("width", [40, 80, 200])
 def test_a_thousand_containers_fit(large: Deployment, width: int, height: int) -> None:
