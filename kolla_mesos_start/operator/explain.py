@@ -45,10 +45,11 @@ def lines(deployment: Deployment, found: Sequence[Cause], services: Sequence[Ser
             yield _line("" if number else "  blocks", "yellow", steps)
     touched = frozenset().union(*(cause.touches for cause in found))
     for service in services:
-        if service.is_up:
-            yield _line("up", "green", f"{service.role} {service.ready} of {service.wanted}")
-        elif not causes.nodes(service) & touched:
+        if not service.is_up and not causes.nodes(service) & touched:
             yield _line("starting", "cyan", f"{service.name}: nothing that it waits for is stuck")
+    up = [f"{service.role} {service.ready} of {service.wanted}" for service in services if service.is_up]
+    if up:  # In one line: a hundred would move the causes off the screen.
+        yield _line("up", "green", ", ".join(up))
 
 
 def _line(head: str, style: str, text: str) -> Line:

@@ -189,7 +189,7 @@ def test_a_number_that_only_an_agent_knows_hides_nothing(
     said = eventually(
         lambda: "up " in tool(deployment, "explain") and tool(deployment, "explain"), "all is up"
     )
-    assert said == "up          db 1 of 1\nup          web 1 of 1\n"
+    assert said == "up          db 1 of 1, web 1 of 1\n"
 
 
 def test_what_is_not_where_it_is_waited_for(deployment: Deployment, containers: Containers) -> None:
