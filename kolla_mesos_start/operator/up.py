@@ -108,6 +108,8 @@ class Up(ABC, Generic[D]):
 
     # -- what a subclass says ---------------------------------------------------------------------
 
+    about_logs = ""  # said where a start has failed
+
     def prepare(self) -> str:
         """Install what the deployment runs; returns the PATH of its containers."""
         return os.environ["PATH"]
@@ -225,8 +227,8 @@ class Up(ABC, Generic[D]):
         found = self.aside(lambda: connection.read(client, above))
         if found[path] is not None:
             raise BadUsage(
-                f"{path} is there already, perhaps of another {self.name}; give this one another name "
-                f"(--deployment), or remove it: deleteall {path}"
+                f"{path} is there already, of another {self.name} or of an `up` that was killed: give this "
+                f"one another name (--deployment), or remove that, in a ZooKeeper shell: deleteall {path}"
             )
         self._created = [each for each in above if found[each] is None]
         own = {"HOME": str(self.directory), "LANG": "C.UTF-8"}
@@ -256,7 +258,8 @@ class Up(ABC, Generic[D]):
         znodes = Znodes(self.prefix, self.name, "", "")
         found = self.aside(lambda: Mirror(deployment.client, Live(znodes)).deployment())
         lines = explain.lines(found, causes.find(found, time.time()), ())
-        return "\n".join([what, *(line.whole().plain for line in lines), *_log_ends(deployment)])
+        said = [what, *(line.whole().plain for line in lines), *_log_ends(deployment)]
+        return "\n".join([*said, self.about_logs] if self.about_logs else said)
 
     def rows(self) -> list[Row]:
         """A row for each container, and one for ZooKeeper if the connection was ever lost."""

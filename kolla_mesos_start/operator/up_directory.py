@@ -254,6 +254,8 @@ class DirectoryUp(Up[DirectoryDeployment]):
         self._console, self._quiet = invocation.out, options.quiet
         self._stream: LogStream | None = None
         self._is_kept = options.place is not None
+        if not self._is_kept:
+            self.about_logs = "their logs are removed now: --in PLACE would keep them"
 
     def deployment(self, client: KazooClient, environ: Mapping[str, str]) -> DirectoryDeployment:
         if self._quiet:  # Its view says so.

@@ -170,6 +170,10 @@ def test_what_ends_too_early_ends_the_start(up: Start, place: Path) -> None:
     assert "kolla_mesos_ctl: the deployment did not come up\nROOT CAUSE  " in run.said
     assert "\n--- db@node-1: ended with status 2" in run.said
     assert "No such file" in run.said
+    assert "their logs are removed now: --in PLACE would keep them" in run.said
+    kept = up("--in", "kept")
+    assert kept.ends() == 1
+    assert "--in PLACE" not in kept.said
 
 
 def test_a_start_that_takes_too_long_ends_with_its_cause(up: Start, place: Path) -> None:
@@ -268,7 +272,7 @@ def test_a_place_that_is_given_is_kept(up: Start, place: Path) -> None:
     ("words", "status", "expected"),
     [
         (["--replicas", "wbe=2"], 64, "is no service of the directory"),
-        (["--deployment", "x"], 64, "is there already"),
+        (["--deployment", "x"], 64, "is there already, of another x or of an `up` that was killed: "),
         (["--hosts", "127.0.0.1:1"], 69, "no connection to ZooKeeper"),
     ],
 )
