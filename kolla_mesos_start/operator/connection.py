@@ -15,6 +15,7 @@ from typing import Any, Callable
 from kazoo.client import KazooClient, TransactionRequest
 from kazoo.exceptions import (
     AuthFailedError,
+    BadVersionError,
     ConnectionClosedError,
     ConnectionDropped,
     ConnectionLoss,
@@ -47,6 +48,13 @@ RETRY = {"max_tries": -1, "delay": 0.05, "backoff": 1.5, "max_delay": 1.0}
 DENIED = (NoAuthError, AuthFailedError, InvalidACLError)
 # What a request meets whose fate is unknown.
 LOST = (ConnectionLoss, OperationTimeoutError, SessionExpiredError)
+# What others have done to a znode of a transaction that is refused.
+MEANWHILE = {
+    NoNodeError: "was removed",
+    NodeExistsError: "was made",
+    BadVersionError: "was changed",
+    NotEmptyError: "has got a child (of a container that has started?)",
+}
 PERMISSIONS = {
     "c": Permissions.CREATE,
     "d": Permissions.DELETE,
@@ -351,9 +359,8 @@ def commit(transaction: TransactionRequest, what: str) -> None:
         if isinstance(error, DENIED):
             raise AccessDenied(f"{operation.path} can't be changed: {type(error).__name__}")
         if isinstance(error, Exception) and not isinstance(error, followers):
-            raise Refused(
-                f"{what}: {operation.path} has changed meanwhile ({type(error).__name__}); try again"
-            )
+            how = MEANWHILE.get(type(error), type(error).__name__)
+            raise Refused(f"{what}: {operation.path} {how} meanwhile; try again")
 
 
 @contextmanager

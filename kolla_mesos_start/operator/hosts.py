@@ -82,14 +82,18 @@ def in_use(there: There, names: Sequence[str]) -> str:
     return "; ".join([*(there.by_host[name] for name in names if name in there.by_host), *there.unknown])
 
 
-def counted_less(found: Recorded, names: Sequence[str]) -> Iterator[str]:
-    """What forgetting these hosts means for dependencies that count hosts, a line for each command."""
+def counted_less(found: Recorded, names: Sequence[str], definitions: Iterable[bytes]) -> Iterator[str]:
+    """What forgetting these hosts means for the dependencies that count hosts, a line for each command."""
+    wanted = frozenset().union(*map(services.counted_commands, definitions))
     counts = Counter(mark.rpartition("/hosts/")[0] for marks in found.marks.values() for mark in marks)
     less = Counter(mark.rpartition("/hosts/")[0] for name in names for mark in found.marks.get(name, ()))
     for state in found.states:
-        if less[state.at.state]:
+        if less[state.at.state] and state.path in wanted:
             count = counts[state.at.state]
-            yield f"{state.name} has succeeded on {count} hosts, and on {count - less[state.at.state]} then"
+            yield (
+                f"a dependency counts the hosts on which {state.path} has succeeded: "
+                f"{count - less[state.at.state]} then, instead of {count}"
+            )
 
 
 def _holding(client: KazooClient, states: Iterable[State]) -> dict[str, str]:

@@ -108,7 +108,7 @@ def _run_reset_hosts(invocation: Invocation) -> int:
         return 0
     _require_nobody(invocation, hosts.in_use(there, names))
     _print_again(invocation, [state for state in found.states if state.scope in names])
-    for line in hosts.counted_less(found, names):
+    for line in hosts.counted_less(found, names, services.definitions(client, znodes).values()):
         invocation.err.print(line, markup=False)
     which = f"{len(names)} host{'s' * (len(names) != 1)} of {znodes.deployment}: {', '.join(names)}"
     if not confirmed(invocation, f"forget what is recorded of {which}"):
@@ -267,7 +267,7 @@ def _are_places_removed(client: KazooClient, tree: Tree) -> bool:
         for path in there[first : first + BATCH]:
             transaction.delete(path)
         try:
-            connection.commit(transaction, "a container has started meanwhile")
+            connection.commit(transaction, "not removed")
         except Unanswered:
             return False
     return True

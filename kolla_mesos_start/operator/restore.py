@@ -20,6 +20,7 @@ from kolla_mesos_start.errors import BadDefinition, BadUsage
 from kolla_mesos_start.operator import archive, connection, published, recorded, removal
 from kolla_mesos_start.operator.archive import Snapshot
 from kolla_mesos_start.operator.confirmation import DECLINED, add_yes, confirmed
+from kolla_mesos_start.operator.connection import Refused
 from kolla_mesos_start.operator.invocation import Invocation, NotThere, Subcommand
 from kolla_mesos_start.operator.publish import Publisher, check_chroot
 from kolla_mesos_start.operator.snapshot import counted, done_commands, take
@@ -49,6 +50,8 @@ def run(invocation: Invocation) -> int:
         removal.remove(client, tree)
     with connection.unfinished(f"the definitions of {znodes.deployment} are missing; restore it once more"):
         _write(client, znodes, found, wanted)
+    if take(client, znodes).published != wanted.published:
+        raise Refused(f"somebody else has changed {znodes.deployment} meanwhile; restore it once more")
     print(f"restored {znodes.deployment} to what was {_origin(wanted)}: {counted(wanted)}")
     return 0
 

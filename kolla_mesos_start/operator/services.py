@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any
 
 from kazoo.client import KazooClient
 
@@ -94,6 +95,23 @@ def used_variables(definition: bytes, files: Mapping[str, bytes]) -> frozenset[s
         text = _template(name, data)
         texts += [text] if text else []
     return frozenset().union(*map(_names, texts))
+
+
+def counted_commands(definition: bytes) -> frozenset[str]:
+    """The commands of which a dependency in the definition counts the hosts or instances."""
+    return frozenset(
+        each["path"]
+        for each in _mappings(_parsed(definition))
+        if "count" in each and isinstance(each.get("path"), str)
+    )
+
+
+def _mappings(value: object) -> Iterator[dict[str, Any]]:
+    if isinstance(value, dict):
+        yield value
+    if isinstance(value, (dict, list)):
+        for each in value.values() if isinstance(value, dict) else value:
+            yield from _mappings(each)
 
 
 def _parsed(definition: bytes) -> object:

@@ -11,6 +11,8 @@ from typing import Any
 import pytest
 from kazoo.client import KazooClient
 
+from kolla_mesos_start.operator import cli, restore
+from kolla_mesos_start.operator.connection import Refused
 from tests.agents import Containers
 from tests.conftest import Deployment
 from tests.integration.test_one_time import Site
@@ -188,6 +190,27 @@ def test_one_that_was_killed_is_repeated(site: Site, zk: KazooClient, tmp_path: 
     assert not zk.exists(f"{site.deployment.path}/other")
     assert site.start("web1").ends() == 0
     assert names(site) == ["sync@web1", "tagged@web1", "host@web1"]
+
+
+def test_nothing_is_told_to_be_restored_that_somebody_else_has_changed(
+    site: Site, zk: KazooClient, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Another restore, for instance, at the same time."""
+    file = str(tmp_path / "site.tar")
+    ctl(site.deployment, "snapshot", file)
+    ctl(site.deployment, "set", "size", "9")
+    record = restore._record
+
+    def recorded(*given: Any) -> None:
+        record(*given)
+        zk.set(f"{site.deployment.path}/variables/tag", b"9")
+
+    monkeypatch.setattr(restore, "_record", recorded)
+    where = ["--deployment", "site", "--prefix", site.deployment.prefix, "--hosts", site.deployment.hosts]
+    with pytest.raises(Refused, match="somebody else has changed"):
+        cli.run(["restore", file, "--yes", *where])
+    monkeypatch.undo()
+    ctl(site.deployment, "restore", file, "--yes")
 
 
 def test_a_link_to_the_file_stays_one(site: Site, tmp_path: Path) -> None:
