@@ -90,7 +90,7 @@ def on_hosts(hosts: Sequence[str]) -> str:
 
 def used_variables(definition: bytes, files: Mapping[str, bytes]) -> frozenset[str]:
     """The variables that the templates of a service may use; none of a template that can't be read."""
-    texts = [Text("definition", text) for text in _strings(_parsed(definition))]
+    texts = [Text("definition", each) for each in _all(_parsed(definition)) if isinstance(each, str)]
     for name, data in files.items():
         text = _template(name, data)
         texts += [text] if text else []
@@ -101,17 +101,9 @@ def counted_commands(definition: bytes) -> frozenset[str]:
     """The commands of which a dependency in the definition counts the hosts or instances."""
     return frozenset(
         each["path"]
-        for each in _mappings(_parsed(definition))
-        if "count" in each and isinstance(each.get("path"), str)
+        for each in _all(_parsed(definition))
+        if isinstance(each, dict) and "count" in each and isinstance(each.get("path"), str)
     )
-
-
-def _mappings(value: object) -> Iterator[dict[str, Any]]:
-    if isinstance(value, dict):
-        yield value
-    if isinstance(value, (dict, list)):
-        for each in value.values() if isinstance(value, dict) else value:
-            yield from _mappings(each)
 
 
 def _parsed(definition: bytes) -> object:
@@ -121,12 +113,16 @@ def _parsed(definition: bytes) -> object:
         return None
 
 
-def _strings(value: object) -> Iterator[str]:
-    if isinstance(value, str):
-        yield value
-    elif isinstance(value, (dict, list)):
-        for each in value.values() if isinstance(value, dict) else value:
-            yield from _strings(each)
+def _all(value: object) -> Iterator[Any]:
+    """The value and whatever is in it, however deep."""
+    left = [value]
+    while left:
+        each = left.pop()
+        yield each
+        if isinstance(each, dict):
+            left += each.values()
+        elif isinstance(each, list):
+            left += each
 
 
 def _template(name: str, data: bytes) -> Text | None:
