@@ -57,6 +57,8 @@ class Parser(argparse.ArgumentParser):
 
 def main() -> NoReturn:
     """Do what the command line says, and exit."""
+    if signal.getsignal(signal.SIGINT) == signal.SIG_DFL:  # So that Ctrl-C ends the imports without a word.
+        signal.signal(signal.SIGINT, signal.default_int_handler)
     logging.basicConfig(format=f"{PROGRAM}: %(message)s")
     # It logs each attempt to connect; `connection` says all that matters.
     logging.getLogger("kazoo").setLevel(logging.CRITICAL)
@@ -81,6 +83,11 @@ def main() -> NoReturn:
         fail(
             [f"{error.filename or 'standard output'} can't be written: {error.strerror}"], CannotWrite.status
         )
+    _exit(status)
+
+
+def _exit(status: int) -> NoReturn:
+    signal.signal(signal.SIGINT, signal.SIG_DFL)  # Nothing is left to be said.
     sys.exit(status)
 
 
@@ -107,7 +114,7 @@ def fail(lines: Iterable[str], status: int) -> NoReturn:
             print(f"{PROGRAM}: {line}", file=sys.stderr)
     except OSError:
         _discard(sys.stderr)
-    sys.exit(status)
+    _exit(status)
 
 
 def parser() -> argparse.ArgumentParser:

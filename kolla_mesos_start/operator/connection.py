@@ -257,9 +257,19 @@ def _read_together(client: KazooClient, start: Callable[[str], Any], paths: Iter
 
 
 def _send(client: KazooClient, request: Callable[[], Any]) -> Any:
-    try:
+    with interruptible(client):
         return client.retry(request)
-    except ConnectionClosedError as error:  # kazoo ends a client by itself only where it was refused.
+
+
+@contextmanager
+def interruptible(client: KazooClient) -> Iterator[None]:
+    """Requests that Ctrl-C may end, or ZooKeeper because the credentials are refused."""
+    try:
+        yield
+    except ConnectionClosedError as error:
+        if client.connected:
+            # kazoo makes this of any exception that meets it while it wakes its thread.
+            raise KeyboardInterrupt from error
         raise AccessDenied(REFUSED) from error
 
 
@@ -350,7 +360,8 @@ class Unanswered(AgentError):
 def commit(transaction: TransactionRequest, what: str) -> None:
     """Apply all of a transaction, or nothing. It is sent once: Unanswered where that must be looked up."""
     try:
-        results = transaction.commit()
+        with interruptible(transaction.client):
+            results = transaction.commit()
     except LOST as lost:
         raise Unanswered(f"{what}: the connection to ZooKeeper was lost") from lost
     # An operation that was fine is answered with one of these, since another one was not.

@@ -192,7 +192,8 @@ def locked(client: KazooClient, one: OneTime) -> Iterator[str]:
     lock = Lock(client, one.at.lock, operator())
     lock.assured_path = True  # After a reset, kazoo would make a part of the tree that no agent knows.
     try:
-        is_ours = lock.acquire(blocking=False)
+        with connection.interruptible(client):
+            is_ours = lock.acquire(blocking=False)
     except NoNodeError as error:
         raise Refused(f"{one.at.lock} was removed meanwhile; try again") from error
     except connection.DENIED as error:
@@ -201,7 +202,7 @@ def locked(client: KazooClient, one: OneTime) -> Iterator[str]:
         raise InUse(f"{one.what} runs now, or is about to{_holder(client, one)}; nothing was changed")
     yield f"{one.at.lock}/{lock.node}"
     # Else it goes with the session: to give it back would take as long as an outage does.
-    with suppress(*connection.DENIED):
+    with suppress(*connection.DENIED), connection.interruptible(client):
         lock.release()
 
 

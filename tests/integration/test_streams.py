@@ -3,11 +3,16 @@
 from __future__ import annotations
 
 import json
+import signal
 import subprocess
 import sys
+import time
 
 import pytest
+from kazoo.client import KazooClient
+from kazoo.exceptions import ConnectionClosedError
 
+from kolla_mesos_start.operator import connection
 from tests.conftest import Deployment
 from tests.publishing import publish
 from tests.tool import TOOL, environ
@@ -75,3 +80,24 @@ def test_a_value_comes_out_as_it_went_in_whatever_the_locale(site: Deployment, m
     assert found["value"] == "gr\u00f6\u00dfer"
     assert shell(site, "ctl status", COLUMNS="20", **more).returncode == 1
     assert shell(site, "ctl rerun \u00fc/x", **more).returncode == 66
+
+
+def test_ctrl_c_ends_it_with_130_whenever_it_comes(site: Deployment) -> None:
+    """Without a traceback, and not taken for a refusal: kazoo swallows one that comes while it sends."""
+    line = [sys.executable, str(TOOL), "rerun", "db/sync", "--deployment", "site"]
+    ended = []
+    for delay in range(0, 600, 20):
+        tool = subprocess.Popen(
+            line, env=environ(site), stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
+        )
+        time.sleep(0.1 + delay / 1000)  # While Python itself starts, nobody can answer it.
+        tool.send_signal(signal.SIGINT)
+        said = tool.communicate(timeout=60)[0]
+        assert "Traceback" not in said, said
+        ended.append(tool.returncode)
+    assert set(ended) <= {-signal.SIGINT, 130, 66}, ended
+
+
+def test_an_exception_that_kazoo_swallows_is_ctrl_c(site: Deployment, zk: KazooClient) -> None:
+    with pytest.raises(KeyboardInterrupt), connection.interruptible(zk):
+        raise ConnectionClosedError
