@@ -14,6 +14,7 @@ and read each `source`. A service that is not `enabled` is checked, but not publ
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Iterator, Mapping, Sequence, Set
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -85,6 +86,9 @@ class _Reading:
         self.findings: list[Finding] = []  # what can't be read
         self.mistakes: list[Finding] = []  # what the deploy tool published all the same
         self.sources: dict[str, Source] = {}
+        # The projects whose values can't be read, an empty name standing for those of all; their services.
+        self.unread: set[str] = set()
+        self.unread_services: set[str] = set()
         self.sandbox = Sandbox()
         self.supplied = {**SUPPLIED, "deployment_id": deployment_id}
         files = [self.raw(root / "etc" / name) for name in ("globals.yml", "passwords.yml")]
@@ -109,17 +113,18 @@ class _Reading:
             left_out,
             self.sources,
             self.mistakes,
+            self.unread_services,
         )
 
     def project(self, path: Path, shared: Mapping[str, Any]) -> Iterator[Service]:
         """The services of a project, each with the values of the project that nothing else wins over."""
-        defaults = self.raw(self.root / "config" / path.name / "defaults" / "main.yml")
+        defaults = self.raw(self.root / "config" / path.name / "defaults" / "main.yml", path.name)
         own = Raw(
             {name: value for name, value in defaults.values.items() if name not in self.chosen.values},
             defaults.sources,
         )
         before = len(self.mistakes)
-        values = self.resolved(own, {**self.supplied, **shared})
+        values = self.resolved(own, {**self.supplied, **shared}, path.name)
         wrong, self.mistakes[before:] = self.mistakes[before:], []
         found = [self.service(file, own, values, shared) for file in sorted(path.glob("*.yml.j2"))]
         used = any(service.enabled for service in found)
@@ -128,9 +133,13 @@ class _Reading:
 
     # -- values -------------------------------------------------------------------------------------
 
-    def raw(self, path: Path) -> Raw:
+    def is_unread(self, project: str) -> bool:
+        """Whether a value that is missing there may stand in a file that can't be read."""
+        return bool(self.unread & {"", project})
+
+    def raw(self, path: Path, project: str = "") -> Raw:
         """The values of a file; none if it is not there."""
-        if not path.is_file():
+        if not os.path.lexists(path):
             return Raw({}, {})
         directory.check_link(path, self.root)
         file = path.relative_to(self.root).as_posix()
@@ -138,10 +147,11 @@ class _Reading:
             values = formats.values(path, booleans=True)
         except BadDefinition as error:
             self.findings += [from_issue(file, issue) for issue in error.issues]
+            self.unread.add(project)
             return Raw({}, {})
         return Raw(values, {name: Source(file, name, path.read_bytes) for name in values})
 
-    def resolved(self, raw: Raw, others: Mapping[str, Any]) -> dict[str, Any]:
+    def resolved(self, raw: Raw, others: Mapping[str, Any], project: str = "") -> dict[str, Any]:
         """The values, templates among them rendered with each other and the `others`."""
         known = {**others, **raw.values}
         for _ in range(ROUNDS):
@@ -155,6 +165,8 @@ class _Reading:
             if {**others, **values} == known:
                 break
             known = {**others, **values}
+        if self.is_unread(project):
+            return values
         found = Findings(raw.sources)
         for label, message in problems.items():
             name = next(
@@ -196,34 +208,40 @@ class _Reading:
         name = f"{path.parent.name}/{path.name.removesuffix('.yml.j2')}"
         found: list[Finding] = []
         rendered = self.graph(path, file, {**self.supplied, **shared, **values, "service_name": name}, found)
-        document = self.document(file, rendered)
+        document = {} if rendered is None else self.document(file, rendered)
         given = document.get("name")
         if isinstance(given, str) and not bad_service(given):
             name = given
         enabled = to_boolean(document.get("enabled", True)) is not False
-        self.sources[name] = Source(file, read=lambda: rendered)
+        self.sources[name] = Source(file, read=lambda: rendered or b"")
         for variable in values:
             self.sources[f"{name}/{VARIABLES}/{variable}"] = own.sources[variable]
+        if self.is_unread(path.parent.name):
+            self.unread_services.add(name)
+            found.clear()
         files = self.files(name, document, found)
         self.mistakes += found if enabled else [each._replace(severity=WARNING) for each in found]
         definition = json.dumps(document, indent=2, ensure_ascii=False).encode() + b"\n" if document else b""
         return Service(name, file, definition, Values(_contents(values), {}), files, enabled)
 
-    def graph(self, path: Path, file: str, known: Mapping[str, Any], found: list[Finding]) -> bytes:
-        """The text of a service's template, rendered."""
+    def graph(self, path: Path, file: str, known: Mapping[str, Any], found: list[Finding]) -> bytes | None:
+        """The text of a service's template, rendered; None if that can't be done."""
         try:
-            source = path.read_text(encoding="utf-8")
+            source = formats.read(path).decode()
             template = templates.read(source)
             text, missing = self.sandbox.render(Text(file, source), known)
+        except BadDefinition as error:
+            self.findings += [from_issue(file, issue) for issue in error.issues]
+            return None
         except UnicodeDecodeError:
             self.findings.append(Finding(ERROR, file, None, "not UTF-8 text"))
-            return b""
+            return None
         except BadTemplate as error:
             self.findings.append(Finding(ERROR, file, error.line, error.reason))
-            return b""
+            return None
         except CannotRender as error:
             self.findings.append(Finding(ERROR, file, line_in(error.reason), error.reason))
-            return b""
+            return None
         lines = first_lines((use.name, use.line) for use in missing)
         for name, line in lines.items():
             what = f"needs the variable {name!r}, which has no value{nearest(name, known)}"
@@ -244,7 +262,9 @@ class _Reading:
         except BadDefinition as error:
             self.findings += [from_issue(file, issue) for issue in error.issues]
             return {}
-        if content is not None and not isinstance(content, dict):
+        if content is None:
+            self.findings.append(Finding(ERROR, file, None, "empty: expected `commands`, `service`, or both"))
+        elif not isinstance(content, dict):
             self.findings.append(Finding(ERROR, file, 1, "expected a mapping"))
         return content if isinstance(content, dict) else {}
 

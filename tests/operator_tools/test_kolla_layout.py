@@ -279,6 +279,33 @@ def test_a_mistake_is_found_where_it_was_made(
     assert found == [(severity, file, line)], findings
 
 
+@pytest.mark.parametrize(
+    ("file", "content", "message"),
+    [
+        ("config/all.yml", "a: [\n", "bad YAML"),
+        ("config/db/defaults/main.yml", "- a\n", "expected a mapping"),
+        ("etc/globals.yml", "a: 1\na: 2\n", "occurs more than once"),
+        (DB_YML, "# later\n", "empty: expected"),
+        (DB_YML, "- a\n", "expected a mapping"),
+    ],
+)
+def test_what_can_not_be_read_is_one_finding(tmp_path: Path, file: str, content: str, message: str) -> None:
+    """The values that are missing may stand there; what a service that is not enabled lacks is a warning."""
+    _, findings = look(tmp_path, {file: content})
+    errors = [each for each in findings if each.severity == "error"]
+    assert [each.file for each in errors] == [file], errors
+    assert message in errors[0].message
+
+
+def test_a_template_that_is_none_is_one_finding(tmp_path: Path) -> None:
+    """A link to nowhere is said with its file, and the others are read."""
+    (tmp_path / "services" / "db").mkdir(parents=True)
+    (tmp_path / "services" / "db" / "old.yml.j2").symlink_to("nowhere")
+    _, findings = look(tmp_path)
+    errors = [(each.file, each.message) for each in findings if each.severity == "error"]
+    assert errors == [("services/db/old.yml.j2", "a link to what does not exist")]
+
+
 def test_a_mistake_in_a_file_of_several_services_is_said_once(tmp_path: Path) -> None:
     """As an error, if one of them is enabled."""
     template = "config/db/templates/galera.cnf.j2"
