@@ -21,6 +21,8 @@ from kolla_mesos_start.errors import BadDefinition
 # aliases can stand for any number.
 MOST_BY_ALIASES = 1_000_000
 
+# What yaml quotes may be a value, unless it is a token: a password that begins with * looks like an alias.
+_QUOTED = re.compile(r" ?'(?P<token><[a-z ]+>|[,:\]}-])?[^']*'| ?\".*\"")
 _TEXT = "tag:yaml.org,2002:str"
 _MERGE = "tag:yaml.org,2002:merge"
 
@@ -108,13 +110,17 @@ def load(data: bytes, *, numbers: bool, booleans: bool = False) -> object:
     try:
         return yaml.load(data, kind)  # A SafeLoader.
     except yaml.MarkedYAMLError as error:
-        # What yaml quotes may be a value: a password that begins with * looks like an alias.
-        problem = re.sub(" ?'.*'", "", error.problem or "it can't be read")
+        problem = _QUOTED.sub(_token, error.problem or "it can't be read")
         raise BadDefinition([_placed(problem, error.problem_mark)]) from None
     except yaml.YAMLError as error:
         raise BadDefinition(["bad YAML: not UTF-8 text, or it holds control characters"]) from error
     except RecursionError as error:
         raise BadDefinition(["bad YAML: nested too deep"]) from error
+
+
+def _token(quoted: re.Match[str]) -> str:
+    """What yaml quotes if it is a token, else nothing."""
+    return quoted[0] if quoted[0] == f" '{quoted['token']}'" else ""
 
 
 def places(data: bytes) -> Iterator[tuple[str, int, int]]:

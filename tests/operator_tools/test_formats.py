@@ -74,7 +74,7 @@ def test_anchors_and_merges_work_in_definitions(tmp_path: Path) -> None:
     ("content", "expected"),
     [
         ("a: 1\nb: 2\na: 3\n", "the key 'a' occurs more than once, line 3 column 1"),
-        ("a: [1\n", "bad YAML: "),
+        ("a: [1\n", "bad YAML: expected ',' or ']', but got '<stream end>'"),
         ("a: *b\n", "bad YAML: found undefined alias, line 1 column 4"),
         ("a: {{ b }}\n", "a value that begins with {{ in quotes), line 1 column 5"),
         ("a: !!python/object:os.system {}\n", "bad YAML: could not determine a constructor"),
