@@ -274,7 +274,11 @@ class Agent:
         self.stage = "exec"
         self._end_guard()
         assert self.client is not None and registration is not None and self.ended is not None
-        registration = registration._replace(past=self.ended.leftover)
+        registration = registration._replace(
+            past=self.ended.leftover,
+            past_when_ready=self.ended.leftover_until_ready,
+            ended=self.ended.path,
+        )
         from kolla_mesos_start.daemon.launch import Launch
 
         launch = Launch(settings, self.client, report, registration)

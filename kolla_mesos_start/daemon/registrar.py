@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import math
 import os
+import time
 
 from kolla_mesos_start.daemon.notify_socket import NotifySocket, Senders
 from kolla_mesos_start.daemon.readiness import Check, CommandCheck, Readiness, http, tcp
@@ -16,7 +17,7 @@ from kolla_mesos_start.errors import CannotWrite
 from kolla_mesos_start.health import StateFile
 from kolla_mesos_start.log import PROGRESS_INTERVAL, Logger
 from kolla_mesos_start.loop import Loop, now
-from kolla_mesos_start.report import Report, Shown
+from kolla_mesos_start.report import Report, Shown, utc, with_texts
 from kolla_mesos_start.tree.presence import Presence, Registration
 from kolla_mesos_start.zookeeper.session import Servers, Session
 
@@ -91,8 +92,18 @@ class Registrar:
         self.readiness.stop()
         self.presence.show(ready=False)
 
-    def leave(self, timeout: float = math.inf) -> None:
-        """The daemon has ended: nothing of it stays behind. Takes `timeout` seconds at most."""
+    def leave(self, timeout: float = math.inf, status: int | None = None) -> None:
+        """The daemon has ended: of it stays behind only that it ended before it was ready, if it did.
+
+        Takes `timeout` seconds at most. `status` is its exit status; None: only its parent knows it.
+        """
+        ending = None
+        # Who is no parent can't know whether it was told to stop: what is said is true in either case.
+        if not (self.presence.was_ready or self._stopping):
+            ending = _ending(self.reporter.command, now() - self._started, status)
+        if ending and self.session.connected:  # First of all: its container is not shown any more soon.
+            self.presence.tell_end(ending)
+            ending = None
         self.readiness.close()
         self.loop.remove(self.readiness)
         self.reporter.end()
@@ -102,6 +113,9 @@ class Registrar:
         # From here on the next container may take the run directory; it can't take our session.
         os.close(self.reporter.report.state_file.fd)
         deadline = now() + min(self.session.timeout, timeout)
+        if ending:
+            self.loop.wait(lambda: self.session.connected, deadline)
+            self.presence.tell_end(ending)
         self.presence.end_states()
         self.loop.wait(lambda: self.presence.states_ended, deadline)
         self.session.close()
@@ -140,7 +154,7 @@ class StatusReporter:
 
     def __init__(self, report: Report, command: str) -> None:
         """`command` is the daemon's path in its definition."""
-        self.report, self._command = report, command
+        self.report, self.command = report, command
         self._unready_since = now()
         self._log_at, self._write_at = self._unready_since + UNREADY_LONG, math.inf
         self._stage: Stage = "waiting"
@@ -183,13 +197,24 @@ class StatusReporter:
     def _write(self) -> None:
         self._write_at = math.inf
         try:
-            self.report.write(self._stage, self._text, self._command)
+            self.report.write(self._stage, self._text, self.command)
         except CannotWrite as error:
             # A full disk is no reason to end; it is written when there is room.
             self._write_at = now() + WRITE_AGAIN
             if not self._complained:
                 log.warning("%s", error.reason)
             self._complained = True
+
+
+def _ending(command: str, lived: float, status: int | None) -> bytes:
+    """What `tree.ended` says of a daemon that was never ready."""
+    return with_texts(
+        b'{"retriable": true, "status": %s}' % (b"null" if status is None else b"%d" % status),
+        stage="daemon",
+        command=command,
+        reason=f"it ended {lived:.1f} s after its start, before it was ready; see its log",
+        when=utc(time.time()),
+    )
 
 
 def _senders(handoff: Handoff) -> Senders:

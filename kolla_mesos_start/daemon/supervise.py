@@ -55,9 +55,10 @@ class Supervisor:
         """Both loops in one."""
         self._loop.wait(self._step)
         assert self._daemon.status is not None
-        self._registrar.leave(LEAVE_TIMEOUT)
+        status = _exit_status(self._daemon.status)
+        self._registrar.leave(LEAVE_TIMEOUT, status)
         self._end_leftovers()
-        return _exit_status(self._daemon.status)
+        return status
 
     def _step(self) -> bool:
         """Whether the daemon has ended; called after everything that happens."""

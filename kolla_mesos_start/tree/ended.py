@@ -1,7 +1,8 @@
 """How the last start on this host that went wrong ended.
 
 The start that ends tells it, and the next one that gets past it removes it. What fails before its command
-begins is seen nowhere else: there was no attempt, and the container is gone.
+begins is seen nowhere else: there was no attempt, and the container is gone. A daemon that ends before it was
+ever ready is told by its registrar, in the stage DAEMON; past that is only a daemon that is ready.
 """
 
 from __future__ import annotations
@@ -9,7 +10,7 @@ from __future__ import annotations
 import json
 import time
 
-from kolla_mesos_start.definition.forms import LOCAL
+from kolla_mesos_start.definition.forms import DAEMON, LOCAL
 from kolla_mesos_start.log import Logger
 from kolla_mesos_start.report import utc, with_texts
 from kolla_mesos_start.zookeeper.wire import OUTAGE, GetData, SetData
@@ -42,8 +43,13 @@ class Ended:
 
     @property
     def leftover(self) -> tuple[str, ...]:
-        """The path of what this start has not come past yet, if there is any."""
-        return (self.path,) if self._there else ()
+        """The path of what this start comes past once its daemon runs, if there is any."""
+        return (self.path,) if self._there and self._stage != DAEMON else ()
+
+    @property
+    def leftover_until_ready(self) -> tuple[str, ...]:
+        """The path of what this start comes past only once its daemon is ready, if there is any."""
+        return (self.path,) if self._there and self._stage == DAEMON else ()
 
     def reached(self, stage: str, command: str | None = None) -> None:
         """This start has come to `stage` with `command`: what ended before there is past."""

@@ -15,6 +15,7 @@ from kolla_mesos_start.zookeeper.wire import (
     ACL,
     OPEN_ACL_UNSAFE,
     ConnectionLoss,
+    Create,
     GetChildren,
     GetData,
     Id,
@@ -37,7 +38,8 @@ class Registration(NamedTuple):
     `presence` is there while it runs, `ready` while it is ready (JSON objects; `since` is
     added). `parents`, outermost first, may be made where they are missing. `states` say
     `running` for people. `acl`: (permission bits, scheme, id), for all that is made. `past`: what
-    is no longer true once the daemon runs, and is removed.
+    is no longer true once the daemon runs, and `past_when_ready` once it is ready; both are removed.
+    `ended`: where it stands how the daemon ended, if it never became ready.
     """
 
     presence: Sequence[tuple[str, bytes]]
@@ -46,6 +48,8 @@ class Registration(NamedTuple):
     states: Sequence[str]
     acl: Sequence[tuple[int, str, str]]
     past: Sequence[str] = ()
+    past_when_ready: Sequence[str] = ()
+    ended: str = ""
 
 
 class Presence:
@@ -54,7 +58,7 @@ class Presence:
     def __init__(self, session: Session, shown: Registration) -> None:
         acl = [ACL(perms, Id(scheme, name)) for perms, scheme, name in shown.acl] or OPEN_ACL_UNSAFE
         self.ephemerals = Ephemerals(session, acl, shown.parents)
-        self._session, self._shown = session, shown
+        self._session, self._shown, self._acl = session, shown, acl
         for path, data in shown.presence:
             self.ephemerals.keep(path, data).unsure()
         self._instances = [self.ephemerals.keep(path, data) for path, data in shown.ready]
@@ -62,7 +66,7 @@ class Presence:
             instance.wanted = False  # The agent has deleted what an earlier run of the container left.
         for path in shown.past:
             self.ephemerals.discard(path)
-        self._ready = self._states_due = False
+        self._ready = self._states_due = self.was_ready = False
         self._unanswered = 0
 
     @property
@@ -74,6 +78,10 @@ class Presence:
         """Show that the daemon is ready, or that it is no longer; call it after whatever has happened."""
         if ready != self._ready:
             self._ready = self._states_due = ready
+            if not self.was_ready:
+                self.was_ready = True
+                for path in self._shown.past_when_ready:
+                    self.ephemerals.discard(path)
             for instance, (_, data) in zip(self._instances, self._shown.ready):
                 instance.wanted, instance.not_before = ready, 0.0
                 instance.data = with_texts(data, since=utc(time.time()))
@@ -92,6 +100,13 @@ class Presence:
                 self._session.request(SetData(path, RUNNING, value[1].version), lambda value, error: None)
 
         self._session.request(GetData(path, False), on_read)
+
+    def tell_end(self, ending: bytes) -> None:
+        """The daemon ended and was never ready: say so where the next start, and everybody, finds it."""
+        path = self._shown.ended
+        self.ephemerals.all.pop(path, None)  # That of an earlier start may not be gone yet.
+        self._ask(Create(path, ending, self._acl, 0), lambda value: None)
+        self._ask(SetData(path, ending, -1), lambda value: None)
 
     def end_states(self) -> None:
         """The daemon has ended: where no other replica is ready its states are `waiting` again."""

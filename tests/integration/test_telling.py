@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import sys
 import time
 from typing import Any, Callable
@@ -304,6 +305,50 @@ def test_a_service_that_nobody_has_published_leaves_nothing(
     agent = containers.start("shop/ipa", KOLLA_WAIT_TIMEOUT="0.1")
     assert agent.ends() == 75
     assert zk.get_children(deployment.path) == []
+
+
+ENDS_EARLY = "test -e mended && exec sleep 1000; exit 3"
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_a_daemon_that_ends_before_it_is_ready_is_told_until_one_is_ready(
+    deployment: Deployment, containers: Containers, site: Site, mode: str
+) -> None:
+    """A successor that merely starts is not past it. Only its parent knows with which status it ended."""
+    publish(deployment, SERVICE, {"service": {"daemon": {"command": ENDS_EARLY, "ready": UNREADY}}})
+    agent = containers.start(SERVICE, KOLLA_START_MODE=mode)
+    assert agent.ends() == 3
+    ended = eventually(site.ended, "it is told")
+    assert ended.pop("when") <= time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
+    assert re.fullmatch(
+        r"it ended \d\.\d s after its start, before it was ready; see its log", ended.pop("reason")
+    )
+    status = 3 if mode == "supervise" else None
+    assert ended == {"stage": "daemon", "command": "api/daemon", "retriable": True, "status": status}
+    (agent.directory / "mended").touch()
+    agent.restart()
+    told(site, state="starting", reason="exit status 69")
+    assert site.ended()
+    (agent.directory / "healthy").touch()
+    eventually(lambda: not site.ended(), "the daemon is ready")
+    agent.signal(15)
+    agent.ends()
+    eventually(lambda: not site.containers, "its registrar has ended")
+    assert site.ended() == {}
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_a_daemon_that_is_stopped_while_it_starts_has_not_gone_wrong(
+    deployment: Deployment, containers: Containers, site: Site, mode: str
+) -> None:
+    """Its parent knows that; a registrar that is none says only that it ended before it was ready."""
+    publish(deployment, SERVICE, DAEMON)
+    agent = containers.start(SERVICE, KOLLA_START_MODE=mode)
+    told(site, state="starting")
+    agent.signal(15)
+    agent.ends()
+    eventually(lambda: not site.containers, "its registrar has ended")
+    assert bool(site.ended()) == (mode == "exec")
 
 
 # -- the daemon's states ------------------------------------------------------------------------------
