@@ -7,7 +7,9 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import Mapping, Sequence
+import threading
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Callable
 
@@ -162,3 +164,25 @@ class Containers:
             agent.end()
             # pytest shows it where the test has failed.
             print(f"--- {agent.directory.name} said:\n{agent.said}")
+
+
+@contextmanager
+def restarted(agent: Agent, pause: float = 1.0) -> Iterator[None]:
+    """Start the container again after each of its ends, `pause` seconds later, as launchers do."""
+    over = threading.Event()
+
+    def launch() -> None:
+        while True:
+            agent.process.wait()
+            if over.wait(pause):
+                return
+            agent.restart()
+
+    launcher = threading.Thread(target=launch)
+    launcher.start()
+    try:
+        yield
+    finally:
+        over.set()
+        agent.end()
+        launcher.join()

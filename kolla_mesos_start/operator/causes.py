@@ -12,7 +12,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from graphlib import CycleError, TopologicalSorter
 from typing import NamedTuple
 
-from kolla_mesos_start.definition.forms import LOCAL
+from kolla_mesos_start.definition.forms import DAEMON, LOCAL
 from kolla_mesos_start.definition.model import Dependency, Members
 from kolla_mesos_start.operator.durations import lasting
 from kolla_mesos_start.operator.invocation import nearest
@@ -50,6 +50,7 @@ KINDS: Mapping[str, tuple[bool, bool]] = {
 }
 SLOW = 10.0  # seconds; an agent logs a daemon that takes longer to become ready
 SHOWN = 3  # hosts that a line names
+CLOCK_STEP = 1.0  # seconds; containers say since when in whole ones
 BEGUN = ("starting", "unready", "ready")  # stages of a daemon
 
 
@@ -319,14 +320,12 @@ def _of_containers(service: Service, found: set[str], now: float) -> Iterator[Ca
     """Who is not there, and why."""
     live = [each for each in service.containers if each.is_live]
     missing = (1 if service.is_task else service.wanted) - len(live)
-    if missing <= 0:
-        return  # One that ended elsewhere has been replaced.
-    hosts = {each.host for each in live}
-    ended = [each for each in service.ended if each.host not in hosts]
-    for each in ended:
+    for each in ends(service):
         # A command that has failed says so itself.
         if not (each.stage == "bootstrap" and found.intersection(("failed", "failing"))):
             yield _of_end(service, each, now)
+    hosts = {each.host for each in live}
+    ended = [each for each in service.ended if each.host not in hosts]
     held = any(attempt.contenders for step in service.steps for attempt in step.attempts)
     # Who holds a lock is there, though it says what it does a moment later.
     missing -= held and not live
@@ -334,12 +333,45 @@ def _of_containers(service: Service, found: set[str], now: float) -> Iterator[Ca
         yield Cause("absent", _absence(service, len(live)), (_node(service.name),))
 
 
+def ends(service: Service) -> list[Ended]:
+    """How starts went wrong that no later one has got past, whether one is under way now or not."""
+    live = [each for each in service.containers if each.is_live]
+    is_complete = len(live) >= (1 if service.is_task else service.wanted)
+    standing = []
+    for ended in service.ended:
+        successors = [each for each in live if each.host == ended.host]
+        # One that ended elsewhere has been replaced if nobody is missing.
+        if not (any(_is_past(each, ended) for each in successors) if successors else is_complete):
+            standing.append(ended)
+    return standing
+
+
+def _is_past(container: Container, ended: Ended) -> bool:
+    """Whether a container shows by what it does that it has got past what `ended` another one.
+
+    It may have done so before: then it shows nothing. What it waits for again, or runs again, it says itself.
+    """
+    if ended.retriable and ended.stage in ("wait", "bootstrap"):
+        return True
+    past = ("unready", "ready") if ended.stage == DAEMON else BEGUN
+    return container.stage in past and container.since + CLOCK_STEP >= ended.at
+
+
 def _of_end(service: Service, ended: Ended, now: float) -> Cause:
     status = "" if ended.status is None else f", exit status {ended.status}"
-    what = ended.command or service.name
-    text = f"{what} on {ended.host} ended {lasting(now - ended.at)} ago in stage {ended.stage}{status}"
-    kind = "gave up" if ended.retriable else "ended"
-    return Cause(kind, f"{text}: {ended.reason}", (_node(service.name),))
+    what, ago = ended.command or service.name, f"{lasting(now - ended.at)} ago"
+    text = f"{what} on {ended.host} ended {ago} in stage {ended.stage}{status}"
+    if ended.stage == DAEMON:
+        text = f"{what} on {ended.host} ended before it was ready, {ago}{status}"
+    text = f"{text}: {ended.reason}"
+    # What is wrong may have been mended since; it will show when that one goes on.
+    if any(each.host == ended.host and _waits(each, now) for each in service.containers):
+        return Cause("gave up", f"{text}; the next start has not come so far yet", (_node(service.name),))
+    return Cause("gave up" if ended.retriable else "ended", text, (_node(service.name),))
+
+
+def _waits(container: Container, now: float) -> bool:
+    return container.stage == "waiting" and now - container.since >= SLOW
 
 
 def _absence(service: Service, live: int) -> str:

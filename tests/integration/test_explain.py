@@ -7,14 +7,16 @@ import re
 import time
 from contextlib import ExitStack
 
+import pytest
 from kazoo.client import KazooClient
 
 from kolla_mesos_start.operator import causes
 from kolla_mesos_start.operator.cli import parser
 from kolla_mesos_start.operator.invocation import Invocation
 from kolla_mesos_start.operator.mirror import mirror
-from tests.agents import Containers
+from tests.agents import Containers, restarted
 from tests.conftest import Deployment
+from tests.instances import Site
 from tests.large import fill
 from tests.operator_tools.trees import container, definition, one_time
 from tests.publishing import publish
@@ -133,6 +135,26 @@ def test_a_definition_that_is_missing_is_named(deployment: Deployment, container
     assert "ROOT CAUSE  api/daemon: no service has the role 'db'\n  blocks    api/daemon\n" in said
     assert "ROOT CAUSE  web/daemon: there is no service 'infra/bd'\n" in said
     assert "has no service 'infra/db'" in tool(deployment, "explain", "infra/db", status=66)
+
+
+@pytest.mark.parametrize(
+    ("command", "cause"),
+    [
+        ("python3 -m http.serverr", "ended before it was ready, 0 s ago: it ended 0 s after its start, "),
+        ("sleep {{ seconds }}", "ended 0 s ago in stage render, exit status 78: missing: seconds "),
+    ],
+)
+def test_what_ends_each_time_that_it_is_started_is_the_cause_all_the_time(
+    zk: KazooClient, deployment: Deployment, containers: Containers, command: str, cause: str
+) -> None:
+    """Also while the next start is under way, and in between."""
+    publish(deployment, "web", {"service": {"daemon": {"command": command}}})
+    site = Site(deployment, zk, "web")
+    with restarted(containers.start("web", "h1")):
+        eventually(lambda: site.ended("h1"), "it has ended")
+        said = [tool(deployment, "explain", status=1).splitlines()[0] for _ in range(10)]
+    for line in said:
+        assert re.sub(r"\d+ s|\d+\.\d s", "0 s", line).startswith(f"ROOT CAUSE  web/daemon on h1 {cause}")
 
 
 def test_what_has_been_there_and_is_gone_is_to_be_started_again(

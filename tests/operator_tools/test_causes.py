@@ -13,6 +13,7 @@ TASK = definition(commands={"sync": one_time()}, daemon=False)
 STATE, DETAIL, LOCK = (f"status/global/job/sync{end}" for end in ("", "/detail", "/lock/x__lock__0000000000"))
 FAILED = {"attempt": 3, "host": "h1", "message": "exit status 1", "started": NOW - 9, "finished": NOW - 5}
 ENDED = {"stage": "render", "command": "web/daemon", "reason": "missing: x", "status": 78, "retriable": False}
+CRASHED = {"stage": "daemon", "command": "web/daemon", "reason": "it ended 0.4 s", "retriable": True}
 WANTED = "is wanted (`instances` of its definition)"
 # What stands in the tree, and (kind, text) of each cause.
 CASES: dict[str, tuple[Tree, list[tuple[str, str]]]] = {
@@ -117,6 +118,72 @@ CASES: dict[str, tuple[Tree, list[tuple[str, str]]]] = {
     "ended, and has been started again": (
         {"web": definition(), "status/web1/web/ended": ENDED, "web/.containers/1": container("starting")},
         [("starting", "web/daemon on web1 has been starting for 0 s")],
+    ),
+    "ended, and the one that was started again has not come so far": (
+        {
+            "web": definition(),
+            "status/web1/web/ended": ENDED,
+            "web/.containers/1": container("bootstrapping"),
+        },
+        [("ended", "web/daemon on web1 ended 1 min ago in stage render, exit status 78: missing: x")],
+    ),
+    "ended, and the next one waits for something before": (
+        {
+            "web": definition(),
+            "status/web1/web/ended": ENDED,
+            "web/.containers/1": container("waiting", since=NOW - 30),
+        },
+        [
+            (
+                "gave up",
+                "web/daemon on web1 ended 1 min ago in stage render, exit status 78: missing: x;"
+                " the next start has not come so far yet",
+            )
+        ],
+    ),
+    "ended, beside one that was past that long before": (
+        {
+            "web": definition(instances=2),
+            "status/web1/web/ended": ENDED,
+            **ready("web", "1"),
+            "web/.containers/1": container("ready", since=NOW - 90),
+            "web/.containers/2": container("waiting"),
+        },
+        [("ended", "web/daemon on web1 ended 1 min ago in stage render, exit status 78: missing: x")],
+    ),
+    "a daemon that ended before it was ready, alone": (
+        {"web": definition(instances=2), "status/web2/web/ended": CRASHED, **ready("web", "1")},
+        [("gave up", "web/daemon on web2 ended before it was ready, 1 min ago: it ended 0.4 s")],
+    ),
+    "a daemon that ended before it was ready, with its successor": (
+        {
+            "web": definition(instances=2),
+            "status/web2/web/ended": CRASHED,
+            **ready("web", "1"),
+            "web/.containers/2": container("starting", host="web2"),
+        },
+        [
+            ("gave up", "web/daemon on web2 ended before it was ready, 1 min ago: it ended 0.4 s"),
+            ("starting", "web/daemon on web2 has been starting for 0 s"),
+        ],
+    ),
+    "a daemon that ended before it was ready, and now is no longer": (
+        {
+            "web": definition(),
+            "status/web1/web/ended": CRASHED,
+            "web/.containers/1": container("unready", "refused"),
+        },
+        [("not ready", "web/daemon on web1 is not ready for 0 s: refused")],
+    ),
+    "gave up waiting, and waits again": (
+        {
+            "web": definition("db/daemon"),
+            "status/web1/web/ended": {**ENDED, "stage": "wait", "status": 75, "retriable": True},
+            "web/.containers/1": container("waiting"),
+            "db": definition(),
+            "db/.containers/1": container("starting"),
+        },
+        [("starting", "db/daemon on web1 has been starting for 0 s")],
     ),
     "ended, and has been replaced on another host": (
         {"web": definition(), "status/h9/web/ended": ENDED, "web/.containers/1": container("starting")},
