@@ -15,7 +15,7 @@ from kolla_mesos_start.operator import causes, explain
 from kolla_mesos_start.operator.causes import Cause
 from kolla_mesos_start.operator.invocation import Invocation, NotThere, Subcommand
 from kolla_mesos_start.operator.lines import show
-from kolla_mesos_start.operator.live import Deployment, Service
+from kolla_mesos_start.operator.live import Deployment, Ended, Service
 from kolla_mesos_start.operator.mirror import mirror, named
 
 SHOWN = 3  # names in the line that says what is waited for
@@ -79,6 +79,7 @@ class _Watch:
         self._goals, self._out, self._began = goals, out, began
         self._since = math.inf
         self._said: dict[str, str] = {}
+        self._ends: set[Ended] = set()
 
     @property
     def is_hopeless(self) -> bool:
@@ -90,6 +91,8 @@ class _Watch:
         for goal, service in pairs:
             self._say(service.name, goal.progress(service))
         left = [service for goal, service in pairs if not goal.is_met(service)]
+        for service in left:
+            self._say_ends(service)
         everything = causes.find(deployment, time.time())
         mine = [causes.concerning(everything, service) for service in left]
         self.found = [cause for cause in everything if any(cause in each for each in mine)]
@@ -97,10 +100,22 @@ class _Watch:
         self._since = min(self._since, time.monotonic()) if self.final else math.inf
         return [service.role for service in left]
 
+    def _say_ends(self, service: Service) -> None:
+        """How its starts go wrong: once, though a launcher repeats them every second."""
+        for ended in causes.ends(service):
+            kind = ended._replace(reason="", at=0.0)
+            if kind not in self._ends:
+                self._ends.add(kind)
+                what = ended.command or service.role
+                self._print(f"{what} on {ended.host} ended in stage {ended.stage}: {ended.reason}")
+
     def _say(self, name: str, text: str) -> None:
         if self._said.get(name) != text:
             self._said[name] = text
-            self._out.print(f"{time.monotonic() - self._began:7.1f} s  {text}")
+            self._print(text)
+
+    def _print(self, text: str) -> None:
+        self._out.print(f"{time.monotonic() - self._began:7.1f} s  {text}")
 
 
 def _pairs(goals: Sequence[Goal], deployment: Deployment) -> Iterator[tuple[Goal, Service]]:

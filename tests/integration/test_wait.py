@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 from kazoo.client import KazooClient
 
-from tests.agents import Containers
+from tests.agents import Containers, restarted
 from tests.conftest import Deployment
 from tests.operator_tools.trees import definition, one_time
 from tests.publishing import publish
@@ -100,6 +100,27 @@ def test_a_container_that_ended_early_ends_it(zk: KazooClient, deployment: Deplo
     assert "missing: x" in tool(deployment, "wait", "--timeout", "4", status=75)
     zk.set(path, json.dumps({**ended, "retriable": False}).encode())
     assert "missing: x" in tool(deployment, "wait", "--timeout", "50", status=1)
+
+
+def test_what_is_restarted_in_vain_ends_it(deployment: Deployment, containers: Containers) -> None:
+    """Whether or not the next start is under way; each kind of end is told once."""
+    publish(deployment, "web", {"service": {"daemon": {"command": "sleep {{ seconds }}"}}})
+    with restarted(containers.start("web", "h1")):
+        said = tool(deployment, "wait", "--timeout", "50", status=1)
+    assert said.count("web/daemon on h1 ended in stage render: missing: seconds") == 1
+    assert "ROOT CAUSE  web/daemon on h1 ended" in said
+
+
+def test_a_daemon_that_ends_each_time_is_waited_for_and_named(
+    deployment: Deployment, containers: Containers
+) -> None:
+    """Another start may do; until the time is over."""
+    publish(deployment, "web", {"service": {"daemon": {"command": "false"}}})
+    with restarted(containers.start("web", "h1")):
+        said = tool(deployment, "wait", "--timeout", "8", status=75)
+    assert said.count("web/daemon on h1 ended in stage daemon: it ended 0.") == 1
+    assert "ROOT CAUSE  web/daemon on h1 ended before it was ready, " in said
+    assert "start it again" not in said
 
 
 def test_what_is_mended_soon_does_not_end_it(
