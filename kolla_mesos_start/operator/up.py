@@ -54,7 +54,9 @@ LOOK_EVERY = 0.05  # seconds
 START_TIMEOUT, ZOOKEEPER_TIMEOUT, REPLY_TIMEOUT, CLEANUP_TIMEOUT = 600.0, 60.0, 60.0, 5.0  # seconds
 LOGS_SHOWN, PLACES_SHOWN = 3, 20
 GRACE, SHORT_GRACE = 10.0, 1.0  # seconds between TERM and KILL
-RESTART_DELAY = 1.0  # seconds; as launchers wait
+# Seconds until something is started again: the first time, and at most. As launchers do, later each time,
+# but of what has lived longer than STEADY.
+RESTART_DELAY, LONGEST_DELAY, STEADY = 1.0, 10.0, 30.0
 LONGEST_RUN_DIR = len("/run/99")  # bytes
 STOP_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 GOOD_ENDS = (signal.SIGINT, signal.SIGTERM)  # once all are up
@@ -289,18 +291,13 @@ class Up(ABC, Generic[D]):
         """Show each change; start again what has ended, as a launcher does."""
         say("up; Ctrl-C ends it")
         view = self.view(deployment, known=True)
-        restart_at: dict[object, float] = {}
-
-        def is_due(ended: object) -> bool:
-            now = time.monotonic()
-            return now >= restart_at.setdefault(ended, now + RESTART_DELAY) and bool(restart_at.pop(ended))
-
+        restarts = Restarts()
         while True:
             view.show()
             for container in deployment.broken:
-                if is_due(container):
+                if restarts.is_due(container.name):
                     container.start()
-            if self.zookeeper and self.zookeeper.has_ended and is_due(self.zookeeper):
+            if self.zookeeper and self.zookeeper.has_ended and restarts.is_due("ZooKeeper"):
                 self.zookeeper.start()
             self.check_signals()
             time.sleep(LOOK_EVERY)
@@ -387,6 +384,30 @@ class Up(ABC, Generic[D]):
         """Print an error."""
         with suppress(OSError):  # The reader has gone.
             print(f"{self.program}: {text}", file=sys.stderr, flush=True)
+
+
+class Restarts:
+    """When what has ended is started again; it is printed."""
+
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+        self._clock = clock
+        self._delays: dict[str, float] = {}
+        self._due: dict[str, float] = {}
+        self._started: dict[str, float] = {}
+
+    def is_due(self, name: str) -> bool:
+        """Whether `name`, which has ended, is to be started now; to be asked until it is."""
+        instant = self._clock()
+        if name not in self._due:
+            is_steady = instant - self._started.get(name, -math.inf) > STEADY
+            delay = RESTART_DELAY if is_steady else min(2 * self._delays[name], LONGEST_DELAY)
+            self._delays[name], self._due[name] = delay, instant + delay
+            print(f"  {name}: starting it again in {delay:g} s", flush=True)
+        if instant < self._due[name]:
+            return False
+        del self._due[name]
+        self._started[name] = instant
+        return True
 
 
 def in_thread(work: Callable[[], T]) -> Future[T]:

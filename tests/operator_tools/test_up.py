@@ -15,7 +15,7 @@ from kazoo.client import KazooClient
 from kolla_mesos_start.errors import BadUsage
 from kolla_mesos_start.operator.containers import processes_of
 from kolla_mesos_start.operator.local_deployment import LocalDeployment
-from kolla_mesos_start.operator.up import STOP_SIGNALS, Up
+from kolla_mesos_start.operator.up import STOP_SIGNALS, Restarts, Up
 from tests.conftest import Deployment
 from tests.publishing import write_files
 
@@ -122,3 +122,26 @@ def test_a_directory_too_long_for_sockets_is_refused(source: Path) -> None:
     with pytest.raises(BadUsage, match="too long for the sockets in it"):
         Small(source, directory).run()
     assert not directory.exists()
+
+
+def test_what_ends_again_and_again_is_started_ever_later(capsys: pytest.CaptureFixture[str]) -> None:
+    """Each by itself; what has lived for a while begins at the start again."""
+    instant = 0.0
+    restarts = Restarts(lambda: instant)
+
+    def waited() -> float:
+        """Until it is started again."""
+        nonlocal instant
+        ended = instant
+        while not restarts.is_due("db@here"):
+            instant += 0.5
+        return instant - ended
+
+    assert [waited() for _ in range(6)] == [1, 2, 4, 8, 10, 10]
+    assert not restarts.is_due("web@here")
+    instant += 31
+    assert waited() == 1
+    assert capsys.readouterr().out.splitlines()[1:3] == [
+        "  db@here: starting it again in 2 s",
+        "  db@here: starting it again in 4 s",
+    ]
