@@ -170,6 +170,12 @@ class LocalDeployment:
             each for each in self.containers if each.status or (each.status == 0 and not self.is_task(each))
         ]
 
+    @property
+    def broken_told(self) -> bool:
+        """Whether ZooKeeper has how each of the broken ended; of a daemon that was ready it never has."""
+        znodes = (Znodes(self.prefix, self.id, each.service, each.host) for each in self.broken)
+        return all(self.client.exists(each.ended) for each in znodes)
+
     def processes(self) -> list[int]:
         """All processes of all containers."""
         return list(processes_of(self.directory))

@@ -1,7 +1,7 @@
 """The logs of all containers as one stream, each line behind the name of its container.
 
 What lives here: following the files, and how a line looks. A container that is started again goes on in
-its file.
+its file. How one ended is said too: an agent writes that in its last line, a daemon does not.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ from rich.console import Console
 from rich.text import Text
 
 from kolla_mesos_start.operator.containers import Container
+from kolla_mesos_start.operator.progress import row
 
 COLOURS = ("cyan", "green", "yellow", "magenta", "blue", "red")
 
@@ -23,6 +24,7 @@ class LogStream:
         self._containers: Sequence[Container] = tuple(containers)
         self._console = console
         self._shown = dict.fromkeys(self._containers, 0)  # bytes
+        self._ended: dict[Container, float] = {}  # the start whose end was shown
         self._width = max(len(each.name) for each in self._containers)
 
     def show(self) -> None:
@@ -32,6 +34,12 @@ class LogStream:
             for line in self._new_lines(container):
                 # A daemon may colour its lines itself.
                 self._console.print(Text.assemble(name, Text.from_ansi(line)), soft_wrap=True)
+            if container.status is not None and self._ended.get(container) != container.started_at:
+                self._ended[container] = container.started_at
+                seen = row(container)
+                self._console.print(
+                    Text.assemble(name, (f"{seen.stage} {seen.text}", "bold")), soft_wrap=True
+                )
 
     def _new_lines(self, container: Container) -> list[str]:
         try:

@@ -57,6 +57,7 @@ GRACE, SHORT_GRACE = 10.0, 1.0  # seconds between TERM and KILL
 # Seconds until something is started again: the first time, and at most. As launchers do, later each time,
 # but of what has lived longer than STEADY.
 RESTART_DELAY, LONGEST_DELAY, STEADY = 1.0, 10.0, 30.0
+TOLD_TIMEOUT = 2.0  # seconds; a registrar says how its daemon ended a moment after that
 LONGEST_RUN_DIR = len("/run/99")  # bytes
 STOP_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 GOOD_ENDS = (signal.SIGINT, signal.SIGTERM)  # once all are up
@@ -257,6 +258,7 @@ class Up(ABC, Generic[D]):
 
     def _why(self, what: str, deployment: D) -> str:
         """What has happened, the root causes, and the end of the logs of what has ended."""
+        self.until(lambda: self.aside(lambda: deployment.broken_told), TOLD_TIMEOUT)
         znodes = Znodes(self.prefix, self.name, "", "")
         found = self.aside(lambda: Mirror(deployment.client, Live(znodes)).deployment())
         lines = explain.lines(found, causes.find(found, time.time()), ())

@@ -32,6 +32,7 @@ service:
     ready: {tcp: "{{ port }}", interval: 0.2}
 """
 DB = "service: {daemon: {command: sleep 600, ready: {alive: 0}}, instances: 1}\n"
+BROKEN_DB = DB.replace("sleep 600", "ls /no-disk").replace("alive: 0", "alive: 60")
 
 
 _numbers = itertools.count()
@@ -164,10 +165,13 @@ def test_an_interrupted_start_leaves_nothing(up: Start, place: Path) -> None:
 
 def test_what_ends_too_early_ends_the_start(up: Start, place: Path) -> None:
     """With status 1 and the end of its log, as `wait` would."""
-    write_files(place / "site", services__a__db__definition_yml=DB.replace("sleep 600", "ls /no-disk"))
+    write_files(place / "site", services__a__db__definition_yml=BROKEN_DB)
     run = up()
     assert run.ends() == 1
+    assert re.search(r"\ndb@node-1  \| .*No such file.*\ndb@node-1  \| ended with status 2\n", run.said)
     assert "kolla_mesos_ctl: the deployment did not come up\nROOT CAUSE  " in run.said
+    assert "\nROOT CAUSE  db/daemon on node-1 ended before it was ready, " in run.said
+    assert "start it again" not in run.said
     assert "\n--- db@node-1: ended with status 2" in run.said
     assert "No such file" in run.said
     assert "their logs are removed now: --in PLACE would keep them" in run.said
