@@ -3,14 +3,16 @@
 What lives here: which znodes tell it, and what each tells. Times are the servers': a znode's ctime and mtime.
 A `detail`, whose times are those of its container's clock, was written when the attempt ended; only how long
 that took is taken from it. Nobody writes when a daemon was executed: it counts as started once all that it
-needs was there. `timeline` finds the critical path, `timeline_page` draws the page.
+needs was there. Only the last run is told with its times; that there was an earlier one shows in the number
+of znodes that were ever made below another one, and of attempts.
+`timeline` finds the critical path, `timeline_page` draws the page.
 """
 
 from __future__ import annotations
 
 import argparse
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
 from kolla_mesos_start.definition.forms import DAEMON, GLOBAL, LOCAL
@@ -34,8 +36,11 @@ from kolla_mesos_start.operator.past import Event, Past, is_presence, lines
 from kolla_mesos_start.operator.timeline import Need, Step
 from kolla_mesos_start.tree import states
 from kolla_mesos_start.tree.states import DONE
-from kolla_mesos_start.zookeeper.query import Query, children_of, data_of
+from kolla_mesos_start.zookeeper.query import Query, Znode, children_of, data_of
 
+STARTED_AGAIN, READY_AGAIN, RUN_AGAIN = "started again", "ready again", "run again"
+READY_BEFORE = "ready before"
+BEGINNING = 1.0  # seconds at most between a container's first writes on its host, and its presence
 BEGUN = (DONE, "starting", "unready")  # The others wait for something, or do not say what they do.
 
 
@@ -52,6 +57,9 @@ class History(Live):
             for command in graph.commands:
                 for scope in self._scopes(command, view):
                     yield data_of(self._detail(command, scope))
+            yield data_of(f"{self.znodes.service(name)}/{PARTY}")
+            for host in hosts_of(role, self.znodes, view):
+                yield data_of(self._ready_on(role, host))
             ready = self.znodes.command(GLOBAL, f"{role}/{DAEMON}").ready
             for place in (
                 ready,
@@ -75,6 +83,9 @@ class History(Live):
         role = command.path.partition("/")[0]
         return [GLOBAL] if command.run_once == GLOBAL else hosts_of(role, self.znodes, view)
 
+    def _ready_on(self, role: str, host: str) -> str:
+        return self.znodes._replace(host=host).command(LOCAL, f"{role}/{DAEMON}").ready
+
     def _detail(self, command: Command, scope: str) -> str:
         return self.znodes._replace(host=scope).command(scope, command.path).detail
 
@@ -95,18 +106,33 @@ class _Telling:
     def past(self) -> Past:
         """Everything, in its order."""
         presences = [event for name in self._graphs for event in self._presences(name)]
-        commands = [event for graph in self._graphs.values() for event in self._commands(graph)]
-        known = [event.step for event in (*presences, *commands)]
-        began = min((step.started for step in known), default=self._now)
-        events = [*presences, *commands, *self._daemons(known, began)]
-        asked = {need.name for event in events for need in event.step.needs}
         appeared: dict[str, float] = {}
         for event in presences:
             first = appeared.setdefault(event.step.container, event.step.started)
             appeared[event.step.container] = min(first, event.step.started)
+        again = dict(self._started_again(appeared))
+        commands = [event for graph in self._graphs.values() for event in self._commands(graph, again)]
+        known = [event.step for event in (*presences, *commands)]
+        began = min((step.started for step in known), default=self._now)
+        events = [*presences, *commands, *self._daemons(known, began, again)]
+        asked = {need.name for event in events for need in event.step.needs}
         told = [event for event in events if not is_presence(event.step) or event.step.name in asked]
         told.sort(key=lambda each: (each.step.started, each.step.finished))
         return Past(self._znodes.deployment_id, began, appeared, tuple(told))
+
+    def _started_again(self, appeared: Mapping[str, float]) -> Iterator[tuple[str, float]]:
+        """The containers that have an earlier run behind them, and since when they are there.
+
+        There were more members than there are, and this one came well after what its first run has made.
+        """
+        for name in self._graphs:
+            role = name.rsplit("/", 1)[-1]
+            if has_lost_names(self._view.get(data_of(f"{self._znodes.service(name)}/{PARTY}"))):
+                for host in hosts_of(role, self._znodes, self._view):
+                    made = self._view.get(data_of(self._history._ready_on(role, host)))
+                    since = appeared.get(f"{role}@{host}")
+                    if made and since is not None and since > made.stat.ctime / 1000 + BEGINNING:
+                        yield f"{role}@{host}", since
 
     def _presences(self, name: str) -> Iterator[Event]:
         """A container appears in no time, and needs nothing."""
@@ -119,7 +145,7 @@ class _Telling:
                     step = Step(f"{name.rsplit('/', 1)[-1]}/{place}", host, (), at, at)
                     yield Event(step, DONE, 1, "")
 
-    def _commands(self, graph: Graph) -> Iterator[Event]:
+    def _commands(self, graph: Graph, started_again: Mapping[str, float]) -> Iterator[Event]:
         for command in graph.commands:
             for scope in self._history._scopes(command, self._view):
                 znode = self._view.get(data_of(self._history._detail(command, scope)))
@@ -132,17 +158,30 @@ class _Telling:
                 else:
                     started -= max(0.0, detail.finished - detail.started)
                 step = Step(command.path, detail.host, self._needs(command, detail.host), started, finished)
+                if finished > started_again.get(step.container, finished):
+                    step = step._replace(again=STARTED_AGAIN)
+                elif command.run_once and detail.attempt > 1 + command.retries:
+                    step = step._replace(again=RUN_AGAIN)  # A container makes no more attempts than these.
                 yield Event(step, detail.state, max(1, detail.attempt), detail.message)
 
-    def _daemons(self, known: Sequence[Step], began: float) -> Iterator[Event]:
+    def _daemons(
+        self, known: Sequence[Step], began: float, started_again: Mapping[str, float]
+    ) -> Iterator[Event]:
         """In the order in which they became ready: a daemon may need others."""
         done = list(known)
         for event in sorted(self._instances(), key=lambda each: each.step.finished):
             step = event.step
+            if step.container in started_again:
+                step = step._replace(again=STARTED_AGAIN)
+            elif has_lost_names(
+                self._view.get(data_of(self._history._ready_on(step.name.partition("/")[0], step.host)))
+            ):
+                step = step._replace(again=READY_AGAIN if event.state == DONE else READY_BEFORE)
             place = f"{step.name.partition('/')[0]}/."
             here = [each.started for each in known if each.host == step.host and each.name.startswith(place)]
             begun = max(timeline.earliest_start(step, done, began), min(here, default=began))
-            if event.state in BEGUN:
+            # How long it took to be ready again nobody knows.
+            if event.state in BEGUN and step.again in ("", STARTED_AGAIN):
                 step = step._replace(started=min(begun, step.finished))
             done.append(step)
             yield event._replace(step=step)
@@ -179,6 +218,11 @@ class _Telling:
         return tuple(needs)
 
 
+def has_lost_names(znode: Znode | None) -> bool:
+    """Whether more znodes were made below it than there are: it counts those made, and those deleted."""
+    return znode is not None and znode.stat.cversion > znode.stat.numChildren
+
+
 # -- words ------------------------------------------------------------------------------------------------
 
 
@@ -208,7 +252,8 @@ SUBCOMMAND = Subcommand(
     summary="how the start went, and what decided how long it took",
     description="""\
 Show how the start of a deployment went: what each container did when, the critical path, retries and
-failures. Times are ZooKeeper's. What has been restarted since shows its last start.
+failures. Times are ZooKeeper's. What came back since shows its last run, and says so ("started again",
+also if its session had expired); then this is not one start, and nothing is said of what decided it.
 """,
     example="kolla_mesos_ctl timeline --html start.html --deployment site",
     add_arguments=_add_arguments,

@@ -12,6 +12,8 @@ from kolla_mesos_start.operator import timeline
 from kolla_mesos_start.operator.timeline import Step
 from kolla_mesos_start.tree.states import DONE
 
+NAMED = 3  # Of more containers that came back, only how many there are is said.
+
 
 class Event(NamedTuple):
     """A step that has happened, or is happening (`state` is not `done`): how often it was tried, and how the
@@ -66,7 +68,13 @@ def is_presence(step: Step) -> bool:
 
 
 def advice(past: Past) -> str:
-    """The one thing that would have been faster, in a sentence."""
+    """The one thing that would have been faster, in a sentence; or why that can't be said."""
+    again = dict.fromkeys(
+        f"{event.step.container} was {event.step.again}" for event in past.events if event.step.again
+    )
+    if again:
+        some = ", ".join([*list(again)[:NAMED], *[f"and {len(again) - NAMED} more"][: len(again) > NAMED]])
+        return f"This is not one start ({some}): what would have made it faster can't be told."
     steps = past.finished
     gains = timeline.gains(steps, past.began) if steps else {}
     if not gains:

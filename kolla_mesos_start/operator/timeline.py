@@ -13,6 +13,9 @@ from typing import NamedTuple
 PAGE = 100  # characters in a line
 WIDTH, LEAST = 60, 20  # characters for the whole start, where there is room; and at least
 LEGEND = ". waits   # runs, on the critical path   + runs   = ready"
+# A step can't have waited for what ended later than it began: that is a later run. So many seconds later do
+# not count, since times are rounded, and come from several clocks.
+INACCURACY = 0.1
 
 
 class Need(NamedTuple):
@@ -28,13 +31,17 @@ class Need(NamedTuple):
 
 
 class Step(NamedTuple):
-    """One command or daemon. Times are seconds since the epoch; a daemon is finished when it is ready."""
+    """One command or daemon. Times are seconds since the epoch; a daemon is finished when it is ready.
+
+    `again` says why these are not the times of the first start (empty if they are).
+    """
 
     name: str  # role/command
     host: str
     needs: tuple[Need, ...]
     started: float
     finished: float
+    again: str = ""
 
     @property
     def duration(self) -> float:
@@ -48,7 +55,8 @@ class Step(NamedTuple):
 
 def needed(step: Step, steps: Iterable[Step]) -> list[Step]:
     """The steps that had to finish before this one: for each of its needs, the last that it required."""
-    in_order = sorted(steps, key=lambda each: each.finished)
+    in_time = [each for each in steps if each.finished <= step.started + INACCURACY]
+    in_order = sorted(in_time, key=lambda each: each.finished)
     groups = ([each for each in in_order if need.is_met_by(each)][: need.count] for need in step.needs)
     return [group[-1] for group in groups if group]
 
@@ -58,10 +66,19 @@ def earliest_start(step: Step, steps: Iterable[Step], began: float) -> float:
     return max((other.finished for other in needed(step, steps)), default=began)
 
 
+def waiting(step: Step, steps: Iterable[Step], began: float) -> float:
+    """How long after it could have started it did, in seconds."""
+    return max(0.0, step.started - earliest_start(step, steps, began))
+
+
 def critical_path(steps: Sequence[Step]) -> list[Step]:
-    """The chain of steps that decided when the last one could finish, earliest first."""
-    path = [max(steps, key=lambda each: each.finished)]
-    while before := needed(path[0], steps):
+    """The chain of steps that decided when the last one could finish, earliest first.
+
+    Not through what came later again: that says nothing of the start. Empty if nothing else is left.
+    """
+    first = [step for step in steps if not step.again]
+    path = sorted(first, key=lambda each: each.finished)[-1:]
+    while path and (before := needed(path[0], first)):
         path.insert(0, max(before, key=lambda each: each.finished))
     return path
 
@@ -105,7 +122,7 @@ def draw(steps: Sequence[Step], began: float, columns: int = PAGE) -> str:
     `columns` is the longest line that fits.
     """
     path = critical_path(steps)
-    total = path[-1].finished - began
+    total = max(step.finished for step in steps) - began
     ordered = sorted(steps, key=lambda each: (each.started, each.finished))
     label = max(len(step.container) for step in steps)
     width = max(LEAST, min(WIDTH, columns - label - 4))
@@ -119,24 +136,26 @@ def draw(steps: Sequence[Step], began: float, columns: int = PAGE) -> str:
     lines += ["", f"  {'':{label}} {'start':>6} {'end':>6} {'wait':>5} {'work':>6}"]
     for step, name in names.items():
         begin, end = step.started - began, step.finished - began
-        waited = step.started - earliest_start(step, steps, began)
-        times = f"{begin:6.2f} {end:6.2f} {waited:5.2f} {step.duration:6.2f}"
-        lines.append(f"{'*' if step in path else ' '} {name:{label}} {times}")
-    work = total - overhead(steps, began)
-    lines.append(f"the whole start {total:.2f}; the work on its critical path (*) {work:.2f}")
+        waited = "" if step.again else f"{waiting(step, steps, began):.2f}"
+        times = f"{begin:6.2f} {end:6.2f} {waited:>5} {step.duration:6.2f}  {step.again}"
+        lines.append(f"{'*' if step in path else ' '} {name:{label}} {times}".rstrip())
+    if not any(step.again for step in steps):
+        work = total - overhead(steps, began)
+        lines.append(f"the whole start {total:.2f}; the work on its critical path (*) {work:.2f}")
     return "\n".join(lines)
 
 
 def lanes(steps: Sequence[Step], path: Sequence[Step], began: float, width: int) -> Iterator[tuple[str, str]]:
     """For each container its name, and `width` characters that say what it did when (see LEGEND)."""
-    scale = width / (path[-1].finished - began)
+    scale = width / (max(step.finished for step in steps) - began)
 
     def column(instant: float) -> int:
         return min(max(0, int((instant - began) * scale)), width - 1)
 
     for container in dict.fromkeys(step.container for step in steps):
-        lane = ["."] * width
         own = [step for step in steps if step.container == container]
+        # What a container that was started again did before is not known.
+        lane = [" " if own[0].again else "."] * width
         for step in own:
             begin, end = column(step.started), column(step.finished)
             lane[begin : end + 1] = ("#" if step in path else "+") * (end + 1 - begin)

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import re
+import signal
+import time
 from pathlib import Path
 
 from tests.agents import Containers
@@ -44,3 +46,32 @@ def test_a_start_can_be_told_afterwards(
 def test_a_deployment_that_has_not_begun_has_no_timeline(deployment: Deployment) -> None:
     publish(deployment, "db", {"service": SLEEP})
     assert tool(deployment, "timeline").startswith("nothing has been done yet")
+
+
+def test_what_was_started_again_is_no_part_of_the_start(
+    deployment: Deployment, containers: Containers
+) -> None:
+    """No wait is negative, what came again is marked, and nothing is said of what would have been faster."""
+    publish(deployment, "db", {"commands": {"fill": SLOW}, "service": SLEEP})
+    warm = {"command": "sleep 0.2", "dependencies": ["db/daemon"]}
+    publish(deployment, "web", {"commands": {"warm": warm}, "service": SLEEP})
+    agents = [containers.start(*each) for each in (("db", "h1"), ("web", "h1"), ("web", "h2"))]
+    for each in agents:
+        each.says("the daemon is ready")
+    tool(deployment, "wait", "--timeout", "60")
+    time.sleep(1)
+    for agent in agents[:2]:
+        agent.signal(signal.SIGKILL)
+        agent.ends()
+        agent.log.unlink()
+        agent.restart()
+        agent.says("the daemon is ready")
+        tool(deployment, "wait", "--timeout", "60")
+    said = tool(deployment, "timeline")
+    rows = [line for line in said.splitlines() if re.search(r"\(h\d\) ", line)]
+    assert not any("-" in row for row in rows), said
+    again = sorted(row.split()[0] for row in rows if row.endswith("  started again"))
+    assert again == ["db/daemon", "web/daemon", "web/warm"]
+    assert "This is not one start (db@h1 was started again, web@h1 was started again)" in said
+    assert "Without" not in said
+    assert "the whole start" not in said

@@ -14,6 +14,7 @@ from kolla_mesos_start.operator import timeline
 from kolla_mesos_start.operator.history import History
 from kolla_mesos_start.operator.past import Past, advice, lines, trouble
 from kolla_mesos_start.operator.timeline_page import page
+from kolla_mesos_start.zookeeper.query import data_of
 from tests.operator_tools.trees import NOW, ZNODES, container, definition, one_time, view
 
 HOSTILE = "<script>\"'&"
@@ -23,7 +24,7 @@ TREE: dict[str, Any] = {
     "db": definition(),
     "db/.containers/1": container("ready", host="h1"),
     "status/global/db/daemon/ready/1": "{}",
-    "job": definition(commands={"sync": one_time("db/daemon")}, daemon=False),
+    "job": definition(commands={"sync": one_time("db/daemon", retries=1)}, daemon=False),
     "status/global/job/sync": "done",
     "status/global/job/sync/detail": DETAIL,
     "web": definition({"members": "job"}, "job/sync", commands={"make": {"command": "true"}}, instances=2),
@@ -199,3 +200,62 @@ def test_who_waits_has_begun_nothing() -> None:
     assert event.step.duration == 0
     assert event.step.finished == NOW + 10
     assert 'title="web/daemon on w2: waiting, for job/sync"' in page(past(tree))
+
+
+def past_with(counts: dict[str, tuple[int, int]], times: dict[str, float], tree: dict[str, Any]) -> Past:
+    """`counts`: of znodes, what ZooKeeper says of the names below them: how often they changed, how many."""
+    history = History(ZNODES)
+    found = view(history, tree, {**TIMES, **times})
+    for path, (changes, names) in counts.items():
+        query = data_of(f"{ZNODES.deployment}/{path}")
+        stat = found[query].stat._replace(cversion=changes, numChildren=names)
+        found[query] = found[query]._replace(stat=stat)
+    return history.past(found, NOW + 100)
+
+
+ON_HOST = {"status/w1/web/daemon/ready/1": "{}"}
+
+
+def test_a_container_that_was_started_again_is_marked() -> None:
+    """Its daemon, and the commands that it has run since; nothing is said of what decided this start."""
+    later = {
+        "web/.containers/1": NOW + 50,
+        "web/.party/1": NOW + 50,
+        "status/w1/web/make/detail": NOW + 52,
+        "status/global/web/daemon/ready/1": NOW + 57,
+    }
+    found = past_with({"web/.party": (3, 1)}, later, {**TREE, **ON_HOST})
+    again = {event.step.name: event.step.again for event in found.events if event.step.again}
+    assert again == {"web/make": "started again", "web/daemon": "started again"}
+    said = "This is not one start (web@w1 was started again): what would have made it faster can't be told."
+    assert advice(found) == said
+    assert lines_end(found) == said
+    text = unescape(page(found))
+    assert said in text
+    assert "web/daemon on w1: took 5.00 s; started again" in text
+    assert "critical path, <b>" not in text
+
+
+def lines_end(found: Past) -> str:
+    return "\n".join(lines(found, 200)).splitlines()[-1]
+
+
+def test_a_member_that_is_gone_marks_no_other() -> None:
+    """The one that is there is as old as what its first run has made."""
+    found = past_with({"web/.party": (3, 1)}, {}, {**TREE, **ON_HOST})
+    assert not any(event.step.again for event in found.events)
+
+
+def test_a_daemon_that_was_ready_again_has_no_duration() -> None:
+    """When it was ready first is not known any more, nor why it took so long."""
+    count = {"status/w1/web/daemon/ready": (3, 1)}
+    found = past_with(count, {"status/global/web/daemon/ready/1": NOW + 57}, {**TREE, **ON_HOST})
+    (step,) = (event.step for event in found.events if event.step.again)
+    assert (step.name, step.again, step.duration) == ("web/daemon", "ready again", 0)
+    assert "not one start (web@w1 was ready again)" in advice(found)
+
+
+def test_a_command_with_more_attempts_than_a_container_makes_was_run_again() -> None:
+    """Somebody has mended what had failed: how long that took is no part of a start."""
+    tree = {**TREE, "status/global/job/sync/detail": {**DETAIL, "attempt": 3}}
+    assert "not one start (job@h1 was run again)" in advice(past(tree))

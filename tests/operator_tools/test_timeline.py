@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 import pytest
 
 from kolla_mesos_start.operator import timeline
@@ -73,3 +75,25 @@ def test_the_timeline_fits_the_terminal(columns: int, lane: int) -> None:
     lines = timeline.draw(STEPS, 0.0, columns).splitlines()
     assert len(lines[1]) == 16 + lane
     assert max(map(len, lines)) <= max(columns, 60)
+
+
+def test_nothing_waits_for_what_ended_after_it_began() -> None:
+    """The database was started again later: of its first start, which the schema needed, nothing is left."""
+    again = DATABASE._replace(started=40.0, finished=42.0)
+    steps = [FIRST, SECOND, SCHEMA, again]
+    assert timeline.needed(SCHEMA, steps) == []
+    assert timeline.waiting(SCHEMA, steps, 0.0) == pytest.approx(2.5)
+    slightly = DATABASE._replace(finished=SCHEMA.started + 0.01)
+    assert timeline.needed(SCHEMA, [slightly]) == [slightly]
+    assert timeline.waiting(SCHEMA, [slightly], 0.0) == 0
+
+
+def test_what_came_later_again_is_marked_and_decided_nothing() -> None:
+    """It has no wait, and neither the critical path nor its sum has it."""
+    again = SECOND._replace(started=40.0, finished=42.0, again="started again")
+    steps = [DATABASE, SCHEMA, FIRST, again]
+    assert timeline.critical_path(steps) == [DATABASE, SCHEMA, FIRST]
+    assert timeline.critical_path([again]) == []
+    lines = timeline.draw(steps, 0.0).splitlines()
+    assert lines[-1] == "  api/daemon (web-2)      40.00  42.00         2.00  started again"
+    assert re.search(r"^  api@web-2 {60,70}\++$", "\n".join(lines), re.MULTILINE)
