@@ -9,20 +9,29 @@ from __future__ import annotations
 import argparse
 import os
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
+from typing import NamedTuple
 
 from kazoo.client import KazooClient
 
-from kolla_mesos_start.definition.forms import bad_segment
-from kolla_mesos_start.errors import BadUsage
-from kolla_mesos_start.operator import connection, published, services
-from kolla_mesos_start.operator.directory import MAX_DATA
+from kolla_mesos_start.definition.forms import GLOBAL, bad_segment
+from kolla_mesos_start.errors import AgentError, BadUsage
+from kolla_mesos_start.operator import connection, published, recorded, services
+from kolla_mesos_start.operator.directory import FILES, MAX_DATA, Deployment, Service
+from kolla_mesos_start.operator.findings import ERROR, Finding, Source
 from kolla_mesos_start.operator.invocation import Invocation, Subcommand, add_format, nearest
 from kolla_mesos_start.operator.publish import Publisher
+from kolla_mesos_start.operator.validation import validate
 from kolla_mesos_start.tree.znodes import Znodes
 
 STANDARD_INPUT = "-"
 NOT_SET = 1  # exit status
+
+
+class StillNeeded(AgentError):
+    """A service would not start without the value."""
+
+    status = 1
 
 
 # -- the three ------------------------------------------------------------------------------------
@@ -53,25 +62,41 @@ def run_set(invocation: Invocation) -> int:
     znodes, name = _place(invocation)
     path = places(znodes, name)[0]
     publisher = Publisher(invocation.client, znodes, published.nodes(invocation.client, znodes))
-    publisher.write({path[len(znodes.deployment) + 1 :]: data})
+    publisher.write({_node(znodes, path): data})
     if publisher.counts.by_change["unchanged"]:
         print(f"{path} has this value already")
-    else:
-        _print_readers(invocation, znodes, name)
+        return 0
+    _print_readers(invocation, _changed(invocation.client, znodes, name), "to use it")
+    if znodes.host:
+        _warn_of_host(invocation, znodes)
     return 0
 
 
 def run_unset(invocation: Invocation) -> int:
-    """Remove one value, and say which one holds now."""
+    """Remove one value, and say which one holds now. StillNeeded where a service would not start then."""
+    client = invocation.client
     znodes, name = _place(invocation)
     path, *further = places(znodes, name)
-    if path not in _values(invocation.client, [path]):
+    if path not in _values(client, [path]):
         return _not_set(invocation, znodes, name)
-    connection.remove(invocation.client, path)
+    changed = _changed(client, znodes, name)
+    needing = _needing(invocation, changed)
+    if needing and not invocation.options.force:
+        raise StillNeeded(
+            f"{'; '.join(needing.values())}: without a value the next start of its containers fails;"
+            " set another value instead, or give --force; nothing was changed"
+        )
+    connection.remove(client, path)
     print(f"removed {path}")
-    left = _values(invocation.client, further)
-    print(f"the value of {next(iter(left))} holds now" if left else f"{name} has no value any more")
-    _print_readers(invocation, znodes, name)
+    left = next(iter(_values(client, further)), None)
+    where = "the whole deployment" if not znodes.service_name else znodes.service_name
+    where += f" on {znodes.host}" if znodes.host else ""
+    print(f"the value of {left} holds now" if left else f"{name} has no value for {where} any more")
+    for needs in needing.values():
+        print(
+            f"{needs} and has no value for it now: the next start of its containers fails; set it again first"
+        )
+    _print_readers(invocation, changed, "to use it" if left else "to do without it", needing)
     return 0
 
 
@@ -81,6 +106,11 @@ def run_unset(invocation: Invocation) -> int:
 def places(znodes: Znodes, name: str) -> Sequence[str]:
     """Where a variable may stand for a service on a host, the first one wins; either may be empty."""
     return [path for path in znodes.variable(name) if "//" not in path]
+
+
+def _node(znodes: Znodes, path: str) -> str:
+    """The path below the deployment."""
+    return path[len(znodes.deployment) + 1 :]
 
 
 def _place(invocation: Invocation) -> tuple[Znodes, str]:
@@ -136,39 +166,128 @@ def _not_set(invocation: Invocation, znodes: Znodes, name: str) -> int:
 # -- who reads it ---------------------------------------------------------------------------------
 
 
-def _print_readers(invocation: Invocation, znodes: Znodes, name: str) -> None:
+class Changed(NamedTuple):
+    """A variable whose value at one place is changed, `znodes` being of that place. `nodes` are published.
+
+    The templates of `readers` name it; their containers that are there now are on `hosts`, by service.
+    """
+
+    znodes: Znodes
+    name: str
+    nodes: published.Nodes
+    readers: Sequence[Service]
+    hosts: Mapping[str, Sequence[str]]
+
+    @property
+    def path(self) -> str:
+        return places(self.znodes, self.name)[0]
+
+    def winners(self, service: str, hosts: Iterable[str]) -> dict[str, list[str]]:
+        """The hosts by the place whose value wins there: the one that is changed, or a nearer one.
+
+        Left out are the hosts that don't look at the changed place.
+        """
+        found: dict[str, list[str]] = {}
+        for host in hosts:
+            ordered = places(self.znodes._replace(service_name=service, host=host), self.name)
+            if self.path in ordered:
+                nearer = ordered[: ordered.index(self.path)]
+                wins = next((each for each in nearer if _node(self.znodes, each) in self.nodes), self.path)
+                found.setdefault(wins, []).append(host)
+        return found
+
+
+def _changed(client: KazooClient, znodes: Znodes, name: str) -> Changed:
+    nodes = published.nodes(client, znodes)
+    readers = [
+        service
+        for service in published.deployment(nodes).services
+        if service.definition and znodes.service_name in ("", service.name)
+        if name in services.used_variables(service.definition, service.files)
+    ]
+    hosts = services.containers(client, znodes, [each.name for each in readers])
+    return Changed(znodes, name, nodes, readers, hosts)
+
+
+def _print_readers(invocation: Invocation, changed: Changed, why: str, but_for: Container[str] = ()) -> None:
     """Say which containers have read the former value, and warn where no template names the variable."""
-    client = invocation.client
-    definitions = services.definitions(client, znodes)
-    wanted = [znodes.service_name] if znodes.service_name else list(definitions)
-    readers = [each for each in wanted if name in _used(client, znodes, each, definitions[each])]
-    if not readers:
-        what = znodes.service_name or f"a service below {znodes.deployment}"
-        invocation.err.print(f"note: no template of {what} names {name}", markup=False)
-    for service, hosts in services.containers(client, znodes, readers).items():
-        reached = list(
-            _reached(client, znodes._replace(service_name=service), places(znodes, name)[0], hosts)
-        )
-        if reached:
-            print(f"restart {service} to use it: {services.on_hosts(reached)}")
+    if not changed.readers:
+        what = changed.znodes.service_name or f"a service below {changed.znodes.deployment}"
+        invocation.err.print(f"note: no template of {what} names {changed.name}", markup=False)
+    for service in changed.readers:
+        for line in reader_lines(changed, service.name, why) if service.name not in but_for else ():
+            print(line)
+
+
+def reader_lines(changed: Changed, service: str, why: str) -> Iterator[str]:
+    """What the change means to the containers of a service that are there."""
+    hosts = changed.hosts.get(service, ())
+    found = changed.winners(service, hosts)
+    for path, reached in found.items():
+        if path == changed.path:
+            yield f"restart {service} {why}: {services.on_hosts(reached)}"
         else:
-            print(f"{service} has a value of its own, which wins")
+            yield f"{service} has a value of its own, which wins ({path}): {services.on_hosts(reached)}"
+    if hosts and not found:
+        yield f"no container of {service} is on {changed.znodes.host} now: {services.on_hosts(hosts)}"
 
 
-def _used(client: KazooClient, znodes: Znodes, service: str, definition: bytes) -> frozenset[str]:
-    above = f"{znodes.service(service)}/files"
-    names = connection.children(client, [above])[above]
-    files = connection.read(client, [f"{above}/{name}" for name in names])
-    return services.used_variables(definition, {path: data or b"" for path, data in files.items()})
+def _warn_of_host(invocation: Invocation, znodes: Znodes) -> None:
+    """Warn of a host that has never had a container of the service, where others have: it may be misspelt."""
+    owners = recorded.roles(invocation.client, znodes)
+    known = {path.split("/")[-2] for path, owner in owners.items() if owner == znodes.service_name}
+    known |= set(
+        services.containers(invocation.client, znodes, [znodes.service_name]).get(znodes.service_name, ())
+    )
+    known -= {GLOBAL}
+    if known and znodes.host not in known:
+        where = ", ".join(sorted(known)[: services.SHOWN_HOSTS])
+        near = nearest(znodes.host, known).strip(" ()")
+        invocation.err.print(
+            f"warning: no container of {znodes.service_name} has ever been on {znodes.host}"
+            f" (they have been on {where}{near and f'; {near}'})",
+            markup=False,
+        )
 
 
-def _reached(client: KazooClient, znodes: Znodes, path: str, hosts: Sequence[str]) -> Iterator[str]:
-    """Those of a service's hosts on which no nearer place than `path` has a value."""
-    name = path.rpartition("/")[2]
-    for host in hosts:
-        ordered = places(znodes._replace(host=host), name)
-        if path in ordered and not _values(client, ordered[: ordered.index(path)]):
-            yield host
+# -- who needs it ---------------------------------------------------------------------------------
+
+
+def _needing(invocation: Invocation, changed: Changed) -> dict[str, str]:
+    """What needs the variable, by the service that would not start any more without the value."""
+    before = published.deployment(changed.nodes)
+    gone = _node(changed.znodes, changed.path)
+    after = published.deployment({node: data for node, data in changed.nodes.items() if node != gone})
+    found = {}
+    for service in changed.readers:
+        known = {*changed.hosts.get(service.name, ()), *service.variables.hosts, changed.znodes.host} - {""}
+        hosts = changed.winners(service.name, known).get(changed.path, [])
+        if known and not hosts:
+            continue
+        errors = [_errors(invocation, each, service.name, hosts) for each in (before, after)]
+        where = [_where(each) for each in errors[1] if each not in errors[0]]
+        if where:
+            found[service.name] = f"{service.name} needs {changed.name} ({'; '.join(where)})"
+    return found
+
+
+def _errors(invocation: Invocation, deployment: Deployment, name: str, hosts: Sequence[str]) -> list[Finding]:
+    """What ends the containers of a service on these hosts, as `validate` finds it in what is published."""
+    service = next(each for each in deployment.services if each.name == name)
+    values = {host: service.variables.hosts.get(host, {}) for host in hosts}
+    own = service._replace(variables=service.variables._replace(hosts=values))
+    nodes = [name, *(f"{name}/{FILES}/{file}" for file in service.files)]
+    findings = validate(
+        deployment._replace(services=[own], sources={node: Source(node) for node in nodes}),
+        deployment_id=invocation.settings.deployment_id,
+        missing_is_empty=invocation.settings.missing_is_empty,
+    )
+    return [each for each in findings if each.severity == ERROR]
+
+
+def _where(finding: Finding) -> str:
+    what = finding.message.partition(" needs the variable ")[0]
+    return f"{what} line {finding.line}" if finding.line else what
 
 
 # -- the command line -----------------------------------------------------------------------------
@@ -178,6 +297,11 @@ def _add_place(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("variable", metavar="VARIABLE")
     parser.add_argument("--service", metavar="S", help="of this service, not of the whole deployment")
     parser.add_argument("--host", metavar="H", help="of that service on this host only")
+
+
+def _add_unset(parser: argparse.ArgumentParser) -> None:
+    _add_place(parser)
+    parser.add_argument("--force", action="store_true", help="though a service does not start without it")
 
 
 def _add_get(parser: argparse.ArgumentParser) -> None:
@@ -218,10 +342,11 @@ UNSET = Subcommand(
     summary="remove a variable of the deployment, of a service, or of a service on a host",
     description="""\
 Remove a variable of the deployment, of a service, or of a service on a host, and say which value holds
-now and what has to be restarted. Status 1: it is not set there.
+now and what has to be restarted. Status 1: it is not set there, or a published service would not start
+without it, so that nothing was changed.
 """,
     example="kolla_mesos_ctl unset debug --service openstack/keystone/keystone-api",
-    add_arguments=_add_place,
+    add_arguments=_add_unset,
     run=run_unset,
 )
 SUBCOMMANDS = (GET, SET, UNSET)

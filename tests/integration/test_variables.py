@@ -77,9 +77,13 @@ def test_set_writes_one_place_and_unset_removes_it(
     assert f"{site.path}{place}" in done.stdout
     assert zk.get(f"{site.path}{place}")[0] == b"s3cret"
     assert "has this value already" in ctl(site, "set", "size", "s3cret", *words).stdout
-    gone = ctl(site, "unset", "size", *words)
+    gone = ctl(site, "unset", "size", *words, "--force")
     assert not zk.exists(f"{site.path}{place}")
-    holds = f"the value of {site.path}/variables/size holds now" if words else "size has no value any more"
+    holds = (
+        f"the value of {site.path}/variables/size holds now"
+        if words
+        else "size has no value for the whole deployment"
+    )
     assert holds in gone.stdout
     assert "s3cret" not in done.stdout + done.stderr + gone.stdout + gone.stderr
 
@@ -102,11 +106,68 @@ def test_it_says_whom_to_restart(zk: KazooClient, site: Deployment) -> None:
     assert f"restart {SERVICE} to use it: 1 container on web1\n" in own.stdout
     assert "1 container on web2" in ctl(site, "set", "size", "4").stdout
     ctl(site, "set", "size", "5", "--service", SERVICE)
-    assert f"{SERVICE} has a value of its own, which wins" in ctl(site, "set", "size", "6").stdout
+    place = f"{site.path}/{SERVICE}/variables"
+    assert ctl(site, "set", "size", "6").stdout.splitlines()[1:] == [
+        f"{SERVICE} has a value of its own, which wins ({place}/web1/size): 1 container on web1",
+        f"{SERVICE} has a value of its own, which wins ({place}/size): 1 container on web2",
+    ]
     assert "2 containers" in ctl(site, "set", "level", "debug").stdout
     other = ctl(site, "set", "levl", "debug")
     assert "restart" not in other.stdout
     assert f"note: no template of a service below {site.path} names levl" in other.stderr
+
+
+def test_a_value_that_a_service_needs_is_not_removed(zk: KazooClient, site: Deployment) -> None:
+    """A restart would end its containers with status 78; by force it is removed, and no restart advised."""
+    present(zk, site, "web1", "web2")
+    refused = ctl(site, "unset", "size", status=1)
+    needs = f"{SERVICE} needs size (file conf line 1)"
+    assert f"{needs}: without a value the next start of its containers fails" in refused.stderr
+    assert "give --force; nothing was changed" in refused.stderr
+    assert zk.exists(f"{site.path}/variables/size")
+    done = ctl(site, "unset", "size", "--force")
+    assert f"{needs} and has no value for it now: the next start of its containers fails" in done.stdout
+    assert "set it again first" in done.stdout and "restart" not in done.stdout
+    assert (
+        f"{SERVICE} needs level (commands.sync.env.LEVEL line 1)"
+        in ctl(site, "unset", "level", status=1).stderr
+    )
+
+
+def test_a_value_that_is_not_needed_goes(zk: KazooClient, site: Deployment) -> None:
+    """There is another one, or the template has a default."""
+    present(zk, site, "web1", "web2")
+    ctl(site, "set", "size", "2", "--service", SERVICE)
+    ctl(site, "unset", "size")
+    ctl(site, "set", "size", "3", "--service", SERVICE, "--host", "web1")
+    assert "needs size" in ctl(site, "unset", "size", "--service", SERVICE, status=1).stderr
+    ctl(site, "set", "size", "4", "--service", SERVICE, "--host", "web2")
+    ctl(site, "unset", "size", "--service", SERVICE)
+    assert "needs size" in ctl(site, "unset", "size", "--service", SERVICE, "--host", "web2", status=1).stderr
+    publish(site, SERVICE, {"commands": {"sync": COMMAND}}, files={"conf": "{{ size | default('') }}"})
+    gone = ctl(site, "unset", "size", "--service", SERVICE, "--host", "web2")
+    assert f"size has no value for {SERVICE} on web2 any more" in gone.stdout
+    assert f"restart {SERVICE} to do without it: 1 container on web2" in gone.stdout
+
+
+def test_a_host_that_has_never_had_a_container_is_warned_of(zk: KazooClient, site: Deployment) -> None:
+    """It may be misspelt; the value is written all the same, since the host may come later."""
+    words = ["--service", SERVICE, "--host", "wbe1"]
+    assert "warning" not in ctl(site, "set", "size", "1", *words).stderr
+    present(zk, site, "web1")
+    zk.create(f"{site.path}/status/node-2/db", SERVICE.encode(), makepath=True)
+    zk.create(f"{site.path}/status/node-3/other", b"other", makepath=True)
+    done = ctl(site, "set", "size", "2", *words)
+    assert done.stderr == (
+        f"warning: no container of {SERVICE} has ever been on wbe1"
+        " (they have been on node-2, web1; did you mean 'web1'?)\n"
+    )
+    assert done.stdout.splitlines()[1:] == [f"no container of {SERVICE} is on wbe1 now: 1 container on web1"]
+    words[-1] = "node-2"
+    assert "warning" not in ctl(site, "set", "size", "2", *words).stderr
+    words[-1] = "wbe1"
+    gone = ctl(site, "unset", "size", *words).stdout
+    assert f"the value of {site.path}/variables/size holds now" in gone and "wins" not in gone
 
 
 @pytest.mark.parametrize(
