@@ -18,7 +18,7 @@ from kolla_mesos_start.operator import connection, hosts, recorded, services
 from kolla_mesos_start.operator.confirmation import DECLINED, add_yes, confirmed
 from kolla_mesos_start.operator.connection import Refused, Unanswered
 from kolla_mesos_start.operator.directory import FILES, VARIABLES
-from kolla_mesos_start.operator.invocation import Invocation, NotThere, Subcommand, nearest
+from kolla_mesos_start.operator.invocation import Invocation, Subcommand
 from kolla_mesos_start.operator.published import BY_AGENTS
 from kolla_mesos_start.operator.recorded import State
 from kolla_mesos_start.operator.services import on_hosts
@@ -65,10 +65,10 @@ class Tree(NamedTuple):
 
 def run_remove(invocation: Invocation) -> int:
     """A service: its definition, variables and files, and what its containers have recorded."""
-    client, name = invocation.client, invocation.options.service
-    services.check_name(name)
-    znodes = invocation.require_deployment()._replace(service_name=name)
-    parts = _parts(client, znodes)
+    client, given = invocation.client, invocation.options.service
+    services.check_name(given)
+    znodes, parts = _parts(client, invocation.require_deployment()._replace(service_name=given))
+    name = znodes.service_name
     owners = [path for path, owner in recorded.roles(client, znodes).items() if owner == name]
     found = recorded.states(client, znodes, owners)
     places = _places(znodes, [name], found)
@@ -128,14 +128,13 @@ def status_tree(client: KazooClient, znodes: Znodes, found: Iterable[State]) -> 
     return Tree(znodes, [znodes.status], _places(znodes, published, found), published)
 
 
-def _parts(client: KazooClient, znodes: Znodes) -> list[str]:
-    """What belongs to a service below its definition. NotThere names the nearest service."""
+def _parts(client: KazooClient, znodes: Znodes) -> tuple[Znodes, list[str]]:
+    """The service, by its name or else by its role, and what belongs to it below its definition."""
     names = connection.children(client, [znodes.definition])[znodes.definition]
-    parts = [name for name in PARTS if name in names]
-    if not parts and not connection.read(client, [znodes.definition])[znodes.definition]:
-        known = nearest(znodes.service_name, services.definitions(client, znodes))
-        raise NotThere(f"no service {znodes.service_name!r} is published below {znodes.deployment}{known}")
-    return [f"{znodes.definition}/{name}" for name in parts]
+    parts = [f"{znodes.definition}/{name}" for name in PARTS if name in names]
+    if parts or connection.read(client, [znodes.definition])[znodes.definition]:
+        return znodes, parts
+    return _parts(client, znodes._replace(service_name=services.find(client, znodes, znodes.service_name)))
 
 
 def remove_service(client: KazooClient, znodes: Znodes) -> int:
@@ -290,7 +289,9 @@ def _add_answers(parser: argparse.ArgumentParser) -> None:
 
 
 def _add_remove(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("service", metavar="SERVICE", help="such as openstack/keystone/keystone-api")
+    parser.add_argument(
+        "service", metavar="SERVICE", help="its name, such as openstack/keystone/keystone-api, or its role"
+    )
     _add_answers(parser)
 
 

@@ -39,11 +39,23 @@ def check_name(name: str) -> None:
         )
 
 
-def require(client: KazooClient, znodes: Znodes, name: str) -> None:
-    """NotThere, with the nearest one, unless the service is published."""
-    found = definitions(client, znodes)
-    if name not in found:
-        raise NotThere(f"no service {name!r} is published below {znodes.deployment}{nearest(name, found)}")
+def find(client: KazooClient, znodes: Znodes, name: str) -> str:
+    """The published service of that name, or else of that role."""
+    return chosen(name, definitions(client, znodes), znodes.deployment)
+
+
+def chosen(name: str, published: Iterable[str], where: str) -> str:
+    """The service of that name, or else of that role. NotThere names the nearest, BadUsage all of a role."""
+    by_role: dict[str, list[str]] = {}
+    for each in published:
+        by_role.setdefault(each.rpartition("/")[2], []).append(each)
+    names = [each for found in by_role.values() for each in found]
+    found = [name] if name in names else by_role.get(name, [])
+    if len(found) > 1:
+        raise BadUsage(f"{name!r} is the role of several services, give one's name: {', '.join(found)}")
+    if not found:
+        raise NotThere(f"{where} has no service {name!r}{nearest(name, [*names, *by_role])}")
+    return found[0]
 
 
 def containers(client: KazooClient, znodes: Znodes, services: Iterable[str]) -> dict[str, list[str]]:

@@ -125,7 +125,7 @@ def _place(invocation: Invocation) -> tuple[Znodes, str]:
             raise BadUsage(f"{what}: {bad}, found {segment!r}")
     znodes = invocation.require_deployment()
     if service:
-        services.require(invocation.client, znodes, service)
+        service = services.find(invocation.client, znodes, service)
     return znodes._replace(service_name=service, host=host), options.variable
 
 
@@ -295,7 +295,9 @@ def _where(finding: Finding) -> str:
 
 def _add_place(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("variable", metavar="VARIABLE")
-    parser.add_argument("--service", metavar="S", help="of this service, not of the whole deployment")
+    parser.add_argument(
+        "--service", metavar="S", help="of this service, by its name or role, not of the whole deployment"
+    )
     parser.add_argument("--host", metavar="H", help="of that service on this host only")
 
 

@@ -80,6 +80,15 @@ def test_a_service_goes_with_all_that_is_known_of_it(site: Site, zk: KazooClient
     assert site.names(site.deployment.path) == ["status", "variables"]
 
 
+def test_a_service_is_named_by_its_role_too(site: Site, zk: KazooClient) -> None:
+    """But what is left of a service of that name goes first."""
+    zk.create(f"{site.deployment.path}/web/variables/size", b"4", makepath=True)
+    assert "removed web from" in ctl(site.deployment, "remove", "web", "--yes").stdout
+    assert "removed infra/db/web from" in ctl(site.deployment, "remove", "web", "--yes").stdout
+    assert zk.get(f"{site.deployment.path}/infra/db")[0]
+    assert "has no service 'web'" in ctl(site.deployment, "remove", "web", "--yes", status=66).stderr
+
+
 def test_reset_forgets_what_is_done_and_nothing_else(site: Site, zk: KazooClient) -> None:
     """The one-time command runs again, once."""
     ran(site)

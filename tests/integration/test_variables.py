@@ -222,3 +222,14 @@ def test_a_value_that_is_too_large_is_refused(site: Deployment) -> None:
 def test_a_value_that_is_no_text_is_refused(site: Deployment) -> None:
     assert "not UTF-8 text (byte 1)" in ctl(site, "set", "size", os.fsdecode(b"a\xff"), status=64).stderr
     assert "not UTF-8 text (byte 1)" in ctl(site, "set", "size", "-", given=b"a\xff", status=64).stderr
+
+
+def test_a_service_is_named_by_its_role_too(zk: KazooClient, site: Deployment) -> None:
+    """As for `status` and the others; a role of several services is no name."""
+    ctl(site, "set", "size", "7", "--service", "db")
+    assert zk.get(f"{site.path}/{SERVICE}/variables/size")[0] == b"7"
+    assert ctl(site, "get", "size", "--service", "db").stdout == "7\n"
+    ctl(site, "unset", "size", "--service", "db")
+    publish(site, "other/db", {"commands": {"sync": {"command": "true"}}})
+    several = ctl(site, "get", "size", "--service", "db", status=64).stderr
+    assert "'db' is the role of several services, give one's name: infra/db, other/db" in several

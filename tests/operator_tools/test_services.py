@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from kolla_mesos_start.operator.services import counted_commands, used_variables
+from kolla_mesos_start.errors import BadUsage
+from kolla_mesos_start.operator.invocation import NotThere
+from kolla_mesos_start.operator.services import chosen, counted_commands, used_variables
 
 
 def test_the_commands_that_a_dependency_counts() -> None:
@@ -17,3 +19,21 @@ def test_the_commands_that_a_dependency_counts() -> None:
 def test_garbage_names_nothing(definition: bytes) -> None:
     """Nor is anything too deep: how deep JSON may be depends on the Python."""
     assert counted_commands(definition) == used_variables(definition, {}) == frozenset()
+
+
+PUBLISHED = ["shop/web", "web/api", "other/api", "infra/db", "db"]
+
+
+@pytest.mark.parametrize(
+    ("given", "name"), [("shop/web", "shop/web"), ("web", "shop/web"), ("db", "db"), ("infra/db", "infra/db")]
+)
+def test_a_service_is_named_by_its_name_or_role(given: str, name: str) -> None:
+    """The name wins."""
+    assert chosen(given, PUBLISHED, "/kolla/site") == name
+
+
+def test_what_names_no_service_or_several_is_refused() -> None:
+    with pytest.raises(NotThere, match=r"/kolla/site has no service 'wbe' .did you mean 'web'"):
+        chosen("wbe", PUBLISHED, "/kolla/site")
+    with pytest.raises(BadUsage, match=r"'api' is the role of several services, .*: web/api, other/api$"):
+        chosen("api", PUBLISHED, "/kolla/site")
