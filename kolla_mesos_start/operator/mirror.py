@@ -10,8 +10,8 @@ import time
 
 from kazoo.client import KazooClient
 
-from kolla_mesos_start.operator import connection
-from kolla_mesos_start.operator.invocation import Invocation, NotThere, nearest
+from kolla_mesos_start.operator import connection, services
+from kolla_mesos_start.operator.invocation import Invocation
 from kolla_mesos_start.operator.live import Deployment, Live, Service, View
 from kolla_mesos_start.zookeeper.query import Query
 
@@ -62,9 +62,4 @@ def mirror(invocation: Invocation, *, watching: bool = False) -> Mirror:
 
 def named(deployment: Deployment, name: str) -> Service:
     """The service of that name, or else of that role. NotThere names the nearest one."""
-    services = deployment.services
-    found = services.get(name) or next((each for each in services.values() if each.role == name), None)
-    if found is None:
-        names = [*services, *(each.role for each in services.values())]
-        raise NotThere(f"{deployment.id} has no service {name!r}{nearest(name, names)}")
-    return found
+    return deployment.services[services.chosen(name, deployment.services, deployment.id)]
