@@ -17,7 +17,7 @@ from kazoo.client import KazooClient
 
 from kolla_mesos_start.errors import BadDefinition, BadEnvironment
 from kolla_mesos_start.operator import connection, directory, layouts, published
-from kolla_mesos_start.operator.directory import Contents, Deployment
+from kolla_mesos_start.operator.directory import FILES, VARIABLES, Contents, Deployment
 from kolla_mesos_start.operator.findings import ERROR, Finding
 from kolla_mesos_start.operator.invocation import Invocation, Subcommand
 from kolla_mesos_start.operator.published import Nodes, Removals
@@ -160,10 +160,14 @@ class Publisher:
         self.create_parents(path for path in changed if path not in self.before)
         connection.write_together(self.client, changed, self.before.keys())
         for path in wanted:
-            # An empty znode counts as absent: that of a definition was first the parent of its variables.
-            change = "updated" if self.before.get(path) else "created"
+            change = "updated" if self._is_there(path) else "created"
             self.note(change if path in changed else "unchanged", path)
         self.before.update(changed)
+
+    def _is_there(self, path: str) -> bool:
+        """An empty definition counts as absent: its znode was first the parent of its variables."""
+        is_definition = f"/{VARIABLES}/" not in path and f"/{FILES}/" not in path
+        return bool(self.before.get(path)) or (path in self.before and not is_definition)
 
     def create_parents(self, paths: Iterable[str]) -> None:
         """Create the znodes above `paths` that are absent, those of one depth together."""

@@ -64,8 +64,10 @@ def run_set(invocation: Invocation) -> int:
     publisher = Publisher(invocation.client, znodes, published.nodes(invocation.client, znodes))
     publisher.write({_node(znodes, path): data})
     if publisher.counts.by_change["unchanged"]:
-        print(f"{path} has this value already")
+        print(f"{path} has this value already{'' if data else ': it is empty'}")
         return 0
+    if not data:
+        print(f"{name} is empty now: templates get an empty text; `unset` would remove the value")
     _print_readers(invocation, _changed(invocation.client, znodes, name), "to use it")
     if znodes.host:
         _warn_of_host(invocation, znodes)

@@ -98,6 +98,15 @@ def test_a_value_from_standard_input_is_taken_as_it_is(
     assert ctl(site, "get", "size").stdout.encode() == value + b"\n"
 
 
+@pytest.mark.parametrize("words", [[], ["--service", SERVICE], ["--service", SERVICE, "--host", "web1"]])
+def test_an_empty_value_is_a_value(site: Deployment, words: list[str]) -> None:
+    """It is said, since a file that could not be read gives one too; the next value updates it."""
+    assert "size is empty now: templates get an empty text" in ctl(site, "set", "size", "-", *words).stdout
+    assert "has this value already: it is empty" in ctl(site, "set", "size", "", *words).stdout
+    done = ctl(site, "set", "size", "2", *words).stdout
+    assert done.startswith("updated ") and "empty" not in done
+
+
 def test_it_says_whom_to_restart(zk: KazooClient, site: Deployment) -> None:
     """Those whose templates name it and who have no nearer value; a running container keeps the old one."""
     present(zk, site, "web1", "web2")
