@@ -14,7 +14,8 @@ from functools import partial
 from kazoo.client import KazooClient, TransactionRequest
 
 from kolla_mesos_start.definition.forms import GLOBAL
-from kolla_mesos_start.operator import connection, one_time
+from kolla_mesos_start.errors import BadUsage
+from kolla_mesos_start.operator import connection, one_time, services
 from kolla_mesos_start.operator.invocation import Invocation, Subcommand
 from kolla_mesos_start.operator.one_time import OneTime, Record
 from kolla_mesos_start.operator.rerun import add_command
@@ -25,13 +26,14 @@ def run(invocation: Invocation) -> int:
     """Record it under the lock; a deployment in which nothing has started yet gets the znodes for it."""
     client, options = invocation.client, invocation.options
     one = one_time.find(invocation, options.command, options.host or "")
+    if not options.host:
+        _check_uncounted(client, one)
     nodes = one_time.command_nodes(one.znodes, one.command.path, one.command.run_once or "")
     connection.create_together(client, nodes)
-    host = options.host or socket.gethostname()
     with one_time.locked(client, one) as contender:
         record = one_time.read_record(client, one)
         if not record.is_done:
-            one_time.change(client, one, contender, partial(_record, client, one, contender, host))
+            one_time.change(client, one, contender, partial(_record, client, one, contender, options.host))
     if record.is_done:
         who = f": attempt {record.detail.attempt} on {record.detail.host}" if record.detail.host else ""
         print(f"{one.what} is done already{who}; {record.detail.message or 'nothing was changed'}")
@@ -40,11 +42,21 @@ def run(invocation: Invocation) -> int:
     return 0
 
 
+def _check_uncounted(client: KazooClient, one: OneTime) -> None:
+    """BadUsage where a dependency counts the hosts on which the command has succeeded: one more must be true."""
+    for service, definition in services.definitions(client, one.znodes).items():
+        if one.command.path in services.counted_commands(definition):
+            raise BadUsage(
+                f"a dependency of {service} counts the hosts on which {one.command.path} has succeeded:"
+                " give --host, the host on which it was done"
+            )
+
+
 def _record(
     client: KazooClient,
     one: OneTime,
     contender: str,
-    host: str,
+    host: str | None,
     record: Record,
     transaction: TransactionRequest,
 ) -> Detail:
@@ -53,17 +65,18 @@ def _record(
     if one.command.generation is not None:
         transaction.create(at.generation(one.command.generation), encode_mark(token, one.definition))
     everywhere = one.znodes.command(GLOBAL, one.command.path)
-    succeeded = f"{everywhere.hosts}/{host}"
     # A success on one host is one in the deployment.
     for path in dict.fromkeys((at.state, everywhere.state)):
         transaction.set_data(path, DONE.encode())
-    if connection.read(client, [succeeded])[succeeded] is None:
+    # This machine may be no host of the deployment: nobody may count it.
+    succeeded = f"{everywhere.hosts}/{host}"
+    if host and connection.read(client, [succeeded])[succeeded] is None:
         transaction.create(succeeded)
     now = time.time()
     return Detail(
         attempt=record.detail.attempt,
         claim=os.urandom(16).hex(),
-        host=host,
+        host=host or socket.gethostname(),
         generation=one.command.generation,
         started=now,
         finished=now,
@@ -84,7 +97,7 @@ def _add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--host",
         metavar="H",
-        help="where it was done; needed for a command that runs once on each host, else this host",
+        help="where it was done; needed for a command that runs once on each host, or whose hosts are counted",
     )
 
 

@@ -244,7 +244,10 @@ def test_what_is_adopted_is_passed_through(site: Site, keys: Any, started: bool)
     if started:
         assert site.start().ends() == 1
     begun = time.time()
-    assert "is recorded as done" in ctl(site.deployment, "adopt", "db/sync").stdout
+    counted = ctl(site.deployment, "adopt", "db/sync", status=64).stderr
+    assert "a dependency of infra/db counts the hosts on which db/sync has succeeded: give --host" in counted
+    assert "is recorded as done" in ctl(site.deployment, "adopt", "db/sync", "--host", "web1").stdout
+    assert site.names(f"{site.at()}/hosts") == ["web1"]
     agents = [site.start(host) for host in ("web1", "web2")]
     assert [agent.ends() for agent in agents] == [0, 0]
     assert len(site.runs()) == started
@@ -252,7 +255,7 @@ def test_what_is_adopted_is_passed_through(site: Site, keys: Any, started: bool)
     assert (detail["state"], detail["attempt"]) == ("done", int(started))
     assert detail["message"].startswith("adopted by ") and begun <= detail["started"] <= time.time()
     assert site.state("sync", "web2") == "done"
-    again = ctl(site.deployment, "adopt", "db/sync")
+    again = ctl(site.deployment, "adopt", "db/sync", "--host", "web1")
     assert "is done already" in again.stdout and "adopted by" in again.stdout
     ctl(site.deployment, "rerun", "db/sync")
     assert site.start().ends() == 1
@@ -268,6 +271,15 @@ def test_a_mark_that_was_adopted_is_one_of_the_agents_own(site: Site) -> None:
     site.publish(sync=site.once(gate=None, generation="1"))
     assert site.start().ends() == 0
     assert len(site.runs()) == 1
+
+
+def test_the_operators_own_machine_is_no_host_of_the_deployment(site: Site) -> None:
+    """Without --host no host is counted; the command is done all the same."""
+    site.publish(sync=site.once(gate=None))
+    ctl(site.deployment, "adopt", "db/sync")
+    assert (site.state(), site.names(f"{site.at()}/hosts")) == ("done", [])
+    assert site.start().ends() == 0
+    assert site.runs() == []
 
 
 def test_adopting_on_one_host(site: Site) -> None:
