@@ -18,6 +18,7 @@ from rich.text import Text
 
 from kolla_mesos_start.errors import BadUsage
 from kolla_mesos_start.operator.durations import lasting
+from kolla_mesos_start.operator.findings import counted
 from kolla_mesos_start.operator.invocation import Invocation, Subcommand, add_format
 from kolla_mesos_start.operator.lines import Line, joined, show
 from kolla_mesos_start.operator.live import Container, Deployment, Service, Step
@@ -119,7 +120,9 @@ def headline(deployment: Deployment) -> str:
     services = deployment.services.values()
     text = f"{deployment.id}: {sum(service.is_up for service in services)} of {len(services)} services up"
     stale = sum(service.is_stale(each) for service in services for each in service.containers)
-    return f"{text}; containers with an old definition: {stale}" if stale else text
+    if not stale:
+        return text
+    return f"{text}; {counted(stale, 'container')} with an older definition"
 
 
 def _ordered(deployment: Deployment) -> Sequence[Service]:
@@ -168,21 +171,26 @@ def _brief(service: Service, width: int, now: float) -> Line:
 
 
 def _stages(service: Service) -> str:
-    """How many containers are in which stage."""
+    """How many containers are in which stage; nothing where "ready of wanted" says the same."""
     stages = Counter(container.stage for container in service.containers)
+    if stages.keys() <= {"ready"}:
+        return ""
     return ", ".join(f"{count} {stage}" for stage, count in stages.most_common())
 
 
 def _head(service: Service, width: int) -> Line:
-    words = _stages(service)
     if not service.definition:
         return Line(f"{service.name:{width}}  no definition is published", "bold red")
     if service.graph is None:
         return Line(f"{service.name:{width}}  unreadable: ", "bold red", "; ".join(service.issues))
     what = "done" if service.is_task else "ready"
     state = f"{service.name:{width}}  {service.ready} of {service.wanted} {what}"
-    style = "bold green" if service.is_up else "bold yellow"
-    return Line(state, style, f"  definition {service.definition:x}{words and ': '}{words}")
+    stale = sum(map(service.is_stale, service.containers))
+    if stale:  # Who waits for a roll-out must not read that all are ready, and go.
+        state += f", {stale} with an older definition"
+    style = "bold green" if service.is_up and not stale else "bold yellow"
+    stages = _stages(service)
+    return Line(state, style, f"  {stages}" if stages else "")
 
 
 class Row(NamedTuple):
@@ -220,15 +228,19 @@ def _numbered(name: str) -> Sequence[tuple[str, int]]:
 
 
 def _container(service: Service, container: Container, now: float) -> Row:
-    runs = f"{container.definition:x}" if container.definition else ""
-    if service.is_stale(container):
-        runs += " (old)"
-    if container.generation:
-        runs = f"{runs} {container.generation}".strip()
+    runs = ", ".join(filter(None, (container.generation, _age_of_definition(service, container))))
     reason, command = container.reason, container.command
     doing = reason if command in reason else f"{command}: {reason}" if reason else command
     style = COLOURS.get(container.stage, "red")
     return Row((container.host, container.stage, lasting(now - container.since), runs), doing, style)
+
+
+def _age_of_definition(service: Service, container: Container) -> str:
+    """Whether it runs an older one, where any container of its service does."""
+    if service.is_stale(container):
+        return "older definition"
+    mixed = container.definition and any(map(service.is_stale, service.containers))
+    return "current definition" if mixed else ""
 
 
 def _attempts(step: Step, now: float) -> Iterator[Row]:
@@ -297,8 +309,9 @@ SUBCOMMAND = Subcommand(
     description="""\
 Show the services of a deployment, ready of wanted, and what each container is doing and since when.
 
-Beside a container stand the definition that it runs (its zxid) and its generation; "(old)" marks one
-that runs another definition than the one that is published. The exit status is 0 if all are up, else 1.
+Beside a container stands its generation, and "older definition" if it runs another definition than the
+one that is published: restart it. `--format json` has the definitions' zxids. The exit status is 0 if all
+are up, else 1.
 """,
     example="kolla_mesos_ctl status --watch --deployment site",
     add_arguments=_add_arguments,

@@ -79,10 +79,12 @@ def test_a_container_says_what_it_does_and_what_it_runs(zk: KazooClient, deploym
         since=time.time() - 3900,
     )
     line = tool(deployment, "status", "web", status=1).splitlines()[3]
-    assert line.split(maxsplit=8) == [
-        *("web1", "starting", "1", "h", "5", "min", f"{old:x}", "(old)"),
-        "2026.1  web/daemon: tcp 80: refused",
+    assert line.split(maxsplit=6) == [
+        *("web1", "starting", "1", "h", "5", "min"),
+        "2026.1, older definition  web/daemon: tcp 80: refused",
     ]
+    found = json.loads(tool(deployment, "status", "web", "--format", "json", status=1))["services"][0]
+    assert found["definition"] != found["containers"][0]["definition"] == f"{old:x}"
 
 
 def test_a_name_that_is_not_there_names_the_nearest(deployment: Deployment) -> None:

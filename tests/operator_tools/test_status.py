@@ -53,13 +53,14 @@ def test_what_is_not_up_comes_first_and_says_why() -> None:
         "bad": "{",
         "empty/variables/x": "1",
     }
-    assert shown(tree)[:2] == ["site: 1 of 6 services up; containers with an old definition: 1", ""]
+    assert shown(tree)[:2] == ["site: 1 of 6 services up; 1 container with an older definition", ""]
     assert [line.split(maxsplit=1)[0] for line in shown(tree) if line[:1].isalpha()] == [
         *("site:", "bad", "empty", "job", "none", "z/web", "a")
     ]
     text = " ".join(" ".join(shown(tree, width=200)).split())
     for words in (
-        "web1 unready 1 min 15 s 3e7 (old) http: 503",
+        "z/web 0 of 2 ready, 1 with an older definition 1 unready",
+        "web1 unready 1 min 15 s older definition http: 503",
         "h2 ended 0 s web/daemon: missing: x (the agent's exit status: 78)",
         "sync error 0 s attempt 3 on h1: exit status 1",
         "- absent no container of it was ever started",
@@ -67,6 +68,29 @@ def test_what_is_not_up_comes_first_and_says_why() -> None:
         "empty no definition is published",
     ):
         assert words in text
+
+
+def test_a_roll_out_shows_how_far_it_is() -> None:
+    """Ready with the older definition is not what was published; every znode here has the zxid 1000."""
+    tree = {
+        "web": definition(instances=2),
+        **ready("web", "1", "2"),
+        "web/.containers/1": container("ready", definition="3e7", host="h1"),
+        "web/.containers/2": container("ready", definition="3e7", host="h2", generation="5"),
+    }
+    assert shown(tree)[2:] == [
+        "web  2 of 2 ready, 2 with an older definition",
+        "  h1  ready  0 s  older definition",
+        "  h2  ready  0 s  5, older definition",
+    ]
+    tree["web/.containers/2"] = container("ready", definition="3e8", host="h2", generation="6")
+    assert shown(tree)[2:] == [
+        "web  2 of 2 ready, 1 with an older definition",
+        "  h1  ready  0 s  older definition",
+        "  h2  ready  0 s  6, current definition",
+    ]
+    tree["web/.containers/1"] = container("ready", definition="3e8", host="h1", generation="6")
+    assert shown(tree)[2:] == ["web  2 of 2 ready", "  h1  ready  0 s  6", "  h2  ready  0 s  6"]
 
 
 def test_hosts_are_in_the_order_of_their_numbers() -> None:
