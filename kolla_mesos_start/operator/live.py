@@ -515,12 +515,18 @@ def _container(name: str, znode: Znode, ready: bool) -> Container:
     told = told_by(znode)
     since = _instant(told.get("since"), znode.stat.ctime / 1000)
     definition, generation = text_of(told, "definition"), text_of(told, "generation")
+    stage, reason = text_of(told, "state"), text_of(told, "reason")
+    # It says what it does a moment after it has joined or left the ready instances, which others count.
+    if ready:
+        stage, reason = "ready", ""
+    elif stage == "ready":
+        stage = "unready"
     return Container(
         id=name,
         host=text_of(told, "host") or "?",
-        stage=text_of(told, "state") or ("ready" if ready else PRESENT),
+        stage=stage or PRESENT,
         command=text_of(told, "command"),
-        reason=text_of(told, "reason"),
+        reason=reason,
         since=since,
         definition=_zxid(definition),
         generation=generation or None,

@@ -93,6 +93,21 @@ def test_a_roll_out_shows_how_far_it_is() -> None:
     assert shown(tree)[2:] == ["web  2 of 2 ready", "  h1  ready  0 s  6", "  h2  ready  0 s  6"]
 
 
+def test_the_stage_of_a_container_agrees_with_ready_of_wanted() -> None:
+    """It joins or leaves the ready instances a moment before it says so."""
+    tree = {
+        "web": definition(instances=2),
+        **ready("web", "1"),
+        "web/.containers/1": container("starting", "tcp 80: refused", host="h1"),
+        "web/.containers/2": container("ready", host="h2"),
+    }
+    assert shown(tree)[2:] == [
+        "web  1 of 2 ready  1 ready, 1 unready",
+        "  h1  ready    0 s",
+        "  h2  unready  0 s",
+    ]
+
+
 def test_hosts_are_in_the_order_of_their_numbers() -> None:
     tree: dict[str, Any] = {"web": definition(instances=3)}
     for number in (10, 9, 1):
