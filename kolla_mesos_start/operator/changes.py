@@ -91,13 +91,13 @@ class Mask:
             yield self.hide(line)
 
 
-def affected(changed: Iterable[Change], texts: Mapping[str, bytes]) -> set[str]:
-    """The services that a change concerns. `texts` is what may name a shared variable, by service."""
+def affected(changed: Iterable[str], texts: Mapping[str, bytes]) -> set[str]:
+    """The services that changes at nodes concern. `texts` is what may name a shared variable, by service."""
     services = set()
-    for change in changed:
-        if change.node.startswith(f"{VARIABLES}/"):
-            name = re.compile(rb"\b%s\b" % re.escape(change.node.partition("/")[2].encode()))
+    for node in changed:
+        if node.startswith(f"{VARIABLES}/"):
+            name = re.compile(rb"\b%s\b" % re.escape(node.partition("/")[2].encode()))
             services |= {service for service, text in texts.items() if name.search(text)}
         else:
-            services |= {each for each in texts if f"{change.node}/".startswith(f"{each}/")}
+            services |= {each for each in texts if f"{node}/".startswith(f"{each}/")}
     return services

@@ -6,31 +6,22 @@ What lives here: the command and how it prints. What differs, and what must be h
 from __future__ import annotations
 
 import argparse
-import json
 from collections.abc import Iterable, Sequence
 from typing import Any, NamedTuple
 
 from kazoo.client import KazooClient
 from rich.text import Text
 
-from kolla_mesos_start.operator import changes, connection, directory, layouts, published
+from kolla_mesos_start.operator import changes, directory, layouts, outdated, published
 from kolla_mesos_start.operator.changes import CREATED, Change, Mask
 from kolla_mesos_start.operator.directory import Deployment
 from kolla_mesos_start.operator.findings import counted
 from kolla_mesos_start.operator.invocation import Invocation, Subcommand, add_format
+from kolla_mesos_start.operator.outdated import Container
 from kolla_mesos_start.operator.publish import refuse
 from kolla_mesos_start.tree.znodes import Znodes
 
 COLOURS = {"+": "green", "-": "red", "@": "cyan"}
-
-
-class Container(NamedTuple):
-    """A container, as it says itself what it does; `definition` is the mzxid of the one that it runs."""
-
-    service: str
-    host: str
-    state: str
-    definition: int | None
 
 
 class Difference(NamedTuple):
@@ -87,47 +78,9 @@ def difference(client: KazooClient, znodes: Znodes, deployment: Deployment) -> D
     gone = published.gone(before, deployment)
     kept = published.with_containers(client, znodes, gone)
     removals = published.removals(before, deployment, gone - kept)
-    texts = {
-        service.name: b"\n".join([service.definition, *service.files.values()])
-        for service in deployment.services
-    }
-    affected = changes.affected(changed, texts)
-    old = [
-        each
-        for each, is_current in containers(client, znodes, texts)
-        if each.service in affected or not is_current
-    ]
     only_prune = [*removals.removed, *removals.emptied]
-    return Difference(changed, only_prune, sorted(kept), sorted(old), Mask(before, after))
-
-
-def containers(client: KazooClient, znodes: Znodes, services: Iterable[str]) -> list[tuple[Container, bool]]:
-    """The containers that run a definition of these services, and whether it is the one that is published."""
-    places = {f"{znodes.service(service)}/.containers": service for service in services}
-    ids = connection.children(client, places)
-    paths = {f"{place}/{each}": service for place, service in places.items() for each in ids[place]}
-    current = connection.mzxids(client, map(znodes.service, set(paths.values())))
-    found = []
-    for path, data in connection.read(client, paths).items():
-        container = _container(paths[path], data)
-        if container is not None and container.definition is not None:
-            found.append((container, container.definition == current[znodes.service(container.service)]))
-    return found
-
-
-def _container(service: str, data: bytes | None) -> Container | None:
-    """A container from what it wrote; None if it is gone, or wrote something else."""
-    try:
-        fact = json.loads(data or b"null")
-        definition = int(fact["definition"], 16) if fact["definition"] else None
-        return Container(service, _plain(fact["host"]), _plain(fact["state"]), definition)
-    except (ValueError, TypeError, KeyError):
-        return None
-
-
-def _plain(text: object) -> str:
-    """A text from strangers for a terminal."""
-    return "".join(letter if letter.isprintable() else "?" for letter in str(text))
+    old = outdated.outdated(client, znodes, deployment, (change.node for change in changed))
+    return Difference(changed, only_prune, sorted(kept), old, Mask(before, after))
 
 
 # -- printing -------------------------------------------------------------------------------------
@@ -161,10 +114,7 @@ def _print(invocation: Invocation, found: Difference) -> None:
         say(Text(f"only with --prune: removed {node}", "dim"))
     for service in found.kept:
         say(Text(f"not even with --prune: {service}, which has containers", "dim"))
-    if found.running_old:
-        say("containers that run what is older, until they are started again:")
-        for each in found.running_old:
-            say(Text(f"  {each.service} on {each.host}: {each.state}"))
+    outdated.show(invocation.out, found.running_old)
     created = sum(change.kind == CREATED for change in found.changed)
     pruned = (
         f", {counted(len(found.only_prune), 'znode')} only --prune would remove" if found.only_prune else ""

@@ -16,7 +16,7 @@ from typing import Callable
 from kazoo.client import KazooClient
 
 from kolla_mesos_start.errors import BadDefinition, BadEnvironment
-from kolla_mesos_start.operator import connection, directory, layouts, published
+from kolla_mesos_start.operator import connection, directory, layouts, outdated, published
 from kolla_mesos_start.operator.directory import FILES, VARIABLES, Contents, Deployment
 from kolla_mesos_start.operator.findings import ERROR, Finding
 from kolla_mesos_start.operator.invocation import Invocation, Subcommand
@@ -47,7 +47,7 @@ def _add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(invocation: Invocation) -> int:
-    """All stages, in order; what is done is printed: paths, never values."""
+    """All stages, in order; what is done, and who has to be restarted, is printed: paths, never values."""
     options, config, znodes = invocation.options, invocation.settings, invocation.znodes
     deployment, unreadable = layouts.read(options, config.deployment_id)
     refuse(unreadable)
@@ -62,6 +62,8 @@ def run(invocation: Invocation) -> int:
     publisher.publish(deployment)
     publisher.remove(old)
     print(f"published {options.directory} to {znodes.deployment}: {publisher.counts}")
+    # Looked for afterwards: one that has started meanwhile may have read what was there before.
+    outdated.show(invocation.out, outdated.outdated(invocation.client, znodes, deployment, publisher.changed))
     return 0
 
 
@@ -74,7 +76,8 @@ Write a directory of definitions, files and variables to ZooKeeper.
 DIR holds variables/<name> or variables.yml, and for each service services/<service>/ with
 definition.yml, files/<name>, and variables of its own: variables/<name>, variables/<host>/<name>
 or variables.yml. Nothing is written before everything is right, as `validate` finds it; what is
-published already counts as there. A definition is written last.
+published already counts as there. A definition is written last. At the end the containers are named that
+run what is older, until they are started again.
 
 DIR may also have kolla-mesos's own layout: services/<project>/<service>.yml.j2, config/ and etc/.
 """,
@@ -147,6 +150,7 @@ class Publisher:
         self.before = {f"{self.root}/{node}": data for node, data in before.items()}
         self.report = report
         self.counts = Counts()
+        self.changed: list[str] = []  # nodes below the deployment
 
     def publish(self, deployment: Deployment) -> None:
         """Write everything. An agent that reads a new definition finds all that it needs."""
@@ -197,6 +201,7 @@ class Publisher:
     def note(self, change: str, path: str) -> None:
         self.counts.by_change[change] += 1
         if change != "unchanged":
+            self.changed.append(path[len(self.root) + 1 :])
             self.report(f"{change} {path}")
 
 

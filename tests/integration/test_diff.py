@@ -107,6 +107,27 @@ def test_containers_that_would_run_the_old_are_named(
     assert "  a/db on h1: ready\n  web on h1: ready\n" in done.stdout
 
 
+def test_publishing_names_the_containers_that_run_the_old(
+    zk: KazooClient, deployment: Deployment, root: Path
+) -> None:
+    """As diff does before, which has nothing to say of them any more."""
+    for service in ("a/db", "web"):
+        container(zk, deployment, service, zk.get(f"{deployment.path}/{service}")[1].mzxid)
+    assert publish(root, deployment).stdout.endswith("0 removed, 5 unchanged\n")
+    write_files(root, variables_yml="region: two\ndb_password: s3cret-1\n")
+    older = "containers that run what is older, until they are started again:\n"
+    assert publish(root, deployment).stdout.endswith(f"{older}  a/db on h1: ready\n")
+    write_files(root, services__web__definition_yml="service: {daemon: {command: other}}")
+    assert publish(root, deployment).stdout.endswith(f"{older}  web on h1: ready\n")
+    write_files(root, services__a__db__variables_yml="extra: one\n")
+    publish(root, deployment)
+    (root / "services/a/db/variables.yml").unlink()
+    assert "a/db" not in publish(root, deployment).stdout
+    said = publish(root, deployment, "--prune").stdout
+    assert f"removed {deployment.path}/a/db/variables/extra\n" in said
+    assert said.endswith(f"{older}  a/db on h1: ready\n  web on h1: ready\n")
+
+
 @pytest.mark.parametrize(
     "data", [b"", b"[1]", b'{"host": "h"}', b'{"host": 1, "state": 2, "definition": "x"}', b"\xff"]
 )

@@ -63,5 +63,5 @@ def test_a_changed_secret_is_a_change_without_its_value() -> None:
 
 def test_a_shared_variable_concerns_the_services_that_name_it() -> None:
     texts = {"a/x": b"{{ port }}", "a/y": b"{{ port_2 }}", "b": b"", "a": b""}
-    assert affected([Change("variables/port", b"", b"1")], texts) == {"a/x"}
-    assert affected([Change("b/files/port", b"", b"1"), Change("a/x", b"", b"1")], texts) == {"b", "a", "a/x"}
+    assert affected(["variables/port"], texts) == {"a/x"}
+    assert affected(["b/files/port", "a/x"], texts) == {"b", "a", "a/x"}

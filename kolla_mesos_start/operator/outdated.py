@@ -1,0 +1,78 @@
+"""The containers that run what is older than what is published, or will be: an agent reads at its start only.
+
+What lives here: finding them by what they say of themselves, and naming them.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Sequence
+from typing import NamedTuple
+
+from kazoo.client import KazooClient
+from rich.console import Console
+from rich.text import Text
+
+from kolla_mesos_start.operator import changes, connection
+from kolla_mesos_start.operator.directory import Deployment
+from kolla_mesos_start.tree.znodes import Znodes
+
+
+class Container(NamedTuple):
+    """A container, as it says itself what it does; `definition` is the mzxid of the one that it runs."""
+
+    service: str
+    host: str
+    state: str
+    definition: int | None
+
+
+def outdated(
+    client: KazooClient, znodes: Znodes, deployment: Deployment, changed: Iterable[str]
+) -> list[Container]:
+    """Those of the deployment's services that a change at one of the nodes `changed` concerns, or that run
+    another definition than the one that is published."""
+    texts = {
+        service.name: b"\n".join([service.definition, *service.files.values()])
+        for service in deployment.services
+    }
+    affected = changes.affected(changed, texts)
+    found = _containers(client, znodes, texts)
+    return sorted(each for each, is_current in found if each.service in affected or not is_current)
+
+
+def _containers(client: KazooClient, znodes: Znodes, services: Iterable[str]) -> list[tuple[Container, bool]]:
+    """The containers that run a definition of these services, and whether it is the one that is published."""
+    places = {f"{znodes.service(service)}/.containers": service for service in services}
+    ids = connection.children(client, places)
+    paths = {f"{place}/{each}": service for place, service in places.items() for each in ids[place]}
+    current = connection.mzxids(client, map(znodes.service, set(paths.values())))
+    found = []
+    for path, data in connection.read(client, paths).items():
+        container = _container(paths[path], data)
+        if container is not None and container.definition is not None:
+            found.append((container, container.definition == current[znodes.service(container.service)]))
+    return found
+
+
+def _container(service: str, data: bytes | None) -> Container | None:
+    """A container from what it wrote; None if it is gone, or wrote something else."""
+    try:
+        fact = json.loads(data or b"null")
+        definition = int(fact["definition"], 16) if fact["definition"] else None
+        return Container(service, _plain(fact["host"]), _plain(fact["state"]), definition)
+    except (ValueError, TypeError, KeyError):
+        return None
+
+
+def _plain(text: object) -> str:
+    """A text from strangers for a terminal."""
+    return "".join(letter if letter.isprintable() else "?" for letter in str(text))
+
+
+def show(out: Console, containers: Sequence[Container]) -> None:
+    """Name them, so that somebody restarts them."""
+    if containers:
+        out.print("containers that run what is older, until they are started again:")
+    for each in containers:
+        out.print(Text(f"  {each.service} on {each.host}: {each.state}"))
