@@ -42,10 +42,12 @@ class Past(NamedTuple):
 def lines(past: Past, columns: int) -> Iterator[str]:
     """The lanes and the steps, what went wrong on the way, and what would have been faster."""
     steps = past.finished
-    if all(step.finished <= past.began for step in steps):
+    took_time = any(step.finished > past.began for step in steps)
+    if not took_time and not any(event.step.again for event in past.events):
         yield "nothing has been done yet: see `kolla_mesos_ctl explain`"
         return
-    yield timeline.draw(steps, past.began, columns)
+    if took_time:
+        yield timeline.draw(steps, past.began, columns)
     for event in past.events:
         if trouble(event):
             yield f"  {event.step.name} ({event.step.host}): {trouble(event)}"

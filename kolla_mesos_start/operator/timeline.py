@@ -66,9 +66,17 @@ def earliest_start(step: Step, steps: Iterable[Step], began: float) -> float:
     return max((other.finished for other in needed(step, steps)), default=began)
 
 
-def waiting(step: Step, steps: Iterable[Step], began: float) -> float:
-    """How long after it could have started it did, in seconds."""
+def waiting(step: Step, steps: Sequence[Step], began: float) -> float | None:
+    """How long after it could have started it did, in seconds. None where that is not known any more: it, or
+    what it needed, came again later."""
+    if step.again or any(_came_later(need, step, steps) for need in step.needs):
+        return None
     return max(0.0, step.started - earliest_start(step, steps, began))
+
+
+def _came_later(need: Need, step: Step, steps: Iterable[Step]) -> bool:
+    found = sorted(each.finished for each in steps if need.is_met_by(each))[: need.count]
+    return bool(found) and found[-1] > step.started + INACCURACY
 
 
 def critical_path(steps: Sequence[Step]) -> list[Step]:
@@ -136,10 +144,11 @@ def draw(steps: Sequence[Step], began: float, columns: int = PAGE) -> str:
     lines += ["", f"  {'':{label}} {'start':>6} {'end':>6} {'wait':>5} {'work':>6}"]
     for step, name in names.items():
         begin, end = step.started - began, step.finished - began
-        waited = "" if step.again else f"{waiting(step, steps, began):.2f}"
-        times = f"{begin:6.2f} {end:6.2f} {waited:>5} {step.duration:6.2f}  {step.again}"
+        waited = waiting(step, steps, began)
+        wait = "" if waited is None else f"{waited:.2f}"
+        times = f"{begin:6.2f} {end:6.2f} {wait:>5} {step.duration:6.2f}  {step.again}"
         lines.append(f"{'*' if step in path else ' '} {name:{label}} {times}".rstrip())
-    if not any(step.again for step in steps):
+    if all(waiting(step, steps, began) is not None for step in steps):
         work = total - overhead(steps, began)
         lines.append(f"the whole start {total:.2f}; the work on its critical path (*) {work:.2f}")
     return "\n".join(lines)

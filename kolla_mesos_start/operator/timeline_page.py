@@ -45,10 +45,9 @@ class Shown(NamedTuple):
         """Where an instant is, in percent."""
         return 100 * min(max(0.0, (instant - self.past.began) / self.scale), 1.0)
 
-    def waited(self, step: Step) -> float:
-        """How long after what it needed it began, in seconds."""
-        last = self.last[step]
-        return max(0.0, step.started - (last.finished if last else self.past.began))
+    def waited(self, step: Step) -> float | None:
+        """How long after what it needed it began, in seconds; None where that is not known any more."""
+        return timeline.waiting(step, self.past.finished, self.past.began)
 
 
 def page(past: Past) -> str:
@@ -108,7 +107,7 @@ def _figures(shown: Shown) -> Iterator[tuple[str, str]]:
     finished, began = shown.past.finished, shown.past.began
     yield str(len(shown.lanes)), "containers"
     yield f"{len(finished)} of {len(shown.past.events)}", "steps done"
-    if finished and not any(step.again for step in finished):
+    if finished and all(shown.waited(step) is not None for step in finished):
         idle = timeline.overhead(finished, began)
         total = max(step.finished for step in finished) - began
         yield f"{total:.2f} s", "until the last of these was done"
@@ -194,7 +193,9 @@ def _said(shown: Shown, event: Event) -> str:
     if event.state == DONE or step.duration:
         words.append(f"{'took' if event.state == DONE else 'not done after'} {step.duration:.2f} s")
         after = f"{last.name} on {last.host}" if last else "the start"
-        words.append(step.again or f"began {shown.waited(step):.2f} s after {after}")
+        waited = shown.waited(step)
+        words += [step.again] if step.again else []
+        words += [f"began {waited:.2f} s after {after}"] if waited is not None else []
     if held:
         words.append(
             f"the last that {held} steps waited for" if held > 1 else "the last that one step waited for"
@@ -221,10 +222,11 @@ def _links(shown: Shown) -> Iterator[str]:
 def _row(shown: Shown, number: int, event: Event) -> str:
     step, last = event.step, shown.last[event.step]
     times = [f"{instant - shown.past.began:.2f}" for instant in (step.started, step.finished)]
-    waited = "" if step.again else f"{shown.waited(step):.2f}"
+    waited = shown.waited(step)
+    wait = "" if waited is None else f"{waited:.2f}"
     cells = [
         f'<td><a href="#step-{number}">{_text(step.name)}</a><td>{_text(step.host)}',
-        *(f'<td class="number">{each}' for each in (*times, waited, f"{step.duration:.2f}")),
+        *(f'<td class="number">{each}' for each in (*times, wait, f"{step.duration:.2f}")),
         f"<td>{_text(step.again or (f'{last.name} on {last.host}' if last else ''))}",
         f'<td class="bad">{_text(trouble(event))}',
     ]

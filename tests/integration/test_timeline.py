@@ -11,7 +11,8 @@ from tests.agents import Containers
 from tests.conftest import Deployment
 from tests.operator_tools.trees import one_time
 from tests.publishing import publish
-from tests.tool import tool
+from tests.tool import run_ctl, tool
+from tests.waiting import eventually
 
 SLOW = {"command": "sleep 1", "run_once": True}
 FLAKY = {"command": "test -e seen || { touch seen; exit 3; }", "run_once": True, "retries": 1, "delay": 0.1}
@@ -75,3 +76,22 @@ def test_what_was_started_again_is_no_part_of_the_start(
     assert "This is not one start (db@h1 was started again, web@h1 was started again)" in said
     assert "Without" not in said
     assert "the whole start" not in said
+
+
+def test_a_daemon_that_was_ready_again_was_not_starting_all_the_time(
+    deployment: Deployment, containers: Containers
+) -> None:
+    """Only when it was ready again is known."""
+    ready = {"command": "test ! -e broken", "interval": 0.2, "fall": 1}
+    publish(deployment, "db", {"service": {"daemon": {"command": "sleep 600", "ready": ready}}})
+    agent = containers.start("db", "h1")
+    agent.says("the daemon is ready")
+    broken = agent.directory / "broken"
+    broken.touch()
+    eventually(lambda: run_ctl(deployment, "explain").returncode == 1, "the daemon is not ready")
+    assert "not one start (db@h1 was ready before)" in " ".join(tool(deployment, "timeline").split())
+    broken.unlink()
+    tool(deployment, "wait", "--timeout", "60")
+    said = tool(deployment, "timeline")
+    assert re.search(r"^  db/daemon \(h1\) +\d+\.\d\d +\d+\.\d\d +0\.00  ready again$", said, re.MULTILINE)
+    assert "This is not one start (db@h1 was ready again)" in said

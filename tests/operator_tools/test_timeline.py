@@ -82,7 +82,11 @@ def test_nothing_waits_for_what_ended_after_it_began() -> None:
     again = DATABASE._replace(started=40.0, finished=42.0)
     steps = [FIRST, SECOND, SCHEMA, again]
     assert timeline.needed(SCHEMA, steps) == []
-    assert timeline.waiting(SCHEMA, steps, 0.0) == pytest.approx(2.5)
+    assert timeline.waiting(SCHEMA, steps, 0.0) is None
+    assert timeline.waiting(SCHEMA, [DATABASE, SCHEMA], 0.0) == pytest.approx(0.5)
+    lines = timeline.draw(steps, 0.0).splitlines()
+    assert "  api/schema (web-1)       2.50   3.50         1.00" in lines
+    assert not any(line.startswith("the whole start") for line in lines)
     slightly = DATABASE._replace(finished=SCHEMA.started + 0.01)
     assert timeline.needed(SCHEMA, [slightly]) == [slightly]
     assert timeline.waiting(SCHEMA, [slightly], 0.0) == 0
