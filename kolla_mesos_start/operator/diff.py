@@ -14,13 +14,14 @@ from rich.text import Text
 
 from kolla_mesos_start.operator import changes, directory, layouts, outdated, published
 from kolla_mesos_start.operator.changes import CREATED, Change, Mask
-from kolla_mesos_start.operator.directory import Deployment
+from kolla_mesos_start.operator.directory import VARIABLES, Deployment
 from kolla_mesos_start.operator.findings import counted
 from kolla_mesos_start.operator.invocation import Invocation, Subcommand, add_format
 from kolla_mesos_start.operator.outdated import Container
 from kolla_mesos_start.operator.publish import refuse
 from kolla_mesos_start.tree.znodes import Znodes
 
+FEW = 3  # values of single hosts that are listed
 COLOURS = {"+": "green", "-": "red", "@": "cyan"}
 
 
@@ -110,8 +111,8 @@ def _print(invocation: Invocation, found: Difference) -> None:
     for change in found.changed:
         for line in _lines(change, found.mask):
             say(Text(line, COLOURS.get(line.strip()[:1], "")))
-    for node in found.only_prune:
-        say(Text(f"only with --prune: removed {node}", "dim"))
+    for words in _removals(found.only_prune):
+        say(Text(f"only with --prune: removed {words}", "dim"))
     for service in found.kept:
         say(Text(f"not even with --prune: {service}, which has containers", "dim"))
     outdated.show(invocation.out, found.running_old)
@@ -120,6 +121,17 @@ def _print(invocation: Invocation, found: Difference) -> None:
         f", {counted(len(found.only_prune), 'znode')} only --prune would remove" if found.only_prune else ""
     )
     say(f"{created} to create, {len(found.changed) - created} to update{pruned}")
+
+
+def _removals(nodes: Sequence[str]) -> list[str]:
+    """The nodes; many values of single hosts, of which `up` publishes some for each, together."""
+    values = {node: node.rsplit("/", 3) for node in nodes if f"/{VARIABLES}/" in node.rpartition("/")[0]}
+    if len(values) <= FEW:
+        return list(nodes)
+    parents = {node.rpartition("/")[0] for node in values}
+    services, _, _, names = (", ".join(dict.fromkeys(parts)) for parts in zip(*values.values()))
+    of_hosts = f"{len(values)} values of single hosts of {services}: {names}"
+    return [*(node for node in nodes if node not in values and node not in parents), of_hosts]
 
 
 def _lines(change: Change, mask: Mask) -> Iterable[str]:

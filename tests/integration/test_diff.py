@@ -88,6 +88,22 @@ def test_what_only_prune_would_remove_is_listed_and_no_difference(
     assert done.stdout.endswith("0 to create, 0 to update, 1 znode only --prune would remove\n")
 
 
+def test_many_values_of_single_hosts_are_one_line(
+    zk: KazooClient, deployment: Deployment, root: Path
+) -> None:
+    """`up` publishes some for every container: they are not what somebody has forgotten."""
+    for host in ("h1", "h2"):
+        for name in ("port", "root"):
+            zk.create(f"{deployment.path}/web/variables/{host}/{name}", b"1", makepath=True)
+    done = ctl("diff", root, deployment)
+    only = "only with --prune: removed"
+    assert f"{only} 4 values of single hosts of web: port, root\n" in done.stdout
+    assert done.stdout.count(only) == 1
+    assert len(json.loads(ctl("diff", root, deployment, "--format", "json").stdout)["only_prune"]) == 6
+    zk.delete(f"{deployment.path}/web/variables/h2", recursive=True)
+    assert f"{only} web/variables/h1/port\n" in ctl("diff", root, deployment).stdout
+
+
 def test_containers_that_would_run_the_old_are_named(
     zk: KazooClient, deployment: Deployment, root: Path
 ) -> None:
