@@ -280,7 +280,9 @@ def _of_attempt(service: Service, step: Step, attempt: Attempt, now: float) -> C
         lock = ", and holds its lock" if step.command.run_once else ""
         text = f"{step.path} has run{where} for {age} (attempt {detail.attempt or 1}){lock}"
         return Cause("running", text, (step.path,))
-    what = f"attempt {detail.attempt}: {detail.message}" if detail.message else "without a reason"
+    # Of all containers together: more than the log of this one says.
+    times = f" ({detail.attempt} attempts in all)" if detail.attempt > 1 else ""
+    what = f"{detail.message or 'without a reason'}{times}"
     # One that waits for its turn will try it next; a daemon that has begun is past it.
     others = attempt.contenders or any(
         each.is_live and each.stage not in BEGUN for each in service.containers
@@ -288,7 +290,9 @@ def _of_attempt(service: Service, step: Step, attempt: Attempt, now: float) -> C
     if attempt.state == RETRY or others:
         text = f"{step.path} failed{where} {age} ago and is tried again: {what}"
         return Cause("failing", text, (step.path,))
-    return Cause("failed", f"{step.path} failed{where} {age} ago: {what}", (step.path,))
+    log = f"see the log of {service.name}{' there' if where else ''}"
+    text = f"{step.path} failed{where} {age} ago: {what}; {log}, mend it, and start it again"
+    return Cause("failed", text, (step.path,))
 
 
 def _of_daemon(service: Service, step: Step, now: float) -> Iterator[Cause]:

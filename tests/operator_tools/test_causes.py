@@ -12,6 +12,7 @@ from tests.operator_tools.trees import NOW, Tree, container, definition, deploym
 TASK = definition(commands={"sync": one_time()}, daemon=False)
 STATE, DETAIL, LOCK = (f"status/global/job/sync{end}" for end in ("", "/detail", "/lock/x__lock__0000000000"))
 FAILED = {"attempt": 3, "host": "h1", "message": "exit status 1", "started": NOW - 9, "finished": NOW - 5}
+FAILED_THERE = "failed on h1 1 min ago: exit status 1 (3 attempts in all); see the log of"
 ENDED = {"stage": "render", "command": "web/daemon", "reason": "missing: x", "status": 78, "retriable": False}
 CRASHED = {"stage": "daemon", "command": "web/daemon", "reason": "it ended 0.4 s", "retriable": True}
 WANTED = "is wanted (`instances` of its definition)"
@@ -20,11 +21,16 @@ CASES: dict[str, tuple[Tree, list[tuple[str, str]]]] = {
     "all is up": ({"db": definition(), **ready("db", "1")}, []),
     "failed": (
         {"job": TASK, STATE: "error", DETAIL: FAILED},
-        [("failed", "job/sync failed on h1 1 min ago: attempt 3: exit status 1")],
+        [("failed", f"job/sync {FAILED_THERE} job there, mend it, and start it again")],
     ),
     "failed, and another container tries it again": (
         {"job": TASK, STATE: "error", DETAIL: FAILED, LOCK: "h2"},
-        [("failing", "job/sync failed on h1 1 min ago and is tried again: attempt 3: exit status 1")],
+        [
+            (
+                "failing",
+                "job/sync failed on h1 1 min ago and is tried again: exit status 1 (3 attempts in all)",
+            )
+        ],
     ),
     "failed, and the other containers are past it": (
         {
@@ -34,7 +40,7 @@ CASES: dict[str, tuple[Tree, list[tuple[str, str]]]] = {
             "status/h1/web/ended": {**ENDED, "stage": "bootstrap", "command": "web/sync"},
             **ready("web", "1"),
         },
-        [("failed", "web/sync failed on h1 1 min ago: attempt 3: exit status 1")],
+        [("failed", f"web/sync {FAILED_THERE} web there, mend it, and start it again")],
     ),
     "failed, and its container has ended, and another one tries it again": (
         {
@@ -44,11 +50,21 @@ CASES: dict[str, tuple[Tree, list[tuple[str, str]]]] = {
             LOCK: "h2",
             "status/h1/job/ended": {**ENDED, "stage": "bootstrap", "command": "job/sync"},
         },
-        [("failing", "job/sync failed on h1 1 min ago and is tried again: attempt 3: exit status 1")],
+        [
+            (
+                "failing",
+                "job/sync failed on h1 1 min ago and is tried again: exit status 1 (3 attempts in all)",
+            )
+        ],
     ),
     "between two attempts": (
         {"job": TASK, STATE: "retry", DETAIL: FAILED, "job/.containers/1": container("bootstrapping")},
-        [("failing", "job/sync failed on h1 1 min ago and is tried again: attempt 3: exit status 1")],
+        [
+            (
+                "failing",
+                "job/sync failed on h1 1 min ago and is tried again: exit status 1 (3 attempts in all)",
+            )
+        ],
     ),
     "running": (
         {
@@ -191,7 +207,7 @@ CASES: dict[str, tuple[Tree, list[tuple[str, str]]]] = {
     ),
     "failed, and its container has ended over it": (
         {"job": TASK, STATE: "error", DETAIL: FAILED, "status/h1/job/ended": {**ENDED, "stage": "bootstrap"}},
-        [("failed", "job/sync failed on h1 1 min ago: attempt 3: exit status 1")],
+        [("failed", f"job/sync {FAILED_THERE} job there, mend it, and start it again")],
     ),
     "never started": ({"a/web": definition()}, [("absent", "no container of a/web was ever started")]),
     "gone": (
