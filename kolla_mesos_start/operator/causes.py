@@ -307,7 +307,8 @@ def _of_daemon(service: Service, step: Step, now: float) -> Iterator[Cause]:
     if slow:
         first = min(slow, key=lambda each: each.since)
         text = f"{step.path} on {_hosts(slow)} is not ready for {lasting(now - first.since)}"
-        yield Cause("not ready", f"{text}: {first.reason or 'its agent does not say why'}", (step.path,))
+        why = first.reason or "its agent does not say why"
+        yield Cause("not ready", f"{text}: {why}; see the log of {service.name}", (step.path,))
     if starting:
         first = min(starting, key=lambda each: each.since)
         text = f"{step.path} on {_hosts(starting)} has been starting for {lasting(now - first.since)}"

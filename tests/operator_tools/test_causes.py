@@ -12,6 +12,7 @@ from tests.operator_tools.trees import NOW, Tree, container, definition, deploym
 TASK = definition(commands={"sync": one_time()}, daemon=False)
 STATE, DETAIL, LOCK = (f"status/global/job/sync{end}" for end in ("", "/detail", "/lock/x__lock__0000000000"))
 FAILED = {"attempt": 3, "host": "h1", "message": "exit status 1", "started": NOW - 9, "finished": NOW - 5}
+SEE = "; see the log of"
 FAILED_THERE = "failed on h1 1 min ago: exit status 1 (3 attempts in all); see the log of"
 ENDED = {"stage": "render", "command": "web/daemon", "reason": "missing: x", "status": 78, "retriable": False}
 CRASHED = {"stage": "daemon", "command": "web/daemon", "reason": "it ended 0.4 s", "retriable": True}
@@ -100,7 +101,12 @@ CASES: dict[str, tuple[Tree, list[tuple[str, str]]]] = {
             "web": definition(),
             "web/.containers/1": container("starting", "command check, exit status 69", since=NOW - 130),
         },
-        [("not ready", "web/daemon on web1 is not ready for 2 min 10 s: command check, exit status 69")],
+        [
+            (
+                "not ready",
+                f"web/daemon on web1 is not ready for 2 min 10 s: command check, exit status 69{SEE} web",
+            )
+        ],
     ),
     "several are not ready": (
         {
@@ -110,7 +116,12 @@ CASES: dict[str, tuple[Tree, list[tuple[str, str]]]] = {
                 for i in range(5)
             },
         },
-        [("not ready", "web/daemon on h0, h1, h2 and 2 more is not ready for 4 s: tcp 80: refused")],
+        [
+            (
+                "not ready",
+                f"web/daemon on h0, h1, h2 and 2 more is not ready for 4 s: tcp 80: refused{SEE} web",
+            )
+        ],
     ),
     "only just started": (
         {"web": definition(), "web/.containers/1": container("starting", "tcp 80: refused", since=NOW - 9)},
@@ -357,7 +368,7 @@ def explained(tree: Tree) -> list[str]:
 def test_what_is_blocked_stands_in_one_line_for_each_chain() -> None:
     """A branch begins at the step where it leaves the line above."""
     assert explained(CHAIN) == [
-        "ROOT CAUSE  rabbitmq/daemon on rab1 is not ready for 2 min 10 s: exit status 69",
+        f"ROOT CAUSE  rabbitmq/daemon on rab1 is not ready for 2 min 10 s: exit status 69{SEE} rabbitmq",
         f"  blocks    rabbitmq_tasks/user <- {SHOP} <- haproxy/daemon",
         "            rabbitmq_tasks/user <- stats/daemon",
         "up          redis 1 of 1",
@@ -383,7 +394,7 @@ def test_a_container_that_does_not_start_blocks_whoever_waits_for_it() -> None:
     """Though what it depends on is not there either: both have to be mended."""
     tree = {key: value for key, value in CHAIN.items() if not key.startswith("shop-api/")}
     assert explained(tree)[:5] == [
-        "ROOT CAUSE  rabbitmq/daemon on rab1 is not ready for 2 min 10 s: exit status 69",
+        f"ROOT CAUSE  rabbitmq/daemon on rab1 is not ready for 2 min 10 s: exit status 69{SEE} rabbitmq",
         f"  blocks    rabbitmq_tasks/user <- {SHOP} <- haproxy/daemon",
         "            rabbitmq_tasks/user <- stats/daemon",
         "ROOT CAUSE  no container of shop-api was ever started",
