@@ -115,7 +115,7 @@ def _unmet(dependency: Dependency | Members, view: View, znodes: Znodes, progres
     """Inside one definition a dependency means this container's own progress, and what it asks beyond."""
     if isinstance(dependency, Dependency) and dependency.path in progress.own:
         if dependency.path not in progress.passed:
-            return Unmet(dependency, "not passed by this container yet")
+            return Unmet(dependency, "not run by this container yet")
         if _is_passage(dependency, progress):
             return None
     return states.unmet(dependency, view, znodes)

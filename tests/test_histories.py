@@ -285,7 +285,7 @@ WAITS = {
     "a command": Wait(
         one(dependencies=["db/sync"]),
         [
-            (f"{SYNC}=waiting", "waiting"),
+            (f"{SYNC}=waiting", "not begun, waiting"),
             (f"{SYNC}=running", "running"),
             (f"{SYNC}/detail={{}}", "running"),
             (f"{SYNC}=retry", "retry"),
@@ -299,7 +299,7 @@ WAITS = {
         one(dependencies=["db/sync"]),
         [
             (f"{SYNC}=done", "run"),
-            (f"{SYNC}=waiting", "waiting"),
+            (f"{SYNC}=waiting", "not begun, waiting"),
             (f"-{SYNC}", "not started"),
             (f"{SYNC}=done", "run"),
         ],
@@ -339,7 +339,7 @@ WAITS = {
     "own commands, whatever the tree says of them": Wait(
         {"commands": OTHERS, "service": {"daemon": {"command": "x", "dependencies": ["web/db_sync"]}}},
         [
-            (f"{STATUS}/global/web/db_sync=done", "not passed by this container yet"),
+            (f"{STATUS}/global/web/db_sync=done", "not run by this container yet"),
             ("passed web/db_sync", "run"),
             (f"{STATUS}/global/web/db_sync=waiting", "run"),
         ],
@@ -362,7 +362,7 @@ WAITS = {
             (f"{GO}=running", "queue"),
             (f"{GO}=done", "pass"),
             (f"-{LOCK}/{RIVAL.format(1)}", "pass"),
-            (f"{SYNC}=waiting", "waiting"),
+            (f"{SYNC}=waiting", "not begun, waiting"),
             (f"{SYNC}=done", "pass"),
         ],
     ),
@@ -456,8 +456,8 @@ def test_a_dependency_that_holds_is_looked_at_again_once_the_others_hold_too() -
     assert waiter.asked == asked
     for event, decision in [
         (f"{READY}/a={{}}", "1 of 2 instances ready"),
-        (f"{READY}/b={{}}", "waiting"),
-        (f"-{READY}/a", "waiting"),
+        (f"{READY}/b={{}}", "not begun, waiting"),
+        (f"-{READY}/a", "not begun, waiting"),
         (f"{SYNC}=done", "1 of 2 instances ready"),
         (f"{READY}/a={{}}", "run"),
     ]:

@@ -20,7 +20,7 @@ NOT_YET = "not ready yet"
 # The stage says `waiting` already, and what it waits for needs the room.
 SHORTER = (
     (r" of (\d+) instances ready", r" of \1"),
-    (r"not passed by this container yet", "not yet"),
+    (r"not run by this container yet", "not yet"),
     (r" waits for ", " for "),
     (r" waits: ", ": "),
 )

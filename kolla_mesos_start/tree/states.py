@@ -247,7 +247,9 @@ def _unmet_done(dependency: Dependency, view: View, znodes: Znodes) -> Unmet | N
     state, since = state_of(view, at.state)
     if state == DONE or view.get(children_of(at.generations)):
         return None
-    return Unmet(dependency, state or "not started", since, at.detail)
+    # "waits for db/sync: waiting" would leave open who waits.
+    found = "not begun, waiting" if state == WAITING else state or "not started"
+    return Unmet(dependency, found, since, at.detail)
 
 
 # -- one-time commands ----------------------------------------------------------------------------

@@ -147,7 +147,7 @@ def test_what_is_done_on_no_host_any_more_is_waited_for(site: Site) -> None:
     assert "the next container that starts there runs it" in said
     assert (site.state(), site.names(f"{site.at()}/hosts")) == ("waiting", [])
     waits = site.containers.start("app/web", "web3")
-    waits.says("db/sync: waiting")
+    waits.says("db/sync: not begun, waiting")
     assert site.start("web1").ends() == 0
     assert waits.ends() == 0
     assert (site.state(), site.names(f"{site.at()}/hosts")) == ("done", ["web1"])

@@ -80,7 +80,7 @@ def view_of(tree: Tree, queries: Iterable[Query]) -> View:
         # A command: its text says done, or some generation of it is.
         (dependency(), {}, "not started"),
         (dependency(), {SYNC: b""}, "not started"),
-        (dependency(), {SYNC: b"waiting"}, "waiting"),
+        (dependency(), {SYNC: b"waiting"}, "not begun, waiting"),
         (dependency(), {SYNC: b"running"}, "running"),
         (dependency(), {SYNC: b"retry"}, "retry"),
         (dependency(), {SYNC: b"error"}, "error"),
@@ -90,7 +90,7 @@ def view_of(tree: Tree, queries: Iterable[Query]) -> View:
         (dependency(), {LOCAL_SYNC: b"done"}, "not started"),
         # On this host.
         (dependency(scope="local"), {SYNC: b"done"}, "not started"),
-        (dependency(scope="local"), {LOCAL_SYNC: b"waiting"}, "waiting"),
+        (dependency(scope="local"), {LOCAL_SYNC: b"waiting"}, "not begun, waiting"),
         (dependency(scope="local"), {LOCAL_SYNC: b"done"}, None),
         # One generation, and no other.
         (dependency(generation="v2"), {SYNC: b"done"}, "not done for this generation"),
