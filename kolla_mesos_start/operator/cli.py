@@ -46,6 +46,8 @@ KOLLA_ZK_HOSTS, KOLLA_SYSTEM_PREFIX, KOLLA_ZK_AUTH_FILE, KOLLA_ZK_CA, KOLLA_ZK_C
 mean what they mean to the agent, KOLLA_DEPLOYMENT is the deployment; the options win over them, and
 stand before or after the command. `kolla_mesos_ctl COMMAND --help` has an example of each.
 """
+# What a shell completes an argument with, by its name in the help.
+PATHS: dict[object, object] = {"FILE": shtab.FILE, "DIR": shtab.DIRECTORY, "PLACE": shtab.DIRECTORY}
 
 
 class Parser(argparse.ArgumentParser):
@@ -128,6 +130,7 @@ def parser() -> argparse.ArgumentParser:
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     found.add_argument("--version", action="version", version=__version__)
+    _complete_paths(found)
     words = found.add_subparsers(metavar="COMMAND", required=True, parser_class=Parser)
     for each in SUBCOMMANDS:
         word = words.add_parser(
@@ -139,6 +142,7 @@ def parser() -> argparse.ArgumentParser:
             formatter_class=argparse.RawDescriptionHelpFormatter,
         )
         each.add_arguments(word)
+        _complete_paths(word)
         word.set_defaults(run=each.run)
     return found
 
@@ -158,6 +162,13 @@ def _common() -> Parser:
     return common
 
 
+def _complete_paths(word: argparse.ArgumentParser) -> None:
+    """Tell shtab which values are paths: their names in the help say so."""
+    for action in word._actions:
+        if action.metavar in PATHS:
+            action.complete = PATHS[action.metavar]  # type: ignore[attr-defined]
+
+
 def _print_completion(invocation: Invocation) -> int:
     print(shtab.complete(parser(), invocation.options.shell))
     return 0
@@ -171,7 +182,9 @@ COMPLETION = Subcommand(
     name="completion",
     summary="what completes this tool's words in a shell",
     description="Print a script that completes the words of this tool.",
-    example="kolla_mesos_ctl completion bash > /etc/bash_completion.d/kolla_mesos_ctl",
+    example="""\
+. <(kolla_mesos_ctl completion bash)  # in this shell only
+  kolla_mesos_ctl completion bash > /etc/bash_completion.d/kolla_mesos_ctl""",
     add_arguments=_add_shell,
     run=_print_completion,
 )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import signal
 import subprocess
@@ -79,6 +80,43 @@ def test_a_shell_can_complete_its_words(shell: str) -> None:
     )
     assert "publish" in done.stdout and "--deployment" in done.stdout
     subprocess.run(["bash", "-n"], input=done.stdout, text=True, check=shell == "bash", timeout=60)
+
+
+# What readline does with the words of a line: the reply of the function that `complete` registered.
+COMPLETE = """\
+eval "$SCRIPT"
+compopt() { :; }
+COMP_WORDS=("$@") COMP_CWORD=$(($# - 1))
+_shtab_kolla_mesos_ctl "$1" "${!#}"
+printf '%s\\n' "${COMPREPLY[@]}"
+"""
+
+
+def test_bash_completes_files_and_directories(tmp_path: Path) -> None:
+    """Those that a command takes, as any other program's."""
+    script = subprocess.run(
+        [sys.executable, TOOL, "completion", "bash"], capture_output=True, text=True, check=True, timeout=60
+    ).stdout
+    (tmp_path / "shop").mkdir()
+    (tmp_path / "shop.tar").touch()
+    for line, replies in (
+        ("publish sho", ["shop"]),
+        ("restore sho", ["shop", "shop.tar"]),
+        ("timeline --html shop.", ["shop.tar"]),
+        ("status --ca shop.", ["shop.tar"]),
+        ("--key shop.", ["shop.tar"]),
+        ("up shop --in sho", ["shop"]),
+        ("resto", ["restore"]),
+    ):
+        done = subprocess.run(
+            ["bash", "-c", COMPLETE, "bash", PROGRAM, *line.split()],
+            env={"SCRIPT": script, "PATH": os.environ["PATH"]},
+            cwd=tmp_path,
+            capture_output=True,
+            text=True,
+            timeout=60,
+        )
+        assert (line, sorted(done.stdout.split()), done.stderr) == (line, replies, "")
 
 
 def test_a_package_that_is_not_installed_is_named() -> None:
