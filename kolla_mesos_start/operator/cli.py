@@ -13,7 +13,7 @@ import sys
 from collections.abc import Iterable, Sequence
 from contextlib import ExitStack
 from io import TextIOWrapper
-from typing import NoReturn, TextIO
+from typing import Any, NoReturn, TextIO
 
 import shtab
 
@@ -51,7 +51,11 @@ PATHS: dict[object, object] = {"FILE": shtab.FILE, "DIR": shtab.DIRECTORY, "PLAC
 
 
 class Parser(argparse.ArgumentParser):
-    """argparse, but bad usage has the agent's exit status."""
+    """argparse, but bad usage has the agent's exit status, and no option stands for a longer one."""
+
+    def __init__(self, **others: Any) -> None:
+        # --host would be --hosts where there is no --host, and another thing where there is one.
+        super().__init__(allow_abbrev=False, **others)
 
     def error(self, message: str) -> NoReturn:
         raise BadUsage(f"{message}; see {self.prog} --help")

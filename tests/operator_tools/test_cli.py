@@ -34,6 +34,13 @@ def test_a_wrong_command_line_is_bad_usage(line: str) -> None:
         parser().parse_args(line.split())
 
 
+@pytest.mark.parametrize("line", ["status --host node-1", "--host node-1 status", "reset --absent"])
+def test_a_part_of_an_options_name_is_not_taken_for_it(line: str) -> None:
+    """--host means something else where there is one."""
+    with pytest.raises(BadUsage, match=r"--(host|absent)|node-1"):
+        parser().parse_args(line.split())
+
+
 @pytest.mark.parametrize("line", ["publish DIR --deployment a/b", "publish DIR"])
 def test_a_deployment_must_be_named(line: str) -> None:
     with pytest.raises(BadUsage, match="--deployment"):
