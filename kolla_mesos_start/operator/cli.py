@@ -37,7 +37,7 @@ from kolla_mesos_start.operator import (
     variables,
     wait,
 )
-from kolla_mesos_start.operator.invocation import Invocation, Subcommand
+from kolla_mesos_start.operator.invocation import Invocation, Subcommand, nearest
 
 PROGRAM = "kolla_mesos_ctl"
 DESCRIPTION = "Publish, watch, explain and repair the deployments of kolla_mesos_start."
@@ -56,6 +56,19 @@ class Parser(argparse.ArgumentParser):
     def __init__(self, **others: Any) -> None:
         # --host would be --hosts where there is no --host, and another thing where there is one.
         super().__init__(allow_abbrev=False, **others)
+
+    def parse_known_args(self, args: Any = None, namespace: Any = None) -> tuple[Any, list[str]]:
+        """Refuse what is unknown here: argparse would leave it to the parser of the whole command line."""
+        found, unknown = super().parse_known_args(args, namespace)
+        if unknown:
+            option = unknown[0].partition("=")[0]
+            self.error(f"unknown: {' '.join(unknown)}{nearest(option, self._option_string_actions)}")
+        return found, unknown
+
+    def _check_value(self, action: argparse.Action, value: str) -> None:
+        if action.choices is not None and value not in action.choices:
+            meant = nearest(value, action.choices) or f": choose from {', '.join(action.choices)}"
+            raise argparse.ArgumentError(action, f"{value!r} is unknown{meant}")
 
     def error(self, message: str) -> NoReturn:
         raise BadUsage(f"{message}; see {self.prog} --help")

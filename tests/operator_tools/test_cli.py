@@ -34,6 +34,30 @@ def test_a_wrong_command_line_is_bad_usage(line: str) -> None:
         parser().parse_args(line.split())
 
 
+@pytest.mark.parametrize(
+    ("line", "message"),
+    [
+        ("stauts", "argument COMMAND: 'stauts' is unknown (did you mean 'status'?); see {} --help"),
+        ("status --wath", "unknown: --wath (did you mean '--watch'?); see {} status --help"),
+        ("--hots=zoo status", "unknown: --hots=zoo (did you mean '--hosts'?); see {} --help"),
+        ("status a b", "unknown: b; see {} status --help"),
+        (
+            "get a --format jsn",
+            "argument --format: 'jsn' is unknown (did you mean 'json'?); see {} get --help",
+        ),
+        (
+            "completion cmd",
+            "argument shell: 'cmd' is unknown: choose from bash, zsh; see {} completion --help",
+        ),
+    ],
+)
+def test_a_misspelt_word_is_answered_with_the_nearest(line: str, message: str) -> None:
+    """And with the help of the command that it was meant for."""
+    with pytest.raises(BadUsage) as caught:
+        parser().parse_args(line.split())
+    assert caught.value.reason == message.format(PROGRAM)
+
+
 @pytest.mark.parametrize("line", ["status --host node-1", "--host node-1 status", "reset --absent"])
 def test_a_part_of_an_options_name_is_not_taken_for_it(line: str) -> None:
     """--host means something else where there is one."""
