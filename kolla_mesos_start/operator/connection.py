@@ -7,6 +7,7 @@ here threads do no harm. A request waits for as long as an outage lasts.
 from __future__ import annotations
 
 import logging
+import math
 import socket
 from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
 from contextlib import contextmanager, suppress
@@ -42,6 +43,8 @@ from kolla_mesos_start.zookeeper.tls import explain, make_context
 log = logging.getLogger(__name__)
 
 REFUSED = "ZooKeeper refused the credentials of KOLLA_ZK_AUTH_FILE"
+
+QUIET = 2.0  # seconds: whoever waits for longer wants to know for what
 
 # kazoo's defaults try once, and then with delays that grow to hours.
 RETRY = {"max_tries": -1, "delay": 0.05, "backoff": 1.5, "max_delay": 1.0}
@@ -121,7 +124,7 @@ def connect(settings: Settings) -> KazooClient:
     attempts = _Attempts(settings)
     client = _new_client(settings, attempts)
     limit = settings.connect_timeout
-    is_connected = client.start_async().wait(limit)
+    is_connected = _await(client.start_async(), settings)
     if client.client_state == KeeperState.AUTH_FAILED:
         close(client)
         raise AccessDenied(REFUSED)
@@ -134,6 +137,18 @@ def connect(settings: Settings) -> KazooClient:
         )
     client.add_listener(log_outage)
     return client
+
+
+def _await(connected: Any, settings: Settings) -> bool:
+    """Whether the event comes in time. What takes long says so."""
+    limit = math.inf if settings.connect_timeout is None else settings.connect_timeout
+    if connected.wait(min(limit, QUIET)):
+        return True
+    if limit <= QUIET:
+        return False
+    until = f" (gives up after {limit:g} s)" if limit < math.inf else ""
+    log.warning("connecting to ZooKeeper at %s%s%s", settings.hosts, settings.chroot, until)
+    return bool(connected.wait(limit - QUIET if limit < math.inf else None))
 
 
 def close(client: KazooClient) -> None:

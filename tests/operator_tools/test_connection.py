@@ -57,15 +57,20 @@ def test_without_a_server_the_timeout_ends_it() -> None:
     eventually(lambda: threading.active_count() <= before, "its threads are gone")
 
 
-def test_a_server_that_comes_late_is_found(zookeeper: Server, connect: Connect) -> None:
-    """Within a second of its start, however long it was away."""
+def test_a_server_that_comes_late_is_found(
+    zookeeper: Server, connect: Connect, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Within a second of its start, however long it was away; whoever waits is told for what."""
     zookeeper.kill()
-    starter = threading.Timer(1.0, zookeeper.start)
+    starter = threading.Timer(connection.QUIET + 0.5, zookeeper.start)
     starter.start()
     try:
-        assert connect(zookeeper.hosts, KOLLA_ZK_CONNECT_TIMEOUT="30").exists("/")
+        assert connect(f"{zookeeper.hosts}/zookeeper", KOLLA_ZK_CONNECT_TIMEOUT="30").exists("/")
     finally:
         starter.join()
+    assert caplog.messages == [
+        f"connecting to ZooKeeper at {zookeeper.hosts}/zookeeper (gives up after 30 s)"
+    ]
 
 
 def test_certificates_that_cant_be_loaded_are_refused_at_once(tmp_path: Path) -> None:
