@@ -9,6 +9,8 @@ from __future__ import annotations
 import argparse
 import difflib
 import json
+import os
+import re
 from collections.abc import Iterable, Mapping
 from contextlib import ExitStack
 from typing import Any, Callable, NamedTuple
@@ -18,7 +20,7 @@ from rich.console import Console
 
 from kolla_mesos_start import settings
 from kolla_mesos_start.definition.forms import bad_segment
-from kolla_mesos_start.errors import AgentError, BadUsage
+from kolla_mesos_start.errors import AgentError, BadEnvironment, BadUsage
 from kolla_mesos_start.operator import connection
 from kolla_mesos_start.settings import Settings
 from kolla_mesos_start.tree.znodes import Znodes
@@ -33,6 +35,10 @@ VARIABLES = {
     "cert": "KOLLA_ZK_CERT",
     "key": "KOLLA_ZK_KEY",
 }
+FILES = ("auth_file", "ca", "cert", "key")
+# Which of the agent's variables count here.
+ZK = "KOLLA_ZK_"
+KEPT = ("KOLLA_SYSTEM_PREFIX", "KOLLA_MISSING_VARIABLES")
 DEPLOYMENT = "KOLLA_DEPLOYMENT"
 SHORTEST_SLIP = 5  # letters; shorter names are too much alike
 
@@ -41,6 +47,12 @@ class NotThere(AgentError):
     """A directory, deployment or service that was named and does not exist."""
 
     status = 66
+
+
+class BadConnection(BadEnvironment):
+    """Bad values of the options that say how to reach ZooKeeper, or of the variables that they stand for."""
+
+    subject = "connection"
 
 
 class Output(Console):
@@ -80,16 +92,24 @@ class Invocation:
                 if given
                 else f"give --deployment, or set {DEPLOYMENT}: the first part of KOLLA_APP_ID"
             )
-        kept = {name: value for name, value in self.environ.items() if name.startswith("KOLLA_ZK_")}
+        kept = {name: value for name, value in self.environ.items() if name in KEPT or name.startswith(ZK)}
         # What describes a container is of no meaning here.
         kept.update(KOLLA_APP_ID=f"/{given}/operator", KOLLA_HOSTNAME="operator")
-        kept["KOLLA_MISSING_VARIABLES"] = self.environ.get("KOLLA_MISSING_VARIABLES", "")
-        for option, name in VARIABLES.items():
-            value = getattr(self.options, option, None) or self.environ.get(name)
-            if value:
-                kept[name] = value
-        found = settings.parse(kept)
+        kept.update(connection_options(self.options))
+        if not kept.get("KOLLA_ZK_HOSTS"):
+            raise BadUsage("give --hosts, or set KOLLA_ZK_HOSTS: h1:2181,h2:2181[/chroot]")
+        try:
+            found = settings.parse(kept)
+        except BadEnvironment as error:
+            raise BadConnection([self._as_given(issue) for issue in error.issues]) from error
         return found if found.connect_timeout else found._replace(connect_timeout=CONNECT_TIMEOUT)
+
+    def _as_given(self, issue: str) -> str:
+        """With the option where it was an option, not with the variable that it stands for."""
+        for option, name in VARIABLES.items():
+            if getattr(self.options, option, None):
+                issue = re.sub(rf"\b{name}\b", _flag(option), issue)
+        return issue
 
     @property
     def znodes(self) -> Znodes:
@@ -126,6 +146,23 @@ class Subcommand(NamedTuple):
     example: str
     add_arguments: Callable[[argparse.ArgumentParser], object]
     run: Callable[[Invocation], int]
+
+
+def connection_options(options: argparse.Namespace) -> dict[str, str]:
+    """What the options for the connection say, by the agent's variables. BadUsage for an empty one."""
+    found = {}
+    for option, name in VARIABLES.items():
+        value = getattr(options, option, None)
+        if value == "":
+            raise BadUsage(f"{_flag(option)} is empty: give its value, or leave it out to use {name}")
+        if value is not None:
+            # A person names a file from where he stands, a variable is for any directory.
+            found[name] = os.path.abspath(value) if option in FILES else value
+    return found
+
+
+def _flag(option: str) -> str:
+    return f"--{option.replace('_', '-')}"
 
 
 def add_format(parser: argparse.ArgumentParser) -> None:

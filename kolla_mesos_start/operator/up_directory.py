@@ -30,9 +30,9 @@ from kolla_mesos_start.operator.directory import Deployment, Service
 from kolla_mesos_start.operator.findings import ERROR
 from kolla_mesos_start.operator.invocation import (
     DEPLOYMENT,
-    VARIABLES,
     Invocation,
     Subcommand,
+    connection_options,
     nearest,
 )
 from kolla_mesos_start.operator.local_deployment import LocalDeployment
@@ -243,10 +243,7 @@ class DirectoryUp(Up[DirectoryDeployment]):
         planned: Sequence[tuple[str, str]],
     ) -> None:
         options = invocation.options
-        environ = dict(invocation.environ)
-        for option, variable in VARIABLES.items():
-            if value := getattr(options, option, None):
-                environ[variable] = value
+        environ = {**invocation.environ, **connection_options(options)}
         super().__init__(
             site, name, stays=not options.once, environ=environ, program=PROGRAM, timeout=options.timeout
         )

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from kolla_mesos_start.errors import BadUsage
+from kolla_mesos_start.errors import BadEnvironment, BadUsage
 from kolla_mesos_start.operator.cli import PROGRAM, SUBCOMMANDS, parser
 from kolla_mesos_start.operator.invocation import Invocation
 from kolla_mesos_start.settings import Settings
@@ -89,6 +89,40 @@ def test_options_win_over_the_environment_and_stand_before_or_after_the_command(
 def test_the_environment_alone_is_enough() -> None:
     found = settings("publish DIR", KOLLA_ZK_HOSTS="zoo", KOLLA_DEPLOYMENT="site")
     assert (found.hosts, found.deployment_id, found.connect_timeout) == ("zoo:2181", "site", 10)
+
+
+@pytest.mark.parametrize(
+    ("line", "message"),
+    [
+        ("status", "give --hosts, or set KOLLA_ZK_HOSTS: h1:2181,h2:2181[/chroot]"),
+        ("status --hosts=", "--hosts is empty: give its value, or leave it out to use KOLLA_ZK_HOSTS"),
+        ("status --hosts a:b", "connection: 1 issue: --hosts is 'a:b': expected h1:2181,.*"),
+        ("status --hosts zoo --prefix p", "connection: 1 issue: --prefix is 'p': expected the absolute .*"),
+        (
+            "status --hosts zoo --ca nofile",
+            "connection: 1 issue: --ca is '{here}/nofile': expected a file that this user can read",
+        ),
+        (
+            "status --hosts zoo --key pyproject.toml",
+            "connection: 1 issue: --key is set, KOLLA_ZK_CERT is not: expected both or none",
+        ),
+    ],
+)
+def test_an_option_that_can_reach_no_zookeeper_is_named(line: str, message: str) -> None:
+    """By its own name, not by that of the agent's variable."""
+    with pytest.raises((BadUsage, BadEnvironment)) as caught:
+        settings(line, KOLLA_DEPLOYMENT="site")
+    pattern = re.escape(message).replace(re.escape(".*"), ".*")
+    assert re.fullmatch(pattern.replace(re.escape("{here}"), re.escape(os.getcwd())), caught.value.reason)
+
+
+def test_a_file_may_be_named_from_the_working_directory(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "auth").write_text("digest:a:b\n")
+    found = settings("status --auth-file auth", KOLLA_ZK_HOSTS="zoo", KOLLA_DEPLOYMENT="site")
+    assert found.auth == (("digest", "a:b"),)
 
 
 @pytest.mark.parametrize("each", SUBCOMMANDS, ids=lambda each: each.name)
