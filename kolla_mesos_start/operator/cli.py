@@ -37,7 +37,7 @@ from kolla_mesos_start.operator import (
     variables,
     wait,
 )
-from kolla_mesos_start.operator.invocation import Invocation, Subcommand, nearest
+from kolla_mesos_start.operator.invocation import Invocation, Subcommand, Unnamed, nearest
 
 PROGRAM = "kolla_mesos_ctl"
 DESCRIPTION = "Publish, watch, explain and repair the deployments of kolla_mesos_start."
@@ -123,7 +123,11 @@ def run(argv: Sequence[str]) -> int:
     """Run one subcommand; its exit status."""
     options = parser().parse_args(argv)
     with ExitStack() as stack:
-        status: int = options.run(Invocation(options, os.environ, stack))
+        invocation = Invocation(options, os.environ, stack)
+        try:
+            status: int = options.run(invocation)
+        except Unnamed as error:
+            raise BadUsage(f"{error.reason}{invocation.which_there_are()}") from error
         return status
 
 

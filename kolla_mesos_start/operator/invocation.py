@@ -20,7 +20,7 @@ from rich.console import Console
 
 from kolla_mesos_start import settings
 from kolla_mesos_start.definition.forms import bad_segment
-from kolla_mesos_start.errors import AgentError, BadEnvironment, BadUsage
+from kolla_mesos_start.errors import AgentError, BadEnvironment, BadUsage, listed
 from kolla_mesos_start.operator import connection
 from kolla_mesos_start.settings import Settings
 from kolla_mesos_start.tree.znodes import Znodes
@@ -39,8 +39,13 @@ FILES = ("auth_file", "ca", "cert", "key")
 # Which of the agent's variables count here.
 ZK = "KOLLA_ZK_"
 KEPT = ("KOLLA_SYSTEM_PREFIX", "KOLLA_MISSING_VARIABLES")
+ZOOKEEPERS_OWN = "zookeeper"  # below the root of each ensemble
 DEPLOYMENT = "KOLLA_DEPLOYMENT"
 SHORTEST_SLIP = 5  # letters; shorter names are too much alike
+
+
+class Unnamed(BadUsage):
+    """No deployment was named."""
 
 
 class NotThere(AgentError):
@@ -87,14 +92,17 @@ class Invocation:
         """How to reach ZooKeeper, and which deployment. Raises BadEnvironment or BadUsage."""
         given = getattr(self.options, "deployment", None) or self.environ.get(DEPLOYMENT, "")
         if bad_segment(given):
+            if not given:
+                raise Unnamed(f"give --deployment, or set {DEPLOYMENT}: the first part of KOLLA_APP_ID")
             raise BadUsage(
                 f"--deployment: expected a name that can be one segment of a znode's path, found {given!r}"
-                if given
-                else f"give --deployment, or set {DEPLOYMENT}: the first part of KOLLA_APP_ID"
             )
+        return self._settings(given)
+
+    def _settings(self, deployment: str) -> Settings:
         kept = {name: value for name, value in self.environ.items() if name in KEPT or name.startswith(ZK)}
         # What describes a container is of no meaning here.
-        kept.update(KOLLA_APP_ID=f"/{given}/operator", KOLLA_HOSTNAME="operator")
+        kept.update(KOLLA_APP_ID=f"/{deployment}/operator", KOLLA_HOSTNAME="operator")
         kept.update(connection_options(self.options))
         if not kept.get("KOLLA_ZK_HOSTS"):
             raise BadUsage("give --hosts, or set KOLLA_ZK_HOSTS: h1:2181,h2:2181[/chroot]")
@@ -127,14 +135,26 @@ class Invocation:
 
     def require_deployment(self) -> Znodes:
         """The paths of a deployment that is there. NotThere names the nearest one."""
-        znodes = self.znodes
+        znodes, found = self.znodes, self.settings
         if connection.read(self.client, [znodes.deployment])[znodes.deployment] is None:
-            above = znodes.deployment.rpartition("/")[0]
-            others = connection.children(self.client, [above])[above]
+            below = f", below the chroot {found.chroot}" if found.chroot else ""
+            others = _deployments(self.client, found.prefix)
             raise NotThere(
-                f"there is no deployment at {znodes.deployment}{nearest(znodes.deployment_id, others)}"
+                f"there is no deployment at {znodes.deployment}{below}{nearest(znodes.deployment_id, others)}"
             )
         return znodes
+
+    def which_there_are(self) -> str:
+        """The deployments, for the end of a message that asks for one; nothing where that can't be known."""
+        try:
+            found = self._settings("operator")._replace(connect_timeout=connection.QUIET)
+            client = connection.connect(found)
+            self._stack.callback(connection.close, client)
+            names = _deployments(client, found.prefix)
+        except AgentError:  # What was asked for comes first: with it, this is said too.
+            return ""
+        where = f"{found.prefix or '/'} of ZooKeeper at {found.hosts}{found.chroot}"
+        return f"; below {where} there {f'are: {listed(names)}' if names else 'is none'}"
 
 
 class Subcommand(NamedTuple):
@@ -146,6 +166,12 @@ class Subcommand(NamedTuple):
     example: str
     add_arguments: Callable[[argparse.ArgumentParser], object]
     run: Callable[[Invocation], int]
+
+
+def _deployments(client: KazooClient, prefix: str) -> list[str]:
+    above = prefix or "/"
+    names = connection.children(client, [above])[above]
+    return [name for name in names if prefix or name != ZOOKEEPERS_OWN]
 
 
 def connection_options(options: argparse.Namespace) -> dict[str, str]:

@@ -21,6 +21,7 @@ from kolla_mesos_start.operator import connection
 from tests.certificates import certify
 from tests.conftest import Deployment
 from tests.link import Link
+from tests.tool import ctl
 from tests.waiting import eventually
 from tests.zookeeper import Server, free_port
 
@@ -229,3 +230,27 @@ def test_what_is_denied_is_named_by_its_path(
     for message, attempt in attempts:
         with pytest.raises(AccessDenied, match=f"{message}: NoAuthError"):
             attempt()
+
+
+def test_who_names_no_deployment_is_told_which_there_are(zk: KazooClient, deployment: Deployment) -> None:
+    """None is guessed, not even the only one; without ZooKeeper the question comes alone, and soon."""
+    question = "kolla_mesos_ctl: give --deployment, or set KOLLA_DEPLOYMENT: the first part of KOLLA_APP_ID"
+    unnamed = {"KOLLA_DEPLOYMENT": ""}
+    where = f"; below {deployment.prefix} of ZooKeeper at {deployment.hosts} there"
+    done = ctl(deployment, "status", status=64, **unnamed)
+    assert done.stderr == f"{question}{where} are: {deployment.id}\n"
+    zk.create(f"{deployment.prefix}/shop")
+    done = ctl(deployment, "status", status=64, **unnamed)
+    assert done.stderr == f"{question}{where} are: {', '.join(sorted([deployment.id, 'shop']))}\n"
+    done = ctl(deployment, "status", "--prefix", "/no", status=64, **unnamed)
+    assert done.stderr == f"{question}; below /no of ZooKeeper at {deployment.hosts} there is none\n"
+    done = ctl(deployment, "status", "--hosts", f"127.0.0.1:{free_port()}", status=64, **unnamed)
+    assert done.stderr == f"{question}\n"
+
+
+def test_a_deployment_that_is_missing_is_looked_for_below_the_chroot(deployment: Deployment) -> None:
+    """Which is shown: with another one it may be there."""
+    within = deployment._replace(hosts=f"{deployment.hosts}{deployment.prefix}", prefix="/")
+    assert ctl(within, "status", "--deployment", "nothing", status=66).stderr == (
+        f"kolla_mesos_ctl: there is no deployment at /nothing, below the chroot {deployment.prefix}\n"
+    )
