@@ -69,7 +69,7 @@ def run(invocation: Invocation) -> int:
     )
     contents, unreadable = layouts.read(options, name)
     refuse(unreadable)
-    planned = plan(contents, pairs(options.replicas), pairs(options.host))
+    planned = plan(contents, pairs("--replicas", options.replicas), pairs("--host", options.host))
     _check_machine(invocation)
     with ExitStack() as stack:
         place = _place(options.place, stack)
@@ -79,12 +79,12 @@ def run(invocation: Invocation) -> int:
 # -- which containers -----------------------------------------------------------------------------
 
 
-def pairs(words: Sequence[str]) -> list[tuple[str, str]]:
-    """`service=value` of the command line."""
+def pairs(option: str, words: Sequence[str]) -> list[tuple[str, str]]:
+    """`service=value` of an option."""
     found = [word.partition("=") for word in words]
     for name, sign, value in found:
         if not (name and sign and value):
-            raise BadUsage(f"{name + sign!r}: expected SERVICE=VALUE")
+            raise BadUsage(f"{option} {name}{sign}{value}: expected SERVICE=VALUE")
     return [(name, value) for name, _, value in found]
 
 

@@ -38,7 +38,10 @@ DEPLOYMENT = Deployment({"n": b"1"}, SERVICES, ())
 )
 def test_who_is_started(replicas: list[str], hosts: list[str], expected: list[str]) -> None:
     """What the command line says, else the hosts that it names, else the definition's `instances`."""
-    assert [f"{name}@{host}" for name, host in plan(DEPLOYMENT, pairs(replicas), pairs(hosts))] == expected
+    assert [
+        f"{name}@{host}"
+        for name, host in plan(DEPLOYMENT, pairs("--replicas", replicas), pairs("--host", hosts))
+    ] == expected
 
 
 @pytest.mark.parametrize(
@@ -48,8 +51,8 @@ def test_who_is_started(replicas: list[str], hosts: list[str], expected: list[st
         (["a/wb=2"], [], "did you mean 'a/web'"),
         (["web=2"], [], "is that of several services: a/web, b/web"),
         (["db=two"], [], "expected a number"),
-        (["db"], [], "expected SERVICE=VALUE"),
-        ([], ["db="], "expected SERVICE=VALUE"),
+        (["db"], [], "^--replicas db: expected SERVICE=VALUE"),
+        ([], ["db="], "^--host db=: expected SERVICE=VALUE"),
         ([], ["db=x", "db=x"], "once for each service"),
         ([], ["db=x/y"], "expected a name without /"),
         (["db=1"], ["db=x", "db=y"], "2 names for 1 containers of a/db"),
@@ -59,7 +62,7 @@ def test_who_is_started(replicas: list[str], hosts: list[str], expected: list[st
 def test_what_it_can_not_mean(replicas: list[str], hosts: list[str], expected: str) -> None:
     """The message names the option and what is wrong with it."""
     with pytest.raises(BadUsage, match=expected):
-        plan(DEPLOYMENT, pairs(replicas), pairs(hosts))
+        plan(DEPLOYMENT, pairs("--replicas", replicas), pairs("--host", hosts))
 
 
 def test_logs_become_one_stream_of_whole_lines(tmp_path: Path) -> None:
