@@ -10,7 +10,7 @@ definition.
 from __future__ import annotations
 
 import argparse
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from itertools import groupby
 from pathlib import Path
 
@@ -27,6 +27,14 @@ from kolla_mesos_start.operator.snapshot import counted, done_commands, take
 from kolla_mesos_start.tree.states import decode_detail
 from kolla_mesos_start.tree.znodes import Znodes
 from kolla_mesos_start.zookeeper.query import Znode
+
+
+class BadSnapshot(BadDefinition):
+    """A file that is no snapshot, or not a whole one."""
+
+    def __init__(self, file: Path, issues: Sequence[str]) -> None:
+        self.subject = str(file)
+        super().__init__(issues)
 
 
 def run(invocation: Invocation) -> int:
@@ -65,7 +73,7 @@ def _read(file: Path) -> Snapshot:
     except OSError as error:
         raise BadUsage(f"{file} can't be read: {error.strerror}") from error
     except BadDefinition as error:
-        raise BadDefinition([f"{file}: {issue}" for issue in error.issues]) from error
+        raise BadSnapshot(file, error.issues) from error
 
 
 def _tree(client: KazooClient, znodes: Znodes, found: Snapshot) -> removal.Tree:
