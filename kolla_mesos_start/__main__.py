@@ -14,10 +14,14 @@ TYPE_CHECKING = False  # `typing` alone would double the time of a probe.
 if TYPE_CHECKING:
     from typing import NoReturn
 
-DESCRIPTION = "The startup agent of Kolla containers: waits, renders, bootstraps once, registers, execs."
+DESCRIPTION = """\
+The startup agent of Kolla containers: waits, renders, bootstraps once,
+registers, execs.
+"""
 EPILOG = """\
-It is configured by environment variables: KOLLA_ZK_HOSTS and KOLLA_APP_ID are required. README.rst
-lists all of them, the keys of a definition, and the exit statuses.
+It is configured by environment variables: KOLLA_ZK_HOSTS and KOLLA_APP_ID are
+required. README.rst lists all of them, the keys of a definition, and the exit
+statuses.
 """
 
 

@@ -13,6 +13,7 @@ import sys
 from collections.abc import Iterable, Sequence
 from contextlib import ExitStack
 from io import TextIOWrapper
+from textwrap import fill
 from typing import Any, NoReturn, TextIO
 
 import shtab
@@ -48,6 +49,18 @@ stand before or after the command. `kolla_mesos_ctl COMMAND --help` has an examp
 """
 # What a shell completes an argument with, by its name in the help.
 PATHS: dict[object, object] = {"FILE": shtab.FILE, "DIR": shtab.DIRECTORY, "PLACE": shtab.DIRECTORY}
+
+
+class Help(argparse.HelpFormatter):
+    """As wide as the terminal; a paragraph with an indented line, such as an example, stays as it is."""
+
+    def _fill_text(self, text: str, width: int, indent: str) -> str:
+        return "\n\n".join(self._paragraph(each, width) for each in text.strip("\n").split("\n\n"))
+
+    def _paragraph(self, text: str, width: int) -> str:
+        is_laid_out = text.startswith(" ") or "\n " in text
+        # An option, or a path, is typed as it stands.
+        return text if is_laid_out else fill(text, width, break_on_hyphens=False, break_long_words=False)
 
 
 class Parser(argparse.ArgumentParser):
@@ -148,7 +161,7 @@ def parser() -> argparse.ArgumentParser:
         description=DESCRIPTION,
         epilog=EPILOG,
         parents=[common],
-        formatter_class=argparse.RawDescriptionHelpFormatter,
+        formatter_class=Help,
     )
     found.add_argument("--version", action="version", version=__version__)
     _complete_paths(found)
@@ -160,7 +173,7 @@ def parser() -> argparse.ArgumentParser:
             description=each.description,
             epilog=f"example:\n  {each.example}\n",
             parents=[common],
-            formatter_class=argparse.RawDescriptionHelpFormatter,
+            formatter_class=Help,
         )
         each.add_arguments(word)
         _complete_paths(word)

@@ -81,7 +81,7 @@ run what is older, until they are started again.
 
 DIR may also have kolla-mesos's own layout: services/<project>/<service>.yml.j2, config/ and etc/.
 """,
-    example="kolla_mesos_ctl publish etc/examples/keystone --deployment site --hosts zk1:2181,zk2:2181",
+    example="kolla_mesos_ctl publish etc/examples/keystone --deployment site --hosts zk1",
     add_arguments=_add_arguments,
     run=run,
 )

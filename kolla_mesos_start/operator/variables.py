@@ -325,7 +325,7 @@ GET = Subcommand(
 Print the value of a variable as an agent would find it: that of the host, else that of the service,
 else that of the deployment. Where it was found is said on standard error. Status 1: it is not set.
 """,
-    example="kolla_mesos_ctl get keystone_workers --service openstack/keystone/keystone-api --host web1",
+    example="kolla_mesos_ctl get debug --service openstack/keystone/keystone-api --host h1",
     add_arguments=_add_get,
     run=run_get,
 )

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from kolla_mesos_start.errors import BadEnvironment, BadUsage
-from kolla_mesos_start.operator.cli import PROGRAM, SUBCOMMANDS, parser
+from kolla_mesos_start.operator.cli import PROGRAM, SUBCOMMANDS, Help, parser
 from kolla_mesos_start.operator.invocation import Invocation
 from kolla_mesos_start.settings import Settings
 
@@ -136,6 +136,36 @@ def test_each_has_help_with_an_example_that_parses(each: object, capsys: pytest.
     assert example is not None
     words = re.sub(r" [|<>] .*", "", example[1]).split()
     assert parser().parse_args(words).run is not None
+
+
+PROGRAMS = ["kolla_mesos_ctl", "kolla_mesos_start", "kolla_mesos_start check", "kolla_mesos_start health"]
+
+
+@pytest.mark.parametrize(
+    "line", ["quickstart", *PROGRAMS, *(f"kolla_mesos_ctl {each.name}" for each in SUBCOMMANDS)]
+)
+def test_help_fits_into_80_columns(line: str) -> None:
+    """The width of a terminal that nobody has made wider."""
+    name, *words = line.split()
+    done = subprocess.run(
+        ["sh" if name == "quickstart" else sys.executable, TOOL.parent / name, *words, "--help"],
+        env={**os.environ, "COLUMNS": "80"},
+        capture_output=True,
+        text=True,
+        check=True,
+        timeout=60,
+    )
+    assert [each for each in done.stdout.splitlines() if len(each) > 80] == []
+
+
+def test_help_keeps_examples_as_they_are(monkeypatch: pytest.MonkeyPatch) -> None:
+    """In a narrow terminal too: they are for pasting; the rest is as wide as the terminal."""
+    monkeypatch.setenv("COLUMNS", "40")
+    shown = parser().format_help().split("\n\n")
+    assert max(map(len, shown[-1].splitlines())) <= 40
+    assert Help("")._fill_text("a b\nc\n\n  # d\n\nexample:\n  e\n", 40, "") == (
+        "a b c\n\n  # d\n\nexample:\n  e"
+    )
 
 
 @pytest.mark.parametrize("shell", ["bash", "zsh"])
