@@ -163,7 +163,7 @@ def parser() -> argparse.ArgumentParser:
         parents=[common],
         formatter_class=Help,
     )
-    found.add_argument("--version", action="version", version=__version__)
+    found.add_argument("--version", action="version", version=f"{PROGRAM} {__version__}")
     _complete_paths(found)
     words = found.add_subparsers(metavar="COMMAND", required=True, parser_class=Parser)
     for each in SUBCOMMANDS:

@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 
+from kolla_mesos_start import __version__
 from kolla_mesos_start.errors import BadEnvironment, BadUsage
 from kolla_mesos_start.operator.cli import PROGRAM, SUBCOMMANDS, Help, parser
 from kolla_mesos_start.operator.invocation import Invocation
@@ -212,6 +213,13 @@ def test_bash_completes_files_and_directories(tmp_path: Path) -> None:
             timeout=60,
         )
         assert (line, sorted(done.stdout.split()), done.stderr) == (line, replies, "")
+
+
+def test_it_says_its_name_and_version(capsys: pytest.CaptureFixture[str]) -> None:
+    """As the agent does."""
+    with pytest.raises(SystemExit):
+        parser().parse_args(["--version"])
+    assert capsys.readouterr().out == f"{PROGRAM} {__version__}\n"
 
 
 def test_a_package_that_is_not_installed_is_named() -> None:
