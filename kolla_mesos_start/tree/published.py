@@ -107,7 +107,7 @@ class Published:
         path = self.znodes.definition
         znode = self.client.read([path])[path]
         if znode is None or not znode.data.strip():
-            raise BadDefinition([f"{path} is not published"])
+            raise BadDefinition([f"{path} is not published{self._nearest()}"])
         return Definition(znode.data, znode.stat.mzxid, znode.stat.version)
 
     def _published(self, path: str) -> Znode | None:

@@ -437,6 +437,10 @@ def test_a_service_that_is_not_there_has_a_nearest_one(
     agent = containers.start(SERVICE, KOLLA_APP_ID=f"/{app_id}")
     agent.says(f"/{said}")
     assert agent.running
+    _, nearest, name = said.rstrip("\n").partition(";")
+    checked = containers.start(SERVICE, words=["check"], KOLLA_APP_ID=f"/{app_id}")
+    assert checked.ends() == 65
+    assert f"/{app_id} is not published{nearest}{name} " in f"{checked.ending['reason']} "
 
 
 def test_an_agent_that_may_not_look_around_waits_all_the_same(
