@@ -200,7 +200,7 @@ CASES: dict[str, tuple[Tree, list[tuple[str, str]]]] = {
             "status/web1/web/ended": CRASHED,
             "web/.containers/1": container("unready", "refused"),
         },
-        [("not ready", "web/daemon on web1 is not ready for 0 s: refused")],
+        [("not ready", "web/daemon on web1 is not ready for 0 s: refused; see the log of web")],
     ),
     "gave up waiting, and waits again": (
         {
