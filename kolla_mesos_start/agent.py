@@ -16,7 +16,7 @@ import sys
 
 from kolla_mesos_start import log as logs
 from kolla_mesos_start import settings as environment
-from kolla_mesos_start.errors import AgentError, BadUsage, Stopped, Unkillable
+from kolla_mesos_start.errors import AgentError, BadUsage, CannotWrite, Stopped, Unkillable
 from kolla_mesos_start.facts import HostFacts
 from kolla_mesos_start.health import StateFile
 from kolla_mesos_start.log import Logger
@@ -94,6 +94,7 @@ class Agent:
         self.command: str | None = None
         self.termination_log: str | None = None
         self.loop = Loop()
+        self.report: Report | None = None
         self.client: Client | None = None
         self.bootstrap: Bootstrap | None = None
         self.facts: HostFacts | None = None
@@ -105,7 +106,7 @@ class Agent:
     def run(self) -> int:
         """All stages. Returns the exit status of a task; a daemon takes this process over instead."""
         settings = self._settle()
-        report = Report(StateFile.take(settings.run_dir))
+        report = self.report = Report(StateFile.take(settings.run_dir))
         preparer = self._connect(
             settings, lambda cause: report.write("waiting", f"for a connection to ZooKeeper: {cause}")
         )
@@ -312,6 +313,11 @@ class Agent:
         ending = logs.ending(self.stage, error)
         if self.ended and not isinstance(error, Stopped):
             self.ended.tell(str(ending.short()))
+        if self.report:
+            # Where we have become the daemon's user already, it may not be ours to say.
+            with contextlib.suppress(CannotWrite):
+                what = f"{error.command}: " if error.command else ""
+                self.report.write("ended", f"{what}{error.reason}")
         self.close(session=not isinstance(error, Unkillable))
         sys.stdout.flush()  # What a check has found so far comes before the last line.
         logs.last_line(ending, self.termination_log)

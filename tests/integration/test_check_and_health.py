@@ -235,5 +235,5 @@ def test_health_of_what_has_ended(deployment: Deployment, containers: Containers
     is_at(daemon, "no agent runs here; last seen: ended", 1, 1)
     assert (task.ends(), failed.ends()) == (0, 1)
     is_at(task, "no agent runs here; last seen: finished", 1, 1)
-    is_at(failed, "no agent runs here; last seen: bootstrapping fails/go", 1, 1)
+    is_at(failed, "no agent runs here; last seen: ended fails/go: exit status 1", 1, 1)
     is_at(stays, "finished", 0, 0)
