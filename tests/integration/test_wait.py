@@ -107,7 +107,7 @@ def test_what_is_restarted_in_vain_ends_it(deployment: Deployment, containers: C
     publish(deployment, "web", {"service": {"daemon": {"command": "sleep {{ seconds }}"}}})
     with restarted(containers.start("web", "h1")):
         said = tool(deployment, "wait", "--timeout", "50", status=1)
-    assert said.count("web/daemon on h1 ended in stage render: missing: seconds") == 1
+    assert said.count("web/daemon on h1 ended: missing: seconds") == 1
     assert "ROOT CAUSE  web/daemon on h1 ended" in said
 
 
@@ -118,7 +118,7 @@ def test_a_daemon_that_ends_each_time_is_waited_for_and_named(
     publish(deployment, "web", {"service": {"daemon": {"command": "false"}}})
     with restarted(containers.start("web", "h1")):
         said = tool(deployment, "wait", "--timeout", "8", status=75)
-    assert said.count("web/daemon on h1 ended in stage daemon: it ended 0.") == 1
+    assert said.count("web/daemon on h1 ended: it ended 0.") == 1
     assert "ROOT CAUSE  web/daemon on h1 ended before it was ready, " in said
     assert "start it again" not in said
 
