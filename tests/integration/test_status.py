@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import pty
+import re
 import signal
 import subprocess
 import sys
@@ -21,8 +22,9 @@ from kazoo.security import make_acl
 from kolla_mesos_start.operator.cli import parser
 from kolla_mesos_start.operator.invocation import Invocation
 from kolla_mesos_start.operator.mirror import mirror
-from tests.agents import Containers
+from tests.agents import Containers, restarted
 from tests.conftest import Deployment
+from tests.instances import Site
 from tests.large import fill
 from tests.operator_tools.trees import container, definition
 from tests.publishing import publish
@@ -60,6 +62,22 @@ def test_real_agents_are_seen_from_outside(deployment: Deployment, containers: C
         "a/web": False,
         "a/job": True,
     }
+
+
+def test_what_ends_each_time_that_it_is_started_is_shown_all_the_time(
+    zk: KazooClient, deployment: Deployment, containers: Containers
+) -> None:
+    """Beside the next start, where one is under way."""
+    publish(deployment, "web", {"service": {"daemon": {"command": "python3 -m http.serverr"}}})
+    site = Site(deployment, zk, "web")
+    with restarted(containers.start("web", "h1")):
+        eventually(lambda: site.ended("h1"), "it has ended")
+        for _ in range(5):
+            lines = tool(deployment, "status", status=1).splitlines()
+            (row,) = [line for line in lines if line.startswith("  h1  ended ")]
+            assert re.search(
+                r" web/daemon: it ended 0\.\d s after its start, before it was ready; see its log", row
+            )
 
 
 def test_a_container_says_what_it_does_and_what_it_runs(zk: KazooClient, deployment: Deployment) -> None:
