@@ -32,7 +32,7 @@ from kolla_mesos_start.operator.live import (
     told_by,
 )
 from kolla_mesos_start.operator.mirror import Mirror
-from kolla_mesos_start.operator.past import Event, Past, is_presence, lines
+from kolla_mesos_start.operator.past import Event, Past, lines
 from kolla_mesos_start.operator.timeline import Need, Step
 from kolla_mesos_start.tree import states
 from kolla_mesos_start.tree.states import DONE
@@ -116,7 +116,7 @@ class _Telling:
         began = min((step.started for step in known), default=self._now)
         events = [*presences, *commands, *self._daemons(known, began, again)]
         asked = {need.name for event in events for need in event.step.needs}
-        told = [event for event in events if not is_presence(event.step) or event.step.name in asked]
+        told = [event for event in events if not event.step.is_presence or event.step.name in asked]
         told.sort(key=lambda each: (each.step.started, each.step.finished))
         return Past(self._znodes.deployment_id, began, appeared, tuple(told))
 

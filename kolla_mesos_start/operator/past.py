@@ -9,6 +9,7 @@ from collections.abc import Iterator, Mapping
 from typing import NamedTuple
 
 from kolla_mesos_start.operator import timeline
+from kolla_mesos_start.operator.live import PRESENT
 from kolla_mesos_start.operator.timeline import Step
 from kolla_mesos_start.tree.states import DONE
 
@@ -56,17 +57,13 @@ def lines(past: Past, columns: int) -> Iterator[str]:
 
 def trouble(event: Event) -> str:
     """What was not as it should be; empty if all was well."""
-    words = [event.state] if event.state != DONE else []
+    state = "not ready, and its container does not say why" if event.state == PRESENT else event.state
+    words = [state] if state != DONE else []
     if event.attempts > 1:
         words.append(f"{event.attempts} attempts")
     if event.message and event.state != DONE:
         words.append(event.message)
     return ", ".join(words)
-
-
-def is_presence(step: Step) -> bool:
-    """Whether it says only that a container is there."""
-    return step.name.rsplit("/", 1)[-1].startswith(".")
 
 
 def advice(past: Past) -> str:

@@ -52,6 +52,16 @@ class Step(NamedTuple):
         """The name of the container that it ran in."""
         return f"{self.name.partition('/')[0]}@{self.host}"
 
+    @property
+    def is_presence(self) -> bool:
+        """Whether it says only that a container is there."""
+        return self.name.rpartition("/")[2].startswith(".")
+
+    @property
+    def title(self) -> str:
+        """What it is called in words for people: a presence is no command."""
+        return f"{self.name.partition('/')[0]} is present" if self.is_presence else self.name
+
 
 def needed(step: Step, steps: Iterable[Step]) -> list[Step]:
     """The steps that had to finish before this one: for each of its needs, the last that it required."""
@@ -139,7 +149,7 @@ def draw(steps: Sequence[Step], began: float, columns: int = PAGE) -> str:
         *(f"  {name:{label}} {lane}" for name, lane in lanes(ordered, path, began, width)),
         f"  {LEGEND}",
     ]
-    names = {step: f"{step.name} ({step.host})" for step in ordered}
+    names = {step: f"{step.title} ({step.host})" for step in ordered}
     label = max(map(len, names.values()))
     lines += ["", f"  {'':{label}} {'start':>6} {'end':>6} {'wait':>5} {'work':>6}"]
     for step, name in names.items():

@@ -167,7 +167,9 @@ def _place(begin: float, end: float) -> str:
 def _bar(shown: Shown, number: int, event: Event) -> str:
     words = " ".join(["bar", *_kinds(shown, event)])
     place = _place(shown.at(event.step.started), shown.at(event.step.finished))
-    label = _text(event.step.name.rpartition("/")[2]) + (f" x{event.attempts}" if event.attempts > 1 else "")
+    label = _text("present" if event.step.is_presence else event.step.name.rpartition("/")[2]) + (
+        f" x{event.attempts}" if event.attempts > 1 else ""
+    )
     return (
         f'<button class="{words}" tabindex="-1" {_steps(number)}'
         f' title="{_text(_said(shown, event))}" {place}><span>{label}</span></button>'
@@ -192,7 +194,7 @@ def _said(shown: Shown, event: Event) -> str:
     words = []
     if event.state == DONE or step.duration:
         words.append(f"{'took' if event.state == DONE else 'not done after'} {step.duration:.2f} s")
-        after = f"{last.name} on {last.host}" if last else "the start"
+        after = f"{last.title} on {last.host}" if last else "the start"
         waited = shown.waited(step)
         words += [step.again] if step.again else []
         words += [f"began {waited:.2f} s after {after}"] if waited is not None else []
@@ -202,7 +204,7 @@ def _said(shown: Shown, event: Event) -> str:
         )
     if trouble(event):
         words.append(trouble(event))
-    return f"{step.name} on {step.host}: {'; '.join(words)}"
+    return f"{step.title} on {step.host}: {'; '.join(words)}"
 
 
 def _links(shown: Shown) -> Iterator[str]:
@@ -225,9 +227,9 @@ def _row(shown: Shown, number: int, event: Event) -> str:
     waited = shown.waited(step)
     wait = "" if waited is None else f"{waited:.2f}"
     cells = [
-        f'<td><a href="#step-{number}">{_text(step.name)}</a><td>{_text(step.host)}',
+        f'<td><a href="#step-{number}">{_text(step.title)}</a><td>{_text(step.host)}',
         *(f'<td class="number">{each}' for each in (*times, wait, f"{step.duration:.2f}")),
-        f"<td>{_text(step.again or (f'{last.name} on {last.host}' if last else ''))}",
+        f"<td>{_text(step.again or (f'{last.title} on {last.host}' if last else ''))}",
         f'<td class="bad">{_text(trouble(event))}',
     ]
     words = " ".join(_kinds(shown, event))

@@ -259,3 +259,16 @@ def test_a_command_with_more_attempts_than_a_container_makes_was_run_again() -> 
     """Somebody has mended what had failed: how long that took is no part of a start."""
     tree = {**TREE, "status/global/job/sync/detail": {**DETAIL, "attempt": 3}}
     assert "not one start (job@h1 was run again)" in advice(past(tree))
+
+
+def test_members_that_are_waited_for_are_shown_in_words() -> None:
+    """They are znodes, which the names of commands are not; and "present" is no state of a daemon."""
+    web = definition({"members": "db"})
+    tree = {**TREE, "db/.party/1": {"host": "h1"}, "web": web, "web/.party/9": {"host": "w9"}}
+    found = past(tree)
+    text = "\n".join(lines(found, 100))
+    assert " db is present (h1) " in text
+    assert "  web/daemon (w9): not ready, and its container does not say why\n" in text
+    shown = unescape(page(found))
+    assert "db is present on h1: " in shown
+    assert ".party" not in text + shown

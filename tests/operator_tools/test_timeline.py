@@ -101,3 +101,11 @@ def test_what_came_later_again_is_marked_and_decided_nothing() -> None:
     lines = timeline.draw(steps, 0.0).splitlines()
     assert lines[-1] == "  api/daemon (web-2)      40.00  42.00         2.00  started again"
     assert re.search(r"^  api@web-2 {60,70}\++$", "\n".join(lines), re.MULTILINE)
+
+
+def test_a_presence_is_not_shown_as_a_command() -> None:
+    """It is waited for as one is, but nobody runs it."""
+    present = Step("database/.party", "db-1", (), 0.0, 0.3)
+    lines = timeline.draw([present, Step("api/daemon", "web-1", (Need("database/.party"),), 0.5, 1.0)], 0.0)
+    assert "* database is present (db-1)   0.00   0.30  0.00   0.30\n" in lines
+    assert ".party" not in lines
