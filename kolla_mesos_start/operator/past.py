@@ -5,6 +5,7 @@ Pure; what ZooKeeper tells of it is read by `history`.
 
 from __future__ import annotations
 
+import textwrap
 from collections.abc import Iterator, Mapping
 from typing import NamedTuple
 
@@ -51,8 +52,16 @@ def lines(past: Past, columns: int) -> Iterator[str]:
         yield timeline.draw(steps, past.began, columns)
     for event in past.events:
         if trouble(event):
-            yield f"  {event.step.name} ({event.step.host}): {trouble(event)}"
-    yield advice(past)
+            yield from _wrapped(f"  {event.step.name} ({event.step.host}): {trouble(event)}", columns)
+    yield from _wrapped(advice(past), columns)
+
+
+def _wrapped(words: str, columns: int) -> list[str]:
+    """In lines that fit. Names stay whole: they are to be copied."""
+    indent = "    " if words.startswith(" ") else ""
+    return textwrap.wrap(
+        words, columns, subsequent_indent=indent, break_long_words=False, break_on_hyphens=False
+    )
 
 
 def trouble(event: Event) -> str:

@@ -272,3 +272,17 @@ def test_members_that_are_waited_for_are_shown_in_words() -> None:
     shown = unescape(page(found))
     assert "db is present on h1: " in shown
     assert ".party" not in text + shown
+
+
+@pytest.mark.parametrize("columns", [80, 64])
+def test_sentences_fit_the_terminal(columns: int) -> None:
+    """Long ones go on in the next line."""
+    host = "a-host-with-a-long-name.of-a-region.example"
+    said = list(lines(past(one_host(host)), columns))[1:]
+    assert max(map(len, said)) <= columns
+    assert advice(past(one_host(host))) in " ".join(said)
+    assert f"job/sync ({host}): 2 attempts" in " ".join(" ".join(said).split())
+
+
+def one_host(host: str) -> dict[str, Any]:
+    return {**TREE, "status/global/job/sync/detail": {**DETAIL, "host": host}}
