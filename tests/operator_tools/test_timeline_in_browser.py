@@ -340,3 +340,20 @@ def test_nothing_else_would_run_or_be_loaded(browser: Browser, tmp_path: Path) -
         assert len(said) == 2 and all("Content Security Policy" in each for each in said)
         bar(page, "api/schema on web-1").click()
         assert marked(page, "chosen") == ["api/schema on web-1"]
+
+
+def test_what_was_started_again_is_marked_and_there_is_no_advice(opened: Open) -> None:
+    """Its row says so in place of a wait; the page says above all that this is not one start."""
+    again = SECOND._replace(started=40.0, finished=42.0, again="started again")
+    page = opened(SMALL._replace(events=events(DATABASE, SCHEMA, FIRST, again)))
+    expect(page.locator("#advice")).to_contain_text("This is not one start (api@web-2 was started again)")
+    row = page.locator("tbody tr", has_text="started again")
+    expect(row.locator("td")).to_have_text(
+        ["api/daemon", "web-2", "40.00", "42.00", "", "2.00", "started again", ""]
+    )
+    assert marked(page, "critical") == [
+        "database/daemon on db-1",
+        "api/schema on web-1",
+        "api/daemon on web-1",
+    ]
+    assert "critical path" not in page.locator(".figures").inner_text()
