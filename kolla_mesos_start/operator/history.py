@@ -169,22 +169,36 @@ class _Telling:
     ) -> Iterator[Event]:
         """In the order in which they became ready: a daemon may need others."""
         done = list(known)
-        for event in sorted(self._instances(), key=lambda each: each.step.finished):
+        events = sorted(self._instances(), key=lambda each: each.step.finished)
+        everything = [*known, *(event.step for event in events)]
+        for event in events:
             step = event.step
             if step.container in started_again:
                 step = step._replace(again=STARTED_AGAIN)
-            elif has_lost_names(
-                self._view.get(data_of(self._history._ready_on(step.name.partition("/")[0], step.host)))
-            ):
+            elif has_lost_names(self._ready_on(step)):
                 step = step._replace(again=READY_AGAIN if event.state == DONE else READY_BEFORE)
             place = f"{step.name.partition('/')[0]}/."
             here = [each.started for each in known if each.host == step.host and each.name.startswith(place)]
             begun = max(timeline.earliest_start(step, done, began), min(here, default=began))
-            # How long it took to be ready again nobody knows.
-            if event.state in BEGUN and step.again in ("", STARTED_AGAIN):
+            if event.state in BEGUN and self._has_known_begin(step, everything):
                 step = step._replace(started=min(begun, step.finished))
             done.append(step)
             yield event._replace(step=step)
+
+    def _has_known_begin(self, step: Step, steps: Sequence[Step]) -> bool:
+        """Not where its readiness came back, nor where what it needed did: then only its end is known.
+
+        Of three and more times that it was ready, one may be without a start of its container.
+        """
+        if step.again == STARTED_AGAIN:
+            made = self._ready_on(step)
+            return made is None or made.stat.cversion + made.stat.numChildren <= 2 * 2
+        return not step.again and not timeline.needs_came_later(step, steps)
+
+    def _ready_on(self, step: Step) -> Znode | None:
+        role = step.name.partition("/")[0]
+        found: Znode | None = self._view.get(data_of(self._history._ready_on(role, step.host)))
+        return found
 
     def _instances(self) -> Iterator[Event]:
         """Each container of a daemon that has begun; how long it took to start is not known yet."""

@@ -48,6 +48,11 @@ class Step(NamedTuple):
         return self.finished - self.started
 
     @property
+    def is_instant(self) -> bool:
+        """Whether only the end is known: no daemon is ready at once."""
+        return self.name.endswith("/daemon") and not self.duration
+
+    @property
     def container(self) -> str:
         """The name of the container that it ran in."""
         return f"{self.name.partition('/')[0]}@{self.host}"
@@ -79,9 +84,14 @@ def earliest_start(step: Step, steps: Iterable[Step], began: float) -> float:
 def waiting(step: Step, steps: Sequence[Step], began: float) -> float | None:
     """How long after it could have started it did, in seconds. None where that is not known any more: it, or
     what it needed, came again later."""
-    if step.again or any(_came_later(need, step, steps) for need in step.needs):
+    if step.again or needs_came_later(step, steps):
         return None
     return max(0.0, step.started - earliest_start(step, steps, began))
+
+
+def needs_came_later(step: Step, steps: Sequence[Step]) -> bool:
+    """Whether something that it needed is known only by a later run."""
+    return any(_came_later(need, step, steps) for need in step.needs)
 
 
 def _came_later(need: Need, step: Step, steps: Iterable[Step]) -> bool:
@@ -156,11 +166,12 @@ def draw(steps: Sequence[Step], began: float, columns: int = PAGE) -> str:
         begin, end = step.started - began, step.finished - began
         waited = waiting(step, steps, began)
         wait = "" if waited is None else f"{waited:.2f}"
-        times = f"{begin:6.2f} {end:6.2f} {wait:>5} {step.duration:6.2f}  {step.again}"
+        start, work = ("", "") if step.is_instant else (f"{begin:.2f}", f"{step.duration:.2f}")
+        times = f"{start:>6} {end:6.2f} {wait:>5} {work:>6}  {step.again}"
         lines.append(f"{'*' if step in path else ' '} {name:{label}} {times}".rstrip())
     if all(waiting(step, steps, began) is not None for step in steps):
-        work = total - overhead(steps, began)
-        lines.append(f"the whole start {total:.2f}; the work on its critical path (*) {work:.2f}")
+        worked = total - overhead(steps, began)
+        lines.append(f"the whole start {total:.2f}; the work on its critical path (*) {worked:.2f}")
     return "\n".join(lines)
 
 

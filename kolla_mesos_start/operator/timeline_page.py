@@ -192,7 +192,9 @@ def _said(shown: Shown, event: Event) -> str:
     """A step in a sentence."""
     step, last, held = event.step, shown.last[event.step], shown.held[event.step]
     words = []
-    if event.state == DONE or step.duration:
+    if step.is_instant:
+        words += [step.again] if step.again else []
+    elif event.state == DONE or step.duration:
         words.append(f"{'took' if event.state == DONE else 'not done after'} {step.duration:.2f} s")
         after = f"{last.title} on {last.host}" if last else "the start"
         waited = shown.waited(step)
@@ -223,12 +225,15 @@ def _links(shown: Shown) -> Iterator[str]:
 
 def _row(shown: Shown, number: int, event: Event) -> str:
     step, last = event.step, shown.last[event.step]
-    times = [f"{instant - shown.past.began:.2f}" for instant in (step.started, step.finished)]
+    start, took = "", ""
+    if not step.is_instant:
+        start, took = f"{step.started - shown.past.began:.2f}", f"{step.duration:.2f}"
+    end = f"{step.finished - shown.past.began:.2f}"
     waited = shown.waited(step)
     wait = "" if waited is None else f"{waited:.2f}"
     cells = [
         f'<td><a href="#step-{number}">{_text(step.title)}</a><td>{_text(step.host)}',
-        *(f'<td class="number">{each}' for each in (*times, wait, f"{step.duration:.2f}")),
+        *(f'<td class="number">{each}' for each in (start, end, wait, took)),
         f"<td>{_text(step.again or (f'{last.title} on {last.host}' if last else ''))}",
         f'<td class="bad">{_text(trouble(event))}',
     ]

@@ -286,3 +286,23 @@ def test_sentences_fit_the_terminal(columns: int) -> None:
 
 def one_host(host: str) -> dict[str, Any]:
     return {**TREE, "status/global/job/sync/detail": {**DETAIL, "host": host}}
+
+
+@pytest.mark.parametrize(("changes", "duration"), [(3, 5), (5, 0)])
+def test_a_container_that_may_have_been_ready_twice_has_no_duration(changes: int, duration: int) -> None:
+    """It was started again and ready; a third time may have come without a start."""
+    later = {"web/.containers/1": NOW + 50, "web/.party/1": NOW + 50, "status/w1/web/make/detail": NOW + 52}
+    later["status/global/web/daemon/ready/1"] = NOW + 57
+    counts = {"web/.party": (3, 1), "status/w1/web/daemon/ready": (changes, 1)}
+    found = past_with(counts, later, {**TREE, **ON_HOST})
+    (step,) = (each.step for each in found.events if each.step.name == "web/daemon" and each.step.again)
+    assert step.duration == duration
+
+
+def test_a_daemon_whose_need_came_again_later_has_no_start() -> None:
+    """It began after the first time, of which nothing is left."""
+    tree = {**TREE, "web": definition("db/daemon"), "status/h1/db/daemon/ready/1": "{}"}
+    found = past_with(
+        {"status/h1/db/daemon/ready": (3, 1)}, {"status/global/db/daemon/ready/1": NOW + 50}, tree
+    )
+    assert re.search(r"^[ *] web/daemon \(w1\) +7\.00$", "\n".join(lines(found, 80)), re.MULTILINE)
