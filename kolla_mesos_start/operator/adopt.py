@@ -43,7 +43,7 @@ def run(invocation: Invocation) -> int:
 
 
 def _check_uncounted(client: KazooClient, one: OneTime) -> None:
-    """BadUsage where a dependency counts the hosts on which the command has succeeded: one more must be true."""
+    """BadUsage where a dependency counts the hosts on which the command has succeeded."""
     for service, definition in services.definitions(client, one.znodes).items():
         if one.command.path in services.counted_commands(definition):
             raise BadUsage(
@@ -97,7 +97,7 @@ def _add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--host",
         metavar="H",
-        help="where it was done; needed for a command that runs once on each host, or whose hosts are counted",
+        help="where it was done; needed where it runs once on each host, or its hosts are counted",
     )
 
 
