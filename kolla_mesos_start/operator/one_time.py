@@ -34,6 +34,7 @@ from kolla_mesos_start.tree.states import Detail, printable
 from kolla_mesos_start.tree.znodes import CommandZnodes, Znodes
 from kolla_mesos_start.zookeeper.query import Znode, children_of, data_of
 
+SHOWN = 10  # one-time commands, in a message
 MAX_SHOWN = 200  # bytes of what others have written, in a message
 TRIES = 50  # Each is refused only where a container has written between two requests.
 
@@ -84,7 +85,7 @@ class Record(NamedTuple):
 def find(invocation: Invocation, path: str, host: str) -> OneTime:
     """The published one-time command `path` (`role/command`); NotThere or BadUsage where it is none."""
     if bad_path(path):
-        raise BadUsage(f"{path!r}: expected ROLE/COMMAND, such as keystone-api/db_sync")
+        raise BadUsage(f"{path!r}: expected ROLE/COMMAND{_candidates(invocation, path)}")
     if host and (bad_segment(host) or host == GLOBAL):
         raise BadUsage(f"--host: expected the name of a host, found {host!r}")
     znodes = invocation.require_deployment()
@@ -96,6 +97,15 @@ def find(invocation: Invocation, path: str, host: str) -> OneTime:
         raise BadUsage(f"{path} runs once on each host: give --host")
     _check_owner(invocation.client, found.znodes)
     return found
+
+
+def _candidates(invocation: Invocation, given: str) -> str:
+    """The one-time commands of that role or name, for the end of a message; else all of the deployment."""
+    found = services.definitions(invocation.client, invocation.require_deployment()).items()
+    known = [each for name, data in found for each in services.one_time_commands(name, data)]
+    meant = [each for each in known if given in each.split("/")] or known
+    more = f" and {len(meant) - SHOWN} more" if len(meant) > SHOWN else ""
+    return f": {', '.join(meant[:SHOWN])}{more}" if meant else ", and no service has a one-time command"
 
 
 def _service(client: KazooClient, znodes: Znodes, role: str) -> str:

@@ -41,9 +41,9 @@ def run(invocation: Invocation) -> int:
     if one.command.run_once != GLOBAL:
         _take_back_everywhere(client, one)
     was = ": done is taken back;" if record.is_done else f" is not done{_ended(record.detail)}:"
-    where = "" if one.command.run_once == GLOBAL else " there"
-    print(f"{one.what}{was} the next container that starts{where} runs it")
-    _print_containers(client, one)
+    where = one.znodes.service_name + ("" if one.command.run_once == GLOBAL else f" on {one.znodes.host}")
+    print(f"{one.what}{was} the next container of {where} that starts runs it")
+    _print_containers(client, one, where)
     return 0
 
 
@@ -110,14 +110,16 @@ def _ended(detail: Detail) -> str:
     return f" (attempt {detail.attempt} on {detail.host}: {detail.message})"
 
 
-def _print_containers(client: KazooClient, one: OneTime) -> None:
-    """Who is there, and passes its commands at its next start only."""
+def _print_containers(client: KazooClient, one: OneTime, where: str) -> None:
+    """What to start; or who is there, and passes its commands at its next start only."""
     service = one.znodes.service_name
     hosts = services.containers(client, one.znodes, [service]).get(service, [])
     if one.command.run_once != GLOBAL:
         hosts = [host for host in hosts if host == one.znodes.host]
     if hosts:
-        print(f"restart a container of {service}: {services.on_hosts(hosts)} may be past it")
+        print(f"restart a container of {where}: {services.on_hosts(hosts)} may be past it")
+    else:
+        print(f"start a container of {where}: none is there now")
 
 
 def add_command(parser: argparse.ArgumentParser) -> None:

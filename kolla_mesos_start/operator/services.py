@@ -118,6 +118,18 @@ def counted_commands(definition: bytes) -> frozenset[str]:
     )
 
 
+def one_time_commands(service: str, definition: bytes) -> list[str]:
+    """The paths of the commands in the definition that run once, as it is written."""
+    parsed = _parsed(definition)
+    commands = parsed.get("commands") if isinstance(parsed, dict) else None
+    role = service.rpartition("/")[2]
+    return [
+        f"{role}/{name}"
+        for name, each in (commands.items() if isinstance(commands, dict) else ())
+        if isinstance(each, dict) and each.get("run_once")
+    ]
+
+
 def _parsed(definition: bytes) -> object:
     try:
         return json.loads(definition)

@@ -73,7 +73,10 @@ def test_what_is_taken_back_runs_once_more(site: Site, keys: Any) -> None:
     site.publish(sync=site.once(gate=None, **keys))
     assert [site.start(host).ends() for host in ("web1", "web2")] == [0, 0]
     assert site.state("sync", "web2") == "done"
-    assert "done is taken back" in ctl(site.deployment, "rerun", "db/sync").stdout
+    assert ctl(site.deployment, "rerun", "db/sync").stdout.endswith(
+        ": done is taken back; the next container of infra/db that starts runs it\n"
+        "start a container of infra/db: none is there now\n"
+    )
     assert [site.state(), site.state("sync", "web1"), site.state("sync", "web2")] == ["waiting"] * 3
     assert (site.names(f"{site.at()}/hosts"), site.names(f"{site.at()}/generations")) == ([], [])
     assert "taken back by" in site.detail()["message"]
@@ -144,7 +147,8 @@ def test_what_is_done_on_no_host_any_more_is_waited_for(site: Site) -> None:
     ctl(site.deployment, "rerun", "db/sync", "--host", "web1")
     assert site.containers.start("app/web", "web3").ends() == 0
     said = ctl(site.deployment, "rerun", "db/sync", "--host", "web2").stdout
-    assert "the next container that starts there runs it" in said
+    assert "the next container of infra/db on web2 that starts runs it" in said
+    assert "start a container of infra/db on web2: none is there now" in said
     assert (site.state(), site.names(f"{site.at()}/hosts")) == ("waiting", [])
     waits = site.containers.start("app/web", "web3")
     waits.says("db/sync: not begun, waiting")
@@ -315,7 +319,9 @@ def test_a_late_success_after_it_was_adopted_is_refused(site: Site) -> None:
 @pytest.mark.parametrize(
     ("words", "status", "expected"),
     [
-        (["db"], 64, "expected ROLE/COMMAND"),
+        (["db"], 64, "'db': expected ROLE/COMMAND: db/sync\n"),
+        (["sync"], 64, "'sync': expected ROLE/COMMAND: db/sync, web/sync\n"),
+        (["snyc"], 64, "'snyc': expected ROLE/COMMAND: db/sync, web/sync\n"),
         (["dbs/sync"], 66, "has the role 'dbs' (did you mean 'db'?)"),
         (["db/synk"], 66, "no command 'db/synk' (did you mean 'db/sync'?)"),
         (["db/plain"], 64, "no one-time command"),
@@ -325,6 +331,7 @@ def test_a_late_success_after_it_was_adopted_is_refused(site: Site) -> None:
 def test_what_is_wrong_is_named(site: Site, words: list[str], status: int, expected: str) -> None:
     """And nothing is written."""
     site.publish(sync=site.once(), plain=site.plain())
+    publish(site.deployment, "shop/web", {"commands": {"sync": site.once()}})
     for word in ("rerun", "adopt"):
         assert expected in ctl(site.deployment, word, *words, status=status).stderr
     assert not site.zk.exists(f"{site.deployment.path}/status")

@@ -6,7 +6,7 @@ import pytest
 
 from kolla_mesos_start.errors import BadUsage
 from kolla_mesos_start.operator.invocation import NotThere
-from kolla_mesos_start.operator.services import chosen, counted_commands, used_variables
+from kolla_mesos_start.operator.services import chosen, counted_commands, one_time_commands, used_variables
 
 
 def test_the_commands_that_a_dependency_counts() -> None:
@@ -15,10 +15,17 @@ def test_the_commands_that_a_dependency_counts() -> None:
     assert counted_commands(definition) == {"db/init"}
 
 
+def test_the_commands_that_run_once() -> None:
+    definition = b"""{"commands": {"a": {"run_once": true}, "b": {"run_once": "host"}, "c": {"run_once": false},
+        "d": {}, "e": 5}}"""
+    assert one_time_commands("infra/db", definition) == ["db/a", "db/b"]
+
+
 @pytest.mark.parametrize("definition", [b"", b"\xff", b"[", b"5", b"[" * 100_000, b"[" * 1500 + b"]" * 1500])
 def test_garbage_names_nothing(definition: bytes) -> None:
     """Nor is anything too deep: how deep JSON may be depends on the Python."""
     assert counted_commands(definition) == used_variables(definition, {}) == frozenset()
+    assert one_time_commands("infra/db", definition) == []
 
 
 PUBLISHED = ["shop/web", "web/api", "other/api", "infra/db", "db"]
