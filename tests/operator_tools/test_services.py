@@ -16,8 +16,8 @@ def test_the_commands_that_a_dependency_counts() -> None:
 
 
 def test_the_commands_that_run_once() -> None:
-    definition = b"""{"commands": {"a": {"run_once": true}, "b": {"run_once": "host"}, "c": {"run_once": false},
-        "d": {}, "e": 5}}"""
+    definition = b"""{"commands": {"a": {"run_once": true}, "b": {"run_once": "host"}, "d": {},
+        "c": {"run_once": false}, "e": 5}}"""
     assert one_time_commands("infra/db", definition) == ["db/a", "db/b"]
 
 
