@@ -269,7 +269,8 @@ def _needing(invocation: Invocation, changed: Changed) -> dict[str, str]:
         errors = [_errors(invocation, each, service.name, hosts) for each in (before, after)]
         where = [_where(each) for each in errors[1] if each not in errors[0]]
         if where:
-            found[service.name] = f"{service.name} needs {changed.name} ({'; '.join(where)})"
+            some = "" if known == set(hosts) else f" on {', '.join(sorted(hosts)[: services.SHOWN_HOSTS])}"
+            found[service.name] = f"{service.name}{some} needs {changed.name} ({'; '.join(where)})"
     return found
 
 

@@ -149,7 +149,8 @@ def test_a_value_that_is_not_needed_goes(zk: KazooClient, site: Deployment) -> N
     ctl(site, "set", "size", "2", "--service", SERVICE)
     ctl(site, "unset", "size")
     ctl(site, "set", "size", "3", "--service", SERVICE, "--host", "web1")
-    assert "needs size" in ctl(site, "unset", "size", "--service", SERVICE, status=1).stderr
+    only = ctl(site, "unset", "size", "--service", SERVICE, status=1).stderr
+    assert f"{SERVICE} on web2 needs size (file conf line 1): " in only
     ctl(site, "set", "size", "4", "--service", SERVICE, "--host", "web2")
     ctl(site, "unset", "size", "--service", SERVICE)
     assert "needs size" in ctl(site, "unset", "size", "--service", SERVICE, "--host", "web2", status=1).stderr
