@@ -84,7 +84,8 @@ class Published:
         deadline = float("inf") if limit is None else begun + limit
         self._watches.kept = frozenset([data_of(path)])
         self._watches.watch(())
-        report.write("waiting", f"for the definition {path}")
+        # Whether it is published is not known yet.
+        report.write("waiting", f"until the definition {path} is read")
         while True:
             self.client.loop.wait(lambda: self._published(path), min(deadline, due))
             znode = self._published(path)

@@ -14,10 +14,16 @@ from typing import Any, Callable, NamedTuple
 
 import pytest
 from kazoo.client import KazooClient
+from kazoo.security import OPEN_ACL_UNSAFE
 
+from kolla_mesos_start.loop import Loop
+from kolla_mesos_start.tree.published import Published
+from kolla_mesos_start.tree.znodes import Znodes
+from kolla_mesos_start.zookeeper.client import Client
 from tests.agents import Agent, Containers
 from tests.benchmarks.counting import Line, Request, summary
 from tests.conftest import Deployment, connected, made
+from tests.integration.test_session import servers
 from tests.link import Link
 from tests.publishing import publish
 from tests.tap import EXISTS, GET_CHILDREN, GET_DATA, Tap, read_packet
@@ -602,6 +608,28 @@ def test_the_time_in_which_a_command_runs_is_no_waiting(
     agent.says("web/slow: done")
     write(zk, deployment, KINDS["plain"].enough)
     assert agent.ends() == 0
+
+
+class Written:
+    """A report that keeps what is written to it."""
+
+    def __init__(self) -> None:
+        self.lines: list[str] = []
+
+    def write(self, stage: str, text: str) -> None:
+        self.lines.append(f"{stage} {text}")
+
+
+def test_a_definition_that_is_being_read_is_not_said_to_be_missing(deployment: Deployment) -> None:
+    """A large deployment shows it for a while, and the definition is there."""
+    publish(deployment, "web", one_command_for_all())
+    client = Client(servers(deployment.hosts), 10.0, OPEN_ACL_UNSAFE, Loop())
+    client.connect(30.0)
+    written = Written()
+    znodes = Znodes(deployment.prefix, deployment.id, "web", HOST)
+    Published(client, znodes).await_definition(written, None)  # type: ignore[arg-type]
+    client.close()
+    assert written.lines == [f"waiting until the definition {deployment.path}/web is read"]
 
 
 def test_a_definition_is_waited_for_and_no_longer_than_anything_else(
