@@ -140,7 +140,7 @@ def tcp(addresses: Sequence[str], port: int) -> Steps[str]:
         else:
             connection.close()
             return ""
-    return f"port {port}: {reason}"
+    return reason
 
 
 def http(url: str) -> Steps[str]:
@@ -244,6 +244,19 @@ class CommandCheck:
         return f"exit status {status}" if status else ""
 
 
+def _asked(check: Check) -> str:
+    """What was asked, as the beginning of a reason; of a URL only the port: the rest may hold a secret."""
+    if check.kind == "tcp":
+        return f"port {check.value}: "
+    if check.kind == "http":
+        from urllib.parse import urlsplit
+
+        with contextlib.suppress(ValueError):  # Not a URL: the reason says so.
+            parts = urlsplit(check.value)
+            return f"port {parts.port or (443 if parts.scheme == 'https' else 80)}: "
+    return ""
+
+
 # -- rules and checks together ----------------------------------------------------------------------
 
 
@@ -322,9 +335,10 @@ class Readiness:
         if self._task.ended:
             error = self._task.error
             if isinstance(error, TimeoutError):
-                self._failure = f"no answer within {self._check.timeout:g} s"
+                why = f"no answer within {self._check.timeout:g} s"
             else:
-                self._failure = cause(error) if error else self._task.result
+                why = cause(error) if error else self._task.result
+            self._failure = why and f"{_asked(self._check)}{why}"
             self._results = self._results.after(not self._failure, self._check.fall)
             self._task = None
             self._next = now() + pause(self._check, self._results.ready, now() - self._start)

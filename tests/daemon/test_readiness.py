@@ -168,7 +168,7 @@ def test_a_port_that_listens(listening: socket.socket) -> None:
 def test_a_port_that_doesnt() -> None:
     """The reason names the port."""
     port = free_port()
-    assert outcome(lambda: tcp(["127.0.0.1"], port)) == f"port {port}: Connection refused"
+    assert outcome(lambda: tcp(["127.0.0.1"], port)) == "Connection refused"
 
 
 def test_no_connection_with_oneself(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -226,6 +226,27 @@ def test_a_url(web: HTTPServer, path: str, expected: str) -> None:
 def test_a_url_that_isnt_one(url: str) -> None:
     """A URL that can't be asked fails like one that doesn't answer."""
     assert outcome(lambda: http(url)) != ""
+
+
+@pytest.mark.parametrize(
+    ("url", "reason"),
+    [
+        ("https://user:secret@127.0.0.1/secret?secret", "port 443: refused"),
+        ("http://127.0.0.1:8080/", "port 8080: refused"),
+        ("http://[::1]", "port 80: refused"),
+        ("http://user:secret", "refused"),
+    ],
+)
+def test_of_a_url_only_the_port_is_named(clock: Clock, url: str, reason: str) -> None:
+    """The rest may hold a credential."""
+
+    def refused() -> Any:
+        yield from ()
+        return "refused"
+
+    readiness = Readiness(Check("http", url, 10, 5, 3), refused, 100.0)
+    run_at(clock, 100.0, readiness)
+    assert readiness.reason == reason
 
 
 @pytest.mark.parametrize("answer", [b"", b"\r\n", b"SSH-2.0-x\r\n", b"HTTP/1.1 2\r\n", b"HTTP/1.1 2xx\r\n"])
@@ -506,7 +527,7 @@ def test_a_check_is_given_up_at_its_timeout(clock: Clock) -> None:
     assert closed == []
     run_at(clock, 105.0, readiness)
     assert closed == [105.0] and readiness.interest is None
-    assert readiness.reason == "no answer within 5 s"
+    assert readiness.reason == "port 1: no answer within 5 s"
     assert readiness.deadline == 105.0 + 1.0
 
 
