@@ -8,6 +8,7 @@ from __future__ import annotations
 import argparse
 import logging
 import os
+import shutil
 import signal
 import sys
 from collections.abc import Iterable, Sequence
@@ -39,6 +40,7 @@ from kolla_mesos_start.operator import (
     wait,
 )
 from kolla_mesos_start.operator.invocation import Invocation, Subcommand, Unnamed, nearest
+from kolla_mesos_start.operator.lines import wrapped
 
 PROGRAM = "kolla_mesos_ctl"
 DESCRIPTION = "Publish, watch, explain and repair the deployments of kolla_mesos_start."
@@ -147,7 +149,10 @@ def run(argv: Sequence[str]) -> int:
 def fail(lines: Iterable[str], status: int) -> NoReturn:
     try:
         for line in lines:
-            print(f"{PROGRAM}: {line}", file=sys.stderr)
+            text = f"{PROGRAM}: {line}"
+            if sys.stderr.isatty():
+                text = wrapped(text, shutil.get_terminal_size().columns)
+            print(text, file=sys.stderr)
     except OSError:
         _discard(sys.stderr)
     _exit(status)

@@ -40,6 +40,16 @@ def joined(lines: Iterable[Text]) -> Text:
     return Text("\n").join(lines)
 
 
+def wrapped(text: str, width: int) -> str:
+    """A text for a terminal: what is too long is folded between words, the lines below are indented."""
+    return "\n".join(
+        textwrap.fill(line, width, subsequent_indent="  ", break_long_words=False, break_on_hyphens=False)
+        if len(line) > width
+        else line
+        for line in text.split("\n")
+    )
+
+
 def show(out: Console, lines: Iterable[Line]) -> None:
     """Print them, folded where a terminal is too narrow."""
     out.print(joined(line.folded(out.width) if out.is_terminal else line.whole() for line in lines))
