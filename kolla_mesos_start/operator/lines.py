@@ -40,14 +40,12 @@ def joined(lines: Iterable[Text]) -> Text:
     return Text("\n").join(lines)
 
 
-def wrapped(text: str, width: int) -> str:
-    """A text for a terminal: what is too long is folded between words, the lines below are indented."""
-    return "\n".join(
-        textwrap.fill(line, width, subsequent_indent="  ", break_long_words=False, break_on_hyphens=False)
-        if len(line) > width
-        else line
-        for line in text.split("\n")
+def wrapped(text: str, width: int, indent: str = "  ") -> str:
+    """A text for a terminal: a line that is too long is folded between words, the others are indented."""
+    wrapper = textwrap.TextWrapper(
+        width, subsequent_indent=indent, break_long_words=False, break_on_hyphens=False
     )
+    return "\n".join(wrapper.fill(line) if len(line) > width else line for line in text.split("\n"))
 
 
 def show(out: Console, lines: Iterable[Line]) -> None:

@@ -40,6 +40,7 @@ from kolla_mesos_start.errors import (
 )
 from kolla_mesos_start.operator import causes, connection, explain, timeline
 from kolla_mesos_start.operator.containers import end_all
+from kolla_mesos_start.operator.lines import wrapped
 from kolla_mesos_start.operator.live import Live
 from kolla_mesos_start.operator.local_deployment import LocalDeployment
 from kolla_mesos_start.operator.mirror import Mirror
@@ -282,12 +283,14 @@ class Up(ABC, Generic[D]):
         if len(deployment.containers) > PLACES_SHOWN:
             print(f"  {short(self.directory)}/<host>/<role>/  the log and the files of each container")
             return
+        size = terminal()
         width = max(len(container.name) for container in deployment.containers)
         for container in deployment.containers:
             files = ["log", *deployment.rendered(container)]
             port = container.environ.get("KOLLA_PORTS")
             address = f"  {HOST}:{port}" if port else ""
-            print(f"  {container.name:{width}}  {short(container.root)}/  {' '.join(files)}{address}")
+            line = f"  {container.name:{width}}  {short(container.root)}/  {' '.join(files)}{address}"
+            print(wrapped(line, size.columns, "      ") if size else line)
 
     def _stay(self, deployment: D) -> None:
         """Show each change; start again what has ended, as a launcher does."""

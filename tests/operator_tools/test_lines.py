@@ -11,6 +11,7 @@ def test_a_message_is_folded_between_words() -> None:
     text = f"kolla_mesos_ctl: can't be written: {path}; leave out --dry-run"
     assert wrapped(text, 40) == f"kolla_mesos_ctl: can't be written:\n  {path};\n  leave out --dry-run"
     assert wrapped(text, 200) == text
+    assert wrapped("  db@node-1  /a/place/  log", 24, " " * 6) == "  db@node-1  /a/place/\n      log"
 
 
 def test_what_has_lines_and_columns_keeps_them() -> None:

@@ -13,8 +13,10 @@ import pytest
 from kazoo.client import KazooClient
 
 from kolla_mesos_start.errors import BadUsage
+from kolla_mesos_start.operator import up
 from kolla_mesos_start.operator.containers import processes_of
 from kolla_mesos_start.operator.local_deployment import LocalDeployment
+from kolla_mesos_start.operator.progress import Size
 from kolla_mesos_start.operator.up import STOP_SIGNALS, Restarts, Up
 from tests.conftest import Deployment
 from tests.publishing import write_files
@@ -82,6 +84,14 @@ def test_any_deployment_comes_up_is_shown_and_ends(
     assert re.search(r"\n  needy@here +\S+/here/needy/  log\n", shown)
     assert list(processes_of(small.directory)) == []
     assert zk.get_children(deployment.path) == []
+
+
+def test_where_things_lie_is_folded_on_a_terminal(
+    small: Small, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(up, "terminal", lambda: Size(30, 24))
+    assert small.main() == 0
+    assert re.search(r"\n  needy@here\s+\S+/here/needy/\n      log\n", capsys.readouterr().out)
 
 
 def test_a_deployment_that_fails_shows_the_log_of_what_has_ended(
