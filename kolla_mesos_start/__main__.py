@@ -23,6 +23,11 @@ It is configured by environment variables: KOLLA_ZK_HOSTS and KOLLA_APP_ID are
 required. README.rst lists all of them, the keys of a definition, and the exit
 statuses.
 """
+HEALTH = """\
+Say in one line what this container is doing. The exit status is 1 if its daemon
+was ready and fails its check now, or if nothing runs. It asks no ZooKeeper: it
+reads what the agent keeps in KOLLA_RUN_DIR, so run it in the container.
+"""
 
 
 def main() -> None:
@@ -84,7 +89,13 @@ def _parse(arguments: list[str]) -> tuple[str, bool]:
     check.add_argument(
         "--show", action="store_true", help="print the content of the files too, with all secrets"
     )
-    health = commands.add_parser("health", help="exit 0 if this container is healthy (for probes)")
+    health = commands.add_parser(
+        "health",
+        help="exit 0 if this container is healthy (for probes)",
+        description=HEALTH,
+        epilog="example, as a readiness probe:\n  kolla_mesos_start health --ready",
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
     health.add_argument(
         "--ready", action="store_true", help="exit 0 only if its daemon is ready, or its task has finished"
     )

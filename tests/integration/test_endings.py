@@ -420,6 +420,7 @@ def test_words_that_mean_nothing_are_refused(tmp_path: Path, words: list[str], s
         (["--help"], "usage: kolla_mesos_start [-h] [--version] COMMAND"),
         (["check", "--help"], "--show"),
         (["health", "--help"], "--ready"),
+        (["health", "--help"], "example, as a readiness probe:\n  kolla_mesos_start health --ready\n"),
         (["--version"], f"kolla_mesos_start {__version__}"),
     ],
 )
