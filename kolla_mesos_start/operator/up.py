@@ -294,7 +294,7 @@ class Up(ABC, Generic[D]):
 
     def _stay(self, deployment: D) -> None:
         """Show each change; start again what has ended, as a launcher does."""
-        say("up; Ctrl-C ends it")
+        say("up; Ctrl-C ends it, and so does SIGTERM; with --once it ends by itself")
         view = self.view(deployment, known=True)
         restarts = Restarts()
         while True:

@@ -122,7 +122,7 @@ def test_it_comes_up_with_its_logs_in_one_stream(up: Start, zk: KazooClient, dep
 def test_it_stays_and_what_it_suggests_works_anywhere(up: Start, place: Path, signum: int) -> None:
     """In 80 columns. Then a signal is a good end, and leaves nothing."""
     run = up("--quiet", KOLLA_ZK_HOSTS="")
-    run.says("-- up; Ctrl-C ends it")
+    run.says("-- up; Ctrl-C ends it, and so does SIGTERM; with --once it ends by itself\n")
     assert not re.search(r"^web@node-1 +\| ", run.said, re.MULTILINE)
     assert re.search(r"\d s  web@node-1 +ready\n", run.said)
     suggested = run.said.partition("What to try next")[2].partition("\n\n")[0].splitlines()[1:]
