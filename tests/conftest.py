@@ -10,11 +10,13 @@ import itertools
 import json
 import os
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import Callable, NamedTuple
 
 import pytest
 from kazoo.client import KazooClient
+from kazoo.exceptions import NotEmptyError
 
 from kolla_mesos_start.log import LEVELS, OUTPUT
 from tests.agents import Containers
@@ -25,6 +27,7 @@ from tests.arrangement import pytest_terminal_summary as pytest_terminal_summary
 from tests.arrangement import pytest_testnodedown as pytest_testnodedown
 from tests.arrangement import pytest_xdist_make_scheduler as pytest_xdist_make_scheduler
 from tests.link import Link
+from tests.waiting import eventually
 from tests.zookeeper import Ensemble, Server
 
 _numbers = itertools.count(1)
@@ -157,7 +160,14 @@ def made(servers: Server | Ensemble, client: KazooClient) -> Iterator[Deployment
     yield deployment
     # A test may have left the servers frozen or dead: bring them back before the client waits for them.
     servers.mend()
-    client.retry(client.delete, deployment.prefix, recursive=True)
+
+    def removed() -> bool:
+        with suppress(NotEmptyError):  # The registrar of a daemon that was killed may say how that has ended.
+            client.retry(client.delete, deployment.prefix, recursive=True)
+            return True
+        return False
+
+    eventually(removed, "nobody writes to the deployment any more")
 
 
 @pytest.fixture

@@ -76,7 +76,7 @@ def test_it_is_brought_up_watched_broken_explained_and_mended(run: Run) -> None:
 
         # One daemon is killed, and can't come back: what it has to run once more fails.
         tool(shown, "set", "queue_users", "0")
-        assert "the next container that starts runs it" in tool(shown, "rerun", "queue/users")
+        assert "the next container of infra/queue that starts runs it" in tool(shown, "rerun", "queue/users")
         kill(run, "node-1/queue")
         screen.shows("show: 9 of 10 services up")
         found = eventually(lambda: stuck(shown), "it is stuck")

@@ -28,7 +28,7 @@ from tests.instances import Site
 from tests.large import fill
 from tests.operator_tools.trees import container, definition
 from tests.publishing import publish
-from tests.tool import TOOL, environ, tool
+from tests.tool import TOOL, environ, run_ctl, tool
 from tests.waiting import eventually
 
 SLEEP = {"service": {"daemon": {"command": "sleep 600", "ready": {"alive": 0.1}}}}
@@ -51,7 +51,8 @@ def test_real_agents_are_seen_from_outside(deployment: Deployment, containers: C
     publish(deployment, "a/job", {"commands": {"once": {"command": "true", "run_once": True}}})
     containers.start("a/db", "h1")
     containers.start("a/web", "h2").says("waits")
-    eventually(lambda: "1 of 1 ready" in tool(deployment, "status", "a/db", status=0), "db is up")
+    eventually(lambda: run_ctl(deployment, "status", "a/db").returncode == 0, "db is up")
+    assert "1 of 1 ready" in tool(deployment, "status", "a/db")
     said = tool(deployment, "status", status=1)
     assert "site: 1 of 3 services up" in said
     assert "no container of it was ever started" in said
