@@ -15,7 +15,7 @@ import re
 import socket
 
 from kolla_mesos_start.child_environ import CREDENTIALS
-from kolla_mesos_start.definition.forms import GLOBAL
+from kolla_mesos_start.definition.forms import GLOBAL, bad_generation, unusable
 from kolla_mesos_start.errors import BadEnvironment
 from kolla_mesos_start.health import RUN_DIR_LIMIT as RUN_DIR_LIMIT
 from kolla_mesos_start.health import bad_run_dir, default_run_dir
@@ -70,6 +70,7 @@ class Settings(NamedTuple):
     private_interface: str | None  # None: the interface of the default route
     public_interface: str | None
     copy_once: bool
+    generation: str | None  # of the code in this image
     supervise: bool  # stay as the daemon's parent
     stay: bool  # a finished task idles until SIGTERM
     wait_timeout: float | None
@@ -140,6 +141,7 @@ def parse(
         private_interface=read("KOLLA_PRIVATE_INTERFACE", _interface, None),
         public_interface=read("KOLLA_PUBLIC_INTERFACE", _interface, None),
         copy_once=read("KOLLA_CONFIG_STRATEGY", _switch("COPY_ALWAYS", "COPY_ONCE"), False),
+        generation=read("KOLLA_GENERATION", _generation, None),
         supervise=read("KOLLA_START_MODE", _switch("exec", "supervise"), False),
         stay=read("KOLLA_TASK_END", _switch("exit", "stay"), False),
         wait_timeout=read("KOLLA_WAIT_TIMEOUT", _limit, None),
@@ -438,6 +440,13 @@ def _run_dir(text: str) -> str:
     if expected:
         raise _Unexpected(expected)
     return os.path.normpath(text)
+
+
+def _generation(text: str) -> str:
+    expected = bad_generation(text) or unusable(text)
+    if expected:
+        raise _Unexpected(expected)
+    return text
 
 
 def _file(readable: Callable[[str], bool]) -> Callable[[str], str]:

@@ -98,12 +98,13 @@ KEYS = {literals(row[0])[0]: row for row in table(README, "key")}
 def test_every_key_of_a_definition_is_in_the_table() -> None:
     """Of a command and of the daemon, of a dependency, a file and a readiness check."""
     named = [name for row in KEYS.values() for name in literals(row[0])]
-    assert sorted(named) == sorted((*schema.SHARED_KEYS, *schema.ONCE_KEYS, "ready"))
+    assert sorted(named) == sorted((*schema.SHARED_KEYS, *schema.COMMAND_KEYS, *schema.DAEMON_KEYS))
     inner = {
         "dependencies": {*Dependency._fields, *Members._fields} - {"service"}
         | {"members", "global", "local"},
         "files": set(File._fields[1:]),
         "ready": set(schema.CHECKS),
+        "on_change": set(schema.REACTIONS),
     }
     for key, expected in inner.items():
         assert set(re.findall(r'"(\w+)"', KEYS[key][2].astext())) == expected
@@ -118,10 +119,10 @@ def test_every_default_of_a_key_is_in_the_table() -> None:
         names, told = literals(row[0]), row[1].astext().split(", ")
         for name, value in zip(names, told):
             found = getattr(command, name)
-            if value in ("none", "unchanged", "false", ""):
+            if value in ("none", "unchanged", "false", "all", ""):
                 assert not found
             elif value not in ("required", "notify"):
-                assert found == float(value)
+                assert found in (float(value), (float(value),))
 
 
 def test_every_name_that_templates_have_is_in_the_table() -> None:

@@ -53,6 +53,13 @@ class Reading:
             self.report(text.label, f"{reason}{BY_TEMPLATE if text.is_template else ''}")
         return value
 
+    def integer(self, label: str, value: object) -> int | None:
+        """A whole number, or text that is one; a template is rendered at once. None for anything else."""
+        if isinstance(value, str):
+            value = self.rendered(Text(label, value))
+            return int(value) if re.fullmatch(_INTEGER, value) else None
+        return value if isinstance(value, int) and not isinstance(value, bool) else None
+
     def check(self, text: Text, form: Form) -> None:
         """Report an issue if `text` does not have the form; a template is checked when it is rendered."""
         reason = unusable(text.text) or (None if text.is_template else form(text.text))
@@ -124,9 +131,8 @@ class Fields:
 
     def integer(self, key: str, default: D, least: int = 0, most: int = MAX_NUMBER) -> int | D:
         """A whole number, or text that is one; a template is rendered at once."""
-        value = self.rendered(key, default)
-        number = int(value) if isinstance(value, str) and re.fullmatch(_INTEGER, value) else value
-        if isinstance(number, int) and not isinstance(number, bool) and least <= number <= most:
+        number = self.reading.integer(self.label_of(key), self._values.get(key, default))
+        if number is not None and least <= number <= most:
             return number
         return self._default(key, default, f"a whole number from {least} to {most}")
 

@@ -18,6 +18,8 @@ if TYPE_CHECKING:
 DAEMON = "daemon"  # the name of the daemon beside the commands
 ENDED = "ended"  # what stands beside the states of commands, so no command may be called so
 GLOBAL, LOCAL = "global", "local"  # scopes
+# Those that a daemon may take for a word to it.
+SIGNALS = ("HUP", "INT", "QUIT", "USR1", "USR2", "ALRM", "TERM", "CONT", "URG", "WINCH", "IO", "PWR")
 
 # Not compiled here, but by re when a definition first needs one: not every start does.
 _PERM = r"[0-7]{3,4}|0o0*[0-7]{1,4}"
@@ -80,6 +82,12 @@ def bad_scope(text: str) -> str | None:
 
 def bad_generation(text: str) -> str | None:
     return None if text.strip() else "expected the name of a generation, such as an image tag"
+
+
+def bad_signal(text: str) -> str | None:
+    """The name of a signal, with SIG or without."""
+    good = text.removeprefix("SIG") in SIGNALS
+    return None if good else f"expected the name of a signal, one of {', '.join(SIGNALS)}"
 
 
 def bad_variable(text: str) -> str | None:

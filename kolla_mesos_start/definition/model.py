@@ -20,6 +20,8 @@ class Dependency(NamedTuple):
     """`global` or `local`"""
     count: int | None  # type: ignore[assignment]  # Named as in the definition; it hides tuple.count.
     generation: str | None
+    exclusive: bool
+    """whether no container of the daemon's service may have another generation"""
     timeout: float | None
 
     @property
@@ -44,7 +46,7 @@ class Members(NamedTuple):
 
 
 class File(NamedTuple):
-    """One config file of a command. `dest`, `owner` and `perm` may be templates."""
+    """One config file of a command. `dest`, `owner`, `perm` and `check` may be templates."""
 
     name: str
     dest: str
@@ -53,6 +55,10 @@ class File(NamedTuple):
     optional: bool
     mounted: str | None
     template: bool
+    check: str | tuple[str, ...] | None
+    """the command that a new file must pass; `{}` in it is the file's temporary path"""
+    keep_last: bool
+    """whether it stays as it was while none of the instances that it lists is left"""
 
     @property
     def mode(self) -> int:
@@ -75,6 +81,16 @@ class Ready(NamedTuple):
     fall: int
 
 
+class OnChange(NamedTuple):
+    """How a daemon is told of new files: `kind` is `signal`, `command` or `restart`.
+
+    `value` is a signal's name without SIG, a command (an argv in a Step), or None.
+    """
+
+    kind: str
+    value: str | tuple[str, ...] | None
+
+
 class Command(NamedTuple):
     """One step of a definition, or its daemon."""
 
@@ -89,6 +105,8 @@ class Command(NamedTuple):
     generation: str | None
     env: tuple[tuple[str, str], ...]
     files: tuple[File, ...]
+    succeeds: tuple[int, ...]
+    """the exit statuses that count as success"""
     retries: int
     """attempts after the first"""
     delay: float
@@ -96,7 +114,13 @@ class Command(NamedTuple):
     stop_grace: float
     user: str | None
     ready: Ready | None
-    """None for all but the daemon"""
+    """None for all but the daemon, as all that follows"""
+    retired_by: str | None
+    """`role/command`: once that is done for a newer generation, images of an older one start no daemon"""
+    on_change: OnChange | None
+    """None: its files are never rendered again"""
+    width: int | None
+    """how many instances of the service may refresh at the same time; None: all"""
 
     @property
     def is_daemon(self) -> bool:
@@ -142,6 +166,10 @@ class Step(NamedTuple):
     @property
     def ready(self) -> Ready | None:
         return self.command.ready
+
+    @property
+    def on_change(self) -> OnChange | None:
+        return self.command.on_change
 
 
 class Graph(NamedTuple):

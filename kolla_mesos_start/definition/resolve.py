@@ -10,7 +10,7 @@ from kolla_mesos_start.errors import BadDefinition
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from kolla_mesos_start.definition.model import Command, File, Ready
+    from kolla_mesos_start.definition.model import Command, File, OnChange, Ready
     from kolla_mesos_start.definition.texts import Render
 
 
@@ -40,6 +40,7 @@ def _resolve(command: Command, render: Render) -> tuple[Step, list[str]]:
         files=tuple(resolver.file(file) for file in command.files),
         user=resolver.optional("user", command.user, forms.bad_user),
         ready=command.ready and resolver.ready(command.ready),
+        on_change=command.on_change and resolver.on_change(command.on_change),
     )
     # Of the command's text only the program is ever named, and not if a template gave it.
     first = command.command if isinstance(command.command, str) else "".join(command.command[:1])
@@ -74,18 +75,26 @@ class _Resolver:
             self.reading.report(f"{self._label}.{key}", str(error))
             return argv.CommandLine((), shell=False)
 
+    def argv(self, key: str, command: str | tuple[str, ...]) -> tuple[str, ...]:
+        return self.command_line(key, self.command(key, command)).argv
+
     def file(self, file: File) -> File:
         label = sublabel("files", file.name)
         return file._replace(
             dest=self.text(f"{label}.dest", file.dest, forms.bad_file),
             owner=self.optional(f"{label}.owner", file.owner, forms.bad_owner),
             perm=self.text(f"{label}.perm", file.perm, forms.bad_perm),
+            check=None if file.check is None else self.argv(f"{label}.check", file.check),
         )
 
     def ready(self, ready: Ready) -> Ready:
         if ready.kind == "http":
             return ready._replace(value=self.text("ready.http", str(ready.value), forms.bad_url))
         if ready.kind == "command" and isinstance(ready.value, (str, tuple)):
-            command = self.command("ready.command", ready.value)
-            return ready._replace(value=self.command_line("ready.command", command).argv)
+            return ready._replace(value=self.argv("ready.command", ready.value))
         return ready
+
+    def on_change(self, on_change: OnChange) -> OnChange:
+        if on_change.kind == "command" and on_change.value is not None:
+            return on_change._replace(value=self.argv("on_change.command", on_change.value))
+        return on_change

@@ -13,7 +13,15 @@ from kolla_mesos_start.definition.cycles import check_own_dependencies
 from kolla_mesos_start.definition.document import json_type
 from kolla_mesos_start.definition.fields import Fields, Reading, to_boolean
 from kolla_mesos_start.definition.forms import DAEMON, ENDED, GLOBAL, LOCAL
-from kolla_mesos_start.definition.model import Command, Dependency, File, Graph, Members, Ready
+from kolla_mesos_start.definition.model import (
+    Command,
+    Dependency,
+    File,
+    Graph,
+    Members,
+    OnChange,
+    Ready,
+)
 from kolla_mesos_start.definition.texts import Text, labelled, rendered_by, sublabel
 from kolla_mesos_start.errors import BadDefinition
 
@@ -28,8 +36,10 @@ SHARED_KEYS = (
     *("command", "dependencies", "env", "files", "user"),
     *("retries", "delay", "timeout", "stop_grace"),
 )
-ONCE_KEYS = ("run_once", "generation")
+COMMAND_KEYS = ("run_once", "generation", "succeeds")
+DAEMON_KEYS = ("ready", "retired_by", "on_change", "width")
 CHECKS = ("notify", "tcp", "http", "command", "alive")
+REACTIONS = ("signal", "command", "restart")
 # Accepted and ignored: what kolla-mesos wrote for its schedulers, and what it allowed but never read.
 SCHEDULER_KEYS = ("enabled", "container", "task", "openstack_role", "openstack_roles", "mem", "cpus")
 UNREAD_KEYS = ("reload_signal",)
@@ -37,6 +47,7 @@ UNREAD_KEYS = ("reload_signal",)
 DEFAULT_PERM = "0600"
 DEFAULT_ALIVE = 20.0
 """After so many seconds alive a daemon is ready that never notifies, if its definition has no check."""
+MOST_STATUS = 255
 LEAST = 0.001
 """The least number of seconds where 0 would make no sense."""
 
@@ -96,17 +107,27 @@ def _commands(root: Fields, role: str) -> Iterator[Command]:
 
 
 def _command(reading: Reading, label: str, role: str, name: str, value: object) -> Command:
-    misplaced = {"ready": "is only allowed in service.daemon: a command is done when it has succeeded"}
-    fields = Fields(reading, label, value, (*SHARED_KEYS, *ONCE_KEYS), UNREAD_KEYS, misplaced)
+    misplaced = dict.fromkeys(DAEMON_KEYS, f"is only allowed in service.{DAEMON}")
+    misplaced["ready"] += ": a command is done when it has succeeded"
+    fields = Fields(reading, label, value, (*SHARED_KEYS, *COMMAND_KEYS), UNREAD_KEYS, misplaced)
     run_once = _run_once(fields)
     generation = fields.text("generation", None, forms.bad_generation)
-    return _step(fields, role, name)._replace(run_once=run_once, generation=generation)
+    succeeds = tuple(_succeeds(fields))
+    return _step(fields, role, name)._replace(run_once=run_once, generation=generation, succeeds=succeeds)
 
 
 def _daemon(reading: Reading, role: str, value: object) -> Command:
-    misplaced = dict.fromkeys(ONCE_KEYS, "is not allowed here: the daemon runs in every container")
-    fields = Fields(reading, f"service.{DAEMON}", value, (*SHARED_KEYS, "ready"), UNREAD_KEYS, misplaced)
-    return _step(fields, role, DAEMON)._replace(ready=_ready(fields))
+    misplaced = dict.fromkeys(COMMAND_KEYS, "is not allowed here: the daemon runs in every container")
+    misplaced["succeeds"] = "is not allowed here: the daemon's exit status is the container's"
+    fields = Fields(reading, f"service.{DAEMON}", value, (*SHARED_KEYS, *DAEMON_KEYS), UNREAD_KEYS, misplaced)
+    if "width" in fields and "on_change" not in fields:
+        fields.report("width", "is only allowed with on_change")
+    return _step(fields, role, DAEMON)._replace(
+        ready=_ready(fields),
+        retired_by=_retired_by(fields, role),
+        on_change=_on_change(fields) if fields.raw("on_change") is not None else None,
+        width=fields.integer("width", None, least=1),
+    )
 
 
 def _step(fields: Fields, role: str, name: str) -> Command:
@@ -120,36 +141,54 @@ def _step(fields: Fields, role: str, name: str) -> Command:
         generation=None,
         env=tuple(_env(fields)),
         files=tuple(_files(fields)),
+        succeeds=(0,),
         retries=fields.integer("retries", 0),
         delay=fields.seconds("delay", 5.0),
         timeout=fields.seconds("timeout", None, least=LEAST),
         stop_grace=fields.seconds("stop_grace", 10.0),
         user=fields.template("user", None, forms.bad_user, number=True),
         ready=None,
+        retired_by=None,
+        on_change=None,
+        width=None,
     )
 
 
-def _command_text(fields: Fields) -> str | tuple[str, ...]:
-    """The `command` of a step or of a readiness check: a string, or a list of strings."""
-    if not fields.require("command", "text or a list of texts"):
+def _command_text(fields: Fields, key: str = "command") -> str | tuple[str, ...]:
+    """A command: a string, or a list of strings."""
+    if not fields.require(key, "text or a list of texts"):
         return ()
-    value = fields.raw("command")
+    value = fields.raw(key)
     if isinstance(value, str):
-        fields.reading.check(Text(fields.label_of("command"), value), argv.problem)
+        fields.reading.check(Text(fields.label_of(key), value), argv.problem)
         return value
     if not isinstance(value, list):
-        fields.report("command", f"expected text or a list of texts, found {json_type(value)}")
+        fields.report(key, f"expected text or a list of texts, found {json_type(value)}")
         return ()
     words = []
-    for label, item in labelled(fields.label_of("command"), value):
+    for label, item in labelled(fields.label_of(key), value):
         if isinstance(item, str):
             fields.reading.check(Text(label, item), forms.any_text)
             words.append(item)
         else:
             fields.reading.report(label, f"expected text, found {json_type(item)}")
     if len(words) == len(value) and argv.problem(tuple(words)):
-        fields.report("command", argv.EMPTY)
+        fields.report(key, argv.EMPTY)
     return tuple(words)
+
+
+def _succeeds(fields: Fields) -> Iterator[int]:
+    if fields.raw("succeeds") is None:
+        yield 0
+        return
+    if fields.raw("succeeds") == []:
+        fields.report("succeeds", "is empty: expected exit statuses, such as [0, 1]")
+    for label, item in labelled(fields.label_of("succeeds"), fields.items("succeeds")):
+        status = fields.reading.integer(label, item)
+        if status is None or not 0 <= status <= MOST_STATUS:
+            fields.reading.report(label, f"expected an exit status, a whole number from 0 to {MOST_STATUS}")
+        else:
+            yield status
 
 
 def _run_once(fields: Fields) -> str | None:
@@ -182,11 +221,12 @@ def _dependency(fields: Fields) -> Dependency | None:
         scope=fields.text("scope", GLOBAL, forms.bad_scope),
         count=fields.integer("count", None, least=1),
         generation=fields.text("generation", None, forms.bad_generation),
+        exclusive=fields.boolean("exclusive", False),
         timeout=fields.seconds("timeout", None, least=LEAST),
     )
     fields.require("path", "role/command (or members: the path of a service)")
-    if dependency.is_daemon and dependency.generation:
-        fields.report("generation", "a daemon has no generations")
+    if dependency.exclusive and not (dependency.is_daemon and dependency.generation):
+        fields.report("exclusive", f"is only allowed on role/{DAEMON}, with generation")
     return dependency if dependency.path else None
 
 
@@ -237,6 +277,8 @@ def _file(fields: Fields, name: str) -> File:
         optional=fields.boolean("optional", False),
         mounted=fields.text("mounted", None, forms.bad_file),
         template=fields.boolean("template", True),
+        check=_command_text(fields, "check") if fields.raw("check") is not None else None,
+        keep_last=fields.boolean("keep_last", False),
     )
 
 
@@ -246,6 +288,30 @@ def _perm(fields: Fields) -> str:
         fields.report("perm", 'expected octal text such as "0600", found a number: put it in quotes')
         return DEFAULT_PERM
     return fields.template("perm", DEFAULT_PERM, forms.bad_perm)
+
+
+def _retired_by(daemon: Fields, role: str) -> str | None:
+    path = daemon.text("retired_by", None, forms.bad_path)
+    if path and (path.split("/")[0] == role or path.endswith(f"/{DAEMON}")):
+        daemon.report("retired_by", "expected a one-time command of another service")
+    return path
+
+
+def _on_change(daemon: Fields) -> OnChange | None:
+    fields = Fields(daemon.reading, daemon.label_of("on_change"), daemon.raw("on_change"), REACTIONS)
+    kinds = [kind for kind in REACTIONS if kind in fields]
+    if len(kinds) > 1 or daemon.raw("on_change") == {}:
+        found = " and ".join(kinds) or "none"
+        daemon.report("on_change", f"expected one of {', '.join(REACTIONS)}, found {found}")
+    if len(kinds) != 1:
+        return None
+    if kinds[0] == "signal":
+        return OnChange("signal", fields.text("signal", "", forms.bad_signal).removeprefix("SIG"))
+    if kinds[0] == "command":
+        return OnChange("command", _command_text(fields))
+    if not fields.boolean("restart", True):
+        fields.report("restart", "expected true; without on_change nothing is rendered again")
+    return OnChange("restart", None)
 
 
 def _ready(daemon: Fields) -> Ready:

@@ -13,7 +13,7 @@ from typing import Any
 
 from kolla_mesos_start.definition import schema
 from kolla_mesos_start.definition.fields import MAX_NUMBER
-from kolla_mesos_start.definition.forms import DAEMON, GLOBAL, LOCAL
+from kolla_mesos_start.definition.forms import DAEMON, GLOBAL, LOCAL, SIGNALS
 from kolla_mesos_start.operator.invocation import Invocation, Subcommand
 
 Schema = dict[str, Any]
@@ -72,6 +72,7 @@ def _mapping(names: str, values: Schema) -> Schema:
 
 
 BOOLEAN = _either({"type": "boolean"}, _text(_words("true", "yes", "false", "no")))
+NO: Schema = _either({"const": False}, {"type": "string", "pattern": _words("false", "no")})
 COMMAND: Schema = _either(
     {"type": "string", "pattern": r"\S"},
     {
@@ -99,6 +100,11 @@ FILE: Mapping[str, Schema] = {
     "optional": {"description": "whether its content may be missing", **BOOLEAN},
     "mounted": {"description": "a path in the container that has its content", **_or_null(ABSOLUTE)},
     "template": {"description": "false: it is written as it is", **BOOLEAN},
+    "check": {"description": "a command that a new file must pass; {} is its path", **_or_null(COMMAND)},
+    "keep_last": {
+        "description": "true: it stays as it was while none of the instances that it lists is left",
+        **BOOLEAN,
+    },
 }
 DEPENDENCY: Mapping[str, Schema] = {
     "path": {"description": "role/command, or role/daemon", **_text(f"^{SEGMENT}/{SEGMENT}$")},
@@ -110,7 +116,14 @@ DEPENDENCY: Mapping[str, Schema] = {
         "description": "ready instances of a daemon, hosts of a command; without it 1",
         **_or_null(_integer(least=1)),
     },
-    "generation": {"description": "the one for which it must be done", **GENERATION},
+    "generation": {
+        "description": "the one for which it must be done; of a daemon: that its instances must have",
+        **GENERATION,
+    },
+    "exclusive": {
+        "description": "true: no container of the daemon's service may have another generation",
+        **BOOLEAN,
+    },
     "timeout": {"description": "seconds after which the agent ends", **_or_null(_seconds(schema.LEAST))},
 }
 MEMBERS: Mapping[str, Schema] = {
@@ -121,9 +134,19 @@ MEMBERS: Mapping[str, Schema] = {
     "count": {"description": "how many; without it 1", **_integer(least=1)},
     "timeout": DEPENDENCY["timeout"],
 }
+# Only of a daemon's instances it can be said that no other has another generation.
+EXCLUSIVE: Schema = {
+    "if": {"required": ["exclusive"], "properties": {"exclusive": {"not": NO}}},
+    "then": {
+        "required": ["generation"],
+        "properties": {"path": _text(f"/{DAEMON}$"), "generation": {"type": "string"}},
+    },
+}
 DEPENDENCIES: Schema = {
     "type": ["array", "null"],
-    "items": _either(DEPENDENCY["path"], _object(DEPENDENCY, ["path"]), _object(MEMBERS, ["members"])),
+    "items": _either(
+        DEPENDENCY["path"], _object(DEPENDENCY, ["path"], **EXCLUSIVE), _object(MEMBERS, ["members"])
+    ),
 }
 CHECKS: Mapping[str, Schema] = {
     "notify": {
@@ -146,6 +169,18 @@ TUNING: Mapping[str, Schema] = {
 READY: Schema = _or_null(
     _object({**CHECKS, **TUNING}, oneOf=[{"maxProperties": 0}, *({"required": [check]} for check in CHECKS)])
 )
+REACTIONS: Mapping[str, Schema] = {
+    "signal": {
+        "description": "the signal that it gets",
+        **_either({"enum": [prefix + name for prefix in ("", "SIG") for name in SIGNALS]}, TEMPLATE),
+    },
+    "command": {"description": "a command that is run in its container", **COMMAND},
+    "restart": {
+        "description": "true: it is stopped and started again; only where KOLLA_START_MODE is supervise",
+        **_either({"const": True}, _text(_words("true", "yes"))),
+    },
+}
+ON_CHANGE: Schema = _or_null(_object(REACTIONS, oneOf=[{"required": [kind]} for kind in REACTIONS]))
 SHARED: Mapping[str, Schema] = {
     "command": {"description": "a list is argv; a text with shell syntax runs in sh", **COMMAND},
     "dependencies": {"description": "what must be done or ready before", **DEPENDENCIES},
@@ -163,25 +198,48 @@ SHARED: Mapping[str, Schema] = {
     "timeout": {"description": "seconds, then it is ended", **_or_null(_seconds(schema.LEAST))},
     "stop_grace": {"description": "seconds between TERM and KILL; without it 10", **_seconds()},
 }
-ONCE: Mapping[str, Schema] = {
+STATUS: Schema = _either(
+    {"type": "integer", "minimum": 0, "maximum": schema.MOST_STATUS},
+    _text(r"^\s*0*(25[0-5]|2[0-4][0-9]|1?[0-9]?[0-9])\s*$"),
+)
+COMMANDS: Mapping[str, Schema] = {
     "run_once": {
         "description": "true: once in the deployment; host: once on each host",
         **_either({"type": "boolean"}, _text(_words("true", "yes", "false", "no")), _text(r"^\s*host\s*$")),
     },
     "generation": {"description": "with run_once: once for each value", **GENERATION},
+    "succeeds": {
+        "description": "the exit statuses that count as success; without it 0",
+        **_or_null({"type": "array", "minItems": 1, "items": STATUS}),
+    },
 }
-NOT_ONCE: Schema = _either({"const": False}, {"type": "string", "pattern": _words("false", "no")})
 STEP: Schema = _object(
-    {**SHARED, **ONCE},
+    {**SHARED, **COMMANDS},
     ["command"],
     schema.UNREAD_KEYS,
     **{
         "if": {"required": ["generation"], "properties": {"generation": {"type": "string"}}},
-        "then": {"required": ["run_once"], "properties": {"run_once": {"not": NOT_ONCE}}},
+        "then": {"required": ["run_once"], "properties": {"run_once": {"not": NO}}},
     },
 )
+DAEMONS: Mapping[str, Schema] = {
+    "ready": {"description": "when it counts as ready", **READY},
+    "retired_by": {
+        "description": "a one-time command: once it is done for a newer generation, older images start no"
+        " daemon",
+        **_or_null(_text(f"^{SEGMENT}/{SEGMENT}$")),
+    },
+    "on_change": {"description": "how it is told that its files have changed", **ON_CHANGE},
+    "width": {
+        "description": "how many instances may refresh at a time; without it all",
+        **_or_null(_integer(least=1)),
+    },
+}
 DAEMON_STEP: Schema = _object(
-    {**SHARED, "ready": {"description": "when it counts as ready", **READY}}, ["command"], schema.UNREAD_KEYS
+    {**SHARED, **DAEMONS},
+    ["command"],
+    schema.UNREAD_KEYS,
+    dependencies={"width": ["on_change"]},
 )
 SERVICE: Schema = {
     "type": ["object", "null"],

@@ -47,7 +47,7 @@ def test_resolving_renders_every_string() -> None:
     assert (first.argv, first.shell) == (("echo", "$(x); y", "plain"), False)
     assert first.command.command == first.argv
     assert first.env == (("A", '"}, {"'), ("B", "plain"))
-    assert first.files == (File("f", "/etc/f", "a:b", "0640", False, "/m/f", True),)
+    assert first.files == (File("f", "/etc/f", "a:b", "0640", False, "/m/f", True, None, False),)
     assert first.files[0].mode == 0o640
     assert first.user == "keystone"
     assert last.argv == ("run", "a b", "c")

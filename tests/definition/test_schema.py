@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from kolla_mesos_start.definition import schema
 from kolla_mesos_start.definition.document import load
-from kolla_mesos_start.definition.model import Command, Dependency, File, Graph, Members, Ready
+from kolla_mesos_start.definition.model import Command, Dependency, File, Graph, Members, OnChange, Ready
 from kolla_mesos_start.definition.resolve import late_texts, resolve
 from kolla_mesos_start.definition.texts import Text
 from kolla_mesos_start.errors import BadDefinition
@@ -47,12 +47,16 @@ def test_a_command_needs_no_key_but_its_command() -> None:
         generation=None,
         env=(),
         files=(),
+        succeeds=(0,),
         retries=0,
         delay=5.0,
         timeout=None,
         stop_grace=10.0,
         user=None,
         ready=None,
+        retired_by=None,
+        on_change=None,
+        width=None,
     )
 
 
@@ -100,17 +104,17 @@ GOOD: list[tuple[ANY, ANY]] = [
      (("A", "a"), ("B", ""), ("C", "5"), ("D", "0.5"), ("E", "true"), ("F", "false"))),
     (command(files=None).files, ()),
     (command(dependencies=None).dependencies, ()),
-    (dependencies("mariadb/daemon"), [Dependency("mariadb/daemon", "global", None, None, None)]),
+    (dependencies("mariadb/daemon"), [Dependency("mariadb/daemon", "global", None, None, False, None)]),
     (dependencies({"path": "mariadb/daemon"}), dependencies("mariadb/daemon")),
     (dependencies({"path": "a/b", "scope": "local", "count": "2", "generation": "g", "timeout": 9}),
-     [Dependency("a/b", "local", 2, "g", 9.0)]),
+     [Dependency("a/b", "local", 2, "g", False, 9.0)]),
     (dependencies({"members": "infra/memcached", "count": 3}), [Members("infra/memcached", 3, None)]),
     (dependencies({"members": "memcached", "timeout": "5"}), [Members("memcached", 1, 5.0)]),
-    (file(), File("a.conf", "/etc/a.conf", None, "0600", False, None, True)),
+    (file(), File("a.conf", "/etc/a.conf", None, "0600", False, None, True, None, False)),
     (file(owner="keystone:kolla", perm="0o640", optional=True, mounted="/m/a", template=False, source=["x"]),
-     File("a.conf", "/etc/a.conf", "keystone:kolla", "0o640", True, "/m/a", False)),
+     File("a.conf", "/etc/a.conf", "keystone:kolla", "0o640", True, "/m/a", False, None, False)),
     (file(owner=42425, perm="755", optional="yes", template="False"),
-     File("a.conf", "/etc/a.conf", "42425", "755", True, None, False)),
+     File("a.conf", "/etc/a.conf", "42425", "755", True, None, False, None, False)),
     (file(perm="0640").mode, 0o640),
     (file(owner=None, mounted=None), file()),
     (daemon(ready=None).ready, daemon().ready),
@@ -122,6 +126,19 @@ GOOD: list[tuple[ANY, ANY]] = [
     (ready(command="mysqladmin ping"), Ready("command", "mysqladmin ping", 10.0, 5.0, 3)),
     (ready(command=["mysqladmin", "ping"]), Ready("command", ("mysqladmin", "ping"), 10.0, 5.0, 3)),
     (ready(alive=3), Ready("alive", 3.0, 10.0, 5.0, 3)),
+    (command(succeeds=[0, "1"]).succeeds, (0, 1)),
+    (command(succeeds=None).succeeds, (0,)),
+    (dependencies({"path": "a/daemon", "generation": "g", "exclusive": True, "count": 3}),
+     [Dependency("a/daemon", "global", 3, "g", True, None)]),
+    (file(check="nginx -t -c {}", keep_last=True).check, "nginx -t -c {}"),
+    (file(check=["nginx", "{}"], keep_last="yes").keep_last, True),
+    (daemon(retired_by="contract/contract").retired_by, "contract/contract"),
+    (daemon(on_change={"signal": "HUP"}).on_change, OnChange("signal", "HUP")),
+    (daemon(on_change={"signal": "SIGUSR2"}, width="5").on_change, OnChange("signal", "USR2")),
+    (daemon(on_change={"command": "reload"}, width=1).on_change, OnChange("command", "reload")),
+    (daemon(on_change={"restart": True}).on_change, OnChange("restart", None)),
+    (daemon(on_change={"restart": True}, width=2).width, 2),
+    (daemon(on_change=None).on_change, None),
 ]  # fmt: skip
 
 
@@ -209,7 +226,10 @@ BAD: list[tuple[ANY, list[str]]] = [
     (with_command(dependencies=[{"path": "a/b", "count": "two"}]), ["expected a whole number", "'two'"]),
     (with_command(dependencies=[{"path": "a/b", "timeout": 0}]), ["timeout: expected a number of seconds"]),
     (with_command(dependencies=[{"path": "a/b", "generation": 3}]), ["generation: expected text, found 3"]),
-    (with_command(dependencies=[{"path": "a/daemon", "generation": "g"}]), ["a daemon has no generations"]),
+    (with_command(dependencies=[{"path": "a/daemon", "exclusive": True}]),
+     ["dependencies[0].exclusive: is only allowed on role/daemon, with generation"]),
+    (with_command(dependencies=[{"path": "a/b", "generation": "g", "exclusive": True}]),
+     ["dependencies[0].exclusive: is only allowed on role/daemon, with generation"]),
     (with_command(dependencies=[{"members": "a", "scope": "local"}]), ["dependencies[0].scope: unknown key"]),
     (with_command(dependencies=[{"members": "/a"}]), ["members: expected the path of a service"]),
     (with_command(dependencies=[{"members": "a", "count": -1}]), ["count: expected a whole number from 1"]),
@@ -221,6 +241,13 @@ BAD: list[tuple[ANY, list[str]]] = [
     (with_command(generation="g"), ["commands.db_sync.generation:", "only allowed with run_once"]),
     (with_command(run_once=True, generation=""), ["commands.db_sync.generation: expected the name"]),
     (with_command(run_once=True, generation=2024.1), ["generation: expected text, found 2024.1"]),
+    # succeeds
+    (with_command(succeeds=[]), ["commands.db_sync.succeeds: is empty: expected exit statuses"]),
+    (with_command(succeeds=1), ["commands.db_sync.succeeds: expected a list, found 1"]),
+    (with_command(succeeds=[0, 256]), ["succeeds[1]: expected an exit status, a whole number from 0 to 255"]),
+    (with_command(succeeds=[True]), ["succeeds[0]: expected an exit status"]),
+    (with_command(succeeds=["one"]), ["succeeds[0]: expected an exit status"]),
+    (with_daemon(succeeds=[0]), ["service.daemon.succeeds: is not allowed here", "container's"]),
     # env
     (with_command(env=["A=B"]), ["commands.db_sync.env: expected an object, found a list"]),
     (with_command(env={"A": ["b"]}), ["commands.db_sync.env.A: expected text, a number", "found a list"]),
@@ -257,6 +284,25 @@ BAD: list[tuple[ANY, list[str]]] = [
     (with_file(mounted="a"), ["files.a.conf.mounted: expected the absolute path"]),
     (with_file(optional=1), ["files.a.conf.optional: expected true or false, found 1"]),
     (with_file(template="maybe"), ["files.a.conf.template: expected true or false, found 'maybe'"]),
+    (with_file(check=""), ["files.a.conf.check: is empty"]),
+    (with_file(check=5), ["files.a.conf.check: expected text or a list of texts, found a number"]),
+    (with_file(keep_last="maybe"), ["files.a.conf.keep_last: expected true or false, found 'maybe'"]),
+    # retired_by, on_change, width
+    (with_command(on_change={"signal": "HUP"}), ["db_sync.on_change: is only allowed in service.daemon"]),
+    (with_daemon(retired_by="contract"), ["service.daemon.retired_by: expected role/command"]),
+    (with_daemon(retired_by="keystone-api/x"), ["retired_by: expected a one-time command of another"]),
+    (with_daemon(retired_by="other/daemon"), ["retired_by: expected a one-time command of another"]),
+    (with_daemon(on_change="HUP"), ["service.daemon.on_change: expected an object, found text"]),
+    (with_daemon(on_change={}), ["on_change: expected one of signal, command, restart, found none"]),
+    (with_daemon(on_change={"signal": "HUP", "restart": True}), ["found signal and restart"]),
+    (with_daemon(on_change={"signal": "HPU"}), ["on_change.signal: expected the name of a signal", "'HPU'"]),
+    (with_daemon(on_change={"signal": "KILL"}), ["on_change.signal: expected the name of a signal"]),
+    (with_daemon(on_change={"signal": 1}), ["on_change.signal: expected text, found 1"]),
+    (with_daemon(on_change={"restart": False}), ["on_change.restart: expected true"]),
+    (with_daemon(on_change={"command": []}), ["on_change.command: is empty"]),
+    (with_daemon(on_change={"sginal": "HUP"}), ["on_change.sginal: unknown key", "'signal'"]),
+    (with_daemon(width=2), ["service.daemon.width: is only allowed with on_change"]),
+    (with_daemon(on_change={"signal": "HUP"}, width=0), ["width: expected a whole number from 1"]),
     # ready
     (with_daemon(ready="notify"), ["service.daemon.ready: expected an object, found text"]),
     (with_daemon(ready={"tpc": 1}), ["service.daemon.ready.tpc: unknown key", "'tcp'"]),
@@ -343,8 +389,8 @@ def test_rendered_numbers_and_dependencies_are_converted() -> None:
     found = templated()
     step = found.commands[0]
     assert step.dependencies == (
-        Dependency("mariadb/daemon", "global", None, None, None),
-        Dependency("b/c", "local", 2, None, None),
+        Dependency("mariadb/daemon", "global", None, None, False, None),
+        Dependency("b/c", "local", 2, None, False, None),
     )
     assert (step.run_once, step.generation) == ("global", "k:1")
     assert (step.retries, step.delay, step.timeout, step.stop_grace) == (7, 7.0, 7.0, 5.0)
@@ -464,7 +510,7 @@ def test_a_service_of_kolla_mesos_works() -> None:
     found = built(MESOS_SERVICE)
     assert found.daemon is not None
     assert found.daemon.env == (("OS_TOKEN", "password"), ("KOLLA_BOOTSTRAP", ""))
-    assert found.daemon.dependencies[1] == Dependency("heka/bootstrap", "local", None, None, None)
+    assert found.daemon.dependencies[1] == Dependency("heka/bootstrap", "local", None, None, False, None)
     assert resolve(found.daemon, lambda text: "memcached -l 10.0.0.1").argv == (
         "memcached",
         "-l",
@@ -490,9 +536,10 @@ keys = st.one_of(
     st.sampled_from(
         [
             *schema.SHARED_KEYS,
-            *schema.ONCE_KEYS,
+            *schema.COMMAND_KEYS,
+            *schema.DAEMON_KEYS,
             *schema.CHECKS,
-            "ready",
+            *schema.REACTIONS,
             "path",
             "scope",
             "members",

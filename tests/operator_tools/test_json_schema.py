@@ -25,6 +25,7 @@ SHARED: dict[str, Any] = {
     "dependencies": [
         "db/daemon",
         {"path": "db/sync", "scope": "local", "count": 2, "generation": "g", "timeout": 3},
+        {"path": "db/daemon", "generation": "g", "exclusive": True},
         {"members": "a/db", "count": 2, "timeout": 3},
     ],
     "env": {"A": "b"},
@@ -36,6 +37,8 @@ SHARED: dict[str, Any] = {
             "optional": True,
             "mounted": "/m/f",
             "template": False,
+            "check": "nginx -t -c {}",
+            "keep_last": True,
             "source": "x",
         }
     },
@@ -48,8 +51,16 @@ SHARED: dict[str, Any] = {
 }
 FULL: dict[str, Any] = {
     "name": SERVICE,
-    "commands": {"sync": {**SHARED, "run_once": True, "generation": "g"}},
-    "service": {"daemon": {**SHARED, "ready": {"tcp": 80, "interval": 1, "timeout": 1, "fall": 1}}},
+    "commands": {"sync": {**SHARED, "run_once": True, "generation": "g", "succeeds": [0, 1]}},
+    "service": {
+        "daemon": {
+            **SHARED,
+            "ready": {"tcp": 80, "interval": 1, "timeout": 1, "fall": 1},
+            "retired_by": "contract/contract",
+            "on_change": {"signal": "HUP"},
+            "width": 2,
+        }
+    },
     **dict.fromkeys(parser.SCHEDULER_KEYS, "x"),
 }
 CHECKS = {"notify": True, "tcp": 80, "http": "http://a:80/b", "command": "x", "alive": 3}
@@ -114,8 +125,10 @@ def test_the_schema_is_one() -> None:
 def test_the_names_of_the_keys_are_those_of_the_parser() -> None:
     """A key that is added to the parser is missed here."""
     assert tuple(schema.SHARED) == parser.SHARED_KEYS
-    assert tuple(schema.ONCE) == parser.ONCE_KEYS
+    assert tuple(schema.COMMANDS) == parser.COMMAND_KEYS
+    assert tuple(schema.DAEMONS) == parser.DAEMON_KEYS
     assert tuple(schema.CHECKS) == parser.CHECKS
+    assert tuple(schema.REACTIONS) == parser.REACTIONS
     assert tuple(schema.FILE) == File._fields[1:]
     assert tuple(schema.DEPENDENCY) == Dependency._fields
     assert parser_accepts(FULL)

@@ -36,7 +36,7 @@ def znode(data: bytes, changed: float = EPOCH, mzxid: int = 1000) -> Znode:
 def dependency(
     path: str = "db/sync", scope: str = "global", count: int | None = None, generation: str | None = None
 ) -> Dependency:
-    return Dependency(path, scope, count, generation, None)
+    return Dependency(path, scope, count, generation, False, None)
 
 
 def one_time(scope: str = "global", generation: str | None = None) -> Command:
@@ -49,12 +49,16 @@ def one_time(scope: str = "global", generation: str | None = None) -> Command:
         generation=generation,
         env=(),
         files=(),
+        succeeds=(0,),
         retries=0,
         delay=5.0,
         timeout=None,
         stop_grace=10.0,
         user=None,
         ready=None,
+        retired_by=None,
+        on_change=None,
+        width=None,
     )
 
 
