@@ -19,8 +19,9 @@ class Content(NamedTuple):
     """One config file as it should be in the container.
 
     `name` is its name in the definition, `dest` an absolute path. `uid` and `gid` None are the
-    agent's own; `mode` holds the permission bits. `data` None: the file is optional and has no
-    content, so it is not placed.
+    agent's own; `mode` holds the permission bits. `data` None: the file has no content, or keeps what it
+    has, so it is not placed; `absent` says why. `check` is the argv of a command that new content must
+    pass, with `{}` for its path.
     """
 
     name: str
@@ -29,6 +30,8 @@ class Content(NamedTuple):
     gid: int | None
     mode: int
     data: bytes | None
+    check: tuple[str, ...] | None = None
+    absent: str = "optional"
 
     def __repr__(self) -> str:
         """Without the data, which may hold secrets: records are shown in tracebacks."""

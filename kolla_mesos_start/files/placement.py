@@ -1,6 +1,6 @@
 """Place the config files of one command, or say what placing them would change.
 
-What lives here: the two functions over several files, and the advice for each error of the system.
+What lives here: the functions over several files, and the advice for each error of the system.
 Never here: what a file holds, who should own it, or whether it is wanted.
 """
 
@@ -8,18 +8,22 @@ from __future__ import annotations
 
 import errno
 import os
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 
 from kolla_mesos_start.errors import CannotWrite
 from kolla_mesos_start.files.content import check_dests
 from kolla_mesos_start.files.directories import closing, strerror
-from kolla_mesos_start.files.writing import difference, write
+from kolla_mesos_start.files.writing import as_it_is, difference, staged
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Callable, Iterator, Sequence
 
     from kolla_mesos_start.files.content import Content
+    from kolla_mesos_start.files.writing import Staged
+
+    # Raises where the new content of a file, at this path, is not right.
+    Check = Callable[[Content, str], object]
 
 _ADVICE = {
     errno.EACCES: "let uid {uid} write in {directory}, or choose a dest where it may",
@@ -35,24 +39,75 @@ _ADVICE = {
 }
 
 
-def place(contents: Sequence[Content]) -> None:
+def _accept(content: Content, path: str) -> None:
+    """No check."""
+
+
+def place(contents: Sequence[Content], check: Check = _accept) -> None:
     """Write the files of one command, each whole or not at all.
 
-    A file that is right already is not touched. After an error the other files are still tried, so
-    that the CannotWrite names every file that can't be written, and what to do about it. For an
-    optional file without content nothing is done: the image may have a file of its own at that dest.
+    A file that is right already is not touched; `check` may refuse a new one. After an error the other
+    files are still tried, so that the CannotWrite names every file that can't be written, and what to do
+    about it. For an optional file without content nothing is done: the image may have a file of its own
+    at that dest.
     """
-    wanted = [content for content in contents if content.data is not None]
-    check_dests(wanted)
     problems = []
-    for content in wanted:
+    for content in _wanted(contents):
         try:
-            with _explained(content):
-                write(content, content.data or b"")
+            with _explained(content), staged(content, content.data or b"") as new:
+                if new:
+                    _check(content, new, check)
+                    new.commit()
         except CannotWrite as error:
             problems.append(error.reason)
     if problems:
         raise CannotWrite("; ".join(problems))
+
+
+def place_all(contents: Sequence[Content], check: Check = _accept) -> Sequence[Content]:
+    """Write all the files of one command, or none of them: as they were, those that have changed.
+
+    Raises what `place` does, and then has changed nothing.
+    """
+    with ExitStack() as stack:
+        ready = []
+        for content in _wanted(contents):
+            with _explained(content):
+                new = stack.enter_context(staged(content, content.data or b""))
+            if new:
+                ready.append((content, new))
+        for content, new in ready:
+            _check(content, new, check)
+        before: list[Content] = []
+        try:
+            for content, new in ready:
+                before.append(as_it_is(content))
+                with _explained(content):
+                    new.commit()
+        except CannotWrite:
+            restore(before)
+            raise
+    return before
+
+
+def restore(before: Sequence[Content]) -> None:
+    """Undo `place_all`, which has returned this."""
+    for content in before:
+        if content.data is None:
+            with suppress(FileNotFoundError):
+                os.unlink(content.dest)
+    place(before)
+
+
+def _wanted(contents: Sequence[Content]) -> Sequence[Content]:
+    wanted = [content for content in contents if content.data is not None]
+    check_dests(wanted)
+    return wanted
+
+
+def _check(content: Content, new: Staged, check: Check) -> None:
+    if content.check and new.path:
+        check(content, new.path)
 
 
 def plan(content: Content) -> str:

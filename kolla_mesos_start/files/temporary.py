@@ -66,9 +66,11 @@ def remove_leftovers(directory: int, path: str) -> None:
 
 
 def discard(directory: int, name: str) -> None:
-    """Remove a temporary file after an error."""
+    """Remove a temporary file, unless it is in its place by now."""
     try:
         os.unlink(name, dir_fd=directory)
+    except FileNotFoundError:
+        pass
     except OSError as error:
         # The first error is the one to raise. The next start tries again to remove the file.
         log.warning("%s can't be removed: %s", name, strerror(error))

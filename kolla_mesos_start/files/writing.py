@@ -1,4 +1,4 @@
-"""Write one config file: whole, with its owner and mode, or not at all.
+"""Make one config file ready to be placed: whole, with its owner and mode, or not at all.
 
 What lives here: how the file differs from what it should be, and the three ways to make it right:
 change owner and mode, replace it by a rename, or rewrite it in place where it is a mount.
@@ -13,6 +13,8 @@ from __future__ import annotations
 import errno
 import os
 import stat
+from contextlib import contextmanager
+from functools import partial
 
 from kolla_mesos_start.errors import CannotWrite
 from kolla_mesos_start.files.directories import (
@@ -25,30 +27,68 @@ from kolla_mesos_start.files.directories import (
 )
 from kolla_mesos_start.files.temporary import O_CAREFUL, discard, open_temporary, remove_leftovers
 from kolla_mesos_start.log import Logger
+from kolla_mesos_start.records import NamedTuple
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
     from kolla_mesos_start.files.content import Content
 
 log = Logger(__name__)
 
 
-def write(content: Content, data: bytes) -> None:
-    """Make the file what it should be, and remove temporary files that were left beside it."""
+class Staged(NamedTuple):
+    """A file that is ready, to be placed by `commit`. `path`: where its new content is, if it can be read."""
+
+    path: str | None
+    commit: Callable[[], object]
+
+
+@contextmanager
+def staged(content: Content, data: bytes) -> Iterator[Staged | None]:
+    """The file, complete beside its dest, where nobody reads it; None if it is right already.
+
+    Without a commit nothing has changed. Temporary files that were left there are removed.
+    """
     with closing(open_directory(content.directory)) as directory:
         remove_leftovers(directory, content.directory)
         found = difference(directory, content, data)
         if found == "unchanged":
             log.debug("%s is unchanged", content.dest)
+            yield None
             return
-        if found in ("owner", "mode") and _correct(directory, content):
-            log.info("%s: owner and mode corrected", content.dest)
+        if found in ("owner", "mode"):
+            yield Staged(None, partial(_mend, directory, content, data))
             return
-        if found != "create" and is_mount(directory, content.basename):
-            _rewrite(directory, content, data)
-        else:
-            _replace(directory, content, data)
-        log.info("%s: written", content.dest)
+        rewrite = partial(_rewrite, directory, content, data)
+        is_mounted = found != "create" and is_mount(directory, content.basename)
+        if is_mounted and not content.check:
+            yield Staged(None, rewrite)
+            return
+        with _temporary(directory, content, data) as temporary:
+            rename = partial(_rename, directory, content, temporary, data)
+            yield Staged(f"{content.directory}/{temporary}", rewrite if is_mounted else rename)
+
+
+def write(content: Content, data: bytes) -> None:
+    """Place the file at once."""
+    with staged(content, data) as new:
+        if new:
+            new.commit()
+
+
+def as_it_is(content: Content) -> Content:
+    """The file that is at dest now; without data if there is none."""
+    try:
+        fd = os.open(content.dest, os.O_RDONLY | O_CAREFUL)
+    except OSError:
+        return content._replace(data=None)
+    with open(fd, "rb") as file:
+        there = os.fstat(fd)
+        return content._replace(
+            uid=there.st_uid, gid=there.st_gid, mode=stat.S_IMODE(there.st_mode), data=file.read()
+        )
 
 
 def difference(directory: int, content: Content, data: bytes) -> str:
@@ -81,6 +121,17 @@ def _holds(directory: int, name: str, data: bytes) -> bool:
         return file.read() == data
 
 
+def _mend(directory: int, content: Content, data: bytes) -> None:
+    """Set owner and mode of a file whose content is right, or else write it again."""
+    if _correct(directory, content):
+        log.info("%s: owner and mode corrected", content.dest)
+    elif is_mount(directory, content.basename):
+        _rewrite(directory, content, data)
+    else:
+        with _temporary(directory, content, data) as temporary:
+            _rename(directory, content, temporary, data)
+
+
 def _correct(directory: int, content: Content) -> bool:
     """Set owner and mode of a file whose content is right; False if it must be replaced instead."""
     with closing(os.open(content.basename, os.O_RDONLY | O_CAREFUL, dir_fd=directory)) as fd:
@@ -99,8 +150,9 @@ def _correct(directory: int, content: Content) -> bool:
     return True
 
 
-def _replace(directory: int, content: Content, data: bytes) -> None:
-    """Write a temporary file, then rename it to dest: readers see the old file or the complete new one."""
+@contextmanager
+def _temporary(directory: int, content: Content, data: bytes) -> Iterator[str]:
+    """A temporary file with this content, its owner and mode; removed again unless it is renamed."""
     fd, temporary = open_temporary(directory)
     try:
         with closing(fd):  # It stays open, and so locked, until it is renamed.
@@ -108,16 +160,21 @@ def _replace(directory: int, content: Content, data: bytes) -> None:
             _write_all(fd, data)
             _set_owner_and_mode(fd, content)  # Unless root writes, a write clears setuid and setgid.
             os.fsync(fd)
-            os.rename(temporary, content.basename, src_dir_fd=directory, dst_dir_fd=directory)
-    except OSError as error:
+            yield temporary
+    finally:
         discard(directory, temporary)
+
+
+def _rename(directory: int, content: Content, temporary: str, data: bytes) -> None:
+    """Put a temporary file in its place: readers see the old file or the complete new one."""
+    try:
+        os.rename(temporary, content.basename, src_dir_fd=directory, dst_dir_fd=directory)
+    except OSError as error:
         if error.errno != errno.EBUSY:
             raise
         _rewrite(directory, content, data)  # It is a mount; without /proc `is_mount` can't see that.
         return
-    except BaseException:
-        discard(directory, temporary)
-        raise
+    log.info("%s: written", content.dest)
     sync_directory(directory)
 
 
@@ -138,6 +195,7 @@ def _rewrite(directory: int, content: Content, data: bytes) -> None:
         os.ftruncate(fd, len(data))
         _set_owner_and_mode(fd, content)
         os.fsync(fd)
+    log.info("%s: written", content.dest)
 
 
 def _open_mounted(directory: int, content: Content) -> int:
