@@ -30,6 +30,13 @@ reads what the agent keeps in KOLLA_RUN_DIR, so run it in the container.
 """
 
 
+REFRESH = """\
+Render the files of this container's daemon again, place them and tell the
+daemon, as its `on_change` says: now, and whoever else refreshes. It returns when
+the daemon is ready again. Run it in the container, as the agent's user or root.
+"""
+
+
 def main() -> None:
     """Run the command that the arguments name, and exit with its status."""
     arguments = sys.argv[1:]
@@ -44,6 +51,10 @@ def main() -> None:
         os._exit(status)
     _fill_standard_descriptors()
     verb, show = ("run", False) if not arguments else _parse(arguments)
+    if verb == "refresh":
+        from kolla_mesos_start.refresh import ask
+
+        sys.exit(ask(os.environ))
 
     # Imports leave no garbage; looking for it would take a tenth of the start.
     gc.disable()
@@ -88,6 +99,12 @@ def _parse(arguments: list[str]) -> tuple[str, bool]:
     check = commands.add_parser("check", help="validate the definition and render all files; write nothing")
     check.add_argument(
         "--show", action="store_true", help="print the content of the files too, with all secrets"
+    )
+    commands.add_parser(
+        "refresh",
+        help="render the files of the running daemon again, now",
+        description=REFRESH,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     health = commands.add_parser(
         "health",

@@ -16,7 +16,7 @@ import sys
 
 from kolla_mesos_start import log as logs
 from kolla_mesos_start import settings as environment
-from kolla_mesos_start.errors import AgentError, BadUsage, CannotWrite, Stopped, Unkillable
+from kolla_mesos_start.errors import AgentError, BadDefinition, BadUsage, CannotWrite, Stopped, Unkillable
 from kolla_mesos_start.facts import HostFacts
 from kolla_mesos_start.health import StateFile
 from kolla_mesos_start.log import Logger
@@ -49,9 +49,18 @@ IN_A_HURRY = 1.0
 
 def main(verb: str = "run", show: bool = False) -> NoReturn:
     """Start the container, or `check` what a start would do, and exit with what the operator expects."""
+    _conduct(lambda agent: agent.check(show) if verb == "check" else agent.run())
+
+
+def refresh(order: int, report: int) -> NoReturn:
+    """Refresh the daemon's files; the registrar starts this. `order` and `report` are descriptors."""
+    _conduct(lambda agent: agent.refresh(order, report))
+
+
+def _conduct(work: Callable[[Agent], int]) -> NoReturn:
     agent = Agent()
     try:
-        status = agent.check(show) if verb == "check" else agent.run()
+        status = work(agent)
     except AgentError as error:
         status = agent.end(error)
     except Exception as defect:
@@ -155,6 +164,32 @@ class Agent:
         self.close()
         return 0
 
+    def refresh(self, order: int, report: int) -> int:
+        """Render the files of the running daemon again, place and tell; write a Refreshed."""
+        import marshal
+
+        from kolla_mesos_start.daemon.handoff import Refreshed, plain
+        from kolla_mesos_start.refresh import refresh
+
+        with open(order, "rb") as file:
+            listed, started = marshal.load(file)
+        settings = self._settle()
+        self.termination_log = None  # It is for the end of the container.
+        preparer = self._connect(settings, lambda cause: None)
+        self.stage = "refresh"
+
+        def write(found: Refreshed) -> None:
+            with open(report, "wb") as file:
+                file.write(marshal.dumps(plain(found)))
+
+        try:
+            write(refresh(preparer, settings, self.exported, listed, started))
+        except AgentError as error:
+            write(Refreshed(preparer.published.client.seen, error.reason))
+            raise
+        self.close()
+        return 0
+
     # -- the stages -----------------------------------------------------------------------------
 
     def configure_log(self) -> None:
@@ -216,6 +251,7 @@ class Agent:
         self.ended = Ended(published.client, published.znodes)
         graph, stamps = preparer.read_graph(definition)
         _warn_of_pods(settings, graph)
+        _refuse_restart(settings, graph)
 
         from kolla_mesos_start.tree.status import StatusTree
 
@@ -245,7 +281,6 @@ class Agent:
         self.stage, self.command = "render", command.path
         if not command.files:
             return preparer.prepare(command)
-        from kolla_mesos_start.files import place
         from kolla_mesos_start.files.copy_once import CopyOnce
 
         copied = CopyOnce(settings.state_dir) if settings.copy_once else None
@@ -255,10 +290,22 @@ class Agent:
         prepared = preparer.prepare(command)
         if copied:
             copied.require()
-        place(prepared.contents)
+        self._place(settings, prepared)
         if copied:
             copied.record(command.path)
         return prepared
+
+    def _place(self, settings: Settings, prepared: Prepared) -> None:
+        from kolla_mesos_start.files import place
+
+        if not any(content.check for content in prepared.contents):
+            place(prepared.contents)
+            return
+        from kolla_mesos_start.commands.verdict import Verdicts
+
+        guard = self.bootstrap.guard if self.bootstrap else None
+        with Verdicts(self.loop, settings.service_name, prepared, self.exported, guard) as verdicts:
+            place(prepared.contents, verdicts.check)
 
     def _run_command(self, prepared: Prepared, runnable: Runnable, report: Report) -> bool:
         """Run a command to its end; false if it has to wait for its turn again."""
@@ -277,7 +324,7 @@ class Agent:
         assert self.client is not None and registration is not None and self.ended is not None
         registration = registration._replace(
             past=self.ended.leftover,
-            past_when_ready=self.ended.leftover_until_ready,
+            past_when_ready=(*registration.past_when_ready, *self.ended.leftover_until_ready),
             ended=self.ended.path,
         )
         from kolla_mesos_start.daemon.launch import Launch
@@ -398,6 +445,17 @@ def _warn_of_pods(settings: Settings, graph: Graph) -> None:
             "NODE_NAME is not set: this pod counts as a host of its own, whose states stay in ZooKeeper%s; "
             "set it through the downward API",
             f", and local dependencies ({', '.join(local)}) mean this pod alone" if local else "",
+        )
+
+
+def _refuse_restart(settings: Settings, graph: Graph) -> None:
+    on_change = graph.daemon.on_change if graph.daemon else None
+    if on_change and on_change.kind == "restart" and not settings.supervise:
+        raise BadDefinition(
+            [
+                "service.daemon.on_change.restart: the agent is not its parent: set KOLLA_START_MODE to"
+                " supervise, or choose signal or command"
+            ]
         )
 
 

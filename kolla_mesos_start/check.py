@@ -40,7 +40,7 @@ def check(graph: Graph, preparer: Preparer, show: bool) -> None:
 
 def _print(command: str, content: Content, show: bool) -> None:
     if content.data is None:
-        print(f"absent     {content.dest} ({command}: optional)")
+        print(f"absent     {content.dest} ({command}: {content.absent})")
         return
     uid, gid = content.owner
     digest = hashlib.sha256(content.data).hexdigest()

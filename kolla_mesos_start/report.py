@@ -63,6 +63,12 @@ class Report:
         self._ephemeral.data = self._text()
         return self._ephemeral
 
+    def renew(self, facts: bytes) -> None:
+        """What it always holds is another text by now."""
+        self._facts = facts
+        if self._ephemeral:
+            self._ephemeral.data = self._text()
+
     @property
     def shown(self) -> Shown:
         """What another process needs to go on with it."""
@@ -81,10 +87,14 @@ class Report:
 
 def shown_by(host: str, definition: int, generation: str | None, path: str) -> Shown:
     """For a container of `host`; `definition` is the mzxid of its definition."""
+    return Shown(path, facts_of(host, definition, generation), now() + FIRST)
+
+
+def facts_of(host: str, definition: int, generation: str | None) -> bytes:
+    """What the znode of a container always holds."""
     import json
 
-    facts = {"host": host, "definition": f"{definition:#x}", "generation": generation}
-    return Shown(path, json.dumps(facts).encode(), now() + FIRST)
+    return json.dumps({"host": host, "definition": f"{definition:#x}", "generation": generation}).encode()
 
 
 def utc(epoch: float) -> str:

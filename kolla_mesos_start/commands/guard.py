@@ -270,6 +270,26 @@ def fork(argv: Any, env: Any, ids: Any) -> tuple[int, int]:
     return pid, failure
 
 
+def start(argv: Any, environ: Any, ids: Any) -> int:
+    """Start a program as `fork` does; returns its pid once it is executed. OSError where it can't be."""
+    mask = signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())
+    try:
+        pid, failure = fork(
+            [os.fsencode(word) for word in argv],
+            {os.fsencode(name): os.fsencode(value) for name, value in environ.items()},
+            ids,
+        )
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, mask)
+    said = os.read(failure, 64)
+    os.close(failure)
+    if said:
+        os.waitpid(pid, 0)
+        number, _ = marshal.loads(said)
+        raise OSError(number, os.strerror(number))
+    return pid
+
+
 def become(argv: Any, env: Any, ids: Any, guard: int, fail: int) -> None:
     """The child's part of `fork`: execute the program. Does not return."""
     number, at = errno.EINVAL, "user"  # EINVAL where Python itself refuses: a NUL in argv, a huge uid.
@@ -286,7 +306,9 @@ def become(argv: Any, env: Any, ids: Any, guard: int, fail: int) -> None:
         prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
         if os.getppid() != guard:
             os._exit(127)
-        signal.pthread_sigmask(signal.SIG_SETMASK, [])  # exec resets our handler of SIGCHLD.
+        for signum in (signal.SIGPIPE, signal.SIGXFSZ):
+            signal.signal(signum, signal.SIG_DFL)  # Python ignores them, and exec leaves that as it is.
+        signal.pthread_sigmask(signal.SIG_SETMASK, [])  # exec resets our handlers.
         execute(argv, env)
     except OSError as error:
         number = error.errno or number

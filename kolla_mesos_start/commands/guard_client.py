@@ -74,6 +74,15 @@ class Ended(NamedTuple):
     at: str | None = None
     """The step at which the start failed: `fork`, `user` (changing to that user) or `program`."""
 
+    @property
+    def failure(self) -> str:
+        """Why it did not end with status 0; empty if it did."""
+        if self.errno is not None:
+            return f"could not be started: {os.strerror(self.errno)}"
+        if self.signum is not None:
+            return f"killed by {signal.Signals(self.signum).name}"
+        return f"exit status {self.status}" if self.status else ""
+
 
 class Guard:
     """A guard process, and the one command that it may run at a time.

@@ -14,6 +14,7 @@ import signal
 import sys
 from collections.abc import Mapping
 from functools import partial
+from types import MappingProxyType
 
 from kolla_mesos_start.records import NamedTuple
 
@@ -21,6 +22,8 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Sequence
     from typing import Any, Callable, NoReturn
+
+    from kolla_mesos_start.zookeeper.client import Seen
 
 
 NO_DAEMON = b"\0"  # the agent's word to a registrar that isn't needed after all
@@ -38,6 +41,39 @@ BOOT = (
 KEPT = ("LD_", "LANG", "LC_", "OPENSSL_", "RES_OPTIONS", "LOCALDOMAIN", "KOLLA_RUN_DIR")
 
 
+class Refreshing(NamedTuple):
+    """What it takes to refresh a daemon that has `on_change`.
+
+    `kind` and `signal` are those of an OnChange; `turns` is the znode of those who refresh, at most `width`
+    at a time. `seen`: what the daemon's files were rendered from; `listed`: see render.prepare. `environ`:
+    the whole environment of the agent. `started`: a digest of how the daemon was started.
+    """
+
+    kind: str
+    signal: str
+    turns: str
+    width: int | None
+    seen: Seen
+    listed: Mapping[str, Sequence[str]]
+    environ: Mapping[str, str]
+    started: int
+
+
+class Refreshed(NamedTuple):
+    """What became of a refresh; all as in Refreshing. `failure`: why it failed, or empty text.
+
+    `written`: the names of the files that have changed. `note`: why others have not. `facts`: what the
+    container shows of itself by now (see report.Shown); empty if its daemon would be started otherwise today.
+    """
+
+    seen: Seen
+    failure: str
+    listed: Mapping[str, Sequence[str]] = MappingProxyType({})
+    written: Sequence[str] = ()
+    note: str = ""
+    facts: bytes = b""
+
+
 class Handoff(NamedTuple):
     """All that the registrar needs, in plain types: it travels by marshal.
 
@@ -48,7 +84,8 @@ class Handoff(NamedTuple):
     Descriptors: `lock_fd` holds the lock of `run_dir`, `pidfd` is the daemon's, `notify_fd` its
     notify socket, `exec_fd` (see `spawn`) is at its end once the agent has become the daemon, or is
     gone. `daemon` is the daemon's process id, `supervised` whether the registrar becomes its parent;
-    then `stop_grace` is what it gets between TERM and KILL, in seconds.
+    then `stop_grace` is what it gets between TERM and KILL, in seconds, and `argv` starts it again.
+    `refreshing` is a Refreshing, if its files follow what is published.
     """
 
     hosts: Sequence[tuple[str, int]]
@@ -79,6 +116,8 @@ class Handoff(NamedTuple):
     exec_fd: int = -1
     supervised: bool = False
     stop_grace: float = 0.0
+    argv: Sequence[str] = ()
+    refreshing: tuple[Any, ...] | None = None
 
 
 def spawn(handoff: Handoff) -> tuple[int, Callable[[], None]]:
@@ -119,13 +158,13 @@ def supervise(handoff: Handoff) -> NoReturn:
 
 def _recorded(handoff: Handoff) -> int:
     record = os.memfd_create("handoff")
-    os.write(record, marshal.dumps(_plain(handoff)))
+    os.write(record, marshal.dumps(plain(handoff)))
     os.lseek(record, 0, os.SEEK_SET)
     return record
 
 
 def _argv(record: int, service: str) -> list[str]:
-    words = [str(record), f"registrar of {service}", *_import_paths()]
+    words = [str(record), f"registrar of {service}", *import_paths()]
     return [sys.executable, "-I", "-S", "-c", BOOT, *words]
 
 
@@ -163,14 +202,15 @@ def _become(argv: list[str], fds: Sequence[int]) -> NoReturn:
         os._exit(127)
 
 
-def _plain(value: Any) -> Any:
+def plain(value: Any) -> Any:
     """The same with named tuples as bare ones, which is all that marshal takes."""
     if isinstance(value, (tuple, list)):
-        return tuple(_plain(item) for item in value)
+        return tuple(plain(item) for item in value)
     return dict(value) if isinstance(value, Mapping) else value
 
 
-def _import_paths() -> list[str]:
+def import_paths() -> list[str]:
+    """Where this process has its modules from, for another one."""
     import kazoo
 
     import kolla_mesos_start

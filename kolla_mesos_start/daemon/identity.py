@@ -74,12 +74,17 @@ def _registration(
     if tree.graph.generation is not None:
         instance["generation"] = tree.graph.generation
     data = json.dumps(instance).encode()
+    turns = daemons[0].refreshes
+    # A refresh that this container did not come back from is past once its daemon is ready again.
+    left = [f"{turns}/slots/{member}"] if tree.graph.daemon and tree.graph.daemon.width else []
     return Registration(
         presence=[(f"{znodes.party(settings.service_name)}/{member}", json.dumps(facts).encode())],
         ready=[(f"{daemon.ready}/{member}", data) for daemon in daemons],
         parents=_parents(znodes),
         states=[daemon.state for daemon in daemons],
         acl=[(acl.perms, acl.id.scheme, acl.id.id) for acl in tree.client.acl],
+        past_when_ready=left,
+        turns=turns,
     )
 
 

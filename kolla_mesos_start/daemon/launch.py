@@ -8,12 +8,11 @@ from __future__ import annotations
 
 import contextlib
 import json
-import marshal
 import os
 import signal
 
 from kolla_mesos_start.daemon import handoff, notify_socket
-from kolla_mesos_start.daemon.handoff import Handoff
+from kolla_mesos_start.daemon.handoff import Handoff, Refreshing
 from kolla_mesos_start.errors import BadEnvironment, CannotExecute, CannotWrite, NotFound, Stopped
 from kolla_mesos_start.log import Logger
 from kolla_mesos_start.loop import now
@@ -21,7 +20,7 @@ from kolla_mesos_start.loop import now
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     import socket
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Iterator, Mapping, Sequence
     from typing import NoReturn
 
     from kolla_mesos_start.definition.model import Step
@@ -162,7 +161,7 @@ class Launch:
     ) -> Handoff:
         settings, session = self._settings, self._client.session
         servers = session.servers
-        ready, ids = prepared.step.ready, prepared.ids
+        ready = prepared.step.ready
         assert ready is not None
         own_address = json.loads(self._shown.presence[0][1])["private_address"]
         return Handoff(
@@ -182,7 +181,7 @@ class Launch:
             command=prepared.step.command.path,
             check=tuple(ready),
             check_env=environ,
-            check_ids=(ids.uid, ids.gid, ids.groups) if ids else None,
+            check_ids=_ids(prepared),
             addresses=list(dict.fromkeys([own_address, "127.0.0.1", "::1"])),
             run_dir=self._report.state_file.run_dir,
             lock_fd=self._report.state_file.fd,
@@ -191,6 +190,30 @@ class Launch:
             loglevel=settings.loglevel,
             json_logs=settings.json_logs,
             daemon=daemon,
+            argv=prepared.step.argv,
+            refreshing=self._refreshing(prepared),
+        )
+
+    def _refreshing(self, prepared: Prepared) -> Refreshing | None:
+        on_change = prepared.step.on_change
+        if on_change is None:
+            return None
+        if self._settings.copy_once:
+            log.warning(
+                "%s: on_change has no effect with KOLLA_CONFIG_STRATEGY=COPY_ONCE", prepared.step.command.path
+            )
+            return None
+        from kolla_mesos_start.refresh import digest
+
+        return Refreshing(
+            kind=on_change.kind,
+            signal=str(on_change.value) if on_change.kind == "signal" else "",
+            turns=self._shown.turns,
+            width=prepared.step.command.width,
+            seen=prepared.seen,
+            listed=prepared.listed,
+            environ=dict(os.environ),
+            started=digest(prepared.step),
         )
 
 
@@ -206,21 +229,14 @@ def _spawn(prepared: Prepared, environ: Mapping[str, str]) -> int:
     """Start the daemon in a process group of its own; returns its process id once it is executed."""
     from kolla_mesos_start.commands import guard
 
-    ids = prepared.ids
     # Processes that lose their parent become our children: they can be reaped, and ended with the daemon.
     guard.prctl(guard.PR_SET_CHILD_SUBREAPER, 1)
-    daemon, failure = guard.fork(
-        [os.fsencode(word) for word in prepared.step.argv],
-        {os.fsencode(name): os.fsencode(value) for name, value in environ.items()},
-        ids and (ids.uid, ids.gid, list(ids.groups)),
-    )
-    said = os.read(failure, 64)
-    os.close(failure)
-    if said:
-        os.waitpid(daemon, 0)
-        number, _ = marshal.loads(said)
-        raise OSError(number, os.strerror(number))
-    return daemon
+    return guard.start(prepared.step.argv, environ, _ids(prepared))
+
+
+def _ids(prepared: Prepared) -> tuple[int, int, Sequence[int]] | None:
+    ids = prepared.ids
+    return (ids.uid, ids.gid, list(ids.groups)) if ids else None
 
 
 @contextlib.contextmanager

@@ -76,22 +76,22 @@ class NotifySocket:
 
 
 class Senders:
-    """Who may notify: root, `uids`, the user that the daemon is now, and the processes below it."""
+    """Who may notify: root, `uids`, the user that `daemon` is now, and the processes below it."""
 
     def __init__(self, daemon: int, uids: Collection[int]) -> None:
         self.uids = uids
-        self._daemon = daemon
+        self.daemon = daemon
 
     def trusts(self, pid: int, uid: int) -> bool:
         """Whether to believe a process; `pid` is 0 for one that our pid namespace does not have."""
         if uid in (0, *self.uids) and (pid or uid != UNMAPPED):
             return True
-        return pid > 0 and (uid in _uids(self._daemon) or self._is_below_daemon(pid))
+        return pid > 0 and (uid in _uids(self.daemon) or self._is_below_daemon(pid))
 
     def _is_below_daemon(self, pid: int) -> bool:
         # A supervisor inherits what the daemon has left.
         for _ in range(MOST_ANCESTORS):
-            if pid in (0, self._daemon, os.getpid()):
+            if pid in (0, self.daemon, os.getpid()):
                 return pid > 0
             pid = _parent(pid)
         return False

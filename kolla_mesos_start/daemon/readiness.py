@@ -34,6 +34,7 @@ MAX_INTERVAL_UNREADY = 1.0  # seconds between checks of a daemon that is not rea
 # Commands are checked less often: each check starts a process.
 FIRST_INTERVAL, SHARE_OF_AGE = 0.02, 0.25
 FIRST_INTERVAL_COMMAND, SHARE_OF_AGE_COMMAND = 0.1, 0.5
+INTERVAL_UNCONFIRMED = 0.25  # seconds between checks until a daemon has passed one after it was told
 STATUS_LINE_LIMIT, ANSWER_LIMIT = 1024, 1 << 16  # bytes
 
 # -- rules ------------------------------------------------------------------------------------------
@@ -73,13 +74,14 @@ class Notified(NamedTuple):
     speaks: bool = False
     ready: bool = False
     stopping: bool = False
+    reloading: bool = False
 
 
 # RELOADING=1 does not change readiness: a service still serves while it reloads, then sends READY=1.
 MEANINGS: dict[bytes, dict[str, bool]] = {
-    b"READY=1": {"speaks": True, "ready": True, "stopping": False},
+    b"READY=1": {"speaks": True, "ready": True, "stopping": False, "reloading": False},
     b"STOPPING=1": {"speaks": True, "ready": False, "stopping": True},
-    b"RELOADING=1": {"speaks": True},
+    b"RELOADING=1": {"speaks": True, "reloading": True},
 }
 # A daemon that sends these will send READY=1 later: MariaDB does so during a long recovery.
 SPEAKING = (b"STATUS=", b"EXTEND_TIMEOUT_USEC=")
@@ -274,6 +276,18 @@ class Readiness:
         self._task: Task | None = None
         self._next = start
         self._age_reached = False
+        self._begun = self._passed = self._after = -math.inf  # the last check, one that passed, `confirm`
+
+    @property
+    def confirmed(self) -> bool:
+        """Whether the daemon is ready, and has been found so after the instant of `confirm`."""
+        if self._probe:
+            return self.ready and self._passed >= self._after
+        return self.ready and now() >= self._after and not self._notified.reloading
+
+    def confirm(self, after: float) -> None:
+        """Have a check begin after that instant, and soon."""
+        self._after, self._next = after, max(now(), after)
 
     @property
     def interest(self) -> Interest:
@@ -330,7 +344,8 @@ class Readiness:
         if self._task is None:
             if now() < self._next:
                 return
-            self._task, ready = Task(probe(), now() + self._check.timeout), True
+            self._begun = now()
+            self._task, ready = Task(probe(), self._begun + self._check.timeout), True
         self._task.run(ready)
         if self._task.ended:
             error = self._task.error
@@ -340,5 +355,9 @@ class Readiness:
                 why = cause(error) if error else self._task.result
             self._failure = why and f"{_asked(self._check)}{why}"
             self._results = self._results.after(not self._failure, self._check.fall)
+            self._passed = self._passed if self._failure else self._begun
             self._task = None
-            self._next = now() + pause(self._check, self._results.ready, now() - self._start)
+            rest = pause(self._check, self._results.ready, now() - self._start)
+            if self._passed < self._after:
+                rest = max(min(rest, INTERVAL_UNCONFIRMED), self._after - now())
+            self._next = now() + rest

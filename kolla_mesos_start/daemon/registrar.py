@@ -9,8 +9,10 @@ from __future__ import annotations
 
 import math
 import os
+import signal
 import time
 
+from kolla_mesos_start.daemon.handoff import Refreshing
 from kolla_mesos_start.daemon.notify_socket import NotifySocket, Senders
 from kolla_mesos_start.daemon.readiness import Check, CommandCheck, Readiness, http, tcp
 from kolla_mesos_start.errors import CannotWrite
@@ -23,8 +25,11 @@ from kolla_mesos_start.zookeeper.session import Servers, Session
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from kolla_mesos_start.daemon.handoff import Handoff
     from kolla_mesos_start.daemon.readiness import Probe
+    from kolla_mesos_start.daemon.refresher import Refresher
     from kolla_mesos_start.health import Stage
 
 log = Logger(__name__)
@@ -60,11 +65,16 @@ class Registrar:
         report.show(self.presence.ephemerals, Shown(*handoff.container)).unsure()
         self.reporter = StatusReporter(report, handoff.command)
         self.ended = False
-        self._notify_socket = NotifySocket(handoff.notify_fd, _senders(handoff))
+        self._senders = _senders(handoff)
+        self._notify_socket = NotifySocket(handoff.notify_fd, self._senders)
         for source in (self.session, self.readiness, self.presence.ephemerals, self.reporter):
             self.loop.add(source)
-        self.loop.listen(handoff.pidfd, lambda: self._note_end(handoff.pidfd))
+        self._pidfd = handoff.pidfd
+        self.loop.listen(handoff.pidfd, self._note_end)
         self.loop.listen(self._notify_socket.fd, self._listen)
+        self._order = Refreshing(*handoff.refreshing) if handoff.refreshing else None
+        self._refresher = self._order and self._follow(self._order, handoff)
+        self.on_restart: Callable[[], object] = lambda: None
 
     def run(self) -> None:
         """Live as long as the daemon does."""
@@ -72,9 +82,10 @@ class Registrar:
         self.leave()
 
     @property
-    def check_pid(self) -> int | None:
-        """The command of a check that is under way, which the check waits for."""
-        return self._check.pid if isinstance(self._check, CommandCheck) else None
+    def children(self) -> set[int | None]:
+        """The process ids of children that are waited for: the command of a check, and a refresh."""
+        check = self._check.pid if isinstance(self._check, CommandCheck) else None
+        return {check, self._refresher.pid if self._refresher else None}
 
     def step(self) -> bool:
         """Show what has become of the daemon's readiness; to be called after everything that happens.
@@ -83,12 +94,17 @@ class Registrar:
         """
         if not self.ended:
             self.presence.show(self.readiness.ready)
-            self.reporter.tell(self.readiness.ready, self.readiness.reason)
+            refreshing = self._refresher.reason if self._refresher else ""
+            self.reporter.tell(self.readiness.ready, self.readiness.reason or refreshing)
         return self.ended
 
     def stop(self) -> None:
         """The daemon is about to be stopped: withdraw what says that it is ready."""
         self._stopping = True
+        self.withdraw()
+
+    def withdraw(self) -> None:
+        """It is not ready until it says or shows so again."""
         self.readiness.stop()
         self.presence.show(ready=False)
 
@@ -106,6 +122,9 @@ class Registrar:
             ending = None
         self.readiness.close()
         self.loop.remove(self.readiness)
+        if self._refresher:
+            self._refresher.close()
+            self.loop.remove(self._refresher)
         self.reporter.end()
         self._warn_of_another()
         self.loop.ignore(self._notify_socket.fd)
@@ -138,9 +157,60 @@ class Registrar:
                 self._rules.kind,
             )
 
-    def _note_end(self, pidfd: int) -> None:
+    # -- its files follow what is published -----------------------------------------------------
+
+    def _follow(self, order: Refreshing, handoff: Handoff) -> Refresher:
+        from kolla_mesos_start.daemon.refresher import Refresher
+
+        refresher = Refresher(self.session, self.loop, order, handoff.run_dir, self)
+        if order.width is not None:
+            from kolla_mesos_start.daemon.turns import Turns
+
+            party, member = self.presence.member
+            refresher.turns = Turns(
+                self.session, self.presence.acl, order.turns, member, party, order.width, refresher.on_turn
+            )
+        self.loop.add(refresher)
+        return refresher
+
+    def tell(self) -> str:
+        """Tell the daemon of new files; why that can't be done."""
+        assert self._order is not None
+        if self._order.kind == "signal":
+            try:
+                signal.pidfd_send_signal(self._pidfd, signal.Signals[f"SIG{self._order.signal}"])
+            except OSError as error:
+                return f"SIG{self._order.signal} can't be sent to the daemon: {error.strerror}"
+        elif self._order.kind == "restart":
+            self.on_restart()
+        return ""
+
+    def on_facts(self, facts: bytes) -> None:
+        """It runs by a newer definition now."""
+        self.reporter.report.renew(facts)
+
+    def confirm(self, after: float) -> None:
+        """Have the daemon checked after that instant."""
+        self.readiness.confirm(after)
+
+    def confirmed(self) -> bool:
+        """Whether it has been found ready since then."""
+        return self.readiness.confirmed
+
+    def renew(self, daemon: int, pidfd: int) -> None:
+        """The daemon was started again, as another process."""
+        self.ended = self._stopping = False
+        self._started, self._pidfd = now(), pidfd
+        self.loop.remove(self.readiness)
+        self.readiness = Readiness(self._rules, self._check, self._started)
+        self.readiness.confirm(self._started)
+        self.loop.add(self.readiness)
+        self._senders.daemon = daemon
+        self.loop.listen(pidfd, self._note_end)
+
+    def _note_end(self) -> None:
         self.ended = True
-        self.loop.ignore(pidfd)
+        self.loop.ignore(self._pidfd)
 
     def _listen(self) -> None:
         for message in self._notify_socket.messages():

@@ -11,6 +11,7 @@ import math
 import os
 import signal
 
+from kolla_mesos_start.commands import guard
 from kolla_mesos_start.commands.guard import LINGER, descendants, try_call
 from kolla_mesos_start.daemon.registrar import Registrar
 from kolla_mesos_start.log import Logger
@@ -18,6 +19,8 @@ from kolla_mesos_start.loop import now
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from collections.abc import Collection
+
     from kolla_mesos_start.daemon.handoff import Handoff
 
 log = Logger(__name__)
@@ -44,6 +47,9 @@ class Supervisor:
         self._registrar = Registrar(handoff)
         self._loop = self._registrar.loop
         self._daemon = Daemon(handoff.daemon, handoff.stop_grace)
+        self._handoff = handoff
+        self._registrar.on_restart = self._restart
+        self._restarting = False
         self._pass_term_at = math.inf  # When SIGTERM is passed on at the latest.
         self._loop.add(self._daemon)
         for signum in (*PASSED_ON, signal.SIGCHLD):
@@ -66,17 +72,45 @@ class Supervisor:
         if self._pass_term_at < math.inf and (now() >= self._pass_term_at or self._is_withdrawn()):
             self._pass_term_at = math.inf
             self._daemon.terminate()
-        self._daemon.reap(self._registrar.check_pid)
+        self._daemon.reap(self._registrar.children)
+        if self._daemon.status is not None and self._restarting:
+            self._start_again()
         return self._daemon.status is not None
 
     def _pass_on(self, signum: int) -> None:
         if signum == signal.SIGTERM:
-            # Readiness is withdrawn first: requests that arrive after the signal would be refused.
+            self._restarting = False
             self._registrar.stop()
-            self._pass_term_at = min(self._pass_term_at, now() + WITHDRAW_TIMEOUT)
-            self._loop.call_at(self._pass_term_at, lambda: None)
+            self._stop_daemon()
         elif signum in PASSED_ON:
             self._daemon.signal(signum)
+
+    def _stop_daemon(self) -> None:
+        """Pass SIGTERM on once readiness is withdrawn: requests that arrive after it would be refused."""
+        self._pass_term_at = min(self._pass_term_at, now() + WITHDRAW_TIMEOUT)
+        self._loop.call_at(self._pass_term_at, lambda: None)
+
+    def _restart(self) -> None:
+        """Its files have changed: stop it, and start it again once it has ended."""
+        self._restarting = True
+        self._registrar.withdraw()
+        self._stop_daemon()
+
+    def _start_again(self) -> None:
+        self._restarting, self._pass_term_at = False, math.inf
+        self._registrar.readiness.close()
+        self._end_leftovers()
+        handoff = self._handoff
+        try:
+            pid = guard.start(handoff.argv, handoff.check_env, handoff.check_ids)
+        except OSError as error:
+            log.error("the daemon can't be started again: %s", error.strerror)
+            return
+        log.info("the daemon is started again, with its new files")
+        self._loop.remove(self._daemon)
+        self._daemon = Daemon(pid, handoff.stop_grace)
+        self._loop.add(self._daemon)
+        self._registrar.renew(pid, os.pidfd_open(pid))
 
     def _is_withdrawn(self) -> bool:
         # Without a connection nothing can be withdrawn in time.
@@ -85,10 +119,10 @@ class Supervisor:
     def _end_leftovers(self) -> None:
         """What the daemon has started and left behind ends with it, as it would with process 1."""
         daemon = self._daemon
-        if not self._loop.wait(lambda: not daemon.reap(None), now() + LINGER):
+        if not self._loop.wait(lambda: not daemon.reap(()), now() + LINGER):
             log.warning("the daemon has ended, processes of it have not: ending them")
             daemon.terminate()
-            self._loop.wait(lambda: not daemon.reap(None))
+            self._loop.wait(lambda: not daemon.reap(()))
 
 
 class Daemon:
@@ -126,8 +160,8 @@ class Daemon:
             _signal_all(signal.SIGKILL)
             self.deadline = now() + KILLED_AGAIN_AFTER
 
-    def reap(self, spared: int | None) -> bool:
-        """Reap every child that has ended but the `spared` one, which the check waits for.
+    def reap(self, spared: Collection[int | None]) -> bool:
+        """Reap every child that has ended but those `spared`, which others wait for.
 
         Returns whether any is left.
         """
@@ -136,7 +170,7 @@ class Daemon:
                 ended = os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT)
             except ChildProcessError:
                 return False
-            if ended is None or ended.si_pid == spared:
+            if ended is None or ended.si_pid in spared:
                 return True
             pid, status = os.waitpid(ended.si_pid, 0)
             if pid == self._pid:

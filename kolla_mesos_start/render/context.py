@@ -94,12 +94,16 @@ def file_text(name: str, data: bytes, template: bool = True) -> Text | None:
     if not template or not any(mark in data for mark in (b"{{", b"{%", b"{#")):
         return None
     try:
-        return Text(f"file {name}", data.decode())
+        return Text(_label(name), data.decode())
     except UnicodeDecodeError as error:
         raise CannotRender(
             f"file {name}: it holds {{{{, {{% or {{# but is not UTF-8 (byte {error.start}); "
             'set "template": false if it is no template'
         ) from None  # The error holds the content.
+
+
+def _label(file: str) -> str:
+    return f"file {file}"
 
 
 class Renderer:
@@ -116,6 +120,7 @@ class Renderer:
         self._missing_is_empty = missing_is_empty
         self._missing: dict[Missing, None] = {}  # A set that keeps the order.
         self._sandbox: Sandbox | None = None
+        self._listed: dict[str, dict[str, bool]] = {}
 
     def text(self, text: Text) -> str:
         """The rendered text. It has gaps if something is missing: then `check` raises.
@@ -129,7 +134,7 @@ class Renderer:
             from kolla_mesos_start.render.sandbox import Sandbox  # jinja2's import is slow.
 
             self._sandbox = Sandbox(self._missing_is_empty)
-        sandbox, context = self._sandbox, self._context
+        sandbox, context = self._sandbox, self._noting(self._context, text.label)
         rendered: Rendered = self._compute(lambda: sandbox.render(text, _values(context, text, sandbox)))
         self._missing.update(dict.fromkeys(rendered.missing))
         return rendered.text
@@ -143,6 +148,25 @@ class Renderer:
             return self.text(text).encode()
         except UnicodeEncodeError:
             raise CannotRender(f"file {name}: its text can't be written as UTF-8") from None
+
+    def listed(self, name: str) -> Mapping[str, bool]:
+        """The services whose members or instances the file lists, and whether there is any."""
+        return self._listed.get(_label(name), {})
+
+    def _noting(self, context: Context, label: str) -> Context:
+        listed = self._listed.setdefault(label, {})
+
+        def noting(read: Callable[[str], Sequence[Facts]]) -> Callable[[str], Sequence[Facts]]:
+            def noted(service: str) -> Sequence[Facts]:
+                found = read(service)
+                listed[service] = bool(found) and listed.get(service, True)
+                return found
+
+            return noted
+
+        return context._replace(
+            members=noting(context.members), ready_instances=noting(context.ready_instances)
+        )
 
     @property
     def missing(self) -> tuple[Missing, ...]:

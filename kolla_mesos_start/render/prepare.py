@@ -13,6 +13,7 @@ from kolla_mesos_start.definition import schema
 from kolla_mesos_start.definition.document import load
 from kolla_mesos_start.definition.resolve import late_texts, resolve
 from kolla_mesos_start.errors import BadDefinition, CannotRender
+from kolla_mesos_start.log import Logger
 from kolla_mesos_start.records import NamedTuple
 from kolla_mesos_start.render import context
 from kolla_mesos_start.render.context import Context, Renderer
@@ -28,16 +29,26 @@ if TYPE_CHECKING:
     from kolla_mesos_start.files import Content
     from kolla_mesos_start.settings import Settings
     from kolla_mesos_start.tree.published import Definition, Facts, Published, Stamp
+    from kolla_mesos_start.zookeeper.client import Seen
 
     T = TypeVar("T")
+    Listed = Mapping[str, Sequence[str]]
+
+log = Logger(__name__)
 
 
 class Prepared(NamedTuple):
-    """A command with all strings rendered, the ids that it runs with, and the contents of its files."""
+    """A command with all strings rendered, the ids that it runs with, and the contents of its files.
+
+    `seen`: what in ZooKeeper all that was made from. `listed`: by file, the services whose instances stand
+    in it.
+    """
 
     step: Step
     ids: Ids | None
     contents: Sequence[Content]
+    seen: Seen
+    listed: Listed
 
     def environ(self, base: Mapping[str, str]) -> dict[str, str]:
         """The environment of the command: `base`, the account of its user, and its own `env`."""
@@ -80,11 +91,13 @@ class Preparer:
         build = partial(schema.build, document, self._znodes.service_name, renderer.text)
         return self._checked(renderer, build), stamps
 
-    def prepare(self, command: Command, with_files: bool = True) -> Prepared:
+    def prepare(self, command: Command, with_files: bool = True, listed: Listed | None = None) -> Prepared:
         """Render the strings of a command and, with `with_files`, its files.
 
-        Raises CannotRender with all that is missing, BadDefinition for results that can't be used.
+        `listed` is that of the files as they are now, if that is known. Raises CannotRender with all that is
+        missing, BadDefinition for results that can't be used.
         """
+        seen = self.published.client.seen = {}
         files = command.files if with_files else ()
         inputs = self._read(files, late_texts(command))
         renderer = self._renderer(inputs.variables, inputs.texts)
@@ -95,8 +108,13 @@ class Preparer:
         }
         missing_files = self._missing_files(files, inputs.sources)
         step = self._checked(renderer, lambda: resolve(command, renderer.text), missing_files)
-        placed = [_content(file, contents.get(file.name)) for file in step.files] if with_files else []
-        return Prepared(step, self._ids(step), placed)
+        gone = {file.name: _gone(file, renderer.listed(file.name), listed) for file in step.files}
+        placed = [_content(file, contents.get(file.name), gone[file.name]) for file in files and step.files]
+        now = {
+            file.name: [name for name, some in renderer.listed(file.name).items() if some] + gone[file.name]
+            for file in step.files
+        }
+        return Prepared(step, self._ids(step), placed, seen, now)
 
     def _read(self, files: Sequence[File], strings: Sequence[Text]) -> Inputs:
         """Read all that the files and strings need, again if the definition changes meanwhile."""
@@ -198,9 +216,26 @@ def _read_mounted(file: File) -> bytes | None:
         raise CannotRender(f"file {file.name}: {file.mounted} can't be read: {error.strerror}") from error
 
 
-def _content(file: File, data: bytes | None) -> Content:
+def _gone(file: File, listed: Mapping[str, bool], before: Listed | None) -> list[str]:
+    """The services of which no instance is left, where the file shall stay as it was then."""
+    if not file.keep_last or not os.path.lexists(file.dest):
+        return []
+    none = [name for name, some in listed.items() if not some]
+    if before is None:
+        return none if len(none) == len(listed) else []
+    return [name for name in none if name in before.get(file.name, ())]
+
+
+def _content(file: File, data: bytes | None, gone: Sequence[str]) -> Content:
     from kolla_mesos_start import accounts
     from kolla_mesos_start.files import Content
 
     uid, gid = accounts.owner_ids(file.owner) if file.owner else (None, None)
-    return Content(file.name, file.dest, uid, gid, file.mode, data)
+    check = file.check if isinstance(file.check, tuple) else None
+    if gone:
+        why = f"no instance of {', '.join(gone)} is left"
+        log.warning("%s stays as it was: %s", file.dest, why)
+        return Content(
+            file.name, file.dest, uid, gid, file.mode, None, check, f"stays as it was: {why}", True
+        )
+    return Content(file.name, file.dest, uid, gid, file.mode, data, check)

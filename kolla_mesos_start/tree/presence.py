@@ -39,7 +39,8 @@ class Registration(NamedTuple):
     added). `parents`, outermost first, may be made where they are missing. `states` say
     `running` for people. `acl`: (permission bits, scheme, id), for all that is made. `past`: what
     is no longer true once the daemon runs, and `past_when_ready` once it is ready; both are removed.
-    `ended`: where it stands how the daemon ended, if it never became ready.
+    `ended`: where it stands how the daemon ended, if it never became ready. `turns`: where the instances
+    of the service take turns to refresh.
     """
 
     presence: Sequence[tuple[str, bytes]]
@@ -50,6 +51,7 @@ class Registration(NamedTuple):
     past: Sequence[str] = ()
     past_when_ready: Sequence[str] = ()
     ended: str = ""
+    turns: str = ""
 
 
 class Presence:
@@ -58,7 +60,7 @@ class Presence:
     def __init__(self, session: Session, shown: Registration) -> None:
         acl = [ACL(perms, Id(scheme, name)) for perms, scheme, name in shown.acl] or OPEN_ACL_UNSAFE
         self.ephemerals = Ephemerals(session, acl, shown.parents)
-        self._session, self._shown, self._acl = session, shown, acl
+        self._session, self._shown, self.acl = session, shown, acl
         for path, data in shown.presence:
             self.ephemerals.keep(path, data).unsure()
         self._instances = [self.ephemerals.keep(path, data) for path, data in shown.ready]
@@ -68,6 +70,12 @@ class Presence:
             self.ephemerals.discard(path)
         self._ready = self._states_due = self.was_ready = False
         self._unanswered = 0
+
+    @property
+    def member(self) -> tuple[str, str]:
+        """Where its presence is, and its id."""
+        party, _, member = self._shown.presence[0][0].rpartition("/")
+        return party, member
 
     @property
     def withdrawn(self) -> bool:
@@ -105,7 +113,7 @@ class Presence:
         """The daemon ended and was never ready: say so where the next start, and everybody, finds it."""
         path = self._shown.ended
         self.ephemerals.all.pop(path, None)  # That of an earlier start may not be gone yet.
-        self._ask(Create(path, ending, self._acl, 0), lambda value: None)
+        self._ask(Create(path, ending, self.acl, 0), lambda value: None)
         self._ask(SetData(path, ending, -1), lambda value: None)
 
     def end_states(self) -> None:

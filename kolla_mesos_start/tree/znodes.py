@@ -16,6 +16,8 @@
         detail                              the last attempt, and how it ended
         hosts/<host>                        hosts on which it has succeeded   (under global)
         ready/<id>                          a ready instance of a daemon      (ephemeral)
+        refreshes/queue/<id>-<number>       an instance that waits to refresh (ephemeral; under global)
+        refreshes/slots/<id>                one that refreshes, or has failed
 
 Only paths are made here; `zookeeper.client` reads and writes them.
 """
@@ -53,6 +55,10 @@ class CommandZnodes(NamedTuple):
     @property
     def ready(self) -> str:
         return f"{self.state}/ready"
+
+    @property
+    def refreshes(self) -> str:
+        return f"{self.state}/refreshes"
 
     def generation(self, name: str) -> str:
         """The mark of a generation; percent-encoded, because an image tag holds `/` and `:`."""

@@ -25,7 +25,7 @@ from kolla_mesos_start.zookeeper.wire import (
     AuthFailedError,
     BadVersionError,
     Create,
-    GetChildren,
+    GetChildren2,
     GetData,
     InvalidACLError,
     NoAuthError,
@@ -39,7 +39,7 @@ from kolla_mesos_start.zookeeper.wire import (
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
-    from typing import Any, Callable
+    from typing import Any, Callable, Optional
 
     from kolla_mesos_start.loop import Loop
     from kolla_mesos_start.zookeeper.session import Servers
@@ -48,6 +48,8 @@ if TYPE_CHECKING:
         KazooException,
     )
 
+    # What stands at a path (False) or the names below it (True): the zxid of its last change; None: nothing.
+    Seen = dict[tuple[str, bool], Optional[int]]
 
 log = Logger(__name__)
 
@@ -100,7 +102,8 @@ def text(path: str, data: bytes) -> str:
 class Client:
     """One session with an ensemble, its watches and its ephemerals.
 
-    `acl` is put on whatever is created. `timeout` is in seconds, what is asked for.
+    `acl` is put on whatever is created. `timeout` is in seconds, what is asked for. `seen`: all that was
+    read by `read` and `children`, and when it had changed last.
     """
 
     def __init__(self, servers: Servers, timeout: float, acl: Sequence[ACL], loop: Loop) -> None:
@@ -108,6 +111,7 @@ class Client:
         self.session = Session(servers, timeout)
         self.watches = Watches(self.session, loop)
         self.ephemerals = Ephemerals(self.session, acl, on_denied=self._deny)
+        self.seen: Seen = {}
         self._granted = 0.0
         self._closing = False
         self.session.on_connected(self._check_timeout)
@@ -237,15 +241,19 @@ class Client:
 
     def read(self, paths: Iterable[str]) -> dict[str, Znode | None]:
         """The znode at each of `paths`, read together, without a watch."""
-        return self._together(paths, GetData, lambda got: Znode(*got))
+        found: dict[str, Any] = self._together(paths, GetData)
+        for path, got in found.items():
+            self.seen[path, False] = got[1].mzxid if got else None
+        return {path: Znode(*got) if got else None for path, got in found.items()}
 
     def children(self, paths: Iterable[str]) -> dict[str, Sequence[str] | None]:
         """The sorted names below each of `paths`, read together, without a watch."""
-        return self._together(paths, GetChildren, sorted)
+        found: dict[str, Any] = self._together(paths, GetChildren2)
+        for path, got in found.items():
+            self.seen[path, True] = got[1].pzxid if got else None
+        return {path: sorted(got[0]) if got else None for path, got in found.items()}
 
-    def _together(
-        self, paths: Iterable[str], kind: Callable[[str, bool], Any], parse: Callable[[Any], Any]
-    ) -> dict[str, Any]:
+    def _together(self, paths: Iterable[str], kind: Callable[[str, bool], Any]) -> dict[str, Any]:
         results: dict[str, Any] = {}
         missing = list(dict.fromkeys(paths))
         while missing:
@@ -253,7 +261,7 @@ class Client:
             self.loop.wait(lambda replies=replies: all(reply.done for reply in replies))  # type: ignore[misc]
             for path, reply in zip(missing, replies):
                 if reply.error is None:
-                    results[path] = parse(reply.value)
+                    results[path] = reply.value
                 elif isinstance(reply.error, NoNodeError):
                     results[path] = None
                 elif isinstance(reply.error, DENIED):

@@ -1,0 +1,87 @@
+"""Commands that are run for their verdict: the check of a new config file, and what tells a daemon of it.
+
+They run under a guard, as all commands do: none outlives the agent. Nothing of them is recorded.
+"""
+
+from __future__ import annotations
+
+from kolla_mesos_start.commands.guard_client import Guard
+from kolla_mesos_start.errors import CannotRender, CommandFailed, Unkillable
+from kolla_mesos_start.loop import now
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from kolla_mesos_start.files import Content
+    from kolla_mesos_start.loop import Loop
+    from kolla_mesos_start.render.prepare import Prepared
+
+TIMEOUT = 60.0  # seconds; a lock of theirs that nobody releases must not hold up a container for ever
+PLACE = "{}"  # in the command of a check: the path of the new file
+
+
+class Verdicts:
+    """Runs such commands for one prepared command, with its environment and its user.
+
+    To be closed, as a context: that ends its guard, and what still runs.
+    """
+
+    def __init__(
+        self,
+        loop: Loop,
+        service: str,
+        prepared: Prepared,
+        exported: Mapping[str, str],
+        guard: Guard | None = None,
+    ) -> None:
+        """They run under `guard`, else under one of their own; `service` is whose that is, for `ps`."""
+        self._loop, self._service = loop, service
+        self._environ, self._ids = prepared.environ(exported), prepared.ids
+        self._given = guard if guard and not guard.gone else None
+        self._own: Guard | None = None
+
+    def __enter__(self) -> Verdicts:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        if self._own:
+            self._own.close()
+
+    def check(self, content: Content, path: str) -> None:
+        """CannotRender where the new content of a file, at `path`, does not pass its check."""
+        assert content.check is not None
+        argv = [word.replace(PLACE, path) for word in content.check]
+        if argv[:2] == ["/bin/sh", "-c"]:
+            import shlex  # Few checks need a shell.
+
+            argv[2] = content.check[2].replace(PLACE, shlex.quote(path))
+        failure = self._run(f"the check of {content.name}", argv)
+        if failure:
+            raise CannotRender(
+                f"config file {content.name}: its check refuses the new content: {failure}; see its output"
+            )
+
+    def tell(self, argv: Sequence[str]) -> None:
+        """Run the command that tells a daemon of its new files; CommandFailed where it fails."""
+        failure = self._run("the command of on_change", argv)
+        if failure:
+            raise CommandFailed(f"the command of on_change failed: {failure}")
+
+    def _run(self, name: str, argv: Sequence[str]) -> str:
+        """Why it failed, or empty text."""
+        guard = self._given or self._own
+        if guard is None:
+            guard = self._own = Guard(self._loop, self._service)
+        guard.spawn(argv, self._environ, self._ids, name=name)
+        ended = self._loop.wait(lambda: guard.ended, now() + TIMEOUT)
+        if not ended:
+            guard.end(0)
+            ended = self._loop.wait(lambda: guard.ended)
+            assert ended is not None
+            failure = f"still running after {TIMEOUT:g} s"
+        else:
+            failure = ended.failure
+        if ended.unkillable:
+            raise Unkillable(f"{name}: a process of it can't be killed: the container has to end")
+        return failure

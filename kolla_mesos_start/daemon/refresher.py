@@ -1,0 +1,295 @@
+"""Has the files of a running daemon follow what is published, and tells the daemon.
+
+What lives here: when to refresh, and what follows once that is done. A full agent renders and places the
+files (`kolla_mesos_start.refresh`), started for each refresh, so that nothing of what it needs stays in
+memory. Whose turn it is among the instances of a service is the business of `turns`.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import marshal
+import math
+import os
+import signal
+import socket
+import sys
+from functools import partial
+
+from kolla_mesos_start.daemon.handoff import Refreshed, Refreshing, import_paths
+from kolla_mesos_start.log import Logger
+from kolla_mesos_start.loop import now
+from kolla_mesos_start.zookeeper.wire import Exists, GetChildren2, NoNodeError
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+    from typing import Any, Protocol
+
+    from kolla_mesos_start.daemon.turns import Turns
+    from kolla_mesos_start.loop import Loop
+    from kolla_mesos_start.zookeeper.client import Seen
+    from kolla_mesos_start.zookeeper.session import Session
+
+    class Told(Protocol):
+        """The daemon, as a refresher deals with it."""
+
+        def tell(self) -> str:
+            """Tell it of new files; why that can't be done."""
+
+        def on_facts(self, facts: bytes) -> None:
+            """It runs by a newer definition now: what its container shows of itself."""
+
+        def confirm(self, after: float) -> None:
+            """Have it checked after that instant."""
+
+        def confirmed(self) -> bool:
+            """Whether it has been found ready since then."""
+
+
+log = Logger(__name__)
+
+# Seconds: a publication has many znodes, and is over when nothing has changed for so long.
+QUIET, LONGEST = 1.0, 10.0
+SETTLE = 1.0  # seconds after which a daemon that has been told must be ready
+SOCKET = "refresh"  # in the run directory: who connects has a refresh at once
+NAME = "kolla_mesos_start refresh"
+
+IDLE, WAITING, RENDERING, SETTLING = "idle", "waiting", "rendering", "settling"
+
+BOOT = (
+    "import sys; sys.path += sys.argv[4:]; "
+    "from kolla_mesos_start.agent import refresh; refresh(int(sys.argv[1]), int(sys.argv[2]))"
+)
+
+
+class Refresher:
+    """Refreshes one daemon; a source of the loop.
+
+    `reason`: what there is to say of the last refresh, or of the next one. With `turns` others may go first.
+    """
+
+    interest = None
+
+    def __init__(self, session: Session, loop: Loop, order: Refreshing, run_dir: str, daemon: Told) -> None:
+        self.reason = ""
+        self.turns: Turns | None = None
+        self._session, self._loop, self._order, self._daemon = session, loop, order, daemon
+        self._stage = IDLE
+        self._known: Seen = dict(order.seen)
+        self._unsure: set[tuple[str, bool]] = set()  # changed while a refresh runs
+        self._first = self._due = math.inf  # since when something has changed, and when it is over
+        self._change = 0  # the zxid of the last change
+        self._child: int | None = None
+        self._note = ""
+        self._asking: list[socket.socket] = []  # who asks for a refresh by hand,
+        self._served: list[socket.socket] = []  # and who has asked for the one that runs
+        self._socket = self._listen(f"{run_dir}/{SOCKET}")
+        session.on_connected(self._look_at_all)
+        session.on_watch(self._fired)
+
+    @property
+    def deadline(self) -> float:
+        """When a refresh is due."""
+        return self._due if self._stage in (IDLE, WAITING) else math.inf
+
+    @property
+    def pid(self) -> int | None:
+        """The process id of the agent that renders now."""
+        return self._child
+
+    def close(self) -> None:
+        """The daemon has ended: so does the refresh."""
+        self._loop.ignore(self._socket.fileno())
+        self._socket.close()
+        if self._child is not None:
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(self._child, signal.SIGKILL)
+            os.waitpid(self._child, 0)
+
+    # -- what changes ---------------------------------------------------------------------------
+
+    def _fired(self, path: str) -> None:
+        for of_children in (False, True):
+            if (path, of_children) in self._known:
+                self._look(path, of_children)
+
+    def _look_at_all(self) -> None:
+        for path, of_children in self._known:
+            self._look(path, of_children)
+
+    def _look(self, path: str, of_children: bool) -> None:
+        """Read when it has changed last, and set the watch."""
+        ask = GetChildren2 if of_children else Exists
+        self._session.request(ask(path, True), partial(self._on_look, path, of_children))
+
+    def _on_look(self, path: str, of_children: bool, value: Any, error: Exception | None) -> None:
+        if isinstance(error, NoNodeError) and of_children:
+            # Only this watches for a znode that is not there yet.
+            self._session.request(Exists(path, True), partial(self._on_exists, path))
+        elif error is None or isinstance(error, NoNodeError):
+            stat = value[1] if value and of_children else value
+            self._found((path, of_children), stat and (stat.pzxid if of_children else stat.mzxid))
+
+    def _on_exists(self, path: str, value: Any, error: Exception | None) -> None:
+        if value:
+            self._look(path, True)
+        elif isinstance(error, NoNodeError):
+            self._found((path, True), None)
+
+    def _found(self, key: tuple[str, bool], zxid: int | None) -> None:
+        if self._known.get(key, zxid) == zxid:
+            return
+        if self._child is not None:
+            self._unsure.add(key)  # What is running may have read this already.
+            return
+        self._known[key] = zxid
+        log.debug("%s has changed", key[0])
+        self._change = max(self._change, self._session.zxid if zxid is None else zxid)
+        self._first = min(self._first, now())
+        self._due = min(now() + QUIET, self._first + LONGEST)
+
+    # -- by hand --------------------------------------------------------------------------------
+
+    def _listen(self, path: str) -> socket.socket:
+        with contextlib.suppress(FileNotFoundError):
+            os.unlink(path)
+        before = os.umask(0o177)  # For its user, and root.
+        try:
+            listening = socket.socket(socket.AF_UNIX)
+            listening.bind(path)
+        finally:
+            os.umask(before)
+        listening.listen()
+        listening.setblocking(False)
+        self._loop.listen(listening.fileno(), self._accept)
+        return listening
+
+    def _accept(self) -> None:
+        with contextlib.suppress(BlockingIOError):
+            connection, _ = self._socket.accept()
+            connection.setblocking(False)
+            self._asking.append(connection)
+            self._due = now()
+
+    def _answer(self, status: int, text: str) -> None:
+        for connection in self._served:
+            with connection, contextlib.suppress(OSError):
+                connection.sendall(f"{status} {text}\n".encode())
+        self._served = []
+
+    # -- a refresh ------------------------------------------------------------------------------
+
+    def run(self, ready: bool) -> None:
+        """Begin a refresh that is due; conclude one whose daemon is ready again."""
+        if self._stage == SETTLING and self._daemon.confirmed():
+            self._finish(0, "")
+        if self._stage == WAITING and self.turns and self.turns.waiting_for:
+            self.reason = f"its files are to be refreshed: {self.turns.waiting_for}"
+        if self._stage in (IDLE, WAITING) and self._asking:
+            self.start()  # Whoever asks by hand has looked whose turn it is.
+        elif now() >= self.deadline and self.turns:
+            self._stage, self._due, self._first = WAITING, math.inf, math.inf
+            self.turns.want(self._change)
+        elif now() >= self.deadline:
+            self.start()
+
+    def on_turn(self) -> None:
+        """It is our turn. While one that was asked for by hand runs, its end gives the turn back."""
+        if self._stage in (IDLE, WAITING):
+            self.start()
+
+    def start(self) -> None:
+        """Start the agent that renders."""
+        self._stage, self._due, self._first = RENDERING, math.inf, math.inf
+        self._served, self._asking = self._asking, []
+        order, report = os.memfd_create("order"), os.memfd_create("report")
+        os.write(order, marshal.dumps((dict(self._order.listed), self._order.started)))
+        os.lseek(order, 0, os.SEEK_SET)
+        try:
+            self._child = _spawn(self._order.environ, [order, report])
+            pidfd = os.pidfd_open(self._child)
+        except OSError as error:
+            self._finish(1, f"it can't be started: {error.strerror}")
+            return
+        finally:
+            os.close(order)
+        self.reason = "its files are being refreshed"
+        self._loop.listen(pidfd, partial(self._on_end, pidfd, report))
+
+    def _on_end(self, pidfd: int, report: int) -> None:
+        self._loop.ignore(pidfd)
+        os.close(pidfd)
+        assert self._child is not None
+        status = os.waitstatus_to_exitcode(os.waitpid(self._child, 0)[1])
+        self._child = None
+        with open(report, "rb") as file:
+            file.seek(0)
+            said = file.read()
+        if not said:
+            self._finish(1, f"{NAME} ended with status {status}")
+            return
+        found = Refreshed(*marshal.loads(said))
+        self._adopt(found)
+        if found.failure:
+            self._finish(status, found.failure)
+        elif found.written:
+            self._tell(found)
+        else:
+            self._finish(0, "nothing has changed in its files")
+
+    def _adopt(self, found: Refreshed) -> None:
+        """Watch what was read now; after a failure also what was read before, since each of it may help."""
+        before, self._known = self._known, dict(found.seen)
+        if found.failure:
+            self._known = {**before, **self._known}
+        else:
+            self._order = self._order._replace(listed=found.listed)
+            self._note = found.note
+        changed = {key for key, zxid in self._known.items() if before.get(key, -1) != zxid}
+        unsure, self._unsure = self._unsure, set()
+        for key in (changed | unsure) & self._known.keys():
+            self._look(*key)
+
+    def _tell(self, found: Refreshed) -> None:
+        failure = self._daemon.tell()
+        if failure:
+            self._finish(1, failure)
+            return
+        log.info("refreshed %s; the daemon was told (%s)", ", ".join(found.written), self._order.kind)
+        if found.facts:
+            self._daemon.on_facts(found.facts)
+        self._stage, self.reason = SETTLING, "its files were refreshed, and it is not known to be ready since"
+        self._daemon.confirm(now() + SETTLE)
+        self._loop.call_at(now() + SETTLE, lambda: None)
+
+    def _finish(self, status: int, text: str) -> None:
+        """The refresh is over; with a status other than 0 it failed, and `text` says why."""
+        if status:
+            log.warning("the refresh of the daemon's files failed: %s", text)
+        self._stage = IDLE
+        self.reason = f"the refresh of its files failed: {text}" if status else self._note
+        if self.turns:
+            self.turns.give_back(text if status else "")
+        self._answer(status, text or "refreshed; the daemon was told, and is ready")
+
+
+def _spawn(environ: Mapping[str, str], fds: Sequence[int]) -> int:
+    """Start the agent that renders, with the container's environment; its output goes to the log."""
+    argv = [sys.executable, "-c", BOOT, *map(str, fds), NAME, *import_paths()]
+    mask = signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())
+    try:
+        child = os.fork()
+        if child == 0:
+            try:
+                os.setsid()
+                os.dup2(2, 1)
+                for fd in fds:
+                    os.set_inheritable(fd, True)
+                signal.pthread_sigmask(signal.SIG_SETMASK, ())
+                os.execve(argv[0], argv, dict(environ))
+            finally:
+                os._exit(127)
+        return child
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, mask)

@@ -1,0 +1,260 @@
+"""Whose turn it is to refresh: at most so many instances of a service at a time, none after a failure.
+
+    <status/global/role/daemon>/refreshes/
+      queue/<id>-<number>   who waits, in this order                                  (ephemeral)
+      slots/<id>            who refreshes, until it is ready again; who failed, or died, stays
+
+Only the first in the queue looks at the slots, so that one that becomes free wakes one instance. A slot
+that was left by a failure keeps everybody else from going on, until something newer is published: a
+container that dies of its new files must not be followed by the others.
+"""
+
+from __future__ import annotations
+
+from functools import partial
+
+from kolla_mesos_start.log import Logger
+from kolla_mesos_start.records import NamedTuple
+from kolla_mesos_start.zookeeper.wire import (
+    OUTAGE,
+    Create,
+    Delete,
+    Exists,
+    GetChildren,
+    GetData,
+    NodeExistsError,
+    NoNodeError,
+    SetData,
+    Transaction,
+)
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+    from typing import Any
+
+    from kolla_mesos_start.zookeeper.session import Session
+
+log = Logger(__name__)
+
+EPHEMERAL_SEQUENCE = 3  # flags of a create request
+FAILED = b"failed "  # how the data of a slot begin whose refresh failed; else they are its session's id
+MAX_SHOWN = 200  # characters of what another instance says
+
+
+class Slot(NamedTuple):
+    """The slot of another instance; `failure`: why it will not become free by itself. `since`: a zxid."""
+
+    name: str
+    failure: str
+    since: int
+
+
+def in_the_way(slots: Sequence[Slot], width: int, change: int) -> str:
+    """What keeps another instance from refreshing for what was published at the zxid `change`, or nothing."""
+    counted = [slot for slot in slots if not slot.failure or slot.since > change]
+    failed = [slot for slot in counted if slot.failure]
+    if failed:
+        return (
+            f"{failed[0].failure}: no other instance refreshes until that one is ready again, or something"
+            " new is published"
+        )
+    return f"{len(counted)} of at most {width} instances refresh now" if len(counted) >= width else ""
+
+
+class Turns:
+    """The turn of one instance. `on_turn` is called when it has come; `waiting_for` says why it has not."""
+
+    def __init__(
+        self,
+        session: Session,
+        acl: Sequence[Any],
+        path: str,
+        member: str,
+        party: str,
+        width: int,
+        on_turn: Callable[[], object],
+    ) -> None:
+        """`path`: that of `refreshes`; `member`: our id; `party`: where the containers of the service are."""
+        self._session, self._acl, self._path = session, acl, path
+        self._member, self._party, self._width, self._on_turn = member, party, width, on_turn
+        self._slot = f"{path}/slots/{member}"
+        self._change: int | None = None  # None: no turn is wanted
+        self._busy = self._again = False
+        self._content = b""  # of our slot; empty: we have none
+        self._releasing = False
+        self._watched: set[str] = set()
+        self.waiting_for = ""
+        session.on_connected(self._look_anew)
+        session.on_watch(self._fired)
+
+    def want(self, change: int) -> None:
+        """Have a turn, for what was published at the zxid `change`."""
+        self._change = change
+        self._look()
+
+    def give_back(self, failure: str = "") -> None:
+        """The refresh is over. After a failure the slot stays, and says why."""
+        self._content = FAILED + failure.encode()[:MAX_SHOWN] if failure else b""
+        self._releasing = not failure
+        self._write_slot()
+
+    def _write_slot(self) -> None:
+        if self._releasing:
+            self._request(Delete(self._slot, -1), self._on_released)
+        elif self._content:
+            self._request(SetData(self._slot, self._content, -1), lambda value: None)
+
+    def _on_released(self, value: Any) -> None:
+        self._releasing = False
+        self._look()
+
+    # -- looking --------------------------------------------------------------------------------
+
+    def _fired(self, path: str) -> None:
+        if path in self._watched:
+            self._look()
+
+    def _look_anew(self) -> None:
+        self._busy = False
+        if self._content and not self._content.startswith(FAILED):
+            self._content = self._own()  # The session may be another one.
+        self._write_slot()
+        self._look()
+
+    def _look(self) -> None:
+        """Look at the queue and, if we are its first, at the slots; again after what happens meanwhile."""
+        if self._change is None or self._releasing or not self._session.connected:
+            return
+        if self._busy:
+            self._again = True
+            return
+        self._busy, self._again, self._watched = True, False, set()
+        self._request(GetData(self._slot, False), self._on_own_slot)
+
+    def _looked(self, waiting_for: str) -> None:
+        self.waiting_for, self._busy = waiting_for, False
+        if self._again:
+            self._look()
+
+    def _on_own_slot(self, value: Any) -> None:
+        if value is None:
+            self._request(GetChildren(f"{self._path}/queue", False), self._on_queue)
+            return
+        # Left by a failure: it is ours still, and nobody else goes before it is mended.
+        self._request(SetData(self._slot, self._own(), -1), self._begin)
+
+    def _on_queue(self, names: Any) -> None:
+        if names is None:
+            self._create_parents()
+            return
+        queue = sorted(names, key=lambda name: name.rsplit("-", 1)[-1])
+        own = [name for name in queue if name.startswith(f"{self._member}-")]
+        if not own:
+            path = f"{self._path}/queue/{self._member}-"
+            self._request(Create(path, b"", self._acl, EPHEMERAL_SEQUENCE), self._on_changed)
+        elif queue[0] == own[0]:
+            self._look_at_slots([f"{self._path}/queue/{name}" for name in own])
+        else:
+            before = f"{self._path}/queue/{queue[queue.index(own[0]) - 1]}"
+            self._watched.add(before)
+            self._request(Exists(before, True), partial(self._on_before, queue.index(own[0])))
+
+    def _on_before(self, ahead: int, stat: Any) -> None:
+        if stat is None:
+            self._again = True
+        self._looked(f"{ahead} instances wait before this one")
+
+    def _look_at_slots(self, contenders: Sequence[str]) -> None:
+        path = f"{self._path}/slots"
+        self._watched.add(path)
+        slots: list[Slot] = []
+
+        def on_names(names: Any) -> None:
+            missing = len(names or ())
+            if not missing:
+                self._decide(contenders, slots)
+
+            def on_slot(slot: Slot | None) -> None:
+                nonlocal missing
+                missing -= 1
+                slots.extend([slot] if slot else [])
+                if not missing:
+                    self._decide(contenders, slots)
+
+            for name in names or ():
+                self._watched |= {f"{path}/{name}", f"{self._party}/{name}"}
+                self._request(GetData(f"{path}/{name}", True), partial(self._on_slot, name, on_slot))
+
+        self._request(GetChildren(path, True), on_names)
+
+    def _on_slot(self, name: str, done: Callable[[Slot | None], object], value: Any) -> None:
+        if value is None:
+            done(None)
+            return
+        data, stat = value
+
+        def on_owner(owner: Any) -> None:
+            failure = ""
+            if data.startswith(FAILED):
+                failure = data[len(FAILED) :].decode("utf-8", "replace")
+            elif owner is None or data != b"%x" % owner.ephemeralOwner:
+                failure = "an instance has not come back from its refresh"
+            done(Slot(name, failure, stat.mzxid))
+
+        self._request(Exists(f"{self._party}/{name}", True), on_owner)
+
+    def _decide(self, contenders: Sequence[str], slots: Sequence[Slot]) -> None:
+        assert self._change is not None
+        reason = in_the_way(slots, self._width, self._change)
+        if reason:
+            self._looked(reason)
+            return
+        # After a lost reply there may be two of ours.
+        leave = [Delete(contender, -1) for contender in contenders]
+        take = Create(self._slot, self._own(), self._acl, 0)
+        self._request(Transaction([take, *leave]), self._on_taken)
+
+    def _on_taken(self, results: Any) -> None:
+        # Refused if our contender is gone: then another may be the first.
+        if any(isinstance(result, Exception) for result in results):
+            self._on_changed(None)
+        else:
+            self._begin(None)
+
+    def _begin(self, value: Any) -> None:
+        self._change, self._content, self._busy, self.waiting_for = None, self._own(), False, ""
+        self._on_turn()
+
+    def _on_changed(self, value: Any) -> None:
+        self._again = True
+        self._looked(self.waiting_for)
+
+    # -- requests -------------------------------------------------------------------------------
+
+    def _own(self) -> bytes:
+        return b"%x" % self._session.id
+
+    def _create_parents(self) -> None:
+        for path in (self._path, f"{self._path}/slots"):
+            self._session.request(Create(path, b"", self._acl, 0), lambda value, error: None)
+        self._request(Create(f"{self._path}/queue", b"", self._acl, 0), self._on_changed)
+
+    def _request(self, operation: Any, on_answer: Callable[[Any], object]) -> None:
+        """Request it; the answer is None where there is no such znode, or there is one already.
+
+        In an outage there is none: all is looked at anew afterwards.
+        """
+        session = self._session.id
+
+        def on_reply(value: Any, error: Exception | None) -> None:
+            if isinstance(error, OUTAGE) or self._session.id != session:
+                return
+            if error and not isinstance(error, (NoNodeError, NodeExistsError)):
+                log.warning(
+                    "%s: no turn to refresh: ZooKeeper refuses it (%s)", self._path, type(error).__name__
+                )
+                return
+            on_answer(value)
+
+        self._session.request(operation, on_reply)

@@ -1,0 +1,99 @@
+"""The `refresh` command: render the files of a running daemon again, place all or none, and tell the daemon.
+
+What lives here: the stage of the agent that the daemon's registrar starts for each refresh, and the word
+to the registrar by which an operator has one at once. When to refresh is the registrar's business
+(`daemon.refresher`), and so is telling the daemon, but by a command.
+"""
+
+from __future__ import annotations
+
+import os
+import socket
+import zlib
+
+from kolla_mesos_start.commands.verdict import Verdicts
+from kolla_mesos_start.daemon.handoff import Refreshed
+from kolla_mesos_start.errors import AgentError, BadDefinition
+from kolla_mesos_start.files import place_all, restore
+from kolla_mesos_start.health import default_run_dir
+from kolla_mesos_start.report import facts_of
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from kolla_mesos_start.definition.model import Step
+    from kolla_mesos_start.files import Content
+    from kolla_mesos_start.render.prepare import Prepared, Preparer
+    from kolla_mesos_start.settings import Settings
+
+NOBODY = (
+    "no daemon can be refreshed here: {path} {why}. Either its container has not come so far, or its"
+    " definition has no on_change: then restart the container"
+)
+
+
+def ask(environ: Mapping[str, str]) -> int:
+    """Have the daemon's registrar refresh now; print what came of it, and return the exit status."""
+    path = f"{environ.get('KOLLA_RUN_DIR') or default_run_dir(os.getuid())}/refresh"
+    with socket.socket(socket.AF_UNIX) as connection:
+        try:
+            connection.connect(path)
+        except OSError as error:
+            print(NOBODY.format(path=path, why=f"can't be connected to ({error.strerror})"))
+            return 1
+        answer = b""
+        while part := connection.recv(65536):
+            answer += part
+    status, _, text = answer.decode("utf-8", "replace").partition(" ")
+    print(text.strip() or "the daemon has ended meanwhile")
+    return int(status or 1)
+
+
+def digest(step: Step) -> int:
+    """Of all that a running daemon can't learn: another one asks for a restart."""
+    command = step.command._replace(files=(), dependencies=(), retired_by=None)
+    return zlib.crc32(repr((step.argv, command)).encode())
+
+
+def refresh(
+    preparer: Preparer,
+    settings: Settings,
+    exported: Mapping[str, str],
+    listed: Mapping[str, Sequence[str]],
+    started: int,
+) -> Refreshed:
+    """Refresh the daemon's files, and tell the daemon if that takes a command.
+
+    `listed` and `started` are those of the registrar. Raises what a start would; then nothing has changed.
+    """
+    definition = preparer.published.definition()
+    graph, _ = preparer.read_graph(definition)
+    if graph.daemon is None:
+        raise BadDefinition([f"{graph.service_name} has no daemon any more: remove its containers"])
+    prepared = preparer.prepare(graph.daemon, listed=listed)
+    placed = _place(preparer, prepared, exported)
+    is_same = digest(prepared.step) == started
+    return Refreshed(
+        seen=prepared.seen,
+        failure="",
+        listed=prepared.listed,
+        written=[content.name for content in placed],
+        note="; ".join(f"{each.name} {each.absent}" for each in prepared.contents if each.is_kept),
+        facts=facts_of(settings.host, definition.zxid, settings.generation) if is_same else b"",
+    )
+
+
+def _place(preparer: Preparer, prepared: Prepared, exported: Mapping[str, str]) -> Sequence[Content]:
+    """Place the files; those that have changed, as they were. If the daemon can't be told, none has."""
+    loop, service = preparer.published.client.loop, prepared.step.command.path
+    with Verdicts(loop, service, prepared, exported) as verdicts:
+        placed = place_all(prepared.contents, verdicts.check)
+        on_change = prepared.step.on_change
+        if placed and on_change and on_change.kind == "command":
+            try:
+                verdicts.tell(on_change.value or ())
+            except AgentError:
+                restore(placed)
+                raise
+    return placed

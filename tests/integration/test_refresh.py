@@ -1,0 +1,468 @@
+"""A daemon whose files follow what is published: told once, by its files old or new, and one after the other.
+
+Whole agents against a real ZooKeeper. The daemon writes down each signal, and what its file held then.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from typing import Any
+
+import pytest
+from kazoo.client import KazooClient
+
+from tests.agents import PROGRAM, Agent, Containers
+from tests.conftest import Deployment
+from tests.instances import Site
+from tests.publishing import publish
+from tests.waiting import LIMIT, eventually
+
+SERVICE = "openstack/web"
+OTHER = "openstack/api"
+DAEMON = """
+import os, signal, sys
+def heard(number, frame):
+    with open("heard", "a") as file:
+        file.write(signal.Signals(number).name + " " + open("web.conf").read() + "\\n")
+for number in (signal.SIGHUP, signal.SIGUSR1):
+    signal.signal(number, heard)
+with open("started", "a") as file:
+    file.write(open("web.conf").read() + "\\n")
+open("listens", "w").close()
+while True:
+    signal.pause()
+"""
+HUP = {"signal": "HUP"}
+
+
+class Web:
+    """The service of these tests: its definition, and its containers."""
+
+    def __init__(self, deployment: Deployment, containers: Containers, zk: KazooClient) -> None:
+        self._deployment, self._containers, self._zk = deployment, containers, zk
+        self.site = Site(deployment, zk, SERVICE)
+
+    def publish(self, text: str | None = None, file: dict[str, Any] | None = None, **daemon: Any) -> None:
+        """The definition; with `text` the content of its file."""
+        whole = {
+            "command": [sys.executable, "-I", "-S", "-c", DAEMON],
+            "ready": {"alive": 0},
+            "on_change": HUP,
+        }
+        files = {"web.conf": {"dest": "{{ directory }}/web.conf", **(file or {})}}
+        definition = {"service": {"daemon": {**whole, "files": files, **daemon}}}
+        publish(self._deployment, SERVICE, definition, files=None if text is None else {"web.conf": text})
+
+    def set(self, **variables: str) -> None:
+        """Variables of the deployment, as an operator sets them."""
+        for name, value in variables.items():
+            path = f"{self._deployment.path}/variables/{name}"
+            self._zk.ensure_path(path)
+            self._zk.set(path, value.encode())
+
+    def start(self, host: str = "web1", **environ: str) -> Agent:
+        """A container of it that is ready, and whose daemon listens."""
+        directory = self._containers.directory / f"{len(self._containers._agents)}-{host}"
+        path = f"{self._deployment.path}/{SERVICE}/variables/{host}/directory"
+        self._zk.ensure_path(path)
+        self._zk.set(path, str(directory).encode())
+        agent = self._containers.start(SERVICE, host, **environ)
+        eventually((directory / "listens").exists, f"the daemon of {host} listens")
+        eventually(lambda: "the daemon is ready" in agent.said, f"{host} is ready")
+        return agent
+
+    def reason(self, host: str = "web1") -> str:
+        """What the container of a host says of itself."""
+        return next(
+            (str(each["reason"]) for each in self.site.containers.values() if each["host"] == host), ""
+        )
+
+    @property
+    def slots(self) -> list[str]:
+        path = f"{self.site.daemon()}/refreshes/slots"
+        return self._zk.get_children(path) if self._zk.exists(path) else []
+
+
+@pytest.fixture
+def web(deployment: Deployment, containers: Containers, zk: KazooClient) -> Web:
+    return Web(deployment, containers, zk)
+
+
+def heard(agent: Agent) -> list[str]:
+    """The signals that the daemon got, each with what its file held."""
+    path = agent.directory / "heard"
+    return path.read_text().splitlines() if path.exists() else []
+
+
+def refreshed(agent: Agent, times: int = 1) -> None:
+    eventually(lambda: agent.said.count("the daemon was told") >= times, f"refreshed {times} times")
+
+
+def by_hand(agent: Agent) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, str(PROGRAM), "refresh"],
+        env=agent.environ,
+        capture_output=True,
+        text=True,
+        timeout=LIMIT,
+        check=False,
+    )
+
+
+# -- one publication ------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("mode", ["exec", "supervise"])
+def test_a_changed_variable_reaches_the_daemon_with_its_signal(web: Web, mode: str) -> None:
+    """The file is there when the signal comes; the daemon goes on running, and says so when asked."""
+    web.set(greeting="hello")
+    web.publish("{{ greeting }}")
+    agent = web.start(KOLLA_START_MODE=mode)
+    web.set(greeting="hallo")
+    eventually(lambda: heard(agent) == ["SIGHUP hallo"], "it was told")
+    web.set(greeting="salut")
+    eventually(lambda: heard(agent) == ["SIGHUP hallo", "SIGHUP salut"], "it was told again")
+    assert (agent.directory / "started").read_text() == "hello\n"
+    eventually(lambda: agent.state == "ready", "it is ready, and nothing else is to say")
+
+
+def test_one_publication_of_many_znodes_tells_the_daemon_once(web: Web) -> None:
+    """Variables first, files, the definition last: the refresh begins when all is quiet."""
+    web.set(**{f"v{number}": "old" for number in range(100)})
+    names = "".join(f"{{{{ v{number} }}}} " for number in range(100))
+    web.publish(names)
+    agent = web.start()
+    web.set(**{f"v{number}": "new" for number in range(100)})
+    web.publish(f"{names}and more", retries=1)
+    refreshed(agent)
+    assert heard(agent) == ["SIGHUP " + "new " * 100 + "and more"]
+    web.set(v0="newer")
+    refreshed(agent, 2)
+    assert len(heard(agent)) == 2
+
+
+def test_without_on_change_nothing_is_rendered_again(web: Web, zk: KazooClient) -> None:
+    """The default: a running daemon is left alone."""
+    web.set(greeting="hello")
+    web.publish("{{ greeting }}", on_change=None)
+    agent = web.start()
+    web.set(greeting="hallo")
+    done = by_hand(agent)
+    assert (done.returncode, "no daemon can be refreshed here" in done.stdout) == (1, True)
+    assert (agent.directory / "web.conf").read_text() == "hello"
+
+
+def test_what_does_not_change_the_files_tells_nobody(web: Web) -> None:
+    """A value is written anew that is the same, or is of no effect on this host."""
+    web.set(greeting="hello")
+    web.publish("{{ greeting | lower }}")
+    agent = web.start()
+    web.set(greeting="HELLO")
+    done = by_hand(agent)
+    assert (done.returncode, done.stdout) == (0, "nothing has changed in its files\n")
+    assert heard(agent) == []
+
+
+def test_a_variable_that_appears_nearer_to_the_container_is_seen(
+    web: Web, zk: KazooClient, deployment: Deployment
+) -> None:
+    """That of a host wins over that of the deployment, also when it comes later."""
+    web.set(greeting="hello")
+    web.publish("{{ greeting }}")
+    agent = web.start()
+    path = f"{deployment.path}/{SERVICE}/variables/web1/greeting"
+    zk.create(path, b"nearer")
+    eventually(lambda: heard(agent) == ["SIGHUP nearer"], "it was told")
+    zk.delete(path)
+    eventually(lambda: heard(agent)[1:] == ["SIGHUP hello"], "it was told again")
+
+
+def test_a_change_between_rendering_and_watching_is_not_lost(web: Web, zk: KazooClient) -> None:
+    """What is published while the daemon is being started: its registrar compares."""
+    web.set(greeting="hello")
+    web.publish("{{ greeting }}")
+    agent = web.start()
+    os.kill(agent.registrar, signal.SIGSTOP)
+    web.set(greeting="hallo")
+    os.kill(agent.registrar, signal.SIGCONT)
+    eventually(lambda: heard(agent) == ["SIGHUP hallo"], "it was told")
+
+
+def test_instances_that_a_template_lists_are_watched(
+    web: Web, containers: Containers, deployment: Deployment
+) -> None:
+    """Each that comes or goes; with `keep_last` the last one stays in the file."""
+    publish(deployment, OTHER, {"service": {"daemon": {"command": "sleep 1000", "ready": {"alive": 0}}}})
+    text = f'{{% for one in ready_instances("{OTHER}") %}}{{{{ one.host }}}} {{% endfor %}}'
+    web.publish(text, {"keep_last": True})
+    agent = web.start()
+    assert (agent.directory / "started").read_text() == "\n"
+    first = containers.start(OTHER, "api1")
+    eventually(lambda: heard(agent) == ["SIGHUP api1 "], "the first one")
+    second = containers.start(OTHER, "api2")
+    eventually(lambda: heard(agent)[1:] == ["SIGHUP api1 api2 "], "the second one")
+    first.end()
+    eventually(lambda: heard(agent)[2:] == ["SIGHUP api2 "], "the first one is gone")
+    second.end()
+    eventually(lambda: "web.conf stays as it was" in web.reason(), "none is left")
+    assert (agent.directory / "web.conf").read_text() == "api2 "
+    assert len(heard(agent)) == 3
+    containers.start(OTHER, "api3")
+    eventually(lambda: heard(agent)[3:] == ["SIGHUP api3 "], "another one")
+
+
+# -- how it is told ---------------------------------------------------------------------------------
+
+
+def test_a_command_tells_the_daemon(web: Web) -> None:
+    """It runs in the container, with the daemon's environment, once the files are placed."""
+    web.publish("old", env={"WORD": "told"}, on_change={"command": 'cp web.conf "$WORD"'})
+    agent = web.start()
+    web.publish("new", env={"WORD": "told"}, on_change={"command": 'cp web.conf "$WORD"'})
+    refreshed(agent)
+    assert (agent.directory / "told").read_text() == "new"
+
+
+def test_a_command_that_fails_leaves_the_old_files(web: Web) -> None:
+    """The daemon has not read the new ones: what it finds at its next start is what was published."""
+    web.publish("old", on_change={"command": "exit 3"})
+    agent = web.start()
+    web.publish("new", on_change={"command": "exit 3"})
+    eventually(lambda: "the command of on_change failed: exit status 3" in web.reason(), "it failed")
+    assert (agent.directory / "web.conf").read_text() == "old"
+    web.publish("newer", on_change={"command": "true"})
+    refreshed(agent)
+    assert (agent.directory / "web.conf").read_text() == "newer"
+    eventually(lambda: web.reason() == "", "nothing is wrong any more")
+
+
+def test_a_restart_stops_the_daemon_and_starts_it_again(web: Web) -> None:
+    """Under supervise the container stays; readiness is withdrawn meanwhile."""
+    web.publish("old", on_change={"restart": True})
+    agent = web.start(KOLLA_START_MODE="supervise")
+    (before,) = web.site.instances()
+    web.publish("new", on_change={"restart": True})
+    started = agent.directory / "started"
+    eventually(lambda: started.read_text() == "old\nnew\n", "it is started again")
+    eventually(lambda: agent.state == "ready", "it is ready again")
+    assert list(web.site.instances()) == [before]
+    agent.signal(signal.SIGTERM)
+    assert agent.ends() == 128 + signal.SIGTERM
+
+
+def test_a_restart_needs_supervise(web: Web, containers: Containers) -> None:
+    """In exec mode nobody could start it again: that is refused at once."""
+    web.publish("old", on_change={"restart": True})
+    web.set(directory=str(containers.directory))
+    agent = containers.start(SERVICE)
+    assert agent.ends() == 65
+    assert "set KOLLA_START_MODE to supervise" in agent.ending["reason"]
+
+
+# -- what goes wrong ----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("text", "file", "words"),
+    [
+        ("{{ nowhere }}", {}, "missing: nowhere"),
+        ("{% if %}", {}, "file web.conf line 1"),
+        ("new", {"check": "grep -q old {}"}, "its check refuses the new content: exit status 1"),
+        ("new", {"dest": "/proc/web.conf"}, "/proc/web.conf can't be written"),
+    ],
+)
+def test_a_refresh_that_fails_changes_nothing(web: Web, text: str, file: dict[str, str], words: str) -> None:
+    """Old files, the daemon untouched and ready, and the reason where everybody can see it."""
+    web.publish("old", {"check": "grep -q old {}"})
+    agent = web.start()
+    web.publish(text, file)
+    eventually(lambda: words in web.reason(), "the reason is there")
+    assert web.reason().startswith("the refresh of its files failed: ")
+    assert agent.state.startswith("ready the refresh of its files failed")
+    assert agent.health("--ready").returncode == 0
+    assert (agent.directory / "web.conf").read_text() == "old"
+    assert heard(agent) == []
+    assert len(web.site.instances()) == 1
+    web.publish("mended")
+    eventually(lambda: heard(agent) == ["SIGHUP mended"], "it is tried again at the next change")
+
+
+def test_a_missing_variable_that_is_published_mends_the_refresh(web: Web) -> None:
+    """What a failed rendering looked for is watched too."""
+    web.publish("old")
+    agent = web.start()
+    web.publish("{{ nowhere }}")
+    eventually(lambda: "missing: nowhere" in web.reason(), "the reason is there")
+    web.set(nowhere="here")
+    eventually(lambda: heard(agent) == ["SIGHUP here"], "it was told")
+
+
+def test_a_file_must_pass_its_check_before_it_is_first_placed(web: Web, containers: Containers) -> None:
+    """Status 78, since the content is wrong; the output of the check is in the log."""
+    web.publish("wrong", {"check": ["sh", "-c", 'echo "found $(cat "$1")" >&2; exit 2', "sh", "{}"]})
+    web.set(directory=str(containers.directory))
+    agent = containers.start(SERVICE)
+    assert agent.ends() == 78
+    assert "config file web.conf: its check refuses the new content: exit status 2" in agent.ending["reason"]
+    assert "found wrong" in agent.said
+    assert not (containers.directory / "web.conf").exists()
+
+
+def test_a_change_while_a_refresh_runs_leads_to_another_one(web: Web) -> None:
+    """The last word is the one published last."""
+    check = 'while [ -e hold ]; do sleep 0.05; done; echo checked >> checks; test -s "$1"'
+    file = {"check": ["sh", "-c", check, "sh", "{}"]}
+    web.publish("one", file)
+    agent = web.start()
+    (agent.directory / "hold").touch()
+    web.publish("two", file)
+    eventually(lambda: "being refreshed" in web.reason(), "a refresh runs")
+    web.publish("three", file)
+    (agent.directory / "hold").unlink()
+    eventually(lambda: heard(agent)[-1:] == ["SIGHUP three"], "the last one has come")
+
+
+def test_nothing_of_a_refresh_outlives_its_daemon(web: Web) -> None:
+    """A check that hangs ends with the container."""
+    file = {"check": ["sh", "-c", "[ -e first ] && exec sleep 1000; touch first", "sh", "{}"]}
+    web.publish("one", file)
+    agent = web.start()
+    web.publish("two", file)
+    eventually(lambda: "sleep" in agent.processes.values(), "the check hangs")
+    agent.process.kill()
+    eventually(lambda: not agent.processes, "all of it has ended")
+
+
+# -- by hand, and what is shown ---------------------------------------------------------------------
+
+
+def test_a_refresh_by_hand_happens_at_once(web: Web) -> None:
+    """It returns when the daemon was told and is ready; a failure is its exit status."""
+    web.publish("old")
+    agent = web.start()
+    web.publish("new")
+    done = by_hand(agent)
+    assert (done.returncode, done.stdout) == (0, "refreshed; the daemon was told, and is ready\n")
+    assert heard(agent) == ["SIGHUP new"]
+    web.publish("{{ nowhere }}")
+    done = by_hand(agent)
+    assert done.returncode == 78
+    assert "missing: nowhere" in done.stdout
+
+
+def test_a_container_shows_which_definition_it_runs_by(
+    web: Web, zk: KazooClient, deployment: Deployment
+) -> None:
+    """After a refresh the new one, unless its daemon would be started otherwise."""
+
+    def shown() -> str:
+        return "".join(str(each["definition"]) for each in web.site.containers.values())
+
+    def published() -> str:
+        return f"{zk.get(f'{deployment.path}/{SERVICE}')[1].mzxid:#x}"
+
+    web.publish("old")
+    agent = web.start()
+    first = published()
+    eventually(lambda: shown() == first, "the first one")
+    web.publish("new", {"perm": "0644"})
+    refreshed(agent)
+    eventually(lambda: shown() == published() != first, "the second one")
+    second = published()
+    web.publish("newer", {"perm": "0644"}, env={"A": "b"})
+    refreshed(agent, 2)
+    assert shown() == second != published()
+
+
+# -- one after the other ------------------------------------------------------------------------------
+
+
+def fleet(web: Web, text: str, width: int, **daemon: Any) -> dict[str, Agent]:
+    """Five containers; a daemon dies of the word `poison`."""
+    web.publish(text, width=width, **daemon)
+    return {host: web.start(host, KOLLA_ZK_SESSION_TIMEOUT="4") for host in ("w1", "w2", "w3", "w4", "w5")}
+
+
+def test_at_most_so_many_refresh_at_a_time(web: Web, zk: KazooClient) -> None:
+    """Each holds a slot until it is ready again; in the end none is left."""
+    most = 0
+
+    def all_told() -> bool:
+        nonlocal most
+        most = max(most, len(web.slots))
+        return all(heard(agent) for agent in agents.values())
+
+    agents = fleet(web, "old", 2)
+    web.publish("new", width=2)
+    eventually(all_told, "all were told")
+    eventually(lambda: not web.slots, "no slot is left")
+    assert most == 2
+    assert all(heard(agent) == ["SIGHUP new"] for agent in agents.values())
+
+
+def test_after_one_that_does_not_come_back_no_other_is_touched(web: Web) -> None:
+    """Its new file has killed its daemon, and its container with it. What is published next mends all."""
+    dying = DAEMON.replace(
+        'with open("heard"',
+        'if open("web.conf").read() == "poison":\n        os._exit(1)\n    with open("heard"',
+    )
+    command = [sys.executable, "-I", "-S", "-c", dying]
+    agents = fleet(web, "old", 1, command=command)
+    web.publish("poison", width=1, command=command)
+    dead = eventually(lambda: [agent for agent in agents.values() if not agent.running], "one has died")
+    eventually(
+        lambda: any("has not come back" in web.reason(host) for host in agents),
+        "another one waits, and says so",
+    )
+    assert len([agent for agent in agents.values() if not agent.running]) == 1
+    alive = [agent for agent in agents.values() if agent not in dead]
+    assert all((agent.directory / "web.conf").read_text() == "old" for agent in alive)
+    web.publish("mended", width=1, command=command)
+    eventually(lambda: all(heard(agent) == ["SIGHUP mended"] for agent in alive), "the others go on")
+
+
+def test_a_container_that_comes_back_lets_the_others_go_on(web: Web) -> None:
+    """It was killed in the middle of its refresh, and is started again: its slot is free once it is ready."""
+    file = {"check": ["sh", "-c", "while [ -e hold ]; do sleep 0.05; done", "sh", "{}"]}
+    web.publish("old", file, width=1)
+    agents = {host: web.start(host, KOLLA_ZK_SESSION_TIMEOUT="4") for host in ("w1", "w2")}
+    for agent in agents.values():
+        (agent.directory / "hold").touch()
+    web.publish("new", file, width=1)
+    eventually(lambda: web.slots, "one refreshes")
+    holder = eventually(
+        lambda: next((agents[host] for host in agents if "being refreshed" in web.reason(host)), None),
+        "it says so",
+    )
+    holder.process.kill()
+    holder.process.wait()
+    other = next(agent for agent in agents.values() if agent is not holder)
+    for agent in agents.values():
+        (agent.directory / "hold").unlink()
+    eventually(lambda: any("has not come back" in web.reason(host) for host in agents), "the other one waits")
+    assert heard(other) == []
+    holder.restart()
+    eventually(lambda: heard(other) == ["SIGHUP new"], "it goes on")
+    eventually(lambda: not web.slots, "no slot is left")
+
+
+def test_a_failed_refresh_keeps_the_others_from_theirs(web: Web) -> None:
+    """A check that refuses the new file refuses it everywhere: it is asked once."""
+    file = {"check": ["sh", "-c", 'echo asked >> asked; grep -q -v poison "$1"', "sh", "{}"]}
+    web.publish("old", file, width=1)
+    agents = {host: web.start(host) for host in ("w1", "w2", "w3")}
+    web.publish("poison", file, width=1)
+    eventually(
+        lambda: any("refuses the new content" in web.reason(host) for host in agents), "one has failed"
+    )
+    eventually(
+        lambda: len([host for host in agents if web.reason(host)]) == 3, "the others say what they wait for"
+    )
+    asked = [len((agent.directory / "asked").read_text().splitlines()) for agent in agents.values()]
+    assert sorted(asked) == [1, 1, 2]
+    web.publish("mended", file, width=1)
+    eventually(lambda: all(heard(agent) == ["SIGHUP mended"] for agent in agents.values()), "all go on")
+    eventually(lambda: not web.slots, "no slot is left")
