@@ -83,8 +83,9 @@ def test_health(results: str, fall: int, ready: bool) -> None:
         ([b"READY=1", b"STOPPING=1"], Notified(speaks=True, stopping=True)),
         ([b"STOPPING=1"], Notified(speaks=True, stopping=True)),
         ([b"STOPPING=1", b"READY=1"], Notified(speaks=True, ready=True)),
-        ([b"READY=1", b"RELOADING=1"], Notified(speaks=True, ready=True)),
-        ([b"RELOADING=1"], Notified(speaks=True)),
+        ([b"READY=1", b"RELOADING=1"], Notified(speaks=True, ready=True, reloading=True)),
+        ([b"RELOADING=1", b"READY=1"], Notified(speaks=True, ready=True)),
+        ([b"RELOADING=1"], Notified(speaks=True, reloading=True)),
         ([b"STATUS=recovering"], Notified(speaks=True)),
         ([b"EXTEND_TIMEOUT_USEC=9"], Notified(speaks=True)),
         ([b"WATCHDOG=1"], Notified()),
@@ -140,6 +141,44 @@ def test_what_makes_ready(
     """Each kind looks at its own evidence; STOPPING=1 counts for all of them."""
     check = Check(kind, value, 10, 5, 3)
     assert is_ready(check, notified, Results(checked), age, before) is expected
+
+
+def test_a_daemon_that_was_told_is_confirmed_by_a_check_that_begins_later() -> None:
+    """What it answered before says nothing; until it has, it is asked again and again."""
+    answers = ["", "", "not yet", "", "never asked"]
+
+    def probe() -> Steps[str]:
+        yield from ()
+        return answers.pop(0)
+
+    loop, readiness = Loop(), Readiness(Check("tcp", 80, 3600.0, 5.0, 3), probe, now())
+    loop.add(readiness)
+    loop.wait(lambda: readiness.ready)
+    assert readiness.confirmed
+    told = now()
+    readiness.confirm(told + 0.2)
+    assert not readiness.confirmed
+    loop.wait(lambda: readiness.confirmed)
+    assert now() >= told + 0.2
+    assert answers in (["", "never asked"], ["never asked"])
+
+
+@pytest.mark.parametrize(
+    ("datagrams", "expected"),
+    [([], True), ([b"RELOADING=1"], False), ([b"RELOADING=1", b"READY=1"], True), ([b"STOPPING=1"], False)],
+)
+def test_a_daemon_that_notifies_is_confirmed_once_it_has_reloaded(
+    datagrams: list[bytes], expected: bool
+) -> None:
+    """One that announces no reload is believed to be ready still."""
+    readiness = Readiness(Check("notify", None, 10, 5, 3), None, now())
+    readiness.notify(b"READY=1")
+    readiness.run(False)
+    readiness.confirm(now())
+    for datagram in datagrams:
+        readiness.notify(datagram)
+    readiness.run(False)
+    assert readiness.confirmed is expected
 
 
 def outcome(attempt: Callable[[], Steps[Any]], timeout: float = 30.0) -> str:

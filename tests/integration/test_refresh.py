@@ -433,10 +433,8 @@ def test_a_container_that_comes_back_lets_the_others_go_on(web: Web) -> None:
         (agent.directory / "hold").touch()
     web.publish("new", file, width=1)
     eventually(lambda: web.slots, "one refreshes")
-    holder = eventually(
-        lambda: next((agents[host] for host in agents if "being refreshed" in web.reason(host)), None),
-        "it says so",
-    )
+    eventually(lambda: any("being refreshed" in web.reason(host) for host in agents), "it says so")
+    holder = next(agent for host, agent in agents.items() if "being refreshed" in web.reason(host))
     holder.process.kill()
     holder.process.wait()
     other = next(agent for agent in agents.values() if agent is not holder)
