@@ -259,7 +259,7 @@ class Bootstrap:
             raise Lost(f"{command.path}: killed: its guard process died")
         outcome = _judge(prepared.step, ended, timed_out, self._stopped_by, last)
         log.log(
-            "info" if outcome.state == DONE else "warning",
+            "info" if outcome.state == DONE and not outcome.status else "warning",
             "%s: %s after %.1f s",
             command.path,
             outcome.message,
@@ -324,8 +324,9 @@ def _judge(step: Step, ended: Ended, timed_out: bool, stopped_by: Stopped | None
         return Outcome(failed, None, f"could not be started: {os.strerror(ended.errno)}")
     if ended.signum is not None:
         return Outcome(failed, ended.status, f"killed by {signal.Signals(ended.signum).name}")
+    if ended.status in command.succeeds:
+        return Outcome(DONE, ended.status, f"done (exit status {ended.status})" if ended.status else "done")
     if step.shell and ended.status == NOT_FOUND:
         return Outcome(failed, ended.status, f"exit status {NOT_FOUND}: its shell did not find a program")
-    if ended.status != 0:
-        return Outcome(failed, ended.status, f"exit status {ended.status}")
-    return Outcome(DONE, 0, "done")
+    not_success = "" if ended.status else ", which is not in its succeeds"
+    return Outcome(failed, ended.status, f"exit status {ended.status}{not_success}")

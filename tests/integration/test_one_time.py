@@ -450,6 +450,23 @@ def test_attempts_are_repeated_and_shown(site: Site, zk: KazooClient) -> None:
     assert site.detail()["attempt"] == 3
 
 
+@pytest.mark.parametrize("run_once", [True, False])
+def test_an_exit_status_that_counts_as_success_is_one(site: Site, run_once: bool) -> None:
+    """It is a warning, and is recorded; 0 fails where it does not count."""
+    once: Command = {"gate": None, "run_once": run_once, "succeeds": [1, 127]}
+    site.publish(sync=site.once(then="exit 1", **once), check=site.once("check", then="exit 127", **once))
+    agent = site.start("web1")
+    assert agent.ends() == 0
+    assert "WARNING kolla_mesos_start.commands.bootstrap: db/sync: done (exit status 1) after" in agent.said
+    for name, status in {"sync": 1, "check": 127}.items():
+        assert (site.state(name), site.detail(name)["status"]) == ("done", status)
+
+    site.publish(late=site.once("late", **once))
+    agent = site.start("web1")
+    assert agent.ends() == 1
+    assert agent.ending["reason"] == "exit status 0, which is not in its succeeds"
+
+
 def test_an_error_is_not_final(site: Site) -> None:
     """It says why; then the next contender tries, once the holder has no attempt left, and after it
     the next container that starts."""
