@@ -138,7 +138,7 @@ class Agent:
         from kolla_mesos_start.wait import Waiting
 
         self._reach("wait")
-        waiting = Waiting(tree, report, settings.wait_timeout)
+        waiting = Waiting(tree, report, settings.wait_timeout, settings.generation)
         for runnable in waiting:
             prepared = self._render(settings, preparer, runnable.command)
             if runnable.command.is_daemon:
@@ -251,6 +251,7 @@ class Agent:
         self.ended = Ended(published.client, published.znodes)
         graph, stamps = preparer.read_graph(definition)
         _warn_of_pods(settings, graph)
+        _warn_of_generations(settings, graph)
         _refuse_restart(settings, graph)
 
         from kolla_mesos_start.tree.status import StatusTree
@@ -456,6 +457,17 @@ def _refuse_restart(settings: Settings, graph: Graph) -> None:
                 "service.daemon.on_change.restart: the agent is not its parent: set KOLLA_START_MODE to"
                 " supervise, or choose signal or command"
             ]
+        )
+
+
+def _warn_of_generations(settings: Settings, graph: Graph) -> None:
+    """Whether this image is the one that a generation asks for is known only if it says which it is."""
+    commands = [command for command in graph.commands if command.generation is not None]
+    if commands and settings.generation is None:
+        log.warning(
+            "KOLLA_GENERATION is not set: %s may be run by an older image than it is for, and be recorded as "
+            "done; set it to the generation of this image (ENV in its Dockerfile, or in what launches it)",
+            ", ".join(f"{command.path} for {command.generation}" for command in commands),
         )
 
 

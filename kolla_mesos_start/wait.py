@@ -64,11 +64,13 @@ class Blocked(NamedTuple):
 
 
 class Progress(NamedTuple):
-    """Own commands, those that this container has `passed`, and the definition's zxid."""
+    """Own commands, those that this container has `passed`, the definition's zxid, and the generation of
+    the code in the image, where that is known."""
 
     own: frozenset[str]
     passed: frozenset[str]
     definition: int
+    image: str | None
 
 
 def judge(command: Command, view: View, znodes: Znodes, progress: Progress) -> Runnable | Blocked | None:
@@ -83,6 +85,10 @@ def judge(command: Command, view: View, znodes: Znodes, progress: Progress) -> R
         return Runnable(command)
     if states.superseded_by(command, znodes, view, progress.definition) is not None:
         return Blocked(command, (), SUPERSEDED)
+    if command.generation is not None and progress.image not in (None, command.generation):
+        # Old code would be recorded as the new migration.
+        words = f"{command.path} is for {command.generation}, this image is {progress.image}"
+        return Blocked(command, (), words)
     return None
 
 
@@ -124,15 +130,18 @@ def _unmet(dependency: Dependency | Members, view: View, znodes: Znodes, progres
 class Waiting:
     """The commands of one definition that this container has not passed yet."""
 
-    def __init__(self, tree: StatusTree, report: Report, limit: float | None) -> None:
-        """`limit`: seconds for which a command may wait on its dependencies; None: for ever."""
+    def __init__(
+        self, tree: StatusTree, report: Report, limit: float | None, image: str | None = None
+    ) -> None:
+        """`limit`: seconds for which a command may wait on its dependencies; None: for ever. `image`: the
+        generation of the code in it, where that is known."""
         self._tree, self._report, self._limit = tree, report, limit
         self._client, self._watches, self._znodes = tree.client, tree.client.watches, tree.znodes
         self._queues = Queues(tree.client, tree.znodes.host)
         self._pending = list(tree.graph.commands)
         self._daemon = tree.graph.daemon
         own = frozenset(command.path for command in tree.graph.commands)
-        self._progress = Progress(own, frozenset(), tree.definition)
+        self._progress = Progress(own, frozenset(), tree.definition, image)
         self._superseded: set[str] = set()
         self._begun: dict[str, float] = {}
 
