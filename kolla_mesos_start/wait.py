@@ -1,14 +1,15 @@
 """Yields each command once it is satisfied: whichever is ready first, the daemon last.
 
 All that is waited for is watched together; after each answer everything is judged again, from what
-the server said last. Judging is the business of `states`, the queues for locks that of `lock`.
+the server said last. Judging is the business of `states`, the queues for locks that of `lock`, what
+lies outside the deployment that of `outside`.
 """
 
 from __future__ import annotations
 
 import time
 
-from kolla_mesos_start.definition.model import Dependency
+from kolla_mesos_start.definition.model import Dependency, External
 from kolla_mesos_start.errors import DependenciesNotSatisfied
 from kolla_mesos_start.log import PROGRESS_INTERVAL, Logger
 from kolla_mesos_start.loop import now
@@ -21,9 +22,10 @@ from kolla_mesos_start.zookeeper.wire import NoNodeError
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Iterator, Mapping, Sequence
 
     from kolla_mesos_start.definition.model import Command, Members
+    from kolla_mesos_start.outside import Answer, Outside
     from kolla_mesos_start.report import Report
     from kolla_mesos_start.tree.status import StatusTree
     from kolla_mesos_start.tree.znodes import Znodes
@@ -64,18 +66,19 @@ class Blocked(NamedTuple):
 
 
 class Progress(NamedTuple):
-    """Own commands, those that this container has `passed`, the definition's zxid, and the generation of
-    the code in the image, where that is known."""
+    """Own commands, those that this container has `passed`, the definition's zxid, the generation of the
+    code in the image, where that is known, and what those outside have answered."""
 
     own: frozenset[str]
     passed: frozenset[str]
     definition: int
     image: str | None
+    answers: Mapping[External, Answer]
 
 
 def judge(command: Command, view: View, znodes: Znodes, progress: Progress) -> Runnable | Blocked | None:
     """Whether the command's turn has come; None if the lock decides that."""
-    known = [each for each in command.dependencies if _queries(each, view, znodes, progress) <= view.keys()]
+    known = [each for each in command.dependencies if _is_known(each, view, znodes, progress)]
     unmet = [found for each in known if (found := _unmet(each, view, znodes, progress))]
     if unmet:
         return Blocked(command, unmet)
@@ -103,8 +106,20 @@ def queries(blocked: Blocked, view: View, znodes: Znodes, progress: Progress) ->
     return found
 
 
-def _queries(dependency: Dependency | Members, view: View, znodes: Znodes, progress: Progress) -> set[Query]:
-    return set() if _is_passage(dependency, progress) else set(states.queries(dependency, znodes, view))
+def _is_known(
+    dependency: Dependency | Members | External, view: View, znodes: Znodes, progress: Progress
+) -> bool:
+    if isinstance(dependency, External):
+        return dependency in progress.answers
+    return _queries(dependency, view, znodes, progress) <= view.keys()
+
+
+def _queries(
+    dependency: Dependency | Members | External, view: View, znodes: Znodes, progress: Progress
+) -> set[Query]:
+    if isinstance(dependency, External) or _is_passage(dependency, progress):
+        return set()
+    return set(states.queries(dependency, znodes, view))
 
 
 def _is_passage(dependency: Dependency | Members, progress: Progress) -> bool:
@@ -117,8 +132,13 @@ def _is_passage(dependency: Dependency | Members, progress: Progress) -> bool:
     )
 
 
-def _unmet(dependency: Dependency | Members, view: View, znodes: Znodes, progress: Progress) -> Unmet | None:
+def _unmet(
+    dependency: Dependency | Members | External, view: View, znodes: Znodes, progress: Progress
+) -> Unmet | None:
     """Inside one definition a dependency means this container's own progress, and what it asks beyond."""
+    if isinstance(dependency, External):
+        failure, since = progress.answers[dependency]
+        return Unmet(dependency, failure, since) if failure else None
     if isinstance(dependency, Dependency) and dependency.path in progress.own:
         if dependency.path not in progress.passed:
             return Unmet(dependency, "not run by this container yet")
@@ -141,7 +161,8 @@ class Waiting:
         self._pending = list(tree.graph.commands)
         self._daemon = tree.graph.daemon
         own = frozenset(command.path for command in tree.graph.commands)
-        self._progress = Progress(own, frozenset(), tree.definition, image)
+        self._progress = Progress(own, frozenset(), tree.definition, image, {})
+        self._outside = _outside(tree)
         self._superseded: set[str] = set()
         self._begun: dict[str, float] = {}
 
@@ -171,25 +192,42 @@ class Waiting:
     # -- the loop -------------------------------------------------------------------------------
 
     def _next(self) -> Runnable:
+        """The next command whose turn has come; what lies outside is asked only until then."""
+        self._ask([each for command in self._candidates() for each in command.outside])
+        try:
+            return self._wait()
+        finally:
+            self._ask(())
+
+    def _ask(self, externals: Sequence[External]) -> None:
+        if self._outside:
+            self._outside.ask(externals)
+
+    def _look(self) -> tuple[int, Mapping[External, Answer]]:
+        """What differs once there is something new to judge."""
+        return self._watches.changes, self._outside.answers if self._outside else {}
+
+    def _wait(self) -> Runnable:
         watches = self._watches
         logged_at, silent = now(), True
         for command in self._candidates():
             self._begun.setdefault(command.path, logged_at)
         waiting = [Blocked(command, self._unknown(command)) for command in self._candidates()]
-        seen = -1
+        seen: object = None
         while True:
             limit = min(self._limit_of(blocked) for blocked in waiting)
             due = min(limit, logged_at + PROGRESS_INTERVAL)
             soon = now() >= due - DETAIL_LEAD
             watches.watch(self._queries(waiting) | (self._details(waiting) if soon else set()))
             self._client.loop.wait(
-                lambda seen=seen: watches.answered() and watches.changes != seen,  # type: ignore[misc]
+                lambda seen=seen: watches.answered() and self._look() != seen,  # type: ignore[misc]
                 due if soon else due - DETAIL_LEAD,
             )
             if watches.answered() and self._queries(waiting) - watches.results.keys():
                 continue  # What has come asks for more: a new mark's name, for what the mark says.
-            if watches.answered() and watches.changes != seen:
-                seen = watches.changes
+            if watches.answered() and self._look() != seen:
+                seen = self._look()
+                self._progress = self._progress._replace(answers=seen[1])
                 waiting = []
                 for command in self._candidates():
                     blocked = self._judge(command)
@@ -295,6 +333,15 @@ class Waiting:
     def _state_of(self, unmet: Unmet) -> str:
         znode = self._watches.results.get(data_of(unmet.detail)) if unmet.detail else None
         return states.describe(unmet, states.decode_detail(znode), time.time())
+
+
+def _outside(tree: StatusTree) -> Outside | None:
+    """What asks those outside; None where a definition names none, as most do."""
+    if not any(command.outside for command in tree.graph.steps):
+        return None
+    from kolla_mesos_start.outside import Outside
+
+    return Outside(tree.client.loop)
 
 
 def _brief(blocked: Blocked) -> str:

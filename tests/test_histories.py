@@ -190,7 +190,7 @@ class Waiter:
         built = schema.build(load(json.dumps(definition).encode()), ZNODES.service_name, str)
         self.command = built.daemon or built.commands[-1]
         own = frozenset(command.path for command in built.commands)
-        self.passage = Progress(own, frozenset(), DEFINITION, None)
+        self.passage = Progress(own, frozenset(), DEFINITION, None, {})
         self.connected = True
         self.asked = 0
         self._last = last

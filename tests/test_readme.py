@@ -17,7 +17,7 @@ from jinja2 import Environment
 from kolla_mesos_start import errors, settings
 from kolla_mesos_start.definition import schema
 from kolla_mesos_start.definition.document import load
-from kolla_mesos_start.definition.model import Dependency, File, Members
+from kolla_mesos_start.definition.model import Dependency, External, File, Members
 from kolla_mesos_start.render.context import BUILTIN
 from kolla_mesos_start.render.sandbox import Sandbox
 from tests.documents import CONTRIBUTING, DOCUMENTS, README, ROOT, items, literals, parsed, table
@@ -100,8 +100,9 @@ def test_every_key_of_a_definition_is_in_the_table() -> None:
     named = [name for row in KEYS.values() for name in literals(row[0])]
     assert sorted(named) == sorted((*schema.SHARED_KEYS, *schema.COMMAND_KEYS, *schema.DAEMON_KEYS))
     inner = {
-        "dependencies": {*Dependency._fields, *Members._fields} - {"service"}
-        | {"members", "global", "local"},
+        "dependencies": {*Dependency._fields, *Members._fields, *External._fields}
+        - {"service", "kind", "value"}
+        | {"members", "global", "local", "external", *schema.PROBES},
         "files": set(File._fields[1:]),
         "ready": set(schema.CHECKS),
         "on_change": set(schema.REACTIONS),

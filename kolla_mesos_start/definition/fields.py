@@ -153,8 +153,11 @@ class Fields:
         value = to_boolean(self.rendered(key, default))
         return self._default(key, default, "true or false") if value is None else value
 
-    def text(self, key: str, default: D, form: Form) -> str | D:
-        """A string that is needed when the definition is read; a template is rendered at once."""
+    def text(self, key: str, default: D, form: Form, *, secret: bool = False) -> str | D:
+        """A string that is needed when the definition is read; a template is rendered at once.
+
+        What is `secret` is not shown if it is wrong.
+        """
         if key not in self._values:
             return default
         value = self.rendered(key)
@@ -162,7 +165,8 @@ class Fields:
             return self._default(key, default, "text")
         reason = unusable(value) or form(value)
         if reason:
-            self.report(key, f"{reason}{self.found(key)}")
+            shown = not secret or Text(key, str(self.raw(key))).is_template
+            self.report(key, f"{reason}{self.found(key) if shown else ''}")
             return default
         return value
 

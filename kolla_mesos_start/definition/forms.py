@@ -23,7 +23,10 @@ SIGNALS = ("HUP", "INT", "QUIT", "USR1", "USR2", "ALRM", "TERM", "CONT", "URG", 
 
 # Not compiled here, but by re when a definition first needs one: not every start does.
 _PERM = r"[0-7]{3,4}|0o0*[0-7]{1,4}"
-_URL = r"https?://(\[[0-9A-Fa-f:.%]+\]|[^\s/:?#@\[\]]+)(:[0-9]{1,5})?([/?]\S*)?"
+HOST = r"(\[[0-9A-Fa-f:.%]+\]|[^\s/:?#@\[\]]+)"
+PORT = r"([1-9][0-9]{0,3}|[1-5][0-9]{4}|6[0-4][0-9]{3}|65[0-4][0-9]{2}|655[0-2][0-9]|6553[0-5])"  # 1 to 65535
+ENDPOINT = f"{HOST}:{PORT}"
+URL = rf"https?://{HOST}(:{PORT})?([/?]\S*)?"
 _USER = r"[^\s:/]+"
 # ZooKeeper refuses these in paths; the last range because Java stores it as surrogates.
 _NOT_IN_ZNODES = "[\0-\x1f\x7f-\x9f\ud800-\uf8ff\ufff0-\uffff\U00010000-\U0010ffff]"
@@ -110,5 +113,9 @@ def bad_owner(text: str) -> str | None:
     return "expected user or user:group" if len(parts) > 2 or any(map(bad_user, parts)) else None
 
 
+def bad_endpoint(text: str) -> str | None:
+    return None if re.fullmatch(ENDPOINT, text) else "expected host:port, an IPv6 address in brackets"
+
+
 def bad_url(text: str) -> str | None:
-    return None if re.fullmatch(_URL, text) else "expected http[s]://host[:port][/path]"
+    return None if re.fullmatch(URL, text) else "expected http[s]://host[:port][/path]"

@@ -45,6 +45,34 @@ class Members(NamedTuple):
     timeout: float | None
 
 
+class External(NamedTuple):
+    """Something outside the deployment that must answer, before a command may run.
+
+    `kind` is `tcp` (`value` is host:port) or `http` (a URL). `interval`: the most seconds between two
+    questions.
+    """
+
+    kind: str
+    value: str
+    interval: float
+    timeout: float | None
+
+    @property
+    def endpoint(self) -> str:
+        """host:port; the rest of a URL may hold a secret."""
+        if self.kind == "tcp":
+            return self.value
+        scheme, _, rest = self.value.partition("://")
+        netloc = rest.partition("?")[0].partition("/")[0]
+        _, colon, port = netloc.rpartition(":")
+        return netloc if colon and port.isdigit() else f"{netloc}:{443 if scheme == 'https' else 80}"
+
+    @property
+    def what(self) -> str:
+        """Its name in messages."""
+        return f"external {self.kind} {self.endpoint}"
+
+
 class File(NamedTuple):
     """One config file of a command. `dest`, `owner`, `perm` and `check` may be templates."""
 
@@ -99,7 +127,7 @@ class Command(NamedTuple):
     name: str
     """`daemon` for the daemon only"""
     command: str | tuple[str, ...]
-    dependencies: tuple[Dependency | Members, ...]
+    dependencies: tuple[Dependency | Members | External, ...]
     run_once: str | None
     """the scope in which it runs once, `global` or `local`; None: it runs in every container"""
     generation: str | None
@@ -121,6 +149,16 @@ class Command(NamedTuple):
     """None: its files are never rendered again"""
     width: int | None
     """how many instances of the service may refresh at the same time; None: all"""
+
+    @property
+    def inside(self) -> tuple[Dependency | Members, ...]:
+        """Its dependencies on others of the deployment, of which ZooKeeper knows."""
+        return tuple(each for each in self.dependencies if not isinstance(each, External))
+
+    @property
+    def outside(self) -> tuple[External, ...]:
+        """Its other dependencies, which only itself can ask."""
+        return tuple(each for each in self.dependencies if isinstance(each, External))
 
     @property
     def is_daemon(self) -> bool:

@@ -16,6 +16,7 @@ from kolla_mesos_start.definition.forms import DAEMON, ENDED, GLOBAL, LOCAL
 from kolla_mesos_start.definition.model import (
     Command,
     Dependency,
+    External,
     File,
     Graph,
     Members,
@@ -39,6 +40,7 @@ SHARED_KEYS = (
 COMMAND_KEYS = ("run_once", "generation", "succeeds")
 DAEMON_KEYS = ("ready", "retired_by", "on_change", "width")
 CHECKS = ("notify", "tcp", "http", "command", "alive")
+PROBES = ("tcp", "http")
 REACTIONS = ("signal", "command", "restart")
 # Accepted and ignored: what kolla-mesos wrote for its schedulers, and what it allowed but never read.
 SCHEDULER_KEYS = ("enabled", "container", "task", "openstack_role", "openstack_roles", "mem", "cpus")
@@ -50,6 +52,8 @@ DEFAULT_ALIVE = 20.0
 MOST_STATUS = 255
 LEAST = 0.001
 """The least number of seconds where 0 would make no sense."""
+LEAST_INTERVAL = 0.1
+"""The least number of seconds between two questions to what all containers may ask."""
 
 
 def build(document: Document, service_name: str, render: Render) -> Graph:
@@ -203,12 +207,14 @@ def _run_once(fields: Fields) -> str | None:
     return GLOBAL if flag else None
 
 
-def _dependencies(fields: Fields) -> Iterator[Dependency | Members]:
+def _dependencies(fields: Fields) -> Iterator[Dependency | Members | External]:
     for label, item in labelled(fields.label_of("dependencies"), fields.items("dependencies")):
         value = {"path": item} if isinstance(item, str) else item
-        dependency: Dependency | Members | None
+        dependency: Dependency | Members | External | None
         if isinstance(value, dict) and "members" in value:
             dependency = _members(Fields(fields.reading, label, value, ("members", "count", "timeout")))
+        elif isinstance(value, dict) and "external" in value:
+            dependency = _external(Fields(fields.reading, label, value, ("external", "interval", "timeout")))
         else:
             dependency = _dependency(Fields(fields.reading, label, value, Dependency._fields))
         if dependency:
@@ -224,7 +230,7 @@ def _dependency(fields: Fields) -> Dependency | None:
         exclusive=fields.boolean("exclusive", False),
         timeout=fields.seconds("timeout", None, least=LEAST),
     )
-    fields.require("path", "role/command (or members: the path of a service)")
+    fields.require("path", "role/command (or members: the path of a service, or external: tcp or http)")
     if dependency.exclusive and not (dependency.is_daemon and dependency.generation):
         fields.report("exclusive", f"is only allowed on role/{DAEMON}, with generation")
     return dependency if dependency.path else None
@@ -237,6 +243,24 @@ def _members(fields: Fields) -> Members | None:
         timeout=fields.seconds("timeout", None, least=LEAST),
     )
     return members if members.service else None
+
+
+def _external(fields: Fields) -> External | None:
+    target = Fields(fields.reading, fields.label_of("external"), fields.raw("external"), PROBES)
+    kinds = [kind for kind in PROBES if kind in target]
+    if len(kinds) > 1 or fields.raw("external") in (None, {}):
+        found = " and ".join(kinds) or "none"
+        fields.report("external", f"expected one of {', '.join(PROBES)}, found {found}")
+    if len(kinds) != 1:
+        return None
+    form = forms.bad_endpoint if kinds[0] == "tcp" else forms.bad_url
+    external = External(
+        kind=kinds[0],
+        value=target.text(kinds[0], "", form, secret=True),
+        interval=fields.seconds("interval", 10.0, least=LEAST_INTERVAL),
+        timeout=fields.seconds("timeout", None, least=LEAST),
+    )
+    return external if external.value else None
 
 
 def _env(fields: Fields) -> Iterator[tuple[str, str]]:

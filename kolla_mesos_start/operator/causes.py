@@ -13,7 +13,7 @@ from graphlib import CycleError, TopologicalSorter
 from typing import NamedTuple
 
 from kolla_mesos_start.definition.forms import DAEMON, LOCAL
-from kolla_mesos_start.definition.model import Dependency, Members
+from kolla_mesos_start.definition.model import Dependency, External, Members
 from kolla_mesos_start.operator.durations import lasting
 from kolla_mesos_start.operator.invocation import nearest
 from kolla_mesos_start.operator.live import (
@@ -43,6 +43,7 @@ KINDS: Mapping[str, tuple[bool, bool]] = {
     "no definition": (True, True),
     "unreadable": (True, True),
     "no provider": (True, True),
+    "outside": (True, False),
     "too many": (True, False),
     "elsewhere": (True, False),
     "claimed": (True, True),
@@ -119,6 +120,8 @@ def _target(unmet: Unmet, deployment: Deployment) -> str:
     dependency = unmet.dependency
     if isinstance(dependency, Members):
         return _node(dependency.service)
+    if isinstance(dependency, External):
+        return dependency.what
     service = deployment.roles.get(dependency.role)
     return dependency.path if service and _step(service, dependency.path) else f"-> {dependency.path}"
 
@@ -184,6 +187,8 @@ def _mismatch(step: Step, unmet: Unmet, deployment: Deployment) -> Cause | None:
     dependency = unmet.dependency
     if isinstance(dependency, Members):
         return _no_members(step, dependency, deployment)
+    if isinstance(dependency, External):
+        return Cause("outside", f"{dependency.what}: {unmet.found}", (dependency.what,))
     node = _target(unmet, deployment)
     service = deployment.roles.get(dependency.role)
     if service is None:

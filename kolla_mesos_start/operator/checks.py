@@ -13,7 +13,16 @@ from typing import NamedTuple
 from urllib.parse import urlsplit
 
 from kolla_mesos_start.definition.forms import DAEMON, LOCAL
-from kolla_mesos_start.definition.model import Command, Dependency, File, Graph, Members, Ready, Step
+from kolla_mesos_start.definition.model import (
+    Command,
+    Dependency,
+    External,
+    File,
+    Graph,
+    Members,
+    Ready,
+    Step,
+)
 from kolla_mesos_start.definition.texts import sublabel
 from kolla_mesos_start.operator.findings import ERROR, WARNING
 from kolla_mesos_start.operator.invocation import nearest
@@ -84,6 +93,8 @@ def needs(readings: Iterable[Reading]) -> Iterator[Need]:
     for each in readings:
         for command in each.graph.steps if each.graph else ():
             for index, dependency in enumerate(command.dependencies):
+                if isinstance(dependency, External):
+                    continue  # Nothing in a directory says whether it will answer.
                 yield Need(each, command, dependency, f"{command.label}.dependencies[{index}]")
 
 

@@ -22,7 +22,7 @@ NO_GRAPHVIZ = (
     "--format svg needs Graphviz's program dot: install the package graphviz, or draw the output of"
     " --format mermaid, for which a browser is enough"
 )
-MISSING = "missing"
+MISSING, OUTSIDE = "missing", "outside"
 # Fill colours that black text can be read on, on any page.
 COLOURS = {
     DONE: "#b7e4c7",
@@ -31,6 +31,7 @@ COLOURS = {
     ERROR: "#f5a9a9",
     WAITING: "#eeeeee",
     MISSING: "#ffffff",
+    OUTSIDE: "#dccff0",
 }
 
 
@@ -79,11 +80,16 @@ def of(deployment: Deployment) -> Graph:
     edges = [
         _edge(dependency, step, deployment)
         for _, step in steps.values()
-        for dependency in step.command.dependencies
+        for dependency in step.command.inside
     ]
+    outside = [(external, step) for _, step in steps.values() for external in step.command.outside]
+    edges += [Edge(external.what, step.path, "") for external, step in outside]
     for service in deployment.services.values():
         edges += _to_daemon(service, edges)
-    absent = dict.fromkeys(edge.before for edge in edges if edge.before not in steps)
+    others = dict.fromkeys(external.what for external, _ in outside)
+    nodes += [Node(what, "", OUTSIDE, "outside the deployment") for what in others]
+    known = {node.path for node in nodes}
+    absent = dict.fromkeys(edge.before for edge in edges if edge.before not in known)
     nodes += [Node(path, "", MISSING, "no service provides it") for path in absent]
     return Graph(nodes, edges)
 

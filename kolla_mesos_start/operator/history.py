@@ -221,7 +221,7 @@ class _Telling:
         """What it waits for when it runs on `host`; a daemon also for the commands of its own container."""
         own = command.path.partition("/")[0]
         needs = []
-        for each in command.dependencies:
+        for each in command.inside:
             if isinstance(each, Members):
                 needs.append(Need(f"{each.service.rsplit('/', 1)[-1]}/{PARTY}", each.count))
             else:

@@ -9,6 +9,7 @@ What an agent does not write (an older one has no `.containers`) is not made up:
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from datetime import datetime
 from typing import Any, NamedTuple
@@ -246,7 +247,7 @@ class Live:
             if command.run_once:
                 yield children_of(at.lock)
                 yield from states.once_queries(command, self.znodes._replace(host=scope), view)
-        for dependency in command.dependencies:
+        for dependency in command.inside:
             for host in _asking(dependency, hosts):
                 yield from states.queries(dependency, self.znodes._replace(host=host), view)
 
@@ -325,7 +326,7 @@ class Live:
                     command,
                     done[command.path],
                     tuple(self._attempts(command, view)),
-                    tuple(self._unmet(command, done, view)),
+                    (*self._unmet(command, done, view), *_unmet_outside(command, containers)),
                     superseded=once
                     and states.superseded_by(command, self.znodes, view, oldest or 0) is not None,
                 )
@@ -353,7 +354,7 @@ class Live:
     def _unmet(self, command: Command, done: Mapping[str, bool], view: View) -> Iterator[Unmet]:
         """Each unmet dependency once, on the first host where it is."""
         hosts = hosts_of(command.path.split("/")[0], self.znodes, view)
-        for dependency in command.dependencies:
+        for dependency in command.inside:
             if isinstance(dependency, Dependency) and dependency.path in done and dependency.count is None:
                 # Inside one definition it means that the command is behind the container.
                 if not done[dependency.path]:
@@ -497,6 +498,19 @@ def hosts_of(role: str, znodes: Znodes, view: View) -> list[str]:
 
 def _scopes(command: Command, hosts: Sequence[str]) -> Sequence[str]:
     return hosts if command.run_once == LOCAL else [GLOBAL]
+
+
+def _unmet_outside(command: Command, containers: Sequence[Container]) -> Iterator[Unmet]:
+    """What does not answer from outside, as containers say that wait for it: only they can ask it."""
+    for external in command.outside:
+        said = {
+            container.host: found[1]
+            for container in containers
+            if container.is_live
+            if (found := re.search(re.escape(f"{external.what}: ") + "([^,;]+)", container.reason))
+        }
+        if said:
+            yield Unmet(external, f"{next(iter(said.values()))} (asked from {', '.join(sorted(said))})")
 
 
 def _asking(dependency: Dependency | Members, hosts: Sequence[str]) -> Sequence[str]:

@@ -277,7 +277,7 @@ class LocalDeployment:
         own = command.path.partition("/")[0]
         once = {each.path for each in self._all() if each.run_once == GLOBAL}
         needs = []
-        for each in command.dependencies:
+        for each in command.inside:
             if isinstance(each, Members):
                 needs.append(Need(_presence(each.service), each.count))
             else:

@@ -13,7 +13,7 @@ from typing import Any
 
 from kolla_mesos_start.definition import schema
 from kolla_mesos_start.definition.fields import MAX_NUMBER
-from kolla_mesos_start.definition.forms import DAEMON, GLOBAL, LOCAL, SIGNALS
+from kolla_mesos_start.definition.forms import DAEMON, ENDPOINT, GLOBAL, LOCAL, SIGNALS, URL
 from kolla_mesos_start.operator.invocation import Invocation, Subcommand
 
 Schema = dict[str, Any]
@@ -134,6 +134,21 @@ MEMBERS: Mapping[str, Schema] = {
     "count": {"description": "how many; without it 1", **_integer(least=1)},
     "timeout": DEPENDENCY["timeout"],
 }
+PROBES: Mapping[str, Schema] = {
+    "tcp": {"description": "host:port that accepts connections", **_text(f"^{ENDPOINT}$")},
+    "http": {"description": "a URL that answers with success", **_text(f"^{URL}$")},
+}
+EXTERNAL: Mapping[str, Schema] = {
+    "external": {
+        "description": "something outside the deployment, which must answer",
+        **_object(PROBES, oneOf=[{"required": [kind]} for kind in PROBES]),
+    },
+    "interval": {
+        "description": "the most seconds between two questions; without it 10",
+        **_seconds(schema.LEAST_INTERVAL),
+    },
+    "timeout": DEPENDENCY["timeout"],
+}
 # Only of a daemon's instances it can be said that no other has another generation.
 EXCLUSIVE: Schema = {
     "if": {"required": ["exclusive"], "properties": {"exclusive": {"not": NO}}},
@@ -145,7 +160,10 @@ EXCLUSIVE: Schema = {
 DEPENDENCIES: Schema = {
     "type": ["array", "null"],
     "items": _either(
-        DEPENDENCY["path"], _object(DEPENDENCY, ["path"], **EXCLUSIVE), _object(MEMBERS, ["members"])
+        DEPENDENCY["path"],
+        _object(DEPENDENCY, ["path"], **EXCLUSIVE),
+        _object(MEMBERS, ["members"]),
+        _object(EXTERNAL, ["external"]),
     ),
 }
 CHECKS: Mapping[str, Schema] = {
@@ -154,10 +172,7 @@ CHECKS: Mapping[str, Schema] = {
         **_either({"const": True}, _text(_words("true", "yes"))),
     },
     "tcp": {"description": "a port that accepts connections", **_integer(1, 65535)},
-    "http": {
-        "description": "a URL that answers with success",
-        **_text(r"^https?://(\[[0-9A-Fa-f:.%]+\]|[^\s/:?#@\[\]]+)(:[0-9]{1,5})?([/?]\S*)?$"),
-    },
+    "http": PROBES["http"],
     "command": {"description": "a command that succeeds", **COMMAND},
     "alive": {"description": "seconds that the daemon has run for", **_seconds()},
 }

@@ -8,7 +8,7 @@ from __future__ import annotations
 import json
 
 from kolla_mesos_start.definition.forms import GLOBAL
-from kolla_mesos_start.definition.model import Members
+from kolla_mesos_start.definition.model import External, Members
 from kolla_mesos_start.records import NamedTuple
 from kolla_mesos_start.zookeeper.query import children_of, data_of
 
@@ -36,7 +36,7 @@ class Unmet(NamedTuple):
     """A dependency that isn't satisfied: what was found, since when (seconds since the epoch), and
     the path of the `detail` znode with the last attempt, or None."""
 
-    dependency: Dependency | Members
+    dependency: Dependency | Members | External
     found: str
     since: float | None = None
     detail: str | None = None
@@ -46,6 +46,8 @@ class Unmet(NamedTuple):
         dependency = self.dependency
         if isinstance(dependency, Members):
             return f"members of {dependency.service}"
+        if isinstance(dependency, External):
+            return dependency.what
         generation = "" if dependency.generation is None else f" generation {dependency.generation}"
         return f"{dependency.path}{generation}{'' if dependency.scope == GLOBAL else ' on this host'}"
 

@@ -91,7 +91,10 @@ TEMPLATED: ANY = {
         "mem": "{{ ignored }}",
         "daemon": {
             "command": "run {{ word }}",
-            "dependencies": [{"members": "{{ role }}", "timeout": "{{ n }}"}],
+            "dependencies": [
+                {"members": "{{ role }}", "timeout": "{{ n }}"},
+                {"external": {"tcp": "{{ e }}:1"}, "interval": "{{ n }}"},
+            ],
             "ready": {"command": ["ping", "{{ h }}"], "interval": "{{ i }}"},
         },
     },
@@ -101,6 +104,7 @@ TEMPLATED: ANY = {
 EARLY_VALUES = {
     **{"{{ role }}/daemon": "mariadb/daemon", "{{ role }}": "infra/mariadb", "{{ s }}": "local"},
     **{"{{ n }}": "2", "{{ tag }}": "k:1", "{{ r }}": "7", "{{ i }}": "4", "{# r #}5": "5"},
+    **{"{{ e }}:1": "[::1]:1"},
     **{"{% if x %}true{% endif %}": "true", "{{ m }}": "/m/f"},
 }
 

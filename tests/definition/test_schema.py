@@ -11,7 +11,16 @@ from hypothesis import strategies as st
 
 from kolla_mesos_start.definition import schema
 from kolla_mesos_start.definition.document import load
-from kolla_mesos_start.definition.model import Command, Dependency, File, Graph, Members, OnChange, Ready
+from kolla_mesos_start.definition.model import (
+    Command,
+    Dependency,
+    External,
+    File,
+    Graph,
+    Members,
+    OnChange,
+    Ready,
+)
 from kolla_mesos_start.definition.resolve import late_texts, resolve
 from kolla_mesos_start.definition.texts import Text
 from kolla_mesos_start.errors import BadDefinition
@@ -110,6 +119,10 @@ GOOD: list[tuple[ANY, ANY]] = [
      [Dependency("a/b", "local", 2, "g", False, 9.0)]),
     (dependencies({"members": "infra/memcached", "count": 3}), [Members("infra/memcached", 3, None)]),
     (dependencies({"members": "memcached", "timeout": "5"}), [Members("memcached", 1, 5.0)]),
+    (dependencies({"external": {"tcp": "db.example.org:3306"}}),
+     [External("tcp", "db.example.org:3306", 10.0, None)]),
+    (dependencies({"external": {"http": "https://[::1]/a?b"}, "interval": "2", "timeout": 9}),
+     [External("http", "https://[::1]/a?b", 2.0, 9.0)]),
     (file(), File("a.conf", "/etc/a.conf", None, "0600", False, None, True, None, False)),
     (file(owner="keystone:kolla", perm="0o640", optional=True, mounted="/m/a", template=False, source=["x"]),
      File("a.conf", "/etc/a.conf", "keystone:kolla", "0o640", True, "/m/a", False, None, False)),
@@ -234,6 +247,21 @@ BAD: list[tuple[ANY, list[str]]] = [
     (with_command(dependencies=[{"members": "/a"}]), ["members: expected the path of a service"]),
     (with_command(dependencies=[{"members": "a", "count": -1}]), ["count: expected a whole number from 1"]),
     (with_command(dependencies=[{"members": None}]), ["members: expected text, found null"]),
+    (with_command(dependencies=[{"external": "a:1"}]), ["external: expected an object, found text"]),
+    (with_command(dependencies=[{"external": {}}]), ["external: expected one of tcp, http, found none"]),
+    (with_command(dependencies=[{"external": None}]), ["external: expected one of tcp, http, found none"]),
+    (with_command(dependencies=[{"external": {"tcp": "a:1", "http": "http://a"}}]),
+     ["external: expected one of tcp, http, found tcp and http"]),
+    (with_command(dependencies=[{"external": {"tpc": "a:1"}}]), ["external.tpc: unknown key", "'tcp'"]),
+    (with_command(dependencies=[{"external": {"tcp": "a"}}]), ["external.tcp: expected host:port"]),
+    (with_command(dependencies=[{"external": {"tcp": "a:0"}}]), ["external.tcp: expected host:port"]),
+    (with_command(dependencies=[{"external": {"tcp": "a:65536"}}]), ["external.tcp: expected host:port"]),
+    (with_command(dependencies=[{"external": {"tcp": "::1:80"}}]), ["an IPv6 address in brackets"]),
+    (with_command(dependencies=[{"external": {"tcp": 80}}]), ["external.tcp: expected text, found 80"]),
+    (with_command(dependencies=[{"external": {"http": "http://a:99999/"}}]), ["http: expected http[s]://"]),
+    (with_command(dependencies=[{"external": {"tcp": "a:1"}, "interval": 0.05}]),
+     ["dependencies[0].interval: expected a number of seconds from 0.1"]),
+    (with_command(dependencies=[{"external": {"tcp": "a:1"}, "count": 1}]), ["count: unknown key"]),
     # run_once, generation
     (with_command(run_once="hosts"), ['run_once: expected true, false or "host", found \'hosts\'']),
     (with_command(run_once=1), ["run_once: expected true, false", "found 1"]),
@@ -374,6 +402,8 @@ EARLY = {
     "commands.a.stop_grace": "{# r #}5",
     "service.daemon.dependencies[0].members": "{{ role }}",
     "service.daemon.dependencies[0].timeout": "{{ n }}",
+    "service.daemon.dependencies[1].external.tcp": "{{ e }}:1",
+    "service.daemon.dependencies[1].interval": "{{ n }}",
     "service.daemon.ready.interval": "{{ i }}",
 }
 
@@ -395,7 +425,8 @@ def test_rendered_numbers_and_dependencies_are_converted() -> None:
     assert (step.run_once, step.generation) == ("global", "k:1")
     assert (step.retries, step.delay, step.timeout, step.stop_grace) == (7, 7.0, 7.0, 5.0)
     assert found.daemon is not None
-    assert found.daemon.dependencies == (Members("infra/mariadb", 1, 2.0),)
+    assert found.daemon.inside == (Members("infra/mariadb", 1, 2.0),)
+    assert found.daemon.outside == (External("tcp", "[::1]:1", 2.0, None),)
     assert found.daemon.ready == Ready("command", ("ping", "{{ h }}"), 4.0, 5.0, 3)
 
 
@@ -422,10 +453,11 @@ def test_no_message_holds_a_secret_of_the_definition() -> None:
             "a": {"command": "s3cret 'open", "env": {"A": "s3cret\0"}, "user": "s3 cret"},
             "b": {"command": ["s3cret\0"], "env": {"A": ["s3cret"]}},
             "c": {"command": {"s3cret": 1}, "env": ["s3cret"]},
+            "d": {"command": "x", "dependencies": [{"external": {"http": "http://s3cret@host/"}}]},
         },
         "service": {"daemon": {"command": ["", "s3cret"], "ready": {"http": "http://s3cret@host"}}},
     }
-    assert len(issues_of(definition)) == 9
+    assert len(issues_of(definition)) == 10
     assert "s3" not in " ".join(issues_of(definition))
 
 
@@ -543,6 +575,7 @@ keys = st.one_of(
             "path",
             "scope",
             "members",
+            "external",
             "count",
             "dest",
         ]

@@ -16,6 +16,8 @@ SEE = "; see the log of"
 FAILED_THERE = "failed on h1 1 min ago: exit status 1 (3 attempts in all); see the log of"
 ENDED = {"stage": "render", "command": "web/daemon", "reason": "missing: x", "status": 78, "retriable": False}
 CRASHED = {"stage": "daemon", "command": "web/daemon", "reason": "it ended 0.4 s", "retriable": True}
+OUTSIDE = {"external": {"tcp": "u:80"}}
+OUTSIDE_NAME = "external tcp u:80"
 WANTED = "is wanted (`instances` of its definition)"
 # What stands in the tree, and (kind, text) of each cause.
 CASES: dict[str, tuple[Tree, list[tuple[str, str]]]] = {
@@ -66,6 +68,27 @@ CASES: dict[str, tuple[Tree, list[tuple[str, str]]]] = {
                 "job/sync failed on h1 1 min ago and is tried again: exit status 1 (3 attempts in all)",
             )
         ],
+    ),
+    "something outside, for which two services wait": (
+        {
+            "job": definition(commands={"sync": one_time(OUTSIDE)}, daemon=False),
+            "job/.containers/1": container(
+                "waiting",
+                f"job/sync waits for {OUTSIDE_NAME}: the name u can't be resolved: unknown, db/daemon: x",
+            ),
+            "web": definition(OUTSIDE),
+            "web/.containers/1": container(
+                "waiting", f"web/a waits for x; web/daemon waits for {OUTSIDE_NAME}: refused; x"
+            ),
+        },
+        [("outside", f"{OUTSIDE_NAME}: the name u can't be resolved: unknown (asked from web1)")],
+    ),
+    "something outside, of which no container says anything": (
+        {
+            "web": definition(OUTSIDE),
+            "web/.containers/1": container("waiting", f"web/daemon waits for {OUTSIDE_NAME}7: refused"),
+        },
+        [],
     ),
     "running": (
         {

@@ -21,23 +21,29 @@ TREE: Tree = {
     ),
     "status/global/tasks/sync": "error",
     "a/web": definition(
-        "tasks/fill", {"members": "a/db"}, {"path": "cache/daemon", "scope": "local"}, 'q"/x'
+        "tasks/fill",
+        {"members": "a/db"},
+        {"path": "cache/daemon", "scope": "local"},
+        'q"/x',
+        {"external": {"http": "https://u.example/secret"}},
     ),
 }
 
 SVG = "{http://www.w3.org/2000/svg}"
 HOSTILE = "<script>&amp;\\N\"'/ü"
 WEB = ("tasks/fill", "db/daemon (1 present)", "cache/daemon (same host)", 'q"/x')
+OUTSIDE = "external http u.example:443"
 
 
 def test_each_step_stands_beside_what_it_waits_for() -> None:
     assert [line.whole().plain for line in graph.text(graph.of(deployment(TREE)))] == [
-        "db/daemon     1 of 2 ready",
-        "tasks/sync    error                   <- db/daemon (2)",
-        "tasks/fill    waiting                 <- tasks/sync",
-        f"web/daemon    0 of 1 ready            <- {', '.join(WEB)}",
-        "cache/daemon  no service provides it",
-        'q"/x          no service provides it',
+        "db/daemon                    1 of 2 ready",
+        "tasks/sync                   error                   <- db/daemon (2)",
+        "tasks/fill                   waiting                 <- tasks/sync",
+        f"web/daemon                   0 of 1 ready            <- {', '.join(WEB)}, {OUTSIDE}",
+        f"{OUTSIDE}  outside the deployment",
+        "cache/daemon                 no service provides it",
+        'q"/x                         no service provides it',
     ]
 
 
@@ -65,7 +71,8 @@ def test_mermaid_gives_every_step_a_plain_id() -> None:
     assert lines[0] == "flowchart LR"
     assert '  n1["tasks/sync<br>error"]:::error' in lines
     assert '  n0 -->|"2"| n1' in lines
-    assert '  n5["q#34;/x<br>no service provides it"]:::missing' in lines
+    assert '  n6["q#34;/x<br>no service provides it"]:::missing' in lines
+    assert f'  n4["{OUTSIDE}<br>outside the deployment"]:::outside' in lines
 
 
 def test_mermaid_takes_no_name_for_markup() -> None:

@@ -27,6 +27,8 @@ SHARED: dict[str, Any] = {
         {"path": "db/sync", "scope": "local", "count": 2, "generation": "g", "timeout": 3},
         {"path": "db/daemon", "generation": "g", "exclusive": True},
         {"members": "a/db", "count": 2, "timeout": 3},
+        {"external": {"tcp": "db:3306"}, "interval": 2, "timeout": 3},
+        {"external": {"http": "https://a/b"}},
     ],
     "env": {"A": "b"},
     "files": {
@@ -84,6 +86,7 @@ VALUES: list[Any] = [
         "/a/b",
         "/a/",
     ),
+    *("a:1", "[::1]:65535", "a:65536", "::1:5", "http://a:0/", "https://[::1]:9?x", "http://u@a"),
     *("a:b", "a b", "0640", "0o640", "999", "http://x", "ftp://x", "daemon", "A=B"),
     *([], ["a"], [""], [1], {}, {"x": 1}, [{}], {"dest": "/x"}, {"command": "x"}, {"path": "a/b"}),
 ]
@@ -129,6 +132,7 @@ def test_the_names_of_the_keys_are_those_of_the_parser() -> None:
     assert tuple(schema.DAEMONS) == parser.DAEMON_KEYS
     assert tuple(schema.CHECKS) == parser.CHECKS
     assert tuple(schema.REACTIONS) == parser.REACTIONS
+    assert tuple(schema.PROBES) == parser.PROBES
     assert tuple(schema.FILE) == File._fields[1:]
     assert tuple(schema.DEPENDENCY) == Dependency._fields
     assert parser_accepts(FULL)
