@@ -34,7 +34,7 @@ def test_an_image_of_another_generation_never_comes_to_the_lock(
 ) -> None:
     """None is left to the lock. Old code must not be recorded as the new migration."""
     command = one_time(generation=generation)
-    progress = Progress(frozenset({"db/sync"}), frozenset(), 10, image)
+    progress = Progress(frozenset({"db/sync"}), frozenset(), 10, image, {})
     verdict = judge(command, once_view(command, tree), ZNODES, progress)
     found = verdict.reason if isinstance(verdict, Blocked) else verdict and type(verdict)
     assert found == expected
