@@ -26,7 +26,8 @@ _PERM = r"[0-7]{3,4}|0o0*[0-7]{1,4}"
 HOST = r"(\[[0-9A-Fa-f:.%]+\]|[^\s/:?#@\[\]]+)"
 PORT = r"([1-9][0-9]{0,3}|[1-5][0-9]{4}|6[0-4][0-9]{3}|65[0-4][0-9]{2}|655[0-2][0-9]|6553[0-5])"  # 1 to 65535
 ENDPOINT = f"{HOST}:{PORT}"
-URL = rf"https?://{HOST}(:{PORT})?([/?]\S*)?"
+URL = rf"https?://{HOST}(:[0-9]{{1,5}})?([/?]\S*)?"
+EXTERNAL_URL = rf"https?://{HOST}(:{PORT})?([/?]\S*)?"
 _USER = r"[^\s:/]+"
 # ZooKeeper refuses these in paths; the last range because Java stores it as surrogates.
 _NOT_IN_ZNODES = "[\0-\x1f\x7f-\x9f\ud800-\uf8ff\ufff0-\uffff\U00010000-\U0010ffff]"
@@ -119,3 +120,10 @@ def bad_endpoint(text: str) -> str | None:
 
 def bad_url(text: str) -> str | None:
     return None if re.fullmatch(URL, text) else "expected http[s]://host[:port][/path]"
+
+
+def bad_external_url(text: str) -> str | None:
+    """As `bad_url`, with a port that there can be."""
+    if re.fullmatch(EXTERNAL_URL, text):
+        return None
+    return "expected http[s]://host[:port][/path], a port from 1 to 65535"

@@ -253,7 +253,7 @@ def _external(fields: Fields) -> External | None:
         fields.report("external", f"expected one of {', '.join(PROBES)}, found {found}")
     if len(kinds) != 1:
         return None
-    form = forms.bad_endpoint if kinds[0] == "tcp" else forms.bad_url
+    form = forms.bad_endpoint if kinds[0] == "tcp" else forms.bad_external_url
     external = External(
         kind=kinds[0],
         value=target.text(kinds[0], "", form, secret=True),

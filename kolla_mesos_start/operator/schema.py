@@ -13,7 +13,7 @@ from typing import Any
 
 from kolla_mesos_start.definition import schema
 from kolla_mesos_start.definition.fields import MAX_NUMBER
-from kolla_mesos_start.definition.forms import DAEMON, ENDPOINT, GLOBAL, LOCAL, SIGNALS, URL
+from kolla_mesos_start.definition.forms import DAEMON, ENDPOINT, EXTERNAL_URL, GLOBAL, LOCAL, SIGNALS, URL
 from kolla_mesos_start.operator.invocation import Invocation, Subcommand
 
 Schema = dict[str, Any]
@@ -136,7 +136,7 @@ MEMBERS: Mapping[str, Schema] = {
 }
 PROBES: Mapping[str, Schema] = {
     "tcp": {"description": "host:port that accepts connections", **_text(f"^{ENDPOINT}$")},
-    "http": {"description": "a URL that answers with success", **_text(f"^{URL}$")},
+    "http": {"description": "a URL that answers with success", **_text(f"^{EXTERNAL_URL}$")},
 }
 EXTERNAL: Mapping[str, Schema] = {
     "external": {
@@ -172,7 +172,7 @@ CHECKS: Mapping[str, Schema] = {
         **_either({"const": True}, _text(_words("true", "yes"))),
     },
     "tcp": {"description": "a port that accepts connections", **_integer(1, 65535)},
-    "http": PROBES["http"],
+    "http": {"description": "a URL that answers with success", **_text(f"^{URL}$")},
     "command": {"description": "a command that succeeds", **COMMAND},
     "alive": {"description": "seconds that the daemon has run for", **_seconds()},
 }

@@ -258,7 +258,7 @@ BAD: list[tuple[ANY, list[str]]] = [
     (with_command(dependencies=[{"external": {"tcp": "a:65536"}}]), ["external.tcp: expected host:port"]),
     (with_command(dependencies=[{"external": {"tcp": "::1:80"}}]), ["an IPv6 address in brackets"]),
     (with_command(dependencies=[{"external": {"tcp": 80}}]), ["external.tcp: expected text, found 80"]),
-    (with_command(dependencies=[{"external": {"http": "http://a:99999/"}}]), ["http: expected http[s]://"]),
+    (with_command(dependencies=[{"external": {"http": "http://a:99999/"}}]), ["http: expected http[s]://", "1 to 65535"]),
     (with_command(dependencies=[{"external": {"tcp": "a:1"}, "interval": 0.05}]),
      ["dependencies[0].interval: expected a number of seconds from 0.1"]),
     (with_command(dependencies=[{"external": {"tcp": "a:1"}, "count": 1}]), ["count: unknown key"]),
