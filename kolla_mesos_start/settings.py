@@ -71,6 +71,7 @@ class Settings(NamedTuple):
     public_interface: str | None
     copy_once: bool
     generation: str | None  # of the code in this image
+    variables_dir: str | None  # a directory whose files are variables
     supervise: bool  # stay as the daemon's parent
     stay: bool  # a finished task idles until SIGTERM
     wait_timeout: float | None
@@ -101,6 +102,10 @@ def _readable(path: str) -> bool:
     return os.path.isfile(path) and os.access(path, os.R_OK)
 
 
+def _listable(path: str) -> bool:
+    return os.path.isdir(path) and os.access(path, os.R_OK | os.X_OK)
+
+
 def _tls_issues(ca: str, cert: str | None, key: str | None) -> Sequence[str]:
     """What keeps TLS from loading the files. Found here: a connection would be tried with them for ever."""
     from kolla_mesos_start.zookeeper.tls import UnusableFiles, make_context
@@ -118,6 +123,7 @@ def parse(
     hostname: Callable[[], str] = socket.gethostname,
     read_text: Callable[[str], str] = _read_text,
     readable: Callable[[str], bool] = _readable,
+    listable: Callable[[str], bool] = _listable,
     exists: Callable[[str], bool] = os.path.exists,
     uid: Callable[[], int] = os.getuid,
     tls_issues: Callable[[str, str | None, str | None], Sequence[str]] = _tls_issues,
@@ -142,6 +148,7 @@ def parse(
         public_interface=read("KOLLA_PUBLIC_INTERFACE", _interface, None),
         copy_once=read("KOLLA_CONFIG_STRATEGY", _switch("COPY_ALWAYS", "COPY_ONCE"), False),
         generation=read("KOLLA_GENERATION", _generation, None),
+        variables_dir=read("KOLLA_VARIABLES_DIR", _directory(listable), None),
         supervise=read("KOLLA_START_MODE", _switch("exec", "supervise"), False),
         stay=read("KOLLA_TASK_END", _switch("exit", "stay"), False),
         wait_timeout=read("KOLLA_WAIT_TIMEOUT", _limit, None),
@@ -447,6 +454,16 @@ def _generation(text: str) -> str:
     if expected:
         raise _Unexpected(expected)
     return text
+
+
+def _directory(listable: Callable[[str], bool]) -> Callable[[str], str]:
+    def convert(text: str) -> str:
+        path = _path(text)
+        if not listable(path):
+            raise _Unexpected("a directory that this user can read")
+        return path
+
+    return convert
 
 
 def _file(readable: Callable[[str], bool]) -> Callable[[str], str]:

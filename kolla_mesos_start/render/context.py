@@ -176,7 +176,7 @@ class Renderer:
     def check(self, looked_at: Callable[[str], Sequence[str]]) -> None:
         """Raise CannotRender if anything was missing; if missing is empty, log a warning for each name.
 
-        `looked_at` returns the paths of the znodes that may hold the variable of that name.
+        `looked_at` returns the places that may hold the variable of that name.
         """
         missing = _by_name(self.missing)
         if self._missing_is_empty:

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from kolla_mesos_start.definition.texts import Text
     from kolla_mesos_start.files import Content
     from kolla_mesos_start.settings import Settings
-    from kolla_mesos_start.tree.published import Definition, Facts, Published, Stamp
+    from kolla_mesos_start.tree.published import Definition, Facts, Published, Stamp, Variables
     from kolla_mesos_start.zookeeper.client import Seen
 
     T = TypeVar("T")
@@ -85,7 +85,7 @@ class Preparer:
         stamps: dict[str, Stamp | None] = {self._znodes.definition: (definition.version, definition.zxid)}
         variables: Mapping[str, str] = {}
         if names:
-            variables, read, _ = self.published.variables(names)
+            variables, read, _ = self._variables(names)
             stamps.update(read)
         renderer = self._renderer(variables, texts)
         build = partial(schema.build, document, self._znodes.service_name, renderer.text)
@@ -123,9 +123,24 @@ class Preparer:
         while True:
             before, sources = self._read_sources(files)
             texts = (*strings, *_templates(files, sources))
-            variables, _, after = self.published.variables(context.variable_names(texts, self._loop.compute))
+            variables, _, after = self._variables(context.variable_names(texts, self._loop.compute))
             if before == after:
                 return Inputs(sources, texts, variables)
+
+    def _variables(self, names: frozenset[str]) -> Variables:
+        """Each variable from KOLLA_VARIABLES_DIR, or else from ZooKeeper."""
+        if self._settings.variables_dir is None:
+            return self.published.variables(names)
+        from kolla_mesos_start.render import variables_dir
+
+        given = variables_dir.read(self._settings.variables_dir, names)
+        found = self.published.variables(names - given.keys())
+        return found._replace(values={**found.values, **given})
+
+    def _looked_at(self, name: str) -> Sequence[str]:
+        """Where a variable may be, the first one wins."""
+        given = self._settings.variables_dir
+        return [*([] if given is None else [f"{given}/{name}"]), *self._znodes.variable(name)]
 
     def _checked(self, renderer: Renderer, make: Callable[[], T], missing_files: Sequence[str] = ()) -> T:
         """The result of `make`, which renders. What is missing is reported first: it causes other errors."""
@@ -140,7 +155,7 @@ class Preparer:
     def _check(self, renderer: Renderer, missing_files: Sequence[str]) -> None:
         """Raise one CannotRender for all missing variables and all missing files."""
         try:
-            renderer.check(self._znodes.variable)
+            renderer.check(self._looked_at)
         except CannotRender as error:
             raise CannotRender(", ".join([error.reason, *missing_files])) from error
         if missing_files:

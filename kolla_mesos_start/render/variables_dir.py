@@ -1,0 +1,74 @@
+"""Variables from KOLLA_VARIABLES_DIR: a file for each, by its name, such as a Secret that is mounted.
+
+Only reads, each time anew. No message holds a value.
+"""
+
+from __future__ import annotations
+
+import os
+import stat
+
+from kolla_mesos_start.errors import CannotRender
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Set
+
+LIMIT = 1 << 20  # bytes; a znode has no more either
+
+
+def read(directory: str, names: Set[str] | None = None) -> dict[str, str]:
+    """The values of these variables, or of all, as far as they have a file.
+
+    A kubelet replaces all files at once: a user and a password must not be of two versions.
+    """
+    while True:
+        version = _version(directory)
+        try:
+            values = _read(directory, names)
+        except CannotRender:
+            if _version(directory) == version:
+                raise
+            continue
+        if _version(directory) == version:
+            return values
+
+
+def _version(directory: str) -> str | None:
+    """Where a kubelet has the files now, to which their names are links."""
+    try:
+        return os.readlink(f"{directory}/..data")
+    except OSError:
+        return None
+
+
+def _read(directory: str, names: Set[str] | None) -> dict[str, str]:
+    try:
+        found = {name for name in os.listdir(directory) if not name.startswith(".")}
+    except OSError as error:
+        raise CannotRender(f"KOLLA_VARIABLES_DIR: {directory} can't be read: {error.strerror}") from error
+    wanted = {each for each in found if os.path.isfile(f"{directory}/{each}")} if names is None else names
+    return {name: _value(f"{directory}/{name}") for name in found & wanted}
+
+
+def _value(path: str) -> str:
+    """The text of a file, without the newline that editors put at its end."""
+    try:
+        with open(path, "rb", opener=_open) as file:
+            if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
+                raise CannotRender(f"{path} is not a regular file")
+            data = file.read(LIMIT + 1)
+    except OSError as error:
+        raise CannotRender(f"{path} can't be read: {error.strerror}") from error
+    if len(data) > LIMIT:
+        raise CannotRender(f"{path} has more than {LIMIT} bytes, too many for a variable")
+    try:
+        return data.removesuffix(b"\n").decode()
+    except UnicodeDecodeError as error:
+        raise CannotRender(
+            f"{path} is not UTF-8 text (byte {error.start})"
+        ) from None  # It holds the content.
+
+
+def _open(path: str, flags: int) -> int:
+    return os.open(path, flags | os.O_NONBLOCK)  # A pipe would be waited for.

@@ -1,0 +1,113 @@
+"""Agents whose variables come from a directory of their own, such as a Secret that is mounted."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+from kazoo.client import KazooClient
+
+from tests.agents import Containers
+from tests.benchmarks.counting import Line
+from tests.conftest import Deployment
+from tests.integration.test_rendering import writes, written
+from tests.publishing import publish, write_files
+from tests.zookeeper import Server
+
+
+@pytest.fixture
+def secrets(tmp_path: Path) -> Path:
+    """The directory."""
+    return write_files(tmp_path, secrets__password="s3cret\n", secrets__retries="0") / "secrets"
+
+
+def test_its_files_win_over_every_znode(
+    deployment: Deployment, containers: Containers, secrets: Path
+) -> None:
+    """In strings and in files, and in what is rendered when the definition is read."""
+    definition = writes("conf", command="exit 3", retries="{{ retries }}", env={"P": "{{ password }}"})
+    definition["commands"]["go"]["command"] = 'test "$P" = s3cret'
+    here = containers.directory / "0-web1"
+    publish(
+        deployment,
+        "web",
+        definition,
+        files={"conf": "{{ password }} {{ user }}"},
+        shared={"password": "shared", "user": "shared", "here": str(here)},
+        variables={"password": "service", "retries": "many"},
+        host_variables={"web1": {"password": "host"}},
+    )
+    agent = containers.start("web", "web1", KOLLA_VARIABLES_DIR=str(secrets))
+    assert agent.ends() == 0
+    assert written(agent, "conf") == "s3cret shared"
+    assert "s3cret" not in agent.said
+
+
+def test_what_it_has_is_not_asked_of_zookeeper_nor_stored_there(
+    zookeeper: Server, zk: KazooClient, deployment: Deployment, containers: Containers, secrets: Path
+) -> None:
+    here = containers.directory / "0-web1"
+    definition = writes("conf", retries="{{ retries }}")
+    publish(deployment, "web", definition, files={"conf": "{{ password }}"}, shared={"here": str(here)})
+    line = Line(zookeeper)
+    agent = containers.start("web", "web1", KOLLA_VARIABLES_DIR=str(secrets), KOLLA_ZK_HOSTS=line.hosts)
+    assert agent.ends() == 0
+    line.close()
+    asked = [request.path for requests in line.connections for request in requests]
+    assert any(path.endswith("/here") for path in asked)
+    assert not [path for path in asked if path.endswith(("/password", "/retries"))]
+    assert not [path for path in everything(zk, deployment.path) if b"s3cret" in zk.get(path)[0]]
+
+
+def everything(zk: KazooClient, path: str) -> list[str]:
+    return [path, *(each for name in zk.get_children(path) for each in everything(zk, f"{path}/{name}"))]
+
+
+def test_what_is_missing_was_looked_for_there_first(
+    deployment: Deployment, containers: Containers, secrets: Path
+) -> None:
+    publish(deployment, "web", {"commands": {"go": {"command": "true", "env": {"T": "{{ token }}"}}}})
+    agent = containers.start("web", "web1", KOLLA_VARIABLES_DIR=str(secrets))
+    assert agent.ends() == 78
+    assert (
+        f"looked at {secrets}/token, {deployment.path}/web/variables/web1/token, " in agent.ending["reason"]
+    )
+
+
+@pytest.mark.parametrize("content", [b"s3cret\xff", None])
+def test_a_file_that_can_not_be_read_is_named(
+    deployment: Deployment, containers: Containers, secrets: Path, content: bytes | None
+) -> None:
+    """Though ZooKeeper has a value: that may be another one."""
+    definition = {"commands": {"go": {"command": "true", "env": {"P": "{{ password }}"}}}}
+    publish(deployment, "web", definition, shared={"password": "s3cret"})
+    (secrets / "password").unlink()
+    if content is None:
+        (secrets / "password").symlink_to("..data/password")
+    else:
+        (secrets / "password").write_bytes(content)
+    agent = containers.start("web", KOLLA_VARIABLES_DIR=str(secrets))
+    assert agent.ends() == 78
+    assert agent.ending["reason"].startswith(f"{secrets}/password ")
+    assert "s3cret" not in agent.said
+
+
+def test_a_directory_that_is_not_there_is_a_bad_environment(
+    deployment: Deployment, containers: Containers
+) -> None:
+    agent = containers.start("web", KOLLA_VARIABLES_DIR="/nowhere")
+    assert agent.ends() == 64
+    assert (
+        "KOLLA_VARIABLES_DIR is '/nowhere': expected a directory that this user can read"
+        in agent.ending["reason"]
+    )
+
+
+def test_check_reads_it_too(deployment: Deployment, containers: Containers, secrets: Path) -> None:
+    here = containers.directory / "0-web1"
+    publish(deployment, "web", writes("conf"), files={"conf": "{{ password }}"}, shared={"here": str(here)})
+    agent = containers.start("web", "web1", words=("check", "--show"), KOLLA_VARIABLES_DIR=str(secrets))
+    agent.ends()
+    assert "\ns3cret\n" in agent.said
+    assert not os.path.exists(here / "conf")
