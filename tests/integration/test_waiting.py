@@ -645,9 +645,8 @@ def test_a_definition_is_waited_for_and_no_longer_than_anything_else(
     )
     assert hasty.ending["command"] is None
     assert patient.running
-    assert patient.health().stdout.startswith(
-        f"waiting for the definition: the definition {deployment.path}/web is"
-    )
+    words = f"waiting for the definition: the definition {deployment.path}/web is"
+    eventually(lambda: patient.health().stdout.startswith(words), "the probes are told")
     publish(deployment, "web", one_command_for_all())
     assert patient.ends() == 0
 
