@@ -86,7 +86,7 @@ class Report:
 
 
 def shown_by(host: str, definition: int, generation: str | None, path: str) -> Shown:
-    """For a container of `host`; `definition` is the mzxid of its definition."""
+    """For a container of `host`; `definition` is the mzxid of its definition, `generation` its image's."""
     return Shown(path, facts_of(host, definition, generation), now() + FIRST)
 
 

@@ -46,7 +46,7 @@ def register(
     member, used_before = identity(settings.state_dir, complain)
     ephemerals.parents = [(znodes.containers, b"")]
     path = f"{znodes.containers}/{member}"
-    report.show(ephemerals, shown_by(settings.host, tree.definition, tree.graph.generation, path))
+    report.show(ephemerals, shown_by(settings.host, tree.definition, settings.generation, path))
     if tree.graph.daemon is None:
         return None
     registration = _registration(settings, tree, member, facts())
@@ -70,9 +70,8 @@ def _registration(
         "address": facts["address"],
         "ports": list(settings.ports),
         "service": settings.service_name,
+        "generation": settings.generation,
     }
-    if tree.graph.generation is not None:
-        instance["generation"] = tree.graph.generation
     data = json.dumps(instance).encode()
     turns = daemons[0].refreshes
     # A refresh that this container did not come back from is past once its daemon is ready again.

@@ -223,12 +223,6 @@ class Graph(NamedTuple):
         return (*self.commands, self.daemon) if self.daemon else self.commands
 
     @property
-    def generation(self) -> str | None:
-        """The generation of its one-time commands; None if they have none, or several."""
-        generations = {command.generation for command in self.commands if command.generation is not None}
-        return generations.pop() if len(generations) == 1 else None
-
-    @property
     def local_dependencies(self) -> tuple[str, ...]:
         """The dependencies of scope `local`, as `role/command on role/command`."""
         return tuple(

@@ -107,6 +107,7 @@ def _context(znodes: Znodes, variables: Mapping[str, str], members: Members = _n
         get_ip_address=lambda interface: ADDRESS,
         cpu_count=1,
         facts=_Facts(),
+        image_generation="image",
     )
 
 

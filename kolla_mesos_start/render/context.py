@@ -27,6 +27,7 @@ if TYPE_CHECKING:
 log = Logger(__name__)
 
 
+IMAGE_GENERATION = "image_generation"
 PARTIES = frozenset({"groups", "hostvars"})
 # Names that win over a znode of the same name. `api_interface` does not.
 BUILTIN = PARTIES | {
@@ -35,6 +36,7 @@ BUILTIN = PARTIES | {
     "deployment_id",
     "get_hostname",
     "get_ip_address",
+    IMAGE_GENERATION,
     "inventory_hostname",
     "list_ips_by_service",
     "ready_instances",
@@ -48,7 +50,8 @@ class Context(NamedTuple):
     `address` is that of the private interface. `members` returns the facts of the members of one
     service, `parties` those of all services, `services` the services that have a role,
     `ready_instances` what the instances of one service registered, sorted by id. `facts` are this host's
-    own, for `hostvars`, also while it has not registered them.
+    own, for `hostvars`, also while it has not registered them. `image_generation` is that of the code in
+    this image; None where it is not known.
     """
 
     deployment_id: str
@@ -64,6 +67,7 @@ class Context(NamedTuple):
     get_ip_address: Callable[[str | None], str]
     cpu_count: int
     facts: Facts
+    image_generation: str | None
 
 
 def at_once(work: Callable[[], T]) -> T:
@@ -185,10 +189,17 @@ class Renderer:
         elif missing:
             reports = (
                 f"{name} (used in {'; '.join(uses)}"
-                + (f"; looked at {', '.join(looked_at(name))})" if is_variable else ")")
+                + (f"; {_remedy(name, looked_at)})" if is_variable else ")")
                 for (name, is_variable), uses in missing.items()
             )
             raise CannotRender(f"missing: {', '.join(reports)}")
+
+
+def _remedy(name: str, looked_at: Callable[[str], Sequence[str]]) -> str:
+    """Where a missing variable is expected."""
+    if name == IMAGE_GENERATION:
+        return "set KOLLA_GENERATION to the generation of this image"
+    return f"looked at {', '.join(looked_at(name))}"
 
 
 def _may_use_parties(text: Text) -> bool:
@@ -252,6 +263,8 @@ def _values(context: Context, text: Text, sandbox: Sandbox) -> dict[str, object]
         list_ips_by_service=_list_ips_by_service(context),
         ready_instances=lambda service: _ready_instances(context, service),
     )
+    if context.image_generation is not None:
+        values[IMAGE_GENERATION] = context.image_generation
     if _may_use_parties(text):
         parties = _Parties(context)
         if PARTIES & sandbox.used_whole(text):

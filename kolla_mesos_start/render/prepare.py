@@ -203,6 +203,7 @@ class Preparer:
             get_ip_address=partial(host.get_ip_address, self._settings),
             cpu_count=len(os.sched_getaffinity(0)),
             facts=facts,
+            image_generation=self._settings.generation,
         )
 
     def _ids(self, step: Step) -> Ids | None:

@@ -57,10 +57,10 @@ def passes(since: str) -> None:
 def test_what_waits_tells_for_what_and_since_when(
     zk: KazooClient, deployment: Deployment, containers: Containers, site: Site
 ) -> None:
-    """With host, definition and generation of the one-time commands."""
-    once = {"command": "true", "run_once": True, "generation": "2026.1", "dependencies": ["db/daemon"]}
+    """With host, definition and generation of the image."""
+    once = {"command": "true", "run_once": True, "dependencies": ["db/daemon"]}
     publish(deployment, SERVICE, {"commands": {"schema": once}, **DAEMON})
-    containers.start(SERVICE)
+    containers.start(SERVICE, KOLLA_GENERATION="2026.1")
     container = told(site, state="waiting", command="api/schema")
     assert container["reason"] == "api/schema waits for db/daemon: 0 of 1 instances ready"
     assert (container["host"], container["generation"]) == ("web1", "2026.1")
@@ -195,23 +195,19 @@ def test_telling_costs_a_start_few_requests(
     assert len([request for request in agent if ".containers/" in request.path]) <= 4
 
 
-@pytest.mark.parametrize(("generations", "expected"), [(["1", "1"], "1"), (["1", "2"], None), ([], None)])
-def test_an_instance_tells_the_generation_of_its_definition(
-    deployment: Deployment,
-    containers: Containers,
-    site: Site,
-    generations: list[str],
-    expected: str | None,
+@pytest.mark.parametrize("image", ["2025.2", None])
+def test_an_instance_tells_the_generation_of_its_image(
+    deployment: Deployment, containers: Containers, site: Site, image: str | None
 ) -> None:
-    """That of the one-time commands, where they have the same."""
-    once = [{"command": "true", "run_once": True, "generation": value} for value in generations]
-    commands = {f"step{number}": command for number, command in enumerate(once)}
+    """Not that of its definition: that may be for another image."""
+    environ = {} if image is None else {"KOLLA_GENERATION": image}
+    once = {"command": "true", "run_once": True, "generation": "2025.2"}
     daemon = {"command": "sleep 1000", "ready": {"alive": 0}}
-    publish(deployment, SERVICE, {"commands": commands, "service": {"daemon": daemon}})
-    containers.start(SERVICE)
+    publish(deployment, SERVICE, {"commands": {"step": once}, "service": {"daemon": daemon}})
+    containers.start(SERVICE, **environ)
     (instance,) = site.await_instances(1).values()
-    assert instance.get("generation") == expected
-    assert told(site, state="ready")["generation"] == expected
+    assert instance["generation"] == image
+    assert told(site, state="ready")["generation"] == image
 
 
 # -- how a start ended --------------------------------------------------------------------------------

@@ -83,6 +83,7 @@ def context(variables: Mapping[str, str] = VARIABLES, **more: Any) -> Context:
         get_ip_address=ADDRESSES.__getitem__,
         cpu_count=2,
         facts=FIRST,
+        image_generation="2026.1",
         services=lambda role: [service for service in PARTIES if service.rsplit("/", 1)[-1] == role],
     )._replace(**more)
 
@@ -877,3 +878,15 @@ def test_facts_come_through_json_as_they_were() -> None:
     """Members are what stands in a znode: nothing but JSON is needed to render them."""
     through = json.loads(json.dumps(PARTIES))
     assert render("{{ groups['mariadb'] | join(',') }}", parties=lambda: through) == "10.0.0.1,10.0.0.2"
+
+
+def test_the_generation_of_the_image_comes_from_the_container() -> None:
+    """Where it is missing no znode would help."""
+    assert render("{{ image_generation }}", {"image_generation": "shadowed"}) == "2026.1"
+    assert variable_names([Text("label", "{{ image_generation }}")]) == frozenset()
+    expected = (
+        r"image_generation \(used in label line 1; set KOLLA_GENERATION to the generation of this image\)"
+    )
+    with pytest.raises(CannotRender, match=expected):
+        render("{{ image_generation }}", image_generation=None)
+    assert render("{{ image_generation | default('none') }}", image_generation=None) == "none"
