@@ -25,6 +25,7 @@ SHARED = (
     "kolla_mesos_start.operator",
     "kolla_mesos_start.render.context",
     "kolla_mesos_start.render.sandbox",
+    "kolla_mesos_start.render.variables_dir",
     "kolla_mesos_start.settings",
     "kolla_mesos_start.tree.states",
     "kolla_mesos_start.tree.znodes",

@@ -243,7 +243,7 @@ def has_lost_names(znode: Znode | None) -> bool:
 def run(invocation: Invocation) -> int:
     """Draw it as text, or write the page."""
     znodes = invocation.require_deployment()
-    history = History(znodes)
+    history = History(znodes, invocation.given)
     past = history.past(Mirror(invocation.client, history).view(), time.time())
     page = invocation.options.html
     if page is not None:

@@ -21,7 +21,7 @@ from rich.console import Console
 from kolla_mesos_start import settings
 from kolla_mesos_start.definition.forms import bad_segment
 from kolla_mesos_start.errors import AgentError, BadEnvironment, BadUsage, listed
-from kolla_mesos_start.operator import connection
+from kolla_mesos_start.operator import connection, mounted
 from kolla_mesos_start.settings import Settings
 from kolla_mesos_start.tree.znodes import Znodes
 
@@ -118,6 +118,11 @@ class Invocation:
             if getattr(self.options, option, None):
                 issue = re.sub(rf"\b{name}\b", _flag(option), issue)
         return issue
+
+    @property
+    def given(self) -> Mapping[str, str]:
+        """What containers find in KOLLA_VARIABLES_DIR, as far as it is known here."""
+        return mounted.variables(self.environ)
 
     @property
     def znodes(self) -> Znodes:

@@ -12,6 +12,7 @@ import json
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from datetime import datetime
+from types import MappingProxyType
 from typing import Any, NamedTuple
 
 from kolla_mesos_start.definition.document import Document, load
@@ -21,6 +22,7 @@ from kolla_mesos_start.definition.schema import early_texts
 from kolla_mesos_start.errors import BadDefinition, CannotRender
 from kolla_mesos_start.operator import instances
 from kolla_mesos_start.operator.directory import VARIABLES
+from kolla_mesos_start.operator.mounted import HINT
 from kolla_mesos_start.operator.validation import build_graph, known_graph, rendered
 from kolla_mesos_start.render.context import variable_names
 from kolla_mesos_start.tree import states
@@ -186,9 +188,9 @@ NOT_PUBLISHED = Definition(None, (), 1)
 class Live:
     """What one deployment's znodes mean. Graphs are kept: definitions change seldom."""
 
-    def __init__(self, znodes: Znodes) -> None:
-        """`znodes` are those of the deployment, of no service."""
-        self.znodes = znodes
+    def __init__(self, znodes: Znodes, given: Mapping[str, str] = MappingProxyType({})) -> None:
+        """`znodes` are those of the deployment, of no service; `given` is what only containers have."""
+        self.znodes, self._given = znodes, given
         self._sources: dict[bytes, Source] = {}
         self._definitions: dict[tuple[object, ...], Definition] = {}
 
@@ -420,6 +422,7 @@ class Live:
             znode = view[data_of(path)]
             if znode is not None:
                 values.setdefault(each, znode.data.decode("utf-8", "replace"))
+        values.update({each: self._given[each] for each in source.variables if each in self._given})
         key = (name, id(source), tuple(sorted(values.items())))
         if key not in self._definitions:
             self._definitions[key] = _read(source.document, self.znodes._replace(service_name=name), values)
@@ -446,7 +449,8 @@ def _read(document: Document, znodes: Znodes, variables: Mapping[str, str]) -> D
     except BadDefinition as error:
         return Definition(None, error.issues, wanted)
     except CannotRender as error:
-        return Definition(None, (error.reason,), wanted)
+        hint = HINT if error.reason.startswith("missing: ") else ""
+        return Definition(None, (error.reason + hint,), wanted)
     return Definition(graph or known_graph(document, znodes, variables), (), wanted)
 
 

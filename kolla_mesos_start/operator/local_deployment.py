@@ -20,7 +20,7 @@ from kazoo.exceptions import NoNodeError
 from kolla_mesos_start.definition.document import load
 from kolla_mesos_start.definition.forms import GLOBAL, LOCAL
 from kolla_mesos_start.definition.model import Command, Graph, Members
-from kolla_mesos_start.operator import directory, published
+from kolla_mesos_start.operator import directory, mounted, published
 from kolla_mesos_start.operator.containers import Container, end_all, processes_of
 from kolla_mesos_start.operator.directory import Contents, Deployment
 from kolla_mesos_start.operator.publish import Counts, Publisher
@@ -51,6 +51,7 @@ class LocalDeployment:
         self.prefix, self.id = prefix, id
         self.environ = {**LOOPBACK, **environ, "KOLLA_SYSTEM_PREFIX": prefix}
         self.containers: list[Container] = []
+        self.given = mounted.variables(self.environ)
         self.started_at = 0.0  # seconds since the epoch
         self._own_values: dict[Container, Mapping[str, object]] = {}
         self._graphs: dict[Container, Graph] = {}
@@ -130,7 +131,7 @@ class LocalDeployment:
         service = next(each for each in deployment.services if each.name == container.service)
         own = service.variables.hosts.get(container.host, {})
         values = {**deployment.variables, **service.variables.own, **own}
-        texts = {name: value.decode() for name, value in values.items()}
+        texts = {**{name: value.decode() for name, value in values.items()}, **self.given}
         return Znodes(self.prefix, self.id, container.service, container.host), texts
 
     # -- starting and ending --------------------------------------------------------------------

@@ -57,7 +57,7 @@ class Mirror:
 def mirror(invocation: Invocation, *, watching: bool = False) -> Mirror:
     """The deployment that the command line names. NotThere if there is none."""
     znodes = invocation.require_deployment()
-    return Mirror(invocation.client, Live(znodes), watching=watching)
+    return Mirror(invocation.client, Live(znodes, invocation.given), watching=watching)
 
 
 def named(deployment: Deployment, name: str) -> Service:

@@ -138,6 +138,7 @@ def _read(invocation: Invocation, znodes: Znodes, path: str) -> OneTime:
         for place in each[::-1]  # The first that exists wins, so it comes last.
         if (znode := found[place])
     }
+    values.update(invocation.given)
     graph = build_graph(document, znodes, values, missing_is_empty=invocation.settings.missing_is_empty)
     if graph is None:
         raise BadDefinition([f"{znodes.definition}: a template in it can be rendered by an agent only"])

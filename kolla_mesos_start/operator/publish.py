@@ -116,6 +116,7 @@ def check(invocation: Invocation, deployment: Deployment, before: Nodes, old: Re
         published.merged(deployment, around),
         deployment_id=config.deployment_id,
         missing_is_empty=config.missing_is_empty,
+        given=invocation.given,
     )
     refuse(each for each in findings if each.severity == ERROR)
     for each in findings:

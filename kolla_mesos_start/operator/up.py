@@ -261,7 +261,7 @@ class Up(ABC, Generic[D]):
         """What has happened, the root causes, and the end of the logs of what has ended."""
         self.until(lambda: self.aside(lambda: deployment.broken_told), TOLD_TIMEOUT)
         znodes = Znodes(self.prefix, self.name, "", "")
-        found = self.aside(lambda: Mirror(deployment.client, Live(znodes)).deployment())
+        found = self.aside(lambda: Mirror(deployment.client, Live(znodes, deployment.given)).deployment())
         lines = explain.lines(found, causes.find(found, time.time()), ())
         said = [what, *(line.whole().plain for line in lines), *_log_ends(deployment)]
         return "\n".join([*said, self.about_logs] if self.about_logs else said)

@@ -17,6 +17,7 @@ from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from pathlib import Path
+from types import MappingProxyType
 from typing import IO, Any
 
 from kazoo.client import KazooClient
@@ -24,7 +25,7 @@ from kazoo.client import KazooClient
 from kolla_mesos_start.definition.model import Command, File
 from kolla_mesos_start.definition.texts import Text
 from kolla_mesos_start.errors import AgentError, BadDefinition, BadUsage, CannotRender, NoConnection
-from kolla_mesos_start.operator import connection, directory, instances, layouts, private_zookeeper
+from kolla_mesos_start.operator import connection, directory, instances, layouts, mounted, private_zookeeper
 from kolla_mesos_start.operator.containers import AGENT, DIES_WITH_US, Container, end_all
 from kolla_mesos_start.operator.directory import Deployment, Service
 from kolla_mesos_start.operator.findings import ERROR
@@ -69,7 +70,8 @@ def run(invocation: Invocation) -> int:
     )
     contents, unreadable = layouts.read(options, name)
     refuse(unreadable)
-    planned = plan(contents, pairs("--replicas", options.replicas), pairs("--host", options.host))
+    replicas, hosts = pairs("--replicas", options.replicas), pairs("--host", options.host)
+    planned = plan(contents, replicas, hosts, invocation.given)
     _check_machine(invocation)
     with ExitStack() as stack:
         place = _place(options.place, stack)
@@ -89,9 +91,15 @@ def pairs(option: str, words: Sequence[str]) -> list[tuple[str, str]]:
 
 
 def plan(
-    deployment: Deployment, replicas: Sequence[tuple[str, str]], hosts: Sequence[tuple[str, str]]
+    deployment: Deployment,
+    replicas: Sequence[tuple[str, str]],
+    hosts: Sequence[tuple[str, str]],
+    variables: Mapping[str, str] = MappingProxyType({}),
 ) -> list[tuple[str, str]]:
-    """The service and the host of each container. BadUsage for what the command line can't mean."""
+    """The service and the host of each container; `variables` are given besides those of the directory.
+
+    BadUsage for what the command line can't mean.
+    """
     services = directory.enabled(deployment)
     names = [service.name for service in services]
     counts: dict[str, int] = {}
@@ -107,7 +115,7 @@ def plan(
     found = []
     for service in services:
         own = by_service[service.name]
-        count = counts.get(service.name, len(own) or _instances(deployment, service))
+        count = counts.get(service.name, len(own) or _instances(deployment, service, variables))
         if len(own) > count:
             raise BadUsage(f"--host: {len(own)} names for {count} containers of {service.name}")
         others = (NODE.format(number) for number in range(len(own) + 1, count + 1))
@@ -128,10 +136,10 @@ def _named(given: str, names: Sequence[str]) -> str:
     return found[0]
 
 
-def _instances(deployment: Deployment, service: Service) -> int:
+def _instances(deployment: Deployment, service: Service, variables: Mapping[str, str]) -> int:
     """How many the definition wants, with the values of the directory."""
     values = {**deployment.variables, **service.variables.own}
-    texts = {name: data.decode(errors="replace") for name, data in values.items()}
+    texts = {**{name: data.decode(errors="replace") for name, data in values.items()}, **variables}
     znodes = Znodes("", "", service.name, "")
     found = instances.wanted(json.loads(service.definition), lambda text: rendered(text, znodes, texts))
     return 1 if found is None else found
@@ -196,7 +204,8 @@ class DirectoryDeployment(LocalDeployment):
 
     def check(self, deployment: Deployment) -> None:
         """Refuse what `validate` finds to be an error: some of it would be waited for in vain."""
-        refuse(each for each in validate(deployment, deployment_id=self.id) if each.severity == ERROR)
+        found = validate(deployment, deployment_id=self.id, given=self.given)
+        refuse(each for each in found if each.severity == ERROR)
 
     def check_files(self, deployment: Deployment) -> None:
         """Refuse files that would come to lie among this machine's own."""
@@ -257,6 +266,7 @@ class DirectoryUp(Up[DirectoryDeployment]):
     def deployment(self, client: KazooClient, environ: Mapping[str, str]) -> DirectoryDeployment:
         if self._quiet:  # Its view says so.
             client.remove_listener(connection.log_outage)
+        environ = {**environ, **mounted.environ(self.environ)}
         where = (self.source, self.directory, client, environ, self.prefix, self.name)
         made = DirectoryDeployment(self._contents, self._planned, *where)
         self._write_environment(environ)
@@ -411,6 +421,8 @@ the `dest` of each file has to begin, and `port`, a free port of the container's
 in DIR, which are for other places (`root: ""`, for example) and which `validate` needs. Containers are on
 hosts named node-1, node-2 and so on, unless --host names them; a service has as many as the key
 `instances` of its definition's `service` says, else one.
+
+If KOLLA_VARIABLES_DIR is set, containers find variables in it, as they will where secrets are mounted.
 
 What `validate` finds to be an error is refused. The exit status is 0 once all are up, 1 if a container
 ended that should not have, 75 if the time is over; Ctrl-C after that is 0 too.

@@ -28,7 +28,7 @@ def run(invocation: Invocation) -> int:
     name = getattr(options, "deployment", None) or environ.get(DEPLOYMENT) or "deployment"
     deployment, unreadable = layouts.read(options, name)
     is_empty = environ.get("KOLLA_MISSING_VARIABLES") == "empty"
-    wrong = validate(deployment, deployment_id=name, missing_is_empty=is_empty)
+    wrong = validate(deployment, deployment_id=name, missing_is_empty=is_empty, given=invocation.given)
     findings = in_order([*unreadable, *wrong])
     errors = sum(each.severity == ERROR for each in findings)
     totals = {"services": len(deployment.services), "errors": errors, "warnings": len(findings) - errors}
@@ -54,7 +54,8 @@ SUBCOMMAND = Subcommand(
 Find everything that is wrong in a deployment's directory, with file and line. Nothing is connected to.
 
 Errors are what would end an agent, or let it wait for ever. Warnings are what is probably not meant.
-The exit status is 1 if there is an error.
+The exit status is 1 if there is an error. Variables that containers find in KOLLA_VARIABLES_DIR, and not in
+ZooKeeper, are found here if that is set: to a directory with files of the same names.
 """,
     example="kolla_mesos_ctl validate etc/examples/keystone",
     add_arguments=_add_arguments,

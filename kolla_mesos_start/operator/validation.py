@@ -11,6 +11,7 @@ import re
 from collections.abc import Iterator, Mapping, Sequence, Set
 from contextlib import suppress
 from functools import cache
+from types import MappingProxyType
 from typing import Any, Callable
 
 from kolla_mesos_start.definition.document import Document, load
@@ -34,6 +35,7 @@ from kolla_mesos_start.operator.findings import (
     line_in,
 )
 from kolla_mesos_start.operator.invocation import nearest
+from kolla_mesos_start.operator.mounted import HINT
 from kolla_mesos_start.operator.templates import BadTemplate, Template
 from kolla_mesos_start.render.context import BUILTIN, Context, Renderer, file_text
 from kolla_mesos_start.tree.znodes import Znodes
@@ -121,11 +123,16 @@ def _check_missing(renderer: Renderer, znodes: Znodes, guessed: bool) -> None:
 
 
 def validate(
-    deployment: Deployment, *, deployment_id: str = "deployment", missing_is_empty: bool = False
+    deployment: Deployment,
+    *,
+    deployment_id: str = "deployment",
+    missing_is_empty: bool = False,
+    given: Mapping[str, str] = MappingProxyType({}),
 ) -> Sequence[Finding]:
     """Everything that is wrong with what a directory holds, in the order of files and lines.
 
-    What has no source is published already: it counts as there, and nothing is said about it.
+    What has no source is published already: it counts as there, and nothing is said about it. `given` are
+    variables that containers are given besides, which win.
     """
     found = Findings(deployment.sources, (each.name for each in deployment.services if not each.enabled))
     _check_values(found, deployment)
@@ -133,7 +140,7 @@ def validate(
     readings = []
     for service in deployment.services:
         znodes = Znodes("", deployment_id, service.name, "")
-        reader = _Reader(found, known, deployment, service, znodes, missing_is_empty)
+        reader = _Reader(found, known, deployment, service, znodes, missing_is_empty, given)
         readings.append(reader.read())
     for issue in checks.check(readings):
         places = [(issue.node, issue.label), *issue.others]
@@ -170,7 +177,9 @@ class _Reader:
         service: Service,
         znodes: Znodes,
         missing_is_empty: bool,
+        given: Mapping[str, str],
     ) -> None:
+        self.given = given
         self.found, self.templates, self.deployment = found, templates, deployment
         self.is_unread = bool(deployment.unread & {"", service.name})
         self.service, self.znodes, self.missing_is_empty = service, znodes, missing_is_empty
@@ -203,9 +212,8 @@ class _Reader:
 
     def on_host(self, host: str) -> _OnHost:
         own = self.service.variables
-        return _OnHost(
-            self, host, _texts({**self.deployment.variables, **own.own, **own.hosts.get(host, {})})
-        )
+        published = _texts({**self.deployment.variables, **own.own, **own.hosts.get(host, {})})
+        return _OnHost(self, host, {**published, **self.given})
 
 
 def _texts(contents: Contents) -> dict[str, str]:
@@ -371,7 +379,9 @@ class _OnHost:
         own = self.service.variables.hosts
         where = f" for host {self.host}" if any(name in values for values in own.values()) else ""
         near = _nearest_variable(name, self.known)
-        return f"needs the variable {name!r}, which has no value{where}{near}"
+        return (
+            f"needs the variable {name!r}, which has no value{where}{near}{'' if self.reader.given else HINT}"
+        )
 
     def check_truths(self, template: Template, node: str, label: str) -> None:
         for name, line in template.truths:

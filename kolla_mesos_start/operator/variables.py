@@ -284,6 +284,7 @@ def _errors(invocation: Invocation, deployment: Deployment, name: str, hosts: Se
         deployment._replace(services=[own], sources={node: Source(node) for node in nodes}),
         deployment_id=invocation.settings.deployment_id,
         missing_is_empty=invocation.settings.missing_is_empty,
+        given=invocation.given,
     )
     return [each for each in findings if each.severity == ERROR]
 

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -13,6 +15,7 @@ from tests.benchmarks.counting import Line
 from tests.conftest import Deployment
 from tests.integration.test_rendering import writes, written
 from tests.publishing import publish, write_files
+from tests.tool import TOOL, ctl
 from tests.zookeeper import Server
 
 
@@ -111,3 +114,43 @@ def test_check_reads_it_too(deployment: Deployment, containers: Containers, secr
     agent.ends()
     assert "\ns3cret\n" in agent.said
     assert not os.path.exists(here / "conf")
+
+
+def test_the_operators_tool_has_a_directory_of_its_own(
+    deployment: Deployment, containers: Containers, secrets: Path, tmp_path: Path
+) -> None:
+    """Without it, it can't know what is published rightly; with it, it publishes no value of it."""
+    keys = "run_once: true, generation: '{{ retries }}', env: {P: '{{ password }}'}"
+    definition = f"commands: {{go: {{command: 'true', {keys}}}}}\n"
+    write_files(tmp_path, site__services__web__definition_yml=definition)
+    site = str(tmp_path / "site")
+    done = ctl(deployment, "publish", site, status=65)
+    assert "if containers find it in KOLLA_VARIABLES_DIR, set that here too" in done.stderr
+
+    def with_it(*words: str) -> str:
+        done = ctl(deployment, *words, KOLLA_VARIABLES_DIR=str(secrets))
+        return done.stdout
+
+    assert "s3cret" not in with_it("publish", site)
+    assert containers.start("web", KOLLA_VARIABLES_DIR=str(secrets)).ends() == 0
+    assert "if containers find it in KOLLA_VARIABLES_DIR" in ctl(deployment, "explain", status=1).stdout
+    assert with_it("explain") == "up          web 1 of 1\n"
+    for command in ("wait", "timeline", "graph"):
+        with_it(command)
+    with_it("rerun", "web/go")
+    assert containers.start("web", KOLLA_VARIABLES_DIR=str(secrets)).ends() == 0
+
+
+def test_up_gives_it_to_its_containers(secrets: Path, tmp_path: Path) -> None:
+    definition = "commands: {go: {command: 'test $P = s3cret', env: {P: '{{ password }}'}}}\n"
+    write_files(tmp_path, site__services__web__definition_yml=definition)
+    done = subprocess.run(
+        [sys.executable, TOOL, "up", "site", "--once"],
+        env={"PATH": os.environ["PATH"], "KOLLA_VARIABLES_DIR": "secrets"},
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "s3cret" not in done.stdout + done.stderr

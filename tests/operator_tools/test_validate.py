@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
 from collections.abc import Mapping
@@ -620,3 +621,33 @@ def test_a_directory_that_is_not_there(tmp_path: Path) -> None:
     done = run(tmp_path / "none")
     assert (done.returncode, done.stdout) == (66, "")
     assert "is not a directory" in done.stderr
+
+
+def test_what_only_containers_are_given_is_found_in_a_directory_of_theirs(tmp_path: Path) -> None:
+    """It can't be known without; then it is said what to do. No value is shown."""
+    write_files(tmp_path, secrets__token="s3cret\n", secrets__n="s3cret", **SITE)
+    write_files(tmp_path, services__shop__web__files__web_conf="{{ token }} {{ n }}")
+    definition = WEB.replace("web.conf:", "web_conf:").replace(
+        "count: 2}\n      - {members", 'count: "{{ n }}"}\n      - {members'
+    )
+    write_files(tmp_path, services__shop__web__definition_yml=definition)
+
+    def said(**environ: str) -> str:
+        done = subprocess.run(
+            [sys.executable, TOOL, "validate", str(tmp_path)],
+            env={"PATH": os.environ["PATH"], **environ},
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        return done.stdout + done.stderr
+
+    hint = "which has no value; if containers find it in KOLLA_VARIABLES_DIR, set that here too"
+    assert f"needs the variable 'token', {hint}" in said()
+    given = said(KOLLA_VARIABLES_DIR=str(tmp_path / "secrets"))
+    assert "token" not in given
+    assert "dependencies[1].count: expected a whole number" in given
+    assert "s3cret" not in given
+    (tmp_path / "secrets" / "n").write_text("2")
+    assert "2 services, 0 errors" in said(KOLLA_VARIABLES_DIR=str(tmp_path / "secrets"))
+    assert "/nowhere can't be read: No such file" in said(KOLLA_VARIABLES_DIR="/nowhere")
