@@ -47,8 +47,10 @@ from tests.waiting import eventually
 from tests.zookeeper import Server
 
 MIGRATION = "etc/examples/migration/README.rst"
+UPGRADE = "etc/examples/upgrade/README.rst"
 ENSEMBLE = "zk1:2181,zk2:2181"
 START = f"KOLLA_ZK_HOSTS={ENSEMBLE} KOLLA_APP_ID="
+PUBLISH, SET = (f"KOLLA_ZK_HOSTS={ENSEMBLE} kolla_mesos_ctl {word}" for word in ("publish", "set"))
 WAITS = "keystone_tasks/create_database waits for mariadb/daemon: 0 of 1 instances ready"
 
 pytestmark = pytest.mark.timeout(600)  # The first ones wait for virtual environments.
@@ -194,6 +196,20 @@ def is_started(block: Block, ground: Ground) -> None:
     assert f"``{WAITS}``" in " ".join((ROOT / README).read_text(encoding="utf-8").split())
     is_published(the_block(README, "kolla_mesos_ctl publish"), ground)
     with ground.stranger.starts(block.text, WAITS):
+        pass
+
+
+def sets_the_release(block: Block, ground: Ground) -> None:
+    """Of what the document has published."""
+    is_published(the_block(UPGRADE, PUBLISH), ground)
+    ground.stranger.types(block.text)
+    assert ground.zk.get("/kolla/cloud/variables/keystone_release")[0] == b"29.1.0"
+
+
+def starts_the_upgrade(block: Block, ground: Ground) -> None:
+    """Nothing else is up yet."""
+    sets_the_release(the_block(UPGRADE, SET), ground)
+    with ground.stranger.starts(block.text, "keystone_upgrade/expand waits for mariadb/daemon"):
         pass
 
 
@@ -408,14 +424,20 @@ CLAIMS: Mapping[str, Mapping[str, Check]] = {
     },
     KEYSTONE: {
         "mariadb/bootstrap -> ": is_the_order,
-        f"KOLLA_ZK_HOSTS={ENSEMBLE} kolla_mesos_ctl publish": is_published,
+        PUBLISH: is_published,
     },
-    KUBERNETES: {f"KOLLA_ZK_HOSTS={ENSEMBLE} kolla_mesos_ctl publish": is_published},
+    KUBERNETES: {PUBLISH: is_published},
     QUICKSTART: {"database/daemon -> ": is_the_order},
     MIGRATION: {
         "mariadb/bootstrap -> ": is_the_order,
         "SELECT token": is_in_a_manifest,
-        f"KOLLA_ZK_HOSTS={ENSEMBLE} kolla_mesos_ctl publish": is_published,
+        PUBLISH: is_published,
+    },
+    UPGRADE: {
+        "mariadb/bootstrap -> ": is_the_order,
+        PUBLISH: is_published,
+        SET: sets_the_release,
+        START: starts_the_upgrade,
     },
 }
 BLOCKS = [block for document in DOCUMENTS for block in blocks(document)]
