@@ -199,6 +199,9 @@ class Registrar:
 
     def renew(self, daemon: int, pidfd: int) -> None:
         """The daemon was started again, as another process."""
+        if not self.ended:  # Its parent may have reaped it before anybody has looked at the pidfd.
+            self._note_end()
+        os.close(self._pidfd)
         self.ended = self._stopping = False
         self._started, self._pidfd = now(), pidfd
         self.loop.remove(self.readiness)

@@ -253,6 +253,20 @@ def test_a_restart_stops_the_daemon_and_starts_it_again(web: Web) -> None:
     assert agent.ends() == 128 + signal.SIGTERM
 
 
+def test_it_can_be_restarted_any_number_of_times(web: Web) -> None:
+    """Also one that ends at once: that is not taken for the end of the process after it."""
+    command = "touch listens; cat web.conf >>started; exec sleep 1000"
+    web.publish("0\n", on_change={"restart": True}, command=["sh", "-c", command])
+    agent = web.start(KOLLA_START_MODE="supervise")
+    numbers = [f"{number}" for number in range(10)]
+    for number in numbers[1:]:
+        web.publish(f"{number}\n", on_change={"restart": True}, command=["sh", "-c", command])
+        done = by_hand(agent)
+        assert done.returncode == 0, agent.said
+    assert (agent.directory / "started").read_text().split() == numbers
+    eventually(lambda: agent.state == "ready", "it is ready again")
+
+
 def test_a_restart_needs_supervise(web: Web, containers: Containers) -> None:
     """In exec mode nobody could start it again: that is refused at once."""
     web.publish("old", on_change={"restart": True})
