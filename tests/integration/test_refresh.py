@@ -243,7 +243,7 @@ def test_a_restart_stops_the_daemon_and_starts_it_again(web: Web) -> None:
     """Under supervise the container stays; readiness is withdrawn meanwhile."""
     web.publish("old", on_change={"restart": True})
     agent = web.start(KOLLA_START_MODE="supervise")
-    (before,) = web.site.instances()
+    (before,) = eventually(web.site.instances, "it is registered")
     web.publish("new", on_change={"restart": True})
     started = agent.directory / "started"
     eventually(lambda: started.read_text() == "old\nnew\n", "it is started again")
