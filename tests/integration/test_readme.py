@@ -219,13 +219,21 @@ def is_typed_in_a_container(block: Block, ground: Ground) -> None:
     publish(
         ground.deployment,
         "web",
-        {"service": {"daemon": {"command": "sleep 300", "ready": {"alive": 0.1}}}},
+        {
+            "service": {
+                "daemon": {"command": "sleep 300", "ready": {"alive": 0.1}, "on_change": {"signal": "HUP"}}
+            }
+        },
     )
     agent = ground.containers.start("web")
     eventually(lambda: agent.state == "ready", "its daemon is ready")
     container = {name: value for name, value in agent.environ.items() if name.startswith("KOLLA_")}
     said = ground.stranger.types(block.text, **container)
-    assert said.splitlines() == [*["web: 1 commands checked, no errors"] * 2, *["ready"] * 2]
+    assert said.splitlines() == [
+        *["web: 1 commands checked, no errors"] * 2,
+        *["ready"] * 2,
+        "nothing has changed in its files",
+    ]
 
 
 def is_what_a_run_leaves(block: Block, ground: Ground) -> None:
@@ -235,7 +243,15 @@ def is_what_a_run_leaves(block: Block, ground: Ground) -> None:
         "infra/web",
         {
             "commands": {"sync": {"command": "true", "run_once": True, "generation": "1"}},
-            "service": {"daemon": {"command": "sleep 300", "ready": {"alive": 0.1}}},
+            "service": {
+                "daemon": {
+                    "command": "sleep 300",
+                    "ready": {"alive": 0.1},
+                    "files": {"conf": {"dest": f"{ground.containers.directory}/conf"}},
+                    "on_change": {"command": "true"},
+                    "width": 1,
+                }
+            },
         },
         files={"conf": ""},
         variables={"size": "1"},
@@ -248,6 +264,10 @@ def is_what_a_run_leaves(block: Block, ground: Ground) -> None:
         eventually(partial(_has_children, ground.zk, ready), f"an instance in {ready}")
     telling = f"{ground.deployment.path}/infra/web/.containers"
     eventually(partial(_has_children, ground.zk, telling), f"a container in {telling}")
+    ground.zk.set(f"{ground.deployment.path}/infra/web/files/conf", b"changed")
+    turns = f"{ground.deployment.path}/status/global/web/daemon/refreshes"
+    eventually(partial(_has_children, ground.zk, f"{turns}/slots"), "it refreshes")
+    eventually(lambda: not ground.zk.get_children(f"{turns}/slots"), "it has refreshed")
     names = {
         "<prefix>/<deployment>": re.escape(ground.deployment.path),
         **{"<service>": "infra/web", "<role>": "web", "<host>": "web1", "<command>": "(sync|daemon)"},
