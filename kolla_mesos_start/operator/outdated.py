@@ -13,18 +13,27 @@ from kazoo.client import KazooClient
 from rich.console import Console
 from rich.text import Text
 
-from kolla_mesos_start.operator import changes, connection
+from kolla_mesos_start.operator import changes, connection, services
 from kolla_mesos_start.operator.directory import Deployment
 from kolla_mesos_start.tree.znodes import Znodes
 
+WORDS = {
+    False: "containers that run what is older, until they are started again:",
+    True: "containers whose daemon's files follow by themselves; what else is new of it needs a restart:",
+}
+
 
 class Container(NamedTuple):
-    """A container, as it says itself what it does; `definition` is the mzxid of the one that it runs."""
+    """A container, as it says itself what it does; `definition` is the mzxid of the one that it runs.
+
+    `follows`: the files of its daemon follow what is published.
+    """
 
     service: str
     host: str
     state: str
     definition: int | None
+    follows: bool = False
 
 
 def outdated(
@@ -38,12 +47,17 @@ def outdated(
     }
     affected = changes.affected(changed, texts)
     found = _containers(client, znodes, texts)
-    return sorted(each for each, is_current in found if each.service in affected or not is_current)
+    following = {service.name for service in deployment.services if services.follows(service.definition)}
+    return sorted(
+        each._replace(follows=each.service in following)
+        for each, is_current in found
+        if each.service in affected or not is_current
+    )
 
 
-def _containers(client: KazooClient, znodes: Znodes, services: Iterable[str]) -> list[tuple[Container, bool]]:
+def _containers(client: KazooClient, znodes: Znodes, names: Iterable[str]) -> list[tuple[Container, bool]]:
     """The containers that run a definition of these services, and whether it is the one that is published."""
-    places = {f"{znodes.service(service)}/.containers": service for service in services}
+    places = {f"{znodes.service(service)}/.containers": service for service in names}
     ids = connection.children(client, places)
     paths = {f"{place}/{each}": service for place, service in places.items() for each in ids[place]}
     current = connection.mzxids(client, map(znodes.service, set(paths.values())))
@@ -72,7 +86,9 @@ def _plain(text: object) -> str:
 
 def show(out: Console, containers: Sequence[Container]) -> None:
     """Name them, so that somebody restarts them."""
-    if containers:
-        out.print("containers that run what is older, until they are started again:")
-    for each in containers:
-        out.print(Text(f"  {each.service} on {each.host}: {each.state}"))
+    for follows, words in WORDS.items():
+        named = [each for each in containers if each.follows is follows]
+        if named:
+            out.print(words)
+        for each in named:
+            out.print(Text(f"  {each.service} on {each.host}: {each.state}"))

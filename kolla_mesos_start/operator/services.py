@@ -100,6 +100,14 @@ def on_hosts(hosts: Sequence[str]) -> str:
 # -- which variables a service uses -----------------------------------------------------------------
 
 
+def follows(definition: bytes) -> bool:
+    """Whether the files of the service's daemon follow what is published, without a restart."""
+    try:
+        return json.loads(definition)["service"]["daemon"].get("on_change") is not None
+    except (ValueError, TypeError, KeyError, AttributeError):
+        return False
+
+
 def used_variables(definition: bytes, files: Mapping[str, bytes]) -> frozenset[str]:
     """The variables that the templates of a service may use; none of a template that can't be read."""
     texts = [Text("definition", each) for each in _all(_parsed(definition)) if isinstance(each, str)]

@@ -184,6 +184,10 @@ class Changed(NamedTuple):
     def path(self) -> str:
         return places(self.znodes, self.name)[0]
 
+    @property
+    def following(self) -> set[str]:
+        return {service.name for service in self.readers if services.follows(service.definition)}
+
     def winners(self, service: str, hosts: Iterable[str]) -> dict[str, list[str]]:
         """The hosts by the place whose value wins there: the one that is changed, or a nearer one.
 
@@ -226,7 +230,12 @@ def reader_lines(changed: Changed, service: str, why: str) -> Iterator[str]:
     hosts = changed.hosts.get(service, ())
     found = changed.winners(service, hosts)
     for path, reached in found.items():
-        if path == changed.path:
+        if path == changed.path and service in changed.following:
+            yield (
+                f"the files of {service}'s daemon follow by themselves; anything else needs a restart: "
+                + services.on_hosts(reached)
+            )
+        elif path == changed.path:
             yield f"restart {service} {why}: {services.on_hosts(reached)}"
         else:
             yield f"{service} has a value of its own, which wins ({path}): {services.on_hosts(reached)}"

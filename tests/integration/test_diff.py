@@ -114,7 +114,7 @@ def test_containers_that_would_run_the_old_are_named(
     write_files(root, variables_yml="region: two\ndb_password: s3cret-1\n")
     done = ctl("diff", root, deployment, "--format", "json", status=1)
     found = json.loads(done.stdout)
-    assert found["running_old"] == [{"service": "a/db", "host": "h1", "state": "ready"}]
+    assert found["running_old"] == [{"service": "a/db", "host": "h1", "state": "ready", "follows": False}]
     assert found["changes"] == [
         {"change": "updated", "path": "variables/region", "before": "one", "after": "two"}
     ]
@@ -135,6 +135,14 @@ def test_publishing_names_the_containers_that_run_the_old(
     assert publish(root, deployment).stdout.endswith(f"{older}  a/db on h1: ready\n")
     write_files(root, services__web__definition_yml="service: {daemon: {command: other}}")
     assert publish(root, deployment).stdout.endswith(f"{older}  web on h1: ready\n")
+    write_files(
+        root,
+        services__web__definition_yml="service: {daemon: {command: other, on_change: {signal: HUP}}}",
+    )
+    follow = "containers whose daemon's files follow by themselves; what else is new of it needs a restart:\n"
+    assert publish(root, deployment).stdout.endswith(f"{follow}  web on h1: ready\n")
+    write_files(root, services__web__definition_yml="service: {daemon: {command: other}}")
+    publish(root, deployment)
     write_files(root, services__a__db__variables_yml="extra: one\n")
     publish(root, deployment)
     (root / "services/a/db/variables.yml").unlink()

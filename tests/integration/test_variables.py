@@ -121,6 +121,12 @@ def test_it_says_whom_to_restart(zk: KazooClient, site: Deployment) -> None:
         f"{SERVICE} has a value of its own, which wins ({place}/size): 1 container on web2",
     ]
     assert "2 containers" in ctl(site, "set", "level", "debug").stdout
+    definition = json.loads(zk.get(f"{site.path}/{SERVICE}")[0])
+    definition["service"] = {"daemon": {"command": "true", "on_change": {"signal": "HUP"}}}
+    zk.set(f"{site.path}/{SERVICE}", json.dumps(definition).encode())
+    followed = ctl(site, "set", "level", "info").stdout
+    assert f"the files of {SERVICE}'s daemon follow by themselves" in followed
+    assert "restart web" not in followed
     other = ctl(site, "set", "levl", "debug")
     assert "restart" not in other.stdout
     assert f"note: no template of a service below {site.path} names levl" in other.stderr
