@@ -23,6 +23,11 @@ It is configured by environment variables: KOLLA_ZK_HOSTS and KOLLA_APP_ID are
 required. README.rst lists all of them, the keys of a definition, and the exit
 statuses.
 """
+CHECK = """\
+Validate the definition and render all files, and say of each what a start would
+do to it; write nothing. The exit status is 1 if a file would change, 0 if none
+would. For what would end a start it is the same as of that start.
+"""
 HEALTH = """\
 Say in one line what this container is doing. The exit status is 1 if its daemon
 was ready and fails its check now, or if nothing runs. It asks no ZooKeeper: it
@@ -96,7 +101,12 @@ def _parse(arguments: list[str]) -> tuple[str, bool]:
     parser.add_argument("--version", action="version", version=f"kolla_mesos_start {__version__}")
     commands = parser.add_subparsers(dest="verb", metavar="COMMAND", parser_class=Parser)
     commands.add_parser("run", help="start the container (the entrypoint; the default)")
-    check = commands.add_parser("check", help="validate the definition and render all files; write nothing")
+    check = commands.add_parser(
+        "check",
+        help="say what a start would change of the files, which is status 1; write nothing",
+        description=CHECK,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
     check.add_argument(
         "--show", action="store_true", help="print the content of the files too, with all secrets"
     )

@@ -150,7 +150,7 @@ class Agent:
         return self._finish(settings, report)
 
     def check(self, show: bool) -> int:
-        """Say what a start would do to this container's files; write nothing at all."""
+        """Say what a start would do to this container's files; write nothing at all. 1: some would change."""
         settings = self._settle()
         self.termination_log = None  # It is for the end of the container, not for a check of it.
         preparer = self._connect(settings, lambda cause: None)
@@ -160,9 +160,9 @@ class Agent:
         from kolla_mesos_start.check import check
 
         self.stage = "render"
-        check(graph, preparer, show)
+        changes = check(graph, preparer, show)
         self.close()
-        return 0
+        return 1 if changes else 0
 
     def refresh(self, order: int, report: int) -> int:
         """Render the files of the running daemon again, place and tell; write a Refreshed."""

@@ -19,13 +19,19 @@ if TYPE_CHECKING:
     from kolla_mesos_start.render.prepare import Preparer
 
 
-def check(graph: Graph, preparer: Preparer, show: bool) -> None:
-    """Print what a start would do to the container's files; raise the error that would end the start."""
+def check(graph: Graph, preparer: Preparer, show: bool) -> int:
+    """Print what a start would do to the container's files; raise the error that would end the start.
+
+    Returns how many files would change.
+    """
     failures: list[AgentError] = []
+    changes: dict[str, bool] = {}  # by dest: several commands may write one file
     for command in graph.steps:
         try:
             for content in preparer.prepare(command).contents:
-                _print(command.path, content, show)
+                change = plan(content)
+                changes[content.dest] = changes.get(content.dest, False) or change != "unchanged"
+                _print(command.path, content, change, show)
         except Stopped:
             raise
         except AgentError as error:
@@ -35,16 +41,21 @@ def check(graph: Graph, preparer: Preparer, show: bool) -> None:
             failures.append(error)
     if failures:
         raise failures[0]
-    print(f"{graph.service_name}: {len(graph.steps)} commands checked, no errors")
+    count = sum(changes.values())
+    print(
+        f"{graph.service_name}: {len(graph.steps)} commands checked, no errors; "
+        f"{count or 'none'} of {len(changes)} files would change"
+    )
+    return count
 
 
-def _print(command: str, content: Content, show: bool) -> None:
+def _print(command: str, content: Content, change: str, show: bool) -> None:
     if content.data is None:
         print(f"absent     {content.dest} ({command}: {content.absent})")
         return
     uid, gid = content.owner
     digest = hashlib.sha256(content.data).hexdigest()
-    print(f"{plan(content):<10} {content.mode:04o} {uid}:{gid} sha256:{digest} {content.dest} ({command})")
+    print(f"{change:<10} {content.mode:04o} {uid}:{gid} sha256:{digest} {content.dest} ({command})")
     if show:
         sys.stdout.flush()
         sys.stdout.buffer.write(content.data + b"\n" * (not content.data.endswith(b"\n")))

@@ -76,7 +76,7 @@ def etc(deployment: Deployment, tmp_path: Path) -> Path:
 def test_check_tells_what_a_start_would_do(containers: Containers, etc: Path) -> None:
     """For every file what would change, its mode, owner, digest and place; what it needs is not awaited."""
     agent = containers.start("web", words=["check"])
-    assert agent.ends() == 0
+    assert agent.ends() == 1
     told = [line.split() for line in agent.said.splitlines()]
     owner = f"{os.getuid()}:{os.getgid()}"
     content = digest(b"user kolla")
@@ -86,8 +86,32 @@ def test_check_tells_what_a_start_would_do(containers: Containers, etc: Path) ->
         ["rewrite", "0600", owner, content, f"{etc}/old", "(web/sync)"],
         ["create", "0600", owner, content, f"{etc}/deep/new", "(web/sync)"],
         ["absent", f"{etc}/absent", "(web/sync:", "optional)"],
-        ["web:", "2", "commands", "checked,", "no", "errors"],
+        ["web:", "2", "commands", "checked,", "no", "errors;", "3", "of", "5", "files", "would", "change"],
     ]
+
+
+def test_check_ends_with_0_once_nothing_would_change(
+    deployment: Deployment, containers: Containers, tmp_path: Path
+) -> None:
+    """A file that two commands write is one."""
+    files = {"conf": {"dest": f"{tmp_path}/conf"}}
+    step = {"command": "true", "files": files}
+    publish(
+        deployment, "web", {"commands": {"a": step, "b": step}}, files={"conf": "{{ x }}"}, shared={"x": "1"}
+    )
+
+    def check() -> tuple[int, str]:
+        agent = containers.start("web", words=["check"])
+        return agent.ends(), agent.said.splitlines()[-1]
+
+    said = "web: 2 commands checked, no errors; {} of 1 files would change"
+    assert check() == (1, said.format(1))
+    assert containers.start("web").ends() == 0
+    assert check() == (0, said.format("none"))
+    publish(
+        deployment, "web", {"commands": {"a": step, "b": step}}, files={"conf": "{{ x }}"}, shared={"x": "2"}
+    )
+    assert check() == (1, said.format(1))
 
 
 @pytest.mark.parametrize("words", [["check"], ["check", "--show"]])
@@ -96,10 +120,10 @@ def test_check_writes_nothing(
 ) -> None:
     """Neither in ZooKeeper nor in the file system, not even its own state."""
     first = containers.start("web", words=words)
-    assert first.ends() == 0
+    assert first.ends() == 1
     before = znodes(zk, deployment.path), file_system(etc)
     agent = containers.start("web", words=words)
-    assert agent.ends() == 0
+    assert agent.ends() == 1
     assert (znodes(zk, deployment.path), file_system(etc)) == before
     assert [path.name for path in agent.directory.iterdir()] == ["log"]
     assert set(before[0]) == {
@@ -112,7 +136,7 @@ def test_check_writes_nothing(
 def test_check_shows_content_only_if_it_is_asked_to(containers: Containers, etc: Path) -> None:
     """Secrets are in it."""
     quiet, open_ = (containers.start("web", words=["check", *more]) for more in ([], ["--show"]))
-    assert [quiet.ends(), open_.ends()] == [0, 0]
+    assert [quiet.ends(), open_.ends()] == [1, 1]
     assert "user kolla" not in quiet.said
     assert open_.said.splitlines().count("user kolla") == 4
 
