@@ -1,18 +1,18 @@
-# Runs uwsgi so that no request is lost when it is stopped: at SIGTERM /healthcheck begins to fail, so that HAProxy
-# sends nothing more, and a little later uwsgi finishes what it has and ends.
+# Runs uwsgi so that no request is lost when it is stopped: at SIGTERM the file goes for which HAProxy asks, so that
+# HAProxy sends nothing more; a little later uwsgi finishes what it has, and ends.
 set -eu
 
-ini=$1 draining=$2
+ini=$1 in_service=$2
 
 stop() {
-    touch "$draining"
+    rm "$in_service"
     sleep {{ keystone_drain }}
     kill -TERM "$uwsgi"
     wait "$uwsgi"
-    exit $?  # Without it: the status that SIGTERM has given to the `wait` below.
+    exit $? # Without it: the status that SIGTERM has given to the `wait` below.
 }
 
-rm -f "$draining"
+touch "$in_service"
 trap stop TERM
 uwsgi --ini "$ini" &
 uwsgi=$!
