@@ -116,11 +116,11 @@ class Container:
             raise AgentError(f"{self.name} did not end within {seconds:g} s: {self.log_end()}") from None
 
     def exec_time(self) -> float:
-        """When the agent last became the daemon, by its log; seconds since the epoch."""
+        """When the agent last became the daemon, or started it, by its log; seconds since the epoch."""
         log = self.log.read_text(errors="replace")
-        times = re.findall(rf'({TIME}).*[ "]{re.escape(self.role)}/daemon: exec', log)
+        times = re.findall(rf'({TIME}).*[ "]{re.escape(self.role)}/daemon: (?:exec|starting)', log)
         if not times:
-            raise AgentError(f"{self.name}: no exec of its daemon in {self.log}: {self.log_end()}")
+            raise AgentError(f"{self.name}: no start of its daemon in {self.log}: {self.log_end()}")
         return datetime.strptime(times[-1], "%Y-%m-%dT%H:%M:%S.%fZ").replace(tzinfo=timezone.utc).timestamp()
 
     def log_end(self) -> str:

@@ -124,7 +124,11 @@ class LocalDeployment:
         for container in self.containers:
             service = services[container.service]
             document, known = load(service.definition), self.known(deployment, container)
-            self._graphs[container] = build_graph(document, *known) or known_graph(document, *known)
+            graph = build_graph(document, *known) or known_graph(document, *known)
+            self._graphs[container] = graph
+            on_change = graph.daemon and graph.daemon.on_change
+            if on_change and on_change.kind == "restart":  # Only its parent can start it again.
+                container.environ.setdefault("KOLLA_START_MODE", "supervise")
 
     def known(self, deployment: Deployment, container: Container) -> tuple[Znodes, dict[str, str]]:
         """What a container's templates are rendered from, as far as it is published."""
@@ -248,8 +252,8 @@ class LocalDeployment:
         ready = {service: self.ready_hosts(service) for service in {each.service for each in self.containers}}
         for container in self.containers:
             daemon = self._graphs[container].daemon
-            if daemon is not None:
-                ready_at = ready[container.service][container.host]
+            ready_at = ready[container.service].get(container.host)
+            if daemon and ready_at:  # One that is restarted just now, for a change, is not ready.
                 needs = self._needs(daemon, container.host)
                 yield Step(daemon.path, container.host, needs, container.exec_time(), ready_at)
 

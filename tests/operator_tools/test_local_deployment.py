@@ -95,6 +95,26 @@ def test_values_of_this_machine_are_added_to_those_of_the_directory(
     assert sorted(pairs.source.rglob("*")) == before
 
 
+def test_a_daemon_that_is_restarted_on_a_change_is_supervised(
+    pairs: LocalDeployment, zk: KazooClient
+) -> None:
+    """In exec mode its agent would refuse it. The others are started as ever; the timeline has all."""
+    restarted = PAIR + "    on_change: {restart: true}\n    files: {given: {dest: '{{ root }}/given'}}\n"
+    write_files(
+        pairs.source, services__pair__twin__definition_yml=restarted, services__pair__twin__files__given="old"
+    )
+    pairs.publish()
+    pairs.start(seed=3)
+    eventually(lambda: pairs.is_up, "all are ready")
+    modes = [each.environ.get("KOLLA_START_MODE") for each in pairs.containers]
+    assert modes == ["supervise", "supervise", None]
+    daemons = [step.container for step in pairs.steps() if step.name.endswith("/daemon")]
+    assert daemons == ["twin@one", "twin@two", "user@one"]
+    zk.set(f"{pairs.path}/pair/twin/files/given", b"new")
+    again = "the daemon is started again"
+    eventually(lambda: all(again in each.log_end() for each in pairs.containers[:2]), "both are restarted")
+
+
 def test_a_bad_directory_is_refused_before_anything_is_written(
     pairs: LocalDeployment, zk: KazooClient
 ) -> None:
