@@ -7,8 +7,10 @@ from __future__ import annotations
 
 import os
 import signal
+import socket
 import subprocess
 import sys
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -17,6 +19,7 @@ from kazoo.client import KazooClient
 from tests.agents import PROGRAM, Agent, Containers
 from tests.conftest import Deployment
 from tests.instances import Site
+from tests.link import Link
 from tests.publishing import publish
 from tests.waiting import LIMIT, eventually
 
@@ -478,3 +481,82 @@ def test_a_failed_refresh_keeps_the_others_from_theirs(web: Web) -> None:
     web.publish("mended", file, width=1)
     eventually(lambda: all(heard(agent) == ["SIGHUP mended"] for agent in agents.values()), "all go on")
     eventually(lambda: not web.slots, "no slot is left")
+
+
+# -- in adversity ---------------------------------------------------------------------------------------
+
+
+def test_an_outage_in_the_middle_of_a_refresh_only_delays_it(web: Web, link: Link) -> None:
+    """What was read is placed and told; a change during the outage is found afterwards."""
+    file = {"check": ["sh", "-c", "touch checking; while [ -e hold ]; do sleep 0.05; done", "sh", "{}"]}
+    web.publish("old", file)
+    agent = web.start(KOLLA_ZK_HOSTS=link.hosts)
+    (agent.directory / "checking").unlink()
+    (agent.directory / "hold").touch()
+    web.publish("new", file)
+    eventually((agent.directory / "checking").exists, "a refresh has read what it needs")
+    link.kill()
+    (agent.directory / "hold").unlink()
+    eventually(lambda: heard(agent) == ["SIGHUP new"], "what has been read already is told")
+    web.publish("newer", file)
+    link.launch()
+    eventually(lambda: heard(agent)[1:] == ["SIGHUP newer"], "and what is published afterwards")
+    assert agent.running
+
+
+def test_a_refresh_that_is_killed_is_tried_again_at_the_next_change(web: Web) -> None:
+    """Nothing has changed by then, and nothing of it is left."""
+    file = {"check": ["sh", "-c", "while [ -e hold ]; do sleep 0.05; done", "sh", "{}"]}
+    web.publish("old", file)
+    agent = web.start()
+    (agent.directory / "hold").touch()
+    web.publish("new", file)
+    eventually(lambda: "sleep" in agent.processes.values() or "sh" in agent.processes.values(), "it runs")
+    before = {agent.pid, agent.registrar}
+    (renders,) = (
+        pid for pid in agent.processes if pid not in before and b"start refresh" in command_line(pid)
+    )
+    os.kill(renders, signal.SIGKILL)
+    eventually(lambda: "ended with status -9" in web.reason(), "it is seen")
+    assert (agent.directory / "web.conf").read_text() == "old"
+    (agent.directory / "hold").unlink()
+    web.publish("newer", file)
+    eventually(lambda: heard(agent) == ["SIGHUP newer"], "it is tried again")
+    assert not list(agent.directory.glob(".kolla*"))
+
+
+def command_line(pid: int) -> bytes:
+    try:
+        return Path(f"/proc/{pid}/cmdline").read_bytes()
+    except OSError:
+        return b""
+
+
+def test_garbage_among_the_turns_holds_nobody_up_for_ever(web: Web, zk: KazooClient) -> None:
+    """Slots that no instance of ours has left count as failed ones, until something newer is published."""
+    web.publish("old", width=1)
+    agent = web.start()
+    turns = f"{web.site.daemon()}/refreshes"
+    zk.ensure_path(f"{turns}/slots")
+    zk.ensure_path(f"{turns}/queue")
+    zk.create(f"{turns}/slots/nobody", b"\xff\x00 \x1b[31m")
+    zk.create(f"{turns}/slots/failed", b"failed \xff\x1b[31m\n" + b"x" * 10_000)
+    zk.create(f"{turns}/queue/garbage", b"")
+    web.publish("new", width=1)
+    refreshed(agent)
+    zk.delete(f"{turns}/slots/nobody")
+    zk.set(f"{turns}/slots/failed", b"failed \xff\x1b[31m\n" + b"x" * 10_000)
+    zk.delete(f"{turns}/queue/garbage")
+    web.publish("newer", width=1)
+    refreshed(agent, 2)
+
+
+def test_the_daemons_user_can_have_no_refresh(web: Web) -> None:
+    """The socket is for the agent's user: whoever may write files in the container."""
+    web.publish("old")
+    agent = web.start()
+    assert (agent.directory / "run/refresh").stat().st_mode & 0o777 == 0o600
+    with socket.socket(socket.AF_UNIX) as idle:
+        idle.connect(str(agent.directory / "run/refresh"))
+        web.publish("new")
+        refreshed(agent)
