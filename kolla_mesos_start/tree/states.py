@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 
-from kolla_mesos_start.definition.forms import GLOBAL
+from kolla_mesos_start.definition.forms import GLOBAL, bad_service
 from kolla_mesos_start.definition.model import External, Members
 from kolla_mesos_start.records import NamedTuple
 from kolla_mesos_start.zookeeper.query import children_of, data_of
@@ -30,6 +30,8 @@ MAX_DETAIL = 4096  # bytes of the `detail` znode
 MAX_MESSAGE = 1024  # bytes of the message in it
 MAX_MARK = 64  # bytes of the znode of a generation
 MAX_STATE = 64  # bytes that are shown of a state's text
+MAX_REGISTERED = 16384  # bytes of what a container says of itself
+MAX_NAME = 64  # characters that are shown of another container's host or generation
 
 
 class Unmet(NamedTuple):
@@ -48,7 +50,8 @@ class Unmet(NamedTuple):
             return f"members of {dependency.service}"
         if isinstance(dependency, External):
             return dependency.what
-        generation = "" if dependency.generation is None else f" generation {dependency.generation}"
+        named = dependency.generation is not None and not dependency.is_daemon
+        generation = f" generation {dependency.generation}" if named else ""
         return f"{dependency.path}{generation}{'' if dependency.scope == GLOBAL else ' on this host'}"
 
 
@@ -188,7 +191,7 @@ def queries(dependency: Dependency | Members, znodes: Znodes, view: View) -> lis
         return [children_of(znodes.party(dependency.service), dependency.count)]
     at = znodes.command(dependency.scope, dependency.path)
     if dependency.is_daemon:
-        return [children_of(at.ready, dependency.count or 1)]
+        return _instance_queries(dependency, znodes, view)
     if dependency.generation is not None:
         return [data_of(at.generation(dependency.generation))]
     if dependency.count is not None:
@@ -221,10 +224,78 @@ def _unmet_members(dependency: Members, view: View, znodes: Znodes) -> Unmet | N
 def _unmet_instances(dependency: Dependency, view: View, znodes: Znodes) -> Unmet | None:
     at = znodes.command(dependency.scope, dependency.path)
     required = dependency.count or 1
-    ready = len(view[children_of(at.ready, required)])
-    if ready >= required:
+    names = view[children_of(at.ready, required)]
+    if dependency.generation is None:
+        ready, which = len(names), ""
+    else:
+        shown = [decode_registered(view.get(data_of(f"{at.ready}/{name}"))) for name in names]
+        ready = [each.generation for each in shown].count(dependency.generation)
+        which = f" of generation {dependency.generation}"
+    if ready < required:
+        return Unmet(dependency, f"{ready} of {required} instances{which} ready")
+    others = _others(dependency, view, znodes) if dependency.exclusive else ""
+    return Unmet(dependency, others) if others else None
+
+
+def _instance_queries(dependency: Dependency, znodes: Znodes, view: View) -> list[Query]:
+    at = znodes.command(dependency.scope, dependency.path)
+    found = [children_of(at.ready, dependency.count or 1)]
+    if dependency.generation is not None:
+        found += [data_of(f"{at.ready}/{name}") for name in view.get(found[0], ())]
+    if dependency.exclusive:
+        found.append(data_of(znodes.owner(GLOBAL, dependency.role)))
+        if containers := _containers(dependency, znodes, view):
+            found.append(children_of(containers))
+            found += [data_of(f"{containers}/{name}") for name in view.get(found[-1], ())]
+    return found
+
+
+def _containers(dependency: Dependency, znodes: Znodes, view: View) -> str | None:
+    """Where the containers of the service are that owns the dependency's role; None while nobody does."""
+    znode = view.get(data_of(znodes.owner(GLOBAL, dependency.role)))
+    owner = znode.data.decode("utf-8", "replace") if znode else ""
+    if bad_service(owner) or owner.rsplit("/", 1)[-1] != dependency.role:
         return None
-    return Unmet(dependency, f"{ready} of {required} instances ready")
+    return znodes._replace(service_name=owner).containers
+
+
+def _others(dependency: Dependency, view: View, znodes: Znodes) -> str:
+    """Who is in the way of an exclusive dependency: the containers of another generation."""
+    containers = _containers(dependency, znodes, view)
+    if containers is None:
+        return f"{znodes.owner(GLOBAL, dependency.role)} does not name the service of this role"
+    found = [view.get(data_of(f"{containers}/{name}")) for name in view[children_of(containers)]]
+    shown = [decode_registered(znode) for znode in found if znode is not None]  # None: it is gone by now.
+    others = sorted(
+        (each.host, each.generation or "") for each in shown if each.generation != dependency.generation
+    )
+    if not others:
+        return ""
+    host, generation = others[0]
+    more = f", and {len(others) - 1} more have another one" if len(others) > 1 else ""
+    has = f"generation {generation[:MAX_NAME]}" if generation else "no generation"
+    return f"{dependency.role} on {host[:MAX_NAME]} still has {has}{more}"
+
+
+class Registered(NamedTuple):
+    """What another container says of itself; `generation` is that of its image, None where it has none."""
+
+    host: str
+    generation: str | None
+
+
+def decode_registered(znode: Znode | None) -> Registered:
+    """The content of a ready instance, or of a container's znode; what doesn't fit has no generation."""
+    try:
+        facts = json.loads(znode.data) if znode and len(znode.data) <= MAX_REGISTERED else {}
+    except (ValueError, RecursionError):
+        facts = {}
+    host, generation = (facts.get(key) if isinstance(facts, dict) else None for key in Registered._fields)
+    is_text = isinstance(generation, str) and generation.isprintable() and generation != ""
+    return Registered(
+        printable(host) if isinstance(host, str) and host else "an unknown host",
+        generation if is_text else None,
+    )
 
 
 def _unmet_generation(dependency: Dependency, view: View, znodes: Znodes) -> Unmet | None:

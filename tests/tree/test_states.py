@@ -34,9 +34,13 @@ def znode(data: bytes, changed: float = EPOCH, mzxid: int = 1000) -> Znode:
 
 
 def dependency(
-    path: str = "db/sync", scope: str = "global", count: int | None = None, generation: str | None = None
+    path: str = "db/sync",
+    scope: str = "global",
+    count: int | None = None,
+    generation: str | None = None,
+    exclusive: bool = False,
 ) -> Dependency:
-    return Dependency(path, scope, count, generation, False, None)
+    return Dependency(path, scope, count, generation, exclusive, None)
 
 
 def one_time(scope: str = "global", generation: str | None = None) -> Command:
@@ -129,10 +133,123 @@ def test_a_dependency_is_satisfied_by_the_znodes_of_its_kind(
     wanted: Dependency | Members, tree: Tree, found: str | None
 ) -> None:
     """If it isn't, `found` says what was found; the queries cover all that is needed."""
-    view = view_of(tree, states.queries(wanted, ZNODES, {}))
-    view = view_of(tree, states.queries(wanted, ZNODES, view))
-    missing = states.unmet(wanted, view, ZNODES)
+    missing = states.unmet(wanted, complete_view(tree, wanted), ZNODES)
     assert (missing.found if missing else None) == found
+
+
+def complete_view(tree: Tree, wanted: Dependency | Members) -> View:
+    """The answers to all that is asked for a dependency, each of which may ask for more."""
+    view: View = {}
+    while (queries := set(states.queries(wanted, ZNODES, view))) - view.keys():
+        view = view_of(tree, queries)
+    return view
+
+
+def instances(*generations: str | None) -> Tree:
+    """Ready instances of `api/daemon`, each with the generation of its image."""
+    return {
+        f"{STATUS}/global/api/daemon/ready/{number}": json.dumps({"generation": generation}).encode()
+        for number, generation in enumerate(generations)
+    }
+
+
+def of_containers(*generations: str | None) -> Tree:
+    """The containers of the service that has the role `api`."""
+    shown = {
+        f"/kolla/site/web/api/.containers/{number}": json.dumps(
+            {"host": f"web-{number}", "generation": generation}
+        ).encode()
+        for number, generation in enumerate(generations)
+    }
+    return {f"{STATUS}/global/api": b"web/api", **shown}
+
+
+NEW = dependency("api/daemon", generation="2")
+NEW_TWICE = dependency("api/daemon", count=2, generation="2")
+ONLY_NEW = dependency("api/daemon", generation="2", exclusive=True)
+ONE = instances("2")
+CONTAINER = "/kolla/site/web/api/.containers/9"
+DEEP = b"[" * 9000
+
+
+@pytest.mark.parametrize(
+    ("wanted", "tree", "found"),
+    [
+        (NEW, {}, "0 of 1 instances of generation 2 ready"),
+        (NEW, instances("1", None), "0 of 1 instances of generation 2 ready"),
+        (NEW, instances("1", "2"), None),
+        (NEW_TWICE, instances("1", "2", None), "1 of 2 instances of generation 2 ready"),
+        (NEW_TWICE, instances("2", "1", "2"), None),
+        # Without an own generation in the dependency any instance counts.
+        (dependency("api/daemon", count=2), instances("1", None), None),
+        # What an instance registers is data from strangers.
+        *(
+            (NEW, {f"{STATUS}/global/api/daemon/ready/1": data}, "0 of 1 instances of generation 2 ready")
+            for data in (b"", b"no JSON", b'"2"', b"[]", b'{"generation": 2}', b'{"generation": ["2"]}', DEEP)
+        ),
+        (
+            dependency("api/daemon", generation="a\nb"),
+            instances("a\nb"),
+            "0 of 1 instances of generation a\nb ready",
+        ),
+        (
+            NEW,
+            {f"{STATUS}/global/api/daemon/ready/1": b'{"generation": "2", "more": "%s"}' % (b"x" * 20000)},
+            "0 of 1 instances of generation 2 ready",
+        ),
+        # Nobody else may be there, ready or not.
+        (ONLY_NEW, {**instances("1"), **of_containers("1")}, "0 of 1 instances of generation 2 ready"),
+        (ONLY_NEW, {**ONE, **of_containers("2", "2")}, None),
+        (ONLY_NEW, {**ONE, **of_containers("2", "2", "1")}, "api on web-2 still has generation 1"),
+        (ONLY_NEW, {**ONE, **of_containers("2", None)}, "api on web-1 still has no generation"),
+        (
+            ONLY_NEW,
+            {**ONE, **of_containers("1", "2", None, "3")},
+            "api on web-0 still has generation 1, and 2 more have another one",
+        ),
+        *(
+            (
+                ONLY_NEW,
+                {**ONE, **of_containers("2"), CONTAINER: data},
+                "api on an unknown host still has no generation",
+            )
+            for data in (b"", b"no JSON", b"[]", b'{"generation": 2, "host": 2}', DEEP)
+        ),
+        (
+            ONLY_NEW,
+            {**ONE, **of_containers("2"), CONTAINER: b'{"generation": "%s", "host": "a\\nb"}' % (b"1" * 100)},
+            f"api on a\N{REPLACEMENT CHARACTER}b still has generation {'1' * 64}",
+        ),
+        # Who has the role is said by nobody, or by a stranger.
+        *(
+            (
+                ONLY_NEW,
+                {**ONE, **tree},
+                "/kolla/site/status/global/api does not name the service of this role",
+            )
+            for tree in ({}, {f"{STATUS}/global/api": b""}, {f"{STATUS}/global/api": b"web/other"})
+        ),
+        (
+            ONLY_NEW,
+            {**ONE, f"{STATUS}/global/api": b"../api"},
+            "/kolla/site/status/global/api does not name the service of this role",
+        ),
+    ],
+)
+def test_a_daemon_of_one_generation_is_satisfied_by_instances_of_it(
+    wanted: Dependency, tree: Tree, found: str | None
+) -> None:
+    """Only ready ones count, so many; an exclusive one has no container of another generation beside it."""
+    missing = states.unmet(wanted, complete_view(tree, wanted), ZNODES)
+    assert (missing.found if missing else None) == found
+
+
+def test_a_container_that_is_gone_by_now_is_in_nobodys_way() -> None:
+    """Its name was read before; that of a container without data is still there."""
+    tree = {**ONE, **of_containers("2", "1")}
+    view = dict(complete_view(tree, ONLY_NEW))
+    view[data_of("/kolla/site/web/api/.containers/1")] = None
+    assert states.unmet(ONLY_NEW, view, ZNODES) is None
 
 
 @pytest.mark.parametrize(
@@ -142,6 +259,7 @@ def test_a_dependency_is_satisfied_by_the_znodes_of_its_kind(
         (dependency(scope="local"), "db/sync on this host"),
         (dependency(generation="v1"), "db/sync generation v1"),
         (dependency("db/daemon"), "db/daemon"),
+        (NEW_TWICE, "api/daemon"),
         (Members("infra/db", 2, None), "members of infra/db"),
     ],
 )
