@@ -5,6 +5,7 @@ set -eu
 ini=$1 in_service=$2
 
 stop() {
+    trap '' TERM
     rm "$in_service"
     sleep {{ keystone_drain }}
     kill -TERM "$uwsgi"
