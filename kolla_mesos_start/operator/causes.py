@@ -46,6 +46,8 @@ KINDS: Mapping[str, tuple[bool, bool]] = {
     "outside": (True, False),
     "too many": (True, False),
     "elsewhere": (True, False),
+    "stale": (True, False),
+    "refreshing": (False, False),
     "claimed": (True, True),
     "cycle": (True, True),
 }
@@ -53,6 +55,8 @@ SLOW = 10.0  # seconds; an agent logs a daemon that takes longer to become ready
 SHOWN = 3  # hosts that a line names
 CLOCK_STEP = 1.0  # seconds; containers say since when in whole ones
 BEGUN = ("starting", "unready", "ready")  # stages of a daemon
+# What a registrar says of a daemon that is ready, whose files do not follow what is published any more.
+REFRESH_FAILED = "the refresh of its files failed"
 
 
 class Cause(NamedTuple):
@@ -251,10 +255,25 @@ def _of_service(service: Service, now: float) -> Iterator[Cause]:
     elif service.is_ousted:
         text = f"{service.name}: its role {service.role} is claimed by {service.owner}; rename one of them"
         yield Cause("claimed", text, (_node(service.name),))
-    elif not service.is_up:
-        found = [cause for step in service.steps if not step.done for cause in _of_step(service, step, now)]
-        yield from found
-        yield from _of_containers(service, {cause.kind for cause in found}, now)
+    else:
+        yield from _of_refreshes(service)
+        if not service.is_up:
+            yield from _of_what_is_missing(service, now)
+
+
+def _of_what_is_missing(service: Service, now: float) -> Iterator[Cause]:
+    found = [cause for step in service.steps if not step.done for cause in _of_step(service, step, now)]
+    yield from found
+    yield from _of_containers(service, {cause.kind for cause in found}, now)
+
+
+def _of_refreshes(service: Service) -> Iterator[Cause]:
+    """What the registrars of ready daemons say of their files."""
+    for each in service.containers:
+        if each.stage == "ready" and each.reason:
+            kind = "stale" if each.reason.startswith(REFRESH_FAILED) else "refreshing"
+            path = f"{service.role}/{DAEMON}"
+            yield Cause(kind, f"{path} on {each.host} is ready; {each.reason}", (path,))
 
 
 def _of_step(service: Service, step: Step, now: float) -> Iterator[Cause]:

@@ -536,7 +536,7 @@ def _container(name: str, znode: Znode, ready: bool) -> Container:
     stage, reason = text_of(told, "state"), text_of(told, "reason")
     # It says what it does a moment after it has joined or left the ready instances, which others count.
     if ready:
-        stage, reason = "ready", ""
+        stage, reason = "ready", reason if stage == "ready" else ""
     elif stage == "ready":
         stage = "unready"
     return Container(

@@ -83,6 +83,19 @@ class Web:
             (str(each["reason"]) for each in self.site.containers.values() if each["host"] == host), ""
         )
 
+    def explain(self) -> str:
+        """What the operator's tool says of the deployment."""
+        place = self._deployment
+        where = ["--deployment", place.id, "--prefix", place.prefix, "--hosts", place.hosts]
+        done = subprocess.run(
+            [sys.executable, str(PROGRAM.parent / "kolla_mesos_ctl"), "explain", *where],
+            capture_output=True,
+            text=True,
+            timeout=LIMIT,
+            check=False,
+        )
+        return done.stdout
+
     @property
     def slots(self) -> list[str]:
         path = f"{self.site.daemon()}/refreshes/slots"
@@ -303,6 +316,8 @@ def test_a_refresh_that_fails_changes_nothing(web: Web, text: str, file: dict[st
     assert (agent.directory / "web.conf").read_text() == "old"
     assert heard(agent) == []
     assert len(web.site.instances()) == 1
+    explained = web.explain()
+    assert "ROOT CAUSE  web/daemon on web1 is ready; the refresh of its files failed: " in explained
     web.publish("mended")
     eventually(lambda: heard(agent) == ["SIGHUP mended"], "it is tried again at the next change")
 

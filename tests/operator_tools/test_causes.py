@@ -22,6 +22,18 @@ WANTED = "is wanted (`instances` of its definition)"
 # What stands in the tree, and (kind, text) of each cause.
 CASES: dict[str, tuple[Tree, list[tuple[str, str]]]] = {
     "all is up": ({"db": definition(), **ready("db", "1")}, []),
+    "its files do not follow what is published": (
+        {
+            "db": definition(),
+            **ready("db", "1"),
+            "db/.containers/1": container("ready", "the refresh of its files failed: no variable a"),
+        },
+        [("stale", "db/daemon on web1 is ready; the refresh of its files failed: no variable a")],
+    ),
+    "its files are being refreshed": (
+        {"db": definition(), **ready("db", "1"), "db/.containers/1": container("ready", "its turn comes")},
+        [("refreshing", "db/daemon on web1 is ready; its turn comes")],
+    ),
     "failed": (
         {"job": TASK, STATE: "error", DETAIL: FAILED},
         [("failed", f"job/sync {FAILED_THERE} job there, mend it, and start it again")],
