@@ -142,6 +142,7 @@ class Agent:
         for runnable in waiting:
             prepared = self._render(settings, preparer, runnable.command)
             if runnable.command.is_daemon:
+                self._refuse_retired(settings, tree, report)
                 self._become_daemon(settings, prepared, registration, report)
             elif self._run_command(prepared, runnable, report):
                 waiting.passed(runnable.command)
@@ -316,11 +317,18 @@ class Agent:
             report.write("bootstrapping", "", runnable.command.path)
         return self.bootstrap.run(prepared, runnable)
 
+    def _refuse_retired(self, settings: Settings, tree: StatusTree, report: Report) -> None:
+        """Start no daemon of an image that an upgrade has left behind."""
+        self.stage = "exec"
+        if tree.graph.daemon is not None and tree.graph.daemon.retired_by is not None:
+            from kolla_mesos_start.daemon import retirement  # Few daemons can be retired.
+
+            retirement.check(tree, settings.generation, report)
+
     def _become_daemon(
         self, settings: Settings, prepared: Prepared, registration: Registration | None, report: Report
     ) -> NoReturn:
         """Exec the daemon, or stay as its parent."""
-        self.stage = "exec"
         self._end_guard()
         assert self.client is not None and registration is not None and self.ended is not None
         registration = registration._replace(

@@ -107,6 +107,25 @@ class DependenciesNotSatisfied(AgentError):
     retriable = True
 
 
+class Retired(AgentError):
+    """This image is older than what the deployment has been upgraded to."""
+
+    status = 76
+
+    def __init__(self, image: str | None, by: str, generation: str, *, command: str) -> None:
+        if image is None:
+            reason = (
+                f"{by} is done for generation {generation}, and this image does not say of which it is: set "
+                "KOLLA_GENERATION to the generation of this image"
+            )
+        else:
+            reason = (
+                f"this image is of generation {image}, and {by} is done for generation {generation}: what it "
+                f"needs may be gone; start an image of {generation}"
+            )
+        super().__init__(reason, command=command)
+
+
 class AccessDenied(AgentError):
     """ZooKeeper refused the credentials, or a znode's ACL refused the agent."""
 

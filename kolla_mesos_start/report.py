@@ -70,10 +70,15 @@ class Report:
             self._ephemeral.data = self._text()
 
     @property
+    def ephemeral(self) -> Ephemeral:
+        """The one that says it."""
+        assert self._ephemeral is not None
+        return self._ephemeral
+
+    @property
     def shown(self) -> Shown:
         """What another process needs to go on with it."""
-        assert self._ephemeral is not None
-        return Shown(self._ephemeral.path, self._facts, self._ephemeral.write_after)
+        return Shown(self.ephemeral.path, self._facts, self.ephemeral.write_after)
 
     def _text(self) -> bytes:
         return with_texts(

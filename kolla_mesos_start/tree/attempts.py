@@ -12,6 +12,7 @@ import time
 from functools import partial
 
 from kolla_mesos_start.definition.forms import GLOBAL, LOCAL
+from kolla_mesos_start.definition.model import Dependency
 from kolla_mesos_start.log import Logger
 from kolla_mesos_start.loop import now
 from kolla_mesos_start.records import NamedTuple
@@ -24,7 +25,7 @@ from kolla_mesos_start.zookeeper.wire import CheckVersion, Delete, GetData, SetD
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Iterable, Mapping, Sequence
     from typing import Any, Callable
 
     from kazoo.protocol.states import ZnodeStat
@@ -83,10 +84,36 @@ class Attempts:
         claim = self._claim(command, contender)
         # The checks of a claim don't see a znode that was made anew, nor a nearer variable that has appeared.
         changed = self._tree.changed()
-        if changed is None:
+        unmet = None if changed else self._no_longer_exclusive(command)
+        if changed is None and unmet is None:
             return claim
-        self.conclude(command, claim, contender, Outcome(RETRY, None, f"not started: {changed} has changed"))
-        raise self._given_back(contender, changed)
+        why = f"{changed} has changed" if changed else unmet
+        self.conclude(command, claim, contender, Outcome(RETRY, None, f"not started: {why}"))
+        if changed:
+            raise self._given_back(contender, changed)
+        self._client.ephemerals.discard(contender)
+        raise Lost(f"{command.path} was not started: {unmet}")
+
+    def _no_longer_exclusive(self, command: Command) -> str | None:
+        """Why an exclusive dependency holds no longer, read after the claim; None where it does.
+
+        A container that comes later than this finds the claim, and waits for the end of the attempt before it
+        starts its daemon (see `daemon.retirement`).
+        """
+        for dependency in command.dependencies:
+            if isinstance(dependency, Dependency) and dependency.exclusive:
+                view: dict[Query, Any] = {}
+                while missing := set(states.queries(dependency, self._znodes, view)) - view.keys():
+                    view.update(self._read_all(missing))
+                if unmet := states.unmet(dependency, view, self._znodes):
+                    return unmet.found
+        return None
+
+    def _read_all(self, queries: Iterable[Query]) -> View:
+        queries = list(queries)
+        names = self._client.children(query.path for query in queries if query.children)
+        znodes = self._client.read(query.path for query in queries if not query.children)
+        return {query: names[query.path] or () if query.children else znodes[query.path] for query in queries}
 
     def _given_back(self, contender: str, changed: str) -> Changed:
         self._client.ephemerals.discard(contender)

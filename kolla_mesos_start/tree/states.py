@@ -336,6 +336,10 @@ def once_queries(command: Command, znodes: Znodes, view: View) -> list[Query]:
     at = once_znodes(command, znodes)
     if command.generation is None:
         return [data_of(at.state), data_of(at.detail)]
+    return _mark_queries(at, view)
+
+
+def _mark_queries(at: CommandZnodes, view: View) -> list[Query]:
     names = view.get(children_of(at.generations), ())
     return [
         children_of(at.generations),
@@ -365,13 +369,43 @@ def superseded_by(command: Command, znodes: Znodes, view: View, definition: int)
     """
     if command.generation is None:
         return None
-    newest = max(_marks(once_znodes(command, znodes), view), key=lambda mark: mark.token, default=None)
+    newest = newest_mark(once_znodes(command, znodes), view)
     return newest if newest is not None and newest.definition > definition else None
+
+
+def newest_mark(at: CommandZnodes, view: View) -> Mark | None:
+    """That of the largest token: the last generation for which a command was done."""
+    return max(_marks(at, view), key=lambda mark: mark.token, default=None)
 
 
 def _marks(at: CommandZnodes, view: View) -> list[Mark]:
     paths = [f"{at.generations}/{name}" for name in view.get(children_of(at.generations), ())]
     return [decode_mark(path, view.get(data_of(path))) for path in paths]
+
+
+def retirement_queries(at: CommandZnodes, view: View) -> list[Query]:
+    """What must be read to decide whether the command at `at` has retired an image, or is about to."""
+    return [*_mark_queries(at, view), children_of(at.lock)]
+
+
+def under_way(at: CommandZnodes, view: View) -> str | None:
+    """The host that runs the one-time command now; None if nobody does.
+
+    Where the lock has no contender an attempt without an outcome has ended with its container.
+    """
+    detail = decode_detail(view[data_of(at.detail)])
+    runs = detail.started is not None and detail.finished is None and view[children_of(at.lock)]
+    return (detail.host or "another host") if runs else None
+
+
+def retired_for(image: str | None, at: CommandZnodes, view: View) -> str | None:
+    """The generation for which the command at `at` was done last, if `image` is of another one."""
+    newest = newest_mark(at, view)
+    if newest is None or (image is not None and newest.name == at.generation(image)):
+        return None
+    from urllib.parse import unquote  # Few images are retired.
+
+    return printable(unquote(newest.name.rpartition("/")[2]))[:MAX_NAME]
 
 
 def plain_state(scope: str, current: str | None, new: str) -> str:

@@ -1,8 +1,8 @@
 """An agent that something happens to on its way to exec, as chance would have it once in a while.
 
 python held_agent.py hold TEXT FILE PYTHON PROGRAM...
-    It stops before the first line of the last steps, from Launch.exec on, that holds TEXT, until
-    FILE is there; FILE.reached says that it has come so far.
+    It stops before the first line that holds TEXT, of a claim, of `retirement` or of the last steps, from
+    Launch.exec on, until FILE is there; FILE.reached says that it has come so far.
 
 python held_agent.py signal N FILE PYTHON PROGRAM...
     SIGTERM arrives just before the Nth line of the last steps (0: never). Each line goes to FILE
@@ -23,17 +23,28 @@ from typing import Any, Callable
 
 MODULE = os.path.join("kolla_mesos_start", "daemon", "launch.py")
 BEGIN = "exec"
+OTHERS = tuple(
+    os.path.join("kolla_mesos_start", *path)
+    for path in (("daemon", "retirement.py"), ("tree", "attempts.py"))
+)
 LAST_STEPS = (BEGIN, "_settle_signals", "_become", "_take_back", "_tell_not_started")
 
 
-def on_lines(happens: Callable[[str], None]) -> None:
-    """Have `happens` run with each line of the last steps before that is executed, once for each."""
+def on_lines(happens: Callable[[str], None], others: tuple[str, ...] = ()) -> None:
+    """Have `happens` run with each line of the last steps before that is executed, once for each.
+
+    And with each line of the `others`, which are modules.
+    """
     seen = set()
     begun = False
 
     def trace(frame: FrameType, event: str, argument: object) -> Any:
         nonlocal begun
         code = frame.f_code
+        if code.co_filename.endswith(others):
+            if event == "line":
+                happens(linecache.getline(code.co_filename, frame.f_lineno))
+            return trace
         if not code.co_filename.endswith(MODULE) or code.co_name not in LAST_STEPS:
             return None
         begun = begun or code.co_name == BEGIN
@@ -53,7 +64,7 @@ def hold(text: str, file: Path) -> None:
             while not file.exists():
                 time.sleep(0.01)
 
-    on_lines(happens)
+    on_lines(happens, OTHERS)
 
 
 def send(number: int, file: Path) -> None:

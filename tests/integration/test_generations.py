@@ -5,12 +5,22 @@ Whole agents against a real ZooKeeper.
 
 from __future__ import annotations
 
+import json
 import signal
+import sys
+from pathlib import Path
+from typing import Any
 
+import pytest
+
+from tests import instances
+from tests.agents import Agent
 from tests.integration.test_one_time import Site, said_at
 from tests.integration.test_one_time import site as site
+from tests.publishing import publish
 from tests.waiting import eventually
 
+HELD = (sys.executable, str(Path(__file__).with_name("held_agent.py")))
 FOREIGN = "db/sync is for 2.0, this image is 1.0"
 
 
@@ -82,3 +92,197 @@ def test_a_container_that_does_not_say_its_generation_is_warned(site: Site) -> N
     assert len(site.runs()) == 1
     assert agent.said.count("KOLLA_GENERATION is not set") == 1
     assert said_at(agent, "KOLLA_GENERATION is not set") < said_at(agent, "db/sync: starting")
+
+
+# -- the end of an upgrade --------------------------------------------------------------------------
+
+API, STEPS = "web/api", "web/steps"
+DAEMON = {"command": ["sleep", "1000"], "ready": {"alive": 0}, "retired_by": "steps/contract"}
+LAST = "steps/contract is done for generation 2.0"
+
+
+class Upgrade:
+    """A service `api` with a migration, and another one with the last step of an upgrade.
+
+    Commands of STEPS wait for a file (`let_go`), as those of Site do.
+    """
+
+    def __init__(self, site: Site) -> None:
+        self.site, self.containers = site, site.containers
+        self.api = instances.Site(site.deployment, site.zk, API)
+        self.contract = f"{site.deployment.path}/status/global/steps/contract"
+
+    def publish(self, generation: str, count: int = 1, **more: Any) -> None:
+        migrate = self.site.once("migrate", gate=None, generation=generation)
+        wanted = {"path": "api/daemon", "generation": generation, "exclusive": True, "count": count}
+        contract = self.site.once("contract", generation=generation, dependencies=[wanted], **more)
+        commands = {"migrate": migrate}
+        publish(self.site.deployment, API, {"commands": commands, "service": {"daemon": DAEMON}})
+        publish(self.site.deployment, STEPS, {"commands": {"contract": contract}})
+
+    def start(self, generation: str | None, host: str = "web1", service: str = API, **more: Any) -> Agent:
+        image = {} if generation is None else {"KOLLA_GENERATION": generation}
+        return self.containers.start(service, host, **image, **more)
+
+    def runs_daemon(self, agent: Agent) -> None:
+        eventually(lambda: "sleep" in agent.processes.values(), "the daemon runs")
+
+    def mark(self, generation: str) -> None:
+        """Have the last step done for a generation."""
+        self.site.zk.create(f"{self.contract}/generations/{generation}", b"9999999999 5", makepath=True)
+
+
+@pytest.fixture
+def upgrade(site: Site) -> Upgrade:
+    return Upgrade(site)
+
+
+def test_an_upgrade_goes_through_and_retires_the_old_image(upgrade: Upgrade) -> None:
+    """Until its last step is done the old image serves, also after a restart; after it, it refuses."""
+    upgrade.publish("1.0")
+    old, other = upgrade.start("1.0", "old"), upgrade.start("1.0", "other")
+    upgrade.runs_daemon(old)
+    upgrade.runs_daemon(other)
+    upgrade.publish("2.0")
+    last = upgrade.start("2.0", service=STEPS)
+    last.says("waits for api/daemon: 0 of 1 instances of generation 2.0 ready")
+    new = upgrade.start("2.0", "web2")
+    upgrade.runs_daemon(new)
+    old.signal(signal.SIGKILL)
+    old.ends()
+    eventually(lambda: "api on other still has generation 1.0" in last.state, "the other one is in its way")
+    old.restart()  # Rolled back, before the last step is done.
+    upgrade.runs_daemon(old)
+    assert upgrade.site.runs("contract") == []
+    for agent in (old, other):
+        agent.signal(signal.SIGKILL)
+        agent.ends()
+    assert upgrade.site.running(1, "contract").host == "web1"
+    upgrade.site.let_go()
+    assert last.ends() == 0
+    old.restart()
+    assert old.ends() == 76
+    assert old.ending == {
+        "stage": "exec",
+        "command": "api/daemon",
+        "reason": f"this image is of generation 1.0, and {LAST}: what it needs may be gone; start an image"
+        " of 2.0",
+        "retriable": False,
+        "status": 76,
+    }
+    late = upgrade.start(None, "web3")
+    assert late.ends() == 76
+    assert late.ending["reason"] == (
+        f"{LAST}, and this image does not say of which it is: set KOLLA_GENERATION to the generation of this"
+        " image"
+    )
+    new.signal(signal.SIGKILL)
+    new.ends()
+    new.restart()
+    upgrade.runs_daemon(new)
+
+
+def test_the_image_of_the_next_upgrade_is_not_retired_by_the_last(upgrade: Upgrade) -> None:
+    """Its own definition is for it, though the last step was done for the generation before."""
+    upgrade.mark("1.0")
+    upgrade.publish("2.0")
+    upgrade.runs_daemon(upgrade.start("2.0"))
+
+
+def test_an_old_image_with_an_old_definition_looks_again(upgrade: Upgrade) -> None:
+    """It waits since before the upgrade, and goes on after it."""
+    gate = {"command": "true", "dependencies": ["gate/open"]}
+    once = upgrade.site.once("migrate", gate=None, generation="1.0")
+    commands = {"migrate": once, "gate": gate}
+    publish(upgrade.site.deployment, API, {"commands": commands, "service": {"daemon": DAEMON}})
+    old = upgrade.start("1.0")
+    old.says("api/gate waits for gate/open")
+    upgrade.publish("2.0")
+    upgrade.runs_daemon(upgrade.start("2.0", "web2"))
+    upgrade.mark("2.0")
+    upgrade.site.put("global/gate/open", "done")
+    assert old.ends() == 76
+    assert "has changed since it was read: beginning again" in old.said
+
+
+def test_an_old_image_waits_while_the_last_step_runs(upgrade: Upgrade) -> None:
+    """It starts where that has failed, and refuses where it is done."""
+    upgrade.publish("2.0", then="exit 3")
+    upgrade.runs_daemon(upgrade.start("2.0", "web2"))
+    last = upgrade.start("2.0", service=STEPS)
+    upgrade.site.running(1, "contract")
+    old = [upgrade.start("1.0", f"old{number}") for number in range(3)]
+    for agent in old:
+        agent.says("api/daemon waits: web1 is running steps/contract")
+        assert "web1 is running steps/contract" in agent.health().stdout
+    upgrade.site.let_go()
+    assert last.ends() == 1
+    for agent in old:
+        upgrade.runs_daemon(agent)
+
+
+def test_an_old_image_that_waits_for_the_end_of_the_last_step_is_retired_by_it(upgrade: Upgrade) -> None:
+    upgrade.publish("2.0")
+    upgrade.runs_daemon(upgrade.start("2.0", "web2"))
+    last = upgrade.start("2.0", service=STEPS)
+    upgrade.site.running(1, "contract")
+    old = upgrade.start("1.0", "old")
+    old.says("api/daemon waits: web1 is running steps/contract")
+    upgrade.site.let_go()
+    assert (last.ends(), old.ends()) == (0, 76)
+    assert "sleep" not in old.processes.values()
+
+
+def test_the_last_step_is_not_started_where_an_old_image_has_come_meanwhile(
+    upgrade: Upgrade, tmp_path: Path
+) -> None:
+    """It was claimed already: the claim is given back, and the old image starts."""
+    go = tmp_path / "held"
+    held = (*HELD, "hold", "_no_longer_exclusive(command)", str(go))
+    upgrade.publish("2.0")
+    upgrade.runs_daemon(upgrade.start("2.0", "web2"))
+    last = upgrade.containers.start(STEPS, KOLLA_GENERATION="2.0", under=held)
+    eventually(Path(f"{go}.reached").exists, "the claim is made")
+    old = upgrade.start("1.0", "old")
+    old.says("api/daemon waits: web1 is running steps/contract")
+    assert "sleep" not in old.processes.values()
+    go.touch()
+    last.says(
+        "steps/contract was not started: api on old still has generation 1.0; waiting for its turn again"
+    )
+    upgrade.runs_daemon(old)
+    assert upgrade.site.runs("contract") == []
+    detail = json.loads(upgrade.site.zk.get(f"{upgrade.contract}/detail")[0])
+    assert (detail["state"], detail["message"]) == (
+        "retry",
+        "not started: api on old still has generation 1.0",
+    )
+    old.signal(signal.SIGKILL)
+    old.ends()
+    upgrade.site.let_go()
+    assert last.ends() == 0
+    assert [run.previous for run in upgrade.site.runs("contract")] == ["none"]
+
+
+@pytest.mark.parametrize("where", ["_appear(tree, report)", "_await_end(tree, at, report)"])
+def test_an_old_image_on_its_way_to_exec_is_seen_or_sees(
+    upgrade: Upgrade, tmp_path: Path, where: str
+) -> None:
+    """Held before its znode is written it finds the last step done; held after that, it is in its way."""
+    go = tmp_path / "held"
+    upgrade.publish("2.0")
+    upgrade.runs_daemon(upgrade.start("2.0", "web2"))
+    upgrade.site.let_go()
+    old = upgrade.containers.start(API, "old", KOLLA_GENERATION="1.0", under=(*HELD, "hold", where, str(go)))
+    eventually(Path(f"{go}.reached").exists, "it has come so far")
+    last = upgrade.start("2.0", service=STEPS)
+    if "old" in [container["host"] for container in upgrade.api.containers.values()]:
+        eventually(lambda: "api on old still has generation 1.0" in last.state, "the old image is in its way")
+        go.touch()
+        upgrade.runs_daemon(old)
+        assert upgrade.site.runs("contract") == []
+    else:
+        assert where == "_appear(tree, report)"
+        assert last.ends() == 0
+        go.touch()
+        assert old.ends() == 76

@@ -1,0 +1,74 @@
+"""Whether an upgrade has retired this image, decided right before its daemon is started.
+
+The last step of an upgrade (`retired_by`) runs once no container of another generation is there. So first
+this container's znode is written, and then it is read how far that step is: either the one who claims the
+step finds the znode, and gives the claim back, or the claim is found here, and its end is awaited.
+"""
+
+from __future__ import annotations
+
+from kolla_mesos_start.definition.forms import GLOBAL
+from kolla_mesos_start.errors import Retired
+from kolla_mesos_start.log import PROGRESS_INTERVAL, Logger
+from kolla_mesos_start.loop import now
+from kolla_mesos_start.tree import states
+from kolla_mesos_start.tree.published import Changed
+from kolla_mesos_start.zookeeper.ephemerals import OURS
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from kolla_mesos_start.report import Report
+    from kolla_mesos_start.tree.status import StatusTree
+    from kolla_mesos_start.tree.znodes import CommandZnodes
+
+log = Logger(__name__)
+
+
+def check(tree: StatusTree, image: str | None, report: Report) -> None:
+    """Return when the daemon may be started; Retired where it may not, Changed where the definition that
+    would allow it is no longer published."""
+    daemon = tree.graph.daemon
+    assert daemon is not None
+    if daemon.retired_by is None:
+        return
+    _appear(tree, report)
+    if image is not None and image in {command.generation for command in tree.graph.commands}:
+        tree.client.read([tree.znodes.definition])  # Its reply comes after whatever a watch has to say.
+        changed = tree.changed()
+        if changed:
+            raise Changed(f"{changed} has changed since it was read")
+        return
+    at = tree.znodes.command(GLOBAL, daemon.retired_by)
+    _await_end(tree, at, report)
+    generation = states.retired_for(image, at, tree.client.watches.results)
+    if generation is not None:
+        raise Retired(image, daemon.retired_by, generation, command=daemon.path)
+
+
+def _appear(tree: StatusTree, report: Report) -> None:
+    """Have the znode of this container written, which others look for, and wait until it is."""
+    shown = report.ephemeral
+    shown.write_after = 0.0
+    tree.client.loop.wait(lambda: tree.client.connected and shown.owner == OURS)
+
+
+def _await_end(tree: StatusTree, at: CommandZnodes, report: Report) -> None:
+    """Wait while a container runs the command at `at`; what is known of it is in the watches afterwards."""
+    daemon, client, watches = tree.graph.daemon, tree.client, tree.client.watches
+    assert daemon is not None
+    due = 0.0
+    while True:
+        watches.watch(states.retirement_queries(at, watches.results))
+        client.loop.wait(watches.fresh)
+        if set(states.retirement_queries(at, watches.results)) - watches.results.keys():
+            continue  # What has come asks for more: a new mark's name, for what the mark says.
+        host = states.under_way(at, watches.results)
+        if host is None:
+            return
+        words = f"{daemon.path} waits: {host} is running {daemon.retired_by}"
+        report.write("waiting", words, daemon.path)
+        if now() >= due:
+            log.info("%s", words)
+            due = now() + PROGRESS_INTERVAL
+        seen = watches.changes
+        client.loop.wait(lambda seen=seen: watches.changes != seen, due)  # type: ignore[misc]
