@@ -12,7 +12,7 @@ import os
 import shutil
 import subprocess
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Callable
@@ -33,9 +33,9 @@ POLICY = Path("/usr/sbin/policy-rc.d")
 Say = Callable[[str], None]
 
 
-def install_packages(say: Say) -> None:
-    """Install the servers that are missing. Without root, BadUsage names the command."""
-    missing = [name for name, program in PACKAGES.items() if not shutil.which(program, path=SYSTEM_PATH)]
+def install_packages(say: Say, packages: Mapping[str, str] = PACKAGES) -> None:
+    """Install those that are missing. Without root, BadUsage names the command."""
+    missing = [name for name, program in packages.items() if not shutil.which(program, path=SYSTEM_PATH)]
     if not missing:
         return
     install = ("apt-get", "install", "-qq", "-y", "--no-install-recommends", *missing)

@@ -19,6 +19,9 @@ from tests.examples import openstack
 from tests.functional.cloud import Cloud
 from tests.zookeeper import Server
 
+# Debian's packages, and a program of each, by which it is found.
+EDGE_PACKAGES = {"haproxy": "haproxy", "dnsmasq-base": "dnsmasq", "bind9-dnsutils": "dig", "hey": "hey"}
+
 
 @pytest.fixture(scope="session")
 def report(pytestconfig: pytest.Config) -> list[str]:
@@ -28,12 +31,26 @@ def report(pytestconfig: pytest.Config) -> list[str]:
 
 @pytest.fixture(scope="session")
 def servers(pytestconfig: pytest.Config) -> None:
-    """Debian's servers; they are installed where they are missing, by one process for all."""
+    """Debian's servers; they are installed where they are missing."""
+    with _alone():
+        openstack.install_packages(partial(say, pytestconfig))
+
+
+@contextmanager
+def _alone() -> Iterator[None]:
+    """One process installs for all."""
     cache = CHECKOUT / ".cache"
     cache.mkdir(exist_ok=True)
     with (cache / "packages.lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
-        openstack.install_packages(partial(say, pytestconfig))
+        yield
+
+
+@pytest.fixture(scope="session")
+def edge_servers(pytestconfig: pytest.Config) -> None:
+    """HAProxy and dnsmasq, and what asks them; they are installed where they are missing."""
+    with _alone():
+        openstack.install_packages(partial(say, pytestconfig), EDGE_PACKAGES)
 
 
 @pytest.fixture(scope="session")

@@ -48,6 +48,7 @@ from tests.zookeeper import Server
 
 MIGRATION = "etc/examples/migration/README.rst"
 UPGRADE = "etc/examples/upgrade/README.rst"
+LOAD_BALANCER = "etc/examples/loadbalancer/README.rst"
 ENSEMBLE = "zk1:2181,zk2:2181"
 START = f"KOLLA_ZK_HOSTS={ENSEMBLE} KOLLA_APP_ID="
 PUBLISH, SET = (f"KOLLA_ZK_HOSTS={ENSEMBLE} kolla_mesos_ctl {word}" for word in ("publish", "set"))
@@ -450,6 +451,7 @@ CLAIMS: Mapping[str, Mapping[str, Check]] = {
         "SELECT token": is_in_a_manifest,
         PUBLISH: is_published,
     },
+    LOAD_BALANCER: {"web/daemon -> ": is_the_order, PUBLISH: is_published},
     UPGRADE: {
         "mariadb/bootstrap -> ": is_the_order,
         PUBLISH: is_published,

@@ -181,7 +181,9 @@ def test_templates_may_stand_wherever_the_parser_renders_them() -> None:
     assert schema_accepts(TEMPLATED)
 
 
-@pytest.mark.parametrize("example", ["keystone", "migration", "quickstart", "tripleo", "upgrade"])
+@pytest.mark.parametrize(
+    "example", ["keystone", "loadbalancer", "migration", "quickstart", "tripleo", "upgrade"]
+)
 def test_the_examples_fit(example: str) -> None:
     for service in read(ROOT / "etc" / "examples" / example).services:
         jsonschema.validate(json.loads(service.definition), schema.DEFINITION, jsonschema.Draft7Validator)
