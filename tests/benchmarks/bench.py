@@ -90,7 +90,7 @@ class Bench:
     def start(self, deployment: Deployment, service: str, **environ: str) -> Agent:
         """A container on a host of its own."""
         number = next(self._numbers)
-        given = deployment.environ(service, KOLLA_HOSTNAME=f"host{number}", **environ)
+        given = deployment.environ(service, **{"KOLLA_HOSTNAME": f"host{number}", **environ})
         agent = Agent(self.directory / f"c{number}", given)
         self._agents.append(agent)
         return agent
