@@ -214,6 +214,8 @@ def _asked_otherwise(
 ) -> Cause | None:
     """Something that its service has, but not in the number, generation or place that is asked for."""
     wants = dependency.generation
+    if wants is not None and target.command.is_daemon:
+        return _of_generation(step, unmet, dependency, service)
     if wants is not None and wants != target.command.generation:
         has = target.command.generation or "none"
         text = f"{step.path} waits for generation {wants} of {target.path}, whose definition has {has}"
@@ -228,6 +230,20 @@ def _asked_otherwise(
         return Cause(
             "elsewhere", f"{step.path} waits for {dependency.path}{where}: {unmet.found}", (step.path,)
         )
+    return None
+
+
+def _of_generation(step: Step, unmet: Unmet, dependency: Dependency, service: Service) -> Cause | None:
+    """Instances of one generation that can't be there, or somebody of another one beside them."""
+    wants = dependency.generation
+    live = [each for each in service.containers if each.is_live]
+    if wants not in {each.generation for each in live}:
+        there = ", ".join(sorted({each.generation or "none" for each in live})) or "none at all"
+        text = f"{step.path} waits for {dependency.path} of generation {wants}, and its containers are of "
+        return Cause("generation", f"{text}{there}: start some of the image of {wants}", (step.path,))
+    if sum(each.ready and each.generation == wants for each in live) >= (dependency.count or 1):
+        text = f"{step.path} waits: {unmet.found}: start it with the image of {wants}, or stop it"
+        return Cause("generation", text, (step.path,))
     return None
 
 
@@ -288,6 +304,7 @@ def _of_step(service: Service, step: Step, now: float) -> Iterator[Cause]:
     if wanted and generations and wanted not in generations:
         there = ", ".join(sorted(generations))
         text = f"{step.path} is for generation {wanted}, and the containers that are there are of {there}"
+        text += f": start one of the image of {wanted}"
         yield Cause("generation", text, (step.path,))
     if step.superseded and not step.done:
         text = f"{step.path}: a newer definition has run it since; restart the containers of {service.name}"

@@ -14,6 +14,8 @@ from kolla_mesos_start.zookeeper.query import children_of, data_of
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from collections.abc import Iterable
+
     from kolla_mesos_start.definition.model import Command, Dependency
     from kolla_mesos_start.tree.znodes import CommandZnodes, Znodes
     from kolla_mesos_start.zookeeper.query import Query, View, Znode
@@ -241,13 +243,22 @@ def _instance_queries(dependency: Dependency, znodes: Znodes, view: View) -> lis
     at = znodes.command(dependency.scope, dependency.path)
     found = [children_of(at.ready, dependency.count or 1)]
     if dependency.generation is not None:
-        found += [data_of(f"{at.ready}/{name}") for name in view.get(found[0], ())]
+        found += [data_of(f"{at.ready}/{name}") for name in _names(found[0], view)]
     if dependency.exclusive:
         found.append(data_of(znodes.owner(GLOBAL, dependency.role)))
         if containers := _containers(dependency, znodes, view):
             found.append(children_of(containers))
-            found += [data_of(f"{containers}/{name}") for name in view.get(found[-1], ())]
+            found += [data_of(f"{containers}/{name}") for name in _names(found[-1], view)]
     return found
+
+
+def _names(query: Query, view: View) -> Iterable[str]:
+    """What is below a path; nothing while that is not known."""
+    try:
+        names: Iterable[str] = view[query]  # Not get(): a view may know it for another number of names.
+    except KeyError:
+        return ()
+    return names
 
 
 def _containers(dependency: Dependency, znodes: Znodes, view: View) -> str | None:

@@ -19,6 +19,18 @@ CRASHED = {"stage": "daemon", "command": "web/daemon", "reason": "it ended 0.4 s
 OUTSIDE = {"external": {"tcp": "u:80"}}
 OUTSIDE_NAME = "external tcp u:80"
 WANTED = "is wanted (`instances` of its definition)"
+NEW = {"path": "web/daemon", "generation": "2", "exclusive": True, "count": 2}
+
+
+def of_generation(*generations: str) -> Tree:
+    """Ready instances of `web`, each with the generation of its image."""
+    tree: dict[str, Any] = {"status/global/web": "web"}
+    for number, generation in enumerate(generations):
+        tree[f"status/global/web/daemon/ready/{number}"] = {"generation": generation}
+        tree[f"web/.containers/{number}"] = container("ready", generation=generation)
+    return tree
+
+
 # What stands in the tree, and (kind, text) of each cause.
 CASES: dict[str, tuple[Tree, list[tuple[str, str]]]] = {
     "all is up": ({"db": definition(), **ready("db", "1")}, []),
@@ -276,7 +288,38 @@ CASES: dict[str, tuple[Tree, list[tuple[str, str]]]] = {
         [
             (
                 "generation",
-                "job/sync is for generation 2026.1, and the containers that are there are of 2025.2",
+                "job/sync is for generation 2026.1, and the containers that are there are of 2025.2: "
+                "start one of the image of 2026.1",
+            )
+        ],
+    ),
+    "instances of a generation that no container has": (
+        {
+            "job": definition(commands={"contract": one_time(NEW)}, daemon=False),
+            "job/.containers/1": container("waiting", generation="2"),
+            "web": definition(instances=2),
+            **of_generation("1", "1"),
+        },
+        [
+            (
+                "generation",
+                "job/contract waits for web/daemon of generation 2, and its containers are of 1: "
+                "start some of the image of 2",
+            )
+        ],
+    ),
+    "a container of another generation in the way": (
+        {
+            "job": definition(commands={"contract": one_time(NEW)}, daemon=False),
+            "job/.containers/1": container("waiting", generation="2"),
+            "web": definition(instances=2),
+            **of_generation("2", "2", "1"),
+        },
+        [
+            (
+                "generation",
+                "job/contract waits: web on web1 still has generation 1: "
+                "start it with the image of 2, or stop it",
             )
         ],
     ),
