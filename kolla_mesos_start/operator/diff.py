@@ -93,7 +93,14 @@ def _as_json(found: Difference) -> Any:
         "only_prune": found.only_prune,
         "kept": found.kept,
         "running_old": [
-            {"service": each.service, "host": each.host, "state": each.state, "follows": each.follows}
+            {
+                "service": each.service,
+                "host": each.host,
+                "state": each.state,
+                "generation": each.generation or None,
+                "needed": each.needed or None,
+                "follows": each.follows,
+            }
             for each in found.running_old
         ],
     }

@@ -1,4 +1,5 @@
-"""The containers that run what is older than what is published, or will be: an agent reads at its start only.
+"""The containers that run what is older than what is published, or will be: an agent reads at its start only,
+and the code of an image never changes.
 
 What lives here: finding them by what they say of themselves, and naming them.
 """
@@ -13,8 +14,11 @@ from kazoo.client import KazooClient
 from rich.console import Console
 from rich.text import Text
 
+from kolla_mesos_start.definition.document import load
+from kolla_mesos_start.errors import BadDefinition
 from kolla_mesos_start.operator import changes, connection, services
 from kolla_mesos_start.operator.directory import Deployment
+from kolla_mesos_start.operator.validation import known_graph
 from kolla_mesos_start.tree.znodes import Znodes
 
 WORDS = {
@@ -24,15 +28,17 @@ WORDS = {
 
 
 class Container(NamedTuple):
-    """A container, as it says itself what it does; `definition` is the mzxid of the one that it runs.
-
-    `follows`: the files of its daemon follow what is published.
+    """A container, as it says itself what it does; `definition` is the mzxid of the one that it runs,
+    `generation` that of its image, empty where it does not say; `needed` is the one that is published,
+    where that is another one. `follows`: the files of its daemon follow what is published.
     """
 
     service: str
     host: str
     state: str
     definition: int | None
+    generation: str = ""
+    needed: str = ""
     follows: bool = False
 
 
@@ -46,13 +52,32 @@ def outdated(
         for service in deployment.services
     }
     affected = changes.affected(changed, texts)
-    found = _containers(client, znodes, texts)
+    published = _generations(znodes, deployment)
     following = {service.name for service in deployment.services if services.follows(service.definition)}
-    return sorted(
-        each._replace(follows=each.service in following)
-        for each, is_current in found
-        if each.service in affected or not is_current
-    )
+    old = []
+    for each, is_current in _containers(client, znodes, texts):
+        needed = published.get(each.service, "")
+        if each.generation and needed not in ("", each.generation):
+            old.append(each._replace(needed=needed))
+        elif each.service in affected or not is_current:
+            old.append(each._replace(follows=each.service in following))
+    return sorted(old)
+
+
+def _generations(znodes: Znodes, deployment: Deployment) -> dict[str, str]:
+    """The one generation of the one-time commands of each service, where it has one."""
+    found = {}
+    for service in deployment.services:
+        texts = {**deployment.variables, **service.variables.own}
+        values = {name: data.decode(errors="replace") for name, data in texts.items()}
+        try:
+            graph = known_graph(load(service.definition), znodes._replace(service_name=service.name), values)
+        except BadDefinition:
+            continue  # The containers end with that.
+        generations = {command.generation for command in graph.commands if command.generation}
+        if len(generations) == 1:
+            found[service.name] = generations.pop()
+    return found
 
 
 def _containers(client: KazooClient, znodes: Znodes, names: Iterable[str]) -> list[tuple[Container, bool]]:
@@ -74,7 +99,8 @@ def _container(service: str, data: bytes | None) -> Container | None:
     try:
         fact = json.loads(data or b"null")
         definition = int(fact["definition"], 16) if fact["definition"] else None
-        return Container(service, _plain(fact["host"]), _plain(fact["state"]), definition)
+        generation = _plain(fact.get("generation") or "")
+        return Container(service, _plain(fact["host"]), _plain(fact["state"]), definition, generation)
     except (ValueError, TypeError, KeyError):
         return None
 
@@ -91,4 +117,5 @@ def show(out: Console, containers: Sequence[Container]) -> None:
         if named:
             out.print(words)
         for each in named:
-            out.print(Text(f"  {each.service} on {each.host}: {each.state}"))
+            image = f", its image is {each.generation}: start one of {each.needed}" if each.needed else ""
+            out.print(Text(f"  {each.service} on {each.host}: {each.state}{image}"))

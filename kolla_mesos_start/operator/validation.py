@@ -37,7 +37,7 @@ from kolla_mesos_start.operator.findings import (
 from kolla_mesos_start.operator.invocation import nearest
 from kolla_mesos_start.operator.mounted import HINT
 from kolla_mesos_start.operator.templates import BadTemplate, Template
-from kolla_mesos_start.render.context import BUILTIN, Context, Renderer, file_text
+from kolla_mesos_start.render.context import BUILTIN, IMAGE_GENERATION, Context, Renderer, file_text
 from kolla_mesos_start.tree.znodes import Znodes
 
 ADDRESS = "127.0.0.1"
@@ -55,6 +55,8 @@ def build_graph(
     Raises BadDefinition or CannotRender if no agent can. Where numbers and dependencies come from a
     template that names what only the agent knows, their values are not checked.
     """
+    if any(IMAGE_GENERATION in text.text for text in early_texts(document)):
+        return None  # A placeholder must not be taken for a generation, nor recorded as done.
     renderer = Renderer(_context(znodes, variables), missing_is_empty)
     guessed = any(name in text.text for text in early_texts(document) for name in KNOWN_TO_AGENTS)
     try:
@@ -93,8 +95,13 @@ def _nobody(service: str) -> Sequence[Mapping[str, Any]]:
     return ()
 
 
-def _context(znodes: Znodes, variables: Mapping[str, str], members: Members = _nobody) -> Context:
-    """The published variables, and an agent on a host without a network; without `members` alone there."""
+def _context(
+    znodes: Znodes, variables: Mapping[str, str], members: Members = _nobody, image: str | None = None
+) -> Context:
+    """The published variables, and an agent on a host without a network; without `members` alone there.
+
+    `image` is the generation of its code; None: nobody but the agent knows.
+    """
     return Context(
         deployment_id=znodes.deployment_id,
         service_name=znodes.service_name,
@@ -109,7 +116,7 @@ def _context(znodes: Znodes, variables: Mapping[str, str], members: Members = _n
         get_ip_address=lambda interface: ADDRESS,
         cpu_count=1,
         facts=_Facts(),
-        image_generation="image",
+        image_generation=image,
     )
 
 
@@ -240,7 +247,7 @@ class _OnHost:
     def __init__(self, reader: _Reader, host: str, variables: Mapping[str, str]) -> None:
         self.reader, self.host, self.variables = reader, host, variables
         self.found, self.service = reader.found, reader.service
-        self.context = _context(reader.znodes._replace(host=host), variables, _anybody)
+        self.context = _context(reader.znodes._replace(host=host), variables, _anybody, "image")
         self.known = frozenset(variables) | BUILTIN
         # Labels whose value can't be judged: rendering failed, or used what only an agent knows.
         self.unsure: set[str] = set()

@@ -27,9 +27,16 @@ def root(tmp_path: Path, deployment: Deployment) -> Path:
     return root
 
 
-def container(zk: KazooClient, deployment: Deployment, service: str, definition: int | None) -> None:
+def container(
+    zk: KazooClient,
+    deployment: Deployment,
+    service: str,
+    definition: int | None,
+    generation: str | None = None,
+) -> None:
     """What an agent writes about itself, here of another version of the definition."""
     fact = {
+        "generation": generation,
         "host": "h1",
         "state": "ready",
         "definition": f"{definition:x}" if definition is not None else None,
@@ -114,13 +121,44 @@ def test_containers_that_would_run_the_old_are_named(
     write_files(root, variables_yml="region: two\ndb_password: s3cret-1\n")
     done = ctl("diff", root, deployment, "--format", "json", status=1)
     found = json.loads(done.stdout)
-    assert found["running_old"] == [{"service": "a/db", "host": "h1", "state": "ready", "follows": False}]
+    expected = {"service": "a/db", "host": "h1", "state": "ready", "generation": None, "needed": None}
+    assert found["running_old"] == [{**expected, "follows": False}]
     assert found["changes"] == [
         {"change": "updated", "path": "variables/region", "before": "one", "after": "two"}
     ]
     zk.set(f"{deployment.path}/web", zk.get(f"{deployment.path}/web")[0])
     done = ctl("diff", root, deployment, status=1)
     assert "  a/db on h1: ready\n  web on h1: ready\n" in done.stdout
+
+
+@pytest.mark.parametrize(
+    ("image", "published", "needed"),
+    [
+        ("1", "'{{ release }}'", "2"),
+        ("2", "'{{ release }}'", None),
+        (None, "'{{ release }}'", None),
+        ("1", "'{{ image_generation }}'", None),
+    ],
+)
+def test_containers_of_another_image_than_is_published_are_named(
+    zk: KazooClient,
+    deployment: Deployment,
+    root: Path,
+    image: str | None,
+    published: str,
+    needed: str | None,
+) -> None:
+    """Though they run the definition that is published: a restart alone would not help them."""
+    once = f"{{command: 'true', run_once: true, generation: {published}}}"
+    daemon = "service: {daemon: {command: web}}"
+    write_files(root, services__web__definition_yml=f"commands: {{sync: {once}}}\n{daemon}")
+    write_files(root, services__web__variables_yml="release: '2'\n")
+    publish(root, deployment)
+    container(zk, deployment, "web", zk.get(f"{deployment.path}/web")[1].mzxid, image)
+    done = ctl("diff", root, deployment)
+    assert ("  web on h1: ready, its image is 1: start one of 2\n" in done.stdout) is bool(needed)
+    found = json.loads(ctl("diff", root, deployment, "--format", "json").stdout)["running_old"]
+    assert [(each["generation"], each["needed"]) for each in found] == ([(image, needed)] if needed else [])
 
 
 def test_publishing_names_the_containers_that_run_the_old(
