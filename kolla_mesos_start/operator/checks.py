@@ -12,7 +12,7 @@ from posixpath import normpath
 from typing import NamedTuple
 from urllib.parse import urlsplit
 
-from kolla_mesos_start.definition.forms import DAEMON, LOCAL
+from kolla_mesos_start.definition.forms import DAEMON, GLOBAL, LOCAL
 from kolla_mesos_start.definition.model import (
     Command,
     Dependency,
@@ -29,6 +29,7 @@ from kolla_mesos_start.operator.invocation import nearest
 
 # Keys of the daemon that are none of Marathon's.
 MISPLACED = frozenset({"command", "files", "ready", "retries", "delay", "timeout", "stop_grace"})
+IMAGE = "image-generation"  # a generation that only its agent knows, as `validation` renders it
 OWN_ADDRESSES = ("127.0.0.1", "localhost", "::1")
 # Values that only stand for one that somebody still has to choose.
 _PLACEHOLDER = re.compile(r"(?i)(replace|change)[-_ ]?(me|this|it)([-_ ]?[0-9]+)?|todo|fixme|x{3,}|<[^<>]*>")
@@ -255,6 +256,76 @@ def mixed_generations(readings: Sequence[Reading]) -> Iterator[Issue]:
                 yield Issue(WARNING, each.name, command.label, message)
 
 
+def generations_that_cannot_be(readings: Sequence[Reading]) -> Iterator[Issue]:
+    """Dependencies on a generation that no container will have."""
+    roles = by_role(readings)
+    for service, _, dependency, label in needs(readings):
+        if not isinstance(dependency, Dependency) or dependency.generation is None:
+            continue
+        owner = roles.get(dependency.role)
+        if owner is None or owner.graph is None:
+            continue
+        if dependency.is_daemon:
+            wrong = _no_such_image(dependency.generation, owner)
+        else:
+            target = next((each for each in owner.graph.commands if each.path == dependency.path), None)
+            wrong = _no_such_mark(dependency, target) if target else ""
+        if wrong:
+            yield Issue(ERROR, service.name, label, f"{dependency.path}: {wrong}")
+
+
+def _no_such_image(generation: str, owner: Reading) -> str:
+    """Why no instance of this generation can be expected; its one-time commands say which one is."""
+    assert owner.graph is not None
+    known = {command.generation for command in owner.graph.commands if command.generation}
+    if not known or generation in known or IMAGE in known:
+        return ""
+    return f"generation {generation!r}, and {owner.name} is for {', '.join(sorted(map(repr, known)))}"
+
+
+def _no_such_mark(dependency: Dependency, target: Command) -> str:
+    if target.run_once is None:
+        return "it is no one-time command, and is done for no generation"
+    if target.run_once != dependency.scope:
+        where = "on each host" if target.run_once == LOCAL else "in the deployment"
+        return f"its generations are recorded {where}, where it runs once: write `scope: {target.run_once}`"
+    if target.generation is None:
+        return f"it has no generation, and is never done for {dependency.generation!r}"
+    return ""
+
+
+def retirements(readings: Sequence[Reading]) -> Iterator[Issue]:
+    """Daemons that name the last step of an upgrade, and never will or always would be retired by it."""
+    roles = by_role(readings)
+    for each in readings:
+        daemon = each.graph and each.graph.daemon
+        if not (each.graph and daemon and daemon.retired_by):
+            continue
+        role, _, name = daemon.retired_by.partition("/")
+        owner = roles.get(role)
+        if owner is None:
+            wrong = f"no service has the role {role!r}{nearest(role, roles)}"
+        elif owner.graph is None:
+            continue
+        else:
+            wrong = _cannot_retire(owner, owner.graph, daemon.retired_by, name)
+        if wrong:
+            yield Issue(ERROR, each.name, f"{daemon.label}.retired_by", f"{daemon.retired_by}: {wrong}")
+        if any(command.generation == IMAGE for command in each.graph.commands):
+            message = "never ends a container: a command here is for the generation of whatever image runs it"
+            yield Issue(ERROR, each.name, f"{daemon.label}.retired_by", message)
+
+
+def _cannot_retire(owner: Reading, graph: Graph, path: str, name: str) -> str:
+    target = next((command for command in graph.commands if command.path == path), None)
+    if target is None:
+        names = owner.commands or ()
+        return "" if name in names else f"{owner.name} has no command {name!r}{nearest(name, names)}"
+    if target.run_once != GLOBAL:
+        return "expected a command that runs once in the deployment (`run_once: true`)"
+    return "" if target.generation else "it has no generation"
+
+
 def files_in_the_way(readings: Sequence[Reading]) -> Iterator[Issue]:
     for each in readings:
         for steps in each.steps.values():
@@ -339,6 +410,8 @@ CHECKS = (
     daemons_without_check,
     keys_beside_the_daemon,
     mixed_generations,
+    generations_that_cannot_be,
+    retirements,
     files_in_the_way,
     ports_used_twice,
     checks_at_no_port,

@@ -247,7 +247,7 @@ class _OnHost:
     def __init__(self, reader: _Reader, host: str, variables: Mapping[str, str]) -> None:
         self.reader, self.host, self.variables = reader, host, variables
         self.found, self.service = reader.found, reader.service
-        self.context = _context(reader.znodes._replace(host=host), variables, _anybody, "image")
+        self.context = _context(reader.znodes._replace(host=host), variables, _anybody, checks.IMAGE)
         self.known = frozenset(variables) | BUILTIN
         # Labels whose value can't be judged: rendering failed, or used what only an agent knows.
         self.unsure: set[str] = set()

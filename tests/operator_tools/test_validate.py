@@ -86,6 +86,18 @@ def test_nothing_is_found_where_nothing_is_wrong(tmp_path: Path) -> None:
     assert found_in(tmp_path, {}) == []
 
 
+def test_an_upgrade_is_no_mistake(tmp_path: Path) -> None:
+    """Nor what depends on the generation of an image."""
+    daemon = "      - {path: db/daemon, generation: '{{ release }}', exclusive: true}\n"
+    text = WEB.replace("      - {path: db/daemon, count: 2}\n", daemon)
+    text = text.replace("- db/sync", "- {path: db/sync, generation: '1.10'}")
+    text = text.replace("    ready:", "    retired_by: db/sync\n    ready:")
+    assert found_in(tmp_path / "a", {"services__shop__web__definition_yml": text}) == []
+    image = "{{ image_generation }}"
+    files = {**db("{{ release }}", image), "services__shop__web__definition_yml": text}
+    assert found_in(tmp_path / "b", files) == []
+
+
 MISTAKES: dict[str, tuple[Mapping[str, str | bytes], str, str, int | None, str]] = {
     "a misspelt key": (db("generation:", "generaton:"), "error", DB_YML, 4, "nearest is 'generation'"),
     "a wrong type": (
@@ -310,6 +322,85 @@ MISTAKES: dict[str, tuple[Mapping[str, str | bytes], str, str, int | None, str]]
         WEB_YML,
         7,
         "count 4 of infra/db, of which 2 are wanted",
+    ),
+    "instances of a generation that the service is not for": (
+        web("count: 2}\n      - {m", 'generation: "2"}\n      - {m'),
+        "error",
+        WEB_YML,
+        6,
+        "db/daemon: generation '2', and infra/db is for '1.10'",
+    ),
+    "a generation that is recorded on each host": (
+        {
+            **db("run_once: true", "run_once: host"),
+            **web("- db/sync", '- {path: db/sync, generation: "1.10"}'),
+        },
+        "error",
+        WEB_YML,
+        5,
+        "db/sync: its generations are recorded on each host, where it runs once: write `scope: local`",
+    ),
+    "a generation that is recorded in the deployment": (
+        web("- db/sync", '- {path: db/sync, generation: "1.10", scope: local}'),
+        "error",
+        WEB_YML,
+        5,
+        "db/sync: its generations are recorded in the deployment, where it runs once: write `scope: global`",
+    ),
+    "a generation of a command that has none": (
+        {
+            **db('    generation: "{{ release }}"\n', ""),
+            **web("- db/sync", '- {path: db/sync, generation: "1.10"}'),
+        },
+        "error",
+        WEB_YML,
+        5,
+        "db/sync: it has no generation, and is never done for '1.10'",
+    ),
+    "retired by a command that is not there": (
+        web("    ready:", "    retired_by: db/snyc\n    ready:"),
+        "error",
+        WEB_YML,
+        10,
+        "db/snyc: infra/db has no command 'snyc' (did you mean 'sync'?)",
+    ),
+    "retired by a role that is not there": (
+        web("    ready:", "    retired_by: bd/sync\n    ready:"),
+        "error",
+        WEB_YML,
+        10,
+        "bd/sync: no service has the role 'bd'",
+    ),
+    "retired by a command without a generation": (
+        {
+            **db('    generation: "{{ release }}"\n', ""),
+            **web("    ready:", "    retired_by: db/sync\n    ready:"),
+        },
+        "error",
+        WEB_YML,
+        10,
+        "db/sync: it has no generation",
+    ),
+    "retired by a command of each host": (
+        {
+            **db("run_once: true", "run_once: host"),
+            **web("    ready:", "    retired_by: db/sync\n    ready:"),
+        },
+        "error",
+        WEB_YML,
+        10,
+        "expected a command that runs once in the deployment",
+    ),
+    "retired by nothing, as each image is for its own": (
+        {
+            "services__shop__web__definition_yml": "commands:\n  a: {command: a, run_once: true,"
+            " generation: '{{ image_generation }}'}\n"
+            + WEB.replace("    ready:", "    retired_by: db/sync\n    ready:")
+        },
+        "error",
+        WEB_YML,
+        12,
+        "never ends a container",
     ),
     "instances that are no number": (
         db("instances: 2", "instances: many"),
