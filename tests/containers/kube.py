@@ -17,6 +17,7 @@ import yaml
 from tests import CHECKOUT
 from tests.containers.images import Images
 from tests.containers.podman import Container, Podman
+from tests.kubelet import mount_secret
 
 MANIFESTS = CHECKOUT / "etc" / "kubernetes"
 # Where a pod that is run differs from its manifest; {} is the container.
@@ -31,6 +32,9 @@ PLACES = {
     "{}.ports.public": "podman would publish them; in the machine's network they are open anyway",
     "{}.volumeMounts.termination-log-{}": "the kubelet's: a file of the container's own",
     "spec.volumes.termination-log-{}": "",
+    # podman 4.3 gives a Secret's values as they are encoded, see test_kubernetes.py.
+    "spec.volumes.keystone-passwords.hostPath": "the kubelet's: the files that it makes of the Secret below",
+    "spec.volumes.keystone-passwords.secret": "",
 }
 # A pod's first container, which keeps its namespaces; podman would make an image from Debian's catatonit.
 PAUSE = "localhost/pause"
@@ -87,6 +91,14 @@ class Cluster:
         self.podman = Podman(directory, images.store)
         self._directory, self._images = directory, images
 
+    def create_secret(self, name: str, **values: str) -> Path:
+        """As kubectl and the kubelets do; its place on every node."""
+        mount_secret(self._secret(name), "one", **values)
+        return self._secret(name)
+
+    def _secret(self, name: str) -> Path:
+        return self._directory / f"secret-{name}"
+
     def prepare(self) -> None:
         """Make the volume, and the image that each pod has besides its own."""
         with Path(self.podman.environ["CONTAINERS_CONF"]).open("a") as settings:
@@ -95,7 +107,7 @@ class Cluster:
         # podman has no fsGroup. A volume that nobody is root of is the user's who alone writes there.
         user = manifests("deployment.yml")[0]["spec"]["template"]["spec"]["securityContext"]["runAsUser"]
         claim["metadata"]["annotations"] = {"volume.podman.io/uid": str(user)}
-        self._play(claim)
+        self.play(claim)
         made = self.podman("create", self._images.kolla("base"), "sleep", "infinity").stdout.strip()
         self.podman("commit", "--quiet", made, PAUSE)
         self.podman("rm", made)
@@ -115,9 +127,10 @@ class Cluster:
         config[0]["data"].update(site)
         # Init containers stay when they have ended, as in Kubernetes.
         keep = "--annotation=io.podman.annotations.init.container.type=always"
-        self._play(*config, document, options=("--start=false", "--network=host", keep))
+        self.play(*config, document, options=("--start=false", "--network=host", keep))
 
-    def _play(self, *documents: Document, options: Sequence[str] = ()) -> None:
+    def play(self, *documents: Document, options: Sequence[str] = ()) -> None:
+        """Have podman make, and start, what these documents say."""
         path = self._directory / f"{documents[-1]['metadata']['name']}.yml"
         path.write_text(yaml.safe_dump_all(documents))
         self.podman("kube", "play", *options, str(path))
@@ -130,6 +143,10 @@ class Cluster:
         spec["nodeName"] = node
         if "initContainers" in spec:
             spec["restartPolicy"] = "OnFailure"
+        for volume in spec["volumes"]:
+            if "secret" in volume:
+                place = self._secret(volume.pop("secret")["secretName"])
+                volume["hostPath"] = {"path": str(place), "type": "Directory"}
         for container in containers(spec):
             container["image"] = self._images.agent(container["image"].rpartition("/")[2].partition(":")[0])
             container.pop("ports", None)

@@ -348,6 +348,14 @@ def is_in_a_manifest(block: Block, ground: Ground) -> None:
     )
 
 
+def is_the_secret_that_is_mounted(block: Block, ground: Ground) -> None:
+    """Of a directory that is there; a test of its own runs pods that have it."""
+    *_, name, source = block.text.split()
+    assert list((ROOT / source.removeprefix("--from-file=")).iterdir())
+    for manifest in ("job.yml", "deployment.yml"):
+        assert f"secretName: {name}\n" in (ROOT / "etc/kubernetes" / manifest).read_text(encoding="utf-8")
+
+
 def is_the_snippet(block: Block, ground: Ground) -> None:
     """Which is built and started by a test of its own."""
     assert f"{block.text}\n" == (ROOT / "Dockerfile.snippet").read_text(encoding="utf-8")
@@ -444,7 +452,10 @@ CLAIMS: Mapping[str, Mapping[str, Check]] = {
         "mariadb/bootstrap -> ": is_the_order,
         PUBLISH: is_published,
     },
-    KUBERNETES: {PUBLISH: is_published},
+    KUBERNETES: {
+        "kubectl create secret generic": is_the_secret_that_is_mounted,
+        "export KOLLA_VARIABLES_DIR": is_published,
+    },
     QUICKSTART: {"database/daemon -> ": is_the_order},
     MIGRATION: {
         "mariadb/bootstrap -> ": is_the_order,

@@ -10,6 +10,7 @@ import pytest
 
 from kolla_mesos_start.errors import CannotRender
 from kolla_mesos_start.render import variables_dir
+from tests.kubelet import mount_secret
 from tests.publishing import write_files
 
 
@@ -31,32 +32,22 @@ def test_a_value_is_the_file_without_one_newline(tmp_path: Path, content: bytes,
     assert variables_dir.read(str(tmp_path), {"a", "absent"}) == {"a": value}
 
 
-def mount(directory: Path, version: str, **files: str) -> None:
-    """What a kubelet makes of a Secret, or of its next version: names lead to the files of one version."""
-    write_files(directory / f"..{version}", **files)
-    for name in files:
-        if not (directory / name).is_symlink():
-            (directory / name).symlink_to(f"..data/{name}")
-    (directory / "..data_tmp").symlink_to(f"..{version}")
-    (directory / "..data_tmp").rename(directory / "..data")
-
-
 def test_a_secret_of_kubernetes_is_read_through_its_links(tmp_path: Path) -> None:
-    mount(tmp_path, "one", user="u", password="p")
+    mount_secret(tmp_path, "one", user="u", password="p")
     assert variables_dir.read(str(tmp_path), {"user", "password", "data"}) == {"user": "u", "password": "p"}
     assert variables_dir.read(str(tmp_path)) == {"user": "u", "password": "p"}
 
 
 def test_all_values_are_of_one_version(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Whenever it changes, and whatever goes away with it."""
-    mount(tmp_path, "one", user="u1", password="p1", old="o1")
+    mount_secret(tmp_path, "one", user="u1", password="p1", old="o1")
     real = variables_dir._value
     seen: list[str] = []
 
     def change_meanwhile(path: str) -> str:
         value = real(path)
         if not seen:
-            mount(tmp_path, "two", user="u2", password="p2")
+            mount_secret(tmp_path, "two", user="u2", password="p2")
         seen.append(path)
         return value
 
