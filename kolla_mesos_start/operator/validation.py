@@ -35,7 +35,7 @@ from kolla_mesos_start.operator.findings import (
     line_in,
 )
 from kolla_mesos_start.operator.invocation import nearest
-from kolla_mesos_start.operator.mounted import HINT
+from kolla_mesos_start.operator.mounted import HINT, NAME
 from kolla_mesos_start.operator.templates import BadTemplate, Template
 from kolla_mesos_start.render.context import BUILTIN, IMAGE_GENERATION, Context, Renderer, file_text
 from kolla_mesos_start.tree.znodes import Znodes
@@ -153,7 +153,7 @@ def validate(
         places = [(issue.node, issue.label), *issue.others]
         node, label = next((place for place in places if place[0] in deployment.sources), places[0])
         found.add(issue.severity, node, f"{label}: {issue.message}" if label else issue.message, label=label)
-    return in_order([*deployment.mistakes, *found.found])
+    return in_order([*deployment.mistakes, *_bad_given(given), *found.found])
 
 
 def _check_values(found: Findings, deployment: Deployment) -> None:
@@ -163,6 +163,13 @@ def _check_values(found: Findings, deployment: Deployment) -> None:
             why = checks.bad_value(name, data.decode(errors="replace"))
             if why:
                 found.add(WARNING, node, why)
+
+
+def _bad_given(given: Mapping[str, str]) -> Iterator[Finding]:
+    for name, value in given.items():
+        why = checks.bad_value(name, value)
+        if why:
+            yield Finding(WARNING, f"{NAME}/{name}", None, why)
 
 
 class Templates(dict[str, Template]):
