@@ -244,6 +244,10 @@ def _of_generation(step: Step, unmet: Unmet, dependency: Dependency, service: Se
     if sum(each.ready and each.generation == wants for each in live) >= (dependency.count or 1):
         text = f"{step.path} waits: {unmet.found}: start it with the image of {wants}, or stop it"
         return Cause("generation", text, (step.path,))
+    others = [each for each in live if each.generation != wants]
+    if others and len(live) - len(others) < (dependency.count or 1):
+        text = f"{step.path} waits for {dependency.path}: {unmet.found}; replace the containers of other"
+        return Cause("generation", f"{text} generations, on {_hosts(others)}", (step.path,))
     return None
 
 

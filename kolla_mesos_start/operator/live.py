@@ -44,6 +44,9 @@ class View(dict[Query, Any]):
             raise KeyError(query)
         return self[query._replace(required=1)]
 
+    def get(self, query: Query, default: Any = None) -> Any:
+        return super().get(query._replace(required=1), default)
+
 
 class Container(NamedTuple):
     """One container that is there. `since` is when its stage began (seconds since the epoch); `ready`:

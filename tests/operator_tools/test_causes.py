@@ -333,6 +333,24 @@ CASES: dict[str, tuple[Tree, list[tuple[str, str]]]] = {
         },
         [("generation", "web/daemon waits for generation 3 of job/sync, whose definition has 2")],
     ),
+    "daemons of another generation": (
+        {
+            "job": definition({"path": "web/daemon", "generation": "2", "count": 2, "exclusive": True}),
+            "job/.containers/1": container("waiting"),
+            "web": definition(instances=2),
+            "web/.containers/1": container("ready", host="h1", generation="1"),
+            "web/.containers/2": container("ready", host="h2", generation="2"),
+            "status/global/web/daemon/ready/1": {"generation": "1"},
+            "status/global/web/daemon/ready/2": {"generation": "2"},
+        },
+        [
+            (
+                "generation",
+                "job/daemon waits for web/daemon: 1 of 2 instances of generation 2 ready; "
+                "replace the containers of other generations, on h1",
+            )
+        ],
+    ),
     "an old definition": (
         {
             "job": definition(commands={"sync": one_time(generation="1")}, daemon=False),
