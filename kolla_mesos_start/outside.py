@@ -48,6 +48,11 @@ class Outside:
         """The last answer of each that is asked, as far as there is one."""
         return {external: each.answer for external, each in self._questions.items() if each.answer}
 
+    @property
+    def settled(self) -> bool:
+        """Whether each has answered, or has been asked for so long that this is said of it."""
+        return all(each.answer for each in self._questions.values())
+
     def ask(self, externals: Sequence[External]) -> None:
         """Ask these, the first time at once, and no others any more."""
         for external in self._questions.keys() - set(externals):

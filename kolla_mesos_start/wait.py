@@ -78,7 +78,7 @@ class Progress(NamedTuple):
 
 def judge(command: Command, view: View, znodes: Znodes, progress: Progress) -> Runnable | Blocked | None:
     """Whether the command's turn has come; None if the lock decides that."""
-    known = [each for each in command.dependencies if _is_known(each, view, znodes, progress)]
+    known = [each for each in command.dependencies if _queries(each, view, znodes, progress) <= view.keys()]
     unmet = [found for each in known if (found := _unmet(each, view, znodes, progress))]
     if unmet:
         return Blocked(command, unmet)
@@ -106,14 +106,6 @@ def queries(blocked: Blocked, view: View, znodes: Znodes, progress: Progress) ->
     return found
 
 
-def _is_known(
-    dependency: Dependency | Members | External, view: View, znodes: Znodes, progress: Progress
-) -> bool:
-    if isinstance(dependency, External):
-        return dependency in progress.answers
-    return _queries(dependency, view, znodes, progress) <= view.keys()
-
-
 def _queries(
     dependency: Dependency | Members | External, view: View, znodes: Znodes, progress: Progress
 ) -> set[Query]:
@@ -137,8 +129,10 @@ def _unmet(
 ) -> Unmet | None:
     """Inside one definition a dependency means this container's own progress, and what it asks beyond."""
     if isinstance(dependency, External):
-        failure, since = progress.answers[dependency]
-        return Unmet(dependency, failure, since) if failure else None
+        answer = progress.answers.get(dependency)
+        if answer is None:
+            return Unmet(dependency, "no answer yet")
+        return Unmet(dependency, answer.failure, answer.since) if answer.failure else None
     if isinstance(dependency, Dependency) and dependency.path in progress.own:
         if dependency.path not in progress.passed:
             return Unmet(dependency, "not run by this container yet")
@@ -236,6 +230,8 @@ class Waiting:
                     waiting.append(blocked)
                 if any(blocked.reason == AGAIN for blocked in waiting):
                     continue
+                if self._outside and not self._outside.settled:
+                    continue  # What is said first is to be all of it.
                 brief = "; ".join(_brief(blocked) for blocked in waiting)
                 only = waiting[0].command.path if len(waiting) == 1 else ""
                 self._report.write("waiting", brief, only)

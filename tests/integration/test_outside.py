@@ -66,6 +66,30 @@ def test_a_command_runs_once_it_answers(
     assert "secret" not in agent.said
 
 
+def test_what_is_said_first_is_all_that_is_waited_for(
+    deployment: Deployment, containers: Containers, peer: Peer
+) -> None:
+    """Not only what has answered before all others."""
+    peer.start()
+    wanted = [external("tcp", "127.0.0.2:1"), "db/sync", external("http", peer.url)]
+    publish(deployment, "web", one_command_for_all(*wanted))
+    agent = containers.start("web")
+    agent.says(
+        "INFO kolla_mesos_start.wait: web/go waits for external tcp 127.0.0.2:1: Connection refused, "
+        f"db/sync: not started, external http {peer.tcp}: no answer yet\n"
+    )
+
+
+def test_a_limit_sooner_than_any_answer_names_it_too(
+    deployment: Deployment, containers: Containers, peer: Peer
+) -> None:
+    peer.start()
+    publish(deployment, "web", one_command_for_all(external("http", peer.url)))
+    agent = containers.start("web", KOLLA_WAIT_TIMEOUT="0.1")
+    assert agent.ends() == 75
+    assert agent.ending["reason"] == f"waited 0 s for external http {peer.tcp} (no answer yet)"
+
+
 def test_what_answers_at_once_is_not_even_told(
     deployment: Deployment, containers: Containers, peer: Peer
 ) -> None:
