@@ -23,7 +23,7 @@ from kolla_mesos_start.zookeeper.wire import Exists, GetChildren2, NoNodeError
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Collection, Mapping, Sequence
     from typing import Any, Protocol
 
     from kolla_mesos_start.daemon.turns import Turns
@@ -49,8 +49,9 @@ if TYPE_CHECKING:
 
 log = Logger(__name__)
 
-# Seconds: a publication has many znodes, and is over when nothing has changed for so long.
-QUIET, LONGEST = 1.0, 10.0
+# Seconds: a publication has many znodes, and is over when nothing has changed for so long. An instance or a
+# member comes and goes by itself; a short while is for those that do so together.
+QUIET, SHORT_QUIET, LONGEST = 1.0, 0.2, 10.0
 SETTLE = 1.0  # seconds after which a daemon that has been told must be ready
 SOCKET = "refresh"  # in the run directory: who connects has a refresh at once
 NAME = "kolla_mesos_start refresh"
@@ -146,8 +147,9 @@ class Refresher:
         self._known[key] = zxid
         log.debug("%s has changed", key[0])
         self._change = max(self._change, self._session.zxid if zxid is None else zxid)
+        earlier = self._due if self._first < math.inf else 0.0
         self._first = min(self._first, now())
-        self._due = min(now() + QUIET, self._first + LONGEST)
+        self._due = min(max(earlier, now() + quiet_after(key, self._known)), self._first + LONGEST)
 
     # -- by hand --------------------------------------------------------------------------------
 
@@ -272,6 +274,13 @@ class Refresher:
         if self.turns:
             self.turns.give_back(text if status else "")
         self._answer(status, text or "refreshed; the daemon was told, and is ready")
+
+
+def quiet_after(key: tuple[str, bool], known: Collection[tuple[str, bool]]) -> float:
+    """The seconds without any other change that a refresh waits for once `key` has changed."""
+    path, of_children = key
+    is_listed = of_children or (path.rpartition("/")[0], True) in known
+    return SHORT_QUIET if is_listed else QUIET
 
 
 def _spawn(environ: Mapping[str, str], fds: Sequence[int]) -> int:
