@@ -273,6 +273,7 @@ class Readiness:
         self._failure = ""
         self._check, self._probe, self._start = check, probe, start
         self._notified, self._results = Notified(), Results()
+        self._stopped = False  # not by itself
         self._task: Task | None = None
         self._next = start
         self._age_reached = False
@@ -310,7 +311,7 @@ class Readiness:
         if self.ready:
             return ""
         if self._notified.stopping:
-            return "the daemon has announced that it is stopping"
+            return "it is being stopped" if self._stopped else "the daemon has announced that it is stopping"
         if self._probe:
             return self._failure
         if self._check.kind == "notify" or (self._check.kind == "default" and self._notified.speaks):
@@ -324,7 +325,7 @@ class Readiness:
     def stop(self) -> None:
         """The daemon is about to be stopped: it is not ready, unless it sends READY=1 again."""
         self._notified = notified_by(self._notified, b"STOPPING=1")
-        self.ready = False
+        self.ready, self._stopped = False, True
 
     def close(self) -> None:
         """End the check that is running: its command must not outlive the daemon."""

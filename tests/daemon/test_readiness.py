@@ -447,7 +447,7 @@ def test_a_daemon_that_is_stopped_is_not_ready(loop: Loop) -> None:
     loop.add(readiness)
     assert loop.wait(lambda: readiness.ready, now() + TIMEOUT)
     readiness.stop()
-    assert not readiness.ready and readiness.reason == "the daemon has announced that it is stopping"
+    assert not readiness.ready and readiness.reason == "it is being stopped"
     loop.wait(lambda: readiness.ready, now() + 0.2)
     assert not readiness.ready
     readiness.notify(b"READY=1")
