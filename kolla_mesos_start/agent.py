@@ -375,7 +375,8 @@ class Agent:
                 what = f"{error.command}: " if error.command else ""
                 self.report.write("ended", f"{what}{error.reason}")
         self.close(session=not isinstance(error, Unkillable))
-        sys.stdout.flush()  # What a check has found so far comes before the last line.
+        with contextlib.suppress(OSError):
+            sys.stdout.flush()  # What a check has found so far comes before the last line.
         logs.last_line(ending, self.termination_log)
         return error.status
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import hashlib
 import sys
 
-from kolla_mesos_start.errors import AgentError, Stopped
+from kolla_mesos_start.errors import AgentError, CannotWrite, Stopped, cause
 from kolla_mesos_start.files import plan
 
 TYPE_CHECKING = False
@@ -17,6 +17,10 @@ if TYPE_CHECKING:
     from kolla_mesos_start.definition.model import Graph
     from kolla_mesos_start.files import Content
     from kolla_mesos_start.render.prepare import Preparer
+
+
+class NobodyReads(CannotWrite):
+    """What is found can't be said."""
 
 
 def check(graph: Graph, preparer: Preparer, show: bool) -> int:
@@ -32,17 +36,17 @@ def check(graph: Graph, preparer: Preparer, show: bool) -> int:
                 change = plan(content)
                 changes[content.dest] = changes.get(content.dest, False) or change != "unchanged"
                 _print(command.path, content, change, show)
-        except Stopped:
+        except (Stopped, NobodyReads):
             raise
         except AgentError as error:
             # Go on: one check should show all errors.
-            print(f"{command.path}: {error.reason}")
+            _say(f"{command.path}: {error.reason}")
             error.command = error.command or command.path
             failures.append(error)
     if failures:
         raise failures[0]
     count = sum(changes.values())
-    print(
+    _say(
         f"{graph.service_name}: {len(graph.steps)} commands checked, no errors; "
         f"{count or 'none'} of {len(changes)} files would change"
     )
@@ -51,12 +55,18 @@ def check(graph: Graph, preparer: Preparer, show: bool) -> int:
 
 def _print(command: str, content: Content, change: str, show: bool) -> None:
     if content.data is None:
-        print(f"absent     {content.dest} ({command}: {content.absent})")
+        _say(f"absent     {content.dest} ({command}: {content.absent})")
         return
     uid, gid = content.owner
     digest = hashlib.sha256(content.data).hexdigest()
-    print(f"{change:<10} {content.mode:04o} {uid}:{gid} sha256:{digest} {content.dest} ({command})")
-    if show:
+    shown = content.data + b"\n" * (not content.data.endswith(b"\n")) if show else b""
+    _say(f"{change:<10} {content.mode:04o} {uid}:{gid} sha256:{digest} {content.dest} ({command})", shown)
+
+
+def _say(line: str, data: bytes = b"") -> None:
+    try:
+        print(line, flush=True)
+        sys.stdout.buffer.write(data)
         sys.stdout.flush()
-        sys.stdout.buffer.write(content.data + b"\n" * (not content.data.endswith(b"\n")))
-        sys.stdout.flush()
+    except OSError as error:
+        raise NobodyReads(f"standard output can't be written: {cause(error)}") from error

@@ -141,6 +141,23 @@ def test_check_shows_content_only_if_it_is_asked_to(containers: Containers, etc:
     assert open_.said.splitlines().count("user kolla") == 4
 
 
+@pytest.mark.parametrize("words", ["check", "check --show"])
+@pytest.mark.parametrize(
+    ("where", "why"), [("> /dev/full", "No space left on device"), ("| sleep 0", "Broken pipe")]
+)
+def test_a_check_that_can_not_be_read_says_so(
+    deployment: Deployment, containers: Containers, tmp_path: Path, words: str, where: str, why: str
+) -> None:
+    """Its status is no answer then, and the last line is all that is left to be said."""
+    files = {"conf": {"dest": f"{tmp_path}/conf"}}
+    publish(deployment, "web", {"commands": {"a": {"command": "true", "files": files}}}, files={"conf": "x"})
+    shell = ("bash", "-c", f'set -o pipefail; "$@" {where}', "bash")
+    agent = containers.start("web", words=words.split(), under=shell)
+    assert agent.ends() == 73
+    assert agent.ending["reason"] == f"standard output can't be written: {why}"
+    assert len(agent.said.splitlines()) == 1
+
+
 def test_check_in_a_running_container_leaves_it_alone(
     zk: KazooClient, deployment: Deployment, containers: Containers, etc: Path
 ) -> None:
