@@ -142,7 +142,7 @@ def validate(
     variables that containers are given besides, which win.
     """
     found = Findings(deployment.sources, (each.name for each in deployment.services if not each.enabled))
-    _check_values(found, deployment)
+    _check_values(found, deployment, given)
     known = Templates()
     readings = []
     for service in deployment.services:
@@ -156,11 +156,13 @@ def validate(
     return in_order([*deployment.mistakes, *_bad_given(given), *found.found])
 
 
-def _check_values(found: Findings, deployment: Deployment) -> None:
+def _check_values(found: Findings, deployment: Deployment, given: Mapping[str, str]) -> None:
     for node, data in directory.nodes(deployment).items():
         *above, name = node.split("/")
         if VARIABLES in above[-2:]:
             why = checks.bad_value(name, data.decode(errors="replace"))
+            if name in given:
+                why = f"{name} is in {NAME} too, which wins; here it would come to stand in ZooKeeper"
             if why:
                 found.add(WARNING, node, why)
 

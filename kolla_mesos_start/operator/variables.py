@@ -20,6 +20,7 @@ from kolla_mesos_start.operator import connection, published, recorded, services
 from kolla_mesos_start.operator.directory import FILES, MAX_DATA, Deployment, Service
 from kolla_mesos_start.operator.findings import ERROR, Finding, Source
 from kolla_mesos_start.operator.invocation import Invocation, Subcommand, add_format, nearest
+from kolla_mesos_start.operator.mounted import NAME
 from kolla_mesos_start.operator.publish import Publisher
 from kolla_mesos_start.operator.validation import validate
 from kolla_mesos_start.tree.znodes import Znodes
@@ -45,6 +46,7 @@ def run_get(invocation: Invocation) -> int:
         if invocation.as_json:
             invocation.print_json({"name": name, "value": None, "path": None})
         return _not_set(invocation, znodes, name)
+    _note_given(invocation, name)
     path, data = next(iter(found.items()))
     invocation.err.print(f"found at {path}", markup=False)
     if invocation.as_json:
@@ -60,6 +62,7 @@ def run_set(invocation: Invocation) -> int:
     """Write one value, and say who has to be restarted to have it."""
     data = _value(invocation.options.value)
     znodes, name = _place(invocation)
+    _note_given(invocation, name)
     path = places(znodes, name)[0]
     publisher = Publisher(invocation.client, znodes, published.nodes(invocation.client, znodes))
     publisher.write({_node(znodes, path): data})
@@ -152,6 +155,11 @@ def _value(given: str) -> bytes:
     except UnicodeDecodeError as error:
         raise BadUsage(f"the value is not UTF-8 text (byte {error.start})") from error
     return data
+
+
+def _note_given(invocation: Invocation, name: str) -> None:
+    if name in invocation.given:
+        invocation.err.print(f"note: {name} is in {NAME}, whose value containers take", markup=False)
 
 
 def _not_set(invocation: Invocation, znodes: Znodes, name: str) -> int:

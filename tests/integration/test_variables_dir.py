@@ -137,6 +137,8 @@ def test_the_operators_tool_has_a_directory_of_its_own(
     assert with_it("explain") == "up          web 1 of 1\n"
     for command in ("wait", "timeline", "graph"):
         with_it(command)
+    setting = ctl(deployment, "set", "password", "other", KOLLA_VARIABLES_DIR=str(secrets)).stderr
+    assert "note: password is in KOLLA_VARIABLES_DIR, whose value containers take\n" in setting
     with_it("rerun", "web/go")
     assert containers.start("web", KOLLA_VARIABLES_DIR=str(secrets)).ends() == 0
 

@@ -750,3 +750,6 @@ def test_what_only_containers_are_given_is_found_in_a_directory_of_theirs(tmp_pa
     assert (
         "KOLLA_VARIABLES_DIR/token: warning: token is a placeholder: give it a value of your own" in said_then
     )
+    write_files(tmp_path, secrets__port="1")
+    too = "port is in KOLLA_VARIABLES_DIR too, which wins; here it would come to stand in ZooKeeper"
+    assert f"variables.yml:2: warning: {too}" in said(KOLLA_VARIABLES_DIR=str(tmp_path / "secrets"))
