@@ -215,7 +215,8 @@ def _asked_otherwise(
     """Something that its service has, but not in the number, generation or place that is asked for."""
     wants = dependency.generation
     if wants is not None and target.command.is_daemon:
-        return _of_generation(step, unmet, dependency, service)
+        # Nobody is to replace them before all else is done, such as the migration.
+        return _of_generation(step, unmet, dependency, service) if step.unmet == (unmet,) else None
     if wants is not None and wants != target.command.generation:
         has = target.command.generation or "none"
         text = f"{step.path} waits for generation {wants} of {target.path}, whose definition has {has}"

@@ -351,6 +351,18 @@ CASES: dict[str, tuple[Tree, list[tuple[str, str]]]] = {
             )
         ],
     ),
+    "daemons of another generation, and something else comes first": (
+        {
+            "job": definition({"path": "web/daemon", "generation": "2", "exclusive": True}, "db/daemon"),
+            "job/.containers/1": container("waiting"),
+            "db": definition(),
+            "db/.containers/1": container("starting"),
+            "web": definition(),
+            "web/.containers/1": container("ready", host="h1", generation="1"),
+            "status/global/web/daemon/ready/1": {"generation": "1"},
+        },
+        [("starting", "db/daemon on web1 has been starting for 0 s")],
+    ),
     "an old definition": (
         {
             "job": definition(commands={"sync": one_time(generation="1")}, daemon=False),
