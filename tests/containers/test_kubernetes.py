@@ -127,7 +127,7 @@ def test_the_files_of_the_task_are_those_of_the_example() -> None:
 
 
 def test_the_other_definitions_are_those_of_the_example() -> None:
-    """One command publishes them all, and only one value is another."""
+    """One command publishes them all, and only two values are others."""
     ours, theirs = (directory.read(each) for each in (DEFINITIONS, EXAMPLE))
     services = {each.name: each for each in ours.services}
     assert {each.name for each in theirs.services} == services.keys()
@@ -138,7 +138,17 @@ def test_the_other_definitions_are_those_of_the_example() -> None:
                 each.files,
             )
     given = {name: value.encode() for name, value in passwords().items()}
-    assert {**ours.variables, **given, "memcached_user": b"memcache"} == theirs.variables
+    others = {"memcached_user": b"memcache", "keystone_release": b"30.0.0"}
+    assert {**ours.variables, **given, **others} == theirs.variables
+
+
+def test_each_container_says_the_tag_of_its_image() -> None:
+    """And the migration is for that one."""
+    for workload in (JOB, DEPLOYMENT):
+        for container in containers(workload["spec"]["template"]["spec"]):
+            (generation,) = (each["value"] for each in container["env"] if each["name"] == "KOLLA_GENERATION")
+            assert container["image"].endswith(f":{generation}")
+            assert directory.read(DEFINITIONS).variables["keystone_release"] == generation.encode()
 
 
 def test_nothing_is_wrong_with_the_definitions() -> None:
