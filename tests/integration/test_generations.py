@@ -5,16 +5,19 @@ Whole agents against a real ZooKeeper.
 
 from __future__ import annotations
 
+import contextlib
 import json
+import random
 import signal
 import sys
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from tests import instances
-from tests.agents import Agent
+from tests.agents import Agent, restarted
 from tests.integration.test_one_time import Site, said_at
 from tests.integration.test_one_time import site as site
 from tests.publishing import publish
@@ -112,12 +115,14 @@ class Upgrade:
         self.api = instances.Site(site.deployment, site.zk, API)
         self.contract = f"{site.deployment.path}/status/global/steps/contract"
 
-    def publish(self, generation: str, count: int = 1, **more: Any) -> None:
+    def publish(
+        self, generation: str, count: int = 1, daemon: Mapping[str, Any] = DAEMON, **more: Any
+    ) -> None:
         migrate = self.site.once("migrate", gate=None, generation=generation)
         wanted = {"path": "api/daemon", "generation": generation, "exclusive": True, "count": count}
         contract = self.site.once("contract", generation=generation, dependencies=[wanted], **more)
         commands = {"migrate": migrate}
-        publish(self.site.deployment, API, {"commands": commands, "service": {"daemon": DAEMON}})
+        publish(self.site.deployment, API, {"commands": commands, "service": {"daemon": daemon}})
         publish(self.site.deployment, STEPS, {"commands": {"contract": contract}})
 
     def start(self, generation: str | None, host: str = "web1", service: str = API, **more: Any) -> Agent:
@@ -286,3 +291,47 @@ def test_an_old_image_on_its_way_to_exec_is_seen_or_sees(
         assert last.ends() == 0
         go.touch()
         assert old.ends() == 76
+
+
+def test_old_images_that_are_killed_and_restarted_all_the_time_run_nothing_new(
+    upgrade: Upgrade, tmp_path: Path
+) -> None:
+    """With a half-done upgrade, several at once; nor does one serve beside the last step, or after it."""
+    serving = tmp_path / "serving"
+    serving.mkdir()
+    # Each daemon says while it lives that it serves: the kernel takes the lock back with it.
+    serves = f'exec 9>"{serving}/$KOLLA_GENERATION.$KOLLA_HOSTNAME"; flock 9; exec sleep 1000'
+    daemon = {**DAEMON, "command": ["/bin/sh", "-c", serves]}
+    alone = (
+        f'for each in {serving}/1.0.*; do flock -n "$each" true || echo "$each" >>{tmp_path}/overlaps; done'
+    )
+    upgrade.publish("1.0", daemon=daemon)
+    old = [upgrade.start("1.0", f"old{number}", KOLLA_ZK_SESSION_TIMEOUT="4") for number in range(3)]
+    for agent in old:
+        upgrade.runs_daemon(agent)
+    upgrade.publish("2.0", daemon=daemon, first=alone, then=f"{alone}; sleep 1; {alone}")
+    upgrade.site.let_go()
+    last = upgrade.start("2.0", "last", STEPS)
+    chance = random.Random(7)
+    with contextlib.ExitStack() as stack:
+        for agent in old:
+            stack.enter_context(restarted(agent, pause=0.0))
+
+        def kill() -> bool:
+            for agent in chance.sample(old, chance.randint(1, len(old))):
+                agent.process.kill()
+            return not last.running
+
+        waits = "api/migrate is for 2.0, this image is 1.0"
+        eventually(lambda: kill() or all(waits in agent.said for agent in old), "all wait", every=0.5)
+        assert len(upgrade.site.runs("migrate")) == 1
+        new = upgrade.start("2.0", "new")
+        upgrade.runs_daemon(new)
+        eventually(kill, "the last step is done in a moment without a daemon of an old image", every=0.3)
+    assert last.ends() == 0
+    assert not (tmp_path / "overlaps").exists()
+    assert {run.host for run in upgrade.site.runs("contract")} == {"last"}
+    assert [run.host for run in upgrade.site.runs("migrate")][1:] == ["new"]
+    for agent in old:
+        agent.restart()
+        assert agent.ends() == 76
