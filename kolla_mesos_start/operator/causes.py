@@ -101,6 +101,9 @@ def _edges(deployment: Deployment) -> Mapping[str, list[str]]:
         if service.is_ousted:  # Its steps have the names of another one's.
             continue
         open_steps = [step for step in service.steps if not step.done]
+        for step in [step for step in service.steps if step.done and open_steps]:
+            for unmet in _standing(service, step):
+                edges[_target(unmet, deployment)].append(open_steps[-1].path)
         for step in open_steps:
             for unmet in step.unmet:
                 edges[_target(unmet, deployment)].append(step.path)
@@ -112,6 +115,13 @@ def _edges(deployment: Deployment) -> Mapping[str, list[str]]:
             if step.command.is_daemon or not any(each.is_live for each in service.containers):
                 edges[_node(service.name)].append(step.path)
     return edges
+
+
+def _standing(service: Service, step: Step) -> Sequence[Unmet]:
+    """What it waits for. What is done is still passed by containers: some say that they wait before it."""
+    if not step.done:
+        return step.unmet
+    return [each for each in step.unmet if isinstance(each.dependency, External) and not service.is_up]
 
 
 def _node(service: str) -> str:
@@ -180,7 +190,7 @@ def _missing(deployment: Deployment) -> Iterator[Cause]:
     seen = set()
     for service in deployment.services.values():
         for step in service.steps:
-            for unmet in [] if step.done else step.unmet:
+            for unmet in _standing(service, step):
                 cause = _mismatch(step, unmet, deployment)
                 if cause and (cause.kind, cause.nodes) not in seen:
                     seen.add((cause.kind, cause.nodes))

@@ -517,7 +517,9 @@ def _unmet_outside(command: Command, containers: Sequence[Container]) -> Iterato
             if (found := re.search(re.escape(f"{external.what}: ") + "([^,;]+)", container.reason))
         }
         if said:
-            yield Unmet(external, f"{next(iter(said.values()))} (asked from {', '.join(sorted(said))})")
+            host, why = min(said.items())
+            more = f" and {len(said) - 1} more" if len(said) > 1 else ""
+            yield Unmet(external, f"{why} (asked from {host}{more})")
 
 
 def _asking(dependency: Dependency | Members, hosts: Sequence[str]) -> Sequence[str]:

@@ -284,6 +284,7 @@ class DirectoryUp(Up[DirectoryDeployment]):
         """A file for other shells: with it the tool and the agent find this deployment."""
         programs = dict.fromkeys(str(Path(word).parent) for word in AGENT)
         names = {name: value for name, value in environ.items() if name.startswith("KOLLA_ZK_")}
+        names.update(mounted.environ(self.environ))
         names.update(KOLLA_SYSTEM_PREFIX=self.prefix, KOLLA_DEPLOYMENT=self.name)
         lines = [f"export {name}={shlex.quote(value)}" for name, value in names.items()]
         lines += [f"PATH={shlex.quote(':'.join(programs))}:$PATH", f"site={shlex.quote(str(self.directory))}"]

@@ -107,6 +107,28 @@ CASES: dict[str, tuple[Tree, list[tuple[str, str]]]] = {
         },
         [("outside", f"{OUTSIDE_NAME}: the name u can't be resolved: unknown (asked from web1)")],
     ),
+    "something outside, before a command that another container has run": (
+        {
+            "web": definition(commands={"sync": one_time(OUTSIDE)}),
+            "status/global/web/sync": "done",
+            **{
+                f"web/.containers/{i}": container(
+                    "waiting", f"web/sync waits for {OUTSIDE_NAME}: refused", host=f"h{i}"
+                )
+                for i in range(3)
+            },
+        },
+        [("outside", f"{OUTSIDE_NAME}: refused (asked from h0 and 2 more)")],
+    ),
+    "something outside, for which one waits that nobody misses": (
+        {
+            "web": definition(commands={"sync": one_time(OUTSIDE)}),
+            "status/global/web/sync": "done",
+            **ready("web", "1"),
+            "web/.containers/2": container("waiting", f"web/sync waits for {OUTSIDE_NAME}: refused"),
+        },
+        [],
+    ),
     "something outside, of which no container says anything": (
         {
             "web": definition(OUTSIDE),
