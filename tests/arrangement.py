@@ -22,6 +22,7 @@ SECTIONS = pytest.StashKey["dict[str, list[str]]"]()
 # Keystone's programs, which are made or installed where they are missing, then what waits most.
 FIRST = (
     "tests/functional/test_keystone.py",
+    "tests/functional/test_upgrade.py",
     "tests/containers/test_kubernetes.py",
     "tests/integration/test_quickstart.py",
     "tests/integration/test_pythons.py",

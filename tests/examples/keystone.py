@@ -39,6 +39,7 @@ class Users(NamedTuple):
     memcached: str
     keystone: str
     keystone_group: str
+    haproxy: str = ""
 
     @classmethod
     def here(cls) -> Users:
@@ -46,8 +47,9 @@ class Users(NamedTuple):
         own = pwd.getpwuid(os.geteuid())
         if own.pw_uid == 0:
             # Not root's own group: so it shows that a file was given to it.
-            return cls("mysql", "memcache", own.pw_name, "www-data")
-        return cls(own.pw_name, own.pw_name, own.pw_name, grp.getgrgid(own.pw_gid).gr_name)
+            return cls("mysql", "memcache", own.pw_name, "www-data", "haproxy")
+        group = grp.getgrgid(own.pw_gid).gr_name
+        return cls(own.pw_name, own.pw_name, own.pw_name, group, own.pw_name)
 
 
 class Secrets(NamedTuple):
@@ -91,11 +93,12 @@ def values(users: Users, secrets: Secrets, url: str, keys: Path) -> Mapping[str,
 class Keystone(LocalDeployment):
     """The containers and their deployment. Their programs are on the PATH of `environ`."""
 
+    example = EXAMPLE
     once = "keystone-api/db_sync"  # a one-time command
 
     def __init__(self, *args: Any) -> None:
         """As LocalDeployment, without `source`."""
-        super().__init__(EXAMPLE, *args)
+        super().__init__(self.example, *args)
         self.users = Users.here()
         self.secrets = Secrets.random()
         self.keys = self.directory / "keys"

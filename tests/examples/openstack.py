@@ -1,4 +1,4 @@
-"""The real programs of the Keystone example: Debian's servers, and Keystone from PyPI.
+"""The real programs of the Keystone examples: Debian's servers, and Keystone from PyPI.
 
 What lives here: installing them. Only agents start any of them, so a package's own service must not
 start either.
@@ -14,6 +14,7 @@ import subprocess
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Callable
 
@@ -21,6 +22,7 @@ from kolla_mesos_start.errors import BadUsage
 from tests import EXAMPLES
 
 EXAMPLE = EXAMPLES / "keystone"
+UPGRADE = EXAMPLES / "upgrade"
 REQUIREMENTS = EXAMPLE / "requirements.txt"
 CONSTRAINTS = EXAMPLE / "constraints.txt"
 SYSTEM_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
@@ -29,6 +31,9 @@ SYSTEM_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 PACKAGES = {"mariadb-server": "mariadbd", "mariadb-client": "mariadb", "memcached": "memcached"}
 # Every Debian package asks it before it starts its service; status 101 forbids that.
 POLICY = Path("/usr/sbin/policy-rc.d")
+
+PIP = ("-m", "pip", "-q", "--disable-pip-version-check")
+INSTALL = ("install", "--no-cache-dir")  # A cache would be in the user's home.
 
 Say = Callable[[str], None]
 
@@ -63,31 +68,59 @@ def no_service_starts() -> Iterator[None]:
 
 
 def keystone_environment(cache: Path, say: Say) -> Path:
-    """The directory with `keystone-manage` and `uwsgi`, in a virtual environment of their own.
-
-    It is kept in `cache`, out of git, and made again when a version or the Python changes.
-    """
+    """The directory with `keystone-manage` and `uwsgi`, in a virtual environment of their own."""
     python = python_for_keystone()
     wanted = (REQUIREMENTS.read_bytes(), CONSTRAINTS.read_bytes(), run((python, "-VV")))
-    directory = cache / f"keystone-{hashlib.sha256(b''.join(wanted)).hexdigest()[:12]}"
+    return kept(cache, "keystone", wanted, partial(make_environment, python), say)
+
+
+def release_environment(cache: Path, release: str, say: Say) -> Path:
+    """The same for this release of Keystone, whose own packages lie on top of that environment's.
+
+    So a second and a third release cost seconds. That the packages fit each other is checked.
+    """
+    base = keystone_environment(cache, say).parent
+    pins = UPGRADE / f"keystone-{release}.txt"
+    wanted = (pins.read_bytes(), os.fsencode(base))
+    return kept(cache, f"keystone-{release}", wanted, partial(make_release, base, pins), say)
+
+
+def kept(cache: Path, name: str, wanted: Sequence[bytes], make: Callable[[Path], None], say: Say) -> Path:
+    """The directory with the programs of a virtual environment in `cache`, which is out of git.
+
+    It is made where it is missing, and again when what is `wanted` of it changes.
+    """
+    directory = cache / f"{name}-{hashlib.sha256(b''.join(wanted)).hexdigest()[:12]}"
     cache.mkdir(exist_ok=True)
     (cache / ".gitignore").write_text("*\n")
     with (cache / "lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         if not (directory / "complete").exists():
-            say(f"installing Keystone into {directory} (about 40 s)")
-            make_environment(python, directory)
+            say(f"installing {name} into {directory} (up to 40 s)")
+            # An interrupted run may have left something there.
+            shutil.rmtree(directory, ignore_errors=True)
+            make(directory)
+            (directory / "complete").touch()
     return directory / "bin"
 
 
 def make_environment(python: str, directory: Path) -> None:
-    """Make the virtual environment, after removing what an interrupted run has left there."""
-    shutil.rmtree(directory, ignore_errors=True)
+    """Make the virtual environment of the Keystone example."""
     run((python, "-m", "venv", str(directory)))
-    pip = (str(directory / "bin" / "python"), "-m", "pip", "install", "-q", "--disable-pip-version-check")
-    # No cache: it would be in the user's home.
-    run((*pip, "--no-cache-dir", "-c", str(CONSTRAINTS), "-r", str(REQUIREMENTS)))
-    (directory / "complete").touch()
+    pip = (str(directory / "bin" / "python"), *PIP)
+    run((*pip, *INSTALL, "-c", str(CONSTRAINTS), "-r", str(REQUIREMENTS)))
+
+
+def make_release(base: Path, pins: Path, directory: Path) -> None:
+    """Make a virtual environment that has the packages in `pins`, and all others of `base`."""
+    python = str(base / "bin" / "python")
+    run((python, "-m", "venv", "--without-pip", str(directory)))
+    pip = (python, *PIP, "--python", str(directory / "bin" / "python"))
+    run((*pip, *INSTALL, "--no-deps", "-r", str(pins)))
+    (packages,) = directory.glob("lib/python*/site-packages")
+    # After its own packages: so of what is in both, its own is found.
+    (packages / "base.pth").write_text(f"{base / packages.relative_to(directory)}\n")
+    run((*pip, "check"))
 
 
 def python_for_keystone() -> str:

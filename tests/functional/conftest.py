@@ -5,7 +5,7 @@ from __future__ import annotations
 import fcntl
 import shutil
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
@@ -17,6 +17,7 @@ from tests.arrangement import say, section
 from tests.conftest import connected
 from tests.examples import openstack
 from tests.functional.cloud import Cloud
+from tests.functional.upgrade import NEW, OLD
 from tests.zookeeper import Server
 
 # Debian's packages, and a program of each, by which it is found.
@@ -57,6 +58,15 @@ def edge_servers(pytestconfig: pytest.Config) -> None:
 def programs(servers: None, pytestconfig: pytest.Config) -> Path:
     """The directory with Keystone's programs; they are installed where they are missing."""
     return openstack.keystone_environment(CHECKOUT / ".cache", partial(say, pytestconfig))
+
+
+@pytest.fixture(scope="session")
+def releases(servers: None, edge_servers: None, pytestconfig: pytest.Config) -> Mapping[str, Path]:
+    """The same of the two releases of the upgrade."""
+    return {
+        release: openstack.release_environment(CHECKOUT / ".cache", release, partial(say, pytestconfig))
+        for release in (OLD, NEW)
+    }
 
 
 @pytest.fixture(scope="session")
