@@ -57,7 +57,7 @@ class Reading:
         """A whole number, or text that is one; a template is rendered at once. None for anything else."""
         if isinstance(value, str):
             value = self.rendered(Text(label, value))
-            return int(value) if re.fullmatch(_INTEGER, value) else None
+            return int(value.strip()) if re.fullmatch(_INTEGER, value) else None
         return value if isinstance(value, int) and not isinstance(value, bool) else None
 
     def check(self, text: Text, form: Form) -> None:
@@ -139,7 +139,7 @@ class Fields:
     def seconds(self, key: str, default: D, least: float = 0) -> float | D:
         """A number of seconds, or text that is one; a template is rendered at once."""
         value = self.rendered(key, default)
-        number = float(value) if isinstance(value, str) and re.fullmatch(_SECONDS, value) else value
+        number = float(value.strip()) if isinstance(value, str) and re.fullmatch(_SECONDS, value) else value
         if (
             isinstance(number, (int, float))
             and not isinstance(number, bool)

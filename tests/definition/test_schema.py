@@ -100,6 +100,8 @@ GOOD: list[tuple[ANY, ANY]] = [
     (command(run_once=True, generation="quay.io/k:1").generation, "quay.io/k:1"),
     (command(run_once=True, generation=None).generation, None),
     (command(retries=3).retries, 3),
+    (command(retries=" 2\x1f").retries, 2),  # Whitespace to re and to str.strip, not to int.
+    (command(delay="\x1c2.5").delay, 2.5),
     (command(retries="3").retries, 3),
     (command(delay=0).delay, 0.0),
     (command(delay="1.5").delay, 1.5),
