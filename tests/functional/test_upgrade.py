@@ -129,7 +129,7 @@ def test_contract_waits_for_the_last_old_replica(cloud: Upgrade, clients: Client
         assert not cloud.done("keystone_upgrade/contract", NEW)
         assert cloud.task.running
         replace(cloud, replica, NEW)
-    assert cloud.task.wait() == 0
+    assert cloud.task.wait(120) == 0
     assert cloud.done("keystone_upgrade/contract", NEW)
 
 
