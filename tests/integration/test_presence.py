@@ -209,6 +209,7 @@ def test_the_address_and_ports_for_others(
         "address": address or local,
         "ports": ports,
         "service": SERVICE,
+        "generation": None,
     }
     begun = datetime.strptime(since, "%Y-%m-%dT%H:%M:%SZ").replace(tzinfo=timezone.utc)
     assert abs(time.time() - begun.timestamp()) < 60
