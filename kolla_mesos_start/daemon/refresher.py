@@ -104,8 +104,9 @@ class Refresher:
         self._loop.ignore(self._socket.fileno())
         self._socket.close()
         if self._child is not None:
-            with contextlib.suppress(ProcessLookupError):
-                os.killpg(self._child, signal.SIGKILL)
+            for kill in (os.killpg, os.kill):  # It may have no group of its own yet.
+                with contextlib.suppress(ProcessLookupError):
+                    kill(self._child, signal.SIGKILL)
             os.waitpid(self._child, 0)
 
     # -- what changes ---------------------------------------------------------------------------
