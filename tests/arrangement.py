@@ -48,6 +48,7 @@ DIVIDED = (
     "tests/integration/test_exec.py",
     "tests/integration/test_one_time.py",
     "tests/integration/test_pythons.py",
+    "tests/integration/test_refresh.py",
     "tests/integration/test_registrar.py",
     "tests/integration/test_supervise.py",
 )
