@@ -394,7 +394,10 @@ def test_exec_never_waits_for_zookeeper(
     publish_daemon(deployment, commands={"first": {"command": "true"}})
     go = containers.directory / "go"
     agent = containers.start(
-        SERVICE, under=(*HELD, "hold", "", str(go)), KOLLA_ZK_HOSTS=link.hosts, **SHORT_SESSION
+        SERVICE,
+        under=(*HELD, "hold", "step = prepared.step", str(go)),
+        KOLLA_ZK_HOSTS=link.hosts,
+        **SHORT_SESSION,
     )
     eventually(Path(f"{go}.reached").exists, "it is about to exec")
     (member,) = site.await_members(1)
