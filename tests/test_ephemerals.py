@@ -463,6 +463,21 @@ def test_one_that_is_given_up_is_deleted_and_only_if_it_is_ours(
     assert session.requests == []
 
 
+def test_one_that_is_given_up_while_it_is_created_is_deleted(
+    ephemerals: Ephemerals, session: Session
+) -> None:
+    """The reply says that it was created, not that it is gone: a daemon may be stopped at that moment."""
+    ephemeral = ephemerals.keep(PATH, b"")
+    ephemerals.run()
+    ephemeral.wanted = False
+    assert isinstance(session.answer(PATH), Create)
+    ephemerals.run()
+    assert isinstance(session.answer(owned_by(SESSION)), Exists)
+    ephemerals.run()
+    assert isinstance(session.answer(True), Delete)
+    assert ephemeral.owner == NONE
+
+
 @pytest.mark.parametrize("error", [None, NoNodeError()])
 def test_a_discarded_one_is_forgotten_once_it_is_gone(
     ephemerals: Ephemerals, session: Session, error: KazooException | None

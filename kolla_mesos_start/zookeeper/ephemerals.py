@@ -203,7 +203,7 @@ class Ephemerals:
         if step == "look":
             self._session.request(Exists(path, True), partial(self._on_look, ephemeral))
         elif step == "create":
-            self._session.request(create, partial(self._on_change, ephemeral))
+            self._session.request(create, partial(self._on_created, ephemeral))
         elif step == "replace":
             # In one transaction, so that nobody counts two of us, nor none.
             replace = Transaction([Delete(path, -1), create])
@@ -211,7 +211,7 @@ class Ephemerals:
         elif step == "write":
             self._session.request(SetData(path, ephemeral.data, -1), partial(self._on_written, ephemeral))
         else:
-            self._session.request(Delete(path, -1), partial(self._on_change, ephemeral))
+            self._session.request(Delete(path, -1), partial(self._on_deleted, ephemeral))
 
     def _on_look(self, ephemeral: Ephemeral, value: Any, error: Error) -> None:
         if error and not isinstance(error, NoNodeError):
@@ -228,15 +228,23 @@ class Ephemerals:
         if ephemeral.discarded and ephemeral.step == "rest" and self.all.get(ephemeral.path) is ephemeral:
             del self.all[ephemeral.path]
 
-    def _on_change(self, ephemeral: Ephemeral, value: Any, error: Error) -> None:
-        if not ephemeral.wanted and (error is None or isinstance(error, NoNodeError)):
-            self._found(ephemeral, None)
-        elif isinstance(error, NoNodeError):
-            self._create_parents(ephemeral)
+    def _on_created(self, ephemeral: Ephemeral, value: Any, error: Error) -> None:
+        # It may be given up by now; what was created is there all the same.
+        if isinstance(error, NoNodeError):
+            if ephemeral.wanted:
+                self._create_parents(ephemeral)
+            else:
+                self._found(ephemeral, None)
         elif error is None or isinstance(error, NodeExistsError):
             if error:
                 ephemeral.written = None  # Perhaps it is ours, of a request before, with other data.
             ephemeral.unsure()  # Looking says whose it is, and sets a watch.
+        else:
+            self._failed(ephemeral, error)
+
+    def _on_deleted(self, ephemeral: Ephemeral, value: Any, error: Error) -> None:
+        if error is None or isinstance(error, NoNodeError):
+            self._found(ephemeral, None)
         else:
             self._failed(ephemeral, error)
 

@@ -279,7 +279,8 @@ def test_it_can_be_restarted_any_number_of_times(web: Web) -> None:
         web.publish(f"{number}\n", on_change={"restart": True}, command=["sh", "-c", command])
         done = by_hand(agent)
         assert done.returncode == 0, agent.said
-    assert (agent.directory / "started").read_text().split() == numbers
+    started = agent.directory / "started"
+    eventually(lambda: started.read_text().split() == numbers, "each has begun")
     eventually(lambda: agent.state == "ready", "it is ready again")
 
 
