@@ -107,6 +107,7 @@ def _context(
         service_name=znodes.service_name,
         address=ADDRESS,
         hostname="localhost",
+        host=znodes.host,
         api_interface="lo",
         variables=variables,
         members=members,

@@ -38,6 +38,7 @@ BUILTIN = PARTIES | {
     "get_ip_address",
     IMAGE_GENERATION,
     "inventory_hostname",
+    "kolla_hostname",
     "list_ips_by_service",
     "ready_instances",
     "service_name",
@@ -47,17 +48,18 @@ BUILTIN = PARTIES | {
 class Context(NamedTuple):
     """The values that templates are rendered with.
 
-    `address` is that of the private interface. `members` returns the facts of the members of one
-    service, `parties` those of all services, `services` the services that have a role,
-    `ready_instances` what the instances of one service registered, sorted by id. `facts` are this host's
-    own, for `hostvars`, also while it has not registered them. `image_generation` is that of the code in
-    this image; None where it is not known.
+    `address` is that of the private interface, `host` the name of the host of scope `local`. `members`
+    returns the facts of the members of one service, `parties` those of all services, `services` the
+    services that have a role, `ready_instances` what the instances of one service registered, sorted by
+    id. `facts` are this host's own, for `hostvars`, also while it has not registered them.
+    `image_generation` is that of the code in this image; None where it is not known.
     """
 
     deployment_id: str
     service_name: str
     address: str
-    hostname: str
+    hostname: str  # in the operating system
+    host: str
     api_interface: str  # unless a znode has the variable
     variables: Mapping[str, str]
     members: Callable[[str], Sequence[Facts]]
@@ -257,6 +259,7 @@ def _values(context: Context, text: Text, sandbox: Sandbox) -> dict[str, object]
         service_name=context.service_name,
         inventory_hostname=context.address,
         ansible_hostname=context.address,
+        kolla_hostname=context.host,
         cpu_count=context.cpu_count,
         get_hostname=lambda: context.hostname,
         get_ip_address=lambda interface=None: _ip_address(context, interface),

@@ -194,6 +194,7 @@ class Preparer:
             service_name=self._znodes.service_name,
             address=facts["private_address"],
             hostname=host.hostname(),
+            host=self._znodes.host,
             api_interface=facts["api_interface"],
             variables=variables,
             members=uninterrupted(lambda service: self.published.members(service, interface)),

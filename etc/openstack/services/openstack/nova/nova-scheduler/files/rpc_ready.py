@@ -1,0 +1,1 @@
+../../../../../templates/rpc_ready.py
