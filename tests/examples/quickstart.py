@@ -1,7 +1,7 @@
-"""`bin/quickstart --keystone`: what the Keystone example needs before `kolla_mesos_ctl up` can run it.
+"""`bin/quickstart --keystone` and `--openstack`: what they need before `kolla_mesos_ctl up` can run them.
 
-What lives here: installing its programs, and a copy of the example with the values of this machine. Its path
-and that of the programs are printed, for the shell.
+What lives here: installing the programs, and the values of this machine. The PATH of the programs is printed,
+for the shell.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ import shutil
 import signal
 import stat
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Callable
 
@@ -21,20 +21,21 @@ import yaml
 from kolla_mesos_start.errors import AgentError, BadUsage
 from kolla_mesos_start.operator.private_zookeeper import free_port
 from kolla_mesos_start.operator.up import STOP_SIGNALS
-from tests.examples import openstack
+from tests.examples import openstack, whole
 from tests.examples.keystone import API, HOSTS, MARIADB, Secrets, Users, url, values
 
+Stage = Callable[[], object]
 DIRECTORIES = {"{{ root }}/var/lib/mysql": "mysql", "{{ root }}/run/mysqld": "mysqld"}
 
 
 def main() -> None:
-    """Prepare all, below the directory that is named on the command line."""
+    """Prepare all of the deployment that is named first, below the directory that is named second."""
     received: list[int] = []
     for signum in STOP_SIGNALS:
         signal.signal(signum, lambda number, frame: received.append(number))
     signal.pthread_sigmask(signal.SIG_UNBLOCK, STOP_SIGNALS)
     try:
-        for stage in _stages(Path(sys.argv[1])):
+        for stage in STAGES[sys.argv[1]](Path(sys.argv[2])):
             # An installation is not interrupted: it would have to be repaired by hand.
             if not received:
                 stage()
@@ -45,13 +46,33 @@ def main() -> None:
     sys.exit(128 + received[0] if received else 0)
 
 
-def _stages(home: Path) -> Sequence[Callable[[], object]]:
+def _keystone(home: Path) -> Sequence[Stage]:
     return (
         lambda: _check_place(home),
         lambda: openstack.install_packages(say),
-        lambda: print(f"{openstack.keystone_environment(home / 'cache', say)}:{openstack.SYSTEM_PATH}"),
+        lambda: _print_path(openstack.keystone_environment(home / "cache", say)),
         lambda: write(home / "keystone", home / "volumes"),
     )
+
+
+def _openstack(home: Path) -> Sequence[Stage]:
+    def write() -> None:
+        packaged = openstack.environment(home / "cache", openstack.WHOLE, say).parent / "etc"
+        whole.write(home / "openstack", packaged, home / "volumes")
+
+    return (
+        lambda: _check_name(home),
+        lambda: openstack.install_packages(say, openstack.WHOLE_PACKAGES),
+        lambda: _print_path(openstack.environment(home / "cache", openstack.WHOLE, say)),
+        write,
+    )
+
+
+STAGES: Mapping[str, Callable[[Path], Sequence[Stage]]] = {"keystone": _keystone, "openstack": _openstack}
+
+
+def _print_path(programs: Path) -> None:
+    print(f"{programs}:{openstack.SYSTEM_PATH}")
 
 
 def say(text: str) -> None:
@@ -92,10 +113,15 @@ def _volume(path: Path, user: str) -> Path:
 
 def _check_place(directory: Path) -> None:
     """Refuse a directory in which MariaDB or Keystone can't work."""
-    if not re.fullmatch(r"[\w./@+-]*", str(directory), re.ASCII):
-        raise BadUsage(f"{directory} can't stand in the config files of servers: choose another DIRECTORY")
+    _check_name(directory)
     if os.geteuid() == 0:
         for path in (directory, *directory.parents):
             if not path.stat().st_mode & stat.S_IXOTH:
                 user = Users.here().mariadb
                 raise BadUsage(f"MariaDB's user, {user}, can't enter {path}: choose another DIRECTORY")
+
+
+def _check_name(directory: Path) -> None:
+    """Refuse a directory whose name would mean something else in a config file."""
+    if not re.fullmatch(r"[\w./@+-]*", str(directory), re.ASCII):
+        raise BadUsage(f"{directory} can't stand in the config files of servers: choose another DIRECTORY")
