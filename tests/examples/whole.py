@@ -16,7 +16,7 @@ import yaml
 from kolla_mesos_start.operator.private_zookeeper import free_port
 from tests.examples.openstack import WHOLE
 
-FIRST_SERVER = Path(__file__).with_name("first_server")
+FIRST_SERVER = WHOLE / "demo" / "first_server"
 SERVER = "openstack/demo/first_server"
 VALUES = "machine.yml"
 # The ports that services have in common; the APIs' own are given by `kolla_mesos_ctl up`.
@@ -28,7 +28,7 @@ PORTS = (
 
 
 def write(site: Path, packaged: Path, volumes: Path) -> None:
-    """The deployment as it can be run here, in `site`, without what an earlier run has stored in `volumes`."""
+    """Write the deployment as it can be run here into `site`; what is in `volumes` is removed."""
     for path in (site, volumes):
         shutil.rmtree(path, ignore_errors=True)
     shutil.copytree(WHOLE, site, symlinks=True)
