@@ -8,8 +8,10 @@ from __future__ import annotations
 import os
 import pwd
 import shutil
+from base64 import urlsafe_b64encode
 from collections.abc import Mapping
 from pathlib import Path
+from secrets import token_bytes, token_hex
 
 import yaml
 
@@ -37,6 +39,19 @@ def write(site: Path, packaged: Path, volumes: Path) -> None:
     images.mkdir(parents=True)
     own = {name: str(value) for name, value in values(packaged, images).items()}
     (site / VALUES).write_text(yaml.safe_dump(own))
+
+
+def services() -> list[str]:
+    """The deployment's services, without the first server."""
+    root = WHOLE / "services"
+    return sorted(str(path.parent.relative_to(root)) for path in root.rglob("definition.yml"))
+
+
+def secrets() -> Mapping[str, str]:
+    """New values of all secrets, which every deployment needs."""
+    kinds = yaml.safe_load((WHOLE / "secrets.yml").read_text())
+    keys = {"password": lambda: token_hex(16), "fernet": lambda: urlsafe_b64encode(token_bytes(32)).decode()}
+    return {name: keys[kind]() for name, kind in kinds.items()}
 
 
 def values(packaged: Path, images: Path) -> Mapping[str, object]:

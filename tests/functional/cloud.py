@@ -10,7 +10,7 @@ import os
 import random
 import signal
 import subprocess
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Callable, NamedTuple
 
@@ -58,17 +58,7 @@ class Cloud(Keystone):
         self.seed = int(os.environ.get("KOLLA_TEST_SEED") or random.randrange(10**6))
 
     def _noting(self, directory: Path, programs: Path) -> Path:
-        """A directory in front of PATH: the one-time commands' programs, each noting its own runs."""
-        directory.mkdir(mode=0o755)
-        # The servers' own users write into it as well.
-        self.journal.touch()
-        self.journal.chmod(0o666)
-        script = NOTED.read_text().replace("@JOURNAL@", str(self.journal))
-        script = script.replace("@PATH@", f"{programs}:{SYSTEM_PATH}")
-        for name in ("keystone-manage", "mariadb", "mariadb-install-db"):
-            (directory / name).write_text(script)
-            (directory / name).chmod(0o755)
-        return directory
+        return noting(directory, self.journal, ("keystone-manage", "mariadb", "mariadb-install-db"), programs)
 
     def await_start(self) -> None:
         """Wait until every replica is ready and the task has ended."""
@@ -119,6 +109,20 @@ class Cloud(Keystone):
         yield path, data
         for child in children:
             yield from self.znodes(f"{path}/{child}")
+
+
+def noting(directory: Path, journal: Path, names: Sequence[str], programs: Path) -> Path:
+    """A directory in front of PATH: the programs of one-time commands, each noting its own runs."""
+    directory.mkdir(mode=0o755)
+    # The servers' own users write into it as well.
+    journal.touch()
+    journal.chmod(0o666)
+    script = NOTED.read_text().replace("@JOURNAL@", str(journal))
+    script = script.replace("@PATH@", f"{programs}:{SYSTEM_PATH}")
+    for name in names:
+        (directory / name).write_text(script)
+        (directory / name).chmod(0o755)
+    return directory
 
 
 # -- what can be done to a container ------------------------------------------------------------------

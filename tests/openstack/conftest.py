@@ -1,0 +1,31 @@
+"""The programs of a whole OpenStack, a directory for it, and hosts with networks of their own."""
+
+from __future__ import annotations
+
+import shutil
+import tempfile
+from collections.abc import Iterator
+from functools import partial
+from pathlib import Path
+
+import pytest
+
+from tests import CHECKOUT
+from tests.arrangement import say
+from tests.examples import openstack
+
+
+@pytest.fixture(scope="session")
+def programs(pytestconfig: pytest.Config) -> Path:
+    """The directory with OpenStack's programs; what is missing is installed."""
+    tell = partial(say, pytestconfig)
+    openstack.install_packages(tell, openstack.WHOLE_PACKAGES)
+    return openstack.environment(CHECKOUT / ".cache", openstack.WHOLE, tell)
+
+
+@pytest.fixture
+def place() -> Iterator[Path]:
+    """A directory with a name that is short enough for sockets."""
+    directory = Path(tempfile.mkdtemp(prefix="kolla-"))
+    yield directory
+    shutil.rmtree(directory, ignore_errors=True)
