@@ -44,6 +44,7 @@ KINDS: Mapping[str, tuple[bool, bool]] = {
     "unreadable": (True, True),
     "no provider": (True, True),
     "outside": (True, False),
+    "unanswered": (False, False),
     "too many": (True, False),
     "elsewhere": (True, False),
     "stale": (True, False),
@@ -187,14 +188,16 @@ def _cycles(edges: Mapping[str, Sequence[str]]) -> Iterator[Cause]:
 
 def _missing(deployment: Deployment) -> Iterator[Cause]:
     """What no published service provides, or not as it is asked for; each once."""
-    seen = set()
+    found: dict[tuple[str, tuple[str, ...]], Cause] = {}
     for service in deployment.services.values():
         for step in service.steps:
             for unmet in _standing(service, step):
                 cause = _mismatch(step, unmet, deployment)
-                if cause and (cause.kind, cause.nodes) not in seen:
-                    seen.add((cause.kind, cause.nodes))
-                    yield cause
+                if cause:
+                    found.setdefault((cause.kind, cause.nodes), cause)
+    for kind, nodes in found:
+        if kind != "unanswered" or ("outside", nodes) not in found:
+            yield found[kind, nodes]
 
 
 def _mismatch(step: Step, unmet: Unmet, deployment: Deployment) -> Cause | None:
@@ -202,7 +205,10 @@ def _mismatch(step: Step, unmet: Unmet, deployment: Deployment) -> Cause | None:
     if isinstance(dependency, Members):
         return _no_members(step, dependency, deployment)
     if isinstance(dependency, External):
-        return Cause("outside", f"{dependency.what}: {unmet.found}", (dependency.what,))
+        # What the step waits for inside may be just what answers there: a load balancer and its backends.
+        alone = all(isinstance(each.dependency, External) for each in step.unmet)
+        kind = "outside" if alone else "unanswered"
+        return Cause(kind, f"{dependency.what}: {unmet.found}", (dependency.what,))
     node = _target(unmet, deployment)
     service = deployment.roles.get(dependency.role)
     if service is None:

@@ -120,6 +120,20 @@ CASES: dict[str, tuple[Tree, list[tuple[str, str]]]] = {
         },
         [("outside", f"{OUTSIDE_NAME}: refused (asked from h0 and 2 more)")],
     ),
+    "something outside, that may answer once another service is up": (
+        {
+            "web": definition(OUTSIDE, "db/daemon"),
+            "web/.containers/1": container(
+                "waiting", f"web/daemon waits for {OUTSIDE_NAME}: refused, db/daemon: x"
+            ),
+            "db": definition(),
+            "db/.containers/1": container("starting", since=NOW - 1),
+        },
+        [
+            ("starting", "db/daemon on web1 has been starting for 1 s"),
+            ("unanswered", f"{OUTSIDE_NAME}: refused (asked from web1)"),
+        ],
+    ),
     "something outside, for which one waits that nobody misses": (
         {
             "web": definition(commands={"sync": one_time(OUTSIDE)}),
