@@ -80,7 +80,14 @@ LEAN = {
 # What decides is apart from what does: the same input has the same output.
 DECIDE = (
     *("definition/*", "zookeeper/query", "tree/znodes", "tree/states", "render/context", "commands/lease"),
-    *("operator/live", "operator/causes", "operator/past", "operator/timeline", "operator/durations"),
+    *(
+        "operator/live",
+        "operator/causes",
+        "operator/past",
+        "operator/timeline",
+        "operator/durations",
+        "operator/launch",
+    ),
 )
 EFFECTS = {
     "os",

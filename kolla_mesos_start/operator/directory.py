@@ -10,6 +10,7 @@
         variables/<host>/<name>                   values for this service on one host; in a
                                                   variables.yml a mapping under the host's name
         files/<name>                              content or template of one file
+      launch.yml                                  where containers run: see `launch`; not published
 
 `.yaml` and `.json` may stand for `.yml`. Names that begin with a dot are left out everywhere, and so
 is everything else beside `services`; below it anything unknown is an error, since a misspelt name
@@ -28,9 +29,11 @@ from types import MappingProxyType
 from typing import NamedTuple
 
 from kolla_mesos_start.errors import BadDefinition, BadUsage
-from kolla_mesos_start.operator import formats
+from kolla_mesos_start.operator import formats, launch
 from kolla_mesos_start.operator.findings import ERROR, Finding, Source, Sources, from_issue
+from kolla_mesos_start.operator.instances import with_instances
 from kolla_mesos_start.operator.invocation import nearest
+from kolla_mesos_start.operator.launch import Launch
 from kolla_mesos_start.tree.znodes import RESERVED
 
 Contents = Mapping[str, bytes]
@@ -39,7 +42,7 @@ DEFINITION = "definition"
 VARIABLES = "variables"
 FILES = "files"
 # What is read of the directory itself.
-TOP = ("services", VARIABLES, f"{VARIABLES}.yml")
+TOP = ("services", VARIABLES, f"{VARIABLES}.yml", f"{launch.NAME}.yml")
 # bytes. A server drops the connection on a larger request (its jute.maxbuffer), which looks like an outage.
 MAX_DATA = 1_000_000
 # What is read of a service's.
@@ -82,7 +85,8 @@ class Deployment(NamedTuple):
 
     `sources` says where each znode's data comes from, by its path below the deployment; `mistakes` are what
     was found while it was read, and can be published all the same. `unread` are the services some of whose
-    variables could not be read, an empty name standing for the deployment's own.
+    variables could not be read, an empty name standing for the deployment's own. `launch` says where its
+    containers run; where that is one on each host, the definition wants as many.
     """
 
     variables: Contents
@@ -91,6 +95,7 @@ class Deployment(NamedTuple):
     sources: Sources = MappingProxyType({})
     mistakes: Sequence[Finding] = ()
     unread: Set[str] = frozenset()
+    launch: Launch = Launch()
 
 
 def read(root: Path) -> Deployment:
@@ -159,10 +164,18 @@ class _Reading:
     def deployment(self) -> Deployment:
         variables = self.variables(self.root)
         services = tuple(self.services(self.root / "services"))
+        launched = self.launched([service.name for service in services])
         left_out = tuple(self.left_out())
         if not services and not variables.own and not self.findings:
             self.findings.append(Finding(ERROR, str(self.root), None, "holds neither services nor variables"))
-        return Deployment(variables.own, services, left_out, self.sources, unread=self.unread)
+        return Deployment(
+            variables.own,
+            tuple(_on_each(service, launched) for service in services),
+            left_out,
+            self.sources,
+            unread=self.unread,
+            launch=launched,
+        )
 
     def wrong(self, path: Path, what: str, label: str = "") -> None:
         found = from_issue(self.relative(path), what)
@@ -200,7 +213,7 @@ class _Reading:
 
     def has_meaning(self, path: Path) -> bool:
         """Whether anything is read from this entry of the directory itself."""
-        return path.name == "services" or _is_variables(path)
+        return path.name == "services" or _is_variables(path) or _is(launch.NAME, path)
 
     def entries(self, directory: Path) -> list[Path]:
         """The files and directories in a directory, sorted by name; none if it does not exist."""
@@ -223,6 +236,25 @@ class _Reading:
         if target in map(os.path.realpath, link.parents):
             raise BadUsage(f"{link} is a link to {target}, which holds it: remove it")
 
+    def launched(self, services: Sequence[str]) -> Launch:
+        """Where the containers of these services run."""
+        paths = [path for path in self.entries(self.root) if _is(launch.NAME, path)]
+        if not paths:
+            return Launch()
+        path, *others = paths
+        for other in others:
+            self.wrong(other, f"{path.name} is there too: keep one of them")
+        try:
+            content = formats.values(path)
+        except BadDefinition as error:
+            for issue in error.issues:
+                self.wrong(path, issue)
+            return Launch()
+        source = Source(self.relative(path), read=path.read_bytes)
+        found, findings = launch.parse(content, source, services)
+        self.findings += findings
+        return found
+
     # -- services ---------------------------------------------------------------------------------
 
     def services(self, directory: Path) -> Iterator[Service]:
@@ -238,7 +270,7 @@ class _Reading:
     def service(self, directory: Path) -> Iterator[Service]:
         definitions, unknown = [], 0
         for path in self.entries(directory):
-            if path.stem == DEFINITION and path.suffix in formats.SUFFIXES:
+            if _is(DEFINITION, path):
                 definitions.append(path)
             elif path.name == FILES or _is_variables(path):
                 continue  # read below, with the definition
@@ -394,7 +426,20 @@ class _Reading:
 def _is_variables(path: Path) -> bool:
     if path.name == VARIABLES:
         return path.is_dir()
-    return path.stem == VARIABLES and path.suffix in formats.SUFFIXES
+    return _is(VARIABLES, path)
+
+
+def _is(stem: str, path: Path) -> bool:
+    """Whether it is a file of this name, in one of the formats."""
+    return path.stem == stem and path.suffix in formats.SUFFIXES
+
+
+def _on_each(service: Service, launched: Launch) -> Service:
+    """The service, which wants as many containers as there are hosts if it has one on each."""
+    if not launched.is_on_each(service.name):
+        return service
+    count = len(launched.hosts_of(service.name))
+    return service._replace(definition=with_instances(service.definition, count))
 
 
 def is_znode_name(name: str) -> bool:

@@ -1,15 +1,17 @@
 """How many containers of a service are wanted: `instances` of its definition's `service`.
 
-What lives here: reading it, the same for all commands. It is for launchers; the agent ignores it.
+What lives here: reading and writing it, the same for all commands. It is for launchers; the agent ignores it.
 """
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
 from typing import Any, Callable
 
+from kolla_mesos_start.definition.document import load
 from kolla_mesos_start.definition.texts import Text
-from kolla_mesos_start.errors import CannotRender
+from kolla_mesos_start.errors import BadDefinition, CannotRender
 
 LABEL = "service.instances"
 
@@ -28,3 +30,16 @@ def wanted(definition: Any, render: Callable[[Text], str]) -> int | None:
     except CannotRender:
         return None
     return int(number) if number.isascii() and number.isdigit() else None
+
+
+def with_instances(definition: bytes, count: int) -> bytes:
+    """The definition, in which so many are wanted; as it is if it can't be read, or is that of a task."""
+    try:
+        root = load(definition).root
+    except BadDefinition:
+        return definition
+    service = root.get("service")
+    if not isinstance(service, dict) or service.get("instances", 1) == count:
+        return definition
+    changed = {**root, "service": {**service, "instances": count}}
+    return json.dumps(changed, indent=2, ensure_ascii=False).encode() + b"\n"

@@ -16,6 +16,7 @@ import tempfile
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack
+from itertools import chain, count, islice
 from pathlib import Path
 from types import MappingProxyType
 from typing import IO, Any
@@ -29,6 +30,7 @@ from kolla_mesos_start.operator import connection, directory, instances, layouts
 from kolla_mesos_start.operator.containers import AGENT, DIES_WITH_US, Container, end_all
 from kolla_mesos_start.operator.directory import Deployment, Service
 from kolla_mesos_start.operator.findings import ERROR
+from kolla_mesos_start.operator.instances import with_instances
 from kolla_mesos_start.operator.invocation import (
     DEPLOYMENT,
     Invocation,
@@ -36,6 +38,7 @@ from kolla_mesos_start.operator.invocation import (
     connection_options,
     nearest,
 )
+from kolla_mesos_start.operator.launch import Launch, bad_host
 from kolla_mesos_start.operator.local_deployment import LocalDeployment
 from kolla_mesos_start.operator.log_stream import LogStream
 from kolla_mesos_start.operator.private_zookeeper import free_port
@@ -71,6 +74,8 @@ def run(invocation: Invocation) -> int:
     contents, unreadable = layouts.read(options, name)
     refuse(unreadable)
     replicas, hosts = pairs("--replicas", options.replicas), pairs("--host", options.host)
+    launch = with_roles(contents.launch, pairs("--role", options.role, "ROLE=NAME[,NAME...]"))
+    contents = contents._replace(launch=launch)
     planned = plan(contents, replicas, hosts, invocation.given)
     _check_machine(invocation)
     with ExitStack() as stack:
@@ -81,13 +86,29 @@ def run(invocation: Invocation) -> int:
 # -- which containers -----------------------------------------------------------------------------
 
 
-def pairs(option: str, words: Sequence[str]) -> list[tuple[str, str]]:
+def pairs(option: str, words: Sequence[str], form: str = "SERVICE=VALUE") -> list[tuple[str, str]]:
     """`service=value` of an option."""
     found = [word.partition("=") for word in words]
     for name, sign, value in found:
         if not (name and sign and value):
-            raise BadUsage(f"{option} {name}{sign}{value}: expected SERVICE=VALUE")
+            raise BadUsage(f"{option} {name}{sign}{value}: expected {form}")
     return [(name, value) for name, _, value in found]
+
+
+def with_roles(launch: Launch, given: Sequence[tuple[str, str]]) -> Launch:
+    """With the hosts that `--role` gives to roles, in place of those in the file."""
+    hosts = dict(launch.hosts)
+    for role, value in given:
+        names = value.split(",")
+        wrong = next(filter(None, map(bad_host, names)), None)
+        if role not in hosts:
+            wrong = f"no such role in `hosts` of launch.yml{nearest(role, hosts)}"
+        elif len(set(names)) < len(names):
+            wrong = "a host is named twice"
+        if wrong:
+            raise BadUsage(f"--role {role}={value}: {wrong}")
+        hosts[role] = names
+    return launch._replace(hosts=hosts)
 
 
 def plan(
@@ -115,14 +136,23 @@ def plan(
     found = []
     for service in services:
         own = by_service[service.name]
-        count = counts.get(service.name, len(own) or _instances(deployment, service, variables))
-        if len(own) > count:
-            raise BadUsage(f"--host: {len(own)} names for {count} containers of {service.name}")
-        others = (NODE.format(number) for number in range(len(own) + 1, count + 1))
-        found += [(service.name, host) for host in (*own, *others)]
+        wanted = counts.get(service.name, len(own) or _wanted(deployment, service, variables))
+        if len(own) > wanted:
+            raise BadUsage(f"--host: {len(own)} names for {wanted} containers of {service.name}")
+        if not own and service.name not in counts:
+            refuse(deployment.launch.too_few(service.name, wanted))
+        named = [*own, *deployment.launch.hosts_of(service.name)]
+        found += [(service.name, host) for host in islice(_hosts(named), wanted)]
     if not found:
         raise BadUsage("there is no container to start")
     return found
+
+
+def _hosts(named: Sequence[str]) -> Iterator[str]:
+    """These hosts, then as many others as are needed; each once."""
+    first = dict.fromkeys(named)
+    others = (NODE.format(number) for number in count(len(first) + 1))
+    return chain(first, (host for host in others if host not in first))
 
 
 def _named(given: str, names: Sequence[str]) -> str:
@@ -136,22 +166,15 @@ def _named(given: str, names: Sequence[str]) -> str:
     return found[0]
 
 
-def _instances(deployment: Deployment, service: Service, variables: Mapping[str, str]) -> int:
-    """How many the definition wants, with the values of the directory."""
+def _wanted(deployment: Deployment, service: Service, variables: Mapping[str, str]) -> int:
+    """One on each host of its role, or as many as the definition wants, with the values of the directory."""
+    if deployment.launch.is_on_each(service.name):
+        return len(deployment.launch.hosts_of(service.name))
     values = {**deployment.variables, **service.variables.own}
     texts = {**{name: data.decode(errors="replace") for name, data in values.items()}, **variables}
     znodes = Znodes("", "", service.name, "")
     found = instances.wanted(json.loads(service.definition), lambda text: rendered(text, znodes, texts))
     return 1 if found is None else found
-
-
-def with_instances(definition: bytes, count: int) -> bytes:
-    """The definition, in which so many are wanted as there are here, so that the tool counts right."""
-    root = json.loads(definition)
-    daemon = root.get("service") if isinstance(root, dict) else None
-    if not isinstance(daemon, dict) or daemon.get("instances", 1) == count:
-        return definition
-    return json.dumps({**root, "service": {**daemon, "instances": count}}).encode()
 
 
 # -- what each is given ---------------------------------------------------------------------------
@@ -185,7 +208,11 @@ class DirectoryDeployment(LocalDeployment):
         return self._contents
 
     def with_values(self, deployment: Deployment) -> Deployment:
-        """With the containers that run here, and without the values of hosts that are elsewhere."""
+        """With the containers that run here, and without the values of hosts that are elsewhere.
+
+        So many of each service are wanted as there are here, so that the tool counts right, wherever
+        launch.yml would have them.
+        """
         found = super().with_values(deployment)
         here: dict[str, list[str]] = {service.name: [] for service in found.services}
         for container in self.containers:
@@ -200,7 +227,7 @@ class DirectoryDeployment(LocalDeployment):
                     variables=service.variables._replace(hosts=hosts),
                 )
             )
-        return found._replace(services=services)
+        return found._replace(services=services, launch=Launch())
 
     def check(self, deployment: Deployment) -> None:
         """Refuse what `validate` finds to be an error: some of it would be waited for in vain."""
@@ -267,6 +294,8 @@ class DirectoryUp(Up[DirectoryDeployment]):
         if self._quiet:  # Its view says so.
             client.remove_listener(connection.log_outage)
         environ = {**environ, **mounted.environ(self.environ)}
+        if self._contents.launch.tag:
+            environ["KOLLA_GENERATION"] = self._contents.launch.tag
         where = (self.source, self.directory, client, environ, self.prefix, self.name)
         made = DirectoryDeployment(self._contents, self._planned, *where)
         self._write_environment(environ)
@@ -388,6 +417,13 @@ def _add_arguments(parser: argparse.ArgumentParser) -> None:
         default=[],
         help="a container of a service takes itself to be on this host; give it once for each",
     )
+    parser.add_argument(
+        "--role",
+        metavar="ROLE=NAME[,NAME...]",
+        action="append",
+        default=[],
+        help="the hosts of a role, in place of those in launch.yml of DIR",
+    )
     parser.add_argument("--once", action="store_true", help="end once all are up")
     parser.add_argument(
         "--timeout",
@@ -419,9 +455,12 @@ started again: after 1 s, and ever later, up to 10 s, if it ends again soon.
 
 Templates find two more variables: `root`, the directory that stands for the container's /, with which
 the `dest` of each file has to begin, and `port`, a free port of the container's own. Both win over those
-in DIR, which are for other places (`root: ""`, for example) and which `validate` needs. Containers are on
-hosts named node-1, node-2 and so on, unless --host names them; a service has as many as the key
-`instances` of its definition's `service` says, else one.
+in DIR, which are for other places (`root: ""`, for example) and which `validate` needs. A service has as
+many containers as the key `instances` of its definition's `service` says, else one, on hosts named node-1,
+node-2 and so on.
+
+If DIR holds launch.yml, containers run where that says: on the hosts of a role, one on each of them where
+it says `replicas: each`; its `tag` is their KOLLA_GENERATION. What --host, --replicas and --role say wins.
 
 If KOLLA_VARIABLES_DIR is set, containers find variables in it, as they will where secrets are mounted.
 

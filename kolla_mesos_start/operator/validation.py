@@ -154,7 +154,13 @@ def validate(
         places = [(issue.node, issue.label), *issue.others]
         node, label = next((place for place in places if place[0] in deployment.sources), places[0])
         found.add(issue.severity, node, f"{label}: {issue.message}" if label else issue.message, label=label)
-    return in_order([*deployment.mistakes, *_bad_given(given), *found.found])
+    short = [finding for each in readings if found.knows(each.name) for finding in _too_few(deployment, each)]
+    return in_order([*deployment.mistakes, *_bad_given(given), *found.found, *short])
+
+
+def _too_few(deployment: Deployment, reading: Reading) -> Sequence[Finding]:
+    """What is said where there are fewer hosts than containers, if their number is known."""
+    return deployment.launch.too_few(reading.name, reading.wanted or 0)
 
 
 def _check_values(found: Findings, deployment: Deployment, given: Mapping[str, str]) -> None:

@@ -244,6 +244,42 @@ def test_what_a_killed_run_has_left_is_removed_by_the_next(up: Start, place: Pat
     assert other.ends(signal.SIGINT) == 0
 
 
+LAUNCH = """
+tag: "7"
+hosts: {control: [ctl-1], compute: [cmp-1]}
+defaults: {placement: control}
+services: {a/web: {placement: compute, replicas: each}}
+"""
+
+
+def test_containers_are_where_their_role_has_hosts(up: Start, place: Path) -> None:
+    """One on each of them; their generation is the tag, so that a migration is run by the right image."""
+    web = WEB.replace("run_once: true", 'run_once: host, generation: "7"')
+    write_files(place / "site", launch_yml=LAUNCH, services__a__web__definition_yml=web)
+    run = up("--role", "compute=cmp-1,cmp-2", "--in", "kept", KOLLA_ZK_HOSTS="")
+    run.says("-- up; Ctrl-C ends it")
+    assert set(re.findall(r"\n(\w+@\S+) +\| ", run.said)) == {"db@ctl-1", "web@cmp-1", "web@cmp-2"}
+    assert "KOLLA_GENERATION is not set" not in run.said
+    load = f". {place}/kept/site/env"
+    status = shell(f"{load}; kolla_mesos_ctl status").stdout
+    assert "a/web  2 of 2 ready" in status and "a/db   1 of 1 ready" in status
+    assert run.ends(signal.SIGINT) == 0
+
+
+@pytest.mark.parametrize(
+    ("instances", "expected"),
+    [(2, "launch.yml:4: a/db wants 2 containers, and its role control has 1 host: "), (1, "launch.yml:5: ")],
+)
+def test_a_place_that_there_is_not_is_refused(up: Start, place: Path, instances: int, expected: str) -> None:
+    """Before anything is started."""
+    db = DB.replace("instances: 1", f"instances: {instances}")
+    launch = LAUNCH if instances > 1 else LAUNCH.replace("a/web", "a/wbe")
+    write_files(place / "site", launch_yml=launch, services__a__db__definition_yml=db)
+    run = up()
+    assert run.ends() == 65
+    assert run.said.startswith(f"kolla_mesos_ctl: error: {expected}")
+
+
 def test_a_file_that_would_lie_among_this_machines_own_is_refused(
     up: Start, place: Path, zk: KazooClient, deployment: Deployment
 ) -> None:

@@ -10,11 +10,12 @@ from typing import Any
 import pytest
 from rich.console import Console
 
-from kolla_mesos_start.errors import BadUsage
+from kolla_mesos_start.errors import BadDefinition, BadUsage
 from kolla_mesos_start.operator.containers import Container
 from kolla_mesos_start.operator.directory import Deployment, Service, Values
+from kolla_mesos_start.operator.launch import Launch, Settings
 from kolla_mesos_start.operator.log_stream import LogStream
-from kolla_mesos_start.operator.up_directory import pairs, plan
+from kolla_mesos_start.operator.up_directory import pairs, plan, with_roles
 
 NOTHING = Values({}, {})
 
@@ -34,6 +35,7 @@ DEPLOYMENT = Deployment({"n": b"1"}, SERVICES, ())
         (["db=2", "a/web=1", "b/web=0"], [], ["a/db@node-1", "a/db@node-2", "a/web@node-1"]),
         (["b/web=0"], ["db=x", "a/web=x", "a/web=y"], ["a/db@x", "a/web@x", "a/web@y"]),
         (["b/web=2", "a/web=0", "db=0"], ["b/web=x"], ["b/web@x", "b/web@node-2"]),
+        (["b/web=2", "a/web=0", "db=0"], ["b/web=node-2"], ["b/web@node-2", "b/web@node-3"]),
     ],
 )
 def test_who_is_started(replicas: list[str], hosts: list[str], expected: list[str]) -> None:
@@ -63,6 +65,59 @@ def test_what_it_can_not_mean(replicas: list[str], hosts: list[str], expected: s
     """The message names the option and what is wrong with it."""
     with pytest.raises(BadUsage, match=expected):
         plan(DEPLOYMENT, pairs("--replicas", replicas), pairs("--host", hosts))
+
+
+ROLES = Launch(
+    hosts={"control": ["c1"], "compute": ["n1", "n2"]},
+    defaults=Settings(placement="control"),
+    services={"a/web": Settings("compute"), "b/web": Settings("compute", "each")},
+)
+
+
+def placed(roles: list[str], replicas: list[str], hosts: list[str]) -> str:
+    """The containers of the deployment with these roles."""
+    launch = with_roles(ROLES, pairs("--role", roles, "ROLE=NAME[,NAME...]"))
+    found = plan(DEPLOYMENT._replace(launch=launch), pairs("", replicas), pairs("", hosts))
+    return " ".join(f"{name}@{host}" for name, host in found)
+
+
+@pytest.mark.parametrize(
+    ("roles", "replicas", "hosts", "expected"),
+    [
+        ([], [], [], "a/db@c1 a/web@n1 a/web@n2 b/web@n1 b/web@n2"),
+        (["compute=x,y,z"], ["a/web=1"], [], "a/db@c1 a/web@x b/web@x b/web@y b/web@z"),
+        (["control=n1"], ["a/web=0", "b/web=0"], [], "a/db@n1"),
+        ([], ["db=3", "a/web=0", "b/web=1"], [], "a/db@c1 a/db@node-2 a/db@node-3 b/web@n1"),
+        ([], ["a/web=3", "b/web=0"], ["a/web=n2", "db=x"], "a/db@x a/web@n2 a/web@n1 a/web@node-3"),
+        (["compute=x"], ["a/web=2"], [], "a/db@c1 a/web@x a/web@node-2 b/web@x"),
+    ],
+)
+def test_where_they_are_started(
+    roles: list[str], replicas: list[str], hosts: list[str], expected: str
+) -> None:
+    """What the command line says, else what launch.yml says."""
+    assert placed(roles, replicas, hosts) == expected
+
+
+@pytest.mark.parametrize(
+    ("role", "expected"),
+    [
+        ("compute", "--role compute: expected ROLE=NAME"),
+        ("comptue=x", "no such role in `hosts` of launch.yml .did you mean 'compute'"),
+        ("compute=x,x", "a host is named twice"),
+        ("compute=x,", "expected the name of a host"),
+        ("compute=x/y", "expected the name of a host"),
+    ],
+)
+def test_what_a_role_can_not_be(role: str, expected: str) -> None:
+    with pytest.raises(BadUsage, match=expected):
+        placed([role], [], [])
+
+
+def test_fewer_hosts_than_containers_are_refused() -> None:
+    """Unless the command line says how many there are."""
+    with pytest.raises(BadDefinition, match="a/web wants 2 containers, and its role compute has 1 host"):
+        placed(["compute=x"], [], [])
 
 
 def test_logs_become_one_stream_of_whole_lines(tmp_path: Path) -> None:

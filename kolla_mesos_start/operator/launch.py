@@ -1,0 +1,152 @@
+"""`launch.yml` of a deployment's directory: what a launcher has to know, and no definition says.
+
+    tag: "2026.1"                   of the images, and KOLLA_GENERATION of the containers
+    hosts:                          by their role
+      control: [ctl-1]
+      compute: [cmp-1, cmp-2]
+    defaults: {placement: control}
+    services:
+      nova/nova-compute: {placement: compute, replicas: each}
+
+What lives here: what it means; `directory` finds the file and reads it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence, Set
+from types import MappingProxyType
+from typing import NamedTuple
+
+from kolla_mesos_start.definition.fields import Fields, Reading
+from kolla_mesos_start.definition.forms import bad_generation, bad_segment
+from kolla_mesos_start.definition.texts import labelled, sublabel
+from kolla_mesos_start.operator.findings import ERROR, Finding, Findings, Source, counted
+from kolla_mesos_start.operator.invocation import nearest
+
+NAME = "launch"  # of the file
+EACH = "each"
+
+
+class Settings(NamedTuple):
+    """How a service is launched; None is what the file does not say.
+
+    `placement` is a role of hosts. `replicas` is EACH: one container on each of them; without it they are
+    as many as the definition wants, on the first of them.
+    """
+
+    placement: str | None = None
+    replicas: str | None = None
+
+
+class Launch(NamedTuple):
+    """The whole file, which is `source`. `hosts` has at least one host for each role."""
+
+    source: Source = Source("")
+    tag: str | None = None
+    hosts: Mapping[str, Sequence[str]] = MappingProxyType({})
+    defaults: Settings = Settings()
+    services: Mapping[str, Settings] = MappingProxyType({})
+
+    def of(self, service: str) -> Settings:
+        """What counts for a service: its own settings, else the defaults."""
+        own = self.services.get(service, Settings())
+        return Settings(*(mine or default for mine, default in zip(own, self.defaults)))
+
+    def hosts_of(self, service: str) -> Sequence[str]:
+        """The hosts of its role; none where it has no placement."""
+        return self.hosts.get(self.of(service).placement or "", ())
+
+    def is_on_each(self, service: str) -> bool:
+        """Whether it has one container on each host of its role."""
+        return self.of(service).replicas == EACH
+
+    def too_few(self, service: str, wanted: int) -> Sequence[Finding]:
+        """What is wrong where its role has fewer hosts than it wants containers: two would share a host."""
+        hosts = self.hosts_of(service)
+        if not hosts or wanted <= len(hosts):
+            return ()
+        is_own = service in self.services and self.services[service].placement
+        label = sublabel("services", service) if is_own else "defaults"
+        found = Findings({NAME: self.source})
+        what = (
+            f"{service} wants {counted(wanted, 'container')}, and its role {self.of(service).placement} has"
+            f" {counted(len(hosts), 'host')}: add hosts, or lower `instances` of its definition"
+        )
+        found.add(ERROR, NAME, what, label=f"{label}.placement")
+        return found.found
+
+
+def parse(
+    content: Mapping[str, object], source: Source, services: Iterable[str]
+) -> tuple[Launch, Sequence[Finding]]:
+    """What the file says, or everything that is wrong in it. `services` are those of the directory."""
+    reading = Reading(lambda text: text.text)
+    top = Fields(reading, "", content, ("tag", "hosts", "defaults", "services"))
+    hosts = _hosts(reading, top.mapping("hosts"))
+    launch = Launch(
+        source,
+        top.text("tag", None, bad_generation),
+        hosts,
+        _settings(reading, "defaults", top.raw("defaults"), hosts),
+        _services(reading, top.mapping("services"), frozenset(services), hosts),
+    )
+    if not reading.issues:
+        _check_placed(reading, launch)
+    found = Findings({NAME: source})
+    for issue in reading.issues:
+        found.add_issue(ERROR, NAME, issue)
+    return Launch() if reading.issues else launch, found.found
+
+
+def _hosts(reading: Reading, given: Mapping[str, object]) -> Mapping[str, Sequence[str]]:
+    roles = Fields(reading, "hosts", given, tuple(given))
+    return {role: _names(roles, role) for role in given}
+
+
+def _names(roles: Fields, role: str) -> Sequence[str]:
+    found: list[str] = []
+    for label, name in labelled(roles.label_of(role), roles.items(role)):
+        why = bad_host(name) if isinstance(name, str) else "expected the name of a host"
+        if why or name in found:
+            roles.reading.report(label, why or f"{name} is here twice")
+        else:
+            found.append(str(name))
+    if roles.raw(role) in (None, []):
+        roles.report(role, "expected the names of its hosts, [name, ...]")
+    return found
+
+
+def bad_host(name: str) -> str | None:
+    """Why it can't be the name of a host."""
+    return f"expected the name of a host, without /, found {name!r}" if bad_segment(name) else None
+
+
+def _services(
+    reading: Reading, given: Mapping[str, object], services: Set[str], hosts: Mapping[str, Sequence[str]]
+) -> Mapping[str, Settings]:
+    for name in given.keys() - services:
+        what = f"is no service of the directory{nearest(name, services)}"
+        reading.report(sublabel("services", name), what)
+    return {
+        name: _settings(reading, sublabel("services", name), value, hosts) for name, value in given.items()
+    }
+
+
+def _settings(reading: Reading, label: str, value: object, hosts: Mapping[str, Sequence[str]]) -> Settings:
+    def bad_role(role: str) -> str | None:
+        return None if role in hosts else f"expected a role of `hosts`{nearest(role, hosts)}"
+
+    fields = Fields(reading, label, value, Settings._fields)
+    return Settings(fields.text("placement", None, bad_role), fields.text("replicas", None, _bad_replicas))
+
+
+def _bad_replicas(text: str) -> str | None:
+    return None if text == EACH else f"expected {EACH!r}; a number is `instances` of the definition"
+
+
+def _check_placed(reading: Reading, launch: Launch) -> None:
+    """Each host of which role?"""
+    named = {sublabel("services", name): settings for name, settings in launch.services.items()}
+    for label, settings in {"defaults": launch.defaults, **named}.items():
+        if settings.replicas == EACH and not (settings.placement or launch.defaults.placement):
+            reading.report(f"{label}.replicas", f"{EACH!r} needs a `placement`, a role of `hosts`")

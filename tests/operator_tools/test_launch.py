@@ -1,0 +1,137 @@
+"""Where containers run: what `launch.yml` means, and what is wrong with it."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from kolla_mesos_start.operator import directory
+from kolla_mesos_start.operator.directory import Deployment
+from kolla_mesos_start.operator.validation import validate
+from tests.publishing import write_files
+
+LAUNCH = """\
+tag: 2026.10
+hosts:
+  control: [ctl-1, ctl-2]
+  compute: [cmp-1, cmp-2, cmp-3]
+defaults: {placement: control}
+services:
+  a/agent: {placement: compute, replicas: each}
+  a/hosts:
+    placement: compute
+    replicas: each
+  a/web: {}
+"""
+TASK = "commands: {look: {command: 'true'}}\n"
+
+
+def site(root: Path, launch: str = LAUNCH, **more: str) -> Path:
+    """A directory with four services, of which `db` is not named."""
+    daemon = "service: {daemon: {command: sleep 9, ready: {alive: 0}}, instances: %d}\n"
+    files: dict[str, str] = {
+        "launch_yml": launch,
+        "services__a__agent__definition_yml": daemon % 1,
+        "services__a__hosts__definition_yml": TASK,
+        "services__a__web__definition_yml": daemon % 2,
+        "services__db__definition_yml": daemon % 1,
+        **more,
+    }
+    return write_files(root, **files)
+
+
+def published(deployment: Deployment, service: str) -> Any:
+    return json.loads(directory.definitions(deployment)[service])
+
+
+def test_a_role_has_its_hosts_and_each_of_them_a_container(tmp_path: Path) -> None:
+    """Where it says so; then as many are wanted as it has hosts. A task is done or not."""
+    deployment = directory.read(site(tmp_path))
+    hosts = {name: "".join(deployment.launch.hosts_of(name)) for name in ("a/agent", "a/web", "db")}
+    assert hosts == {"a/agent": "cmp-1cmp-2cmp-3", "a/web": "ctl-1ctl-2", "db": "ctl-1ctl-2"}
+    assert deployment.launch.tag == "2026.10"
+    wanted = {each: published(deployment, each)["service"]["instances"] for each in ("a/agent", "a/web")}
+    assert wanted == {"a/agent": 3, "a/web": 2}
+    assert published(deployment, "a/hosts") == {"commands": {"look": {"command": "true"}}}
+
+
+def test_it_is_read_and_neither_published_nor_left_out(tmp_path: Path) -> None:
+    """And nothing is wrong with it."""
+    deployment = directory.read(site(tmp_path))
+    assert deployment.left_out == ()
+    assert not [node for node in directory.nodes(deployment) if "launch" in node]
+    assert validate(deployment) == []
+
+
+def test_a_directory_without_one_is_as_it_was(tmp_path: Path) -> None:
+    """No placement, no tag."""
+    site(tmp_path)
+    (tmp_path / "launch.yml").unlink()
+    deployment = directory.read(tmp_path)
+    assert deployment.launch.tag is None
+    assert deployment.launch.hosts_of("a/agent") == ()
+    assert published(deployment, "a/agent")["service"]["instances"] == 1
+
+
+def test_a_definition_that_can_not_be_read_is_named_all_the_same(tmp_path: Path) -> None:
+    """JSON with its own line, not that of what would have been published."""
+    root = site(tmp_path, services__a__agent__definition_json='{"service": {}, "service": {}}')
+    (root / "services/a/agent/definition.yml").unlink()
+    deployment, _ = directory.look(root)
+    assert "more than once" in "".join(each.message for each in validate(deployment))
+
+
+MISTAKES = {
+    "an unknown key": ("tag: 2026.10", "tags: x", 1, "tags: unknown key; nearest is 'tag'"),
+    "an unknown key of a service": ("  a/web: {}", "  a/web: {port: 1}", 11, "a/web.port: unknown key"),
+    "an unknown service": ("  a/web:", "  a/wbe:", 11, "a/wbe: is no service of the directory (did you mean"),
+    "an unknown role": ("placement: compute\n", "placement: comptue\n", 9, "(did you mean 'compute'?)"),
+    "a role without hosts": ("[ctl-1, ctl-2]", "", 3, "hosts.control: expected the names of its hosts"),
+    "a single host": ("[ctl-1, ctl-2]", "ctl-1", 3, "hosts.control: expected a list, found 'ctl-1'"),
+    "a host twice": ("ctl-2]", "ctl-1]", 3, "hosts.control[1]: ctl-1 is here twice"),
+    "a path for a host": ("ctl-2]", "ctl/2]", 3, "the name of a host, without /, found 'ctl/2'"),
+    "a number of replicas": ("    replicas: each", "    replicas: 3", 10, "a number is `instances` of the"),
+    "each of no role": (
+        "defaults: {placement: control}",
+        "defaults: {replicas: each}",
+        5,
+        "defaults.replicas: 'each' needs a `placement`",
+    ),
+    "a tag of nothing": ("tag: 2026.10", "tag: ' '", 1, "tag: expected the name of a generation"),
+    "a list": (LAUNCH, "[]", None, "expected a mapping"),
+    "bad YAML": ("defaults: {", "defaults: {{", 6, "bad YAML: expected"),
+    "too few hosts": (
+        "[ctl-1, ctl-2]",
+        "[ctl-1]",
+        5,
+        "a/web wants 2 containers, and its role control has 1 host: add hosts, or lower `instances`",
+    ),
+}
+
+
+@pytest.mark.parametrize(("old", "new", "line", "expected"), MISTAKES.values(), ids=MISTAKES)
+def test_a_mistake_has_its_line(tmp_path: Path, old: str, new: str, line: int | None, expected: str) -> None:
+    """And is the only one that is found."""
+    assert LAUNCH.count(old) == 1
+    deployment, unreadable = directory.look(site(tmp_path, LAUNCH.replace(old, new)))
+    (found,) = [*unreadable, *validate(deployment)]
+    assert (found.severity, found.file) == ("error", "launch.yml")
+    assert expected in found.message
+    assert line is None or found.line == line
+
+
+def test_there_is_one_of_it(tmp_path: Path) -> None:
+    """In one of the formats."""
+    _, (found,) = directory.look(site(tmp_path, launch_json="{}"))
+    assert (found.file, found.message) == ("launch.yml", "launch.json is there too: keep one of them")
+
+
+def test_a_misspelt_name_is_no_file_beside_the_services(tmp_path: Path) -> None:
+    """All would run anywhere."""
+    site(tmp_path)
+    (tmp_path / "launch.yml").rename(tmp_path / "lanch.yml")
+    _, (found,) = directory.look(tmp_path)
+    assert found.message.endswith("nearest is 'launch.yml'")
