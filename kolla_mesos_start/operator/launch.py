@@ -7,6 +7,7 @@
     defaults: {placement: control}
     services:
       nova/nova-compute: {placement: compute, replicas: each}
+    try: [openstack server list]    commands that `up` suggests; $site is its directory
 
 What lives here: what it means; `directory` finds the file and reads it.
 """
@@ -25,6 +26,7 @@ from kolla_mesos_start.operator.invocation import nearest
 
 NAME = "launch"  # of the file
 EACH = "each"
+SUGGESTED = "try"
 
 
 class Settings(NamedTuple):
@@ -46,6 +48,7 @@ class Launch(NamedTuple):
     hosts: Mapping[str, Sequence[str]] = MappingProxyType({})
     defaults: Settings = Settings()
     services: Mapping[str, Settings] = MappingProxyType({})
+    suggested: Sequence[str] = ()
 
     def of(self, service: str) -> Settings:
         """What counts for a service: its own settings, else the defaults."""
@@ -81,7 +84,7 @@ def parse(
 ) -> tuple[Launch, Sequence[Finding]]:
     """What the file says, or everything that is wrong in it. `services` are those of the directory."""
     reading = Reading(lambda text: text.text)
-    top = Fields(reading, "", content, ("tag", "hosts", "defaults", "services"))
+    top = Fields(reading, "", content, ("tag", "hosts", "defaults", "services", SUGGESTED))
     hosts = _hosts(reading, top.mapping("hosts"))
     launch = Launch(
         source,
@@ -89,6 +92,7 @@ def parse(
         hosts,
         _settings(reading, "defaults", top.raw("defaults"), hosts),
         _services(reading, top.mapping("services"), frozenset(services), hosts),
+        _lines(reading, top),
     )
     if not reading.issues:
         _check_placed(reading, launch)
@@ -113,6 +117,16 @@ def _names(roles: Fields, role: str) -> Sequence[str]:
             found.append(str(name))
     if roles.raw(role) in (None, []):
         roles.report(role, "expected the names of its hosts, [name, ...]")
+    return found
+
+
+def _lines(reading: Reading, top: Fields) -> Sequence[str]:
+    found = []
+    for label, line in labelled(SUGGESTED, top.items(SUGGESTED)):
+        if isinstance(line, str) and line.isprintable():
+            found.append(line)
+        else:
+            reading.report(label, "expected a command, in one line")
     return found
 
 

@@ -316,7 +316,10 @@ class DirectoryUp(Up[DirectoryDeployment]):
         names.update(mounted.environ(self.environ))
         names.update(KOLLA_SYSTEM_PREFIX=self.prefix, KOLLA_DEPLOYMENT=self.name)
         lines = [f"export {name}={shlex.quote(value)}" for name, value in names.items()]
-        lines += [f"PATH={shlex.quote(':'.join(programs))}:$PATH", f"site={shlex.quote(str(self.directory))}"]
+        path = ":".join(
+            [*programs, environ["PATH"]]
+        )  # Programs that the containers run can be tried out too.
+        lines += [f"PATH={shlex.quote(path)}:$PATH", f"site={shlex.quote(str(self.directory))}"]
         file = self.directory / ENVIRONMENT
         file.touch(mode=0o600)
         file.write_text("\n".join(lines) + "\n")
@@ -336,6 +339,7 @@ class DirectoryUp(Up[DirectoryDeployment]):
         if victim:
             yield f"kill -9 {victim.pid}  # {victim.name} is started again"
             yield f"KOLLA_RUN_DIR=$site/run/{victim.run_dir.name} kolla_mesos_start health --ready"
+        yield from self._contents.launch.suggested
         yield f"{PROGRAM} status  # with --watch it stays, and follows"
         yield f"{PROGRAM} --help  # what else there is to see and to change"
 

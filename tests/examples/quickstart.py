@@ -59,6 +59,7 @@ def _openstack(home: Path) -> Sequence[Stage]:
     def write() -> None:
         packaged = openstack.environment(home / "cache", openstack.WHOLE, say).parent / "etc"
         whole.write(home / "openstack", packaged, home / "volumes")
+        whole.add_server(home / "openstack")
 
     return (
         lambda: _check_name(home),

@@ -34,11 +34,15 @@ def write(site: Path, packaged: Path, volumes: Path) -> None:
     for path in (site, volumes):
         shutil.rmtree(path, ignore_errors=True)
     shutil.copytree(WHOLE, site, symlinks=True)
-    shutil.copytree(FIRST_SERVER, site / "services" / SERVER)
     images = volumes / "images"
     images.mkdir(parents=True)
     own = {name: str(value) for name, value in values(packaged, images).items()}
     (site / VALUES).write_text(yaml.safe_dump(own))
+
+
+def add_server(site: Path) -> None:
+    """Add a task that boots a server to what `write` has written."""
+    shutil.copytree(FIRST_SERVER, site / "services" / SERVER)
 
 
 def services() -> list[str]:

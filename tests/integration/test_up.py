@@ -120,14 +120,17 @@ def test_it_comes_up_with_its_logs_in_one_stream(up: Start, zk: KazooClient, dep
 
 @pytest.mark.parametrize("signum", [signal.SIGINT, signal.SIGTERM])
 def test_it_stays_and_what_it_suggests_works_anywhere(up: Start, place: Path, signum: int) -> None:
-    """In 80 columns. Then a signal is a good end, and leaves nothing."""
-    run = up("--quiet", KOLLA_ZK_HOSTS="")
+    """In 80 columns, with the programs of the containers. Then a signal is a good end, and leaves nothing."""
+    write_files(place, bin__ours="#!/bin/sh\necho one of ours\n", site__launch_yml="try: [ours]\n")
+    (place / "bin/ours").chmod(0o755)
+    run = up("--quiet", KOLLA_ZK_HOSTS="", PATH=f"{place / 'bin'}:{os.environ['PATH']}")
     run.says("-- up; Ctrl-C ends it, and so does SIGTERM; with --once it ends by itself\n")
     assert not re.search(r"^web@node-1 +\| ", run.said, re.MULTILINE)
     assert re.search(r"\d s  web@node-1 +ready\n", run.said)
     suggested = run.said.partition("What to try next")[2].partition("\n\n")[0].splitlines()[1:]
     assert suggested and all(len(line) <= 80 for line in suggested)
-    load, kill, health, status, tool = (line.strip() for line in suggested)
+    load, kill, health, own, status, tool = (line.strip() for line in suggested)
+    assert shell(f"{load}; {own}").stdout == "one of ours\n"
     assert shell(f"{load}; {health}").stdout.startswith("ready")
     assert shell(f"{load}; kolla_mesos_ctl get greeting").stdout == "hello\n"
     assert "1 of 1 ready" in shell(f"{load}; {status}").stdout

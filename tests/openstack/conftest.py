@@ -23,6 +23,10 @@ def programs(pytestconfig: pytest.Config) -> Path:
     return openstack.environment(CHECKOUT / ".cache", openstack.WHOLE, tell)
 
 
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--seeds", type=int, default=3, help="so many starts in which a container is killed")
+
+
 @pytest.fixture
 def place() -> Iterator[Path]:
     """A directory with a name that is short enough for sockets."""

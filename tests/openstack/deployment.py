@@ -9,23 +9,28 @@ import json
 import os
 import random
 import shutil
+import signal
 import subprocess
+import time
 from collections import Counter
 from collections.abc import Iterable, Mapping
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import AbstractContextManager, nullcontext, suppress
 from pathlib import Path
 from typing import Any, Callable
 
 import yaml
 from kazoo.client import KazooClient
 
-from kolla_mesos_start.operator.containers import Container
+from kolla_mesos_start.definition.forms import LOCAL
+from kolla_mesos_start.operator.containers import Container, processes_of
 from kolla_mesos_start.operator.local_deployment import LocalDeployment
 from tests.examples import whole
 from tests.examples.openstack import SYSTEM_PATH, WHOLE
 from tests.functional.cloud import noting
 from tests.waiting import eventually
+from tests.zookeeper import free_port
 
+RESTART_DELAY = 1.0  # seconds
 START_LIMIT = 300.0  # seconds: eight times what it takes on two cores that do nothing else
 MANAGERS = ("keystone", "glance", "placement", "nova")
 # The programs of the one-time commands, whose runs are noted.
@@ -72,9 +77,10 @@ class OpenStack(LocalDeployment):
 
     def add_on(self, service: str, host: str) -> Container:
         """One more container of the service; an API registers its port."""
-        variables = WHOLE / "services" / service / "variables.yml"
-        port = yaml.safe_load(variables.read_text())["port"] if variables.exists() else None
-        return self.add(service, host, port)
+        if not (WHOLE / "services" / service / "variables.yml").exists():
+            return self.add(service, host)
+        port = free_port()
+        return self.add(service, host, port, {"port": port})
 
     @property
     def values(self) -> Mapping[str, object]:
@@ -93,10 +99,32 @@ class OpenStack(LocalDeployment):
         """The container `role@host`."""
         return next(each for each in self.containers if each.name == name)
 
+    def kill(self, container: Container) -> None:
+        """The end of its process 1: the kernel kills all others of the container."""
+        for pid in list(processes_of(container.run_dir)):
+            with suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+        if container.running:
+            container.wait()
+
     def await_up(self, seconds: float = START_LIMIT) -> None:
         """Wait until every daemon is ready and every task has ended with 0."""
         self.eventually(lambda: self.broken or self.is_up, "OpenStack is up", seconds=seconds)
         assert not self.broken, self.log_ends()
+
+    def await_up_as_a_launcher(self, seconds: float = START_LIMIT) -> Counter[str]:
+        """The same, but what ends is started again a moment later; how often, by name."""
+        restarts: Counter[str] = Counter()
+
+        def is_up() -> bool:
+            for container in self.broken:
+                restarts[container.name] += 1
+                time.sleep(RESTART_DELAY)
+                self.start_one(container)
+            return self.is_up
+
+        self.eventually(is_up, "OpenStack is up", seconds=seconds)
+        return restarts
 
     def eventually(self, condition: Callable[[], object], what: str, *, seconds: float = 60.0) -> Any:
         """Wait until `condition()` is true; past `seconds` fail with what the containers say."""
@@ -112,6 +140,17 @@ class OpenStack(LocalDeployment):
             for each in self.containers
             if each.status or (each.status is None and each.state[0] != "ready")
         )
+
+    def successes(self) -> Counter[str]:
+        """How often each one-time command has succeeded, by the agents' logs; a host's own begin with it."""
+        found: Counter[str] = Counter()
+        for container in self.containers:
+            said = container.log.read_text(errors="replace") if container.log.exists() else ""
+            for command in self.graph(container).commands:
+                if command.run_once:
+                    scope = f"{container.host}: " if command.run_once == LOCAL else ""
+                    found[scope + command.path] += said.count(f" {command.path}: done after ")
+        return found
 
     def runs(self) -> Counter[str]:
         """How often each program of the one-time commands has run, by its arguments without paths."""

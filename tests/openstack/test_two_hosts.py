@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-import os
-import signal
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
 
-from kolla_mesos_start.operator.containers import processes_of
 from tests.conftest import connected
 from tests.openstack.deployment import COMPUTE, HOSTS, OpenStack
 from tests.openstack.networks import Network
@@ -96,10 +93,7 @@ def _lose(cloud: OpenStack, network: Network, host: str) -> None:
     network.unplug(host)
     for container in cloud.containers:
         if container.host == host:
-            for pid in list(processes_of(container.run_dir)):
-                os.kill(pid, signal.SIGKILL)
-            if container.running:
-                container.wait()
+            cloud.kill(container)
 
 
 def _prepare() -> str:

@@ -25,6 +25,7 @@ services:
     placement: compute
     replicas: each
   a/web: {}
+try: [". $site/rc", look]
 """
 TASK = "commands: {look: {command: 'true'}}\n"
 
@@ -53,6 +54,7 @@ def test_a_role_has_its_hosts_and_each_of_them_a_container(tmp_path: Path) -> No
     hosts = {name: "".join(deployment.launch.hosts_of(name)) for name in ("a/agent", "a/web", "db")}
     assert hosts == {"a/agent": "cmp-1cmp-2cmp-3", "a/web": "ctl-1ctl-2", "db": "ctl-1ctl-2"}
     assert deployment.launch.tag == "2026.10"
+    assert deployment.launch.suggested == [". $site/rc", "look"]
     wanted = {each: published(deployment, each)["service"]["instances"] for each in ("a/agent", "a/web")}
     assert wanted == {"a/agent": 3, "a/web": 2}
     assert published(deployment, "a/hosts") == {"commands": {"look": {"command": "true"}}}
@@ -101,6 +103,7 @@ MISTAKES = {
         "defaults.replicas: 'each' needs a `placement`",
     ),
     "a tag of nothing": ("tag: 2026.10", "tag: ' '", 1, "tag: expected the name of a generation"),
+    "no command": ('rc", look]', 'rc", [look]]', 12, "try[1]: expected a command, in one line"),
     "a list": (LAUNCH, "[]", None, "expected a mapping"),
     "bad YAML": ("defaults: {", "defaults: {{", 6, "bad YAML: expected"),
     "too few hosts": (
