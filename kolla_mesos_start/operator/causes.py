@@ -192,7 +192,7 @@ def _missing(deployment: Deployment) -> Iterator[Cause]:
     for service in deployment.services.values():
         for step in service.steps:
             for unmet in _standing(service, step):
-                cause = _mismatch(step, unmet, deployment)
+                cause = _mismatch(service, step, unmet, deployment)
                 if cause:
                     found.setdefault((cause.kind, cause.nodes), cause)
     for kind, nodes in found:
@@ -200,7 +200,7 @@ def _missing(deployment: Deployment) -> Iterator[Cause]:
             yield found[kind, nodes]
 
 
-def _mismatch(step: Step, unmet: Unmet, deployment: Deployment) -> Cause | None:
+def _mismatch(waiting: Service, step: Step, unmet: Unmet, deployment: Deployment) -> Cause | None:
     dependency = unmet.dependency
     if isinstance(dependency, Members):
         return _no_members(step, dependency, deployment)
@@ -222,7 +222,15 @@ def _mismatch(step: Step, unmet: Unmet, deployment: Deployment) -> Cause | None:
         names = [each.command.name for each in service.steps]
         why = f"{service.name} has no {dependency.name!r}{nearest(dependency.name, names)}"
         return Cause("no provider", f"{step.path}: {why}", (node,))
+    if target.done and dependency.scope == LOCAL and _is_beside(service, waiting):
+        return None  # It became ready this moment: one of its two znodes was read a little earlier.
     return _asked_otherwise(step, unmet, dependency, service, target)
+
+
+def _is_beside(service: Service, waiting: Service) -> bool:
+    """Whether the daemon of a service is ready on every host on which the other one waits."""
+    ready = {each.host for each in service.containers if each.ready}
+    return {each.host for each in waiting.containers if each.is_live} <= ready
 
 
 def _asked_otherwise(

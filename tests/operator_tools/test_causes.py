@@ -449,10 +449,21 @@ CASES: dict[str, tuple[Tree, list[tuple[str, str]]]] = {
         },
         [("too many", f"web/daemon waits for 3 ready instances of db/daemon, and 1 {WANTED}")],
     ),
+    "ready on its host this moment, which one of two znodes does not say yet": (
+        {
+            "db": definition(),
+            **ready("db", "1"),
+            "web": definition({"path": "db/daemon", "scope": "local"}),
+            "status/web1/web": "web",
+            "web/.containers/1": container("waiting", host="web1"),
+        },
+        [],
+    ),
     "ready on another host": (
         {
             "db": definition(),
             **ready("db", "1"),
+            "db/.containers/1": container("ready", host="h2"),
             "web": definition({"path": "db/daemon", "scope": "local"}),
             "status/web1/web": "web",
             "web/.containers/1": container("waiting"),
