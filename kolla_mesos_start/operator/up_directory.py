@@ -23,13 +23,14 @@ from typing import IO, Any
 
 from kazoo.client import KazooClient
 
+from kolla_mesos_start.definition.document import load
 from kolla_mesos_start.definition.model import Command, File
 from kolla_mesos_start.definition.texts import Text
 from kolla_mesos_start.errors import AgentError, BadDefinition, BadUsage, CannotRender, NoConnection
 from kolla_mesos_start.operator import connection, directory, instances, layouts, mounted, private_zookeeper
 from kolla_mesos_start.operator.containers import AGENT, DIES_WITH_US, Container, end_all
 from kolla_mesos_start.operator.directory import Deployment, Service
-from kolla_mesos_start.operator.findings import ERROR
+from kolla_mesos_start.operator.findings import ERROR, Finding, from_issue
 from kolla_mesos_start.operator.instances import with_instances
 from kolla_mesos_start.operator.invocation import (
     DEPLOYMENT,
@@ -72,7 +73,7 @@ def run(invocation: Invocation) -> int:
         or options.directory.resolve().name
     )
     contents, unreadable = layouts.read(options, name)
-    refuse(unreadable)
+    refuse([*unreadable, *_bad_json(contents)])
     replicas, hosts = pairs("--replicas", options.replicas), pairs("--host", options.host)
     launch = with_roles(contents.launch, pairs("--role", options.role, "ROLE=NAME[,NAME...]"))
     contents = contents._replace(launch=launch)
@@ -81,6 +82,15 @@ def run(invocation: Invocation) -> int:
     with ExitStack() as stack:
         place = _place(options.place, stack)
         return DirectoryUp(invocation, name, place / "site", contents, planned).main()
+
+
+def _bad_json(contents: Deployment) -> Iterator[Finding]:
+    """Definitions whose JSON can't be read, which is taken as it is written."""
+    for service in contents.services:
+        try:
+            load(service.definition)
+        except BadDefinition as error:
+            yield from (from_issue(service.source, issue) for issue in error.issues)
 
 
 # -- which containers -----------------------------------------------------------------------------

@@ -203,6 +203,11 @@ def test_what_would_be_waited_for_in_vain_is_refused(up: Start, place: Path) -> 
     assert "no service has the role 'dbs' (did you mean 'db'?)" in run.said
     write_files(place / "site", services__a__web__definition_yml="[]")
     assert up().ends() == 65
+    (place / "site/services/a/web/definition.yml").unlink()
+    write_files(place / "site", services__a__web__definition_json='{"service":\n[')
+    run = up("--replicas", "web=1")
+    assert run.ends() == 65
+    assert run.said.startswith("kolla_mesos_ctl: error: services/a/web/definition.json:2: bad JSON")
 
 
 def test_what_only_an_agent_can_know_can_be_run(up: Start, place: Path) -> None:
