@@ -18,11 +18,10 @@ from collections.abc import Iterable, Mapping, Sequence, Set
 from types import MappingProxyType
 from typing import NamedTuple
 
-from kolla_mesos_start.definition.fields import Fields, Reading
+from kolla_mesos_start.definition.fields import Fields, Reading, nearest
 from kolla_mesos_start.definition.forms import bad_generation, bad_segment
 from kolla_mesos_start.definition.texts import labelled, sublabel
 from kolla_mesos_start.operator.findings import ERROR, Finding, Findings, Source, counted
-from kolla_mesos_start.operator.invocation import nearest
 
 NAME = "launch"  # of the file
 EACH = "each"
@@ -57,7 +56,8 @@ class Launch(NamedTuple):
 
     def hosts_of(self, service: str) -> Sequence[str]:
         """The hosts of its role; none where it has no placement."""
-        return self.hosts.get(self.of(service).placement or "", ())
+        role = self.of(service).placement
+        return self.hosts[role] if role else ()
 
     def is_on_each(self, service: str) -> bool:
         """Whether it has one container on each host of its role."""
@@ -138,7 +138,7 @@ def bad_host(name: str) -> str | None:
 def _services(
     reading: Reading, given: Mapping[str, object], services: Set[str], hosts: Mapping[str, Sequence[str]]
 ) -> Mapping[str, Settings]:
-    for name in given.keys() - services:
+    for name in sorted(given.keys() - services):
         what = f"is no service of the directory{nearest(name, services)}"
         reading.report(sublabel("services", name), what)
     return {

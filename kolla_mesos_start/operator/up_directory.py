@@ -85,8 +85,11 @@ def run(invocation: Invocation) -> int:
 
 
 def _bad_json(contents: Deployment) -> Iterator[Finding]:
-    """Definitions whose JSON can't be read, which is taken as it is written."""
-    for service in contents.services:
+    """Definitions whose JSON can't be read, which is taken as it is written.
+
+    One that is empty comes from a file that could not be read, which is said already.
+    """
+    for service in filter(lambda service: service.definition, directory.enabled(contents)):
         try:
             load(service.definition)
         except BadDefinition as error:
@@ -112,7 +115,8 @@ def with_roles(launch: Launch, given: Sequence[tuple[str, str]]) -> Launch:
         names = value.split(",")
         wrong = next(filter(None, map(bad_host, names)), None)
         if role not in hosts:
-            wrong = f"no such role in `hosts` of launch.yml{nearest(role, hosts)}"
+            near = nearest(role, hosts) if hosts else ", or the directory has none"
+            wrong = f"no such role in `hosts` of launch.yml{near}"
         elif len(set(names)) < len(names):
             wrong = "a host is named twice"
         if wrong:

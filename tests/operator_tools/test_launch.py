@@ -89,8 +89,18 @@ def test_a_definition_that_can_not_be_read_is_named_all_the_same(tmp_path: Path)
 MISTAKES = {
     "an unknown key": ("tag: 2026.10", "tags: x", 1, "tags: unknown key; nearest is 'tag'"),
     "an unknown key of a service": ("  a/web: {}", "  a/web: {port: 1}", 11, "a/web.port: unknown key"),
-    "an unknown service": ("  a/web:", "  a/wbe:", 11, "a/wbe: is no service of the directory (did you mean"),
-    "an unknown role": ("placement: compute\n", "placement: comptue\n", 9, "(did you mean 'compute'?)"),
+    "an unknown service": (
+        "  a/web:",
+        "  a/wbe:",
+        11,
+        "a/wbe: is no service of the directory; nearest is 'a/web'",
+    ),
+    "an unknown role": (
+        "placement: compute\n",
+        "placement: comptue\n",
+        9,
+        "expected a role of `hosts`; nearest is 'compute', found 'comptue'",
+    ),
     "a role without hosts": ("[ctl-1, ctl-2]", "", 3, "hosts.control: expected the names of its hosts"),
     "a single host": ("[ctl-1, ctl-2]", "ctl-1", 3, "hosts.control: expected a list, found 'ctl-1'"),
     "a host twice": ("ctl-2]", "ctl-1]", 3, "hosts.control[1]: ctl-1 is here twice"),
