@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import shutil
 import subprocess
@@ -98,6 +99,21 @@ def test_publishing_twice_writes_nothing(zk: KazooClient, deployment: Deployment
     done = publish(root, deployment)
     assert done.stdout.endswith("0 created, 0 updated, 0 removed, 6 unchanged\n")
     assert zk.get(f"{deployment.path}/a/db")[1].mzxid == before
+
+
+def test_one_on_each_host_of_a_role_is_wanted(zk: KazooClient, deployment: Deployment, root: Path) -> None:
+    """Where launch.yml says so; the number is published, the file is not."""
+    launch = "hosts: {compute: [c1, c2]}\nservices: {a/db: {placement: compute, replicas: each}}\n"
+    daemon = "service: {daemon: {command: sleep 9, ready: {alive: 0}}}\n"
+    write_files(root, launch_yml=launch, services__a__db__definition_yml=DEFINITION + daemon)
+    assert "left out" not in publish(root, deployment).stdout
+    found = tree(zk, deployment.path)
+    assert json.loads(found["a/db"])["service"]["instances"] == 2
+    assert not [path for path in found if "launch" in path]
+    ctl("diff", root, deployment)
+    write_files(root, launch_yml=launch.replace("c2", "c2, c3"))
+    done = ctl("diff", root, deployment, status=1)
+    assert '-    "instances": 2\n    +    "instances": 3\n' in done.stdout
 
 
 def test_the_definition_is_written_last(zk: KazooClient, deployment: Deployment, root: Path) -> None:

@@ -13,6 +13,7 @@ from kolla_mesos_start.operator.directory import Deployment
 from kolla_mesos_start.operator.validation import validate
 from tests.publishing import write_files
 
+ETC = Path(__file__).parents[2] / "etc"
 LAUNCH = """\
 tag: 2026.10
 hosts:
@@ -134,6 +135,13 @@ def test_a_mistake_has_its_line(tmp_path: Path, old: str, new: str, line: int | 
     assert (found.severity, found.file) == ("error", "launch.yml")
     assert expected in found.message
     assert line is None or found.line == line
+
+
+def test_the_images_of_openstack_are_of_the_release_that_its_data_is_for() -> None:
+    """Else its migrations would wait for other images for ever."""
+    deployment = directory.read(ETC / "openstack")
+    assert deployment.launch.tag == deployment.variables["openstack_release"].decode()
+    assert deployment.launch.hosts_of("openstack/nova/nova-compute") == ["cmp-1"]
 
 
 def test_there_is_one_of_it(tmp_path: Path) -> None:
