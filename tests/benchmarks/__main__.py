@@ -15,7 +15,7 @@ from typing import Callable
 from kazoo.client import KazooClient
 
 import kolla_mesos_start
-from tests.benchmarks import costs, events, faults, refreshing, scale, starts
+from tests.benchmarks import costs, events, faults, openstack, refreshing, scale, starts
 from tests.benchmarks.bench import Bench
 from tests.benchmarks.machine import describe
 from tests.benchmarks.table import Row, as_json, as_text
@@ -36,6 +36,7 @@ MEASURES: dict[str, Callable[[Bench], list[Row]]] = {
     "refreshing": refreshing.refreshing,
     "faults": faults.faults,
     "scale": scale.scale,
+    "openstack": openstack.openstack,
 }
 
 

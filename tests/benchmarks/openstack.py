@@ -1,0 +1,139 @@
+"""The start of a whole OpenStack, beside the same commands in plain shell, and the agents' part of it."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import threading
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
+from functools import partial
+from pathlib import Path
+from typing import NamedTuple
+
+from kolla_mesos_start.operator import timeline
+from kolla_mesos_start.operator.containers import end_all
+from tests import CHECKOUT
+from tests.benchmarks.bench import FLOORS, Bench, ratios
+from tests.benchmarks.table import Row
+from tests.examples import openstack as programs
+from tests.examples.openstack import SYSTEM_PATH
+from tests.openstack.deployment import OpenStack
+
+ROUNDS = 3
+LOOK_EVERY = 0.05  # seconds
+TICK = os.sysconf("SC_CLK_TCK")
+NANOSECONDS = 1e9
+AGENT = b"kolla_mesos_start"
+
+
+class Start(NamedTuple):
+    """Seconds that a start took, and those of its critical path; of CPU, in all and by the agents."""
+
+    whole: float
+    path: float
+    cpu: float
+    agents: float
+
+
+def openstack(bench: Bench) -> list[Row]:
+    """All containers of etc/openstack at once, until the last one is ready; over plain shell, in turn."""
+    say = partial(print, flush=True)
+    programs.install_packages(say, programs.WHOLE_PACKAGES)
+    path = programs.environment(CHECKOUT / ".cache", programs.WHOLE, say)
+    starts, floors = [], []
+    for number in range(ROUNDS):
+        cloud = OpenStack(bench.directory / f"o{number}", path, bench.zk, bench.server.hosts)
+        bench.zk.ensure_path(cloud.path)
+        try:
+            cloud.publish()
+            starts.append(_by_agents(cloud))
+            end_all(cloud.directory)
+            floors.append(_by_shell(cloud, path))
+        finally:
+            cloud.close()
+    whole = [each.whole for each in starts]
+    return [
+        Row(
+            "a whole OpenStack, all at once, over plain shell",
+            "",
+            ratios(whole, floors),
+            1.05,
+            note=_note(starts, floors),
+        ),
+        Row("over the work on its critical path", "", [each.whole / each.path for each in starts], 1.1),
+        Row("agents' own part of its CPU", " %", [100 * each.agents / each.cpu for each in starts], 5),
+    ]
+
+
+def _note(starts: list[Start], floors: list[float]) -> str:
+    one = sorted(starts)[len(starts) // 2]
+    plain = sorted(floors)[len(floors) // 2]
+    return f"{one.whole:.1f} s and {plain:.1f} s; of {one.cpu:.0f} s of CPU the agents' {one.agents:.1f} s"
+
+
+def _by_agents(cloud: OpenStack) -> Start:
+    before = _busy()
+    with _counted(cloud.directory) as agents:
+        cloud.start(cloud.seed)
+        cloud.await_up()
+        cpu = _busy() - before
+    steps = cloud.steps()
+    path = timeline.critical_path(steps)
+    whole = path[-1].finished - cloud.started_at
+    return Start(whole, sum(step.duration for step in path), cpu, sum(agents.values()))
+
+
+def _by_shell(cloud: OpenStack, programs: Path) -> float:
+    """Seconds; the containers have ended, and what they have rendered is used again."""
+    values = cloud.values
+    environ = {
+        "PATH": f"{programs}:{SYSTEM_PATH}",
+        "LANG": "C.UTF-8",
+        "HOME": str(cloud.directory),
+        "PACKAGED": str(values["packaged"]),
+        "DIST_PORT": str(values["rabbitmq_distribution_port"]),
+        "EPMD_PORT": str(values["rabbitmq_epmd_port"]),
+        "KOLLA_RUN_DIR": str(cloud.directory / "run/plain"),  # by which its processes are found
+    }
+    begun = time.monotonic()
+    try:
+        subprocess.run(
+            ["bash", str(FLOORS / "openstack.sh"), str(cloud.directory), "ctl-1", "cmp-1"],
+            env=environ,
+            check=True,
+            start_new_session=True,
+        )
+        return time.monotonic() - begun
+    finally:
+        end_all(cloud.directory)
+
+
+def _busy() -> float:
+    """Seconds that the machine's processors have worked."""
+    user, nice, system = Path("/proc/stat").read_text().split()[1:4]
+    return (int(user) + int(nice) + int(system)) / TICK
+
+
+@contextmanager
+def _counted(directory: Path) -> Iterator[Mapping[str, float]]:
+    """Meanwhile count the seconds of CPU of each process in `directory` as long as it is an agent."""
+    found: dict[str, float] = {}
+    ended = threading.Event()
+
+    def look() -> None:
+        while not ended.wait(LOOK_EVERY):
+            for pid in filter(str.isdigit, os.listdir("/proc")):
+                with suppress(OSError):
+                    process = Path("/proc", pid)
+                    if AGENT not in (process / "cmdline").read_bytes():
+                        continue
+                    if pid in found or os.fsencode(directory) in (process / "environ").read_bytes():
+                        found[pid] = int((process / "schedstat").read_text().split()[0]) / NANOSECONDS
+
+    thread = threading.Thread(target=look, daemon=True)
+    thread.start()
+    yield found
+    ended.set()
+    thread.join()
