@@ -4,6 +4,8 @@
       variables/<name>                            a value for the whole deployment: the file's content,
                                                   but for one newline at its end
       variables.yml                               or all in one file, a mapping of names to values
+      secrets.yml                                 variables whose values are generated: a mapping of
+                                                  names to kinds, `password` or `fernet`
       services/<service>/
         definition.yml                            the command graph
         variables/<name>, variables.yml           values for this service
@@ -23,7 +25,7 @@ from __future__ import annotations
 
 import difflib
 import os
-from collections.abc import Iterator, Mapping, Sequence, Set
+from collections.abc import Container, Iterator, Mapping, Sequence, Set
 from pathlib import Path
 from types import MappingProxyType
 from typing import NamedTuple
@@ -40,9 +42,13 @@ Contents = Mapping[str, bytes]
 
 DEFINITION = "definition"
 VARIABLES = "variables"
+SECRETS = "secrets"
 FILES = "files"
+# The kinds of secrets.
+PASSWORD, FERNET = "password", "fernet"
+KINDS = (PASSWORD, FERNET)
 # What is read of the directory itself.
-TOP = ("services", VARIABLES, f"{VARIABLES}.yml", f"{launch.NAME}.yml")
+TOP = ("services", VARIABLES, f"{VARIABLES}.yml", f"{launch.NAME}.yml", f"{SECRETS}.yml")
 # bytes. A server drops the connection on a larger request (its jute.maxbuffer), which looks like an outage.
 MAX_DATA = 1_000_000
 # What is read of a service's.
@@ -86,7 +92,8 @@ class Deployment(NamedTuple):
     `sources` says where each znode's data comes from, by its path below the deployment; `mistakes` are what
     was found while it was read, and can be published all the same. `unread` are the services some of whose
     variables could not be read, an empty name standing for the deployment's own. `launch` says where its
-    containers run; where that is one on each host, the definition wants as many.
+    containers run; where that is one on each host, the definition wants as many. `secrets` are the kinds of
+    the variables whose values are generated where nobody gives them.
     """
 
     variables: Contents
@@ -96,6 +103,7 @@ class Deployment(NamedTuple):
     mistakes: Sequence[Finding] = ()
     unread: Set[str] = frozenset()
     launch: Launch = Launch()
+    secrets: Mapping[str, str] = MappingProxyType({})
 
 
 def read(root: Path) -> Deployment:
@@ -163,6 +171,7 @@ class _Reading:
 
     def deployment(self) -> Deployment:
         variables = self.variables(self.root)
+        secrets = self.secrets(variables.own)
         services = tuple(self.services(self.root / "services"))
         launched = self.launched([service.name for service in services])
         left_out = tuple(self.left_out())
@@ -175,6 +184,7 @@ class _Reading:
             self.sources,
             unread=self.unread,
             launch=launched,
+            secrets=secrets,
         )
 
     def wrong(self, path: Path, what: str, label: str = "") -> None:
@@ -213,7 +223,7 @@ class _Reading:
 
     def has_meaning(self, path: Path) -> bool:
         """Whether anything is read from this entry of the directory itself."""
-        return path.name == "services" or _is_variables(path) or _is(launch.NAME, path)
+        return path.name == "services" or _is_variables(path) or _is(launch.NAME, path) or _is(SECRETS, path)
 
     def entries(self, directory: Path) -> list[Path]:
         """The files and directories in a directory, sorted by name; none if it does not exist."""
@@ -409,6 +419,40 @@ class _Reading:
                 # Half of a surrogate pair, which JSON can escape, is no text; the agent would refuse it.
                 contents[name] = self.checked(path, text.encode(errors="replace"), f"{prefix}{name}: ")
         return contents
+
+    # -- secrets ----------------------------------------------------------------------------------
+
+    def secrets(self, variables: Contents) -> Mapping[str, str]:
+        """The kind of each secret. A kind that is wrong is never shown: it may be a value."""
+        found: dict[str, str] = {}
+        for path in (path for path in self.entries(self.root) if _is(SECRETS, path)):
+            for name, kind in self.secrets_file(path).items():
+                what = self.wrong_secret(name, kind, variables, found)
+                if what:
+                    self.wrong(path, f"{name}: {what}", name)
+                found[name] = str(kind) if kind in KINDS else PASSWORD  # So that it is not missed too.
+        return found
+
+    def secrets_file(self, path: Path) -> Mapping[str, object]:
+        try:
+            return formats.values(path)
+        except BadDefinition as error:
+            for issue in error.issues:
+                self.wrong(path, issue)
+            self.unread.add("")
+            return {}
+
+    def wrong_secret(self, name: str, kind: object, variables: Contents, known: Container[str]) -> str:
+        """What is wrong with a line of the file; empty if nothing is."""
+        if not is_znode_name(name):
+            return NO_NAME
+        if name in variables:
+            return f"it has a value in {self.sources[f'{VARIABLES}/{name}'].file} too: keep one of the two"
+        if name in known:
+            return "it is in another file too: keep one of the two"
+        if kind in KINDS:
+            return ""
+        return f"unknown kind{nearest(str(kind), KINDS)}: expected {' or '.join(KINDS)}, and no value"
 
     # -- what a znode may be called, and hold -----------------------------------------------------
 

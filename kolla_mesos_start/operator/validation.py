@@ -22,7 +22,7 @@ from kolla_mesos_start.definition.resolve import resolve
 from kolla_mesos_start.definition.schema import build, early_texts, read
 from kolla_mesos_start.definition.texts import Text, sublabel
 from kolla_mesos_start.errors import BadDefinition, CannotRender
-from kolla_mesos_start.operator import checks, directory, instances, templates
+from kolla_mesos_start.operator import checks, directory, generated, instances, templates
 from kolla_mesos_start.operator.checks import Reading
 from kolla_mesos_start.operator.directory import FILES, VARIABLES, Contents, Deployment, Service
 from kolla_mesos_start.operator.findings import (
@@ -140,8 +140,10 @@ def validate(
     """Everything that is wrong with what a directory holds, in the order of files and lines.
 
     What has no source is published already: it counts as there, and nothing is said about it. `given` are
-    variables that containers are given besides, which win.
+    variables that containers are given besides, which win. A secret without a value is tried out with one
+    that is forgotten.
     """
+    deployment = generated.complete(deployment, given, {}).deployment
     found = Findings(deployment.sources, (each.name for each in deployment.services if not each.enabled))
     _check_values(found, deployment, given)
     known = Templates()

@@ -1,0 +1,56 @@
+"""Secrets that nobody has to think up: the names and kinds of `secrets.yml`, and their values.
+
+What lives here: the kinds, and which secrets still need a value. Pure, but for the random numbers; the
+operator's file of values is `secrets_file`'s.
+"""
+
+from __future__ import annotations
+
+import base64
+import secrets
+import string
+from collections.abc import Container, Mapping
+from typing import Callable, NamedTuple
+
+from kolla_mesos_start.operator.directory import FERNET, PASSWORD, VARIABLES, Contents, Deployment
+
+LENGTH = 32  # characters of a password, and bytes of a key
+
+
+def _password() -> str:
+    """Letters and digits only: it stands in URLs, in SQL and in option files."""
+    return "".join(secrets.choice(string.ascii_letters + string.digits) for _ in range(LENGTH))
+
+
+def _fernet() -> str:
+    """As Fernet.generate_key() of the package cryptography makes it."""
+    return base64.urlsafe_b64encode(secrets.token_bytes(LENGTH)).decode()
+
+
+MAKERS: Mapping[str, Callable[[], str]] = {PASSWORD: _password, FERNET: _fernet}
+
+
+class Completed(NamedTuple):
+    """A deployment whose secrets all have a value: `kept` were published already, `new` are generated."""
+
+    deployment: Deployment
+    kept: Contents
+    new: Contents
+
+
+def complete(deployment: Deployment, given: Container[str], published: Mapping[str, bytes]) -> Completed:
+    """With a value for each secret that neither the deployment nor its containers (`given`) have.
+
+    What is published stays: a new password would lock out what runs with the former one.
+    """
+    kept, new = {}, {}
+    for name, kind in deployment.secrets.items():
+        before = published.get(f"{VARIABLES}/{name}")
+        if name in deployment.variables or name in given:
+            continue
+        if before is not None:
+            kept[name] = before
+        else:
+            new[name] = MAKERS[kind]().encode()
+    variables = {**deployment.variables, **kept, **new}
+    return Completed(deployment._replace(variables=variables), kept, new)
