@@ -61,6 +61,15 @@ def programs(servers: None, pytestconfig: pytest.Config) -> Path:
 
 
 @pytest.fixture(scope="session")
+def whole_programs(pytestconfig: pytest.Config) -> Path:
+    """The directory with the programs of a whole OpenStack; they are installed where they are missing."""
+    tell = partial(say, pytestconfig)
+    with _alone():
+        openstack.install_packages(tell, openstack.WHOLE_PACKAGES)
+    return openstack.environment(CHECKOUT / ".cache", openstack.WHOLE, tell)
+
+
+@pytest.fixture(scope="session")
 def releases(servers: None, edge_servers: None, pytestconfig: pytest.Config) -> Mapping[str, Path]:
     """The same of the two releases of the upgrade."""
     return {
