@@ -8,8 +8,6 @@ start, is left out.
 from __future__ import annotations
 
 import argparse
-import os
-import tempfile
 import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -17,8 +15,7 @@ from pathlib import Path
 from kazoo.client import KazooClient
 
 from kolla_mesos_start.definition.forms import GLOBAL
-from kolla_mesos_start.errors import CannotWrite
-from kolla_mesos_start.operator import archive, connection, published, recorded
+from kolla_mesos_start.operator import archive, connection, private_file, published, recorded
 from kolla_mesos_start.operator.archive import Snapshot, is_definition
 from kolla_mesos_start.operator.directory import FILES, VARIABLES
 from kolla_mesos_start.operator.invocation import Invocation, Subcommand
@@ -39,7 +36,7 @@ def run(invocation: Invocation) -> int:
         invocation.err.print(
             f"{name} runs, or was interrupted: in the snapshot it has no outcome", markup=False
         )
-    _write(file, archive.pack(snapshot))
+    private_file.write(file, archive.pack(snapshot))
     print(f"wrote {file}: {counted(snapshot)}")
     return 0
 
@@ -151,26 +148,7 @@ def _detail(znode: Znode | None) -> bytes:
     return detail._replace(token=token_of(detail, znode.stat.mzxid)).encoded()
 
 
-# -- writing --------------------------------------------------------------------------------------
-
-
-def _write(file: Path, data: bytes) -> None:
-    """Have `data` in the file, or what was there before. It can be read by its owner only."""
-    file = file.resolve()  # A link stays one.
-    if file.exists() and not file.is_file():
-        raise CannotWrite(f"{file} can't be replaced: it is a directory or a device")
-    try:
-        with tempfile.NamedTemporaryFile(dir=file.parent, prefix=f".{file.name}.", delete=False) as stage:
-            try:
-                stage.write(data)
-                stage.flush()
-                os.fsync(stage.fileno())
-                os.replace(stage.name, file)
-            except BaseException:
-                os.unlink(stage.name)
-                raise
-    except OSError as error:
-        raise CannotWrite(f"{file} can't be written: {error.strerror}") from error
+# -- the command line -----------------------------------------------------------------------------
 
 
 def _add_arguments(parser: argparse.ArgumentParser) -> None:
