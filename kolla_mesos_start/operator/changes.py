@@ -6,7 +6,7 @@ Pure: both come as znodes and their data.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Set
 from difflib import unified_diff
 from typing import NamedTuple
 
@@ -55,14 +55,18 @@ def is_secret(node: str) -> bool:
 
 
 class Mask:
-    """Hides the secrets of the given variables wherever they stand, and what looks like one."""
+    """Hides the secrets of the given variables wherever they stand, and what looks like one.
 
-    def __init__(self, *variables: Mapping[str, bytes]) -> None:
+    `secrets` are names of variables that are secrets, though they may not look like it.
+    """
+
+    def __init__(self, *variables: Mapping[str, bytes], secrets: Set[str] = frozenset()) -> None:
+        self._secrets = secrets
         found = {
             data.decode(errors="replace").strip()
             for nodes in variables
             for node, data in nodes.items()
-            if VARIABLES in node.split("/")[:-1] and is_secret(node)
+            if VARIABLES in node.split("/")[:-1] and self._is_secret(node)
         }
         longest_first = sorted((text for text in found if len(text) >= LEAST_SECRET), key=len, reverse=True)
         self._known = re.compile("|".join(map(re.escape, longest_first))) if longest_first else None
@@ -77,7 +81,10 @@ class Mask:
         """The value of a variable."""
         if data is None:
             return None
-        return HIDDEN if is_secret(node) else self.hide(data.decode(errors="replace"))
+        return HIDDEN if self._is_secret(node) else self.hide(data.decode(errors="replace"))
+
+    def _is_secret(self, node: str) -> bool:
+        return is_secret(node) or node.rpartition("/")[2] in self._secrets
 
     def lines(self, change: Change) -> Iterator[str]:
         """What differs in a file or a definition, line by line, in the form of `diff -u`."""

@@ -6,19 +6,20 @@ What lives here: the command and how it prints. What differs, and what must be h
 from __future__ import annotations
 
 import argparse
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Sequence, Set
 from typing import Any, NamedTuple
 
 from kazoo.client import KazooClient
 from rich.text import Text
 
-from kolla_mesos_start.operator import changes, directory, layouts, outdated, published
+from kolla_mesos_start.operator import changes, directory, generated, layouts, outdated, published
 from kolla_mesos_start.operator.changes import CREATED, Change, Mask
 from kolla_mesos_start.operator.directory import VARIABLES, Deployment
 from kolla_mesos_start.operator.findings import counted
 from kolla_mesos_start.operator.invocation import Invocation, Subcommand, add_format
 from kolla_mesos_start.operator.outdated import Container
 from kolla_mesos_start.operator.publish import refuse
+from kolla_mesos_start.operator.published import Nodes
 from kolla_mesos_start.tree.znodes import Znodes
 
 FEW = 3  # values of single hosts that are listed
@@ -45,7 +46,10 @@ def run(invocation: Invocation) -> int:
     deployment, unreadable = layouts.read(invocation.options, invocation.settings.deployment_id)
     refuse(unreadable)
     znodes = invocation.require_deployment()
-    found = difference(invocation.client, znodes, deployment)
+    before = published.nodes(invocation.client, znodes)
+    deployment = generated.complete(deployment, invocation.given, before).deployment
+    secrets = layouts.hidden(invocation.options, deployment)
+    found = difference(invocation.client, znodes, deployment, before, secrets)
     if invocation.as_json:
         invocation.print_json(_as_json(found))
     else:
@@ -59,7 +63,8 @@ SUBCOMMAND = Subcommand(
     description="""\
 Show what publishing a directory would change, and the containers that would still run the old.
 
-Values whose names say that they are secrets are hidden, wherever they stand. What only
+Values whose names say that they are secrets are hidden, wherever they stand, and so are those that
+secrets.yml or --secrets names. What only
 `publish --prune` would remove is listed, and is no difference. The exit status is 1 if anything differs.
 """,
     example="kolla_mesos_ctl diff etc/examples/keystone --deployment site",
@@ -71,9 +76,10 @@ Values whose names say that they are secrets are hidden, wherever they stand. Wh
 # -- reading --------------------------------------------------------------------------------------
 
 
-def difference(client: KazooClient, znodes: Znodes, deployment: Deployment) -> Difference:
-    """What publishing the directory would change."""
-    before = published.nodes(client, znodes)
+def difference(
+    client: KazooClient, znodes: Znodes, deployment: Deployment, before: Nodes, secrets: Set[str]
+) -> Difference:
+    """What publishing the directory would change. `secrets` are names of variables, hidden too."""
     after = {**directory.nodes(deployment), **directory.definitions(deployment)}
     changed = changes.changes(before, after)
     gone = published.gone(before, deployment)
@@ -81,7 +87,7 @@ def difference(client: KazooClient, znodes: Znodes, deployment: Deployment) -> D
     removals = published.removals(before, deployment, gone - kept)
     only_prune = [*removals.removed, *removals.emptied]
     old = outdated.outdated(client, znodes, deployment, (change.node for change in changed))
-    return Difference(changed, only_prune, sorted(kept), old, Mask(before, after))
+    return Difference(changed, only_prune, sorted(kept), old, Mask(before, after, secrets=secrets))
 
 
 # -- printing -------------------------------------------------------------------------------------

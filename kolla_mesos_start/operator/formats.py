@@ -72,6 +72,29 @@ def values(path: Path, *, booleans: bool = False) -> Mapping[str, object]:
     return content
 
 
+def appended(data: bytes, more: Mapping[str, str]) -> bytes:
+    """The YAML with more values at its end; what is in it stays. BadDefinition if that can't be."""
+    before = _yaml(data) or {}
+    twice = [name for name in more if isinstance(before, dict) and name in before]
+    if twice:
+        raise BadDefinition([f"another run has just added {twice[0]} to it: start this one again"])
+    from kolla_mesos_start.operator import strict_yaml
+
+    text = data if data.endswith(b"\n") else data + b"\n"
+    text += strict_yaml.lines(more)
+    # After a mapping in braces, for example, or the dots at the end of a document.
+    if not _is(text, before, more):
+        raise BadDefinition(["nothing can be added to it: expected `name: value` in lines, and no braces"])
+    return text
+
+
+def _is(text: bytes, before: object, more: Mapping[str, str]) -> bool:
+    try:
+        return isinstance(before, dict) and _yaml(text) == {**before, **more}
+    except BadDefinition:
+        return False
+
+
 class Place(NamedTuple):
     """The line of a value's key, or of an item of a list, and the line on which its text begins."""
 

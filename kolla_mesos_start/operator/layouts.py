@@ -6,12 +6,20 @@ What lives here: the arguments that `validate`, `diff` and `publish` share, and 
 from __future__ import annotations
 
 import argparse
+import os
 from collections.abc import Sequence
 from pathlib import Path
 
 from kolla_mesos_start.errors import BadDefinition, BadUsage
 from kolla_mesos_start.operator import directory, formats, kolla_layout
-from kolla_mesos_start.operator.directory import MAX_DATA, VARIABLES, Deployment, Given, is_znode_name
+from kolla_mesos_start.operator.directory import (
+    MAX_DATA,
+    SECRETS,
+    VARIABLES,
+    Deployment,
+    Given,
+    is_znode_name,
+)
 from kolla_mesos_start.operator.findings import Finding, Source
 from kolla_mesos_start.operator.invocation import NotThere
 
@@ -33,6 +41,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         action="append",
         default=[],
         help="one such value; wins over those of files. Not for secrets: a command line can be read by all",
+    )
+    parser.add_argument(
+        "--secrets",
+        metavar="FILE",
+        type=Path,
+        help="a YAML mapping of names to values, which win over those in DIR. `publish` and `up` create"
+        " it, and add what DIR's secrets.yml wants generated",
     )
 
 
@@ -57,6 +72,9 @@ def read(options: argparse.Namespace, deployment_id: str) -> tuple[Deployment, S
 
 def _given(options: argparse.Namespace) -> dict[str, Given]:
     found: dict[str, Given] = {}
+    if options.secrets is not None and os.path.lexists(options.secrets):
+        _check_secrets(options.secrets, options.directory)
+        found.update(_from_file(options.secrets))
     for path in options.variables_from:
         found.update(_from_file(path))
     for text in options.set:
@@ -65,6 +83,21 @@ def _given(options: argparse.Namespace) -> dict[str, Given]:
             raise BadUsage(f"--set: expected NAME=VALUE, found no = after {name!r}")
         found[_checked("--set", name, value)] = Given(value, Source("--set"))
     return found
+
+
+def hidden(options: argparse.Namespace, deployment: Deployment) -> frozenset[str]:
+    """The names of variables that are secrets, whatever they are called."""
+    file = str(options.secrets) if options.secrets is not None else None
+    of_file = {node for node, source in deployment.sources.items() if source.file == file}
+    return frozenset({*deployment.secrets, *(node.rpartition("/")[2] for node in of_file)})
+
+
+def _check_secrets(file: Path, root: Path) -> None:
+    """Refuse the file that names the secrets: its kinds would become their values."""
+    if any(file.resolve() == (root / f"{SECRETS}{suffix}").resolve() for suffix in formats.SUFFIXES):
+        raise BadUsage(
+            f"--secrets {file}: it says which secrets there are: give a file of your own, for their values"
+        )
 
 
 def _from_file(path: Path) -> dict[str, Given]:

@@ -16,7 +16,7 @@ from typing import Callable
 from kazoo.client import KazooClient
 
 from kolla_mesos_start.errors import BadDefinition, BadEnvironment
-from kolla_mesos_start.operator import connection, directory, layouts, outdated, published
+from kolla_mesos_start.operator import connection, directory, layouts, outdated, published, secrets_file
 from kolla_mesos_start.operator.directory import FILES, VARIABLES, Contents, Deployment
 from kolla_mesos_start.operator.findings import ERROR, Finding
 from kolla_mesos_start.operator.invocation import Invocation, Subcommand
@@ -55,9 +55,12 @@ def run(invocation: Invocation) -> int:
         print(f"left out {options.directory / name}")
     check_chroot(invocation.client, config)
     before = published.nodes(invocation.client, znodes)
+    completed = secrets_file.complete(invocation, deployment, before)
+    deployment = completed.deployment
     old = plan_removals(invocation, before, deployment) if options.prune else Removals((), ())
     if not options.no_validate:
         check(invocation, deployment, before, old)
+    secrets_file.keep(invocation, completed)
     publisher = Publisher(invocation.client, znodes, before)
     publisher.publish(deployment)
     publisher.remove(old)
@@ -78,6 +81,10 @@ definition.yml, files/<name>, and variables of its own: variables/<name>, variab
 or variables.yml. Nothing is written before everything is right, as `validate` finds it; what is
 published already counts as there. A definition is written last. At the end the containers are named that
 run what is older, until they are started again.
+
+A secret of DIR's secrets.yml that has no value is generated, and added to FILE of --secrets before anything
+is published. One that is published already stays as it is, and is added to FILE: to have another
+value, give it in FILE.
 
 DIR may also have kolla-mesos's own layout: services/<project>/<service>.yml.j2, config/ and etc/.
 """,

@@ -10,6 +10,7 @@ What lives here: all of PyYAML that we use.
 from __future__ import annotations
 
 import re
+import sys
 from collections.abc import Iterator, Mapping
 
 import yaml
@@ -116,6 +117,12 @@ def load(data: bytes, *, numbers: bool, booleans: bool = False) -> object:
         raise BadDefinition(["bad YAML: not UTF-8 text, or it holds control characters"]) from error
     except RecursionError as error:
         raise BadDefinition(["bad YAML: nested too deep"]) from error
+
+
+def lines(values: Mapping[str, str]) -> bytes:
+    """A line for each name and value, in quotes where they are needed."""
+    text: str = yaml.safe_dump(dict(values), allow_unicode=True, width=sys.maxsize, sort_keys=False)
+    return text.encode()
 
 
 def _token(quoted: re.Match[str]) -> str:

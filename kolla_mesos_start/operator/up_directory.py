@@ -27,10 +27,19 @@ from kolla_mesos_start.definition.document import load
 from kolla_mesos_start.definition.model import Command, File
 from kolla_mesos_start.definition.texts import Text
 from kolla_mesos_start.errors import AgentError, BadDefinition, BadUsage, CannotRender, NoConnection
-from kolla_mesos_start.operator import connection, directory, instances, layouts, mounted, private_zookeeper
+from kolla_mesos_start.operator import (
+    connection,
+    directory,
+    generated,
+    instances,
+    layouts,
+    mounted,
+    private_zookeeper,
+    secrets_file,
+)
 from kolla_mesos_start.operator.containers import AGENT, DIES_WITH_US, Container, end_all
 from kolla_mesos_start.operator.directory import Deployment, Service
-from kolla_mesos_start.operator.findings import ERROR, Finding, from_issue
+from kolla_mesos_start.operator.findings import ERROR, Finding, counted, from_issue
 from kolla_mesos_start.operator.instances import with_instances
 from kolla_mesos_start.operator.invocation import (
     DEPLOYMENT,
@@ -79,6 +88,7 @@ def run(invocation: Invocation) -> int:
     contents = contents._replace(launch=launch)
     planned = plan(contents, replicas, hosts, invocation.given)
     _check_machine(invocation)
+    contents = _with_secrets(invocation, contents)
     with ExitStack() as stack:
         place = _place(options.place, stack)
         return DirectoryUp(invocation, name, place / "site", contents, planned).main()
@@ -94,6 +104,16 @@ def _bad_json(contents: Deployment) -> Iterator[Finding]:
             load(service.definition)
         except BadDefinition as error:
             yield from (from_issue(service.source, issue) for issue in error.issues)
+
+
+def _with_secrets(invocation: Invocation, contents: Deployment) -> Deployment:
+    """With the secrets that nobody has given: what is run here was never published before."""
+    completed = generated.complete(contents, invocation.given, {})
+    secrets_file.keep(invocation, completed)
+    if completed.new and invocation.options.secrets is None:
+        secrets = counted(len(completed.new), "secret")
+        print(f"generated {secrets} for this run alone; --secrets FILE would keep them")
+    return completed.deployment
 
 
 # -- which containers -----------------------------------------------------------------------------
@@ -481,6 +501,8 @@ If DIR holds launch.yml, containers run where that says: on the hosts of a role,
 it says `replicas: each`; its `tag` is their KOLLA_GENERATION. What --host, --replicas and --role say wins.
 
 If KOLLA_VARIABLES_DIR is set, containers find variables in it, as they will where secrets are mounted.
+
+The secrets of DIR's secrets.yml are generated for this run alone, unless --secrets FILE keeps them.
 
 What `validate` finds to be an error is refused. The exit status is 0 once all are up, 1 if a container
 ended that should not have, 75 if the time is over; Ctrl-C after that is 0 too.

@@ -233,6 +233,27 @@ def test_variables_can_be_given_and_what_runs_is_what_is_wanted(up: Start, place
     assert (place / "kept/site/node-2/web/srv/index.html").read_text().startswith("bye from ")
 
 
+def test_secrets_are_generated_for_one_run_or_kept(up: Start, place: Path) -> None:
+    """No value is printed; what a file has is used again by the next run."""
+    write_files(place / "site", variables_yml="", secrets_yml="greeting: password\n")
+    once = up("--once", "--in", "kept")
+    assert once.ends() == 0, once.said
+    assert "generated 1 secret for this run alone" in once.said
+    index = place / "kept/site/node-1/web/srv/index.html"
+    made = [index.read_text()]
+    for said in ("generated 1 secret into own.yml\n", ""):
+        run = up("--once", "--in", "kept", "--secrets", "own.yml")
+        assert run.ends() == 0, run.said
+        assert ("generated" in run.said) == bool(said)
+        assert said in run.said
+        made.append(index.read_text())
+        assert made[-1].partition(" from ")[0] not in run.said
+    texts = [each.partition(" from ")[0] for each in made]
+    assert len(texts[0]) == len(texts[1]) == 32
+    assert texts[0] != texts[1] == texts[2]
+    assert texts[1] in (place / "own.yml").read_text()
+
+
 def test_what_a_killed_run_has_left_is_removed_by_the_next(up: Start, place: Path) -> None:
     """Its processes end with it; its directory stays until then. One that runs is left alone."""
     (place / "tmp/kolla-up-of-somebody").mkdir(parents=True)
