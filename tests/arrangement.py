@@ -44,6 +44,7 @@ DIVIDED = (
     "tests/containers/test_interrupted.py",
     "tests/daemon/test_readiness.py",
     "tests/definition/test_schema.py",
+    "tests/integration/test_assembled.py",
     "tests/integration/test_endings.py",
     "tests/integration/test_exec.py",
     "tests/integration/test_one_time.py",

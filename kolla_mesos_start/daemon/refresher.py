@@ -108,6 +108,7 @@ class Refresher:
                 with contextlib.suppress(ProcessLookupError):
                     kill(self._child, signal.SIGKILL)
             os.waitpid(self._child, 0)
+            self._child = None
 
     # -- what changes ---------------------------------------------------------------------------
 
@@ -223,7 +224,8 @@ class Refresher:
     def _on_end(self, pidfd: int, report: int) -> None:
         self._loop.ignore(pidfd)
         os.close(pidfd)
-        assert self._child is not None
+        if self._child is None:
+            return  # Its daemon has ended, and it was killed.
         status = os.waitstatus_to_exitcode(os.waitpid(self._child, 0)[1])
         self._child = None
         with open(report, "rb") as file:
