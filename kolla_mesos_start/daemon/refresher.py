@@ -77,6 +77,8 @@ class Refresher:
         self.turns: Turns | None = None
         self._session, self._loop, self._order, self._daemon = session, loop, order, daemon
         self._stage = IDLE
+        self._settles_by = -math.inf  # how long the next refresh waits for a daemon that has been told
+        self._unconfirmed = False  # It has been told, and has not been found ready since.
         self._known: Seen = dict(order.seen)
         self._unsure: set[tuple[str, bool]] = set()  # changed while a refresh runs
         self._first = self._due = math.inf  # since when something has changed, and when it is over
@@ -92,7 +94,7 @@ class Refresher:
     @property
     def deadline(self) -> float:
         """When a refresh is due."""
-        return self._due if self._stage in (IDLE, WAITING) else math.inf
+        return math.inf if self._stage == RENDERING else max(self._due, self._settles_by)
 
     @property
     def pid(self) -> int | None:
@@ -187,15 +189,18 @@ class Refresher:
     def run(self, ready: bool) -> None:
         """Begin a refresh that is due; conclude one whose daemon is ready again."""
         if self._stage == SETTLING and self._daemon.confirmed():
+            self._unconfirmed = False
             self._finish(0, "")
         if self._stage == WAITING and self.turns and self.turns.waiting_for:
             self.reason = f"its files are to be refreshed: {self.turns.waiting_for}"
-        if self._stage in (IDLE, WAITING) and self._asking:
+        if self._stage == RENDERING or now() < self._settles_by:
+            return
+        if self._asking:
             self.start()  # Whoever asks by hand has looked whose turn it is.
-        elif now() >= self.deadline and self.turns:
+        elif now() >= self._due and self.turns:
             self._stage, self._due, self._first = WAITING, math.inf, math.inf
             self.turns.want(self._change)
-        elif now() >= self.deadline:
+        elif now() >= self._due:
             self.start()
 
     def on_turn(self) -> None:
@@ -204,7 +209,8 @@ class Refresher:
             self.start()
 
     def start(self) -> None:
-        """Start the agent that renders."""
+        """Start the agent that renders; a daemon that has not become ready may need just that."""
+        self._answer(1, "the daemon was told, and has not become ready since; its files are refreshed again")
         self._stage, self._due, self._first = RENDERING, math.inf, math.inf
         self._served, self._asking = self._asking, []
         order, report = os.memfd_create("order"), os.memfd_create("report")
@@ -240,6 +246,8 @@ class Refresher:
             self._finish(status, found.failure)
         elif found.written:
             self._tell(found)
+        elif self._unconfirmed:
+            self._settle()
         else:
             self._finish(0, "nothing has changed in its files")
 
@@ -264,15 +272,21 @@ class Refresher:
         log.info("refreshed %s; the daemon was told (%s)", ", ".join(found.written), self._order.kind)
         if found.facts:
             self._daemon.on_facts(found.facts)
-        self._stage, self.reason = SETTLING, "its files were refreshed, and it is not known to be ready since"
         self._daemon.confirm(now() + SETTLE)
         self._loop.call_at(now() + SETTLE, lambda: None)
+        self._unconfirmed = True
+        self._settle()
+
+    def _settle(self) -> None:
+        """Wait until the daemon is ready; but not for ever, where something new is published."""
+        self._stage, self.reason = SETTLING, "its files were refreshed, and it is not known to be ready since"
+        self._settles_by = now() + LONGEST
 
     def _finish(self, status: int, text: str) -> None:
         """The refresh is over; with a status other than 0 it failed, and `text` says why."""
         if status:
             log.warning("the refresh of the daemon's files failed: %s", text)
-        self._stage = IDLE
+        self._stage, self._settles_by = IDLE, -math.inf
         self.reason = f"the refresh of its files failed: {text}" if status else self._note
         if self.turns:
             self.turns.give_back(text if status else "")

@@ -8,13 +8,15 @@ from __future__ import annotations
 
 import os
 import signal
+import subprocess
+import sys
 
 import pytest
 
-from tests.agents import Agent
-from tests.integration.test_refresh import Web, command_line
+from tests.agents import PROGRAM, Agent
+from tests.integration.test_refresh import Web, command_line, heard
 from tests.integration.test_refresh import web as web
-from tests.waiting import eventually
+from tests.waiting import LIMIT, eventually
 
 HELD = {"check": ["sh", "-c", "while [ -e hold ]; do sleep 0.05; done", "sh", "{}"]}
 
@@ -42,6 +44,13 @@ def is_held(agent: Agent) -> bool:
     return "sleep" in agent.processes.values()
 
 
+def asks(agent: Agent) -> subprocess.Popen[str]:
+    """A refresh by hand that has begun to ask."""
+    argv = [sys.executable, str(PROGRAM), "refresh"]
+    pipe = subprocess.PIPE
+    return subprocess.Popen(argv, env=agent.environ, stdout=pipe, stderr=pipe, text=True)
+
+
 # -- the end of a daemon, or of a container -----------------------------------------------------------
 
 
@@ -58,3 +67,45 @@ def test_a_daemon_that_dies_during_a_refresh_ends_as_any_other(web: Web, mode: s
     eventually(lambda: not agent.processes, "all of it has ended")
     assert "Traceback" not in agent.said
     eventually(lambda: web.site.state() == "waiting", "it has left nothing that says it is ready")
+
+
+# -- a daemon that does not become ready ----------------------------------------------------------------
+
+SICK = """
+import os, signal
+def heard(number, frame):
+    word = open("web.conf").read()
+    with open("heard", "a") as file:
+        file.write(word + "\\n")
+    os.rename("well", "sick") if word == "poison" else open("well", "w").close()
+signal.signal(signal.SIGHUP, heard)
+open("well", "w").close()
+open("listens", "w").close()
+while True:
+    signal.pause()
+"""
+
+
+def test_what_mends_a_daemon_that_its_files_have_broken_reaches_it(web: Web) -> None:
+    """It lives, but is not ready: no other instance follows it, whatever else changes, until it is mended."""
+    kind = {
+        "command": [sys.executable, "-I", "-S", "-c", SICK],
+        "ready": {"command": "test -e well", "interval": 0.2, "fall": 1},
+        "width": 1,
+    }
+    web.set(word="old")
+    web.publish("{{ word | lower }}", **kind)
+    agents = [web.start(host) for host in ("w1", "w2")]
+    web.set(word="poison")
+    eventually(lambda: any("unready" in agent.state for agent in agents), "one is not ready any more")
+    (sick,) = (agent for agent in agents if "unready" in agent.state)
+    (other,) = (agent for agent in agents if agent is not sick)
+    asking = asks(sick)
+    eventually(lambda: refreshes(sick), "it is refreshed again, to no effect", every=0.005)
+    eventually(lambda: not refreshes(sick), "the refresh is over")
+    eventually(lambda: "1 of at most 1 instances" in other.state, "the other one waits")
+    web.set(word="mended")
+    eventually(lambda: heard(other) == ["mended"], "the other one goes on")
+    assert heard(sick) == ["poison", "mended"]
+    said, _ = asking.communicate(timeout=LIMIT)
+    assert (asking.returncode, "has not become ready since" in said) == (1, True)
