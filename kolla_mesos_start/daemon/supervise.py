@@ -80,6 +80,7 @@ class Supervisor:
     def _pass_on(self, signum: int) -> None:
         if signum == signal.SIGTERM:
             self._restarting = False
+            self._registrar.on_restart = lambda: None  # A refresh may be under way.
             self._registrar.stop()
             self._stop_daemon()
         elif signum in PASSED_ON:

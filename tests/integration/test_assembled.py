@@ -10,6 +10,7 @@ import os
 import signal
 import subprocess
 import sys
+from typing import Any
 
 import pytest
 
@@ -69,6 +70,43 @@ def test_a_daemon_that_dies_during_a_refresh_ends_as_any_other(web: Web, mode: s
     eventually(lambda: web.site.state() == "waiting", "it has left nothing that says it is ready")
 
 
+SLOW_TO_STOP = """
+import os, signal, sys, time
+def stopped(number, frame):
+    open("stopped", "w").close()
+    while os.path.exists("stays"):
+        time.sleep(0.02)
+    sys.exit(3)
+signal.signal(signal.SIGTERM, stopped)
+with open("started", "a") as file:
+    file.write("started\\n")
+open("stays", "w").close()
+open("listens", "w").close()
+while True:
+    signal.pause()
+"""
+
+
+def test_a_container_that_is_being_stopped_does_not_start_its_daemon_again(web: Web) -> None:
+    """A refresh that ends meanwhile would have restarted it."""
+    kind: dict[str, Any] = {
+        "on_change": {"restart": True},
+        "command": [sys.executable, "-I", "-S", "-c", SLOW_TO_STOP],
+    }
+    web.publish("old", HELD, **kind)
+    agent = web.start(KOLLA_START_MODE="supervise")
+    hold(agent)
+    web.publish("new", HELD, **kind)
+    eventually(lambda: is_held(agent), "a refresh runs")
+    agent.signal(signal.SIGTERM)
+    eventually((agent.directory / "stopped").exists, "the daemon is ending")
+    let_go(agent)
+    agent.says("the daemon was told")
+    (agent.directory / "stays").unlink()
+    assert agent.ends() == 3
+    assert (agent.directory / "started").read_text() == "started\n"
+
+
 # -- a daemon that does not become ready ----------------------------------------------------------------
 
 SICK = """
@@ -88,7 +126,7 @@ while True:
 
 def test_what_mends_a_daemon_that_its_files_have_broken_reaches_it(web: Web) -> None:
     """It lives, but is not ready: no other instance follows it, whatever else changes, until it is mended."""
-    kind = {
+    kind: dict[str, Any] = {
         "command": [sys.executable, "-I", "-S", "-c", SICK],
         "ready": {"command": "test -e well", "interval": 0.2, "fall": 1},
         "width": 1,
