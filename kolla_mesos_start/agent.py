@@ -16,7 +16,7 @@ import sys
 
 from kolla_mesos_start import log as logs
 from kolla_mesos_start import settings as environment
-from kolla_mesos_start.errors import AgentError, BadDefinition, BadUsage, CannotWrite, Stopped, Unkillable
+from kolla_mesos_start.errors import AgentError, BadUsage, CannotWrite, Stopped, Unkillable
 from kolla_mesos_start.facts import HostFacts
 from kolla_mesos_start.health import StateFile
 from kolla_mesos_start.log import Logger
@@ -253,7 +253,10 @@ class Agent:
         graph, stamps = preparer.read_graph(definition)
         _warn_of_pods(settings, graph)
         _warn_of_generations(settings, graph)
-        _refuse_restart(settings, graph)
+        if graph.daemon and graph.daemon.on_change:
+            from kolla_mesos_start.refresh import refuse_restart
+
+            refuse_restart(settings, graph)
 
         from kolla_mesos_start.tree.status import StatusTree
 
@@ -455,17 +458,6 @@ def _warn_of_pods(settings: Settings, graph: Graph) -> None:
             "NODE_NAME is not set: this pod counts as a host of its own, whose states stay in ZooKeeper%s; "
             "set it through the downward API",
             f", and local dependencies ({', '.join(local)}) mean this pod alone" if local else "",
-        )
-
-
-def _refuse_restart(settings: Settings, graph: Graph) -> None:
-    on_change = graph.daemon.on_change if graph.daemon else None
-    if on_change and on_change.kind == "restart" and not settings.supervise:
-        raise BadDefinition(
-            [
-                "service.daemon.on_change.restart: the agent is not its parent: set KOLLA_START_MODE to"
-                " supervise, or choose signal or command"
-            ]
         )
 
 

@@ -22,7 +22,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from kolla_mesos_start.definition.model import Step
+    from kolla_mesos_start.definition.model import Graph, OnChange, Step
     from kolla_mesos_start.files import Content
     from kolla_mesos_start.render.prepare import Prepared, Preparer
     from kolla_mesos_start.settings import Settings
@@ -31,6 +31,8 @@ NOBODY = (
     "no daemon can be refreshed here: {path} {why}. Either its container has not come so far, or its"
     " definition has no on_change: then restart the container"
 )
+
+NO_LONGER = "its definition has no on_change any more: its files stay as they are until it is started again"
 
 
 def ask(environ: Mapping[str, str]) -> int:
@@ -52,8 +54,20 @@ def ask(environ: Mapping[str, str]) -> int:
 
 def digest(step: Step) -> int:
     """Of all that a running daemon can't learn: another one asks for a restart."""
-    command = step.command._replace(files=(), dependencies=(), retired_by=None)
+    command = step.command._replace(files=(), dependencies=(), retired_by=None, on_change=None)
     return zlib.crc32(repr((step.argv, command)).encode())
+
+
+def refuse_restart(settings: Settings, graph: Graph) -> None:
+    """BadDefinition where the agent does not stay as the parent that could start the daemon again."""
+    on_change = graph.daemon.on_change if graph.daemon else None
+    if on_change and on_change.kind == "restart" and not settings.supervise:
+        raise BadDefinition(
+            [
+                "service.daemon.on_change.restart: the agent is not its parent: set KOLLA_START_MODE to"
+                " supervise, or choose signal or command"
+            ]
+        )
 
 
 def refresh(
@@ -71,8 +85,12 @@ def refresh(
     graph, _ = preparer.read_graph(definition)
     if graph.daemon is None:
         raise BadDefinition([f"{graph.service_name} has no daemon any more: remove its containers"])
+    refuse_restart(settings, graph)
     prepared = preparer.prepare(graph.daemon, listed=listed)
-    placed = _place(preparer, prepared, exported)
+    on_change = prepared.step.on_change
+    if on_change is None:
+        return Refreshed(prepared.seen, "", listed, note=NO_LONGER)
+    placed = _place(preparer, prepared, on_change, exported)
     is_same = digest(prepared.step) == started
     return Refreshed(
         seen=prepared.seen,
@@ -81,16 +99,19 @@ def refresh(
         written=[content.name for content in placed],
         note="; ".join(f"{each.name} {each.absent}" for each in prepared.contents if each.is_kept),
         facts=facts_of(settings.host, definition.zxid, settings.generation) if is_same else b"",
+        kind=on_change.kind,
+        signal=str(on_change.value) if on_change.kind == "signal" else "",
     )
 
 
-def _place(preparer: Preparer, prepared: Prepared, exported: Mapping[str, str]) -> Sequence[Content]:
+def _place(
+    preparer: Preparer, prepared: Prepared, on_change: OnChange, exported: Mapping[str, str]
+) -> Sequence[Content]:
     """Place the files; those that have changed, as they were. If the daemon can't be told, none has."""
     loop, service = preparer.published.client.loop, prepared.step.command.path
     with Verdicts(loop, service, prepared, exported) as verdicts:
         placed = place_all(prepared.contents, verdicts.check)
-        on_change = prepared.step.on_change
-        if placed and on_change and on_change.kind == "command":
+        if placed and on_change.kind == "command":
             try:
                 verdicts.tell(on_change.value or ())
             except AgentError:

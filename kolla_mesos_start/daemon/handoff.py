@@ -44,13 +44,11 @@ KEPT = ("LD_", "LANG", "LC_", "OPENSSL_", "RES_OPTIONS", "LOCALDOMAIN", "KOLLA_R
 class Refreshing(NamedTuple):
     """What it takes to refresh a daemon that has `on_change`.
 
-    `kind` and `signal` are those of an OnChange; `turns` is the znode of those who refresh, at most `width`
-    at a time. `seen`: what the daemon's files were rendered from; `listed`: see render.prepare. `environ`:
-    the whole environment of the agent. `started`: a digest of how the daemon was started.
+    `turns` is the znode of those who refresh, at most `width` at a time. `seen`: what the daemon's files were
+    rendered from; `listed`: see render.prepare. `environ`: the whole environment of the agent. `started`: a
+    digest of how the daemon was started.
     """
 
-    kind: str
-    signal: str
     turns: str
     width: int | None
     seen: Seen
@@ -64,6 +62,7 @@ class Refreshed(NamedTuple):
 
     `written`: the names of the files that have changed. `note`: why others have not. `facts`: what the
     container shows of itself by now (see report.Shown); empty if its daemon would be started otherwise today.
+    `kind` and `signal`: how the daemon is told by now (see OnChange); empty where there is nothing to tell.
     """
 
     seen: Seen
@@ -72,6 +71,8 @@ class Refreshed(NamedTuple):
     written: Sequence[str] = ()
     note: str = ""
     facts: bytes = b""
+    kind: str = ""
+    signal: str = ""
 
 
 class Handoff(NamedTuple):

@@ -206,8 +206,6 @@ class Launch:
         from kolla_mesos_start.refresh import digest
 
         return Refreshing(
-            kind=on_change.kind,
-            signal=str(on_change.value) if on_change.kind == "signal" else "",
             turns=self._shown.turns,
             width=prepared.step.command.width,
             seen=prepared.seen,

@@ -34,8 +34,8 @@ if TYPE_CHECKING:
     class Told(Protocol):
         """The daemon, as a refresher deals with it."""
 
-        def tell(self) -> str:
-            """Tell it of new files; why that can't be done."""
+        def tell(self, kind: str, signame: str) -> str:
+            """Tell it of new files, by a signal or otherwise; why that can't be done."""
 
         def on_facts(self, facts: bytes) -> None:
             """It runs by a newer definition now: what its container shows of itself."""
@@ -249,7 +249,7 @@ class Refresher:
         elif self._unconfirmed:
             self._settle()
         else:
-            self._finish(0, "nothing has changed in its files")
+            self._finish(0, found.note or "nothing has changed in its files")
 
     def _adopt(self, found: Refreshed) -> None:
         """Watch what was read now; after a failure also what was read before, since each of it may help."""
@@ -265,11 +265,11 @@ class Refresher:
             self._look(*key)
 
     def _tell(self, found: Refreshed) -> None:
-        failure = self._daemon.tell()
+        failure = self._daemon.tell(found.kind, found.signal)
         if failure:
             self._finish(1, failure)
             return
-        log.info("refreshed %s; the daemon was told (%s)", ", ".join(found.written), self._order.kind)
+        log.info("refreshed %s; the daemon was told (%s)", ", ".join(found.written), found.kind)
         if found.facts:
             self._daemon.on_facts(found.facts)
         self._daemon.confirm(now() + SETTLE)

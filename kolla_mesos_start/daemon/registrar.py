@@ -72,8 +72,7 @@ class Registrar:
         self._pidfd = handoff.pidfd
         self.loop.listen(handoff.pidfd, self._note_end)
         self.loop.listen(self._notify_socket.fd, self._listen)
-        self._order = Refreshing(*handoff.refreshing) if handoff.refreshing else None
-        self._refresher = self._order and self._follow(self._order, handoff)
+        self._refresher = self._follow(handoff) if handoff.refreshing else None
         self.on_restart: Callable[[], object] = lambda: None
 
     def run(self) -> None:
@@ -159,9 +158,10 @@ class Registrar:
 
     # -- its files follow what is published -----------------------------------------------------
 
-    def _follow(self, order: Refreshing, handoff: Handoff) -> Refresher:
+    def _follow(self, handoff: Handoff) -> Refresher:
         from kolla_mesos_start.daemon.refresher import Refresher
 
+        order = Refreshing(*handoff.refreshing or ())
         refresher = Refresher(self.session, self.loop, order, handoff.run_dir, self)
         if order.width is not None:
             from kolla_mesos_start.daemon.turns import Turns
@@ -173,15 +173,14 @@ class Registrar:
         self.loop.add(refresher)
         return refresher
 
-    def tell(self) -> str:
-        """Tell the daemon of new files; why that can't be done."""
-        assert self._order is not None
-        if self._order.kind == "signal":
+    def tell(self, kind: str, signame: str) -> str:
+        """Tell the daemon of new files, by a signal or otherwise; why that can't be done."""
+        if kind == "signal":
             try:
-                signal.pidfd_send_signal(self._pidfd, signal.Signals[f"SIG{self._order.signal}"])
+                signal.pidfd_send_signal(self._pidfd, signal.Signals[f"SIG{signame}"])
             except OSError as error:
-                return f"SIG{self._order.signal} can't be sent to the daemon: {error.strerror}"
-        elif self._order.kind == "restart":
+                return f"SIG{signame} can't be sent to the daemon: {error.strerror}"
+        elif kind == "restart":
             self.on_restart()
         return ""
 

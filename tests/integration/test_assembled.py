@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 
 from tests.agents import PROGRAM, Agent
-from tests.integration.test_refresh import Web, command_line, heard
+from tests.integration.test_refresh import HUP, Web, by_hand, command_line, heard, refreshed
 from tests.integration.test_refresh import web as web
 from tests.waiting import LIMIT, eventually
 
@@ -147,3 +147,51 @@ def test_what_mends_a_daemon_that_its_files_have_broken_reaches_it(web: Web) -> 
     assert heard(sick) == ["poison", "mended"]
     said, _ = asking.communicate(timeout=LIMIT)
     assert (asking.returncode, "has not become ready since" in said) == (1, True)
+
+
+# -- another on_change ------------------------------------------------------------------------------------
+
+COMMAND = {"command": "cat web.conf >>told"}
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "signals", "told"),
+    [
+        (HUP, COMMAND, [], "new"),
+        (COMMAND, HUP, ["SIGHUP new"], ""),
+        (HUP, {"signal": "USR1"}, ["SIGUSR1 new"], ""),
+    ],
+)
+def test_a_daemon_is_told_as_on_change_says_by_now(
+    web: Web, before: dict[str, str], after: dict[str, str], signals: list[str], told: str
+) -> None:
+    """Once, and by nothing that is no longer published."""
+    web.publish("old", on_change=before)
+    agent = web.start()
+    web.publish("new", on_change=after)
+    refreshed(agent)
+    eventually(lambda: heard(agent) == signals, "it has heard all")
+    path = agent.directory / "told"
+    assert (path.read_text() if path.exists() else "") == told
+
+
+def test_a_restart_that_comes_later_needs_supervise_too(web: Web) -> None:
+    """Nobody could start the daemon again: its files stay, and it is said why."""
+    web.publish("old")
+    agent = web.start()
+    web.publish("new", on_change={"restart": True})
+    eventually(lambda: "set KOLLA_START_MODE to supervise" in web.reason(), "it is refused")
+    assert ((agent.directory / "web.conf").read_text(), heard(agent)) == ("old", [])
+
+
+def test_without_on_change_any_more_the_files_stay(web: Web) -> None:
+    """It is shown, and the files follow again once it is back."""
+    web.publish("old")
+    agent = web.start()
+    web.publish("new", on_change=None)
+    eventually(lambda: "no on_change any more" in web.reason(), "it is said")
+    assert "no on_change any more" in by_hand(agent).stdout
+    assert ((agent.directory / "web.conf").read_text(), heard(agent)) == ("old", [])
+    web.publish("newer")
+    eventually(lambda: heard(agent) == ["SIGHUP newer"], "they follow again")
+    eventually(lambda: web.reason() == "", "nothing is to be said")
