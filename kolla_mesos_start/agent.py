@@ -173,7 +173,7 @@ class Agent:
         from kolla_mesos_start.refresh import refresh
 
         with open(order, "rb") as file:
-            listed, started = marshal.load(file)
+            listed, started, untold = marshal.load(file)
         settings = self._settle()
         self.termination_log = None  # It is for the end of the container.
         preparer = self._connect(settings, lambda cause: None)
@@ -184,7 +184,7 @@ class Agent:
                 file.write(marshal.dumps(plain(found)))
 
         try:
-            write(refresh(preparer, settings, self.exported, listed, started))
+            write(refresh(preparer, settings, self.exported, listed, started, untold))
         except AgentError as error:
             write(Refreshed(preparer.published.client.seen, error.reason))
             raise

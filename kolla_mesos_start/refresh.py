@@ -22,7 +22,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from kolla_mesos_start.definition.model import Graph, OnChange, Step
+    from kolla_mesos_start.definition.model import Graph, Step
     from kolla_mesos_start.files import Content
     from kolla_mesos_start.render.prepare import Prepared, Preparer
     from kolla_mesos_start.settings import Settings
@@ -76,10 +76,12 @@ def refresh(
     exported: Mapping[str, str],
     listed: Mapping[str, Sequence[str]],
     started: int,
+    untold: bool,
 ) -> Refreshed:
     """Refresh the daemon's files, and tell the daemon if that takes a command.
 
-    `listed` and `started` are those of the registrar. Raises what a start would; then nothing has changed.
+    `listed` and `started` are those of the registrar, `untold` whether an earlier refresh may have changed
+    the files. Raises what a start would; then nothing has changed.
     """
     definition = preparer.published.definition()
     graph, _ = preparer.read_graph(definition)
@@ -90,7 +92,8 @@ def refresh(
     on_change = prepared.step.on_change
     if on_change is None:
         return Refreshed(prepared.seen, "", listed, note=NO_LONGER)
-    placed = _place(preparer, prepared, on_change, exported)
+    command = on_change.value if on_change.kind == "command" else None
+    placed = _place(preparer, prepared, exported, command, untold)
     is_same = digest(prepared.step) == started
     return Refreshed(
         seen=prepared.seen,
@@ -105,15 +108,19 @@ def refresh(
 
 
 def _place(
-    preparer: Preparer, prepared: Prepared, on_change: OnChange, exported: Mapping[str, str]
+    preparer: Preparer,
+    prepared: Prepared,
+    exported: Mapping[str, str],
+    command: Sequence[str] | None,
+    untold: bool,
 ) -> Sequence[Content]:
-    """Place the files; those that have changed, as they were. If the daemon can't be told, none has."""
+    """Place the files; those that have changed, as they were. If `command` can't tell, none has."""
     loop, service = preparer.published.client.loop, prepared.step.command.path
     with Verdicts(loop, service, prepared, exported) as verdicts:
         placed = place_all(prepared.contents, verdicts.check)
-        if placed and on_change.kind == "command":
+        if command and (placed or untold):
             try:
-                verdicts.tell(on_change.value or ())
+                verdicts.tell(command)
             except AgentError:
                 restore(placed)
                 raise

@@ -79,6 +79,7 @@ class Refresher:
         self._stage = IDLE
         self._settles_by = -math.inf  # how long the next refresh waits for a daemon that has been told
         self._unconfirmed = False  # It has been told, and has not been found ready since.
+        self._untold = False  # A refresh that was killed may have placed files.
         self._known: Seen = dict(order.seen)
         self._unsure: set[tuple[str, bool]] = set()  # changed while a refresh runs
         self._first = self._due = math.inf  # since when something has changed, and when it is over
@@ -145,11 +146,11 @@ class Refresher:
     def _found(self, key: tuple[str, bool], zxid: int | None) -> None:
         if self._known.get(key, zxid) == zxid:
             return
+        log.debug("%s has changed", key[0])
         if self._child is not None:
             self._unsure.add(key)  # What is running may have read this already.
             return
         self._known[key] = zxid
-        log.debug("%s has changed", key[0])
         self._change = max(self._change, self._session.zxid if zxid is None else zxid)
         earlier = self._due if self._first < math.inf else 0.0
         self._first = min(self._first, now())
@@ -214,7 +215,7 @@ class Refresher:
         self._stage, self._due, self._first = RENDERING, math.inf, math.inf
         self._served, self._asking = self._asking, []
         order, report = os.memfd_create("order"), os.memfd_create("report")
-        os.write(order, marshal.dumps((dict(self._order.listed), self._order.started)))
+        os.write(order, marshal.dumps((dict(self._order.listed), self._order.started, self._untold)))
         os.lseek(order, 0, os.SEEK_SET)
         try:
             self._child = _spawn(self._order.environ, [order, report])
@@ -237,14 +238,14 @@ class Refresher:
         with open(report, "rb") as file:
             file.seek(0)
             said = file.read()
-        if not said:
-            self._finish(1, f"{NAME} ended with status {status}")
-            return
-        found = Refreshed(*marshal.loads(said))
+        killed = Refreshed({}, f"{NAME} ended with status {status}")
+        found = Refreshed(*marshal.loads(said)) if said else killed
+        # What has been killed may have placed files of which the daemon has not been told.
+        self._untold = self._untold or not said
         self._adopt(found)
         if found.failure:
-            self._finish(status, found.failure)
-        elif found.written:
+            self._finish(max(status, 1), found.failure)
+        elif found.kind and (found.written or self._untold):
             self._tell(found)
         elif self._unconfirmed:
             self._settle()
@@ -269,7 +270,8 @@ class Refresher:
         if failure:
             self._finish(1, failure)
             return
-        log.info("refreshed %s; the daemon was told (%s)", ", ".join(found.written), found.kind)
+        self._untold = False
+        log.info("refreshed %s; the daemon was told (%s)", ", ".join(found.written) or "before", found.kind)
         if found.facts:
             self._daemon.on_facts(found.facts)
         self._daemon.confirm(now() + SETTLE)

@@ -149,6 +149,38 @@ def test_what_mends_a_daemon_that_its_files_have_broken_reaches_it(web: Web) -> 
     assert (asking.returncode, "has not become ready since" in said) == (1, True)
 
 
+# -- a refresh that is killed -----------------------------------------------------------------------------
+
+
+def test_a_daemon_is_told_of_what_a_killed_refresh_has_placed(web: Web) -> None:
+    """By the next one, which finds nothing to place any more."""
+    command = {"command": "touch telling; while [ -e hold ]; do sleep 0.05; done; cat web.conf >>told"}
+    web.publish("old", on_change=command)
+    agent = web.start()
+    hold(agent)
+    web.publish("new", on_change=command)
+    eventually((agent.directory / "telling").exists, "it is being told")
+    os.kill(refreshes(agent), signal.SIGKILL)
+    eventually(lambda: "ended with status -9" in web.reason(), "it is seen")
+    let_go(agent)
+    assert by_hand(agent).returncode == 0
+    assert (agent.directory / "told").read_text() == "new"
+    assert by_hand(agent).stdout == "nothing has changed in its files\n"
+
+
+def test_what_is_published_during_a_refresh_that_is_killed_is_not_lost(web: Web) -> None:
+    web.publish("old", HELD)
+    agent = web.start(KOLLA_LOGLEVEL="debug")
+    hold(agent)
+    web.publish("new", HELD)
+    eventually(lambda: is_held(agent), "a refresh runs")
+    web.publish("newer", HELD)
+    eventually(lambda: agent.said.count("files/web.conf has changed") == 2, "it is seen")
+    os.kill(refreshes(agent), signal.SIGKILL)
+    let_go(agent)
+    eventually(lambda: heard(agent) == ["SIGHUP newer"], "it is tried again")
+
+
 # -- another on_change ------------------------------------------------------------------------------------
 
 COMMAND = {"command": "cat web.conf >>told"}
