@@ -174,20 +174,22 @@ class Agent:
 
         with open(order, "rb") as file:
             listed, started, untold = marshal.load(file)
-        settings = self._settle()
-        self.termination_log = None  # It is for the end of the container.
-        preparer = self._connect(settings, lambda cause: None)
-        self.stage = "refresh"
 
         def write(found: Refreshed) -> None:
             with open(report, "wb") as file:
                 file.write(marshal.dumps(plain(found)))
 
         try:
+            # Like the daemon, its files stand an outage of any length.
+            settings = self._settle()._replace(connect_timeout=None)
+            preparer = self._connect(settings, lambda cause: None)
+            self.stage = "refresh"
             write(refresh(preparer, settings, self.exported, listed, started, untold))
         except AgentError as error:
-            write(Refreshed(preparer.published.client.seen, error.reason))
+            write(Refreshed(self.client.seen if self.client else {}, error.reason))
             raise
+        finally:
+            self.termination_log = None  # It is for the end of the container.
         self.close()
         return 0
 

@@ -10,6 +10,8 @@ import os
 import signal
 import subprocess
 import sys
+import time
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -17,6 +19,7 @@ import pytest
 from tests.agents import PROGRAM, Agent
 from tests.integration.test_refresh import HUP, Web, by_hand, command_line, heard, refreshed
 from tests.integration.test_refresh import web as web
+from tests.link import Link
 from tests.waiting import LIMIT, eventually
 
 HELD = {"check": ["sh", "-c", "while [ -e hold ]; do sleep 0.05; done", "sh", "{}"]}
@@ -147,6 +150,42 @@ def test_what_mends_a_daemon_that_its_files_have_broken_reaches_it(web: Web) -> 
     assert heard(sick) == ["poison", "mended"]
     said, _ = asking.communicate(timeout=LIMIT)
     assert (asking.returncode, "has not become ready since" in said) == (1, True)
+
+
+# -- what is not there for a while ------------------------------------------------------------------------
+
+
+def test_an_outage_loses_no_refresh(web: Web, link: Link) -> None:
+    """However soon a start would give up: it is connected late, and then does its work."""
+    web.publish("old")
+    agent = web.start(KOLLA_ZK_HOSTS=link.hosts, KOLLA_ZK_CONNECT_TIMEOUT="1")
+    os.kill(agent.registrar, signal.SIGSTOP)
+    web.publish("new")
+    asking = asks(agent)
+    link.kill()
+    os.kill(agent.registrar, signal.SIGCONT)
+    eventually(lambda: refreshes(agent), "a refresh runs")
+    begun = time.monotonic()
+    eventually(lambda: time.monotonic() > begun + 2 or not refreshes(agent), "a start would have given up")
+    link.launch()
+    assert asking.communicate(timeout=LIMIT) == ("refreshed; the daemon was told, and is ready\n", "")
+    assert heard(agent) == ["SIGHUP new"]
+
+
+def test_a_directory_of_variables_that_is_gone_is_named(web: Web, tmp_path: Path) -> None:
+    """Where everybody sees it; the termination log is for the end of the container."""
+    given = tmp_path / "given"
+    given.mkdir()
+    (given / "word").write_text("secret")
+    web.publish("old {{ word }}")
+    agent = web.start(KOLLA_VARIABLES_DIR=str(given))
+    given.rename(tmp_path / "away")
+    web.publish("new {{ word }}")
+    eventually(lambda: "KOLLA_VARIABLES_DIR" in web.reason(), "it is named")
+    assert not (agent.directory / "termination-log").exists()
+    (tmp_path / "away").rename(given)
+    assert by_hand(agent).returncode == 0
+    assert heard(agent) == ["SIGHUP new secret"]
 
 
 # -- a refresh that is killed -----------------------------------------------------------------------------
