@@ -21,6 +21,7 @@ from kolla_mesos_start.zookeeper.wire import (
     Delete,
     Exists,
     GetChildren,
+    GetChildren2,
     GetData,
     NodeExistsError,
     NoNodeError,
@@ -141,8 +142,11 @@ class Turns:
         if value is None:
             self._request(GetChildren(f"{self._path}/queue", False), self._on_queue)
             return
-        # Left by a failure: it is ours still, and nobody else goes before it is mended.
-        self._request(SetData(self._slot, self._own(), -1), self._begin)
+        if value[0].startswith(FAILED):
+            # Left by a failure: nobody goes before us, but where something newer is published others run.
+            self._look_at_slots(SetData(self._slot, self._own(), -1))
+        else:
+            self._request(SetData(self._slot, self._own(), -1), self._begin)
 
     def _on_queue(self, names: Any) -> None:
         if names is None:
@@ -154,7 +158,9 @@ class Turns:
             path = f"{self._path}/queue/{self._member}-"
             self._request(Create(path, b"", self._acl, EPHEMERAL_SEQUENCE), self._on_changed)
         elif queue[0] == own[0]:
-            self._look_at_slots([f"{self._path}/queue/{name}" for name in own])
+            # After a lost reply there may be two of ours.
+            leave = [Delete(f"{self._path}/queue/{name}", -1) for name in own]
+            self._look_at_slots(Create(self._slot, self._own(), self._acl, 0), *leave)
         else:
             before = f"{self._path}/queue/{queue[queue.index(own[0]) - 1]}"
             self._watched.add(before)
@@ -165,28 +171,35 @@ class Turns:
             self._again = True
         self._looked(f"{ahead} instances wait before this one")
 
-    def _look_at_slots(self, contenders: Sequence[str]) -> None:
+    def _look_at_slots(self, *take: Any) -> None:
+        """Look at the slots of others; `take` is what it takes to begin."""
         path = f"{self._path}/slots"
         self._watched.add(path)
         slots: list[Slot] = []
 
-        def on_names(names: Any) -> None:
-            missing = len(names or ())
+        def on_names(value: Any) -> None:
+            if value is None:
+                self._create_parents()
+                return
+            names = set(value[0]) - {self._member}
+            missing = len(names)
+            # Nobody has taken a slot since they were listed.
+            steps = [SetData(path, b"", value[1].version), *take]
             if not missing:
-                self._decide(contenders, slots)
+                self._decide(slots, steps)
 
             def on_slot(slot: Slot | None) -> None:
                 nonlocal missing
                 missing -= 1
                 slots.extend([slot] if slot else [])
                 if not missing:
-                    self._decide(contenders, slots)
+                    self._decide(slots, steps)
 
-            for name in names or ():
+            for name in names:
                 self._watched |= {f"{path}/{name}", f"{self._party}/{name}"}
                 self._request(GetData(f"{path}/{name}", True), partial(self._on_slot, name, on_slot))
 
-        self._request(GetChildren(path, True), on_names)
+        self._request(GetChildren2(path, True), on_names)
 
     def _on_slot(self, name: str, done: Callable[[Slot | None], object], value: Any) -> None:
         if value is None:
@@ -204,19 +217,16 @@ class Turns:
 
         self._request(Exists(f"{self._party}/{name}", True), on_owner)
 
-    def _decide(self, contenders: Sequence[str], slots: Sequence[Slot]) -> None:
+    def _decide(self, slots: Sequence[Slot], steps: Sequence[Any]) -> None:
         assert self._change is not None
         reason = in_the_way(slots, self._width, self._change)
         if reason:
             self._looked(reason)
-            return
-        # After a lost reply there may be two of ours.
-        leave = [Delete(contender, -1) for contender in contenders]
-        take = Create(self._slot, self._own(), self._acl, 0)
-        self._request(Transaction([take, *leave]), self._on_taken)
+        else:
+            self._request(Transaction(list(steps)), self._on_taken)
 
     def _on_taken(self, results: Any) -> None:
-        # Refused if our contender is gone: then another may be the first.
+        # Refused if another was quicker, or our contender is gone: then another may be the first.
         if any(isinstance(result, Exception) for result in results):
             self._on_changed(None)
         else:

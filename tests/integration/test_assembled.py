@@ -24,6 +24,8 @@ from tests.waiting import LIMIT, eventually
 
 HELD = {"check": ["sh", "-c", "while [ -e hold ]; do sleep 0.05; done", "sh", "{}"]}
 
+FAILED = "the refresh of its files failed"
+
 
 def process(agent: Agent, words: bytes) -> int:
     """The process of a container whose command line holds these words; 0 while there is none."""
@@ -150,6 +152,31 @@ def test_what_mends_a_daemon_that_its_files_have_broken_reaches_it(web: Web) -> 
     assert heard(sick) == ["poison", "mended"]
     said, _ = asking.communicate(timeout=LIMIT)
     assert (asking.returncode, "has not become ready since" in said) == (1, True)
+
+
+# -- whose turn it is ---------------------------------------------------------------------------------------
+
+
+def test_an_instance_that_failed_waits_for_its_turn_like_any_other(web: Web) -> None:
+    """Where something newer is published, others do not stop for it: it must not run beside them."""
+    guarded = {"check": ["sh", "-c", f"{HELD['check'][2]}; ! grep -q poison {{}}"]}
+    web.publish("old", guarded, width=1)
+    agents = [web.start(host) for host in ("w1", "w2")]
+    web.publish("poison", guarded, width=1)
+    eventually(lambda: any(FAILED in agent.state for agent in agents), "one has failed")
+    (failed,) = (agent for agent in agents if FAILED in agent.state)
+    (other,) = (agent for agent in agents if agent is not failed)
+    eventually(lambda: "refuses" in other.state, "the other one waits")
+    hold(other)
+    os.kill(failed.registrar, signal.SIGSTOP)
+    web.publish("mended", guarded, width=1)
+    eventually(lambda: is_held(other), "the other one goes on")
+    os.kill(failed.registrar, signal.SIGCONT)
+    eventually(lambda: "1 of at most 1 instances" in failed.state or heard(failed), "it has seen that, too")
+    assert heard(failed) == []
+    let_go(other)
+    eventually(lambda: [heard(agent) for agent in agents] == [["SIGHUP mended"]] * 2, "both were told")
+    eventually(lambda: not web.slots, "no slot is left")
 
 
 # -- what is not there for a while ------------------------------------------------------------------------
