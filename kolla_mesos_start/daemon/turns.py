@@ -246,6 +246,14 @@ class Turns:
         return b"%x" % self._session.id
 
     def _create_parents(self) -> None:
+        daemon = self._path.rpartition("/")[0]
+        self._watched.add(daemon)
+        self._request(Exists(daemon, True), self._on_daemon)
+
+    def _on_daemon(self, stat: Any) -> None:
+        if stat is None:  # They are not ours to create, and whoever registers the daemon will.
+            self._looked("the states of its service were removed from ZooKeeper")
+            return
         for path in (self._path, f"{self._path}/slots"):
             self._session.request(Create(path, b"", self._acl, 0), lambda value, error: None)
         self._request(Create(f"{self._path}/queue", b"", self._acl, 0), self._on_changed)

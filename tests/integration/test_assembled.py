@@ -15,12 +15,15 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from kazoo.client import KazooClient
 
 from tests.agents import PROGRAM, Agent
+from tests.conftest import Deployment
 from tests.integration.test_refresh import HUP, Web, by_hand, command_line, heard, refreshed
 from tests.integration.test_refresh import web as web
 from tests.link import Link
 from tests.waiting import LIMIT, eventually
+from tests.zookeeper import Server
 
 HELD = {"check": ["sh", "-c", "while [ -e hold ]; do sleep 0.05; done", "sh", "{}"]}
 
@@ -176,6 +179,24 @@ def test_an_instance_that_failed_waits_for_its_turn_like_any_other(web: Web) -> 
     assert heard(failed) == []
     let_go(other)
     eventually(lambda: [heard(agent) for agent in agents] == [["SIGHUP mended"]] * 2, "both were told")
+    eventually(lambda: not web.slots, "no slot is left")
+
+
+def test_a_deployment_that_is_deleted_is_waited_for_in_silence(
+    web: Web, deployment: Deployment, zk: KazooClient, zookeeper: Server
+) -> None:
+    """By those who want a turn, too; published again, they go on."""
+    web.publish("old", width=1)
+    agent = web.start()
+    zk.delete(deployment.path, recursive=True)
+    eventually(lambda: "states of its service were removed" in agent.state, "it is said")
+    before = zookeeper.packets()
+    begun = time.monotonic()
+    eventually(lambda: time.monotonic() > begun + 1, "a second has passed")
+    assert zookeeper.packets() - before < 100
+    web.set(directory=str(agent.directory))
+    web.publish("new", width=1)
+    eventually(lambda: heard(agent) == ["SIGHUP new"], "it is told")
     eventually(lambda: not web.slots, "no slot is left")
 
 
