@@ -48,24 +48,27 @@ def main() -> None:
     if arguments[:1] == ["health"] and not {"-h", "--help"} & set(arguments):
         from kolla_mesos_start.health import health
 
-        status = health(arguments[1:], os.environ)
-        try:  # noqa: SIM105 (contextlib would cost every probe its import)
-            sys.stdout.flush()
-        except OSError:
-            pass  # The probe's result is the exit status: a closed pipe must not change it.
-        os._exit(status)
+        _exit(health(arguments[1:], os.environ))
     _fill_standard_descriptors()
     verb, show = ("run", False) if not arguments else _parse(arguments)
     if verb == "refresh":
         from kolla_mesos_start.refresh import ask
 
-        sys.exit(ask(os.environ))
+        _exit(ask(os.environ))
 
     # Imports leave no garbage; looking for it would take a tenth of the start.
     gc.disable()
     from kolla_mesos_start import agent
 
     agent.main(verb, show)
+
+
+def _exit(status: int) -> NoReturn:
+    try:  # noqa: SIM105 (contextlib would cost every probe its import)
+        sys.stdout.flush()
+    except OSError:
+        pass  # The result is the exit status: a closed pipe must not change it.
+    os._exit(status)
 
 
 def _fill_standard_descriptors() -> None:

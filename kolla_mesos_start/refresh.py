@@ -8,12 +8,14 @@ to the registrar by which an operator has one at once. When to refresh is the re
 from __future__ import annotations
 
 import os
+import signal
 import socket
+import sys
 import zlib
 
 from kolla_mesos_start.commands.verdict import Verdicts
 from kolla_mesos_start.daemon.handoff import Refreshed
-from kolla_mesos_start.errors import AgentError, BadDefinition
+from kolla_mesos_start.errors import AgentError, BadDefinition, cause
 from kolla_mesos_start.files import place_all, restore
 from kolla_mesos_start.health import default_run_dir
 from kolla_mesos_start.report import facts_of
@@ -31,25 +33,50 @@ NOBODY = (
     "no daemon can be refreshed here: {path} {why}. Either its container has not come so far, or its"
     " definition has no on_change: then restart the container"
 )
+DENIED = "{path} can't be connected to: run this as the agent's user, or as root"
+LONG = 10.0  # seconds
+TAKES_LONG = (
+    "it takes long: `kolla_mesos_start health` and the container's log say why; this need not be waited for"
+)
 
 NO_LONGER = "its definition has no on_change any more: its files stay as they are until it is started again"
 
 
 def ask(environ: Mapping[str, str]) -> int:
     """Have the daemon's registrar refresh now; print what came of it, and return the exit status."""
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
     path = f"{environ.get('KOLLA_RUN_DIR') or default_run_dir(os.getuid())}/refresh"
     with socket.socket(socket.AF_UNIX) as connection:
         try:
             connection.connect(path)
-        except OSError as error:
-            print(NOBODY.format(path=path, why=f"can't be connected to ({error.strerror})"))
+        except PermissionError:
+            print(DENIED.format(path=path))
             return 1
-        answer = b""
-        while part := connection.recv(65536):
-            answer += part
+        except OSError as error:
+            print(NOBODY.format(path=path, why=f"can't be connected to ({cause(error)})"))
+            return 1
+        answer = _answer(connection)
     status, _, text = answer.decode("utf-8", "replace").partition(" ")
     print(text.strip() or "the daemon has ended meanwhile")
     return int(status or 1)
+
+
+def _answer(connection: socket.socket) -> bytes:
+    """All that the registrar says; empty where it ends before."""
+    answer = b""
+    connection.settimeout(LONG)
+    while True:
+        try:
+            part = connection.recv(65536)
+        except socket.timeout:
+            print(TAKES_LONG, file=sys.stderr)
+            connection.settimeout(None)
+            continue
+        except ConnectionResetError:
+            return b""
+        if not part:
+            return answer
+        answer += part
 
 
 def digest(step: Step) -> int:

@@ -11,6 +11,7 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +23,7 @@ from tests.conftest import Deployment
 from tests.integration.test_refresh import HUP, Web, by_hand, command_line, heard, refreshed
 from tests.integration.test_refresh import web as web
 from tests.link import Link
+from tests.unprivileged import launcher
 from tests.waiting import LIMIT, eventually
 from tests.zookeeper import Server
 
@@ -153,8 +155,9 @@ def test_what_mends_a_daemon_that_its_files_have_broken_reaches_it(web: Web) -> 
     web.set(word="mended")
     eventually(lambda: heard(other) == ["mended"], "the other one goes on")
     assert heard(sick) == ["poison", "mended"]
-    said, _ = asking.communicate(timeout=LIMIT)
+    said, complained = asking.communicate(timeout=LIMIT)
     assert (asking.returncode, "has not become ready since" in said) == (1, True)
+    assert "it takes long" in complained
 
 
 # -- whose turn it is ---------------------------------------------------------------------------------------
@@ -314,3 +317,81 @@ def test_without_on_change_any_more_the_files_stay(web: Web) -> None:
     web.publish("newer")
     eventually(lambda: heard(agent) == ["SIGHUP newer"], "they follow again")
     eventually(lambda: web.reason() == "", "nothing is to be said")
+
+
+# -- whoever asks by hand -----------------------------------------------------------------------------------
+
+
+def test_two_who_ask_at_once_are_both_answered(web: Web) -> None:
+    web.publish("old", HELD)
+    agent = web.start()
+    hold(agent)
+    web.publish("new", HELD)
+    asking = [asks(agent) for _ in range(2)]
+    eventually(lambda: is_held(agent), "a refresh runs")
+    let_go(agent)
+    for each in asking:
+        said, complained = each.communicate(timeout=LIMIT)
+        assert (each.returncode, complained) == (0, ""), said
+    assert heard(agent) == ["SIGHUP new"]
+
+
+def test_who_asks_may_be_interrupted(web: Web) -> None:
+    """No traceback, and the refresh goes on."""
+    web.publish("old", HELD)
+    agent = web.start()
+    hold(agent)
+    web.publish("new", HELD)
+    asking = asks(agent)
+    eventually(lambda: is_held(agent), "a refresh runs")
+    asking.send_signal(signal.SIGINT)
+    assert (*asking.communicate(timeout=LIMIT), asking.returncode) == ("", "", -signal.SIGINT)
+    let_go(agent)
+    eventually(lambda: heard(agent) == ["SIGHUP new"], "it is told")
+
+
+def test_who_asks_learns_that_nobody_can_answer_any_more(web: Web) -> None:
+    """Its registrar is killed before it has accepted the connection."""
+    web.publish("old")
+    agent = web.start()
+    os.kill(agent.registrar, signal.SIGSTOP)
+    asking = asks(agent)
+    path = str(agent.directory / "run/refresh")
+    eventually(lambda: Path("/proc/net/unix").read_text().count(path) == 2, "it waits for the answer")
+    os.kill(agent.registrar, signal.SIGKILL)
+    said, complained = asking.communicate(timeout=LIMIT)
+    assert (asking.returncode, said, complained) == (1, "the daemon has ended meanwhile\n", "")
+
+
+@pytest.mark.parametrize(
+    ("under", "environ", "words"),
+    [
+        (launcher(12345), {}, "run this as the agent's user, or as root"),
+        ((), {"KOLLA_RUN_DIR": "/nowhere"}, "/nowhere/refresh can't be connected to (No such file"),
+        ((), {"KOLLA_RUN_DIR": "/" + 200 * "x"}, "can't be connected to (AF_UNIX path too long)"),
+    ],
+)
+def test_who_asks_in_the_wrong_place_is_told(
+    web: Web, under: Sequence[str], environ: dict[str, str], words: str
+) -> None:
+    web.publish("old")
+    agent = web.start()
+    argv = [*under, sys.executable, str(PROGRAM), "refresh"]
+    done = subprocess.run(argv, env={**agent.environ, **environ}, capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stderr) == (1, "")
+    assert words in done.stdout
+
+
+def test_a_refresh_counts_though_nobody_reads_its_answer(web: Web) -> None:
+    """The status is the result."""
+    web.publish("old")
+    agent = web.start()
+    with Path("/dev/full").open("w") as full:
+        asking = subprocess.run(
+            [sys.executable, str(PROGRAM), "refresh"],
+            env=agent.environ,
+            stdout=full,
+            stderr=subprocess.PIPE,
+            check=False,
+        )
+    assert (asking.returncode, asking.stderr) == (0, b"")
