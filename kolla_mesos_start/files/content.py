@@ -21,7 +21,7 @@ class Content(NamedTuple):
     `name` is its name in the definition, `dest` an absolute path. `uid` and `gid` None are the
     agent's own; `mode` holds the permission bits. `data` None: the file has no content, or keeps what it
     has (`is_kept`), so it is not placed; `absent` says why. `check` is the argv of a command that new
-    content must pass, with `{}` for its path.
+    content must pass, with `{}` for its path. `link`: where the link leads that was at dest.
     """
 
     name: str
@@ -33,6 +33,7 @@ class Content(NamedTuple):
     check: tuple[str, ...] | None = None
     absent: str = "optional"
     is_kept: bool = False
+    link: str | None = None
 
     def __repr__(self) -> str:
         """Without the data, which may hold secrets: records are shown in tracebacks."""

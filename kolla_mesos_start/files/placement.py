@@ -81,8 +81,8 @@ def place_all(contents: Sequence[Content], check: Check = _accept) -> Sequence[C
         before: list[Content] = []
         try:
             for content, new in ready:
-                before.append(as_it_is(content))
                 with _explained(content):
+                    before.append(as_it_is(content))
                     new.commit()
         except CannotWrite:
             restore(before)
@@ -93,9 +93,12 @@ def place_all(contents: Sequence[Content], check: Check = _accept) -> Sequence[C
 def restore(before: Sequence[Content]) -> None:
     """Undo `place_all`, which has returned this."""
     for content in before:
-        if content.data is None:
-            with suppress(FileNotFoundError):
-                os.unlink(content.dest)
+        with _explained(content):
+            if content.data is None:
+                with suppress(FileNotFoundError):
+                    os.unlink(content.dest)
+            if content.link is not None:
+                os.symlink(content.link, content.dest)
     place(before)
 
 

@@ -79,10 +79,12 @@ def write(content: Content, data: bytes) -> None:
 
 
 def as_it_is(content: Content) -> Content:
-    """The file that is at dest now; without data if there is none."""
+    """What is at dest now: a file, a link, or nothing."""
+    if os.path.islink(content.dest):
+        return content._replace(data=None, link=os.readlink(content.dest))
     try:
         fd = os.open(content.dest, os.O_RDONLY | O_CAREFUL)
-    except OSError:
+    except FileNotFoundError:
         return content._replace(data=None)
     with open(fd, "rb") as file:
         there = os.fstat(fd)

@@ -357,6 +357,30 @@ def test_what_was_placed_can_be_undone(home: Path, uid: int) -> None:
     assert held(home) == before
 
 
+def test_a_link_that_was_replaced_comes_back(home: Path, uid: int) -> None:
+    """Whether it leads anywhere or not."""
+    write(home / "real.conf", b"old", uid, 0o640)
+    (home / "a.conf").symlink_to("real.conf")
+    (home / "b.conf").symlink_to("/nowhere")
+    own(home, uid)
+
+    def work() -> None:
+        restore(place_all([content(home / name, name=name) for name in ("a.conf", "b.conf")]))
+
+    assert in_child(work, uid).error is None
+    assert [os.readlink(home / name) for name in ("a.conf", "b.conf")] == ["real.conf", "/nowhere"]
+    assert (home / "real.conf").read_bytes() == b"old"
+
+
+def test_what_could_not_be_brought_back_is_not_replaced(root: None, home: Path, uid: int) -> None:
+    """Another user's file, which can't be read."""
+    write(home / "a.conf", b"old", 0, 0o600)
+    os.chown(home, NOBODY, NOBODY)
+    reason = in_child(lambda: place_all([content(home / "a.conf")]), NOBODY).reason
+    assert "a.conf can't be written: Permission denied" in reason
+    assert (home / "a.conf").read_bytes() == b"old"
+
+
 def test_a_new_file_must_pass_its_check(home: Path, uid: int) -> None:
     """The check sees the complete new file beside its dest, before any file is changed."""
     write(home / "a.conf", b"old", uid, 0o640)
