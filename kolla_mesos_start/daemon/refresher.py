@@ -260,6 +260,8 @@ class Refresher:
         else:
             self._order = self._order._replace(listed=found.listed)
             self._note = found.note
+            if found.facts:
+                self._daemon.on_facts(found.facts)
         changed = {key for key, zxid in self._known.items() if before.get(key, -1) != zxid}
         unsure, self._unsure = self._unsure, set()
         for key in (changed | unsure) & self._known.keys():
@@ -272,8 +274,6 @@ class Refresher:
             return
         self._untold = False
         log.info("refreshed %s; the daemon was told (%s)", ", ".join(found.written) or "before", found.kind)
-        if found.facts:
-            self._daemon.on_facts(found.facts)
         self._daemon.confirm(now() + SETTLE)
         self._loop.call_at(now() + SETTLE, lambda: None)
         self._unconfirmed = True

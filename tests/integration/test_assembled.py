@@ -23,6 +23,7 @@ from tests.conftest import Deployment
 from tests.integration.test_refresh import HUP, Web, by_hand, command_line, heard, refreshed
 from tests.integration.test_refresh import web as web
 from tests.link import Link
+from tests.tool import tool
 from tests.unprivileged import launcher
 from tests.waiting import LIMIT, eventually
 from tests.zookeeper import Server
@@ -201,6 +202,20 @@ def test_a_deployment_that_is_deleted_is_waited_for_in_silence(
     web.publish("new", width=1)
     eventually(lambda: heard(agent) == ["SIGHUP new"], "it is told")
     eventually(lambda: not web.slots, "no slot is left")
+
+
+# -- what the operator's tool says --------------------------------------------------------------------------
+
+
+def test_a_definition_that_changes_no_file_is_run_all_the_same(web: Web, deployment: Deployment) -> None:
+    """What a running daemon has nothing to do with makes its container no older."""
+    web.publish("old")
+    agent = web.start()
+    web.publish("old", retired_by="steps/contract")
+    eventually(lambda: "older definition" not in tool(deployment, "status"), "it is up to date")
+    web.publish("old", env={"A": "b"})
+    assert by_hand(agent).returncode == 0
+    assert "older definition" in tool(deployment, "status")
 
 
 # -- what is not there for a while ------------------------------------------------------------------------
