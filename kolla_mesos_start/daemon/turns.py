@@ -269,9 +269,10 @@ class Turns:
             if isinstance(error, OUTAGE) or self._session.id != session:
                 return
             if error and not isinstance(error, (NoNodeError, NodeExistsError)):
-                log.warning(
-                    "%s: no turn to refresh: ZooKeeper refuses it (%s)", self._path, type(error).__name__
-                )
+                refusal = f"ZooKeeper refuses a turn in {self._path} ({type(error).__name__})"
+                log.warning("%s", refusal)
+                self._releasing = False
+                self._looked(refusal)
                 return
             on_answer(value)
 

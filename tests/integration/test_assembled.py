@@ -17,6 +17,7 @@ from typing import Any
 
 import pytest
 from kazoo.client import KazooClient
+from kazoo.security import OPEN_ACL_UNSAFE, make_acl
 
 from tests.agents import PROGRAM, Agent
 from tests.conftest import Deployment
@@ -183,6 +184,24 @@ def test_an_instance_that_failed_waits_for_its_turn_like_any_other(web: Web) -> 
     assert heard(failed) == []
     let_go(other)
     eventually(lambda: [heard(agent) for agent in agents] == [["SIGHUP mended"]] * 2, "both were told")
+    eventually(lambda: not web.slots, "no slot is left")
+
+
+def test_a_turn_that_is_refused_is_shown_and_asked_for_again(
+    web: Web, deployment: Deployment, zk: KazooClient
+) -> None:
+    """Such as by an ACL that somebody has set, and mends."""
+    web.publish("old", width=1)
+    agent = web.start()
+    queue = f"{web.site.daemon()}/refreshes/queue"
+    zk.ensure_path(queue)
+    zk.set_acls(queue, [make_acl("world", "anyone", read=True, admin=True)])
+    web.publish("new", width=1)
+    eventually(lambda: "ZooKeeper refuses a turn" in web.reason(), "it is said where everybody sees it")
+    assert "refuses a turn" in tool(deployment, "explain")
+    zk.set_acls(queue, OPEN_ACL_UNSAFE)
+    web.publish("newer", width=1)
+    eventually(lambda: heard(agent) == ["SIGHUP newer"], "it is told")
     eventually(lambda: not web.slots, "no slot is left")
 
 
