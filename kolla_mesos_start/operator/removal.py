@@ -171,7 +171,9 @@ def _require_nobody(invocation: Invocation, there: str) -> None:
     if there and not invocation.options.force:
         raise InUse(f"{there}: stop them first, or give --force; nothing was changed")
     if there:
-        invocation.err.print(f"{there}: what they run is killed, and they begin again", markup=False)
+        invocation.err.print(
+            f"{there}: the commands they run are killed, and begin again; a daemon runs on", markup=False
+        )
 
 
 def _print_again(invocation: Invocation, found: Sequence[State]) -> None:
