@@ -44,13 +44,14 @@ KEPT = ("LD_", "LANG", "LC_", "OPENSSL_", "RES_OPTIONS", "LOCALDOMAIN", "KOLLA_R
 class Refreshing(NamedTuple):
     """What it takes to refresh a daemon that has `on_change`.
 
-    `turns` is the znode of those who refresh, at most `width` at a time. `seen`: what the daemon's files were
-    rendered from; `listed`: see render.prepare. `environ`: the whole environment of the agent. `started`: a
-    digest of how the daemon was started.
+    `turns` is the znode of those who refresh, at most `width` at a time; this one says that it is on `host`.
+    `seen`: what the daemon's files were rendered from; `listed`: see render.prepare. `environ`: the whole
+    environment of the agent. `started`: a digest of how the daemon was started.
     """
 
     turns: str
     width: int | None
+    host: str
     seen: Seen
     listed: Mapping[str, Sequence[str]]
     environ: Mapping[str, str]

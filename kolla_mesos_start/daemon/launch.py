@@ -208,6 +208,7 @@ class Launch:
         return Refreshing(
             turns=self._shown.turns,
             width=prepared.step.command.width,
+            host=self._settings.host,
             seen=prepared.seen,
             listed=prepared.listed,
             environ=dict(os.environ),

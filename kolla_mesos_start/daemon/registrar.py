@@ -168,7 +168,14 @@ class Registrar:
 
             party, member = self.presence.member
             refresher.turns = Turns(
-                self.session, self.presence.acl, order.turns, member, party, order.width, refresher.on_turn
+                self.session,
+                self.presence.acl,
+                order.turns,
+                member,
+                order.host,
+                party,
+                order.width,
+                refresher.on_turn,
             )
         self.loop.add(refresher)
         return refresher

@@ -39,7 +39,8 @@ if TYPE_CHECKING:
 log = Logger(__name__)
 
 EPHEMERAL_SEQUENCE = 3  # flags of a create request
-FAILED = b"failed "  # how the data of a slot begin whose refresh failed; else they are its session's id
+# How the data of a slot begin whose refresh failed; else with its session's id. The host comes next.
+FAILED = b"failed "
 MAX_SHOWN = 200  # characters of what another instance says
 
 
@@ -72,12 +73,14 @@ class Turns:
         acl: Sequence[Any],
         path: str,
         member: str,
+        host: str,
         party: str,
         width: int,
         on_turn: Callable[[], object],
     ) -> None:
         """`path`: that of `refreshes`; `member`: our id; `party`: where the containers of the service are."""
         self._session, self._acl, self._path = session, acl, path
+        self._host = host.encode()
         self._member, self._party, self._width, self._on_turn = member, party, width, on_turn
         self._slot = f"{path}/slots/{member}"
         self._change: int | None = None  # None: no turn is wanted
@@ -96,7 +99,7 @@ class Turns:
 
     def give_back(self, failure: str = "") -> None:
         """The refresh is over. After a failure the slot stays, and says why."""
-        self._content = FAILED + failure.encode()[:MAX_SHOWN] if failure else b""
+        self._content = b"%s%s: %s" % (FAILED, self._host, failure.encode()[:MAX_SHOWN]) if failure else b""
         self._releasing = not failure
         self._write_slot()
 
@@ -208,11 +211,12 @@ class Turns:
         data, stat = value
 
         def on_owner(owner: Any) -> None:
-            failure = ""
+            failure, (session, _, rest) = "", data.partition(b" ")
+            said = rest[:MAX_SHOWN].decode("utf-8", "replace")
             if data.startswith(FAILED):
-                failure = data[len(FAILED) :].decode("utf-8", "replace")
-            elif owner is None or data != b"%x" % owner.ephemeralOwner:
-                failure = "an instance has not come back from its refresh"
+                failure = said
+            elif owner is None or session != b"%x" % owner.ephemeralOwner:
+                failure = f"the instance on {said} has not come back from its refresh"
             done(Slot(name, failure, stat.mzxid))
 
         self._request(Exists(f"{self._party}/{name}", True), on_owner)
@@ -243,7 +247,7 @@ class Turns:
     # -- requests -------------------------------------------------------------------------------
 
     def _own(self) -> bytes:
-        return b"%x" % self._session.id
+        return b"%x %s" % (self._session.id, self._host)
 
     def _create_parents(self) -> None:
         daemon = self._path.rpartition("/")[0]

@@ -174,7 +174,8 @@ def test_an_instance_that_failed_waits_for_its_turn_like_any_other(web: Web) -> 
     eventually(lambda: any(FAILED in agent.state for agent in agents), "one has failed")
     (failed,) = (agent for agent in agents if FAILED in agent.state)
     (other,) = (agent for agent in agents if agent is not failed)
-    eventually(lambda: "refuses" in other.state, "the other one waits")
+    host = "w1" if failed is agents[0] else "w2"
+    eventually(lambda: f"{host}: config file web.conf: its check" in other.state, "the other one waits")
     hold(other)
     os.kill(failed.registrar, signal.SIGSTOP)
     web.publish("mended", guarded, width=1)
