@@ -119,6 +119,11 @@ def refresh(
     on_change = prepared.step.on_change
     if on_change is None:
         return Refreshed(prepared.seen, "", listed, note=NO_LONGER)
+    if on_change.kind == "restart":
+        from kolla_mesos_start.daemon import retirement  # Few daemons are restarted.
+
+        published = preparer.published
+        retirement.check_restart(published.client, published.znodes, graph, settings.generation)
     command = on_change.value if on_change.kind == "command" else None
     placed = _place(preparer, prepared, exported, command, untold)
     is_same = digest(prepared.step) == started

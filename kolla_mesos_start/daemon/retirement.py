@@ -17,9 +17,11 @@ from kolla_mesos_start.zookeeper.ephemerals import OURS
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from kolla_mesos_start.definition.model import Command, Graph
     from kolla_mesos_start.report import Report
     from kolla_mesos_start.tree.status import StatusTree
-    from kolla_mesos_start.tree.znodes import CommandZnodes
+    from kolla_mesos_start.tree.znodes import CommandZnodes, Znodes
+    from kolla_mesos_start.zookeeper.client import Client
 
 log = Logger(__name__)
 
@@ -32,7 +34,7 @@ def check(tree: StatusTree, image: str | None, report: Report) -> None:
     if daemon.retired_by is None:
         return
     _appear(tree, report)
-    if image is not None and image in {command.generation for command in tree.graph.commands}:
+    if _is_wanted(tree.graph, image):
         tree.client.read([tree.znodes.definition])  # Its reply comes after whatever a watch has to say.
         changed = tree.changed()
         if changed:
@@ -40,8 +42,27 @@ def check(tree: StatusTree, image: str | None, report: Report) -> None:
         return
     at = tree.znodes.command(GLOBAL, daemon.retired_by)
     _await_end(tree, at, report)
-    generation = states.retired_for(image, at, tree.client.watches.results)
-    if generation is not None:
+    _refuse(tree.client, at, daemon, image)
+
+
+def check_restart(client: Client, znodes: Znodes, graph: Graph, image: str | None) -> None:
+    """Retired where the daemon that runs is of an image that would not be started any more."""
+    daemon = graph.daemon
+    if daemon is None or daemon.retired_by is None or _is_wanted(graph, image):
+        return
+    at = znodes.command(GLOBAL, daemon.retired_by)
+    _look(client, at)
+    _refuse(client, at, daemon, image)
+
+
+def _is_wanted(graph: Graph, image: str | None) -> bool:
+    """Whether this definition is for that image."""
+    return image is not None and image in {command.generation for command in graph.commands}
+
+
+def _refuse(client: Client, at: CommandZnodes, daemon: Command, image: str | None) -> None:
+    generation = states.retired_for(image, at, client.watches.results)
+    if generation is not None and daemon.retired_by is not None:
         raise Retired(image, daemon.retired_by, generation, command=daemon.path)
 
 
@@ -58,10 +79,7 @@ def _await_end(tree: StatusTree, at: CommandZnodes, report: Report) -> None:
     assert daemon is not None
     due = 0.0
     while True:
-        watches.watch(states.retirement_queries(at, watches.results))
-        client.loop.wait(watches.fresh)
-        if set(states.retirement_queries(at, watches.results)) - watches.results.keys():
-            continue  # What has come asks for more: a new mark's name, for what the mark says.
+        _look(client, at)
         host = states.under_way(at, watches.results)
         if host is None:
             return
@@ -72,3 +90,14 @@ def _await_end(tree: StatusTree, at: CommandZnodes, report: Report) -> None:
             due = now() + PROGRESS_INTERVAL
         seen = watches.changes
         client.loop.wait(lambda seen=seen: watches.changes != seen, due)  # type: ignore[misc]
+
+
+def _look(client: Client, at: CommandZnodes) -> None:
+    """Have in the watches what it takes to decide."""
+    watches = client.watches
+    while True:
+        watches.watch(states.retirement_queries(at, watches.results))
+        client.loop.wait(watches.fresh)
+        # What has come may ask for more: a new mark's name, for what the mark says.
+        if not set(states.retirement_queries(at, watches.results)) - watches.results.keys():
+            return

@@ -119,6 +119,27 @@ def test_a_container_that_is_being_stopped_does_not_start_its_daemon_again(web: 
     assert (agent.directory / "started").read_text() == "started\n"
 
 
+def test_a_refresh_does_not_start_a_retired_image_again(
+    web: Web, zk: KazooClient, deployment: Deployment
+) -> None:
+    """It runs on as it is, and the operator sees why."""
+    kind: dict[str, Any] = {"on_change": {"restart": True}, "retired_by": "steps/contract"}
+    web.publish("old", **kind)
+    agent = web.start(KOLLA_START_MODE="supervise", KOLLA_GENERATION="1.0")
+    web.publish("new", **kind)
+    eventually(
+        lambda: (agent.directory / "started").read_text() == "old\nnew\n", "it is restarted before that"
+    )
+    eventually(lambda: agent.state == "ready", "it is ready again")
+    mark = f"{deployment.path}/status/global/steps/contract/generations/2.0"
+    zk.create(mark, b"9999999999 5", makepath=True)
+    web.publish("newer", **kind)
+    eventually(lambda: "start an image of 2.0" in web.reason(), "it is refused")
+    assert "start an image of 2.0" in tool(deployment, "explain", status=1)
+    assert (agent.directory / "started").read_text() == "old\nnew\n"
+    assert (agent.directory / "web.conf").read_text() == "new"
+
+
 # -- a daemon that does not become ready ----------------------------------------------------------------
 
 SICK = """
