@@ -58,6 +58,8 @@ CLOCK_STEP = 1.0  # seconds; containers say since when in whole ones
 BEGUN = ("starting", "unready", "ready")  # stages of a daemon
 # What a registrar says of a daemon that is ready, whose files do not follow what is published any more.
 REFRESH_FAILED = "the refresh of its files failed"
+# What it says where its turn does not come by itself.
+REFRESH_STUCK = ("no other instance refreshes until", "ZooKeeper refuses a turn")
 
 
 class Cause(NamedTuple):
@@ -316,7 +318,8 @@ def _of_refreshes(service: Service) -> Iterator[Cause]:
     """What the registrars of ready daemons say of their files."""
     for each in service.containers:
         if each.stage == "ready" and each.reason:
-            kind = "stale" if each.reason.startswith(REFRESH_FAILED) else "refreshing"
+            is_stuck = any(words in each.reason for words in (REFRESH_FAILED, *REFRESH_STUCK))
+            kind = "stale" if is_stuck else "refreshing"
             path = f"{service.role}/{DAEMON}"
             yield Cause(kind, f"{path} on {each.host} is ready; {each.reason}", (path,))
 

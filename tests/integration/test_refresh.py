@@ -476,6 +476,7 @@ def test_a_container_that_comes_back_lets_the_others_go_on(web: Web) -> None:
     held_by = next(host for host, agent in agents.items() if agent is holder)
     words = f"the instance on {held_by} has not come back"
     eventually(lambda: any(words in web.reason(host) for host in agents), "the other one waits")
+    assert "ROOT CAUSE" in web.explain()
     assert heard(other) == []
     holder.restart()
     eventually(lambda: heard(other) == ["SIGHUP new"], "it goes on")

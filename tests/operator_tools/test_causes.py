@@ -46,6 +46,21 @@ CASES: dict[str, tuple[Tree, list[tuple[str, str]]]] = {
         {"db": definition(), **ready("db", "1"), "db/.containers/1": container("ready", "its turn comes")},
         [("refreshing", "db/daemon on web1 is ready; its turn comes")],
     ),
+    "its turn to refresh does not come by itself": (
+        {
+            "db": definition(),
+            **ready("db", "1"),
+            "db/.containers/1": container(
+                "ready", "its turn: no other instance refreshes until that is mended"
+            ),
+        },
+        [
+            (
+                "stale",
+                "db/daemon on web1 is ready; its turn: no other instance refreshes until that is mended",
+            )
+        ],
+    ),
     "failed": (
         {"job": TASK, STATE: "error", DETAIL: FAILED},
         [("failed", f"job/sync {FAILED_THERE} job there, mend it, and start it again")],
