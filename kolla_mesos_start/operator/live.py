@@ -27,7 +27,7 @@ from kolla_mesos_start.operator.validation import build_graph, known_graph, rend
 from kolla_mesos_start.render.context import variable_names
 from kolla_mesos_start.tree import states
 from kolla_mesos_start.tree.states import Detail, Unmet, printable
-from kolla_mesos_start.tree.znodes import RESERVED, Znodes
+from kolla_mesos_start.tree.znodes import RESERVED, CommandZnodes, Znodes
 from kolla_mesos_start.zookeeper.query import Query, Znode, children_of, data_of
 
 CONTAINERS, PARTY, ENDED = ".containers", ".party", "ended"
@@ -208,6 +208,8 @@ class Live:
             if definition and definition.graph:
                 for command in definition.graph.steps:
                     found.update(self._below_command(command, name, view))
+            else:  # Its containers run on by what they have read.
+                found.add(children_of(self._daemon(name).ready))
         return {query._replace(required=1) for query in found}
 
     def _scaffold(self, view: View) -> Iterator[Query]:
@@ -285,10 +287,12 @@ class Live:
             owner=printable(owner.data.decode("utf-8", "replace")) if owner else "",
         )
 
+    def _daemon(self, name: str) -> CommandZnodes:
+        return self.znodes.command(GLOBAL, f"{name.rsplit('/', 1)[-1]}/{DAEMON}")
+
     def _containers(self, name: str, view: View) -> Iterator[Container]:
         path = self.znodes.service(name)
-        at = self.znodes.command(GLOBAL, f"{name.rsplit('/', 1)[-1]}/{DAEMON}")
-        ready = {identity(each) for each in view.get(children_of(at.ready), ())}
+        ready = {identity(each) for each in view.get(children_of(self._daemon(name).ready), ())}
         seen = set()
         for place in (CONTAINERS, PARTY):
             for each in view.get(children_of(f"{path}/{place}"), ()):

@@ -259,6 +259,20 @@ def test_a_definition_that_changes_no_file_is_run_all_the_same(web: Web, deploym
     assert "older definition" in tool(deployment, "status")
 
 
+def test_a_container_is_shown_as_ready_beside_a_definition_that_cannot_be_read(
+    web: Web, deployment: Deployment, zk: KazooClient
+) -> None:
+    """It runs on, and its files stay."""
+    web.publish("old")
+    agent = web.start()
+    zk.set(f"{deployment.path}/{web.site.service}", b"{")
+    assert "bad JSON" in by_hand(agent).stdout
+    said = tool(deployment, "status", status=1)
+    assert "unreadable" in said
+    assert "unready" not in said
+    assert heard(agent) == []
+
+
 # -- what is not there for a while ------------------------------------------------------------------------
 
 
