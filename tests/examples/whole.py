@@ -8,13 +8,12 @@ from __future__ import annotations
 import os
 import pwd
 import shutil
-from base64 import urlsafe_b64encode
 from collections.abc import Mapping
 from pathlib import Path
-from secrets import token_bytes, token_hex
 
 import yaml
 
+from kolla_mesos_start.operator.generated import MAKERS
 from kolla_mesos_start.operator.private_zookeeper import free_port
 from tests.examples.openstack import WHOLE
 
@@ -54,8 +53,7 @@ def services() -> list[str]:
 def secrets() -> Mapping[str, str]:
     """New values of all secrets, which every deployment needs."""
     kinds = yaml.safe_load((WHOLE / "secrets.yml").read_text())
-    keys = {"password": lambda: token_hex(16), "fernet": lambda: urlsafe_b64encode(token_bytes(32)).decode()}
-    return {name: keys[kind]() for name, kind in kinds.items()}
+    return {name: MAKERS[kind]() for name, kind in kinds.items()}
 
 
 def values(packaged: Path, images: Path) -> Mapping[str, object]:

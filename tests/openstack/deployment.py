@@ -88,6 +88,7 @@ class OpenStack(LocalDeployment):
 
     def start(self, seed: int) -> None:
         """Start all containers at once, in a random order."""
+        self.started_at = time.time()
         for container in random.Random(seed).sample(self.containers, len(self.containers)):
             self.start_one(container)
 
