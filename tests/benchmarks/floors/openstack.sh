@@ -120,9 +120,7 @@ nova_api() {
     need databases/nova
     once nova/api_db_sync nova-manage --config-file "$config" api_db sync
     once nova/map_cell0 nova-manage --config-file "$config" cell_v2 map_cell0
-    once nova/cell0_db_sync nova-manage --config-file "$config" --config-file "${config%/*}/cell0.conf" \
-        db sync --local_cell
-    need nova/create_cell1 nova/db_sync memcached rabbitmq
+    need nova/create_cell1 nova/db_sync nova/cell0_db_sync memcached rabbitmq
     OS_NOVA_CONFIG_DIR=${config%/*} OS_NOVA_CONFIG_FILES="$PACKAGED/nova/api-paste.ini;nova.conf" api nova-api nova /
 }
 
@@ -132,7 +130,7 @@ nova_conductor() {
     once nova/db_sync nova-manage --config-file "$config" db sync --local_cell
     need nova/api_db_sync
     once nova/create_cell1 nova-manage --config-file "$config" cell_v2 create_cell --name cell1
-    need nova/cell0_db_sync keystone/register memcached rabbitmq
+    need nova/map_cell0 nova/cell0_db_sync keystone/register memcached rabbitmq
     daemon nova-conductor nova-conductor --config-file "$config"
     listens "$site/nova-conductor" conductor
     mark nova-conductor
@@ -140,7 +138,10 @@ nova_conductor() {
 
 nova_scheduler() {
     local config=$site/nova-scheduler/etc/nova/nova.conf
-    need nova/cell0_db_sync nova/create_cell1 nova/db_sync keystone/register memcached rabbitmq
+    need databases/nova
+    once nova/cell0_db_sync nova-manage --config-file "$config" --config-file "${config%/*}/cell0.conf" \
+        db sync --local_cell
+    need nova/map_cell0 nova/create_cell1 nova/db_sync keystone/register memcached rabbitmq
     daemon nova-scheduler nova-scheduler --config-file "$config"
     listens "$site/nova-scheduler" scheduler
     mark nova-scheduler
