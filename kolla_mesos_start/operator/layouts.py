@@ -72,9 +72,10 @@ def read(options: argparse.Namespace, deployment_id: str) -> tuple[Deployment, S
 
 def _given(options: argparse.Namespace) -> dict[str, Given]:
     found: dict[str, Given] = {}
-    if options.secrets is not None and os.path.lexists(options.secrets):
+    if options.secrets is not None:
         _check_secrets(options.secrets, options.directory)
-        found.update(_from_file(options.secrets))
+        # It is created when something is published.
+        found.update(_from_file(options.secrets) if os.path.lexists(options.secrets) else {})
     for path in options.variables_from:
         found.update(_from_file(path))
     for text in options.set:
@@ -93,11 +94,12 @@ def hidden(options: argparse.Namespace, deployment: Deployment) -> frozenset[str
 
 
 def _check_secrets(file: Path, root: Path) -> None:
-    """Refuse the file that names the secrets: its kinds would become their values."""
-    if any(file.resolve() == (root / f"{SECRETS}{suffix}").resolve() for suffix in formats.SUFFIXES):
-        raise BadUsage(
-            f"--secrets {file}: it says which secrets there are: give a file of your own, for their values"
-        )
+    """Refuse a file that is a part of DIR: kinds would become values, or values be in two places."""
+    names = [
+        os.path.realpath(root / f"{stem}{end}") for stem in (SECRETS, VARIABLES) for end in formats.SUFFIXES
+    ]
+    if os.path.realpath(file) in names:
+        raise BadUsage(f"--secrets {file}: it is a part of {root}: give a file of your own, for values alone")
 
 
 def _from_file(path: Path) -> dict[str, Given]:

@@ -55,7 +55,8 @@ Find everything that is wrong in a deployment's directory, with file and line. N
 
 Errors are what would end an agent, or let it wait for ever. Warnings are what is probably not meant.
 The exit status is 1 if there is an error. Variables that containers find in KOLLA_VARIABLES_DIR, and not in
-ZooKeeper, are found here if that is set: to a directory with files of the same names.
+ZooKeeper, are found here if that is set: to a directory with files of the same names. What secrets.yml names
+counts as there, since publishing generates it.
 """,
     example="kolla_mesos_ctl validate etc/examples/keystone",
     add_arguments=_add_arguments,

@@ -160,8 +160,10 @@ def test_secrets_may_come_from_elsewhere(
         ("own.json", '{"db_pin": "hunter2"}', 73, "own.json: nothing can be added to it"),
         ("own.yml", "db_pin: |\n  hunter2", 73, "own.yml: nothing can be added to it"),
         ("own.yml", "db_pin: [hunter2]\n", 64, "db_pin: expected a single value"),
+        ("own.yml", "db_pin: hunter2\n...\n", 73, "own.yml: nothing can be added to it"),
         ("own.yml", "- hunter2\n", 64, "expected a mapping"),
-        ("site/secrets.yml", "db_pin: password\n", 64, "it says which secrets there are"),
+        ("site/secrets.yml", "db_pin: password\n", 64, "it is a part of"),
+        ("site/variables.yml", "region: one\n", 64, "it is a part of"),
     ],
 )
 def test_a_file_that_can_not_hold_them_is_refused_as_it_is(
@@ -212,3 +214,17 @@ def test_several_runs_at_once_agree_on_the_secrets(
     assert {run.returncode for run in runs} <= {0, 73}, said
     assert sum("generated 2 secrets" in out for out, _ in said) == 1
     assert {"region": "one", **values(file)} == in_tree(zk, deployment)
+
+
+def test_the_openstack_example_is_published_with_secrets_of_its_own(
+    zk: KazooClient, deployment: Deployment, file: Path
+) -> None:
+    """Again it changes nothing, with the file or without."""
+    root = Path(__file__).parents[2] / "etc" / "openstack"
+    names = values(root / "secrets.yml").keys()
+    done = publish(root, deployment, "--secrets", str(file))
+    assert f"generated {len(names)} secrets into" in done.stdout
+    assert values(file).keys() == names
+    assert not [value for value in values(file).values() if str(value) in done.stdout + done.stderr]
+    for options in ((), ("--secrets", str(file))):
+        assert ctl("diff", root, deployment, *options).stdout == "0 to create, 0 to update\n"

@@ -134,3 +134,42 @@ def test_a_definition_in_json_is_published_as_it_is(tmp_path: Path) -> None:
     """Then a line and column that an agent names are those of the operator's file."""
     path = write_files(tmp_path, d_json='{"a":\n 1}') / "d.json"
     assert formats.definition(path) == b'{"a":\n 1}'
+
+
+ODD = {
+    "plain": "aB3-_=",
+    "empty": "",
+    "truth": "yes",
+    "number": "0123",
+    "lines": "a\n  b\n\n",
+    "quotes": "'\" #: {{ x }}",
+    "controls": "\t\x00\x7f\x85\u2028",
+    "wide": "é\U0001f511" + "x " * 200,
+    "-": "- ",
+    "<<": "*a",
+}
+
+
+@pytest.mark.parametrize(
+    "before",
+    ["", "# only a comment", "a: 1", "a: 1\r\n", "---\na: |\n  1\n", "\ufeffa: 1\n"],
+)
+def test_values_of_any_kind_can_be_added_to_yaml(tmp_path: Path, before: str) -> None:
+    """What is there stays, byte for byte."""
+    path = write_files(tmp_path, v_yml=before) / "v.yml"
+    known = formats.values(path)
+    more = formats.appended(before.encode(), ODD)
+    assert more.startswith(before.encode())
+    path.write_bytes(more)
+    assert formats.values(path) == {**known, **ODD}
+
+
+def test_a_value_that_is_there_already_is_not_added() -> None:
+    with pytest.raises(BadDefinition, match="another run has just added a to it"):
+        formats.appended(b"a: 1\n", {"a": "2"})
+
+
+@pytest.mark.parametrize("before", ["{}\n", "{a: 1}", '{"a": "1"}', "a: |\n  1", "a: 1\n...\n", "- a\n"])
+def test_nothing_is_added_where_that_would_change_what_is_there(before: str) -> None:
+    with pytest.raises(BadDefinition, match="nothing can be added to it"):
+        formats.appended(before.encode(), ODD)
