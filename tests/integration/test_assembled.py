@@ -220,7 +220,7 @@ def test_a_turn_that_is_refused_is_shown_and_asked_for_again(
     zk.set_acls(queue, [make_acl("world", "anyone", read=True, admin=True)])
     web.publish("new", width=1)
     eventually(lambda: "ZooKeeper refuses a turn" in web.reason(), "it is said where everybody sees it")
-    assert "refuses a turn" in tool(deployment, "explain")
+    assert "refuses a turn" in tool(deployment, "explain", status=1)
     zk.set_acls(queue, OPEN_ACL_UNSAFE)
     web.publish("newer", width=1)
     eventually(lambda: heard(agent) == ["SIGHUP newer"], "it is told")
