@@ -91,6 +91,10 @@ def find(deployment: Deployment, now: float) -> list[Cause]:
     for service in deployment.services.values():
         found += _of_service(service, now)
     causes = [cause._replace(blocks=tuple(_chains(cause, edges))) for cause in found]
+    touched = frozenset().union(*(cause.touches for cause in causes))
+    for service in deployment.services.values():
+        if not service.is_up and not nodes(service) & touched:
+            causes += _of_older(service)
     return sorted(causes, key=lambda each: (not each.is_stuck, -len(each.touches), each.nodes[0], each.kind))
 
 
@@ -322,6 +326,14 @@ def _of_refreshes(service: Service) -> Iterator[Cause]:
             kind = "stale" if is_stuck else "refreshing"
             path = f"{service.role}/{DAEMON}"
             yield Cause(kind, f"{path} on {each.host} is ready; {each.reason}", (path,))
+
+
+def _of_older(service: Service) -> Iterator[Cause]:
+    """Who waits for what is not asked for any more, where all that is asked for is there."""
+    for each in service.containers:
+        if each.stage == "waiting" and service.is_stale(each):
+            text = f"{service.name} on {each.host} waits by an older definition: restart it; {each.reason}"
+            yield Cause("stale", text, (_node(service.name),))
 
 
 def _of_step(service: Service, step: Step, now: float) -> Iterator[Cause]:

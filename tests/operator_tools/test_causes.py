@@ -46,6 +46,18 @@ CASES: dict[str, tuple[Tree, list[tuple[str, str]]]] = {
         {"db": definition(), **ready("db", "1"), "db/.containers/1": container("ready", "its turn comes")},
         [("refreshing", "db/daemon on web1 is ready; its turn comes")],
     ),
+    "it waits for what is not asked for any more": (
+        {
+            "web": definition(),
+            "web/.containers/1": container("waiting", "web/daemon waits for x", definition="3e7"),
+        },
+        [
+            (
+                "stale",
+                "web on web1 waits by an older definition: restart it; web/daemon waits for x",
+            )
+        ],
+    ),
     "its turn to refresh does not come by itself": (
         {
             "db": definition(),
