@@ -7,7 +7,6 @@ one attempt after another, and what cuts an attempt short: its timeout, a signal
 from __future__ import annotations
 
 import errno
-import os
 import signal
 import time
 
@@ -256,7 +255,7 @@ class Bootstrap:
         assert ended is not None
         if hold is not None and ended.reason == "lost":
             # It may have ended before its guard did: that is unknown, and the next attempt learns so.
-            raise Lost(f"{command.path}: killed: its guard process died")
+            raise Lost(f"{command.path}: {ended.failure}")
         outcome = _judge(prepared.step, ended, timed_out, self._stopped_by, last)
         log.log(
             "info" if outcome.state == DONE and not outcome.status else "warning",
@@ -314,19 +313,13 @@ def _judge(step: Step, ended: Ended, timed_out: bool, stopped_by: Stopped | None
     if ended.reason == "deadline":
         raise Lost(f"{command.path}: killed: its lease could not be renewed in time")
     failed = ERROR if last or stopped_by is not None else RETRY
-    if ended.reason == "lost":
-        return Outcome(failed, ended.status, "killed: its guard process died")
-    if timed_out:
+    if timed_out and ended.reason != "lost":
         return Outcome(failed, ended.status, f"timed out (limit {command.timeout:g} s)")
-    if ended.errno in (errno.ENOENT, errno.ENOTDIR) and ended.at == "program":
-        return Outcome(failed, None, step.not_found)
     if ended.errno is not None:
-        return Outcome(failed, None, f"could not be started: {os.strerror(ended.errno)}")
-    if ended.signum is not None:
-        return Outcome(failed, ended.status, f"killed by {signal.Signals(ended.signum).name}")
-    if ended.status in command.succeeds:
+        missing = ended.errno in (errno.ENOENT, errno.ENOTDIR) and ended.at == "program"
+        return Outcome(failed, None, step.not_found if missing else ended.failure)
+    if ended.signum is None and ended.status in command.succeeds:
         return Outcome(DONE, ended.status, f"done (exit status {ended.status})" if ended.status else "done")
     if step.shell and ended.status == NOT_FOUND:
-        return Outcome(failed, ended.status, f"exit status {NOT_FOUND}: its shell did not find a program")
-    not_success = "" if ended.status else ", which is not in its succeeds"
-    return Outcome(failed, ended.status, f"exit status {ended.status}{not_success}")
+        return Outcome(failed, ended.status, f"{ended.failure}: its shell did not find a program")
+    return Outcome(failed, ended.status, ended.failure or "exit status 0, which is not in its succeeds")

@@ -77,6 +77,8 @@ class Ended(NamedTuple):
     @property
     def failure(self) -> str:
         """Why it did not end with status 0; empty if it did."""
+        if self.reason == "lost":
+            return "killed: its guard process died"
         if self.errno is not None:
             return f"could not be started: {os.strerror(self.errno)}"
         if self.signum is not None:

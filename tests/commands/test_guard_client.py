@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
+import errno
 import os
 import py_compile
 import select
@@ -155,6 +156,21 @@ def test_the_end_as_the_agent_sees_it(loop: Loop, guard: Guard, script: str, exp
     """128 + n after a signal; a command that exits with such a status itself has no `signum`."""
     assert run(loop, guard, script) == expected
     assert not guard.running
+
+
+@pytest.mark.parametrize(
+    ("ended", "failure"),
+    [
+        (Ended(0, None, "exited", 0, None, False), ""),
+        (Ended(41, None, "exited", 0, None, False), "exit status 41"),
+        (Ended(137, 9, "exited", 0, None, False), "killed by SIGKILL"),
+        (Ended(126, None, "spawn-failed", 0, errno.EACCES, False), "could not be started: Permission denied"),
+        (Ended(137, 9, "lost", 0, None, False), "killed: its guard process died"),
+    ],
+)
+def test_what_is_said_of_an_end(ended: Ended, failure: str) -> None:
+    """The same for a command of a definition, a check and what tells a daemon."""
+    assert ended.failure == failure
 
 
 def test_a_guard_serves_one_command_after_the_other(loop: Loop, guard: Guard) -> None:
