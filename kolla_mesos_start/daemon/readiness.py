@@ -306,12 +306,17 @@ class Readiness:
         return self._start + _age(self._check)
 
     @property
+    def stopped(self) -> bool:
+        """Whether it is not ready because of `stop`."""
+        return self._stopped and self._notified.stopping
+
+    @property
     def reason(self) -> str:
         """Why the daemon is not ready; empty while it is ready."""
         if self.ready:
             return ""
         if self._notified.stopping:
-            return "it is being stopped" if self._stopped else "the daemon has announced that it is stopping"
+            return "it is being stopped" if self.stopped else "the daemon has announced that it is stopping"
         if self._probe:
             return self._failure
         if self._check.kind == "notify" or (self._check.kind == "default" and self._notified.speaks):

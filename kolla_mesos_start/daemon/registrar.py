@@ -94,7 +94,9 @@ class Registrar:
         if not self.ended:
             self.presence.show(self.readiness.ready)
             refreshing = self._refresher.reason if self._refresher else ""
-            self.reporter.tell(self.readiness.ready, self.readiness.reason or refreshing)
+            self.reporter.tell(
+                self.readiness.ready, self.readiness.reason or refreshing, self.readiness.stopped
+            )
         return self.ended
 
     def stop(self) -> None:
@@ -245,14 +247,14 @@ class StatusReporter:
         """When the next line is due, or what could not be written is to be written again."""
         return min(self._log_at, self._write_at)
 
-    def tell(self, ready: bool, reason: str) -> None:
-        """Say what has changed; `reason` is why it is not ready."""
+    def tell(self, ready: bool, reason: str, stopped: bool = False) -> None:
+        """Say what has changed; `reason` is why it is not ready, `stopped` that this was asked for."""
         stage: Stage = "ready" if ready else "unready" if self._stage in ("ready", "unready") else "starting"
         if ready and self._stage != "ready":
             log.info("the daemon is ready")
             self._log_at = math.inf
         elif self._stage == "ready" and not ready:
-            log.warning("the daemon is no longer ready: %s", reason)
+            log.log("info" if stopped else "warning", "the daemon is no longer ready: %s", reason)
             self._unready_since = now()
             self._log_at = self._unready_since + UNREADY_LONG
         if (stage, reason) != (self._stage, self._text):

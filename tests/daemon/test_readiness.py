@@ -448,10 +448,12 @@ def test_a_daemon_that_is_stopped_is_not_ready(loop: Loop) -> None:
     assert loop.wait(lambda: readiness.ready, now() + TIMEOUT)
     readiness.stop()
     assert not readiness.ready and readiness.reason == "it is being stopped"
+    assert readiness.stopped
     loop.wait(lambda: readiness.ready, now() + 0.2)
     assert not readiness.ready
     readiness.notify(b"READY=1")
     assert loop.wait(lambda: readiness.ready, now() + TIMEOUT)
+    assert not readiness.stopped, "what it is not ready for from here on was not asked for"
     end(readiness, check)
 
 

@@ -51,6 +51,16 @@ def test_a_daemon_that_is_not_ready_for_long_is_told_in_the_log(
     assert reporter.deadline == math.inf
 
 
+@pytest.mark.parametrize(("stopped", "level"), [(False, "warning"), (True, "info")])
+def test_a_stop_that_was_asked_for_is_no_warning(
+    reporter: StatusReporter, log_lines: LogLines, stopped: bool, level: str
+) -> None:
+    """A warning asks for action."""
+    reporter.tell(True, "")
+    reporter.tell(False, "it is being stopped", stopped)
+    assert log_lines()[-1].level == level
+
+
 def test_so_is_one_that_is_no_longer_ready(
     reporter: StatusReporter, clock: list[float], log_lines: LogLines
 ) -> None:

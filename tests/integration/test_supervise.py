@@ -157,6 +157,8 @@ def test_readiness_is_withdrawn_before_the_daemon_hears_sigterm(
     assert at["gone"] < told + 0.005
     assert at["gone"] - begun < 0.25  # measured: some milliseconds
     assert agent.running
+    eventually(lambda: "no longer ready: it is being stopped" in agent.said, "the log says so")
+    assert "WARNING" not in agent.said, "nobody has to do anything"
 
 
 def test_a_stop_does_not_wait_for_a_server_that_is_away(start: Callable[..., Agent], link: Link) -> None:
