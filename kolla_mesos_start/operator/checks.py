@@ -312,7 +312,10 @@ def retirements(readings: Sequence[Reading]) -> Iterator[Issue]:
         if wrong:
             yield Issue(ERROR, each.name, f"{daemon.label}.retired_by", f"{daemon.retired_by}: {wrong}")
         if any(command.generation == IMAGE for command in each.graph.commands):
-            message = "never ends a container: a command here is for the generation of whatever image runs it"
+            message = (
+                "never ends a container: a command here is for the generation of whatever image runs it; give"
+                " that command the generation that is published, by a variable: '{{ release }}'"
+            )
             yield Issue(ERROR, each.name, f"{daemon.label}.retired_by", message)
 
 

@@ -401,7 +401,7 @@ MISTAKES: dict[str, tuple[Mapping[str, str | bytes], str, str, int | None, str]]
         "error",
         WEB_YML,
         12,
-        "never ends a container",
+        "whatever image runs it; give that command the generation that is published, by a variable",
     ),
     "instances that are no number": (
         db("instances: 2", "instances: many"),
