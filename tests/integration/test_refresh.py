@@ -386,6 +386,19 @@ def test_a_refresh_by_hand_happens_at_once(web: Web) -> None:
     assert "missing: nowhere" in done.stdout
 
 
+def test_a_refresh_by_hand_tells_a_daemon_that_could_not_be_told(web: Web) -> None:
+    """What was in the way is mended, and nothing is published."""
+    web.publish("old", on_change={"command": "[ -e mended ] && touch told"})
+    agent = web.start()
+    web.publish("new", on_change={"command": "[ -e mended ] && touch told"})
+    eventually(lambda: "exit status 1" in web.reason(), "the reason is there")
+    (agent.directory / "mended").touch()
+    assert by_hand(agent).returncode == 0
+    assert (agent.directory / "told").exists()
+    assert (agent.directory / "web.conf").read_text() == "new"
+    eventually(lambda: not web.reason(), "the reason is gone")
+
+
 def test_a_container_shows_which_definition_it_runs_by(
     web: Web, zk: KazooClient, deployment: Deployment
 ) -> None:
