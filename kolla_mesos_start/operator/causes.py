@@ -56,6 +56,8 @@ SLOW = 10.0  # seconds; an agent logs a daemon that takes longer to become ready
 SHOWN = 3  # hosts that a line names
 CLOCK_STEP = 1.0  # seconds; containers say since when in whole ones
 BEGUN = ("starting", "unready", "ready")  # stages of a daemon
+# What may only seem so: znodes that change together are read one after the other.
+MAY_SEEM = frozenset(("absent", "abandoned", "elsewhere"))
 # What a registrar says of a daemon that is ready, whose files do not follow what is published any more.
 REFRESH_FAILED = "the refresh of its files failed"
 # What it says where its turn does not come by itself.
@@ -96,6 +98,12 @@ def find(deployment: Deployment, now: float) -> list[Cause]:
         if not service.is_up and not nodes(service) & touched:
             causes += _of_older(service)
     return sorted(causes, key=lambda each: (not each.is_stuck, -len(each.touches), each.nodes[0], each.kind))
+
+
+def confirmed(found: Iterable[Cause], again: Iterable[Cause]) -> list[Cause]:
+    """The causes of a second look, without what may only seem so and was not there in the first one."""
+    before = {(cause.kind, cause.nodes) for cause in found}
+    return [cause for cause in again if cause.kind not in MAY_SEEM or (cause.kind, cause.nodes) in before]
 
 
 # -- what waits for what --------------------------------------------------------------------------------

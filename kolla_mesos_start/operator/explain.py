@@ -8,7 +8,7 @@ from __future__ import annotations
 import argparse
 import time
 from collections.abc import Iterator, Sequence
-from typing import Any
+from typing import Any, Callable
 
 from kolla_mesos_start.operator import causes
 from kolla_mesos_start.operator.causes import Cause
@@ -22,8 +22,7 @@ COLUMN = 12  # characters of what comes before the text
 
 def run(invocation: Invocation) -> int:
     """Say why; 0 if nothing is stuck."""
-    deployment = mirror(invocation).deployment()
-    found = causes.find(deployment, time.time())
+    deployment, found = look(lambda: mirror(invocation).deployment())
     services: Sequence[Service] = list(deployment.services.values())
     if invocation.options.service:
         services = [named(deployment, invocation.options.service)]
@@ -33,6 +32,16 @@ def run(invocation: Invocation) -> int:
     else:
         show(invocation.out, lines(deployment, found, services))
     return 1 if any(cause.is_stuck for cause in found) else 0
+
+
+def look(read: Callable[[], Deployment]) -> tuple[Deployment, list[Cause]]:
+    """What is read, and why it is not up; read twice where a first look may deceive."""
+    deployment = read()
+    found = causes.find(deployment, time.time())
+    if any(cause.kind in causes.MAY_SEEM for cause in found):
+        deployment = read()
+        found = causes.confirmed(found, causes.find(deployment, time.time()))
+    return deployment, found
 
 
 def lines(deployment: Deployment, found: Sequence[Cause], services: Sequence[Service]) -> Iterator[Line]:

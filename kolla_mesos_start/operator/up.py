@@ -38,7 +38,7 @@ from kolla_mesos_start.errors import (
     Issues,
     Stopped,
 )
-from kolla_mesos_start.operator import causes, connection, explain, timeline
+from kolla_mesos_start.operator import connection, explain, timeline
 from kolla_mesos_start.operator.containers import end_all
 from kolla_mesos_start.operator.lines import wrapped
 from kolla_mesos_start.operator.live import Live
@@ -261,8 +261,9 @@ class Up(ABC, Generic[D]):
         """What has happened, the root causes, and the end of the logs of what has ended."""
         self.until(lambda: self.aside(lambda: deployment.broken_told), TOLD_TIMEOUT)
         znodes = Znodes(self.prefix, self.name, "", "")
-        found = self.aside(lambda: Mirror(deployment.client, Live(znodes, deployment.given)).deployment())
-        lines = explain.lines(found, causes.find(found, time.time()), ())
+        live = Live(znodes, deployment.given)
+        seen, found = self.aside(lambda: explain.look(lambda: Mirror(deployment.client, live).deployment()))
+        lines = explain.lines(seen, found, ())
         said = [what, *(line.whole().plain for line in lines), *_log_ends(deployment)]
         return "\n".join([*said, self.about_logs] if self.about_logs else said)
 

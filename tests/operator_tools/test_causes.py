@@ -513,6 +513,16 @@ CASES: dict[str, tuple[Tree, list[tuple[str, str]]]] = {
 }
 
 
+def test_what_may_only_seem_so_is_seen_twice() -> None:
+    """Between two reads a task has ended, and another service has lost its container."""
+    ended = {"job": TASK, STATE: "running", DETAIL: {"attempt": 1, "host": "h1", "started": NOW}}
+    looks = [deployment(ended, NOW), deployment({**ended, STATE: "done", "web": definition()}, NOW)]
+    kinds = [{each.kind for each in causes.find(each, NOW)} for each in looks]
+    assert kinds == [{"abandoned", "absent"}, {"absent"}]
+    found = explain.look(iter(looks).__next__)
+    assert found == (looks[1], [])
+
+
 @pytest.mark.parametrize("name", CASES)
 def test_each_kind_is_told_apart(name: str) -> None:
     tree, expected = CASES[name]
