@@ -7,15 +7,20 @@ one, which stops everything.
 from __future__ import annotations
 
 import configparser
+import os
+import signal
 import stat
 import subprocess
 import time
 from collections.abc import Mapping
+from contextlib import closing
+from http.client import HTTPConnection
 from pathlib import Path
 from typing import NamedTuple
 from urllib.error import HTTPError
 from urllib.parse import unquote
 
+import psutil
 import pytest
 import yaml
 
@@ -185,9 +190,18 @@ def test_the_start_takes_little_more_than_its_critical_path(cloud: Cloud) -> Non
 
 
 def test_a_restarted_replica_passes_through_what_is_done(cloud: Cloud) -> None:
-    """Stopped and started again: nothing runs a second time, no file is touched, and it serves again."""
+    """Stopped and started again: nothing runs a second time, no file is touched, and it serves again.
+
+    It ends once it has answered a request that had begun before.
+    """
     replica = cloud.replicas[-1]
     runs, files = cloud.runs(), fingerprints(replica)
+    with closing(HTTPConnection(HOST, cloud.ports[replica.host], timeout=60)) as client:
+        begin_request(cloud, client)
+        os.kill(replica.pid, signal.SIGTERM)
+        cloud.eventually(lambda: "graceful shutdown" in replica.log_end(), "uwsgi is stopping")
+        client.send(b"{}")
+        assert client.getresponse().status == 400, "no body of such a request"
     assert stop(replica) == 0
     cloud.eventually(lambda: len(cloud.ready(API)) == len(HOSTS) - 1, "its instance is gone")
     replica.start()
@@ -196,6 +210,24 @@ def test_a_restarted_replica_passes_through_what_is_done(cloud: Cloud) -> None:
     assert fingerprints(replica) == files
     assert len(cloud.members(API)) == len(HOSTS)
     assert cloud.validate_token(replica.host, cloud.issue_token(HOSTS[0]))["user"]["name"] == "admin"
+
+
+def begin_request(cloud: Cloud, client: HTTPConnection) -> None:
+    """Send a request but for its body; a worker of the replica has taken it."""
+    client.putrequest("POST", "/v3/auth/tokens")
+    client.putheader("Content-Type", "application/json")
+    client.putheader("Content-Length", "2")
+    client.endheaders()
+    port = client.sock.getsockname()[1]
+
+    def taken() -> bool:
+        return any(
+            each.raddr and each.raddr.port == port
+            for pid in cloud.processes()
+            for each in psutil.Process(pid).net_connections()
+        )
+
+    cloud.eventually(taken, "a worker has the request")
 
 
 def fingerprints(container: Container) -> dict[str, tuple[int, int]]:
