@@ -41,7 +41,7 @@ mariadb() {
     local files=$site/mariadb
     mkdir -p "$files/var/lib/mysql" "$files/run/mysqld"
     once mariadb/bootstrap mariadb-install-db --defaults-file="$files/etc/mysql/my.cnf" \
-        --auth-root-authentication-method=socket --skip-test-db
+        --datadir="$files/var/lib/mysql/data" --auth-root-authentication-method=socket --skip-test-db
     daemon mariadb mariadbd --defaults-file="$files/etc/mysql/my.cnf"
     until mariadb-admin --socket="$files/run/mysqld/mysqld.sock" ping; do pause; done >/dev/null 2>&1
     for user in keystone glance placement neutron; do

@@ -1,12 +1,18 @@
 # database.sh USER DATABASE...    creates them, and gives the user $PASSWORD
+#
+# An empty database gets the table `unfinished`, by which sync.py knows that no migration of it was ever finished.
 set -eu
 
 user=$1
 shift
+client() { mariadb --defaults-file={{ root }}/etc/mysql/client.cnf "$@"; }
 {
     echo "CREATE USER IF NOT EXISTS '$user'@'%';"
     echo "ALTER USER '$user'@'%' IDENTIFIED BY '$PASSWORD';"
     for database; do
         echo "CREATE DATABASE IF NOT EXISTS $database; GRANT ALL ON $database.* TO '$user'@'%';"
     done
-} | mariadb --defaults-file={{ root }}/etc/mysql/client.cnf
+} | client
+for database; do
+    [ -n "$(client -e "SHOW TABLES FROM $database")" ] || client -e "CREATE TABLE $database.unfinished (migration INT)"
+done

@@ -1,0 +1,39 @@
+"""sync.py CONFIG SECTION COMMAND...: the migration of the database that is the `connection` of a section.
+
+What an interrupted migration has made stays in MariaDB, and the first one fails on that whenever it is run
+again. The table `unfinished`, which database.sh makes in an empty database, says that no migration of it was
+ever finished: then it holds nothing of value, and the migration begins with an empty one again.
+"""
+
+import configparser
+import subprocess
+import sys
+from urllib.parse import urlsplit
+
+import pymysql
+
+config = configparser.RawConfigParser(strict=False)
+config.read(sys.argv[1])
+url = urlsplit(config[sys.argv[2]]["connection"])
+database = url.path.strip("/")
+
+
+def execute(*statements):
+    """Run them; whether the last one has found anything."""
+    with (
+        pymysql.connect(
+            host=url.hostname, port=url.port, user=url.username, password=url.password
+        ) as connection,
+        connection.cursor() as cursor,
+    ):
+        return [cursor.execute(statement) for statement in statements][-1]
+
+
+UNFINISHED = f"CREATE TABLE {database}.unfinished (migration INT)"
+is_first = execute(f"SHOW TABLES FROM {database} LIKE 'unfinished'")
+if is_first:
+    execute(f"DROP DATABASE {database}", f"CREATE DATABASE {database}", UNFINISHED)
+status = subprocess.run(sys.argv[3:]).returncode
+if is_first and status == 0:
+    execute(f"DROP TABLE {database}.unfinished")
+sys.exit(status if status >= 0 else 128 - status)
