@@ -81,6 +81,7 @@ LEAN = {
 DECIDE = (
     *("definition/*", "zookeeper/query", "tree/znodes", "tree/states", "render/context", "commands/lease"),
     *(
+        "operator/acl",
         "operator/live",
         "operator/causes",
         "operator/past",

@@ -37,7 +37,7 @@ class Change(NamedTuple):
 
     @property
     def is_variable(self) -> bool:
-        return VARIABLES in self.node.split("/")[:-1]
+        return is_variable(self.node)
 
 
 def changes(before: Mapping[str, bytes], after: Mapping[str, bytes]) -> list[Change]:
@@ -47,6 +47,11 @@ def changes(before: Mapping[str, bytes], after: Mapping[str, bytes]) -> list[Cha
         for node, data in sorted(after.items())
         if before.get(node) != data
     ]
+
+
+def is_variable(node: str) -> bool:
+    """Whether the znode holds the value of a variable."""
+    return VARIABLES in node.split("/")[:-1]
 
 
 def is_secret(node: str) -> bool:
@@ -66,7 +71,7 @@ class Mask:
             data.decode(errors="replace").strip()
             for nodes in variables
             for node, data in nodes.items()
-            if VARIABLES in node.split("/")[:-1] and self._is_secret(node)
+            if is_variable(node) and self._is_secret(node)
         }
         longest_first = sorted((text for text in found if len(text) >= LEAST_SECRET), key=len, reverse=True)
         self._known = re.compile("|".join(map(re.escape, longest_first))) if longest_first else None

@@ -6,12 +6,13 @@ here threads do no harm. A request waits for as long as an outage lasts.
 
 from __future__ import annotations
 
+import json
 import logging
 import math
 import socket
 from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
 from contextlib import contextmanager, suppress
-from typing import Any, Callable
+from typing import Any, Callable, NamedTuple
 
 from kazoo.client import KazooClient, TransactionRequest
 from kazoo.exceptions import (
@@ -36,7 +37,9 @@ from kazoo.protocol.states import KazooState, KeeperState
 from kazoo.security import ACL, Id, Permissions
 
 from kolla_mesos_start.errors import AccessDenied, AgentError, NoConnection, cause, causes, handshake_cause
+from kolla_mesos_start.operator.acl import NODE, Acl, Plan, joined, parse
 from kolla_mesos_start.settings import Settings
+from kolla_mesos_start.tree.znodes import Znodes
 from kolla_mesos_start.zookeeper.query import Query, Znode
 from kolla_mesos_start.zookeeper.tls import explain, make_context
 
@@ -116,7 +119,48 @@ class _Handler(SequentialThreadingHandler):  # type: ignore[misc]
             return self._context.wrap_socket(connection, server_hostname=hostname)
 
 
-def connect(settings: Settings) -> KazooClient:
+class Client(KazooClient):  # type: ignore[misc]
+    """kazoo's. What it creates has the ACL that `acl.yml` plans; without one that of KOLLA_ZK_ACL."""
+
+    def __init__(self, settings: Settings, **options: Any) -> None:
+        super().__init__(**options)
+        self._deployment = Znodes(settings.prefix, settings.deployment_id, "", "").deployment
+        self._plans: list[Plan | None] = []
+        self._default = joined((f"{scheme}:{name}", letters) for scheme, name, letters in settings.acl)
+
+    @property
+    def plan(self) -> Plan | None:
+        """The `acl.yml` of the deployment: the one that was set, else the one that is recorded."""
+        if not self._plans:
+            path = f"{self._deployment}/{NODE}"
+            data = read(self, [path])[path]
+            self._plans.append(recorded(path, data) if data else None)
+        return self._plans[-1]
+
+    @plan.setter
+    def plan(self, plan: Plan) -> None:
+        self._plans.append(plan)
+
+    def planned(self, path: str) -> Sequence[ACL]:
+        """The ACL of what is created at `path`."""
+        if self.plan is None:
+            return entries(self._default)
+        is_own = f"{path}/".startswith(f"{self._deployment}/")
+        return entries(self.plan.acl(path[len(self._deployment) + 1 :]) if is_own else self.plan.above)
+
+    def create_async(self, path: str, value: bytes = b"", acl: Any = None, *others: Any, **more: Any) -> Any:
+        return super().create_async(path, value, acl or self.planned(path), *others, **more)
+
+    def transaction(self) -> TransactionRequest:
+        return _Transaction(self)
+
+
+class _Transaction(TransactionRequest):  # type: ignore[misc]
+    def create(self, path: str, value: bytes = b"", acl: Any = None, *others: Any) -> None:
+        super().create(path, value, acl or self.client.planned(path), *others)
+
+
+def connect(settings: Settings) -> Client:
     """A connected client, which the caller closes (`close`).
 
     Raises NoConnection past KOLLA_ZK_CONNECT_TIMEOUT, and AccessDenied for refused credentials.
@@ -158,21 +202,24 @@ def close(client: KazooClient) -> None:
     client.close()
 
 
-def _new_client(settings: Settings, attempts: _Attempts) -> KazooClient:
-    acl = [
-        ACL(sum(PERMISSIONS[letter] for letter in set(letters)), Id(scheme, identity))
-        for scheme, identity, letters in settings.acl
-    ]
-    return KazooClient(
+def _new_client(settings: Settings, attempts: _Attempts) -> Client:
+    return Client(
+        settings,
         hosts=settings.hosts + settings.chroot,
         timeout=settings.session_timeout,
         connection_retry=RETRY,
         command_retry=RETRY,
         auth_data=list(settings.auth),
-        default_acl=acl or None,
         handler=_Handler(settings, attempts),
         logger=attempts.logger,
     )
+
+
+def entries(acl: Acl) -> list[ACL]:
+    return [
+        ACL(sum(PERMISSIONS[letter] for letter in letters), Id(*who.split(":", 1)))
+        for who, letters in acl.items()
+    ]
 
 
 def log_outage(state: str) -> None:
@@ -297,6 +344,66 @@ def _result(path: str, reply: Any) -> Any:
         raise AccessDenied(f"{path} can't be read: {type(error).__name__}") from error
 
 
+class Stands(NamedTuple):
+    """The ACL of a znode as it stands, and its version."""
+
+    acl: Acl
+    version: int
+
+
+def acls(client: KazooClient, paths: Iterable[str]) -> dict[str, Stands]:
+    """The ACL of each of `paths` where there is a znode."""
+    found = {path: got for path, got in _read_together(client, client.get_acls_async, paths).items() if got}
+    return {path: Stands(_acl(path, acl), stat.acl_version) for path, (acl, stat) in found.items()}
+
+
+def _acl(path: str, found: Sequence[ACL]) -> Acl:
+    if any(entry.id.scheme == "digest" and entry.id.id.endswith(":x") for entry in found):
+        # ZooKeeper shows digests only to who may change the ACL.
+        raise AccessDenied(f"the ACL of {path} can't be read in full: this takes the operator's credential")
+    return joined(
+        (
+            f"{entry.id.scheme}:{entry.id.id}",
+            "".join(letter for letter, bit in PERMISSIONS.items() if entry.perms & bit),
+        )
+        for entry in found
+    )
+
+
+def set_acls(client: KazooClient, wanted: Mapping[str, Stands]) -> set[str]:
+    """Give each path its ACL, if the one that stands has that version; the paths where it has another."""
+    refused: set[str] = set()
+
+    def start(path: str, each: Stands) -> Any:
+        return client.set_acls_async(path, entries(each.acl), each.version)
+
+    def set_all() -> None:
+        refused.clear()
+        for path, reply in [(path, start(path, each)) for path, each in wanted.items()]:
+            try:
+                reply.get()
+            except BadVersionError:  # By somebody else, or by ourselves before an outage.
+                refused.add(path)
+            except NoNodeError:
+                pass
+            except DENIED as error:
+                raise AccessDenied(f"the ACL of {path} can't be changed: {type(error).__name__}") from error
+
+    _retry(client, set_all, "the ACLs can't be changed")
+    return refused
+
+
+def recorded(path: str, data: bytes) -> Plan:
+    """The `acl.yml` that stands at `path`."""
+    try:
+        plan, issues = parse(json.loads(data))
+    except (ValueError, TypeError, AttributeError, RecursionError):
+        issues = [("", "no JSON")]
+    if issues:
+        raise AgentError(f"{path} is not as `publish` has written it: publish a directory with acl.yml again")
+    return plan
+
+
 def write(client: KazooClient, path: str, data: bytes) -> None:
     """Have `data` at `path`, created or replaced; the znode above must exist."""
 
@@ -310,16 +417,36 @@ def write(client: KazooClient, path: str, data: bytes) -> None:
     _retry(client, set_or_create, f"{path} can't be written")
 
 
-def create_each(client: KazooClient, paths: Iterable[str]) -> None:
-    """Create empty znodes, all requests being sent together; the znodes above must exist."""
+def create_each(client: KazooClient, nodes: Mapping[str, bytes]) -> None:
+    """Create those that are absent, all requests being sent together; the znodes above must exist."""
 
     def create_all() -> None:
-        replies = [(path, client.create_async(path)) for path in paths]
+        replies = [(path, client.create_async(path, data)) for path, data in nodes.items()]
         for path, reply in replies:
             with suppress(NodeExistsError):  # By a first try, or by another publisher.
                 _written(path, reply)
 
     _retry(client, create_all, "the deployment can't be written")
+
+
+def create_parents(client: KazooClient, paths: Iterable[str], existing: Set[str] = frozenset()) -> list[str]:
+    """Create the znodes above `paths` that are absent, those of one depth together; returns them.
+
+    `existing` are some that are there. None is tried that is there: on the upper ones an operator may have
+    the right to read only.
+    """
+    found = read(client, set(_parents(paths)) - existing)
+    absent = [path for path, data in found.items() if data is None]
+    for depth in sorted({path.count("/") for path in absent}):
+        create_each(client, {path: b"" for path in absent if path.count("/") == depth})
+    return absent
+
+
+def _parents(paths: Iterable[str]) -> Iterator[str]:
+    """The znodes above `paths`."""
+    for path in paths:
+        while (path := path.rpartition("/")[0]) != "":
+            yield path
 
 
 def write_together(client: KazooClient, nodes: Mapping[str, bytes], existing: Set[str]) -> None:

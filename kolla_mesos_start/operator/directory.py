@@ -13,6 +13,7 @@
                                                   variables.yml a mapping under the host's name
         files/<name>                              content or template of one file
       launch.yml                                  where containers run: see `launch`; not published
+      acl.yml                                     who may do what in ZooKeeper (`acl`)
 
 `.yaml` and `.json` may stand for `.yml`. Names that begin with a dot are left out everywhere, and so
 is everything else beside `services`; below it anything unknown is an error, since a misspelt name
@@ -31,7 +32,8 @@ from types import MappingProxyType
 from typing import NamedTuple
 
 from kolla_mesos_start.errors import BadDefinition, BadUsage
-from kolla_mesos_start.operator import formats, launch
+from kolla_mesos_start.operator import acl, formats, launch
+from kolla_mesos_start.operator.acl import Plan
 from kolla_mesos_start.operator.findings import ERROR, Finding, Source, Sources, from_issue
 from kolla_mesos_start.operator.instances import with_instances
 from kolla_mesos_start.operator.invocation import nearest
@@ -48,7 +50,7 @@ FILES = "files"
 PASSWORD, FERNET = "password", "fernet"
 KINDS = (PASSWORD, FERNET)
 # What is read of the directory itself.
-TOP = ("services", VARIABLES, f"{VARIABLES}.yml", f"{launch.NAME}.yml", f"{SECRETS}.yml")
+TOP = ("services", *(f"{name}.yml" for name in (VARIABLES, launch.NAME, SECRETS, acl.FILE)), VARIABLES)
 # bytes. A server drops the connection on a larger request (its jute.maxbuffer), which looks like an outage.
 MAX_DATA = 1_000_000
 # What is read of a service's.
@@ -93,7 +95,7 @@ class Deployment(NamedTuple):
     was found while it was read, and can be published all the same. `unread` are the services some of whose
     variables could not be read, an empty name standing for the deployment's own. `launch` says where its
     containers run; where that is one on each host, the definition wants as many. `secrets` are the kinds of
-    the variables whose values are generated where nobody gives them.
+    the variables whose values are generated where nobody gives them. `acl` is what acl.yml says.
     """
 
     variables: Contents
@@ -104,6 +106,7 @@ class Deployment(NamedTuple):
     unread: Set[str] = frozenset()
     launch: Launch = Launch()
     secrets: Mapping[str, str] = MappingProxyType({})
+    acl: Plan | None = None
 
 
 def read(root: Path) -> Deployment:
@@ -223,7 +226,8 @@ class _Reading:
 
     def has_meaning(self, path: Path) -> bool:
         """Whether anything is read from this entry of the directory itself."""
-        return path.name == "services" or _is_variables(path) or _is(launch.NAME, path) or _is(SECRETS, path)
+        own = (launch.NAME, SECRETS, acl.FILE)
+        return path.name == "services" or _is_variables(path) or any(_is(name, path) for name in own)
 
     def entries(self, directory: Path) -> list[Path]:
         """The files and directories in a directory, sorted by name; none if it does not exist."""
@@ -465,6 +469,11 @@ class _Reading:
         if len(data) > MAX_DATA:
             self.wrong(path, f"{label}{too_large(data)}")
         return data
+
+
+def is_acl(path: Path) -> bool:
+    """Whether it says who may do what."""
+    return _is(acl.FILE, path)
 
 
 def _is_variables(path: Path) -> bool:

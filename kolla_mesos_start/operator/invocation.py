@@ -22,6 +22,7 @@ from kolla_mesos_start import settings
 from kolla_mesos_start.definition.forms import bad_segment
 from kolla_mesos_start.errors import AgentError, BadEnvironment, BadUsage, listed
 from kolla_mesos_start.operator import connection, mounted
+from kolla_mesos_start.operator.connection import Client
 from kolla_mesos_start.settings import Settings
 from kolla_mesos_start.tree.znodes import Znodes
 
@@ -76,7 +77,7 @@ class Invocation:
         self.out = Output(highlight=False, soft_wrap=True)
         self.err = Output(stderr=True, highlight=False, soft_wrap=True)
         self._stack = stack
-        self._client: KazooClient | None = None
+        self._client: Client | None = None
 
     @property
     def as_json(self) -> bool:
@@ -131,7 +132,7 @@ class Invocation:
         return Znodes(found.prefix, found.deployment_id, "", "")
 
     @property
-    def client(self) -> KazooClient:
+    def client(self) -> Client:
         """The connection, made when it is first used, and closed at the end."""
         if self._client is None:
             self._client = connection.connect(self.settings)

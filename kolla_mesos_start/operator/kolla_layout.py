@@ -106,7 +106,7 @@ class _Reading:
         services: list[Service] = []
         for project in sorted(path for path in (self.root / "services").iterdir() if path.is_dir()):
             services += self.project(project, shared)
-        left_out = tuple(path.name for path in sorted(self.root.iterdir()) if not _has_meaning(path.name))
+        left_out = tuple(path.name for path in sorted(self.root.iterdir()) if not _has_meaning(path))
         return Deployment(
             _contents({**self.supplied, **shared}, "deployment_id"),
             services,
@@ -317,8 +317,8 @@ def _only(values: Mapping[str, Any], name: str) -> dict[str, Any]:
     return {name: values[name]} if name in values else {}
 
 
-def _has_meaning(name: str) -> bool:
-    return name.startswith(".") or name in ("services", "config", "etc")
+def _has_meaning(path: Path) -> bool:
+    return path.name.startswith(".") or path.name in ("services", "config", "etc") or directory.is_acl(path)
 
 
 def _contents(values: Mapping[str, Any], *but: str) -> dict[str, bytes]:

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from kolla_mesos_start.errors import BadDefinition, BadUsage
-from kolla_mesos_start.operator import directory, formats, kolla_layout
+from kolla_mesos_start.operator import acl, directory, formats, kolla_layout
 from kolla_mesos_start.operator.directory import (
     MAX_DATA,
     SECRETS,
@@ -20,7 +20,7 @@ from kolla_mesos_start.operator.directory import (
     Given,
     is_znode_name,
 )
-from kolla_mesos_start.operator.findings import Finding, Source
+from kolla_mesos_start.operator.findings import ERROR, Finding, Findings, Source, from_issue
 from kolla_mesos_start.operator.invocation import NotThere
 
 
@@ -59,8 +59,8 @@ def read(options: argparse.Namespace, deployment_id: str) -> tuple[Deployment, S
     try:
         given = _given(options)
         if kolla_layout.is_one(path):
-            return kolla_layout.look(path, given, deployment_id)
-        deployment, findings = directory.look(path)
+            return _with_acl(path, *kolla_layout.look(path, given, deployment_id))
+        deployment, findings = _with_acl(path, *directory.look(path))
     except OSError as error:
         raise BadUsage(f"{error.filename} can't be read: {error.strerror}") from error
     values = {name: each.value.encode() for name, each in given.items()}
@@ -68,6 +68,29 @@ def read(options: argparse.Namespace, deployment_id: str) -> tuple[Deployment, S
     return deployment._replace(
         variables={**deployment.variables, **values}, sources={**deployment.sources, **sources}
     ), findings
+
+
+def _with_acl(
+    root: Path, deployment: Deployment, findings: Sequence[Finding]
+) -> tuple[Deployment, Sequence[Finding]]:
+    """With what acl.yml says, if there is one, and with what is wrong in it."""
+    found = [path for path in sorted(root.iterdir()) if directory.is_acl(path)]
+    if len(found) > 1:
+        wrong = Finding(ERROR, found[1].name, None, f"{found[0].name} says who may do what too: remove one")
+        return deployment, [*findings, wrong]
+    for path in found:
+        directory.check_link(path, root)
+        try:
+            plan, issues = acl.parse(formats.values(path))
+        except BadDefinition as error:
+            return deployment, [*findings, *(from_issue(path.name, issue) for issue in error.issues)]
+        source = Source(path.name, read=path.read_bytes)
+        wrong_in_it = Findings({acl.NODE: source})
+        for label, issue in issues:
+            wrong_in_it.add(ERROR, acl.NODE, f"{label}: {issue}", label=label)
+        deployment = deployment._replace(acl=plan, sources={**deployment.sources, acl.NODE: source})
+        findings = [*findings, *wrong_in_it.found]
+    return deployment, findings
 
 
 def _given(options: argparse.Namespace) -> dict[str, Given]:

@@ -10,21 +10,35 @@ is not written again: publishing twice is the same as publishing once.
 from __future__ import annotations
 
 import argparse
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from typing import Callable
 
 from kazoo.client import KazooClient
 
-from kolla_mesos_start.errors import BadDefinition, BadEnvironment
-from kolla_mesos_start.operator import connection, directory, layouts, outdated, published, secrets_file
+from kolla_mesos_start.errors import AccessDenied, BadDefinition, BadEnvironment, BadUsage
+from kolla_mesos_start.operator import (
+    acl,
+    connection,
+    directory,
+    layouts,
+    outdated,
+    published,
+    secrets_file,
+    securing,
+)
+from kolla_mesos_start.operator.acl import Plan
+from kolla_mesos_start.operator.changes import is_secret, is_variable
+from kolla_mesos_start.operator.connection import Client
 from kolla_mesos_start.operator.directory import FILES, VARIABLES, Contents, Deployment
-from kolla_mesos_start.operator.findings import ERROR, Finding
+from kolla_mesos_start.operator.findings import ERROR, Finding, counted
 from kolla_mesos_start.operator.invocation import Invocation, Subcommand
 from kolla_mesos_start.operator.published import Nodes, Removals
 from kolla_mesos_start.operator.validate import shown
 from kolla_mesos_start.operator.validation import validate
 from kolla_mesos_start.settings import Settings
 from kolla_mesos_start.tree.znodes import Znodes
+
+SHOWN = 5  # variables, in a message
 
 
 class Refused(BadDefinition):
@@ -44,6 +58,11 @@ def _add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--no-validate", action="store_true", help="write it though `validate` would find errors in it"
     )
+    parser.add_argument(
+        "--check-acl",
+        action="store_true",
+        help="only name the znodes where somebody may do more than acl.yml plans; status 77 if there are any",
+    )
 
 
 def run(invocation: Invocation) -> int:
@@ -54,15 +73,24 @@ def run(invocation: Invocation) -> int:
     for name in deployment.left_out:
         print(f"left out {options.directory / name}")
     check_chroot(invocation.client, config)
+    if options.check_acl and deployment.acl is None:
+        raise BadUsage(f"--check-acl: {options.directory} has no acl.yml, so that no ACL is planned")
     before = published.nodes(invocation.client, znodes)
     completed = secrets_file.complete(invocation, deployment, before)
     deployment = completed.deployment
     old = plan_removals(invocation, before, deployment) if options.prune else Removals((), ())
     if not options.no_validate:
         check(invocation, deployment, before, old)
+    plan = planned(invocation.client, deployment, before, old)
+    if options.check_acl and plan:
+        return check_acl(invocation, plan)
     secrets_file.keep(invocation, completed)
     publisher = Publisher(invocation.client, znodes, before)
-    publisher.publish(deployment)
+    if plan:
+        secure(invocation, publisher, plan)
+    else:
+        warn_of_secrets(invocation, deployment)
+    publisher.publish(deployment, plan)
     publisher.remove(old)
     print(f"published {options.directory} to {znodes.deployment}: {publisher.counts}")
     # Looked for afterwards: one that has started meanwhile may have read what was there before.
@@ -85,6 +113,9 @@ run what is older, until they are started again.
 A secret of DIR's secrets.yml that has no value is generated, and added to FILE of --secrets before anything
 is published. One that is published already stays as it is, and is added to FILE: to have another
 value, give it in FILE.
+
+With an acl.yml in DIR, which says as whom the agents of each service connect, every znode has the ACL
+that they need, and no wider one. It is followed by later publications without one, and by `set`.
 
 DIR may also have kolla-mesos's own layout: services/<project>/<service>.yml.j2, config/ and etc/.
 """,
@@ -137,8 +168,60 @@ def refuse(errors: Iterable[Finding]) -> None:
         raise Refused(issues)
 
 
+# -- acl.yml --------------------------------------------------------------------------------------
+
+
+def planned(client: Client, deployment: Deployment, before: Nodes, old: Removals) -> Plan | None:
+    """The directory's acl.yml, or else the last one, for the services that will be there."""
+    plan = deployment.acl or client.plan
+    there = {service.name for service in directory.enabled(deployment)}
+    there |= {each.name for each in published.deployment(before).services if each.definition}
+    return plan and plan.only(there - set(old.services))
+
+
+def check_acl(invocation: Invocation, plan: Plan) -> int:
+    """Name what is wider than planned; 77 if anything is."""
+    found = securing.wider(invocation.client, invocation.require_deployment(), plan)
+    for path, more in found.items():
+        print(f"{path}: {acl.shown(more)}, which acl.yml does not plan")
+    print(f"{counted(len(found), 'znode')} wider than planned")
+    return AccessDenied.status if found else 0
+
+
+def secure(invocation: Invocation, publisher: Publisher, plan: Plan) -> None:
+    """Mend the ACLs of what stands, before anything is written; warn of what anybody could read."""
+    changed = securing.secure(invocation.client, publisher.znodes, plan)
+    publisher.counts.by_change["secured"] = len(changed)
+    for path in sorted(changed):
+        publisher.report(f"secured {path}")
+    could = [path for path in changed if is_variable(path) and acl.READ in changed[path].get(acl.WORLD, "")]
+    if could:
+        invocation.err.print(
+            f"warning: whoever connects could read {_named(could)} until now: replace what is secret",
+            markup=False,
+        )
+
+
+def warn_of_secrets(invocation: Invocation, deployment: Deployment) -> None:
+    """There is no plan: warn of what is named like a secret, if it is published for the world."""
+    named = [node for node in directory.nodes(deployment) if is_variable(node) and is_secret(node)]
+    secrets = {*named, *(f"{VARIABLES}/{name}" for name in deployment.variables.keys() & deployment.secrets)}
+    world = [rights for *who, rights in invocation.settings.acl if ":".join(who) == acl.WORLD]
+    if secrets and acl.READ in "".join(world):
+        invocation.err.print(
+            f"warning: whoever connects can read {_named(secrets)}: say in acl.yml who may", markup=False
+        )
+
+
+def _named(paths: Iterable[str]) -> str:
+    """So many variables, and some of their names."""
+    names = sorted({path.rpartition("/")[2] for path in paths})
+    more = ", ..." if len(names) > SHOWN else ""
+    return f"{counted(len(names), 'variable')} ({', '.join(names[:SHOWN])}{more})"
+
+
 class Counts:
-    """How many znodes were created, updated, removed, and left unchanged."""
+    """How many znodes were created, updated, removed, left unchanged, and given another ACL."""
 
     def __init__(self) -> None:
         self.by_change = {"created": 0, "updated": 0, "removed": 0, "unchanged": 0}
@@ -153,16 +236,18 @@ class Publisher:
     def __init__(
         self, client: KazooClient, znodes: Znodes, before: Nodes, report: Callable[[str], object] = print
     ) -> None:
-        self.client = client
+        self.client, self.znodes = client, znodes
         self.root = znodes.deployment
         self.before = {f"{self.root}/{node}": data for node, data in before.items()}
         self.report = report
         self.counts = Counts()
         self.changed: list[str] = []  # nodes below the deployment
 
-    def publish(self, deployment: Deployment) -> None:
+    def publish(self, deployment: Deployment, plan: Plan | None = None) -> None:
         """Write everything. An agent that reads a new definition finds all that it needs."""
         self.write(directory.nodes(deployment))
+        if plan is not None:
+            securing.make(self.client, self.znodes, plan)
         self.write(directory.definitions(deployment))
 
     def write(self, nodes: Contents) -> None:
@@ -182,17 +267,9 @@ class Publisher:
         return bool(self.before.get(path)) or (path in self.before and not is_definition)
 
     def create_parents(self, paths: Iterable[str]) -> None:
-        """Create the znodes above `paths` that are absent, those of one depth together."""
-        absent = set(_parents(paths)) - self.before.keys()
-        above = [path for path in absent if not path.startswith(f"{self.root}/")]
-        # Existing ones are not tried: on the upper ones an operator may have the right to read only.
-        there = {path for path, data in connection.read(self.client, above).items() if data is not None}
-        by_depth: dict[int, dict[str, bytes]] = {}
-        for path in absent - there:
-            by_depth.setdefault(path.count("/"), {})[path] = b""
-        for _, level in sorted(by_depth.items()):
-            connection.create_each(self.client, level)
-            self.before.update(level)
+        """Create the znodes above `paths` that are absent."""
+        created = connection.create_parents(self.client, paths, self.before.keys())
+        self.before.update(dict.fromkeys(created, b""))
 
     def remove(self, old: Removals) -> None:
         """Remove what is in the way of nothing any more, deepest first."""
@@ -211,10 +288,3 @@ class Publisher:
         if change != "unchanged":
             self.changed.append(path[len(self.root) + 1 :])
             self.report(f"{change} {path}")
-
-
-def _parents(paths: Iterable[str]) -> Iterator[str]:
-    """The znodes above `paths`."""
-    for path in paths:
-        while (path := path.rpartition("/")[0]) != "":
-            yield path

@@ -12,11 +12,9 @@ from typing import Callable, NamedTuple
 from kazoo.client import KazooClient
 
 from kolla_mesos_start.operator import connection, directory
+from kolla_mesos_start.operator.acl import BY_AGENTS
 from kolla_mesos_start.operator.directory import FILES, VARIABLES, Deployment, Service, Values
 from kolla_mesos_start.tree.znodes import Znodes
-
-# Below a service: who is present, and what its containers do.
-BY_AGENTS = (".party", ".containers")
 
 Nodes = Mapping[str, bytes]
 

@@ -14,12 +14,12 @@ from typing import NamedTuple
 from kazoo.client import KazooClient
 
 from kolla_mesos_start.errors import AgentError
-from kolla_mesos_start.operator import connection, hosts, recorded, services
+from kolla_mesos_start.operator import acl, connection, hosts, recorded, services
+from kolla_mesos_start.operator.acl import BY_AGENTS
 from kolla_mesos_start.operator.confirmation import DECLINED, add_yes, confirmed
 from kolla_mesos_start.operator.connection import Refused, Unanswered
 from kolla_mesos_start.operator.directory import FILES, VARIABLES
 from kolla_mesos_start.operator.invocation import Invocation, Subcommand
-from kolla_mesos_start.operator.published import BY_AGENTS
 from kolla_mesos_start.operator.recorded import State
 from kolla_mesos_start.operator.services import on_hosts
 from kolla_mesos_start.tree.znodes import Znodes
@@ -30,7 +30,7 @@ UNFINISHED = "what is left goes when the command is given once more"
 PLACES = ("lock", "ready")  # below a command: where containers contend, and where they are ready
 
 
-PARTS = (VARIABLES, FILES, *BY_AGENTS)  # below a service
+PARTS = (VARIABLES, FILES, *BY_AGENTS, acl.NODE)  # below a service
 
 
 class InUse(AgentError):

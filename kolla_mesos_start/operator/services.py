@@ -15,8 +15,9 @@ from kolla_mesos_start.definition.forms import bad_service
 from kolla_mesos_start.definition.texts import Text
 from kolla_mesos_start.errors import BadUsage, CannotRender
 from kolla_mesos_start.operator import connection
+from kolla_mesos_start.operator.acl import BY_AGENTS
 from kolla_mesos_start.operator.invocation import NotThere, nearest
-from kolla_mesos_start.operator.published import BY_AGENTS, walk
+from kolla_mesos_start.operator.published import walk
 from kolla_mesos_start.render.context import file_text, variable_names
 from kolla_mesos_start.tree.states import printable
 from kolla_mesos_start.tree.znodes import RESERVED, Znodes

@@ -22,7 +22,7 @@ from kolla_mesos_start.definition.resolve import resolve
 from kolla_mesos_start.definition.schema import build, early_texts, read
 from kolla_mesos_start.definition.texts import Text, sublabel
 from kolla_mesos_start.errors import BadDefinition, CannotRender
-from kolla_mesos_start.operator import checks, directory, generated, instances, templates
+from kolla_mesos_start.operator import acl, checks, directory, generated, instances, services, templates
 from kolla_mesos_start.operator.checks import Reading
 from kolla_mesos_start.operator.directory import FILES, VARIABLES, Contents, Deployment, Service
 from kolla_mesos_start.operator.findings import (
@@ -156,6 +156,7 @@ def validate(
         places = [(issue.node, issue.label), *issue.others]
         node, label = next((place for place in places if place[0] in deployment.sources), places[0])
         found.add(issue.severity, node, f"{label}: {issue.message}" if label else issue.message, label=label)
+    _check_acl(found, deployment)
     short = [finding for each in readings if found.knows(each.name) for finding in _too_few(deployment, each)]
     return in_order([*deployment.mistakes, *_bad_given(given), *found.found, *short])
 
@@ -163,6 +164,14 @@ def validate(
 def _too_few(deployment: Deployment, reading: Reading) -> Sequence[Finding]:
     """What is said where there are fewer hosts than containers, if their number is known."""
     return deployment.launch.too_few(reading.name, reading.wanted or 0)
+
+
+def _check_acl(found: Findings, deployment: Deployment) -> None:
+    if deployment.acl is not None:
+        enabled = directory.enabled(deployment)
+        used = {each.name: services.used_variables(each.definition, each.files) for each in enabled}
+        for label, issue in acl.check(deployment.acl, used, deployment.variables.keys()):
+            found.add(ERROR, acl.NODE, f"{label}: {issue}", label=label)
 
 
 def _check_values(found: Findings, deployment: Deployment, given: Mapping[str, str]) -> None:

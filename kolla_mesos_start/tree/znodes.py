@@ -8,6 +8,8 @@
         files/<name>                        content or template of one file
         .party/<id>                         presence (ephemeral)
         .containers/<id>                    what a container is doing now (ephemeral)
+        .acl                                the ACL of what its agents create, if it was published with one
+      .acl                                  acl.yml, as it was published
       status/<scope>/<role>                 the service that owns the role    (scope: global, or a host)
       status/<host>/<role>/ended            how the last start there that went wrong ended
       status/<scope>/<role>/<command>       state of a command
@@ -29,6 +31,7 @@ from kolla_mesos_start.records import NamedTuple
 
 RESERVED = ("variables", "status", "files")
 """Names that the last segment of a service can't have."""
+RECORDED_ACL = ".acl"
 
 
 class CommandZnodes(NamedTuple):
@@ -98,6 +101,10 @@ class Znodes(NamedTuple):
     @property
     def containers(self) -> str:
         return f"{self.definition}/.containers"
+
+    @property
+    def recorded_acl(self) -> str:
+        return f"{self.definition}/{RECORDED_ACL}"
 
     def file(self, name: str) -> str:
         return f"{self.definition}/files/{name}"

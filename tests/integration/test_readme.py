@@ -6,6 +6,7 @@ the ensemble that the documents call zk1:2181,zk2:2181 is the test's server.
 
 from __future__ import annotations
 
+import argparse
 import functools
 import getpass
 import json
@@ -27,7 +28,9 @@ from typing import Callable, NamedTuple
 import pytest
 from kazoo.client import KazooClient
 
-from kolla_mesos_start.operator import directory
+from kolla_mesos_start.operator import directory, layouts
+from kolla_mesos_start.operator.findings import ERROR
+from kolla_mesos_start.operator.validation import validate
 from tests.agents import Containers
 from tests.conftest import Deployment
 from tests.documents import (
@@ -422,6 +425,17 @@ def dependencies(example: Path) -> Iterator[tuple[str, str]]:
                 yield before, f"{service.name.rsplit('/', 1)[-1]}/{name}"
 
 
+def fits_the_example(block: Block, ground: Ground) -> None:
+    """It can be published with the deployment that the document publishes before."""
+    root = Path(tempfile.mkdtemp(dir=ground.containers.directory)) / "keystone"
+    shutil.copytree(ROOT / "etc/examples/keystone", root)
+    (root / "acl.yml").write_text(block.text)
+    options = argparse.Namespace(directory=root, variables_from=[], set=[], secrets=None)
+    deployment, unreadable = layouts.read(options, "site")
+    assert deployment.acl is not None
+    assert [each for each in (*unreadable, *validate(deployment)) if each.severity == ERROR] == []
+
+
 # -- claims: how a block begins, and its check ------------------------------------------------------
 
 Check = Callable[[Block, Ground], None]
@@ -438,6 +452,7 @@ CLAIMS: Mapping[str, Mapping[str, Check]] = {
         '{"name": ': is_a_definition,
         f"export KOLLA_ZK_HOSTS={ENSEMBLE}": shows_who_waits,
         "kolla_mesos_ctl rerun": makes_it_run_again,
+        "operator: ": fits_the_example,
         "# kolla_mesos_start in a Kolla image": is_the_snippet,
         '{\n  "id": ': is_in_a_manifest,
         "containers:\n": is_in_a_manifest,

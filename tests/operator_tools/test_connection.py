@@ -203,7 +203,7 @@ def test_requests_may_be_repeated(deployment: Deployment, connect: Connect) -> N
     client, path = connect(deployment.hosts), f"{deployment.path}/a"
     for data in (b"1", b"2"):
         connection.write(client, path, data)
-    connection.create_each(client, [path])
+    connection.create_each(client, {path: b""})
     assert connection.read(client, [path, f"{path}/no"]) == {path: b"2", f"{path}/no": None}
     assert connection.children(client, [deployment.path, f"{path}/no"]) == {
         deployment.path: ["a"],
@@ -226,7 +226,7 @@ def test_what_is_denied_is_named_by_its_path(
         (f"{closed} can't be read", lambda: connection.read(client, [closed])),
         (f"{closed} can't be read", lambda: connection.children(client, [closed])),
         (f"{closed} can't be written", lambda: connection.write(client, closed, b"")),
-        (f"{closed}/b can't be written", lambda: connection.create_each(client, [f"{closed}/b"])),
+        (f"{closed}/b can't be written", lambda: connection.create_each(client, {f"{closed}/b": b""})),
         (f"{closed}/a can't be removed", lambda: connection.remove(client, f"{closed}/a")),
     ]
     for message, attempt in attempts:

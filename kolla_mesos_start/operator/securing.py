@@ -1,0 +1,95 @@
+"""The ACLs of a deployment's znodes become, and stay, those that `acl.yml` plans.
+
+What lives here: comparing what stands with the plan, mending it, and making what agents may not make. Which
+ACL a znode has is decided in `acl`. An ACL is changed by compare-and-set with its version.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+
+from kolla_mesos_start.errors import AccessDenied
+from kolla_mesos_start.operator import acl, connection
+from kolla_mesos_start.operator.acl import ALL, Acl, Plan
+from kolla_mesos_start.operator.connection import Client, Stands, Unanswered
+from kolla_mesos_start.tree.znodes import Znodes
+
+
+def wider(client: Client, znodes: Znodes, plan: Plan) -> dict[str, Acl]:
+    """What others may do than is planned, by the path of the znode."""
+    found = _differing(client, znodes, plan)
+    more = {path: acl.wider(found[path].acl, plan.acl(_node(znodes, path))) for path in sorted(found)}
+    return {path: each for path, each in more.items() if each}
+
+
+def secure(client: Client, znodes: Znodes, plan: Plan) -> dict[str, Acl]:
+    """Have the plan followed from now on, and by all that stands; the former ACL of what was changed.
+
+    What agents are at is mended too. AccessDenied, and nothing is changed, where we are not the operator of
+    the plan: we would lock ourselves out.
+    """
+    found = _differing(client, znodes, plan)
+    record = f"{znodes.deployment}/{acl.NODE}"
+    data = plan.recorded()[acl.NODE]
+    if not found and connection.read(client, [record])[record] == data:
+        return {}
+    _require_operator(client, znodes, plan)
+    client.plan = plan
+    connection.create_parents(client, [record])
+    connection.write(client, record, data)  # Tools that create something meanwhile follow it already.
+    changed: dict[str, Acl] = {}
+    while found:
+        wanted = {path: Stands(plan.acl(_node(znodes, path)), each.version) for path, each in found.items()}
+        refused = connection.set_acls(client, wanted)
+        changed.update((path, found[path].acl) for path in found.keys() - refused)
+        found = _different(znodes, plan, connection.acls(client, refused))
+    return changed
+
+
+def make(client: Client, znodes: Znodes, plan: Plan) -> None:
+    """Make what agents need, and have no right to make."""
+    recorded = {f"{znodes.deployment}/{node}": data for node, data in plan.recorded().items()}
+    made = {f"{znodes.deployment}/{node}": data for node, data in plan.made().items()}
+    there = connection.read(client, [*recorded, *made])
+    connection.create_parents(client, [*recorded, *made])
+    absent = {path: data for path, data in {**made, **recorded}.items() if there[path] is None}
+    connection.create_each(client, absent)
+    for path, data in recorded.items():
+        if path not in absent and there[path] != data:
+            connection.write(client, path, data)
+
+
+def _node(znodes: Znodes, path: str) -> str:
+    return path[len(znodes.deployment) + 1 :]
+
+
+def _differing(client: Client, znodes: Znodes, plan: Plan) -> dict[str, Stands]:
+    """What stands with another ACL than is planned."""
+    paths = [znodes.deployment, *connection.below(client, [znodes.deployment])]
+    return _different(znodes, plan, connection.acls(client, paths))
+
+
+def _different(znodes: Znodes, plan: Plan, stands: Mapping[str, Stands]) -> dict[str, Stands]:
+    return {path: each for path, each in stands.items() if each.acl != plan.acl(_node(znodes, path))}
+
+
+def _require_operator(client: Client, znodes: Znodes, plan: Plan) -> None:
+    """Try it out: make a znode that is the operator's alone, write to it, and remove it, at one moment."""
+    path = znodes.deployment
+    while connection.read(client, [path])[path] is None:
+        path = path.rpartition("/")[0] or "/"
+    probe = f"{path.rstrip('/')}/.probe-{os.urandom(8).hex()}"
+    transaction = client.transaction()
+    transaction.create(probe, acl=connection.entries({plan.operator: ALL}))
+    transaction.set_data(probe, b"")
+    transaction.delete(probe)
+    try:
+        connection.commit(transaction, "not secured")
+    except Unanswered:
+        _require_operator(client, znodes, plan)
+    except AccessDenied as error:
+        raise AccessDenied(
+            f"this connection is not that of {acl.name(plan.operator)}, the operator of acl.yml: give its"
+            " credential with --auth-file, or with --cert and --key; nothing was changed"
+        ) from error
