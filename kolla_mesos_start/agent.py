@@ -25,15 +25,16 @@ from kolla_mesos_start.report import Report
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable, Mapping, Sequence
     from typing import NoReturn
 
     from kolla_mesos_start.commands.bootstrap import Bootstrap
     from kolla_mesos_start.definition.model import Command, Graph
     from kolla_mesos_start.render.prepare import Prepared, Preparer
-    from kolla_mesos_start.settings import Settings
+    from kolla_mesos_start.settings import Acl, Settings
     from kolla_mesos_start.tree.ended import Ended
     from kolla_mesos_start.tree.presence import Registration
+    from kolla_mesos_start.tree.published import Published
     from kolla_mesos_start.tree.status import StatusTree
     from kolla_mesos_start.wait import Runnable
     from kolla_mesos_start.zookeeper.client import Client
@@ -224,7 +225,8 @@ class Agent:
         from kolla_mesos_start.zookeeper.client import Client
 
         self.stage = "connect"
-        client = self.client = Client(_servers(settings), settings.session_timeout, _acl(settings), self.loop)
+        acl = _acl(settings.acl)
+        client = self.client = Client(_servers(settings), settings.session_timeout, acl, self.loop)
         client.dial()
 
         from kolla_mesos_start.hide import hide_memory
@@ -251,6 +253,7 @@ class Agent:
         self.stage = "read"
         published = preparer.published
         definition = published.await_definition(report, settings.wait_timeout)
+        self._create_as_published(settings, published)
         self.ended = Ended(published.client, published.znodes)
         graph, stamps = preparer.read_graph(definition)
         _warn_of_pods(settings, graph)
@@ -263,6 +266,15 @@ class Agent:
         from kolla_mesos_start.tree.status import StatusTree
 
         return StatusTree(published.client, published.znodes, graph, definition.zxid, stamps)
+
+    def _create_as_published(self, settings: Settings, published: Published) -> None:
+        """Unless KOLLA_ZK_ACL says it, what was published says who may do what with what we create."""
+        # Who has no credential of its own would lock itself out.
+        if settings.acl == (environment.WORLD,) and (settings.auth or settings.cert):
+            recorded = published.recorded_acl()
+            if recorded:
+                acl = environment.recorded_acl(published.znodes.recorded_acl, recorded)
+                published.client.create_with(_acl(acl))
 
     def _register(
         self, settings: Settings, tree: StatusTree, preparer: Preparer, report: Report
@@ -434,14 +446,14 @@ def _servers(settings: Settings) -> Servers:
     )
 
 
-def _acl(settings: Settings) -> list[ACL]:
-    """KOLLA_ZK_ACL as ZooKeeper has it."""
+def _acl(entries: Sequence[Acl]) -> list[ACL]:
+    """What KOLLA_ZK_ACL says as ZooKeeper has it."""
     from kolla_mesos_start.zookeeper.wire import ACL, Id
 
     bits = {"r": 1, "w": 2, "c": 4, "d": 8, "a": 16}
     return [
         ACL(sum(bits[letter] for letter in set(perms)), Id(scheme, identity))
-        for scheme, identity, perms in settings.acl
+        for scheme, identity, perms in entries
     ]
 
 

@@ -16,7 +16,7 @@ import socket
 
 from kolla_mesos_start.child_environ import CREDENTIALS
 from kolla_mesos_start.definition.forms import GLOBAL, bad_generation, unusable
-from kolla_mesos_start.errors import BadEnvironment
+from kolla_mesos_start.errors import AccessDenied, BadEnvironment
 from kolla_mesos_start.health import RUN_DIR_LIMIT as RUN_DIR_LIMIT
 from kolla_mesos_start.health import bad_run_dir, default_run_dir
 from kolla_mesos_start.records import NamedTuple
@@ -511,6 +511,14 @@ def _credential(number: int, line: str) -> tuple[str, str]:
 def _acl(text: str) -> tuple[Acl, ...]:
     # An x509 id may hold commas, but no scheme follows them.
     return tuple(map(_acl_entry, re.split(r",\s*(?=[a-z0-9]+:)", text.strip())))
+
+
+def recorded_acl(path: str, text: str) -> tuple[Acl, ...]:
+    """What publishing has recorded at `path`, in the form of KOLLA_ZK_ACL."""
+    try:
+        return _acl(text)
+    except _Unexpected as error:
+        raise AccessDenied(f"{path} holds no ACL: publish the deployment with its acl.yml again") from error
 
 
 def _acl_entry(text: str) -> Acl:

@@ -159,6 +159,12 @@ class Published:
         published = [name for name in close if (znode := found[znodes.service(name)]) and znode.data.strip()]
         return f"; the nearest published service is {published[0]!r}" if published else ""
 
+    def recorded_acl(self) -> str | None:
+        """What the deployment was published with for what our agents create, in the form of KOLLA_ZK_ACL."""
+        path = self.znodes.recorded_acl
+        znode = self.client.read([path])[path]
+        return text(path, znode.data) if znode else None
+
     def files(self, names: Iterable[str]) -> tuple[int | None, dict[str, bytes | None]]:
         """The content of each file (None where it isn't published), as it was once the definition
         had the zxid that comes first."""
@@ -231,8 +237,15 @@ class Published:
         return sorted(instances, key=lambda facts: facts["host"])
 
     def _find_parties(self) -> list[str]:
-        """Every service with a party."""
-        return sorted(name for name, children in self._walk() if ".party" in children)
+        """Every service with a party; if not all may be read, every one that has claimed a role."""
+        try:
+            return sorted(name for name, children in self._walk() if ".party" in children)
+        except AccessDenied:
+            roles = self.znodes.scope(GLOBAL)
+            names = self.client.children([roles])[roles] or ()
+            found = self.client.read(f"{roles}/{name}" for name in names).values()
+            owners = {znode.data.decode("utf-8", "replace") for znode in found if znode}
+            return sorted(owner for owner in owners if not bad_service(owner))
 
     def _walk(self) -> Iterator[tuple[str, Sequence[str]]]:
         """All that may be a service, and what is below it, level by level, each level read together."""

@@ -53,7 +53,8 @@ if TYPE_CHECKING:
 
 log = Logger(__name__)
 
-CREATE_OVERHEAD = 500  # bytes: headers and an ACL
+CREATE_OVERHEAD = 500  # bytes: headers, and an ACL for one
+ENTRY_OVERHEAD = 30  # bytes of each entry of an ACL, beside its id
 SHORT_SESSION = 3.0  # seconds
 # A session that can't be closed in this time ends with its timeout instead.
 CLOSE_TIMEOUT = 1.0
@@ -102,8 +103,8 @@ def text(path: str, data: bytes) -> str:
 class Client:
     """One session with an ensemble, its watches and its ephemerals.
 
-    `acl` is put on whatever is created. `timeout` is in seconds, what is asked for. `seen`: all that was
-    read by `read` and `children`, and when it had changed last.
+    `acl` is put on whatever is created (`create_with`). `timeout` is in seconds, what is asked for. `seen`:
+    all that was read by `read` and `children`, and when it had changed last.
     """
 
     def __init__(self, servers: Servers, timeout: float, acl: Sequence[ACL], loop: Loop) -> None:
@@ -118,6 +119,10 @@ class Client:
         self.session.on_refused(self._refuse)
         loop.add(self.session)
         loop.add(self.ephemerals)
+
+    def create_with(self, acl: Sequence[ACL]) -> None:
+        """Put this ACL on whatever is created from now on."""
+        self.acl = self.ephemerals.acl = acl
 
     @property
     def connected(self) -> bool:
@@ -187,6 +192,10 @@ class Client:
         """The operation that creates a znode."""
         return Create(path, data, self.acl, flags)
 
+    def _overhead(self) -> int:
+        """How many bytes a creation takes beside path and data; an ACL may name many services."""
+        return CREATE_OVERHEAD + sum(len(entry.id.id) + ENTRY_OVERHEAD for entry in self.acl)
+
     def attempt(self, operation: Any, what: str, meanwhile: Callable[[], object] | None = None) -> Any:
         """The result of one request, once connected; Outage if nobody knows whether it was applied.
 
@@ -227,9 +236,10 @@ class Client:
             check_size(operation.path, getattr(operation, "data", b""))
         results: Sequence[Any] = self.attempt(Transaction(operations), what, meanwhile)
         errors = [(result, each.path) for result, each in zip(results, operations) if _is_error(result)]
-        for error, _ in errors:
+        for error, path in errors:
             if isinstance(error, DENIED):
-                raise AccessDenied(f"{what}: {type(error).__name__}")
+                # `what` begins with the first path; the one that is denied is to be named.
+                raise AccessDenied(f"{what.replace(operations[0].path, path, 1)}: {type(error).__name__}")
         # An operation that was fine is answered with one of these, since another one was not.
         causes = [each for each in errors if not isinstance(each[0], (RolledBackError, RuntimeInconsistency))]
         if errors:
@@ -303,12 +313,16 @@ class Client:
             if not absent:
                 return found
             try:
-                for batch in _batches(absent, nodes):
+                for batch in _batches(absent, nodes, self._overhead()):
                     creations = [self.creation(path, nodes[path]) for path in batch]
                     self.transaction(creations, f"{batch[0]} can't be created", meanwhile)
                 return found
             except Outage:
                 unknown = [path for path in absent if path not in implied]  # Perhaps it was applied.
+            except AccessDenied:
+                if not implied:
+                    raise
+                implied, unknown = {}, list(nodes)  # What we may not create may be there: it was published.
             except Refused as refused:
                 cause, path = refused.cause, refused.path
                 if isinstance(cause, NoNodeError) and _parent(path) not in nodes:
@@ -326,12 +340,12 @@ def _is_error(result: object) -> bool:
     return isinstance(result, Exception)
 
 
-def _batches(paths: Sequence[str], nodes: Mapping[str, bytes]) -> Iterator[list[str]]:
+def _batches(paths: Sequence[str], nodes: Mapping[str, bytes], overhead: int) -> Iterator[list[str]]:
     """The paths in their order, as many at a time as one request may hold."""
     batch: list[str] = []
     size = 0
     for path in paths:
-        needs = len(path) + len(nodes[path]) + CREATE_OVERHEAD
+        needs = len(path) + len(nodes[path]) + overhead
         if batch and size + needs > MAX_DATA:
             yield batch
             batch, size = [], 0

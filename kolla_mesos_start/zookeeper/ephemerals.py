@@ -162,7 +162,8 @@ class Ephemerals:
     ) -> None:
         self.all: dict[str, Ephemeral] = {}
         self.parents = parents
-        self._session, self._acl, self._on_denied = session, acl, on_denied
+        self.acl = acl
+        self._session, self._on_denied = session, on_denied
         self._complaints: set[str] = set()
         session.on_connected(self._look_again)
         session.on_watch(self._fired)
@@ -199,7 +200,7 @@ class Ephemerals:
 
     def _send(self, ephemeral: Ephemeral) -> None:
         path, step = ephemeral.path, ephemeral.begin(now())
-        create = Create(path, ephemeral.data, self._acl, EPHEMERAL)
+        create = Create(path, ephemeral.data, self.acl, EPHEMERAL)
         if step == "look":
             self._session.request(Exists(path, True), partial(self._on_look, ephemeral))
         elif step == "create":
@@ -270,7 +271,7 @@ class Ephemerals:
         ephemeral.refused(now())
         above = [entry for entry in self.parents if ephemeral.path.startswith(entry[0] + "/")]
         for path, data in above:
-            self._session.request(Create(path, data, self._acl, 0), partial(self._on_parent, ephemeral))
+            self._session.request(Create(path, data, self.acl, 0), partial(self._on_parent, ephemeral))
         if not above:
             self._complain("%s can't be created: its parent is missing", ephemeral.path)
 

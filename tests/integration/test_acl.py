@@ -3,17 +3,21 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import NamedTuple
 
 import pytest
 from kazoo.client import KazooClient
-from kazoo.security import make_digest_acl
+from kazoo.exceptions import NoAuthError
+from kazoo.security import OPEN_ACL_UNSAFE, make_digest_acl
 
-from tests.conftest import Deployment
+from tests.agents import Agent, Containers
+from tests.conftest import Deployment, connected
 from tests.integration.test_publish import ctl
 from tests.publishing import write_files
+from tests.waiting import eventually
+from tests.zookeeper import Server
 
 DB, WEB, FRONT = "infra/db/db", "app/web/web", "app/front"
 DB_DEFINITION = """\
@@ -29,6 +33,7 @@ service: {daemon: {command: sleep 100, ready: {alive: 0},
   dependencies: [db/daemon, {members: infra/db/db, count: 1}],
   files: {conf: {dest: "{{ directory }}/web.conf"}}}}
 """
+MORE = {"KOLLA_TASK_END": "stay", "KOLLA_GENERATION": "1"}
 FRONT_DEFINITION = """\
 commands:
   last: {command: 'true', run_once: host, 
@@ -98,6 +103,37 @@ def site(deployment: Deployment, tmp_path: Path, zk: KazooClient) -> Site:
     return Site(deployment, root, home)
 
 
+@pytest.fixture
+def clients(zookeeper: Server) -> Iterator[Mapping[str, KazooClient]]:
+    """A client for each service, by its role, and one of a stranger."""
+    generators = {name: connected(zookeeper) for name in ("db", "web", "front", "stranger")}
+    found = {name: next(generator) for name, generator in generators.items()}
+    for name, client in found.items():
+        client.add_auth("digest", f"{name}:{name}-password")
+    yield found
+    for generator in generators.values():
+        next(generator, None)
+
+
+def start_all(site: Site, containers: Containers) -> dict[str, Agent]:
+    hosts = {DB: "db1", WEB: "web1", FRONT: "web1"}
+    return {
+        service: containers.start(
+            service, host, KOLLA_ZK_AUTH_FILE=site.auth(service.rpartition("/")[2]), **MORE
+        )
+        for service, host in hosts.items()
+    }
+
+
+def are_ready(agents: Mapping[str, Agent]) -> None:
+    def all_ready() -> bool:
+        ended = {service: agent.said for service, agent in agents.items() if not agent.running}
+        assert not ended
+        return all(agent.health("--ready").returncode == 0 for agent in agents.values())
+
+    eventually(all_ready, "all are ready")
+
+
 def paths_below(zk: KazooClient, path: str) -> Iterator[str]:
     for name in zk.get_children(path):
         yield f"{path}/{name}"
@@ -111,6 +147,65 @@ def world(zk: KazooClient, path: str) -> list[str]:
         for each in (path, *paths_below(zk, path))
         if any(entry.id.scheme == "world" for entry in zk.get_acls(each)[0])
     ]
+
+
+def test_each_service_starts_with_no_more_than_it_needs(
+    zk: KazooClient, site: Site, containers: Containers
+) -> None:
+    """One-time commands, daemons, members, instances; and nothing that they make is wider than planned."""
+    site.ctl("publish")
+    assert world(zk, site.path) == []
+    are_ready(start_all(site, containers))
+    assert (site.root.parent / "db.conf").read_text() == "s3cret one 1"
+    assert (site.root.parent / "web.conf").read_text() == "1 one"
+    assert (site.root.parent / "front.conf").read_text() == "1"
+    assert zk.get(f"{site.path}/status/global/db/sync/generations/1")
+    assert world(zk, site.path) == []
+    out, _ = site.ctl("publish", site.root, "--check-acl")
+    assert out == "0 znodes wider than planned\n"
+
+
+def test_nobody_reads_or_writes_what_is_anothers(
+    zk: KazooClient, site: Site, containers: Containers, clients: Mapping[str, KazooClient]
+) -> None:
+    """Neither another service nor a stranger; what is shared is read by all services."""
+    site.ctl("publish")
+    are_ready(start_all(site, containers))
+    own = ("", "/variables/own", "/files/conf", "/.acl")
+    closed = {
+        "db": [f"{WEB}{each}" for each in own],
+        "web": [f"{DB}{each}" for each in own] + ["variables/root_password", ".acl"],
+        "stranger": ["variables/region", "status/global/db", DB, f"{DB}/.party", ""],
+    }
+    for name, nodes in closed.items():
+        for node in nodes:
+            with pytest.raises(NoAuthError):
+                clients[name].get(f"{site.path}/{node}".rstrip("/"))
+    state = "status/global/db"
+    ready = clients["web"].get_children(f"{site.path}/{state}/daemon/ready")[0]
+    attempts = [
+        ("set", f"{state}/sync", b"done"),
+        ("set", f"{state}/daemon/ready/{ready}", b"forged"),
+        ("create", f"{state}/sync/generations/2", b""),
+        ("create", f"{state}/daemon/ready/forged", b""),
+        ("create", f"{DB}/.party/forged", b""),
+        ("create", "status/global/mine", b""),
+        ("create", "status/h9", b""),
+        ("create", "app/mine", b""),
+        ("set", DB, b"{}"),
+        ("set", WEB, b"{}"),  # Not even its own definition.
+        ("set", "variables/region", b"two"),
+    ]
+    for what, node, data in attempts:
+        with pytest.raises(NoAuthError):
+            getattr(clients["web"], what)(f"{site.path}/{node}", data)
+    for node in (f"{state}/sync", f"{state}/sync/lock", f"{state}/daemon/ready/{ready}", "status/global"):
+        with pytest.raises(NoAuthError):
+            clients["web"].delete(f"{site.path}/{node}")
+        with pytest.raises(NoAuthError):
+            clients["db"].set_acls(f"{site.path}/{node}", OPEN_ACL_UNSAFE)
+    assert clients["web"].get(f"{site.path}/variables/region")[0] == b"one"
+    assert clients["front"].get(f"{site.path}/{state}/sync")[0] == b"done"
 
 
 def test_what_stands_wider_is_named_and_mended(zk: KazooClient, site: Site) -> None:
@@ -174,6 +269,24 @@ def test_a_service_that_is_new_in_the_plan_may_read_what_stands(zk: KazooClient,
     names = {entry.id.id.partition(":")[0] for acl in everywhere for entry in acl}
     assert names == {"operator", "db", "other", "front"}
     assert zk.get(f"{site.path}/{DB}/.acl")[0].decode().count("digest:other:") == 1
+
+
+def test_a_host_that_is_not_planned_is_named(site: Site, containers: Containers) -> None:
+    site.ctl("publish")
+    agent = containers.start(DB, "h9", KOLLA_ZK_AUTH_FILE=site.auth("db"))
+    assert agent.ends() == 77
+    assert agent.ending["reason"] == f"{site.path}/status/h9 can't be created: NoAuthError"
+
+
+def test_the_acl_of_the_environment_wins(zk: KazooClient, site: Site, containers: Containers) -> None:
+    site.ctl("publish")
+    given = {
+        "KOLLA_ZK_AUTH_FILE": site.auth("db"),
+        "KOLLA_ZK_ACL": f"{identity('operator')}:cdrwa,auth::cdrw",
+    }
+    are_ready({DB: containers.start(DB, "db1", **given)})
+    acl = zk.get_acls(f"{site.path}/status/global/db/sync")[0]
+    assert [entry.id.id.partition(":")[0] for entry in acl] == ["operator", "db"]
 
 
 def test_there_is_nothing_to_check_without_a_plan(site: Site) -> None:
