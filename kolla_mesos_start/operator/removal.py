@@ -8,16 +8,16 @@ where containers show themselves or contend go first, together, and only while t
 from __future__ import annotations
 
 import argparse
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Sequence, Set
 from typing import NamedTuple
 
 from kazoo.client import KazooClient
 
 from kolla_mesos_start.errors import AgentError
-from kolla_mesos_start.operator import acl, connection, hosts, recorded, services
+from kolla_mesos_start.operator import acl, connection, hosts, recorded, securing, services
 from kolla_mesos_start.operator.acl import BY_AGENTS
 from kolla_mesos_start.operator.confirmation import DECLINED, add_yes, confirmed
-from kolla_mesos_start.operator.connection import Refused, Unanswered
+from kolla_mesos_start.operator.connection import Client, Refused, Unanswered
 from kolla_mesos_start.operator.directory import FILES, VARIABLES
 from kolla_mesos_start.operator.invocation import Invocation, Subcommand
 from kolla_mesos_start.operator.recorded import State
@@ -42,7 +42,8 @@ class InUse(AgentError):
 class Tree(NamedTuple):
     """What is to go: `roots` and everything below them, and what `definitions` hold.
 
-    In `places` are containers of `services`, where there are any.
+    In `places` are containers of `services`, where there are any. What is `kept` stays, without what is below
+    it: agents have no right to make it.
     """
 
     znodes: Znodes
@@ -50,6 +51,7 @@ class Tree(NamedTuple):
     places: Sequence[str]
     services: Sequence[str]
     definitions: Sequence[str] = ()
+    kept: Set[str] = frozenset()
 
     def is_containers_own(self, path: str) -> bool:
         """Whether a container has made the znode for as long as it is there."""
@@ -117,15 +119,16 @@ def _run_reset_hosts(invocation: Invocation) -> int:
         _require_nobody(invocation, hosts.in_use(hosts.there(client, znodes, found), names))
     for name in names:
         marks = found.marks.get(name, ())
-        tree = Tree(znodes, [f"{znodes.status}/{name}", *marks], (), ())
+        tree = Tree(znodes, [f"{znodes.status}/{name}", *marks], (), (), kept=securing.made(client, znodes))
         print(f"forgot {name}: {_forget(client, tree, options.force)} znodes", flush=True)
     return 0
 
 
-def status_tree(client: KazooClient, znodes: Znodes, found: Iterable[State]) -> Tree:
+def status_tree(client: Client, znodes: Znodes, found: Iterable[State]) -> Tree:
     """All that is recorded; `found` are the states in it."""
     published = list(services.definitions(client, znodes))
-    return Tree(znodes, [znodes.status], _places(znodes, published, found), published)
+    places = _places(znodes, published, found)
+    return Tree(znodes, [znodes.status], places, published, kept=securing.made(client, znodes))
 
 
 def _parts(client: KazooClient, znodes: Znodes) -> tuple[Znodes, list[str]]:
@@ -267,6 +270,8 @@ def _are_places_removed(client: KazooClient, tree: Tree) -> bool:
             transaction.set_data(definition, b"")
         for path in there[first : first + BATCH]:
             transaction.delete(path)
+            if path in tree.kept:
+                transaction.create(path)
         try:
             connection.commit(transaction, "not removed")
         except Unanswered:
@@ -278,7 +283,7 @@ def _listed(client: KazooClient, tree: Tree, force: bool) -> list[str]:
     """All znodes of the tree that are there, children first; without `force` none that a container holds."""
     roots = connection.read(client, tree.roots)
     there = [path for path in tree.roots if roots[path] is not None]
-    paths = [*connection.below(client, there), *there]
+    paths = [path for path in (*connection.below(client, there), *there) if path not in tree.kept]
     return paths if force else [path for path in paths if not tree.is_containers_own(path)]
 
 

@@ -47,6 +47,15 @@ def secure(client: Client, znodes: Znodes, plan: Plan) -> dict[str, Acl]:
     return changed
 
 
+def made(client: Client, znodes: Znodes) -> frozenset[str]:
+    """The paths of what `publish` makes for agents that have no right to."""
+    return (
+        frozenset(f"{znodes.deployment}/{node}" for node in client.plan.made())
+        if client.plan
+        else frozenset()
+    )
+
+
 def make(client: Client, znodes: Znodes, plan: Plan) -> None:
     """Make what agents need, and have no right to make."""
     recorded = {f"{znodes.deployment}/{node}": data for node, data in plan.recorded().items()}

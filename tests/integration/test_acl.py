@@ -271,6 +271,42 @@ def test_a_service_that_is_new_in_the_plan_may_read_what_stands(zk: KazooClient,
     assert zk.get(f"{site.path}/{DB}/.acl")[0].decode().count("digest:other:") == 1
 
 
+def test_what_is_reset_is_recorded_again(zk: KazooClient, site: Site, containers: Containers) -> None:
+    """What agents may not make stays: beside containers, without any, and of one host."""
+    site.ctl("publish")
+    agents = start_all(site, containers)
+    are_ready(agents)
+    ready = f"{site.path}/status/global/db/daemon/ready"
+    before = zk.exists(ready).czxid
+    site.ctl("reset", "--force", "--yes")
+    eventually(
+        lambda: (stat := zk.exists(ready)) and stat.czxid > before and stat.children_count,
+        "the registrar has made it again",
+    )
+    for agent in agents.values():
+        agent.end()
+    places = [f"{site.path}/{service}/.containers" for service in agents]
+    places += [f"{site.path}/status/{scope}/daemon/ready" for scope in ("db1/db", "web1/web", "global/web")]
+    eventually(lambda: not any(map(zk.get_children, places)), "nobody is there")
+    site.ctl("reset", "--host=web1", "--yes")
+    site.ctl("reset", "--yes")
+    assert zk.get_children(f"{site.path}/status/global/db") == []
+    are_ready(start_all(site, containers))
+    assert world(zk, site.path) == []
+
+
+def test_a_service_that_was_removed_can_come_back(
+    zk: KazooClient, site: Site, containers: Containers
+) -> None:
+    """Nothing of it is left, and the next publication makes what its agents need."""
+    site.ctl("publish")
+    site.ctl("remove", DB, "--yes")
+    assert zk.get_children(f"{site.path}/status/global") == ["front", "web"]
+    assert zk.exists(f"{site.path}/infra") is None
+    site.ctl("publish")
+    are_ready({DB: containers.start(DB, "db1", KOLLA_ZK_AUTH_FILE=site.auth("db"), **MORE)})
+
+
 def test_a_host_that_is_not_planned_is_named(site: Site, containers: Containers) -> None:
     site.ctl("publish")
     agent = containers.start(DB, "h9", KOLLA_ZK_AUTH_FILE=site.auth("db"))
