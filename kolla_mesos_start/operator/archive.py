@@ -2,6 +2,7 @@
 
     snapshot.json                       where and when it was taken, what containers had recorded, and the
                                         digest of each other file: a part of a tar file is one too
+    acl.json                            who may do what, if that was published
     variables/<name>                    the rest is as in a directory that can be published
     services/<service>/definition.json
     services/<service>/variables/...
@@ -26,7 +27,7 @@ from kolla_mesos_start.operator.directory import FILES, MAX_DATA, VARIABLES
 from kolla_mesos_start.tree.states import printable
 
 FORMAT = 1
-ABOUT = "snapshot.json"
+ABOUT, ACL = "snapshot.json", "acl.json"
 SERVICES = "services"
 DEFINITION = "definition.json"
 STATUS = "status"
@@ -36,13 +37,15 @@ MODE = 0o600
 class Snapshot(NamedTuple):
     """What a deployment holds, by paths below it; `recorded` is what is below `status`.
 
-    `deployment` and `taken` say, for people, where and when it was.
+    `deployment` and `taken` say, for people, where and when it was. `acl` is `acl.yml` as it is recorded, or
+    empty.
     """
 
     published: Mapping[str, bytes]
     recorded: Mapping[str, bytes]
     deployment: str = ""
     taken: str = ""
+    acl: bytes = b""
 
     @property
     def contents(self) -> dict[str, bytes]:
@@ -65,6 +68,8 @@ def is_definition(path: str) -> bool:
 
 def pack(snapshot: Snapshot) -> bytes:
     files = {_name(path): _content(path, data) for path, data in snapshot.published.items()}
+    if snapshot.acl:
+        files[ACL] = snapshot.acl
     about = {
         "format": FORMAT,
         "deployment": snapshot.deployment,
@@ -113,9 +118,10 @@ def unpack(data: bytes) -> Snapshot:
         raise BadDefinition([f"not a snapshot: it holds no {ABOUT}"])
     found, digests = _about(about)
     files = [(name, each) for name, each in contents if name != ABOUT]
-    snapshot = found._replace(published=dict(_published(name, each) for name, each in files))
+    nodes = [_published(name, each) for name, each in files if name != ACL]
+    snapshot = found._replace(published=dict(nodes), acl=dict(files).get(ACL, b""))
     issues = [*_issues(snapshot), *_differences(digests, dict(files))]
-    if len(snapshot.published) < len(files):
+    if len(snapshot.published) < len(nodes) or len(dict(files)) < len(files):
         issues.append("a file is in it twice")
     if issues:
         raise BadDefinition(issues)
@@ -138,7 +144,8 @@ def _about(data: bytes) -> tuple[Snapshot, Mapping[str, str]]:
             raise BadDefinition([f"{ABOUT}: expected format {FORMAT}, found {about['format']!r}"])
         recorded = {str(path): text.encode() for path, text in about["recorded"].items()}
         origin = (printable(str(about[key])) for key in ("deployment", "taken"))
-        return Snapshot({}, recorded, *origin), dict(about["sha256"])
+        deployment, taken = origin
+        return Snapshot({}, recorded, deployment, taken), dict(about["sha256"])
     except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
         raise BadDefinition([f"{ABOUT}: not as a snapshot has it ({type(error).__name__})"]) from error
 

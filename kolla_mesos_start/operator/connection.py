@@ -36,7 +36,15 @@ from kazoo.handlers.threading import SequentialThreadingHandler
 from kazoo.protocol.states import KazooState, KeeperState
 from kazoo.security import ACL, Id, Permissions
 
-from kolla_mesos_start.errors import AccessDenied, AgentError, NoConnection, cause, causes, handshake_cause
+from kolla_mesos_start.errors import (
+    AccessDenied,
+    AgentError,
+    BadDefinition,
+    NoConnection,
+    cause,
+    causes,
+    handshake_cause,
+)
 from kolla_mesos_start.operator.acl import NODE, Acl, Plan, joined, parse
 from kolla_mesos_start.settings import Settings
 from kolla_mesos_start.tree.znodes import Znodes
@@ -393,14 +401,21 @@ def set_acls(client: KazooClient, wanted: Mapping[str, Stands]) -> set[str]:
     return refused
 
 
+class BadPlan(BadDefinition):
+    """A recorded `acl.yml` that is none."""
+
+    subject = "acl"
+
+
 def recorded(path: str, data: bytes) -> Plan:
-    """The `acl.yml` that stands at `path`."""
+    """The `acl.yml` that is recorded at `path`."""
     try:
         plan, issues = parse(json.loads(data))
-    except (ValueError, TypeError, AttributeError, RecursionError):
-        issues = [("", "no JSON")]
+    except (ValueError, AttributeError, RecursionError):
+        issues = [("", "not as `publish` records it")]
     if issues:
-        raise AgentError(f"{path} is not as `publish` has written it: publish a directory with acl.yml again")
+        wrong = "; ".join(f"{label}: {issue}".lstrip(": ") for label, issue in issues)
+        raise BadPlan([f"{path}: {wrong}: publish a directory with an acl.yml"])
     return plan
 
 

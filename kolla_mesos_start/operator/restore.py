@@ -17,10 +17,11 @@ from pathlib import Path
 from kazoo.client import KazooClient
 
 from kolla_mesos_start.errors import BadDefinition, BadUsage
-from kolla_mesos_start.operator import archive, connection, published, recorded, removal
+from kolla_mesos_start.operator import archive, connection, published, recorded, removal, securing
+from kolla_mesos_start.operator.acl import Plan
 from kolla_mesos_start.operator.archive import Snapshot
 from kolla_mesos_start.operator.confirmation import DECLINED, add_yes, confirmed
-from kolla_mesos_start.operator.connection import Refused
+from kolla_mesos_start.operator.connection import Client, Refused
 from kolla_mesos_start.operator.invocation import Invocation, NotThere, Subcommand
 from kolla_mesos_start.operator.publish import Publisher, check_chroot
 from kolla_mesos_start.operator.snapshot import counted, done_commands, take
@@ -44,20 +45,25 @@ def run(invocation: Invocation) -> int:
     check_chroot(client, invocation.settings)
     znodes = invocation.znodes
     found = take(client, znodes)
-    if (found.published, found.recorded) == (wanted.published, wanted.recorded):
+    same = (found.published, found.recorded) == (wanted.published, wanted.recorded)
+    if same and wanted.acl in (b"", found.acl):
         print(f"{znodes.deployment} is as in {file} already: {counted(wanted)}")
         return 0
-    if found.published or found.recorded:
-        tree = _tree(client, znodes, found)
+    plan = _plan(client, file, wanted)
+    tree = _tree(client, znodes, found) if found.published or found.recorded else None
+    if tree:
         there = removal.who_is_there(client, tree)
         if there:
             raise removal.InUse(f"{there}: stop them first; nothing was changed")
         _print_differences(invocation, found, wanted)
         if not confirmed(invocation, f"replace {znodes.deployment} by what was {_origin(wanted)}"):
             return DECLINED
+    if plan:
+        securing.secure(client, znodes, plan)
+    if tree:
         removal.remove(client, tree)
     with connection.unfinished(f"the definitions of {znodes.deployment} are missing; restore it once more"):
-        _write(client, znodes, found, wanted)
+        _write(client, znodes, found, wanted, plan)
     if take(client, znodes).published != wanted.published:
         raise Refused(f"somebody else has changed {znodes.deployment} meanwhile; restore it once more")
     print(f"restored {znodes.deployment} to what was {_origin(wanted)}: {counted(wanted)}")
@@ -101,16 +107,24 @@ def _print_differences(invocation: Invocation, found: Snapshot, wanted: Snapshot
         invocation.err.print(f"{name} is not done now, and will be", markup=False)
 
 
-def _write(client: KazooClient, znodes: Znodes, found: Snapshot, wanted: Snapshot) -> None:
+def _write(client: KazooClient, znodes: Znodes, found: Snapshot, wanted: Snapshot, plan: Plan | None) -> None:
     before = published.nodes(client, znodes)
     publisher = Publisher(client, znodes, before, report=lambda change: None)
     definitions = _below(znodes, wanted.definitions)
     publisher.create_parents([znodes.status, *definitions])
     publisher.write(wanted.contents)
     publisher.remove(published.others(before, wanted.published))
+    if plan:
+        securing.make(client, znodes, plan)
     _record(client, znodes, continued(found.recorded, wanted.recorded))
     for path, data in definitions.items():
         connection.write(client, path, data)
+
+
+def _plan(client: Client, file: Path, wanted: Snapshot) -> Plan | None:
+    """Who may do what: as it was, or, if nothing was planned then, as it is here."""
+    plan = connection.recorded(f"{archive.ACL} in {file}", wanted.acl) if wanted.acl else client.plan
+    return plan and plan.only(wanted.definitions.keys())
 
 
 def _record(client: KazooClient, znodes: Znodes, nodes: Mapping[str, bytes]) -> None:

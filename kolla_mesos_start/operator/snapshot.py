@@ -15,7 +15,7 @@ from pathlib import Path
 from kazoo.client import KazooClient
 
 from kolla_mesos_start.definition.forms import GLOBAL
-from kolla_mesos_start.operator import archive, connection, private_file, published, recorded
+from kolla_mesos_start.operator import acl, archive, connection, private_file, published, recorded
 from kolla_mesos_start.operator.archive import Snapshot, is_definition
 from kolla_mesos_start.operator.directory import FILES, VARIABLES
 from kolla_mesos_start.operator.invocation import Invocation, Subcommand
@@ -86,7 +86,9 @@ def _unfinished(snapshot: Snapshot) -> Iterator[str]:
 
 
 def _read(client: KazooClient, znodes: Znodes) -> Snapshot:
-    return Snapshot(_published(client, znodes), _recorded(client, znodes))
+    record = f"{znodes.deployment}/{acl.NODE}"
+    plan = connection.read(client, [record])[record] or b""
+    return Snapshot(_published(client, znodes), _recorded(client, znodes), acl=plan)
 
 
 def _published(client: KazooClient, znodes: Znodes) -> dict[str, bytes]:

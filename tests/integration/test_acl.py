@@ -295,6 +295,38 @@ def test_what_is_reset_is_recorded_again(zk: KazooClient, site: Site, containers
     assert world(zk, site.path) == []
 
 
+def test_a_snapshot_is_restored_with_its_acls(
+    zk: KazooClient, site: Site, containers: Containers, tmp_path: Path
+) -> None:
+    """In an ensemble that has lost everything: no secret stands open there for a moment."""
+    file = str(tmp_path / "site.tar")
+    site.ctl("publish")
+    site.ctl("adopt", "db/sync")
+    planned = {path: zk.get_acls(path)[0] for path in (site.path, *paths_below(zk, site.path))}
+    site.ctl("snapshot", file)
+    zk.delete(site.path, recursive=True)
+    _, err = site.ctl("restore", file, name="web", status=77)
+    assert "not that of digest:operator" in err
+    assert zk.exists(site.path) is None
+    site.ctl("restore", file)
+    found = {path: zk.get_acls(path)[0] for path in (site.path, *paths_below(zk, site.path))}
+    assert found == planned
+    assert "as in" in site.ctl("restore", file)[0]
+    are_ready(start_all(site, containers))
+
+
+@pytest.mark.parametrize("data", [b"[]", b"{", b'{"operator": "world:anyone"}'])
+def test_a_record_that_is_none_is_not_followed(zk: KazooClient, site: Site, data: bytes) -> None:
+    """Nothing is created then; a publication mends it."""
+    site.ctl("publish")
+    zk.set(f"{site.path}/.acl", data)
+    _, err = site.ctl("set", "new", "value", status=65)
+    assert f"acl: {site.path}/.acl: " in err and "publish a directory with an acl.yml" in err
+    assert not zk.exists(f"{site.path}/variables/new")
+    site.ctl("publish")
+    site.ctl("set", "new", "value")
+
+
 def test_a_service_that_was_removed_can_come_back(
     zk: KazooClient, site: Site, containers: Containers
 ) -> None:

@@ -32,7 +32,7 @@ RECORDED = {
     "status/global/db/sync/generations": b"",
     "status/global/db/sync/generations/a%2Fb": b"7 5",
 }
-SNAPSHOT = Snapshot(PUBLISHED, RECORDED, "/kolla/site", "2026-01-01T00:00:00Z")
+SNAPSHOT = Snapshot(PUBLISHED, RECORDED, "/kolla/site", "2026-01-01T00:00:00Z", b'{"operator": "x"}')
 
 
 def tar(**members: bytes) -> bytes:
