@@ -11,6 +11,7 @@ import random
 import signal
 import subprocess
 from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Callable, NamedTuple
 
@@ -60,6 +61,21 @@ class Cloud(Keystone):
     def _noting(self, directory: Path, programs: Path) -> Path:
         return noting(directory, self.journal, ("keystone-manage", "mariadb", "mariadb-install-db"), programs)
 
+    @contextmanager
+    def up(self) -> Iterator[None]:
+        """Meanwhile it is published, was started all at once, and is up; nothing of it stays."""
+        self.client.ensure_path(self.path)
+        self.report.append(f"order of the start: KOLLA_TEST_SEED={self.seed}")
+        try:
+            self.publish()
+            self.start(self.seed)
+            self.await_start()
+            yield
+            self.stop()
+        finally:
+            self.end()
+            self.client.delete(self.prefix, recursive=True)
+
     def await_start(self) -> None:
         """Wait until every replica is ready and the task has ended."""
         self.eventually(lambda: self.broken or self.is_up, "Keystone is up", seconds=START_LIMIT)
@@ -79,7 +95,13 @@ class Cloud(Keystone):
         )
 
     def stop(self) -> dict[str, int]:
-        """Stop what runs, the users of a service before the service; exit statuses by name."""
+        """Stop what runs, the users of a service before the service; exit statuses by name.
+
+        Replicas take a while, so all of them begin at once.
+        """
+        for replica in self.replicas:
+            if replica.running:
+                os.kill(replica.pid, signal.SIGTERM)
         order = (self.tasks, *self.replicas, self.memcached, self.mariadb)
         statuses = {each.name: stop(each) for each in order if each.running}
         self.eventually(lambda: not self.processes(), "no process of theirs is left")

@@ -93,16 +93,9 @@ def cloud(shared_zookeeper: Server, programs: Path, place: Path, report: list[st
     shared_zookeeper.mend()
     with contextmanager(connected)(shared_zookeeper) as zk:
         cloud = Cloud(place, programs, zk, shared_zookeeper.hosts, report)
-        zk.ensure_path(cloud.path)
-        report.append(f"order of the start: KOLLA_TEST_SEED={cloud.seed}")
+        cloud.command_lines.start()
         try:
-            cloud.command_lines.start()
-            cloud.publish()
-            cloud.start(cloud.seed)
-            cloud.await_start()
-            yield cloud
-            cloud.stop()
+            with cloud.up():
+                yield cloud
         finally:
-            cloud.end()
             cloud.command_lines.stop()
-            zk.delete(cloud.prefix, recursive=True)

@@ -40,16 +40,8 @@ def cloud(
     shared_zookeeper.mend()
     with contextmanager(connected)(shared_zookeeper) as zk:
         cloud = Upgrade(place / "upgrade", releases, zk, shared_zookeeper.hosts, report)
-        zk.ensure_path(cloud.path)
-        try:
-            cloud.publish()
-            cloud.start(cloud.seed)
-            cloud.await_start()
+        with cloud.up():
             yield cloud
-            cloud.stop()
-        finally:
-            cloud.end()
-            zk.delete(cloud.prefix, recursive=True)
 
 
 @pytest.fixture(scope="module")

@@ -11,9 +11,7 @@ the test.
 
 from __future__ import annotations
 
-import os
 import secrets
-import signal
 import subprocess
 import threading
 import time
@@ -94,11 +92,8 @@ class Upgrade(Cloud):
         }
 
     def stop(self) -> dict[str, int]:
-        """HAProxy first, since it uses the replicas; these take a while, so all of them begin at once."""
+        """HAProxy first, since it uses the replicas."""
         status = {self.haproxy.name: stop(self.haproxy)} if self.haproxy.running else {}
-        for replica in self.replicas:
-            if replica.running:
-                os.kill(replica.pid, signal.SIGTERM)
         return {**status, **super().stop()}
 
     # -- asking ---------------------------------------------------------------------------------
