@@ -53,6 +53,9 @@ class Cloud(Keystone):
             "PATH": f"{self._noting(directory / 'bin', programs)}:{programs}:{SYSTEM_PATH}",
             "KOLLA_ZK_HOSTS": zookeeper_hosts,
             "KOLLA_LOG_FORMAT": "json",
+            # By default each check of a password costs a quarter of a second of a processor, so that
+            # passwords can't be guessed.
+            "OS_IDENTITY__PASSWORD_HASH_ROUNDS": "4",
         }
         super().__init__(directory, client, environ, "/kolla-functional", "cloud")
         self.command_lines = CommandLines(self.secrets.needles())
