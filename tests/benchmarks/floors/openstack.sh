@@ -77,8 +77,8 @@ rabbitmq() {
 
 keystone() {
     local config=$site/keystone-api/etc/keystone/keystone.conf url
-    url=$(sed -n 's/^export OS_AUTH_URL=//p' "$site/keystone_catalog/root/openrc")
-    . "$site/keystone_catalog/root/openrc"
+    url=$(sed -n 's/^export OS_AUTH_URL=//p' "$site/keystone_catalog/etc/keystone/openrc")
+    . "$site/keystone_catalog/etc/keystone/openrc"
     need databases/keystone
     once keystone/db_sync keystone-manage --config-file "$config" db_sync
     OS_BOOTSTRAP_PASSWORD=$OS_PASSWORD once keystone/bootstrap keystone-manage --config-file "$config" bootstrap \
@@ -88,7 +88,7 @@ keystone() {
     need memcached
     OS_KEYSTONE_CONFIG_DIR=${config%/*} api keystone-api keystone /v3
     answers "${url#http://}" ""
-    once keystone/register python3 "$site/keystone_catalog/root/register.py"
+    once keystone/register python3 "$site/keystone_catalog/etc/keystone/register.py"
 }
 
 glance() {
