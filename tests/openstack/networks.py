@@ -97,13 +97,25 @@ class _Relay:
 
     def __init__(self, listening: socket.socket, target: int) -> None:
         self._loop = asyncio.new_event_loop()
-        self._loop.run_until_complete(asyncio.start_server(partial(carry, target=target), sock=listening))
+        starting = asyncio.start_server(partial(_carry, target), sock=listening)
+        self._server = self._loop.run_until_complete(starting)
         self._thread = threading.Thread(target=self._loop.run_forever, daemon=True)
         self._thread.start()
 
     def close(self) -> None:
         self._loop.call_soon_threadsafe(self._loop.stop)
         self._thread.join()
+        self._server.close()
+        carrying = asyncio.all_tasks(self._loop)
+        for task in carrying:
+            task.cancel()
+        self._loop.run_until_complete(asyncio.gather(*carrying, return_exceptions=True))
+        self._loop.close()
+
+
+async def _carry(target: int, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    with suppress(asyncio.CancelledError):  # Of a handler that was cancelled asyncio prints a traceback.
+        await carry(reader, writer, target=target)
 
 
 def _enter(descriptor: int) -> None:
