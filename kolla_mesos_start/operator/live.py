@@ -27,7 +27,7 @@ from kolla_mesos_start.operator.validation import build_graph, known_graph, rend
 from kolla_mesos_start.render.context import variable_names
 from kolla_mesos_start.tree import states
 from kolla_mesos_start.tree.states import Detail, Unmet, printable
-from kolla_mesos_start.tree.znodes import RESERVED, CommandZnodes, Znodes
+from kolla_mesos_start.tree.znodes import RECORDED_ACL, RESERVED, CommandZnodes, Znodes
 from kolla_mesos_start.zookeeper.query import Query, Znode, children_of, data_of
 
 CONTAINERS, PARTY, ENDED = ".containers", ".party", "ended"
@@ -273,6 +273,9 @@ class Live:
         owner = view.get(data_of(self.znodes.owner(GLOBAL, role)))
         ended = tuple(self._ended(role, view))
         steps = self._steps(definition, containers, view) if definition.graph else ()
+        below = view.get(children_of(self.znodes.service(name)), ())
+        # Under acl.yml it is `publish` that claims the role.
+        recorded = any(step.attempts for step in steps) if RECORDED_ACL in below else owner is not None
         return Service(
             name=name,
             definition=published.stat.mzxid if published and published.data.strip() else 0,
@@ -282,8 +285,8 @@ class Live:
             containers=containers,
             ended=ended,
             steps=steps,
-            begun=owner is not None or bool(containers or ended),
-            tells=CONTAINERS in view.get(children_of(self.znodes.service(name)), ()),
+            begun=recorded or bool(containers or ended),
+            tells=CONTAINERS in below,
             owner=printable(owner.data.decode("utf-8", "replace")) if owner else "",
         )
 

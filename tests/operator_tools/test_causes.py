@@ -32,6 +32,8 @@ def of_generation(*generations: str) -> Tree:
 
 
 # What stands in the tree, and (kind, text) of each cause.
+# What publishing with acl.yml makes.
+PREPARED = {"a/web/.acl": "x509:CN=web:cdrw", "a/web/.containers": "", "status/global/web": "a/web"}
 CASES: dict[str, tuple[Tree, list[tuple[str, str]]]] = {
     "all is up": ({"db": definition(), **ready("db", "1")}, []),
     "its files do not follow what is published": (
@@ -333,6 +335,14 @@ CASES: dict[str, tuple[Tree, list[tuple[str, str]]]] = {
     "never started": ({"a/web": definition()}, [("absent", "no container of a/web was ever started")]),
     "gone": (
         {"a/web": definition(), "a/web/.containers": "", "status/global/web": "a/web"},
+        [("absent", "no container of a/web is left: start it again")],
+    ),
+    "never started, its role being claimed by publish": (
+        {"a/web": definition(), **PREPARED},
+        [("absent", "no container of a/web was ever started")],
+    ),
+    "gone, its role being claimed by publish": (
+        {"a/web": definition(), **PREPARED, "status/global/web/daemon": "waiting"},
         [("absent", "no container of a/web is left: start it again")],
     ),
     "a task of older agents": (
