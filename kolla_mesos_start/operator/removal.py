@@ -104,9 +104,15 @@ def _run_reset_hosts(invocation: Invocation) -> int:
     znodes = invocation.require_deployment()
     found = hosts.read(client, znodes)
     there = hosts.there(client, znodes, found)
-    names = hosts.named(found, options.host) if options.host else hosts.absent(found, there)
+    kept = securing.made(client, znodes)
+    trees = {
+        name: Tree(znodes, [f"{znodes.status}/{name}", *found.marks.get(name, ())], (), (), kept=kept)
+        for name in (hosts.named(found, options.host) if options.host else hosts.absent(found, there))
+    }
+    names = [name for name, tree in trees.items() if _listed(client, tree, force=True)]
     if not names:
-        print(f"a container is on every host of {znodes.deployment} of which something is recorded")
+        everywhere = f"a container is on every host of {znodes.deployment} of which something is recorded"
+        print(f"nothing is recorded of {', '.join(trees)}" if trees else everywhere)
         return 0
     _require_nobody(invocation, hosts.in_use(there, names))
     _print_again(invocation, [state for state in found.states if state.scope in names])
@@ -118,9 +124,7 @@ def _run_reset_hosts(invocation: Invocation) -> int:
     if not options.force:  # One may have come while we asked.
         _require_nobody(invocation, hosts.in_use(hosts.there(client, znodes, found), names))
     for name in names:
-        marks = found.marks.get(name, ())
-        tree = Tree(znodes, [f"{znodes.status}/{name}", *marks], (), (), kept=securing.made(client, znodes))
-        print(f"forgot {name}: {_forget(client, tree, options.force)} znodes", flush=True)
+        print(f"forgot {name}: {_forget(client, trees[name], options.force)} znodes", flush=True)
     return 0
 
 
