@@ -165,6 +165,22 @@ def test_each_service_starts_with_no_more_than_it_needs(
     assert out == "0 znodes wider than planned\n"
 
 
+def test_files_follow_what_is_published(zk: KazooClient, site: Site, containers: Containers) -> None:
+    """A refresh in its turn, of a template that lists members, needs no more than a start."""
+    follows = "ready: {alive: 0}, on_change: {command: 'true'}, width: 1"
+    write_files(
+        site.root / "services" / WEB, definition_yml=WEB_DEFINITION.replace("ready: {alive: 0}", follows)
+    )
+    site.ctl("publish")
+    are_ready(start_all(site, containers))
+    site.ctl("set", "region", "two")
+    conf = site.root.parent / "web.conf"
+    eventually(lambda: conf.read_text() == "1 two", "the file has followed")
+    turns = f"{site.path}/status/global/web/daemon/refreshes"
+    eventually(lambda: not zk.get_children(f"{turns}/slots"), "its turn is over")
+    assert world(zk, site.path) == []
+
+
 def test_nobody_reads_or_writes_what_is_anothers(
     zk: KazooClient, site: Site, containers: Containers, clients: Mapping[str, KazooClient]
 ) -> None:
