@@ -41,12 +41,21 @@ RATE, CLIENTS = 1000, 20  # requests a second, of so many clients together
 LONGEST = 120  # seconds of load
 
 
+# In front of dnsmasq: while there is such a file no other one starts.
+HELD = """#!/bin/sh
+while [ "$1" = --keep-in-foreground ] && [ -e {held} ]; do sleep 0.05; done
+PATH={path}
+exec dnsmasq "$@"
+"""
+
+
 class Edge(LocalDeployment):
     """Four replicas of the web service, the last one with an IPv6 address, behind HAProxy and dnsmasq."""
 
     def __init__(self, directory: Path, client: KazooClient, hosts: str) -> None:
+        self.held = directory / "held"
         environ = {
-            "PATH": openstack.SYSTEM_PATH,
+            "PATH": f"{self._held_by(self.held)}:{openstack.SYSTEM_PATH}",
             "KOLLA_ZK_HOSTS": hosts,
             "KOLLA_ZK_SESSION_TIMEOUT": f"{TIMEOUT}",
             "KOLLA_START_MODE": "supervise",
@@ -56,6 +65,16 @@ class Edge(LocalDeployment):
         self.replicas[-1].environ["KOLLA_ADDRESS"] = "::1"
         self.haproxy = self._with_port(HAPROXY, "edge-1")
         self.dnsmasq = self._with_port(DNSMASQ, "edge-1")
+        self.second_dnsmasq = self._with_port(DNSMASQ, "edge-2")
+
+    def _held_by(self, file: Path) -> Path:
+        """A directory in front of PATH."""
+        programs = file.with_name("bin")
+        programs.mkdir(parents=True, mode=0o755)
+        program = programs / "dnsmasq"
+        program.write_text(HELD.format(held=file, path=openstack.SYSTEM_PATH))
+        program.chmod(0o755)
+        return programs
 
     def _with_port(self, service: str, host: str) -> Container:
         port = free_port({int(each.environ["KOLLA_PORTS"]) for each in self.containers})
@@ -116,9 +135,10 @@ class Edge(LocalDeployment):
         text = (self.haproxy.root / "etc/haproxy/haproxy.cfg").read_text()
         return re.findall(r"^ *server (\S+)", text, re.MULTILINE)
 
-    def names(self, kind: str, domain: str) -> list[str]:
-        """What dnsmasq answers, sorted."""
-        asked = ("dig", "+short", "@127.0.0.1", "-p", self.dnsmasq.environ["KOLLA_PORTS"], kind, domain)
+    def names(self, kind: str, domain: str, dnsmasq: Container | None = None) -> list[str]:
+        """What dnsmasq answers, the first one unless another is given, sorted."""
+        port = (dnsmasq or self.dnsmasq).environ["KOLLA_PORTS"]
+        asked = ("dig", "+short", "@127.0.0.1", "-p", port, kind, domain)
         return sorted(
             subprocess.run(asked, stdout=subprocess.PIPE, check=False, text=True).stdout.splitlines()
         )
@@ -303,3 +323,21 @@ def test_without_any_replica_the_last_list_stays(edge: Edge) -> None:
     port = back.environ["KOLLA_PORTS"]
     answer = [f"0 0 {port} {back.host}.web.example.org."]
     eventually(lambda: edge.names("SRV", "_web._tcp.example.org") == answer, "nor has dnsmasq")
+
+
+def test_of_two_dnsmasq_one_is_restarted_after_the_other(edge: Edge) -> None:
+    """A variable that both use changes: until the first one answers again the second one does."""
+    both = (edge.dnsmasq, edge.second_dnsmasq)
+    edge.second_dnsmasq.start()
+    eventually(lambda: edge.is_ready(*both), "both are ready")
+    edge.held.touch()
+    edge.set(dns_domain="example.net")
+    first = eventually(lambda: next((each for each in both if not edge.is_ready(each)), None), "one is away")
+    (second,) = set(both) - {first}
+    eventually(lambda: "1 of at most 1 instances" in second.state[1], "the other one waits for its turn")
+    assert edge.is_ready(second)
+    assert edge.names("SRV", "_web._tcp.example.org", second)
+    edge.held.unlink()
+    for each in both:
+        asked = partial(edge.names, "SRV", "_web._tcp.example.net", each)
+        eventually(asked, f"{each.name} answers for the new domain")
