@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import re
 import subprocess
+import sys
 from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
@@ -31,10 +32,14 @@ AGENTS = (
     # They take as long as all others, and only tell what ZooKeeper makes of a session.
     *("-k", "not a_session"),
 )
-# All that needs neither the operator's packages nor a server, in parts that take as long as each other.
-PARTS = (
+# What imports no package: where the oldest Python is that of the rest of the run, it was tested there.
+GUARD = (
     ("tests/commands/test_guard.py",),
     ("tests/commands/test_guard_client.py", "tests/commands/test_lease.py"),
+)
+# All that needs neither the operator's packages nor a server, in parts that take as long as each other.
+PARTS = (
+    *(() if PYTHONS[0].minor == sys.version_info.minor else GUARD),
     ("tests/daemon", "tests/files", "tests/test_health.py", "tests/test_host.py", "tests/test_loop.py"),
     ("tests/definition", "tests/render", "tests/tree", "tests/test_log.py", "tests/test_settings.py"),
 )
