@@ -59,7 +59,8 @@ class Verdicts:
         failure = self._run(f"the check of {content.name}", argv)
         if failure:
             raise CannotRender(
-                f"config file {content.name}: its check refuses the new content: {failure}; see its output"
+                f"config file {content.name}: its check refuses the new content: {failure};"
+                " see its output in the container's log"
             )
 
     def tell(self, argv: Sequence[str]) -> None:

@@ -60,6 +60,7 @@ BEGUN = ("starting", "unready", "ready")  # stages of a daemon
 MAY_SEEM = frozenset(("absent", "abandoned", "elsewhere"))
 # What a registrar says of a daemon that is ready, whose files do not follow what is published any more.
 REFRESH_FAILED = "the refresh of its files failed"
+MEND_REFRESH = "; mend that and publish, or run `kolla_mesos_start refresh` in the container"
 # What it says where its turn does not come by itself.
 REFRESH_STUCK = ("no other instance refreshes until", "ZooKeeper refuses a turn")
 
@@ -333,7 +334,8 @@ def _of_refreshes(service: Service) -> Iterator[Cause]:
             is_stuck = any(words in each.reason for words in (REFRESH_FAILED, *REFRESH_STUCK))
             kind = "stale" if is_stuck else "refreshing"
             path = f"{service.role}/{DAEMON}"
-            yield Cause(kind, f"{path} on {each.host} is ready; {each.reason}", (path,))
+            advice = MEND_REFRESH if REFRESH_FAILED in each.reason else ""
+            yield Cause(kind, f"{path} on {each.host} is ready; {each.reason}{advice}", (path,))
 
 
 def _of_older(service: Service) -> Iterator[Cause]:

@@ -301,7 +301,11 @@ def test_a_restart_needs_supervise(web: Web, containers: Containers) -> None:
     [
         ("{{ nowhere }}", {}, "missing: nowhere"),
         ("{% if %}", {}, "file web.conf line 1"),
-        ("new", {"check": "grep -q old {}"}, "its check refuses the new content: exit status 1"),
+        (
+            "new",
+            {"check": "grep -q old {}"},
+            "its check refuses the new content: exit status 1; see its output in the container's log",
+        ),
         ("new", {"dest": "/proc/web.conf"}, "/proc/web.conf can't be written"),
     ],
 )

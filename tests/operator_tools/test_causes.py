@@ -42,7 +42,13 @@ CASES: dict[str, tuple[Tree, list[tuple[str, str]]]] = {
             **ready("db", "1"),
             "db/.containers/1": container("ready", "the refresh of its files failed: no variable a"),
         },
-        [("stale", "db/daemon on web1 is ready; the refresh of its files failed: no variable a")],
+        [
+            (
+                "stale",
+                "db/daemon on web1 is ready; the refresh of its files failed: no variable a; mend that"
+                " and publish, or run `kolla_mesos_start refresh` in the container",
+            )
+        ],
     ),
     "its files are being refreshed": (
         {"db": definition(), **ready("db", "1"), "db/.containers/1": container("ready", "its turn comes")},
