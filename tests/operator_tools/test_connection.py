@@ -13,7 +13,7 @@ from typing import Callable
 
 import pytest
 from kazoo.client import KazooClient
-from kazoo.security import make_digest_acl
+from kazoo.security import make_acl, make_digest_acl
 
 from kolla_mesos_start import settings
 from kolla_mesos_start.errors import AccessDenied, BadEnvironment, NoConnection
@@ -256,3 +256,29 @@ def test_a_deployment_that_is_missing_is_looked_for_below_the_chroot(deployment:
     assert ctl(within, "status", "--deployment", "nothing", status=66).stderr == (
         f"kolla_mesos_ctl: there is no deployment at /nothing, below the chroot {deployment.prefix}\n"
     )
+
+
+def test_an_acl_that_somebody_else_has_changed_is_not_replaced(
+    zk: KazooClient, deployment: Deployment, connect: Connect
+) -> None:
+    """The caller reads it again; a znode that is gone needs none."""
+    client, path = connect(deployment.hosts), f"{deployment.path}/a"
+    zk.create(path)
+    (before,) = connection.acls(client, [path, f"{path}/gone"]).values()
+    assert before.acl == {"world:anyone": "cdrwa"}
+    mine = before._replace(acl={"world:anyone": "ra"})
+    assert connection.set_acls(client, {path: mine, f"{path}/gone": mine}) == set()
+    assert connection.set_acls(client, {path: before}) == {path}
+    assert connection.acls(client, [path])[path] == mine._replace(version=before.version + 1)
+
+
+def test_an_acl_that_is_shown_in_part_only_is_not_taken_for_whole(
+    zk: KazooClient, deployment: Deployment, connect: Connect
+) -> None:
+    """ZooKeeper hides digests from who may not change them."""
+    path = f"{deployment.path}/a"
+    zk.add_auth("digest", "operator:password")
+    operator = make_digest_acl("operator", "password", all=True)
+    zk.create(path, acl=[operator, make_acl("world", "anyone", read=True)])
+    with pytest.raises(AccessDenied, match=f"the ACL of {path} can't be read in full"):
+        connection.acls(connect(deployment.hosts), [path])
