@@ -281,7 +281,7 @@ class Refresher:
 
     def _settle(self) -> None:
         """Wait until the daemon is ready; but not for ever, where something new is published."""
-        self._stage, self.reason = SETTLING, "its files were refreshed, and it is not known to be ready since"
+        self._stage, self.reason = SETTLING, "its files were refreshed, and its check has not passed since"
         self._settles_by = now() + LONGEST
 
     def _finish(self, status: int, text: str) -> None:

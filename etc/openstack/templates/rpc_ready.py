@@ -1,6 +1,6 @@
 """rpc_ready.py TOPIC: status 0 once this host's service listens to its queue, which it does last of all.
 
-It waits for that a little, so that the start costs few of these processes.
+It waits for that for a while, so that a start needs only one of these processes.
 """
 
 import sys
@@ -9,7 +9,7 @@ import time
 import amqp
 
 BROKERS = "{{ list_ips_by_service('infra/rabbitmq', rabbitmq_port) }}"
-WAIT = 4  # seconds
+WAIT = 12  # seconds; the check has 15
 
 queue = f"{sys.argv[1]}.{{ kolla_hostname }}"
 deadline = time.monotonic() + WAIT

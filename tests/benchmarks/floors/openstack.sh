@@ -21,6 +21,11 @@ once() {
     "$@" >"$marks/${name//\//,}.log" 2>&1 || { echo "$name: status $?: $*"; kill 0; }
     mark "$name"
 }
+sync() { # NAME CONFIG SECTION COMMAND...
+    local name=$1 config=$2 section=$3
+    shift 3
+    once "$name" python3 "${config%/*}/sync.py" "$config" "$section" "$@"
+}
 daemon() {
     name=$1
     shift
@@ -80,7 +85,7 @@ keystone() {
     url=$(sed -n 's/^export OS_AUTH_URL=//p' "$site/keystone_catalog/etc/keystone/openrc")
     . "$site/keystone_catalog/etc/keystone/openrc"
     need databases/keystone
-    once keystone/db_sync keystone-manage --config-file "$config" db_sync
+    sync keystone/db_sync "$config" database keystone-manage --config-file "$config" db_sync
     OS_BOOTSTRAP_PASSWORD=$OS_PASSWORD once keystone/bootstrap keystone-manage --config-file "$config" bootstrap \
         --bootstrap-username admin --bootstrap-project-name admin --bootstrap-role-name admin \
         --bootstrap-service-name keystone --bootstrap-region-id RegionOne \
@@ -94,7 +99,7 @@ keystone() {
 glance() {
     local config=$site/glance-api/etc/glance/glance-api.conf
     need databases/glance
-    once glance/db_sync glance-manage --config-file "$config" db_sync
+    sync glance/db_sync "$config" database glance-manage --config-file "$config" db_sync
     need memcached
     OS_GLANCE_CONFIG_DIR=${config%/*} api glance-api glance /healthcheck
 }
@@ -102,7 +107,7 @@ glance() {
 placement() {
     local config=$site/placement-api/etc/placement/placement.conf
     need databases/placement
-    once placement/db_sync placement-manage --config-file "$config" db sync
+    sync placement/db_sync "$config" placement_database placement-manage --config-file "$config" db sync
     need memcached
     OS_PLACEMENT_CONFIG_DIR=${config%/*} api placement-api placement /
 }
@@ -110,7 +115,7 @@ placement() {
 neutron() {
     local config=$site/neutron-server/etc/neutron/neutron.conf
     need databases/neutron
-    once neutron/db_sync neutron-db-manage --config-file "$config" upgrade heads
+    sync neutron/db_sync "$config" database neutron-db-manage --config-file "$config" upgrade heads
     need memcached rabbitmq
     OS_NEUTRON_CONFIG_DIR=${config%/*} OS_NEUTRON_CONFIG_FILES=neutron.conf api neutron-server neutron /
 }
@@ -118,7 +123,7 @@ neutron() {
 nova_api() {
     local config=$site/nova-api/etc/nova/nova.conf
     need databases/nova
-    once nova/api_db_sync nova-manage --config-file "$config" api_db sync
+    sync nova/api_db_sync "$config" api_database nova-manage --config-file "$config" api_db sync
     once nova/map_cell0 nova-manage --config-file "$config" cell_v2 map_cell0
     need nova/create_cell1 nova/db_sync nova/cell0_db_sync memcached rabbitmq
     OS_NOVA_CONFIG_DIR=${config%/*} OS_NOVA_CONFIG_FILES="$PACKAGED/nova/api-paste.ini;nova.conf" api nova-api nova /
@@ -127,7 +132,7 @@ nova_api() {
 nova_conductor() {
     local config=$site/nova-conductor/etc/nova/nova.conf
     need databases/nova
-    once nova/db_sync nova-manage --config-file "$config" db sync --local_cell
+    sync nova/db_sync "$config" database nova-manage --config-file "$config" db sync --local_cell
     need nova/api_db_sync
     once nova/create_cell1 nova-manage --config-file "$config" cell_v2 create_cell --name cell1
     need nova/map_cell0 nova/cell0_db_sync keystone/register memcached rabbitmq
@@ -139,8 +144,7 @@ nova_conductor() {
 nova_scheduler() {
     local config=$site/nova-scheduler/etc/nova/nova.conf
     need databases/nova
-    once nova/cell0_db_sync nova-manage --config-file "$config" --config-file "${config%/*}/cell0.conf" \
-        db sync --local_cell
+    sync nova/cell0_db_sync "${config%/*}/cell0.conf" database nova-manage --config-file "$config" --config-file "${config%/*}/cell0.conf" db sync --local_cell
     need nova/map_cell0 nova/create_cell1 nova/db_sync keystone/register memcached rabbitmq
     daemon nova-scheduler nova-scheduler --config-file "$config"
     listens "$site/nova-scheduler" scheduler
