@@ -79,16 +79,21 @@ def _is_busy(error: Exception) -> bool:
 class Images:
     """The images, in a storage of their own below `cache`; each is named by what it is made of."""
 
+    place = "images"
+    dockerfiles: Mapping[str, str] = KOLLA
+    services: Mapping[str, tuple[str, str]] = SERVICES
+    requirements, constraints = REQUIREMENTS, CONSTRAINTS
+
     def __init__(self, cache: Path, say: Say) -> None:
-        self.store = cache / "images"
-        self._temporary = cache / "images.tmp"  # Where whoever holds the lock works.
+        self.store = cache / self.place
+        self._temporary = cache / f"{self.place}.tmp"  # Where whoever holds the lock works.
         self._say = say
-        recipe = [Path(__file__), CONSTRAINTS, REQUIREMENTS, *RECIPE.iterdir()]
+        recipe = [Path(__file__), self.constraints, self.requirements, *RECIPE.iterdir()]
         self._kolla = _digest(recipe)
         self._agent = _digest([*recipe, SNIPPET, *agent_sources()])
         cache.mkdir(exist_ok=True)
         (cache / ".gitignore").write_text("*\n")
-        self._lock = (cache / "images.lock").open("w")
+        self._lock = (cache / f"{self.place}.lock").open("w")
 
     @property
     def _debian(self) -> str:
@@ -105,13 +110,13 @@ class Images:
 
     @property
     def _wanted(self) -> set[str]:
-        with_agent = {make(name) for name in SERVICES for make in (self.agent, self.closed)}
-        return {self._debian, *map(self.kolla, KOLLA), *with_agent}
+        with_agent = {make(name) for name in self.services for make in (self.agent, self.closed)}
+        return {self._debian, *map(self.kolla, self.dockerfiles), *with_agent}
 
     def make(self) -> None:
         """Make what is missing and remove what nobody wants any more; hold the rest until `release`."""
         # One after the other: who finds nothing to make then waits for nobody who uses the images.
-        with (self.store.parent / "images.making").open("w") as making:
+        with self.store.with_suffix(".making").open("w") as making:
             fcntl.flock(making, fcntl.LOCK_EX)
             fcntl.flock(self._lock, fcntl.LOCK_SH)
             if self._there() != self._wanted:
@@ -138,9 +143,9 @@ class Images:
         there = self._there()
         for name in sorted(there - self._wanted):
             self._buildah("rmi", "--force", name)
-        if self.kolla("keystone") not in there:
+        if not there.issuperset(map(self.kolla, self.dockerfiles)):
             self._make_kolla(directory)
-        for name in SERVICES:
+        for name in self.services:
             if self.agent(name) not in there:
                 self._paste(directory / name, name)
 
@@ -154,7 +159,7 @@ class Images:
         self._say("making Debian's and Kolla's images (about 2 minutes)")
         self._make_debian(directory / "debian")
         contexts = self._render(directory / "kolla")
-        for name, place in KOLLA.items():
+        for name, place in self.dockerfiles.items():
             self.build(contexts / place, self.kolla(name))
 
     def _make_debian(self, context: Path) -> None:
@@ -189,12 +194,27 @@ class Images:
             "--repos-yaml": str(RECIPE / "repos.yaml"),
         }
         words = (word for option in options.items() for word in option)
-        names = (f"^{name}$" for name in KOLLA)
+        names = (f"^{name}$" for name in self.dockerfiles)
         kolla_build = (str(environment / "bin" / "kolla-build"), "--template-only", "--nodocker-healthchecks")
         self._run(*kolla_build, *words, *names)
         contexts = directory / "docker"
-        _complete(contexts)
+        self._complete(contexts)
         return contexts
+
+    def _complete(self, contexts: Path) -> None:
+        """What kolla-build would fetch, had it to build: the pinned versions, and no plugins."""
+        base = contexts / self.dockerfiles["base"] / "Dockerfile"
+        text, count = EXTREPO.subn("", base.read_text())
+        assert count == 1, f"kolla-build has written something new: {base}"
+        base.write_text(text)
+        with tarfile.open(contexts / "openstack-base" / "openstack-base-archive", "w") as archive:
+            archive.add(self.constraints, "requirements/upper-constraints.txt")
+            archive.add(self.requirements, "requirements/requirements.txt")
+        for place in {"openstack-base", "keystone/keystone"} & set(self.dockerfiles.values()):
+            with tarfile.open(contexts / place / "plugins-archive", "w") as archive:
+                plugins = tarfile.TarInfo("plugins")
+                plugins.type, plugins.mode = tarfile.DIRTYPE, 0o755
+                archive.addfile(plugins)
 
     # -- with the agent -------------------------------------------------------------------------
 
@@ -206,7 +226,7 @@ class Images:
         if name != "keystone":
             self._wheel(archive, context)
             archive.unlink()
-        service, user = SERVICES[name]
+        service, user = self.services[name]
         first, mark, last = SNIPPET.read_text().partition(OPENS)
         assert mark, f"{SNIPPET} holds no line that begins {OPENS!r}"
         for base, text, made in (
@@ -262,19 +282,3 @@ def _archive(path: Path) -> Path:
         for source in agent_sources():
             archive.add(source, source.relative_to(CHECKOUT))
     return path
-
-
-def _complete(contexts: Path) -> None:
-    """What kolla-build would fetch, had it to build: the pinned versions, and no plugins."""
-    base = contexts / KOLLA["base"] / "Dockerfile"
-    text, count = EXTREPO.subn("", base.read_text())
-    assert count == 1, f"kolla-build has written something new: {base}"
-    base.write_text(text)
-    with tarfile.open(contexts / KOLLA["openstack-base"] / "openstack-base-archive", "w") as archive:
-        archive.add(CONSTRAINTS, "requirements/upper-constraints.txt")
-        archive.add(REQUIREMENTS, "requirements/requirements.txt")
-    for name in ("openstack-base", "keystone"):
-        with tarfile.open(contexts / KOLLA[name] / "plugins-archive", "w") as archive:
-            plugins = tarfile.TarInfo("plugins")
-            plugins.type, plugins.mode = tarfile.DIRTYPE, 0o755
-            archive.addfile(plugins)
