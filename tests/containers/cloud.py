@@ -38,19 +38,22 @@ PATH = "/var/lib/kolla/venv/bin:/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bi
 class InPodman(containers.Container):
     """A real container where the example has a process."""
 
-    def __init__(self, podman: Podman, image: str, volumes: Mapping[Path, str], *args: Any) -> None:
+    def __init__(
+        self, podman: Podman, image: str, user: str, volumes: Mapping[Path, str], *args: Any
+    ) -> None:
         super().__init__(*args)
         for name in ("KOLLA_RUN_DIR", "KOLLA_STATE_DIR"):
             del self.environ[name]  # They are where the image has them.
-        self._podman, self._image, self._volumes = podman, image, volumes
+        self._podman, self._image, self._user, self._volumes = podman, image, user, volumes
         self._real: Container | None = None
         self._init = 0
+        self._ended: int | None = None
 
     @property
     def real(self) -> Container:
         """The container itself; it is made when it is first needed."""
         if self._real is None:
-            options = (f"--user={USERS[self.service]}", f"--log-opt=path={self.log}")
+            options = (f"--user={self._user}", f"--log-opt=path={self.log}")
             self._real = self._podman.create(
                 self._image, environ=self.environ, volumes=self._volumes, options=options
             )
@@ -59,16 +62,18 @@ class InPodman(containers.Container):
     def remove(self) -> None:
         """Remove the container with all that is in it but the volumes; the next start makes it anew."""
         self.real.remove()
-        self._real, self._init = None, 0
+        self._real, self._init, self._ended = None, 0, None
 
     def start(self) -> None:
         self.real.start()
-        self._init = self.real.pid or -1  # It may have ended already.
+        self._init, self._ended = self.real.pid or -1, None  # It may have ended already.
 
     @property
     def status(self) -> int | None:
-        # The process first: podman's own word costs a twentieth of a second.
-        return None if self._init == 0 or Path(f"/proc/{self._init}").exists() else self.real.ends()
+        # Podman is asked once: its word costs a twentieth of a second.
+        if self._ended is None and self._init and not Path(f"/proc/{self._init}").exists():
+            self._ended = self.real.ends()
+        return self._ended
 
     @property
     def running(self) -> bool:
@@ -76,7 +81,11 @@ class InPodman(containers.Container):
 
     @property
     def state(self) -> tuple[str, str, float]:
-        stage, _, text = self.real.read("/run/kolla_mesos_start/state").rstrip("\n").partition(" ")
+        try:
+            told = Path(f"/proc/{self._init}/root/run/kolla_mesos_start/state").read_text()
+        except (FileNotFoundError, ProcessLookupError):
+            told = ""
+        stage, _, text = told.rstrip("\n").partition(" ")
         return stage, text, 0.0
 
     def stop(self) -> int:
@@ -106,7 +115,8 @@ class Cloud(Keystone):
         volumes = {self.noting: NOTING, **{self.directory / user: place for user, place in VOLUMES[service]}}
         image = self._images.agent(IMAGES[service])
         root = self.directory / host / service.rsplit("/", 1)[-1]
-        container = InPodman(self._podman, image, volumes, service, host, root, root / "run", environ)
+        user = USERS[service]
+        container = InPodman(self._podman, image, user, volumes, service, host, root, root / "run", environ)
         self.containers.append(container)
         self._own_values[container] = values or {}
         return container
