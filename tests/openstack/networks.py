@@ -11,10 +11,11 @@ import os
 import socket
 import subprocess
 import threading
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 from tests.tcp_proxy import carry
 
@@ -106,11 +107,13 @@ class _Relay:
         self._loop.call_soon_threadsafe(self._loop.stop)
         self._thread.join()
         self._server.close()
-        carrying = asyncio.all_tasks(self._loop)
+        self._loop.run_until_complete(self._cancel(asyncio.all_tasks(self._loop)))
+        self._loop.close()
+
+    async def _cancel(self, carrying: Iterable[asyncio.Task[Any]]) -> None:
         for task in carrying:
             task.cancel()
-        self._loop.run_until_complete(asyncio.gather(*carrying, return_exceptions=True))
-        self._loop.close()
+        await asyncio.gather(*carrying, return_exceptions=True)
 
 
 async def _carry(target: int, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
