@@ -160,14 +160,16 @@ class OpenStack(LocalDeployment):
 
     def ask(self, script: str) -> Any:
         """What a script finds; `cloud` is a connection of the administrator, `answer` what to assign."""
-        environ = {**self.environ, **_administrator(self._own)}
         text = f"import json, openstack\ncloud = openstack.connect()\n{script}\nprint(json.dumps(answer))"
-        with self._inside(self.control):
-            done = subprocess.run(
-                (str(self._programs / "python3"), "-c", text), env=environ, capture_output=True, text=True
-            )
+        done = self.python(text, _administrator(self._own))
         assert done.returncode == 0, done.stderr
         return json.loads(done.stdout)
+
+    def python(self, text: str, environ: Mapping[str, str]) -> subprocess.CompletedProcess[str]:
+        """Run a script with OpenStack's client on the controller."""
+        command = (str(self._programs / "python3"), "-c", text)
+        with self._inside(self.control):
+            return subprocess.run(command, env={**self.environ, **environ}, capture_output=True, text=True)
 
     def close(self) -> None:
         """End all processes, and remove what is in ZooKeeper."""
