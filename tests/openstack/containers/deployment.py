@@ -67,8 +67,12 @@ class InContainers(OpenStack):
     def add(
         self, service: str, host: str, port: int | None = None, values: Mapping[str, object] | None = None
     ) -> InPodman:
-        # HOME is a directory of this machine.
-        environ = {**self.environ, "KOLLA_APP_ID": f"/{self.id}/{service}", "HOME": "/tmp"}
+        environ = {
+            **self.environ,
+            "KOLLA_APP_ID": f"/{self.id}/{service}",
+            "KOLLA_GENERATION": str(self._own["openstack_release"]),
+            "HOME": "/tmp",  # That of `environ` is a directory of this machine.
+        }
         if port:
             environ["KOLLA_PORTS"] = str(port)
         image, user = self._image(service)
