@@ -18,6 +18,7 @@ from contextlib import AbstractContextManager, nullcontext, suppress
 from pathlib import Path
 from typing import Any, Callable
 
+import psutil
 import yaml
 from kazoo.client import KazooClient
 
@@ -102,7 +103,13 @@ class OpenStack(LocalDeployment):
 
     def kill(self, container: Container) -> None:
         """The end of its process 1: the kernel kills all others of the container."""
-        for pid in list(processes_of(container.run_dir)):
+        found = set(processes_of(container.run_dir))
+        if container.running:  # Nova overwrites its environment, by which others are found.
+            found |= {
+                container.pid,
+                *(each.pid for each in psutil.Process(container.pid).children(recursive=True)),
+            }
+        for pid in found:
             with suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)
         if container.running:
