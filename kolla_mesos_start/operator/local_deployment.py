@@ -10,6 +10,7 @@ from __future__ import annotations
 import json
 import random
 import time
+from collections import Counter
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -177,9 +178,16 @@ class LocalDeployment:
 
     @property
     def broken_told(self) -> bool:
-        """Whether ZooKeeper has how each of the broken ended; of a daemon that was ready it never has."""
+        """Whether ZooKeeper has how each of the broken ended (of a daemon that was ready it never has).
+
+        And what each of the others does: one that has just begun would be called absent.
+        """
         znodes = (Znodes(self.prefix, self.id, each.service, each.host) for each in self.broken)
-        return all(self.client.exists(each.ended) for each in znodes)
+        running = Counter(each.service for each in self.containers if each.running)
+        return all(self.client.exists(each.ended) for each in znodes) and all(
+            len(self.children(f"{self.path}/{service}/.containers")) >= count
+            for service, count in running.items()
+        )
 
     def processes(self) -> list[int]:
         """All processes of all containers."""
