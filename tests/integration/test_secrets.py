@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -139,9 +140,11 @@ class Run:
         """What anybody on the host can see of a process now, and what its user can."""
         process = Path("/proc") / str(pid)
         self.processes[who] = (process / "cmdline").read_bytes() + (process / "comm").read_bytes()
-        self.processes[f"{who}'s files"] = b"\n".join(
-            os.fsencode(os.readlink(fd)) for fd in (process / "fd").iterdir()
-        )
+        files = []
+        for descriptor in (process / "fd").iterdir():
+            with suppress(FileNotFoundError):  # It has been closed since.
+                files.append(os.fsencode(os.readlink(descriptor)))
+        self.processes[f"{who}'s files"] = b"\n".join(files)
         self.environments[who] = (process / "environ").read_bytes()
 
 
