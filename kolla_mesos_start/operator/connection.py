@@ -337,10 +337,11 @@ def interruptible(client: KazooClient) -> Iterator[None]:
     try:
         yield
     except ConnectionClosedError as error:
-        if client.connected:
-            # kazoo makes this of any exception that meets it while it wakes its thread.
-            raise KeyboardInterrupt from error
-        raise AccessDenied(REFUSED) from error
+        # kazoo has closed a connection whose credentials were refused. It makes the same error of any
+        # exception that meets it while it wakes its thread.
+        if client.client_state == KeeperState.CLOSED:
+            raise AccessDenied(REFUSED) from error
+        raise KeyboardInterrupt from error
 
 
 def _result(path: str, reply: Any) -> Any:

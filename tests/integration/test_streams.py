@@ -7,11 +7,13 @@ import signal
 import subprocess
 import sys
 import time
+from types import SimpleNamespace
 
 import pytest
-from kazoo.client import KazooClient
 from kazoo.exceptions import ConnectionClosedError
+from kazoo.protocol.states import KeeperState
 
+from kolla_mesos_start.errors import AccessDenied
 from kolla_mesos_start.operator import connection
 from tests.conftest import Deployment
 from tests.publishing import publish
@@ -100,6 +102,14 @@ def test_ctrl_c_ends_it_with_130_whenever_it_comes(site: Deployment) -> None:
     assert set(ended) <= {-signal.SIGINT, 130, 66}, ended
 
 
-def test_an_exception_that_kazoo_swallows_is_ctrl_c(site: Deployment, zk: KazooClient) -> None:
-    with pytest.raises(KeyboardInterrupt), connection.interruptible(zk):
+@pytest.mark.parametrize("state", [KeeperState.CONNECTED, KeeperState.CONNECTING])
+def test_an_exception_that_kazoo_swallows_is_ctrl_c(state: str) -> None:
+    """In an outage too."""
+    with pytest.raises(KeyboardInterrupt), connection.interruptible(SimpleNamespace(client_state=state)):
+        raise ConnectionClosedError
+
+
+def test_a_connection_that_kazoo_has_closed_was_refused() -> None:
+    closed = SimpleNamespace(client_state=KeeperState.CLOSED)
+    with pytest.raises(AccessDenied), connection.interruptible(closed):
         raise ConnectionClosedError
