@@ -301,7 +301,8 @@ def test_a_container_that_waits_is_healthy(marathon: Marathon, memcached: Contai
 def test_a_ready_daemon_is_healthy(marathon: Marathon, memcached: Container, site: Site) -> None:
     """It has found its ensemble by zk://, and below it what is published there."""
     marathon.becomes(APPS["memcached"], memcached, 0, "ready")
-    assert len(site.instances()) == 1
+    # Its check has succeeded; that it is registered follows.
+    eventually(lambda: len(site.instances()) == 1, "it is registered")
 
 
 def test_no_entrypoint_and_no_shell_is_above_the_daemon(memcached: Container, site: Site) -> None:

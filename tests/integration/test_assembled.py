@@ -21,6 +21,7 @@ from kazoo.security import OPEN_ACL_UNSAFE, make_acl
 
 from tests.agents import PROGRAM, Agent
 from tests.conftest import Deployment
+from tests.integration.test_one_time import deleted
 from tests.integration.test_refresh import HUP, Web, by_hand, command_line, heard, refreshed
 from tests.integration.test_refresh import web as web
 from tests.link import Link
@@ -233,7 +234,7 @@ def test_a_deployment_that_is_deleted_is_waited_for_in_silence(
     """By those who want a turn, too; published again, they go on."""
     web.publish("old", width=1)
     agent = web.start()
-    zk.delete(deployment.path, recursive=True)
+    eventually(lambda: deleted(zk, deployment.path), "what the agent writes meanwhile is deleted too")
     eventually(lambda: "states of its service were removed" in agent.state, "it is said")
     before = zookeeper.packets()
     begun = time.monotonic()
