@@ -12,7 +12,7 @@ import os
 from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
-from typing import Callable, NamedTuple
+from typing import Any, Callable, NamedTuple
 
 import pytest
 from kazoo.client import KazooClient
@@ -27,6 +27,7 @@ from tests.arrangement import pytest_terminal_summary as pytest_terminal_summary
 from tests.arrangement import pytest_testnodedown as pytest_testnodedown
 from tests.arrangement import pytest_xdist_make_scheduler as pytest_xdist_make_scheduler
 from tests.link import Link
+from tests.secured import Secured
 from tests.waiting import eventually
 from tests.zookeeper import Ensemble, Server
 
@@ -116,10 +117,25 @@ def ensemble(shared_ensemble: Ensemble) -> Iterator[Ensemble]:
     shared_ensemble.mend()
 
 
-def connected(servers: Server | Ensemble) -> Iterator[KazooClient]:
-    """A client of these servers, closed afterwards."""
+@pytest.fixture(scope="session")
+def shared_secured(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Secured]:
+    """The ensemble that `secured` gives to every test; take that one."""
+    with Secured(tmp_path_factory.mktemp("secured")) as secured:
+        yield secured
+
+
+@pytest.fixture
+def secured(shared_secured: Secured) -> Iterator[Secured]:
+    """Three running ZooKeeper servers under TLS (`.hosts`, `.environment(name)`, `.identity(name)`, ...)."""
+    yield shared_secured
+    shared_secured.mend()
+
+
+def connected(servers: Server | Ensemble, **options: Any) -> Iterator[KazooClient]:
+    """A client of these servers, closed afterwards; `options` are more of kazoo's."""
     client = KazooClient(
         hosts=servers.hosts,
+        **options,
         connection_retry={"max_tries": -1, "delay": 0.05, "backoff": 1.5, "max_delay": 1.0},
         command_retry={"max_tries": -1, "delay": 0.05, "backoff": 1.5, "max_delay": 1.0},
     )
@@ -142,6 +158,12 @@ def ensemble_zk(ensemble: Ensemble) -> Iterator[KazooClient]:
 
 
 @pytest.fixture
+def secured_zk(secured: Secured) -> Iterator[KazooClient]:
+    """A client of `secured`, with the certificate of the operator."""
+    yield from connected(secured, **secured.options())
+
+
+@pytest.fixture
 def deployment(zookeeper: Server, zk: KazooClient) -> Iterator[Deployment]:
     """A deployment of the test's own on `zookeeper`, removed afterwards."""
     yield from made(zookeeper, zk)
@@ -151,6 +173,12 @@ def deployment(zookeeper: Server, zk: KazooClient) -> Iterator[Deployment]:
 def ensemble_deployment(ensemble: Ensemble, ensemble_zk: KazooClient) -> Iterator[Deployment]:
     """A deployment of the test's own on `ensemble`, removed afterwards."""
     yield from made(ensemble, ensemble_zk)
+
+
+@pytest.fixture
+def secured_deployment(secured: Secured, secured_zk: KazooClient) -> Iterator[Deployment]:
+    """A deployment of the test's own on `secured`, removed afterwards."""
+    yield from made(secured, secured_zk)
 
 
 def made(servers: Server | Ensemble, client: KazooClient) -> Iterator[Deployment]:

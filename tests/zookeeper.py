@@ -26,7 +26,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from types import TracebackType
-from typing import TypeVar
+from typing import Callable, TypeVar
 
 from kolla_mesos_start.operator import private_zookeeper
 from kolla_mesos_start.operator.private_zookeeper import HOST as HOST
@@ -34,6 +34,7 @@ from kolla_mesos_start.operator.private_zookeeper import JAVA, SERVER, ask, conf
 from tests.waiting import eventually
 
 S = TypeVar("S", bound="Server")
+E = TypeVar("E", bound="Ensemble")
 
 _given: set[int] = set()
 
@@ -175,11 +176,15 @@ class Server(Process):
         """Start the server; the members of an ensemble can't serve before the others have started."""
         if self.running:
             return
-        lines = {"dataDir": self.directory, "clientPort": self.port, **self.settings}
-        configure(self.directory / "zoo.cfg", lines)
+        self.configure()
         if self.my_id is not None:
             (self.directory / "myid").write_text(str(self.my_id))
         self.launch()
+
+    def configure(self) -> None:
+        """Write its zoo.cfg."""
+        lines = {"dataDir": self.directory, "clientPort": self.port, **self.settings}
+        configure(self.directory / "zoo.cfg", lines)
 
     def await_serving(self, seconds: float = 60.0) -> None:
         """Wait until the server serves clients: alone, or as a member of a quorum."""
@@ -245,6 +250,7 @@ class Ensemble:
         observers: int = 0,
         settings: Mapping[str, object] | None = None,
         java: Sequence[str] = (),
+        make: Callable[..., Server] = Server,
     ) -> None:
         quorum = {n: free_port() for n in range(1, size + observers + 1)}
         role = {n: ":observer" if n > size else "" for n in quorum}
@@ -261,7 +267,7 @@ class Ensemble:
             if role[n]:
                 members["peerType"] = "observer"
             self.servers.append(
-                Server(directory / str(n), settings={**(settings or {}), **members}, java=java, my_id=n)
+                make(directory / str(n), settings={**(settings or {}), **members}, java=java, my_id=n)
             )
             arguments = (f"{link}:{quorum[other]}" for other, link in links.items())
             self._proxies[n] = Process(
@@ -342,7 +348,7 @@ class Ensemble:
         for process in (*self.servers, *self._proxies.values()):
             process.kill()
 
-    def __enter__(self) -> Ensemble:
+    def __enter__(self: E) -> E:
         self.start()
         return self
 

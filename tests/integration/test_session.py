@@ -43,6 +43,8 @@ from tests.certificates import certify
 from tests.conftest import Deployment, LogLines
 from tests.integration.test_one_time import SHORT, Site
 from tests.integration.test_one_time import site as site
+from tests.secured import JAVA as UNDER_TLS
+from tests.secured import shows
 from tests.tap import EXISTS, GET_DATA, Tap, read_packet
 from tests.waiting import LIMIT, eventually
 from tests.zookeeper import HOST, Ensemble, Server, free_port
@@ -849,7 +851,6 @@ class Secure(NamedTuple):
         return str(self.directory / name) if name else None
 
 
-NETTY = "org.apache.zookeeper.server.NettyServerCnxnFactory"
 TLS_1_3 = {
     "ssl.protocol": "TLSv1.3",
     "ssl.enabledProtocols": "TLSv1.3",
@@ -862,24 +863,14 @@ def secured(directory: Path, certificate: str = "server-both.pem", **settings: o
     """One that shows `certificate`, known by its address, and by no name."""
     certify(directory)
     port = free_port()
-    jars = [
-        "zookeeper.jar",
-        "slf4j-simple.jar",
-        *(path.name for path in Path("/usr/share/java").glob("netty-*.jar")),
-    ]
     server = Server(
         directory / "server",
         settings={
+            **shows(directory, certificate, "ca.pem"),
             "secureClientPort": port,
-            "ssl.keyStore.location": directory / certificate,
-            "ssl.trustStore.location": directory / "ca.pem",
             **settings,
         },
-        java=(
-            f"-Dzookeeper.serverCnxnFactory={NETTY}",
-            "-cp",
-            ":".join(f"/usr/share/java/{jar}" for jar in jars),
-        ),
+        java=UNDER_TLS,
     )
     with server:
         yield Secure(server, port, directory)
@@ -928,7 +919,7 @@ def test_a_session_over_tls(secure: Secure, cert: str, key: str) -> None:
         ),
         (HOST, "ca.pem", "", "wants a client certificate: set KOLLA_ZK_CERT"),
         (HOST, "ca.pem", "stranger-both.pem", "refuses the certificate in KOLLA_ZK_CERT"),
-        (HOST, "ca.pem", "expired-client.pem", "refuses the certificate in KOLLA_ZK_CERT"),
+        (HOST, "ca.pem", "expired-client-both.pem", "refuses the certificate in KOLLA_ZK_CERT"),
         (HOST, "", "", r"its port is for TLS \(set KOLLA_ZK_CA\)"),
     ],
     ids=[
@@ -949,7 +940,7 @@ def test_tls_that_isnt_right_is_no_connection(
 
 def test_a_servers_certificate_that_has_expired_is_no_connection(tmp_path: Path) -> None:
     """It says so, since that can be seen in no setting."""
-    with secured(tmp_path, "expired-server.pem") as secure:
+    with secured(tmp_path, "expired-server-both.pem") as secure:
         assert "certificate has expired" in refusal(secure.servers(HOST, "ca.pem", "client-both.pem"))
 
 

@@ -1,0 +1,148 @@
+"""A secured ensemble: three servers that talk to nobody, nor to each other, but under TLS.
+
+What lives here: who has which certificate, and what can be done to certificates and sessions. Everybody
+is known by the subject of a certificate, and whoever has none can't connect.
+
+    with Secured(directory) as secured:
+        secured.hosts                         as KOLLA_ZK_HOSTS wants it
+        secured.environment("db")             the variables with the certificate of CN=db, which is made
+        secured.identity("db")                "x509:CN=db", as acl.yml wants it
+        secured.authority.issue("db")         another certificate and key in the same files
+        secured.leader.kill(); secured.mend() and what else an Ensemble can
+        secured.expire(session)
+"""
+
+from __future__ import annotations
+
+import socket
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from kazoo.client import KazooClient
+
+from kolla_mesos_start.zookeeper.tls import make_context
+from tests.certificates import Authority
+from tests.zookeeper import HOST, Ensemble, Server
+
+OPERATOR, SERVER = "operator", "server"
+TRUSTED = "trusted.pem"
+JARS = Path("/usr/share/java")
+NETTY = ("zookeeper.jar", "slf4j-simple.jar", *sorted(path.name for path in JARS.glob("netty-*.jar")))
+# Only this part of a server can TLS.
+JAVA = (
+    "-Dzookeeper.serverCnxnFactory=org.apache.zookeeper.server.NettyServerCnxnFactory",
+    *("-cp", ":".join(str(JARS / name) for name in NETTY)),
+)
+SUPER_SECRET = 0xB3415C00  # ZooKeeper's
+
+
+class Secured(Ensemble):
+    """The ensemble. `directory` holds the certificates and keys, and who is `trusted`."""
+
+    def __init__(self, directory: Path) -> None:
+        self.directory = directory
+        self.authority = Authority(directory)
+        self.trust(self.authority)
+        for name in (SERVER, OPERATOR):
+            self.authority.issue(name)
+        super().__init__(directory / "servers", make=partial(SecureServer, self), java=JAVA)
+
+    def trust(self, *authorities: Authority) -> None:
+        """Have KOLLA_ZK_CA, and the file of each server, hold these CAs and no others."""
+        stage = self.directory / f"{TRUSTED}.new"
+        stage.write_text("".join((self.directory / f"{each.name}.pem").read_text() for each in authorities))
+        stage.replace(self.directory / TRUSTED)
+
+    def reissue(self, authority: Authority) -> None:
+        """Have this CA issue everybody's certificate, and those to come."""
+        self.authority = authority
+        for path in self.directory.glob("*-both.pem"):
+            authority.issue(path.name[: -len("-both.pem")])
+
+    def restart_each(self) -> None:
+        """One server after the other; each reads its certificate and the CAs at its start."""
+        for server in self.servers:
+            server.kill()
+            server.start()
+
+    def identity(self, name: str) -> str:
+        """As `acl.yml` wants it."""
+        return f"x509:CN={name}"
+
+    def environment(self, name: str) -> dict[str, str]:
+        """The variables by which an agent, or the tool, is `name`."""
+        if not (self.directory / f"{name}.pem").exists():
+            self.authority.issue(name)
+        files = {"KOLLA_ZK_CA": TRUSTED, "KOLLA_ZK_CERT": f"{name}.pem", "KOLLA_ZK_KEY": f"{name}.key"}
+        return {role: str(self.directory / file) for role, file in files.items()}
+
+    def options(self, name: str = OPERATOR) -> dict[str, Any]:
+        """What makes kazoo's client, of a test, `name`."""
+        names = {"KOLLA_ZK_CA": "ca", "KOLLA_ZK_CERT": "certfile", "KOLLA_ZK_KEY": "keyfile"}
+        return {"use_ssl": True, **{names[role]: file for role, file in self.environment(name).items()}}
+
+    def expire(self, session: int) -> None:
+        """End a session from outside, as its expiry would."""
+        thief = KazooClient(self.hosts, client_id=(session, password(session)), **self.options())
+        thief.start()
+        thief.stop()
+        thief.close()
+
+
+def shows(directory: Path, certificate: str, trusted: str, kind: str = "ssl") -> dict[str, object]:
+    """The lines of zoo.cfg by which a server shows a certificate, and trusts CAs; clients need one."""
+    return {
+        f"{kind}.keyStore.location": directory / certificate,
+        f"{kind}.trustStore.location": directory / trusted,
+    }
+
+
+class SecureServer(Server):
+    """One whose `port` is for clients with a certificate; there is none for others."""
+
+    def __init__(self, ensemble: Secured, directory: Path, *, settings: Mapping[str, object], **more: Any):
+        self._ensemble = ensemble
+        super().__init__(directory, **more)
+        for kind in ("ssl", "ssl.quorum"):
+            self.settings |= shows(ensemble.directory, f"{SERVER}-both.pem", TRUSTED, kind)
+        port = {"secureClientPort": self.port, "secureClientPortAddress": HOST}
+        self.settings |= {"sslQuorum": "true", **port, **settings}
+
+    def configure(self) -> None:
+        super().configure()
+        path = self.directory / "zoo.cfg"
+        lines = path.read_text().splitlines(keepends=True)
+        path.write_text("".join(line for line in lines if not line.startswith("clientPort")))
+
+    def ask(self, word: str, seconds: float = 10.0) -> str:
+        try:
+            with self._connected(seconds) as connection:
+                connection.sendall(word.encode())
+                answer = b"".join(iter(lambda: connection.recv(65536), b""))
+        except OSError:
+            return ""
+        return answer.decode(errors="replace")
+
+    @contextmanager
+    def _connected(self, seconds: float) -> Iterator[socket.socket]:
+        files = self._ensemble.environment(OPERATOR)
+        context = make_context(*files.values())
+        with (
+            socket.create_connection((HOST, self.port), seconds) as connection,
+            context.wrap_socket(connection, server_hostname=HOST) as wrapped,
+        ):
+            yield wrapped
+
+
+def password(session: int) -> bytes:
+    """That of a session, by which anybody can attach to it: servers make it of the id, by Java's Random."""
+    mask = (1 << 48) - 1
+    seed = (session ^ SUPER_SECRET ^ 0x5DEECE66D) & mask
+    found = b""
+    while len(found) < 16:
+        seed = (seed * 0x5DEECE66D + 0xB) & mask
+        found += (seed >> 16).to_bytes(4, "little")
+    return found
