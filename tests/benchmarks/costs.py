@@ -6,9 +6,10 @@ import json
 import subprocess
 import sys
 import time
-from contextlib import closing
+from contextlib import closing, suppress
 
 import psutil
+from kazoo.exceptions import NoNodeError
 
 from tests.agents import Agent
 from tests.benchmarks.bench import Bench
@@ -147,6 +148,16 @@ def await_ready(bench: Bench, deployment: Deployment, agent: Agent) -> None:
     eventually(lambda: bench.zk.get_children(f"{path}/ready"), "it is ready")
     eventually(lambda: agent.state.startswith("ready"), "it says so")
     eventually(lambda: bench.zk.get(path)[0] != b"waiting", "it is told in the tree")
+    eventually(lambda: _shown(bench, f"{deployment.path}/{SERVICE}/.containers") == ["ready"], "so here")
+
+
+def _shown(bench: Bench, path: str) -> list[str]:
+    """What the containers below this path say of themselves, as tools show it."""
+    found = []
+    for name in bench.zk.get_children(path):
+        with suppress(NoNodeError):  # A container makes its own again.
+            found.append(json.loads(bench.zk.get(f"{path}/{name}")[0])["state"])
+    return found
 
 
 def bare_python() -> float:
