@@ -10,6 +10,7 @@ import argparse
 import os
 import sys
 from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
+from getpass import getpass
 from typing import NamedTuple
 
 from kazoo.client import KazooClient
@@ -60,7 +61,7 @@ def run_get(invocation: Invocation) -> int:
 
 def run_set(invocation: Invocation) -> int:
     """Write one value, and say who has to be restarted to have it."""
-    data = _value(invocation.options.value)
+    data = _value(invocation.options)
     znodes, name = _place(invocation)
     _note_given(invocation, name)
     path = places(znodes, name)[0]
@@ -140,14 +141,10 @@ def _values(client: KazooClient, paths: Sequence[str]) -> dict[str, bytes]:
     return {path: data for path in paths if (data := found[path]) is not None}
 
 
-def _value(given: str) -> bytes:
-    """The value to write. That of standard input is without the newline that ends its last line."""
-    data = os.fsencode(given)
-    if given == STANDARD_INPUT:
-        if sys.stdin is None:
-            raise BadUsage("-: standard input is closed, so there is no value to read")
-        read = sys.stdin.buffer.read(MAX_DATA + 2)
-        data = read[:-1] if read.endswith(b"\n") else read
+def _value(options: argparse.Namespace) -> bytes:
+    """The value to write."""
+    given = options.value
+    data = _from_standard_input(options.variable) if given == STANDARD_INPUT else os.fsencode(given)
     if len(data) > MAX_DATA:
         raise BadUsage(f"the value has more than {MAX_DATA} bytes, which ZooKeeper does not take")
     try:
@@ -155,6 +152,26 @@ def _value(given: str) -> bytes:
     except UnicodeDecodeError as error:
         raise BadUsage(f"the value is not UTF-8 text (byte {error.start})") from error
     return data
+
+
+def _from_standard_input(name: str) -> bytes:
+    """What is typed, or all there is without the newline that ends its last line."""
+    if sys.stdin is None:
+        raise BadUsage("-: standard input is closed, so there is no value to read")
+    if sys.stdin.isatty():
+        return os.fsencode(_typed(name))
+    return sys.stdin.buffer.read(MAX_DATA + 2).removesuffix(b"\n")
+
+
+def _typed(name: str) -> str:
+    """Asked on the terminal, and not shown there: so twice."""
+    try:
+        value = getpass(f"value of {name} (not shown): ")
+        if getpass("the same again: ") != value:
+            raise BadUsage("the two values differ; nothing was changed")
+    except EOFError as error:
+        raise BadUsage("no value was typed; nothing was changed") from error
+    return value
 
 
 def _note_given(invocation: Invocation, name: str) -> None:
@@ -334,7 +351,9 @@ def _add_get(parser: argparse.ArgumentParser) -> None:
 
 def _add_set(parser: argparse.ArgumentParser) -> None:
     _add_place(parser)
-    parser.add_argument("value", metavar="VALUE", help="the value; - reads it from standard input")
+    parser.add_argument(
+        "value", metavar="VALUE", help="the value; - reads it from standard input, or asks for it"
+    )
 
 
 GET = Subcommand(
@@ -354,7 +373,7 @@ SET = Subcommand(
     description="""\
 Set a variable of the deployment, of a service, or of a service on a host. A container reads its
 variables when it starts: what has to be restarted is printed. With - as VALUE it is read from standard
-input, so that no secret is in a command line.
+input, so that no secret is in a command line; on a terminal it is asked for and not shown.
 """,
     example="kolla_mesos_ctl set database_password - < password",
     add_arguments=_add_set,

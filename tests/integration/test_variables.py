@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 import subprocess
 import sys
+from collections.abc import Sequence
 
 import pytest
 from kazoo.client import KazooClient
 
 from tests.conftest import Deployment
 from tests.publishing import publish
+from tests.terminal import Terminal
 from tests.tool import TOOL, ctl, environ
 
 SERVICE = "infra/db"
@@ -96,6 +99,30 @@ def test_a_value_from_standard_input_is_taken_as_it_is(
     ctl(site, "set", "size", "-", given=given)
     assert zk.get(f"{site.path}/variables/size")[0] == value
     assert ctl(site, "get", "size").stdout.encode() == value + b"\n"
+
+
+@pytest.mark.parametrize(
+    ("typed", "status", "says", "value"),
+    [
+        (("s3cret\n", "s3cret\n"), 0, "updated ", b"s3cret"),
+        (("s3cret\n", "s3crte\n"), 64, "the two values differ; nothing was changed", b"1"),
+        (("s3cret\n", "\x04"), 64, "no value was typed; nothing was changed", b"1"),
+        (("\x03",), 128 + signal.SIGINT, "stopped by SIGINT", b"1"),
+    ],
+    ids=["twice", "another one", "Ctrl-D", "Ctrl-C"],
+)
+def test_a_terminal_is_asked_for_the_value_and_does_not_show_it(
+    zk: KazooClient, site: Deployment, typed: Sequence[str], status: int, says: str, value: bytes
+) -> None:
+    """So it is asked for twice."""
+    with Terminal((sys.executable, str(TOOL), "set", "size", "-"), environ(site)) as terminal:
+        for question, answer in zip(("value of size (not shown): ", "the same again: "), typed):
+            terminal.shows(question)
+            terminal.types(answer)
+        assert os.waitstatus_to_exitcode(terminal.ends()) == status
+    assert says in terminal.screen
+    assert "s3c" not in terminal.screen
+    assert zk.get(f"{site.path}/variables/size")[0] == value
 
 
 @pytest.mark.parametrize("words", [[], ["--service", SERVICE], ["--service", SERVICE, "--host", "web1"]])
