@@ -16,7 +16,7 @@ import sys
 
 from kolla_mesos_start import log as logs
 from kolla_mesos_start import settings as environment
-from kolla_mesos_start.errors import AgentError, BadUsage, CannotWrite, Stopped, Unkillable
+from kolla_mesos_start.errors import AgentError, BadUsage, CannotWrite, Stopped, Unkillable, where
 from kolla_mesos_start.facts import HostFacts
 from kolla_mesos_start.health import StateFile
 from kolla_mesos_start.log import Logger
@@ -65,12 +65,10 @@ def _conduct(work: Callable[[Agent], int]) -> NoReturn:
     except AgentError as error:
         status = agent.end(error)
     except Exception as defect:
-        # The operator learns of it as of any other end. Its message is left out: that may hold a value.
-        import traceback
-
+        # The operator learns of it as of any other end.
         log.error("please report this")
-        for line in traceback.format_exception(AgentError, AgentError(""), defect.__traceback__):
-            log.error("%s", line.rstrip())
+        for line in where(defect):
+            log.error("%s", line)
         status = agent.end(AgentError(f"a defect of the agent: {type(defect).__name__}"))
     _exit(status)
 

@@ -169,6 +169,14 @@ def cause(error: Exception) -> str:
     return getattr(error, "strerror", None) or str(error) or type(error).__name__
 
 
+def where(defect: Exception) -> list[str]:
+    """Where in the code a defect was met, in lines. Its message is left out: that may hold a value."""
+    import traceback
+
+    frames = "".join(traceback.format_tb(defect.__traceback__)).splitlines()
+    return ["Traceback (most recent call last):", *frames, type(defect).__name__]
+
+
 def causes(by_server: Mapping[str, str]) -> str:
     """What the servers met; by server, unless all met the same."""
     servers: dict[str, list[str]] = {}

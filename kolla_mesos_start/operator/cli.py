@@ -20,7 +20,7 @@ from typing import Any, NoReturn, TextIO
 import shtab
 
 from kolla_mesos_start import __version__
-from kolla_mesos_start.errors import AgentError, BadUsage, CannotWrite, Issues
+from kolla_mesos_start.errors import AgentError, BadUsage, CannotWrite, Issues, where
 from kolla_mesos_start.operator import (
     adopt,
     diff,
@@ -117,6 +117,9 @@ def main() -> NoReturn:
         fail(
             [f"{error.filename or 'standard output'} can't be written: {error.strerror}"], CannotWrite.status
         )
+    except Exception as defect:
+        lines = where(defect)
+        fail([*lines, f"this is a defect of {PROGRAM}: please report it with these lines"], AgentError.status)
     _exit(status)
 
 

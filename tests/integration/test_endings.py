@@ -129,13 +129,15 @@ def test_a_good_end_is_status_0_and_writes_no_termination_log(
 
 def test_a_defect_is_told_as_one(deployment: Deployment, containers: Containers, tmp_path: Path) -> None:
     """Whatever nobody thought of ends with 70 and a last line, never with the status of a failed command."""
-    (tmp_path / "sitecustomize.py").write_text("import socket\nsocket.gethostname = lambda: 1 / 0\n")
+    defect = "def gethostname(): raise ValueError('s3' + 'cret')"
+    (tmp_path / "sitecustomize.py").write_text(f"import socket\n{defect}\nsocket.gethostname = gethostname\n")
     publish(deployment, "web", one_command("true"))
     agent = containers.start("web", PYTHONPATH=str(tmp_path))
     assert agent.ends() == 70
-    assert agent.ending["reason"] == "a defect of the agent: ZeroDivisionError"
+    assert agent.ending["reason"] == "a defect of the agent: ValueError"
     assert agent.ending["retriable"] is False
-    assert "Traceback" in agent.said
+    assert "Traceback" in agent.said and "kolla_mesos_start/settings.py" in agent.said
+    assert "s3cret" not in agent.said  # It could be the value of a variable.
     assert termination_log(agent) == agent.said.splitlines()[-1]
 
 

@@ -244,3 +244,28 @@ def test_ctrl_c_while_it_is_starting_shows_no_traceback(tmp_path: Path) -> None:
         timeout=60,
     )
     assert (done.returncode, done.stderr) == (-signal.SIGINT, "")
+
+
+def test_a_defect_is_told_without_a_value(tmp_path: Path) -> None:
+    """As the agent's: where in the code it was met, and no message, in which a secret may stand."""
+    lines = (
+        "import json",
+        "def dumps(*words, **others): raise ValueError('s3' + 'cret')",
+        "json.dumps = dumps",
+    )
+    (tmp_path / "sitecustomize.py").write_text("\n".join(lines))
+    done = subprocess.run(
+        [sys.executable, TOOL, "schema"],
+        env={"PYTHONPATH": str(tmp_path)},
+        capture_output=True,
+        text=True,
+        timeout=60,
+    )
+    assert (done.returncode, done.stdout) == (70, "")
+    said = done.stderr.splitlines()
+    assert said[0] == f"{PROGRAM}: Traceback (most recent call last):"
+    assert said[-2:] == [
+        f"{PROGRAM}: ValueError",
+        f"{PROGRAM}: this is a defect of {PROGRAM}: please report it with these lines",
+    ]
+    assert "operator/schema.py" in done.stderr and "s3cret" not in done.stderr
