@@ -22,6 +22,7 @@ NEEDED = {"kazoo", "jinja2", "psutil", "retrying", "six"}
 SHARED = (
     "kolla_mesos_start.definition",
     "kolla_mesos_start.errors",
+    "kolla_mesos_start.hide",
     "kolla_mesos_start.operator",
     "kolla_mesos_start.render.context",
     "kolla_mesos_start.render.sandbox",

@@ -41,7 +41,7 @@ KILL_TIMEOUT = 10.0  # Seconds after KILL; a process that is still there is repo
 LATE_TIMEOUT = 0.2  # The same after the deadline: it must be reported before others may start the command.
 NEVER = float("inf")
 DEFAULT_PATH = b"/usr/local/bin:/usr/bin:/bin"
-PR_SET_PDEATHSIG, PR_SET_CHILD_SUBREAPER = 1, 36
+PR_SET_PDEATHSIG, PR_SET_DUMPABLE, PR_SET_CHILD_SUBREAPER = 1, 4, 36
 SETTABLE = signal.valid_signals() - {signal.SIGKILL, signal.SIGSTOP}
 
 
@@ -94,6 +94,8 @@ def prepare(fd: int) -> int:
     signal.set_wakeup_fd(wake, warn_on_full_buffer=False)
     signal.signal(signal.SIGCHLD, lambda signum, frame: None)
     prctl(PR_SET_CHILD_SUBREAPER, 1)
+    # The environments that it is sent hold secrets. The programs that it starts are as usual again.
+    prctl(PR_SET_DUMPABLE, 0)
     return wakeup
 
 

@@ -21,6 +21,7 @@ import shtab
 
 from kolla_mesos_start import __version__
 from kolla_mesos_start.errors import AgentError, BadUsage, CannotWrite, Issues, where
+from kolla_mesos_start.hide import hide_memory
 from kolla_mesos_start.operator import (
     adopt,
     diff,
@@ -93,6 +94,7 @@ def main() -> NoReturn:
     """Do what the command line says, and exit."""
     if signal.getsignal(signal.SIGINT) == signal.SIG_DFL:  # So that Ctrl-C ends the imports without a word.
         signal.signal(signal.SIGINT, signal.default_int_handler)
+    hide_memory()  # It holds secrets, which a core file of it (Ctrl-\) would hold too.
     logging.basicConfig(format=f"{PROGRAM}: %(message)s")
     # It logs each attempt to connect; `connection` says all that matters.
     logging.getLogger("kazoo").setLevel(logging.CRITICAL)

@@ -1,14 +1,17 @@
-"""The memory of what holds the credential for ZooKeeper is hidden from other processes of the same user."""
+"""The memory of what holds the credential for ZooKeeper, or other secrets, is hidden from other processes of
+the same user, and never in a core file."""
 
 from __future__ import annotations
 
 import os
 import shutil
+import signal
 import sys
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
+import psutil
 import pytest
 
 from kolla_mesos_start.hide import hide_memory
@@ -16,6 +19,8 @@ from tests import unprivileged
 from tests.agents import Containers
 from tests.conftest import Deployment
 from tests.publishing import publish
+from tests.terminal import Terminal
+from tests.tool import TOOL
 from tests.waiting import eventually
 
 USER = 4711
@@ -33,6 +38,11 @@ def home() -> Iterator[Path]:
 def owner(pid: int) -> int:
     """Who may read a process's environment, memory and descriptors: its user, unless it is hidden."""
     return Path(f"/proc/{pid}/environ").stat().st_uid
+
+
+def limits(pid: int) -> str:
+    """What a process may use; that of core files is for a daemon's own operator to set."""
+    return Path(f"/proc/{pid}/limits").read_text()
 
 
 @pytest.mark.parametrize("mode", ["exec", "supervise"])
@@ -58,12 +68,17 @@ def test_agent_and_registrar_are_hidden_and_the_daemon_is_as_usual(
     )
     eventually((home / "runs").exists, "the command runs")
     assert owner(agent.pid) == 0
+    (guard,) = psutil.Process(agent.pid).children()
+    (command,) = guard.children()
+    assert (owner(guard.pid), owner(command.pid)) == (0, USER)
+    assert limits(command.pid) == limits(os.getpid())
     assert agent.health(under=launcher).stdout == "bootstrapping web/wait\n"
     (home / "go").touch()
     eventually(lambda: agent.health("--ready", under=launcher).returncode == 0, "the daemon is ready")
     names = {name: pid for pid, name in agent.processes.items()}
     registrar, sleeps = names["kolla_registrar"], names["sleep"]
     assert (owner(registrar), owner(sleeps)) == (0, USER)
+    assert limits(sleeps) == limits(os.getpid())
     assert b"KOLLA_ZK_" not in Path(f"/proc/{registrar}/environ").read_bytes()
     assert b"LC_CTYPE=C.UTF-8" in Path(f"/proc/{sleeps}/environ").read_bytes().split(b"\0")
     assert (home / "conf").read_text() == deployment.id
@@ -73,3 +88,27 @@ def test_a_python_that_hides_nothing_is_told(monkeypatch: pytest.MonkeyPatch) ->
     """Without libffi there is no _ctypes."""
     monkeypatch.setitem(sys.modules, "_ctypes", None)
     assert hide_memory() is False
+
+
+# As much as the machine lets us: none at all, perhaps.
+WITH_CORE_FILES = ("sh", "-c", 'ulimit -S -c "$(ulimit -H -c)"; exec "$@"', "sh")
+
+
+def test_an_agent_leaves_no_core_file(deployment: Deployment, containers: Containers) -> None:
+    """Whatever ends it, and whatever its limit says."""
+    agent = containers.start("web", under=WITH_CORE_FILES)
+    eventually(lambda: "the definition" in agent.state, "it waits for its definition")
+    agent.signal(signal.SIGQUIT)
+    _, status = os.waitpid(agent.pid, 0)
+    agent.process.returncode = os.waitstatus_to_exitcode(status)
+    assert (os.WTERMSIG(status), os.WCOREDUMP(status)) == (signal.SIGQUIT, False)
+
+
+def test_the_operators_tool_leaves_no_core_file() -> None:
+    """Ctrl-\\ where a secret is asked for."""
+    argv = (*WITH_CORE_FILES, sys.executable, str(TOOL), "set", "password", "-")
+    with Terminal(argv, {"PATH": os.environ["PATH"]}) as terminal:
+        terminal.shows("value of password")
+        terminal.types("\x1c")
+        status = terminal.ends()
+    assert (os.WTERMSIG(status), os.WCOREDUMP(status)) == (signal.SIGQUIT, False)
