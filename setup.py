@@ -60,11 +60,14 @@ setup(
         # What people run outside containers.
         "operator": ["PyYAML>=5.4", "rich>=13", "shtab>=1.7"],
         "test": [
+            "cyclonedx-python-lib",
             "docutils",
             "hypothesis",
             "jsonschema",
             "kubernetes-validate",
             "mypy",
+            "packageurl-python",
+            "packaging",
             "playwright",
             "pytest",
             "pytest-timeout",

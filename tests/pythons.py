@@ -8,7 +8,6 @@ from __future__ import annotations
 import fcntl
 import hashlib
 import json
-import re
 import shutil
 import subprocess
 import sys
@@ -16,13 +15,10 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
 
-from tests import CHECKOUT
-from tests.examples.openstack import Say, run
+from tests.examples.openstack import PIP, Say, run
+from tests.pins import LOWEST
 
 MINORS = range(9, 14)
-CONSTRAINTS = CHECKOUT / "tests" / "constraints.txt"
-# What the agent's tests need besides the agent's own packages.
-NEEDED = ("hypothesis", "pytest", "pytest-timeout", "PyYAML", "rich", "shtab")
 QUESTION = "import ensurepip, json, sys, venv; print(json.dumps([sys.version_info[:3], sys.executable]))"
 
 
@@ -59,47 +55,21 @@ def _candidates() -> Iterator[str]:
         yield from sorted(map(str, Path.home().glob(f".pyenv/versions/*/bin/python3.{minor}")))
 
 
-def lowest() -> list[str]:
-    """setup.py's lower bounds, each as the one version that it allows."""
-    text = (CHECKOUT / "setup.py").read_text()
-    wanted = re.search(r"install_requires=\[(.*?)\]", text, re.DOTALL)
-    assert wanted is not None
-    bounds: list[str] = re.findall(r'^\s*"([^"]+)",', wanted[1], re.MULTILINE)
-    assert bounds and all(bound.count(">=") == 1 for bound in bounds), bounds
-    return [bound.replace(">=", "==") for bound in bounds]
-
-
 def environment(python: Python, cache: Path, say: Say) -> str:
     """The program of an environment with the lowest versions; it is kept while that is its recipe."""
-    names = {each.partition("==")[0].lower() for each in lowest()}
-    pinned = [
-        line
-        for line in CONSTRAINTS.read_text().splitlines()
-        if re.split("[=;]", line)[0].strip().lower() not in names
-    ]
-    recipe = "\n".join([*pinned, *lowest(), ""])
-    wanted = "\n".join([recipe, *NEEDED, repr(python)])
     directory = cache / f"lowest-3.{python.minor}"
     cache.mkdir(exist_ok=True)
     (cache / ".gitignore").write_text("*\n")
     with (cache / f"{directory.name}.lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
+        wanted = LOWEST.read_text() + repr(python)
         made_for, digest = directory / "made-for", hashlib.sha256(wanted.encode()).hexdigest()
         if not made_for.exists() or made_for.read_text() != digest:
             say(f"installing the lowest versions for Python {python.version} (about 10 s)")
             shutil.rmtree(directory, ignore_errors=True)
             run((python.program, "-m", "venv", str(directory)))
-            (directory / "constraints.txt").write_text(recipe)
-            pip = (
-                str(directory / "bin" / "python"),
-                "-m",
-                "pip",
-                "install",
-                "-q",
-                "--disable-pip-version-check",
-            )
+            pip = (str(directory / "bin" / "python"), *PIP, "install")
             # A wheel for each: a machine without a compiler has to do, and nothing is built by chance.
-            only = ("--only-binary=:all:", "-c", str(directory / "constraints.txt"))
-            run((*pip, *only, *lowest(), *NEEDED))
+            run((*pip, "--only-binary=:all:", "--require-hashes", "-r", str(LOWEST)))
             made_for.write_text(digest)
     return str(directory / "bin" / "python")

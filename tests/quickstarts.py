@@ -36,8 +36,7 @@ def checkout_in(place: Path) -> Path:
 def copy_tests(checkout: Path) -> None:
     """Copy what bin/quickstart uses of tests/."""
     shutil.copytree(CHECKOUT / "tests" / "examples", checkout / "tests" / "examples", ignore=NOT_COPIED)
-    for name in ("__init__.py", "constraints.txt"):
-        shutil.copy(CHECKOUT / "tests" / name, checkout / "tests")
+    shutil.copy(CHECKOUT / "tests" / "__init__.py", checkout / "tests")
 
 
 class Quickstart:

@@ -26,7 +26,7 @@ from retrying import retry
 
 from kolla_mesos_start.errors import BadUsage
 from kolla_mesos_start.operator.containers import DIES_WITH_US
-from tests import CHECKOUT
+from tests import CHECKOUT, pins
 from tests.containers.podman import settings
 from tests.examples.openstack import CONSTRAINTS, REQUIREMENTS, Say, python_for_keystone, run
 
@@ -90,7 +90,7 @@ class Images:
         self._say = say
         recipe = [Path(__file__), self.constraints, self.requirements, *RECIPE.iterdir()]
         self._kolla = _digest(recipe)
-        self._agent = _digest([*recipe, SNIPPET, *agent_sources()])
+        self._agent = _digest([*recipe, SNIPPET, pins.AGENT, *agent_sources()])
         cache.mkdir(exist_ok=True)
         (cache / ".gitignore").write_text("*\n")
         self._lock = (cache / f"{self.place}.lock").open("w")
@@ -221,6 +221,7 @@ class Images:
     def _paste(self, context: Path, name: str) -> None:
         self._say(f"pasting Dockerfile.snippet onto Kolla's {name}")
         context.mkdir()
+        shutil.copy(pins.AGENT, context)
         # Either form that the snippet takes.
         archive = _archive(context / "kolla_mesos_start-source.tar.gz")
         if name != "keystone":

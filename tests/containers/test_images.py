@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import os
 import re
+import shutil
 import signal
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
+from kolla_mesos_start import __version__
 from kolla_mesos_start.errors import BadUsage
+from tests import pins
 from tests.conftest import Deployment
 from tests.containers.images import SERVICES, SNIPPET, Images
 from tests.containers.obedient import is_ready
@@ -201,11 +204,24 @@ def test_an_image_holds_none_of_the_operators_tools(podman: Podman, images: Imag
     assert [path.rpartition("/")[2] for path in sorted(found)] == ["kolla_mesos_start", "__main__.py"]
 
 
-def test_the_image_holds_the_tested_versions() -> None:
-    """What the snippet pins is what bin/test installs."""
-    pinned = set(re.findall(r"\S+==\S+", SNIPPET.read_text()))
-    tested = (SNIPPET.with_name("tests") / "constraints.txt").read_text().split("# What the operator's")[0]
-    assert pinned == {line for line in tested.splitlines() if "==" in line}
+def test_the_image_holds_the_tested_versions(podman: Podman, images: Images) -> None:
+    """And nothing else; bin/test installs the same ones."""
+    names = "(f'{each.name}=={each.version}'.lower() for each in importlib.metadata.distributions())"
+    script = f"import importlib.metadata; print(*{names})"
+    found = podman.output(images.agent("keystone"), PYTHON, "-I", "-c", script).split()
+    pinned = {f"{pin.name}=={pin.version}" for pin in pins.read(pins.AGENT) if pin.name != pins.BUILDS}
+    assert set(found) == {*pinned, f"kolla_mesos_start=={__version__}"}
+
+
+def test_a_file_of_another_content_is_not_installed(images: Images, tmp_path: Path) -> None:
+    """Whoever hands out the packages: the image is not built."""
+    shutil.copy(pins.AGENT, tmp_path)
+    text = (tmp_path / pins.AGENT.name).read_text()
+    (tmp_path / pins.AGENT.name).write_text(re.sub("sha256:[0-9a-f]{8}", "sha256:01234567", text))
+    (tmp_path / "kolla_mesos_start-0-py3-none-any.whl").touch()
+    (tmp_path / "Dockerfile").write_text(f"FROM {images.kolla('base')}\nUSER root\n{SNIPPET.read_text()}")
+    with pytest.raises(BadUsage, match="DO NOT MATCH THE HASHES"):
+        images.build(tmp_path, "localhost/never")
 
 
 def test_agent_and_service_have_packages_of_their_own(podman: Podman, images: Images) -> None:

@@ -1,6 +1,6 @@
 """The agent does its work on every Python of this machine, with the lowest versions that setup.py allows.
 
-The rest of the run has one Python, and the versions of `tests/constraints.txt`. A Python that is not on
+The rest of the run has one Python, and the versions of `tests/requirements.txt`. A Python that is not on
 this machine is no failure; which were there is told below the tests.
 """
 
@@ -15,14 +15,14 @@ from pathlib import Path
 
 import pytest
 
-from tests import CHECKOUT, pythons
+from tests import CHECKOUT, pins, pythons
 from tests.arrangement import say, section
 
 # Some wait for an environment.
 pytestmark = pytest.mark.timeout(900)
 
 PYTHONS = pythons.found()
-TITLE = f"with {' '.join(pythons.lowest())}"
+TITLE = f"with {' '.join(pins.lowest())}"
 # Real agents: templates, files, dependencies, one-time commands, daemons that become ready, and probes.
 AGENTS = (
     "tests/integration/test_attacks.py",

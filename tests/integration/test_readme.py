@@ -391,6 +391,15 @@ def is_a_call_of_the_benchmarks(block: Block, ground: Ground) -> None:
         assert all(re.search(rf"^{name} ", done.stdout, re.MULTILINE) for name in words[2:])
 
 
+def are_modules(block: Block, ground: Ground) -> None:
+    """Which would change the checkout, and need PyPI."""
+    for line in block.text.splitlines():
+        python, option, module = shlex.split(line.partition(">")[0])
+        assert (python, option) == (".venv/bin/python", "-m")
+        source = (ROOT / module.replace(".", "/")).with_suffix(".py").read_text(encoding="utf-8")
+        assert f"    .venv/bin/python -m {module}" in source and "__main__" in source
+
+
 def is_the_order(block: Block, ground: Ground) -> None:
     """Each arrow is a dependency of the example, and each dependency follows from the arrows."""
     drawn = {
@@ -481,6 +490,7 @@ CLAIMS: Mapping[str, Mapping[str, Check]] = {
         "bin/test\n": is_a_call_of_the_tests,
         "bin/test tests/": is_a_call_of_the_tests,
         ".venv/bin/python -m tests.benchmarks": is_a_call_of_the_benchmarks,
+        ".venv/bin/python -m tests.pins": are_modules,
     },
     KEYSTONE: {
         "mariadb/bootstrap -> ": is_the_order,
