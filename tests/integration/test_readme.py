@@ -392,7 +392,7 @@ def is_a_call_of_the_benchmarks(block: Block, ground: Ground) -> None:
 
 
 def are_modules(block: Block, ground: Ground) -> None:
-    """Which would change the checkout, and need PyPI."""
+    """One would change the checkout, and needs PyPI; what the other prints has a test of its own."""
     for line in block.text.splitlines():
         python, option, module = shlex.split(line.partition(">")[0])
         assert (python, option) == (".venv/bin/python", "-m")
@@ -491,6 +491,7 @@ CLAIMS: Mapping[str, Mapping[str, Check]] = {
         "bin/test tests/": is_a_call_of_the_tests,
         ".venv/bin/python -m tests.benchmarks": is_a_call_of_the_benchmarks,
         ".venv/bin/python -m tests.pins": are_modules,
+        ".venv/bin/python -m tests.materials": are_modules,
     },
     KEYSTONE: {
         "mariadb/bootstrap -> ": is_the_order,
