@@ -49,6 +49,7 @@ class Report:
         """Say this from now on. Raises CannotWrite as `StateFile.write` does."""
         if (stage, command) != (self._stage, self._command):
             self._since = time.time()
+        reason = _cut(reason)
         self._stage, self._command, self._reason = stage, command, reason
         if self._ephemeral:
             self._ephemeral.data = self._text()
@@ -85,9 +86,14 @@ class Report:
             self._facts,
             state=self._stage,
             command=self._command or None,
-            reason=self._reason[:MAX_REASON],
+            reason=self._reason,
             since=utc(self._since),
         )
+
+
+def _cut(reason: str) -> str:
+    """What a probe can print in a line; the log has all of it."""
+    return reason if len(reason) <= MAX_REASON else f"{reason[: MAX_REASON - 3]}..."
 
 
 def shown_by(host: str, definition: int, generation: str | None, path: str) -> Shown:
