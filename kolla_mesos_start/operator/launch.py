@@ -19,7 +19,7 @@ from types import MappingProxyType
 from typing import NamedTuple
 
 from kolla_mesos_start.definition.fields import Fields, Reading, nearest
-from kolla_mesos_start.definition.forms import bad_generation, bad_segment
+from kolla_mesos_start.definition.forms import GLOBAL, bad_generation, bad_segment
 from kolla_mesos_start.definition.texts import labelled, sublabel
 from kolla_mesos_start.operator.findings import ERROR, Finding, Findings, Source, counted
 
@@ -131,8 +131,10 @@ def _lines(reading: Reading, top: Fields) -> Sequence[str]:
 
 
 def bad_host(name: str) -> str | None:
-    """Why it can't be the name of a host."""
-    return f"expected the name of a host, without /, found {name!r}" if bad_segment(name) else None
+    """Why it can't be the name of a host: its agents would refuse it as KOLLA_HOSTNAME."""
+    if name != GLOBAL and not bad_segment(name) and name.isprintable():
+        return None
+    return f"expected the name of a host, without / and other than {GLOBAL}, found {name!r}"
 
 
 def _services(

@@ -164,9 +164,11 @@ def plan(
         counts[_named(given, names)] = int(value)
     by_service: dict[str, list[str]] = {name: [] for name in names}
     for given, host in hosts:
-        if "/" in host or host in by_service[_named(given, names)]:
-            raise BadUsage(f"--host {given}={host}: expected a name without /, once for each service")
-        by_service[_named(given, names)].append(host)
+        own = by_service[_named(given, names)]
+        wrong = bad_host(host) or (f"{host} is named twice" if host in own else None)
+        if wrong:
+            raise BadUsage(f"--host {given}={host}: {wrong}")
+        own.append(host)
     found = []
     for service in services:
         own = by_service[service.name]
