@@ -433,6 +433,11 @@ def write(client: KazooClient, path: str, data: bytes) -> None:
     _retry(client, set_or_create, f"{path} can't be written")
 
 
+def create(client: KazooClient, path: str) -> None:
+    """Create an empty znode, once: NodeExistsError where somebody else has."""
+    _written(path, client.create_async(path))
+
+
 def create_each(client: KazooClient, nodes: Mapping[str, bytes]) -> None:
     """Create those that are absent, all requests being sent together; the znodes above must exist."""
 

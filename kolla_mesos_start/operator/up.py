@@ -22,12 +22,12 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping
 from concurrent.futures import Future, TimeoutError, wait
 from contextlib import suppress
-from pathlib import Path, PurePosixPath
+from pathlib import Path
 from types import FrameType
 from typing import Callable, Generic, Protocol, TypeVar
 
 from kazoo.client import KazooClient
-from kazoo.exceptions import KazooException, NoNodeError, NotEmptyError
+from kazoo.exceptions import KazooException, NodeExistsError, NoNodeError, NotEmptyError
 
 from kolla_mesos_start import settings
 from kolla_mesos_start.errors import (
@@ -227,19 +227,24 @@ class Up(ABC, Generic[D]):
 
     def _publish(self, client: KazooClient, environ: Mapping[str, str]) -> D:
         path = f"{self.prefix}/{self.name}"
-        above = [path, *map(str, PurePosixPath(path).parents)][:-1]
-        found = self.aside(lambda: connection.read(client, above))
-        if found[path] is not None:
-            raise BadUsage(
-                f"{path} is there already, of another {self.name} or of an `up` that was killed: give this "
-                f"one another name (--deployment), or remove that, in a ZooKeeper shell: deleteall {path}"
-            )
-        self._created = [each for each in above if found[each] is None]
+        self.aside(lambda: self._claim(client, path))
         own = {"HOME": str(self.directory), "LANG": "C.UTF-8"}
         self.running = deployment = self.deployment(client, {**own, **environ})
         say(f"publish {short(deployment.source)} to {path}")
         print(f"  {self.aside(deployment.publish)}")
         return deployment
+
+    def _claim(self, client: KazooClient, path: str) -> None:
+        """Create the deployment's znode: of two runs at the same moment only one has it."""
+        above = connection.create_parents(client, [path])
+        try:
+            connection.create(client, path)
+        except NodeExistsError as error:
+            raise BadUsage(
+                f"{path} is there already, of another {self.name} or of an `up` that was killed: give this "
+                f"one another name (--deployment), or remove that, in a ZooKeeper shell: deleteall {path}"
+            ) from error
+        self._created = [path, *sorted(above, key=len, reverse=True)]
 
     def _start(self, deployment: D) -> None:
         say(f"start {len(deployment.containers)} containers at the same moment, in no order")

@@ -17,6 +17,7 @@ from kazoo.client import KazooClient
 
 from kolla_mesos_start.operator.containers import processes_of
 from tests.conftest import Deployment
+from tests.link import Link
 from tests.publishing import write_files
 from tests.tool import TOOL, environ
 from tests.waiting import eventually
@@ -271,6 +272,19 @@ def test_what_a_killed_run_has_left_is_removed_by_the_next(up: Start, place: Pat
     assert not left.exists() and its.exists()
     (place / "tmp/kolla-up-of-somebody").rmdir()
     assert other.ends(signal.SIGINT) == 0
+
+
+def test_of_two_at_the_same_moment_one_is_refused(
+    up: Start, zk: KazooClient, deployment: Deployment, link: Link
+) -> None:
+    """Else the containers of both would be one deployment, which the first to end removes."""
+    link.freeze()
+    runs = [up("--once", KOLLA_ZK_HOSTS=link.hosts) for _ in range(2)]
+    for run in runs:
+        run.says(f"-- ZooKeeper: {link.hosts}")
+    link.thaw()
+    assert sorted(run.process.wait(120) for run in runs) == [0, 64], [run.said for run in runs]
+    assert zk.get_children(deployment.prefix) == []
 
 
 LAUNCH = """
