@@ -55,7 +55,7 @@ class Runnable(NamedTuple):
 
 
 class Blocked(NamedTuple):
-    """A command whose turn has not come: its unmet dependencies; without any, the `reason`.
+    """A command whose turn has not come: its unmet dependencies, and the `reason`, of which one may be empty.
 
     While any is unmet, the others are not watched.
     """
@@ -80,19 +80,25 @@ def judge(command: Command, view: View, znodes: Znodes, progress: Progress) -> R
     """Whether the command's turn has come; None if the lock decides that."""
     known = [each for each in command.dependencies if _queries(each, view, znodes, progress) <= view.keys()]
     unmet = [found for each in known if (found := _unmet(each, view, znodes, progress))]
+    foreign = _foreign(command, view, znodes, progress)
     if unmet:
-        return Blocked(command, unmet)
+        return Blocked(command, unmet, foreign)
     if len(known) < len(command.dependencies):
         return Blocked(command, (), AGAIN)  # The others were satisfied when they were read last.
     if command.run_once is None or states.is_done(command, znodes, view):
         return Runnable(command)
     if states.superseded_by(command, znodes, view, progress.definition) is not None:
         return Blocked(command, (), SUPERSEDED)
-    if command.generation is not None and progress.image not in (None, command.generation):
-        # Old code would be recorded as the new migration.
-        words = f"{command.path} is for {command.generation}, this image is {progress.image}"
-        return Blocked(command, (), words)
-    return None
+    return Blocked(command, (), foreign) if foreign else None
+
+
+def _foreign(command: Command, view: View, znodes: Znodes, progress: Progress) -> str:
+    """That another image has to run it, or empty text: old code would be recorded as the new migration."""
+    if command.run_once is None or command.generation is None:
+        return ""
+    if progress.image in (None, command.generation) or states.is_done(command, znodes, view):
+        return ""
+    return f"{command.path} is for {command.generation}, this image is {progress.image}"
 
 
 def queries(blocked: Blocked, view: View, znodes: Znodes, progress: Progress) -> set[Query]:
@@ -323,8 +329,9 @@ class Waiting:
     def _waited(self, blocked: Blocked) -> str:
         """For how long, and for what: each unmet with its state, since when, where and why it failed."""
         waited = now() - self._begun[blocked.command.path]
-        unmet = [self._state_of(unmet) for unmet in blocked.unmet]
-        return f"waited {waited:.0f} s {'for ' + ', '.join(unmet) if unmet else 'while ' + blocked.reason}"
+        unmet = ", ".join(self._state_of(unmet) for unmet in blocked.unmet)
+        words = [f"for {unmet}"] * bool(unmet) + [f"while {blocked.reason}"] * bool(blocked.reason)
+        return f"waited {waited:.0f} s {', '.join(words)}"
 
     def _state_of(self, unmet: Unmet) -> str:
         znode = self._watches.results.get(data_of(unmet.detail)) if unmet.detail else None
@@ -343,6 +350,6 @@ def _outside(tree: StatusTree) -> Outside | None:
 def _brief(blocked: Blocked) -> str:
     if not blocked.unmet:
         return f"{blocked.command.path} waits: {blocked.reason}"
-    return f"{blocked.command.path} waits for " + ", ".join(
-        f"{unmet.what}: {unmet.found}" for unmet in blocked.unmet
-    )
+    unmet = ", ".join(f"{unmet.what}: {unmet.found}" for unmet in blocked.unmet)
+    more = f"; and {blocked.reason}" if blocked.reason else ""
+    return f"{blocked.command.path} waits for {unmet}{more}"

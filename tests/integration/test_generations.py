@@ -43,6 +43,13 @@ def test_an_old_image_never_runs_what_a_newer_one_is_to_run(site: Site) -> None:
     assert all("db/sync: already done" in agent.said for agent in old)
 
 
+def test_that_it_is_for_another_image_is_said_while_something_else_is_missing_too(site: Site) -> None:
+    """Else it would come out only once the other thing is mended."""
+    site.publish(sync={**site.once(generation="2.0"), "dependencies": ["mariadb/daemon"]})
+    old = site.start("old", KOLLA_GENERATION="1.0")
+    old.says(f"db/sync waits for mariadb/daemon: 0 of 1 instances ready; and {FOREIGN}")
+
+
 def test_an_old_image_never_takes_over(site: Site) -> None:
     """Whatever it restarts through, and though the new image is killed in the middle."""
     site.publish(sync=site.once(generation="2.0"))
