@@ -109,15 +109,19 @@ class Registrar:
         self.readiness.stop()
         self.presence.show(ready=False)
 
-    def leave(self, timeout: float = math.inf, status: int | None = None) -> None:
+    def leave(self, timeout: float = math.inf, status: int | None = None, why: str = "") -> None:
         """The daemon has ended: of it stays behind only that it ended before it was ready, if it did.
 
-        Takes `timeout` seconds at most. `status` is its exit status; None: only its parent knows it.
+        Takes `timeout` seconds at most. `status` is its exit status; None: only its parent knows it. `why`:
+        that it could not be started again.
         """
         ending = None
         # Who is no parent can't know whether it was told to stop: what is said is true in either case.
-        if not (self.presence.was_ready or self._stopping):
-            ending = _ending(self.reporter.command, now() - self._started, status)
+        if why or not (self.presence.was_ready or self._stopping):
+            lived = (
+                f"it ended {now() - self._started:.1f} s after its start, before it was ready; see its log"
+            )
+            ending = _ending(self.reporter.command, why or lived, status, retriable=not why)
         if ending and self.session.connected:  # First of all: its container is not shown any more soon.
             self.presence.tell_end(ending)
             ending = None
@@ -287,13 +291,14 @@ class StatusReporter:
             self._complained = True
 
 
-def _ending(command: str, lived: float, status: int | None) -> bytes:
+def _ending(command: str, reason: str, status: int | None, *, retriable: bool) -> bytes:
     """What `tree.ended` says of a daemon that was never ready."""
+    texts = (b"true" if retriable else b"false", b"null" if status is None else b"%d" % status)
     return with_texts(
-        b'{"retriable": true, "status": %s}' % (b"null" if status is None else b"%d" % status),
+        b'{"retriable": %s, "status": %s}' % texts,
         stage="daemon",
         command=command,
-        reason=f"it ended {lived:.1f} s after its start, before it was ready; see its log",
+        reason=reason,
         when=utc(time.time()),
     )
 

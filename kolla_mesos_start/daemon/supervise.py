@@ -7,6 +7,7 @@ so that nothing of what the agent needed stays in memory; all signals are blocke
 
 from __future__ import annotations
 
+import errno
 import math
 import os
 import signal
@@ -14,6 +15,7 @@ import signal
 from kolla_mesos_start.commands import guard
 from kolla_mesos_start.commands.guard import LINGER, descendants, try_call
 from kolla_mesos_start.daemon.registrar import Registrar
+from kolla_mesos_start.errors import CannotExecute, NotFound
 from kolla_mesos_start.log import Logger
 from kolla_mesos_start.loop import now
 
@@ -22,6 +24,7 @@ if TYPE_CHECKING:
     from collections.abc import Collection
 
     from kolla_mesos_start.daemon.handoff import Handoff
+    from kolla_mesos_start.errors import AgentError
 
 log = Logger(__name__)
 
@@ -50,6 +53,7 @@ class Supervisor:
         self._handoff = handoff
         self._registrar.on_restart = self._restart
         self._restarting = False
+        self._failure: AgentError | None = None  # Why it could not be started again.
         self._pass_term_at = math.inf  # When SIGTERM is passed on at the latest.
         self._loop.add(self._daemon)
         for signum in (*PASSED_ON, signal.SIGCHLD):
@@ -61,8 +65,9 @@ class Supervisor:
         """Both loops in one."""
         self._loop.wait(self._step)
         assert self._daemon.status is not None
-        status = _exit_status(self._daemon.status)
-        self._registrar.leave(LEAVE_TIMEOUT, status)
+        failure = self._failure
+        status = failure.status if failure else _exit_status(self._daemon.status)
+        self._registrar.leave(LEAVE_TIMEOUT, status, failure.reason if failure else "")
         self._end_leftovers()
         return status
 
@@ -105,7 +110,9 @@ class Supervisor:
         try:
             pid = guard.start(handoff.argv, handoff.check_env, handoff.check_ids)
         except OSError as error:
-            log.error("the daemon can't be started again: %s", error.strerror)
+            kind = NotFound if error.errno in (errno.ENOENT, errno.ENOTDIR) else CannotExecute
+            self._failure = kind(f"it can't be started again, with its new files: {error.strerror}")
+            log.error("the daemon has ended, and %s", self._failure.reason)
             return
         log.info("the daemon is started again, with its new files")
         self._loop.remove(self._daemon)

@@ -5,6 +5,7 @@ Whole agents against a real ZooKeeper. The daemon writes down each signal, and w
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 import socket
@@ -66,13 +67,17 @@ class Web:
             self._zk.ensure_path(path)
             self._zk.set(path, value.encode())
 
-    def start(self, host: str = "web1", **environ: str) -> Agent:
+    def directory(self, host: str = "web1") -> Path:
+        """The one that its next container will have."""
+        return self._containers.directory / f"{len(self._containers._agents)}-{host}"
+
+    def start(self, host: str = "web1", under: Sequence[str] = (), **environ: str) -> Agent:
         """A container of it that is ready, and whose daemon listens."""
-        directory = self._containers.directory / f"{len(self._containers._agents)}-{host}"
+        directory = self.directory(host)
         path = f"{self._deployment.path}/{SERVICE}/variables/{host}/directory"
         self._zk.ensure_path(path)
         self._zk.set(path, str(directory).encode())
-        agent = self._containers.start(SERVICE, host, **environ)
+        agent = self._containers.start(SERVICE, host, under=under, **environ)
         eventually((directory / "listens").exists, f"the daemon of {host} listens")
         eventually(lambda: "the daemon is ready" in agent.said, f"{host} is ready")
         return agent
@@ -281,6 +286,28 @@ def test_it_can_be_restarted_any_number_of_times(web: Web) -> None:
     started = agent.directory / "started"
     eventually(lambda: started.read_text().split() == numbers, "each has begun")
     eventually(lambda: agent.state == "ready", "it is ready again")
+
+
+@pytest.mark.parametrize(
+    ("mode", "status", "reason"), [(None, 127, "No such file"), (0o644, 126, "Permission denied")]
+)
+def test_a_daemon_that_can_not_be_started_again_says_so(
+    web: Web, zk: KazooClient, deployment: Deployment, mode: int | None, status: int, reason: str
+) -> None:
+    """Its program is gone, or is none any more: the container ends as if that had been so at its start."""
+    command = ["./program", "-I", "-S", "-c", DAEMON]
+    web.publish("old", on_change={"restart": True}, command=command)
+    program = web.directory() / "program"
+    program.parent.mkdir()
+    program.write_text(f'#!/bin/sh\nexec {sys.executable} "$@"\n')
+    program.chmod(0o755)
+    agent = web.start(KOLLA_START_MODE="supervise")
+    program.unlink() if mode is None else program.chmod(mode)
+    web.publish("new", on_change={"restart": True}, command=command)
+    assert agent.ends() == status
+    ended = json.loads(zk.get(f"{deployment.path}/status/web1/web/ended")[0])
+    assert (ended["stage"], ended["status"], ended["retriable"]) == ("daemon", status, False)
+    assert f"it can't be started again, with its new files: {reason}" in ended["reason"]
 
 
 def test_a_restart_needs_supervise(web: Web, containers: Containers) -> None:
