@@ -169,10 +169,10 @@ class Agent:
         import marshal
 
         from kolla_mesos_start.daemon.handoff import Refreshed, plain
-        from kolla_mesos_start.refresh import refresh
+        from kolla_mesos_start.refresh import end_with, refresh
 
         with open(order, "rb") as file:
-            listed, started, untold = marshal.load(file)
+            listed, started, untold, registrar = marshal.load(file)
 
         def write(found: Refreshed) -> None:
             with open(report, "wb") as file:
@@ -181,9 +181,10 @@ class Agent:
         try:
             # Like the daemon, its files stand an outage of any length.
             settings = self._settle()._replace(connect_timeout=None)
+            wanted = end_with(self.loop, registrar)
             preparer = self._connect(settings, lambda cause: None)
             self.stage = "refresh"
-            write(refresh(preparer, settings, self.exported, listed, started, untold))
+            write(refresh(preparer, settings, self.exported, listed, started, untold, wanted))
         except AgentError as error:
             write(Refreshed(self.client.seen if self.client else {}, error.reason))
             raise

@@ -13,19 +13,21 @@ import socket
 import sys
 import zlib
 
+from kolla_mesos_start.commands.guard import PR_SET_PDEATHSIG, prctl
 from kolla_mesos_start.commands.verdict import Verdicts
 from kolla_mesos_start.daemon.handoff import Refreshed
-from kolla_mesos_start.errors import AgentError, BadDefinition, cause
+from kolla_mesos_start.errors import AgentError, BadDefinition, Stopped, cause
 from kolla_mesos_start.files import place_all, restore
 from kolla_mesos_start.health import default_run_dir
 from kolla_mesos_start.report import facts_of
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
     from kolla_mesos_start.definition.model import Graph, Step
     from kolla_mesos_start.files import Content
+    from kolla_mesos_start.loop import Loop
     from kolla_mesos_start.render.prepare import Prepared, Preparer
     from kolla_mesos_start.settings import Settings
 
@@ -79,6 +81,22 @@ def _answer(connection: socket.socket) -> bytes:
         answer += part
 
 
+def end_with(loop: Loop, registrar: int) -> Callable[[], None]:
+    """End this refresh where its registrar dies, which is its parent: nobody would tell the daemon.
+
+    Returns what raises where that has happened.
+    """
+
+    def check() -> None:
+        if os.getppid() != registrar:
+            raise Stopped(signal.SIGHUP, "the death of its registrar: the daemon's files stay as they are")
+
+    loop.on_signal(signal.SIGHUP, lambda signum: check())
+    prctl(PR_SET_PDEATHSIG, signal.SIGHUP)
+    check()
+    return check
+
+
 def digest(step: Step) -> int:
     """Of all that a running daemon can't learn: another one asks for a restart."""
     command = step.command._replace(files=(), dependencies=(), retired_by=None, on_change=None)
@@ -104,11 +122,13 @@ def refresh(
     listed: Mapping[str, Sequence[str]],
     started: int,
     untold: bool,
+    check_wanted: Callable[[], object],
 ) -> Refreshed:
     """Refresh the daemon's files, and tell the daemon if that takes a command.
 
     `listed` and `started` are those of the registrar, `untold` whether an earlier refresh may have changed
-    the files. Raises what a start would; then nothing has changed.
+    the files. `check_wanted` raises where there is nobody any more to tell the daemon. Raises what a start
+    would; then nothing has changed.
     """
     definition = preparer.published.definition()
     graph, _ = preparer.read_graph(definition)
@@ -125,7 +145,7 @@ def refresh(
         published = preparer.published
         retirement.check_restart(published.client, published.znodes, graph, settings.generation)
     command = on_change.value if on_change.kind == "command" else None
-    placed = _place(preparer, prepared, exported, command, untold)
+    placed = _place(preparer, prepared, exported, command, untold, check_wanted)
     is_same = digest(prepared.step) == started
     return Refreshed(
         seen=prepared.seen,
@@ -145,15 +165,17 @@ def _place(
     exported: Mapping[str, str],
     command: Sequence[str] | None,
     untold: bool,
+    check_wanted: Callable[[], object],
 ) -> Sequence[Content]:
-    """Place the files; those that have changed, as they were. If `command` can't tell, none has."""
+    """Place the files; those that have changed, as they were. If the daemon can't be told, none has."""
     loop, service = preparer.published.client.loop, prepared.step.command.path
     with Verdicts(loop, service, prepared, exported) as verdicts:
         placed = place_all(prepared.contents, verdicts.check)
-        if command and (placed or untold):
-            try:
+        try:
+            check_wanted()
+            if command and (placed or untold):
                 verdicts.tell(command)
-            except AgentError:
-                restore(placed)
-                raise
+        except AgentError:
+            restore(placed)
+            raise
     return placed

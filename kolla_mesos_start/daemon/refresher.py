@@ -215,7 +215,8 @@ class Refresher:
         self._stage, self._due, self._first = RENDERING, math.inf, math.inf
         self._served, self._asking = self._asking, []
         order, report = os.memfd_create("order"), os.memfd_create("report")
-        os.write(order, marshal.dumps((dict(self._order.listed), self._order.started, self._untold)))
+        ordered = (dict(self._order.listed), self._order.started, self._untold, os.getpid())
+        os.write(order, marshal.dumps(ordered))
         os.lseek(order, 0, os.SEEK_SET)
         try:
             self._child = _spawn(self._order.environ, [order, report])

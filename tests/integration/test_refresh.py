@@ -399,6 +399,30 @@ def test_nothing_of_a_refresh_outlives_its_daemon(web: Web) -> None:
     eventually(lambda: not agent.processes, "all of it has ended")
 
 
+@pytest.mark.parametrize("stage", ["check", "connect"])
+def test_nothing_of_a_refresh_outlives_its_registrar(web: Web, link: Link, stage: str) -> None:
+    """Nobody could tell the daemon: its files stay as they were. `health` says that it is unregistered."""
+    file = {"check": ["sh", "-c", "while [ -e hold ]; do sleep 0.05; done", "sh", "{}"]}
+    web.publish("old", file)
+    agent = web.start(KOLLA_ZK_HOSTS=link.hosts)
+    (agent.directory / "hold").touch()
+    asks = [sys.executable, str(PROGRAM), "refresh"]
+    if stage == "connect":
+        link.kill()
+    web.publish("new", file)
+    with subprocess.Popen(asks, env=agent.environ) as asking:
+        eventually(lambda: refreshing(agent), "a refresh runs")
+        if stage == "check":
+            eventually(lambda: "sleep" in agent.processes.values(), "its check runs")
+        os.kill(agent.registrar, signal.SIGKILL)
+        (agent.directory / "hold").unlink()
+        assert asking.wait(LIMIT) == 1
+    eventually(lambda: list(agent.processes) == [agent.pid], "nothing but the daemon is left")
+    assert (agent.directory / "web.conf").read_text() == "old"
+    assert not list(agent.directory.glob(".kolla*"))
+    assert agent.health().stdout == "daemon runs, unregistered\n"
+
+
 # -- by hand, and what is shown ---------------------------------------------------------------------
 
 
@@ -574,10 +598,7 @@ def test_a_refresh_that_is_killed_is_tried_again_at_the_next_change(web: Web) ->
     (agent.directory / "hold").touch()
     web.publish("new", file)
     eventually(lambda: "sleep" in agent.processes.values() or "sh" in agent.processes.values(), "it runs")
-    before = {agent.pid, agent.registrar}
-    (renders,) = (
-        pid for pid in agent.processes if pid not in before and b"start refresh" in command_line(pid)
-    )
+    (renders,) = refreshing(agent)
     os.kill(renders, signal.SIGKILL)
     eventually(lambda: "ended with status -9" in web.reason(), "it is seen")
     assert (agent.directory / "web.conf").read_text() == "old"
@@ -585,6 +606,11 @@ def test_a_refresh_that_is_killed_is_tried_again_at_the_next_change(web: Web) ->
     web.publish("newer", file)
     eventually(lambda: heard(agent) == ["SIGHUP newer"], "it is tried again")
     assert not list(agent.directory.glob(".kolla*"))
+
+
+def refreshing(agent: Agent) -> list[int]:
+    """The process that renders its files, if there is one."""
+    return [pid for pid in agent.processes if b"start refresh" in command_line(pid)]
 
 
 def command_line(pid: int) -> bytes:
