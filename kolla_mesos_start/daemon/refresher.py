@@ -79,7 +79,7 @@ class Refresher:
         self._stage = IDLE
         self._settles_by = -math.inf  # how long the next refresh waits for a daemon that has been told
         self._unconfirmed = False  # It has been told, and has not been found ready since.
-        self._untold = False  # A refresh that was killed may have placed files.
+        self._untold = False  # It may have new files of which it could not be told.
         self._known: Seen = dict(order.seen)
         self._unsure: set[tuple[str, bool]] = set()  # changed while a refresh runs
         self._first = self._due = math.inf  # since when something has changed, and when it is over
@@ -270,10 +270,10 @@ class Refresher:
 
     def _tell(self, found: Refreshed) -> None:
         failure = self._daemon.tell(found.kind, found.signal)
+        self._untold = bool(failure)
         if failure:
-            self._finish(1, failure)
+            self._finish(1, f"{failure}; its new files are placed, and it is told at the next refresh")
             return
-        self._untold = False
         log.info("refreshed %s; the daemon was told (%s)", ", ".join(found.written) or "before", found.kind)
         self._daemon.confirm(now() + SETTLE)
         self._loop.call_at(now() + SETTLE, lambda: None)

@@ -11,6 +11,7 @@ import signal
 import socket
 import subprocess
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -451,6 +452,21 @@ def test_a_refresh_by_hand_tells_a_daemon_that_could_not_be_told(web: Web) -> No
     assert (agent.directory / "told").exists()
     assert (agent.directory / "web.conf").read_text() == "new"
     eventually(lambda: not web.reason(), "the reason is gone")
+
+
+def test_a_daemon_that_no_signal_reaches_is_told_at_the_next_refresh(web: Web) -> None:
+    """Its new files are placed by then: that they are still untold is not forgotten."""
+    other_user = DAEMON.replace("while True", "os.setuid(65534)\nwhile True")
+    command = [sys.executable, "-I", "-S", "-c", other_user]
+    web.publish("old", command=command)
+    # The registrar is root without the right to signal processes of other users.
+    agent = web.start(under=("setpriv", "--bounding-set=-kill"))
+    web.publish("new", command=command)
+    eventually(lambda: "SIGHUP can't be sent to the daemon" in web.reason(), "the reason is there")
+    assert by_hand(agent).returncode == 1
+    web.publish("new", command=command, on_change={"command": "cp web.conf told"})
+    refreshed(agent)
+    assert (agent.directory / "told").read_text() == "new"
 
 
 def test_a_container_shows_which_definition_it_runs_by(
