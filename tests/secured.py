@@ -22,6 +22,7 @@ from pathlib import Path
 from typing import Any
 
 from kazoo.client import KazooClient
+from kazoo.handlers.threading import SequentialThreadingHandler
 
 from kolla_mesos_start.zookeeper.tls import make_context
 from tests.certificates import Authority
@@ -81,8 +82,7 @@ class Secured(Ensemble):
 
     def options(self, name: str = OPERATOR) -> dict[str, Any]:
         """What makes kazoo's client, of a test, `name`."""
-        names = {"KOLLA_ZK_CA": "ca", "KOLLA_ZK_CERT": "certfile", "KOLLA_ZK_KEY": "keyfile"}
-        return {"use_ssl": True, **{names[role]: file for role, file in self.environment(name).items()}}
+        return {"handler": _Handler(self.environment(name))}
 
     def expire(self, session: int) -> None:
         """End a session from outside, as its expiry would."""
@@ -90,6 +90,20 @@ class Secured(Ensemble):
         thief.start()
         thief.stop()
         thief.close()
+
+
+class _Handler(SequentialThreadingHandler):  # type: ignore[misc]
+    """kazoo's, which leaves a connection open where TLS fails."""
+
+    def __init__(self, files: Mapping[str, str]) -> None:
+        super().__init__()
+        self._files = files
+
+    def create_connection(
+        self, address: tuple[str, int], timeout: float, hostname: str, **others: object
+    ) -> socket.socket:
+        with socket.create_connection(address, timeout) as connection:
+            return make_context(*self._files.values()).wrap_socket(connection, server_hostname=hostname)
 
 
 def shows(directory: Path, certificate: str, trusted: str, kind: str = "ssl") -> dict[str, object]:

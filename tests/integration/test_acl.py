@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import NamedTuple
 
 import pytest
 from kazoo.client import KazooClient
-from kazoo.exceptions import NoAuthError
+from kazoo.exceptions import NoAuthError, NoNodeError
 from kazoo.security import OPEN_ACL_UNSAFE, make_digest_acl
 
 from tests.agents import Agent, Containers
@@ -135,18 +136,21 @@ def are_ready(agents: Mapping[str, Agent]) -> None:
 
 
 def paths_below(zk: KazooClient, path: str) -> Iterator[str]:
-    for name in zk.get_children(path):
-        yield f"{path}/{name}"
-        yield from paths_below(zk, f"{path}/{name}")
+    with suppress(NoNodeError):  # It has gone meanwhile, as what is ephemeral does.
+        for name in zk.get_children(path):
+            yield f"{path}/{name}"
+            yield from paths_below(zk, f"{path}/{name}")
 
 
 def world(zk: KazooClient, path: str) -> list[str]:
     """What the world may do anything with."""
-    return [
-        each
-        for each in (path, *paths_below(zk, path))
-        if any(entry.id.scheme == "world" for entry in zk.get_acls(each)[0])
-    ]
+    return [each for each in (path, *paths_below(zk, path)) if is_of_the_world(zk, each)]
+
+
+def is_of_the_world(zk: KazooClient, path: str) -> bool:
+    with suppress(NoNodeError):
+        return any(entry.id.scheme == "world" for entry in zk.get_acls(path)[0])
+    return False
 
 
 def test_each_service_starts_with_no_more_than_it_needs(

@@ -6,6 +6,10 @@ and certificates are replaced.
 
 from __future__ import annotations
 
+import json
+from collections.abc import Iterator
+from pathlib import Path
+
 import pytest
 from kazoo.client import KazooClient
 from kazoo.exceptions import NoAuthError
@@ -14,9 +18,102 @@ from kazoo.security import make_acl
 from kolla_mesos_start.errors import NoConnection
 from kolla_mesos_start.operator import connection
 from kolla_mesos_start.settings import parse
-from tests.conftest import connected
+from tests.agents import Agent, Containers
+from tests.conftest import Deployment, connected
+from tests.instances import Site
+from tests.integration.test_acl import world
+from tests.publishing import write_files
 from tests.secured import Secured
+from tests.tool import ctl
 from tests.waiting import eventually
+
+DB, TASK, WEB = "infra/db/db", "app/task", "app/web/web"
+DEFINITIONS = {
+    DB: """\
+commands:
+  sync: {command: 'true', run_once: true, generation: '1'}
+service: {daemon: {command: sleep 600, ready: {alive: 0}, dependencies: [db/sync],
+  files: {conf: {dest: "{{ directory }}/db.conf"}}}}
+""",
+    # It notes the beginning and the end of each run.
+    TASK: """\
+commands:
+  schema: {run_once: true, dependencies: [db/daemon],
+    command: "echo $KOLLA_FENCING_TOKEN >> {{ directory }}/begun;
+              until test -e {{ directory }}/go; do sleep 0.02; done;
+              echo $KOLLA_FENCING_TOKEN >> {{ directory }}/ended"}
+""",
+    WEB: """\
+service: {daemon: {command: sleep 600, ready: {alive: 0}, on_change: {command: 'true'}, width: 1,
+  dependencies: [task/schema, {members: infra/db/db}],
+  files: {conf: {dest: "{{ directory }}/web.conf"}}}}
+""",
+}
+FILES = {DB: "{{ secret }}", WEB: "{{ groups['db'] | length }} {{ region }}"}
+
+
+class Whole:
+    """The deployment: its directory, in which `directory` is where containers write, and its containers."""
+
+    def __init__(self, deployment: Deployment, secured: Secured, root: Path, containers: Containers) -> None:
+        self.deployment, self.secured, self.root, self._containers = deployment, secured, root, containers
+        self.directory = root.parent
+
+    def write(self) -> None:
+        """What is to be published."""
+        acl = {
+            "operator": self.secured.identity("operator"),
+            "services": {service: self.secured.identity(role(service)) for service in DEFINITIONS},
+            "variables": {"secret": [DB]},
+            "hosts": ["h1", "h2"],
+        }
+        values = {"secret": "s3cret", "region": "one", "directory": str(self.directory)}
+        write_files(self.root, acl_yml=json.dumps(acl), variables_yml=json.dumps(values))
+        for service, definition in DEFINITIONS.items():
+            files = {"files__conf": FILES[service]} if service in FILES else {}
+            write_files(self.root / "services" / service, definition_yml=definition, **files)
+
+    def ctl(self, *words: str, status: int = 0) -> str:
+        """What the tool prints, run by the operator."""
+        done = ctl(self.deployment, *words, status=status, **self.secured.environment("operator"))
+        return done.stdout + done.stderr
+
+    def start(self, service: str, host: str = "h1", **environ: str) -> Agent:
+        """A container with the certificate of its service."""
+        identity = self.secured.environment(role(service))
+        return self._containers.start(service, host, KOLLA_GENERATION="1", **{**identity, **environ})
+
+    def go(self) -> None:
+        """Let the task end."""
+        (self.directory / "go").touch()
+
+    def noted(self, name: str) -> list[str]:
+        """The fencing tokens of the runs that have `begun`, or `ended`."""
+        path = self.directory / name
+        return path.read_text().split() if path.exists() else []
+
+    def follows(self, text: str) -> None:
+        """Wait until web's file holds this."""
+        conf = self.directory / "web.conf"
+        eventually(lambda: conf.exists() and conf.read_text() == text, f"{conf} holds {text!r}")
+
+
+def role(service: str) -> str:
+    return service.rpartition("/")[2]
+
+
+@pytest.fixture
+def whole(
+    secured_deployment: Deployment, secured: Secured, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Whole]:
+    """The deployment, published with its acl.yml."""
+    directory = tmp_path_factory.mktemp("w")  # A socket's path must be short.
+    containers = Containers(directory / "c", secured_deployment.environ)
+    whole = Whole(secured_deployment, secured, directory / "site", containers)
+    whole.write()
+    whole.ctl("publish", str(whole.root))
+    yield whole
+    containers.end()
 
 
 def test_everybody_is_known_by_a_certificate(secured: Secured, secured_zk: KazooClient) -> None:
@@ -43,3 +140,78 @@ def test_a_session_can_be_ended_from_outside(secured: Secured, secured_zk: Kazoo
     before, _ = secured_zk.client_id
     secured.expire(before)
     eventually(lambda: secured_zk.client_id and secured_zk.client_id[0] not in (0, before), "another session")
+
+
+@pytest.mark.parametrize("mode", ["exec", "supervise"])
+def test_each_service_needs_its_own_certificate_only(
+    whole: Whole, secured_zk: KazooClient, mode: str
+) -> None:
+    """From the start to a refresh; and the operator all commands of the tool."""
+    db, *others = [whole.start(service, KOLLA_START_MODE=mode) for service in DEFINITIONS]
+    whole.go()
+    assert "web: 1 of 1 ready" in whole.ctl("wait", "--timeout", "100")
+    assert others[0].ends() == 0
+    assert (whole.directory / "db.conf").read_text() == "s3cret"
+    whole.follows("1 one")
+    assert "not up" not in whole.ctl("status")
+    assert "ROOT CAUSE" not in whole.ctl("explain")
+    whole.ctl("set", "region", "two")
+    whole.follows("1 two")
+    whole.ctl("rerun", "task/schema")
+    assert whole.start(TASK).ends() == 0
+    assert len(whole.noted("ended")) == 2
+    assert world(secured_zk, whole.deployment.path) == []
+    checked = whole.ctl("publish", str(whole.root), "--check-acl")
+    assert checked == "0 znodes wider than planned\n"
+    assert all(agent.running for agent in (db, others[1]))
+
+
+def test_another_services_certificate_is_not_enough(whole: Whole) -> None:
+    """The agent ends, and names the znode."""
+    agent = whole.start(DB, **whole.secured.environment("web"))
+    assert agent.ends() == 77
+    assert f"{whole.deployment.path}/{DB} can't be read: NoAuthError" in agent.ending["reason"]
+
+
+def test_the_leader_dies_while_a_one_time_command_runs(whole: Whole) -> None:
+    """The others elect another one: the command ends once, and all go on."""
+    db, web = whole.start(DB), whole.start(WEB)
+    tasks = [whole.start(TASK, host) for host in ("h1", "h2")]
+    eventually(lambda: whole.noted("begun"), "the command runs")
+    leader = whole.secured.leader
+    leader.kill()
+    others = [server for server in whole.secured.servers if server is not leader]
+    eventually(lambda: any(server.mode == "leader" for server in others), "there is another leader")
+    whole.go()
+    assert [task.ends() for task in tasks] == [0, 0]
+    assert len(whole.noted("ended")) == 1
+    assert whole.noted("begun")[-1:] == whole.noted("ended")
+    whole.follows("1 one")
+    assert "web: 1 of 1 ready" in whole.ctl("wait", "--timeout", "100")
+    assert db.running and web.running
+
+
+@pytest.mark.parametrize("mode", ["exec", "supervise"])
+def test_who_has_lost_the_session_registers_again(whole: Whole, secured_zk: KazooClient, mode: str) -> None:
+    """A daemon's registrar or supervisor, and an agent that waits; all under the same identity."""
+    db, web = (Site(whole.deployment, secured_zk, service) for service in (DB, WEB))
+    agents = [whole.start(service, KOLLA_START_MODE=mode) for service in (DB, WEB)]
+
+    def owners() -> set[int]:
+        """The sessions of what containers have registered, if all of it is there."""
+        registered = {site.party: site.members for site in (db, web)}
+        registered |= {site.containers_path: site.containers for site in (db, web)}
+        registered[f"{db.daemon()}/ready"] = db.instances()
+        paths = [f"{parent}/{name}" for parent, names in registered.items() for name in names]
+        found = [stat.ephemeralOwner for stat in map(secured_zk.exists, paths) if stat]
+        return set(found) if len(found) == len(registered) else set()
+
+    before = eventually(owners, "all is registered")
+    assert len(before) == len(agents)
+    for session in before:
+        whole.secured.expire(session)
+    eventually(lambda: (now := owners()) and not now & before, "all is registered again")
+    whole.go()
+    whole.start(TASK)
+    whole.follows("1 one")
+    assert world(secured_zk, whole.deployment.path) == []
