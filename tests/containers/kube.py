@@ -33,8 +33,11 @@ PLACES = {
     "{}.volumeMounts.termination-log-{}": "the kubelet's: a file of the container's own",
     "spec.volumes.termination-log-{}": "",
     # podman 4.3 gives a Secret's values as they are encoded, see test_kubernetes.py.
-    "spec.volumes.keystone-passwords.hostPath": "the kubelet's: the files that it makes of the Secret below",
-    "spec.volumes.keystone-passwords.secret": "",
+    **{
+        f"spec.volumes.{volume}.{place}": "the kubelet's: the files that it makes of the Secret"
+        for volume in ("keystone-passwords", "tasks-zookeeper", "api-zookeeper")
+        for place in ("hostPath", "secret")
+    },
 }
 # A pod's first container, which keeps its namespaces; podman would make an image from Debian's catatonit.
 PAUSE = "localhost/pause"

@@ -23,7 +23,7 @@ from typing import Any, NamedTuple
 
 import pytest
 from kazoo.client import KazooClient
-from kazoo.security import OPEN_ACL_UNSAFE, make_acl
+from kazoo.security import OPEN_ACL_UNSAFE, Permissions, make_acl, make_digest_acl
 
 from kolla_mesos_start import errors
 from kolla_mesos_start.operator import cli, directory, formats
@@ -33,8 +33,10 @@ from tests.containers.images import Images
 from tests.containers.kube import MANIFESTS, PLACES, Cluster, Document, Pod, containers, decision, differences
 from tests.containers.kube import manifests as documents
 from tests.containers.podman import Container
+from tests.documents import KUBERNETES, blocks
 from tests.examples.keystone import API, MARIADB, MEMCACHED, TASKS, issue_token, validate_token
 from tests.examples.openstack import EXAMPLE
+from tests.integration.test_session import secured
 from tests.waiting import eventually
 from tests.zookeeper import HOST, Server, free_port
 
@@ -52,6 +54,9 @@ NODES = ("node-1", "node-2")
 LOOPBACK = {"KOLLA_PRIVATE_INTERFACE": "lo", "KOLLA_PUBLIC_INTERFACE": "lo"}
 PASSWORDS = MANIFESTS / "passwords"
 SECRET = "keystone-passwords"
+# As whom the agents of the manifests connect, by the Secret; and those that have no manifest, by service.
+IDENTITIES = {"keystone-tasks-zookeeper": TASKS, "keystone-api-zookeeper": API}
+OTHERS = (MARIADB, MEMCACHED)
 PASSWORD = "a 'password\" \\ with a bit of %everything"
 TASK = "keystone_tasks/create_database"
 
@@ -82,7 +87,7 @@ def test_a_manifest_is_what_kubernetes_takes(path: Path, version: str) -> None:
 def test_the_manifests_fit_together() -> None:
     """What no schema sees: what one names, another has."""
     others = [*documents("configmap.yml"), *documents("volume.yml")]
-    names = {SECRET, *(each["metadata"]["name"] for each in others)}
+    names = {SECRET, *IDENTITIES, *(each["metadata"]["name"] for each in others)}
     named = set()
     for workload in (JOB, DEPLOYMENT):
         template = workload["spec"]["template"]
@@ -90,7 +95,8 @@ def test_the_manifests_fit_together() -> None:
             (source,) = (source for kind, source in volume.items() if kind != "name")
             named |= {source.get("name") or source.get("claimName") or source["secretName"]}
         for container in containers(template["spec"]):
-            assert variables_dir() in {mount["mountPath"] for mount in container["volumeMounts"]}
+            mounted = {mount["mountPath"] for mount in container["volumeMounts"]}
+            assert {variables_dir(), str(Path(auth_file()).parent)} <= mounted
             named |= {source["configMapRef"]["name"] for source in container["envFrom"]}
         wanted = workload["spec"].get("selector", {}).get("matchLabels", {})
         assert wanted.items() <= template["metadata"]["labels"].items()
@@ -105,6 +111,20 @@ def test_the_manifests_fit_together() -> None:
 
 def variables_dir() -> str:
     return str(documents("configmap.yml")[0]["data"]["KOLLA_VARIABLES_DIR"])
+
+
+def auth_file() -> str:
+    return str(documents("configmap.yml")[0]["data"]["KOLLA_ZK_AUTH_FILE"])
+
+
+def credential(service: str) -> str:
+    """The name and the password of a service, or of the operator."""
+    return f"{service.rpartition('/')[2]}:S3cretOfZooKeeper"
+
+
+def identity(service: str) -> str:
+    found: str = make_digest_acl(*credential(service).split(":")).id.id
+    return f"digest:{found}"
 
 
 def passwords() -> dict[str, str]:
@@ -230,10 +250,20 @@ class Site:
             own = tree / "services" / API / "variables" / node
             own.mkdir(parents=True)
             (own / "keystone_port").write_text(str(self.ports[node]))
+        services = {service: identity(service) for service in (*IDENTITIES.values(), *OTHERS)}
+        acl = {"operator": identity("operator"), "services": services, "hosts": NODES}
+        (tree / "acl.yml").write_text(json.dumps(acl))
         self.secret = self.cluster.create_secret(SECRET, **dict.fromkeys(passwords(), PASSWORD))
+        owners = {**IDENTITIES, **{each.rpartition("/")[2]: each for each in ("operator", *OTHERS)}}
+        self.identities = {
+            service: self.cluster.create_secret(name, auth=f"digest:{credential(service)}\n")
+            for name, service in owners.items()
+        }
+        self.zk.add_auth("digest", credential("operator"))
         words = ["--deployment", self.deployment.id, "--prefix", self.deployment.prefix]
         with pytest.MonkeyPatch.context() as environ:
             environ.setenv("KOLLA_VARIABLES_DIR", str(self.secret))
+            environ.setenv("KOLLA_ZK_AUTH_FILE", str(self.identities["operator"] / "auth"))
             cli.run(["publish", str(tree), *words, "--hosts", self.deployment.hosts])
 
     def url(self, node: str) -> str:
@@ -251,9 +281,10 @@ class Site:
 
     def begin(self, service: str, image: str) -> None:
         """Start a container that others wait for."""
-        place = variables_dir()
-        environ = self.deployment.environ(service, KOLLA_VARIABLES_DIR=place, **LOOPBACK)
-        self.cluster.podman.run(self.images.agent(image), environ=environ, volumes={self.secret: place})
+        given = {"KOLLA_VARIABLES_DIR": variables_dir(), "KOLLA_ZK_AUTH_FILE": auth_file()}
+        environ = self.deployment.environ(service, KOLLA_HOSTNAME=NODES[0], **given, **LOOPBACK)
+        volumes = {self.secret: variables_dir(), self.identities[service]: str(Path(auth_file()).parent)}
+        self.cluster.podman.run(self.images.agent(image), environ=environ, volumes=volumes)
 
     def job_containers(self) -> list[Container]:
         return [pod.container() for pod in self.jobs]
@@ -397,8 +428,38 @@ def test_no_password_is_in_zookeeper(site: Site) -> None:
     left = [site.deployment.path]
     while left:
         path = left.pop()
-        assert PASSWORD.encode() not in site.zk.get(path)[0], path
+        data = site.zk.get(path)[0]
+        assert PASSWORD.encode() not in data and b"S3cretOfZooKeeper" not in data, path
         left += [f"{path}/{name}" for name in site.zk.get_children(path)]
+
+
+def test_each_pod_has_an_identity_of_its_own(site: Site) -> None:
+    """What one has recorded the others may read, and nobody else may read anything."""
+    detail = f"{site.deployment.path}/status/global/{TASK}/detail"
+    found = {f"{acl.id.scheme}:{acl.id.id}": acl.perms for acl in site.zk.get_acls(detail)[0]}
+    assert found.keys() == {identity(each) for each in ("operator", *IDENTITIES.values(), *OTHERS)}
+    assert [who for who, perms in found.items() if perms != Permissions.READ] == [
+        identity("operator"),
+        identity(TASKS),
+    ]
+
+
+def test_a_pod_has_its_identity_from_a_certificate(site: Site, tmp_path: Path) -> None:
+    """As its README says, in the files that cert-manager makes; the ensemble wants one."""
+    with secured(tmp_path) as ensemble:
+        files = {"ca.crt": "ca.pem", "tls.crt": "client.pem", "tls.key": "client.key"}
+        contents = {name: (ensemble.directory / file).read_text() for name, file in files.items()}
+        site.cluster.create_secret("keystone-tasks-zookeeper", **contents)
+        (text,) = (each.text for each in blocks(KUBERNETES) if each.text.startswith("KOLLA_ZK_CA: "))
+        given = dict(line.split(": ") for line in text.splitlines())
+        pod = site.make(
+            JOB, "keystone-tasks-tls", "node-1", KOLLA_ZK_HOSTS=f"{HOST}:{ensemble.port}", **given
+        )
+        site.start(pod)
+        health = ("kolla_mesos_start", "health")
+        connected = f"the deployment {site.deployment.path} is not there"
+        eventually(lambda: connected in pod.container().exec(*health).stdout, connected, every=0.2)
+        pod.stop()
 
 
 # -- the Job -----------------------------------------------------------------------------------------

@@ -43,6 +43,8 @@ from tests.documents import (
     ROOT,
     Block,
     blocks,
+    literals,
+    table,
 )
 from tests.publishing import publish
 from tests.quickstarts import copy_tests
@@ -360,6 +362,24 @@ def is_the_secret_that_is_mounted(block: Block, ground: Ground) -> None:
         assert f"secretName: {name}\n" in (ROOT / "etc/kubernetes" / manifest).read_text(encoding="utf-8")
 
 
+def are_the_identities_that_are_mounted(block: Block, ground: Ground) -> None:
+    """Under the name that the manifests give it; pods of a test have them."""
+    manifests = {path.name: path.read_text(encoding="utf-8") for path in ROOT.glob("etc/kubernetes/*.yml")}
+    assert "KOLLA_ZK_AUTH_FILE: /etc/kolla-zookeeper/auth\n" in manifests["configmap.yml"]
+    for line in block.text.splitlines():
+        *_, secret, source = line.split()
+        assert source.startswith("--from-file=auth=")
+        assert f"secretName: {secret}\n" in manifests["deployment.yml"]
+
+
+def names_files_of_a_secret(block: Block, ground: Ground) -> None:
+    """Variables of the agent; a test in containers has a pod with them."""
+    for line in block.text.splitlines():
+        name, place = line.split(": ")
+        assert name in {literal for row in table(README, "variable") for literal in literals(row[0])}
+        assert Path(place).parent == Path("/etc/kolla-zookeeper")
+
+
 def is_the_snippet(block: Block, ground: Ground) -> None:
     """Which is built and started by a test of its own."""
     assert f"{block.text}\n" == (ROOT / "Dockerfile.snippet").read_text(encoding="utf-8")
@@ -498,7 +518,9 @@ CLAIMS: Mapping[str, Mapping[str, Check]] = {
         PUBLISH: is_published,
     },
     KUBERNETES: {
-        "kubectl create secret generic": is_the_secret_that_is_mounted,
+        "kubectl create secret generic keystone-passwords": is_the_secret_that_is_mounted,
+        "kubectl create secret generic keystone-tasks-zookeeper": are_the_identities_that_are_mounted,
+        "KOLLA_ZK_CA: ": names_files_of_a_secret,
         "export KOLLA_VARIABLES_DIR": is_published,
     },
     QUICKSTART: {"database/daemon -> ": is_the_order},
