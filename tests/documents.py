@@ -17,7 +17,7 @@ from docutils.core import publish_doctree  # type: ignore[import-untyped]
 ROOT = Path(__file__).resolve().parents[1]
 README, CONTRIBUTING = "README.rst", "CONTRIBUTING.rst"
 KEYSTONE, QUICKSTART = "etc/examples/keystone/README.rst", "etc/examples/quickstart/README.rst"
-KUBERNETES = "etc/kubernetes/README.rst"
+KUBERNETES, PODMAN = "etc/kubernetes/README.rst", "etc/podman/README.rst"
 DOCUMENTS = (
     *(README, CONTRIBUTING, "CHANGELOG.rst"),
     *sorted(os.path.relpath(path, ROOT) for path in ROOT.glob("etc/**/README.rst")),

@@ -38,6 +38,7 @@ from tests.documents import (
     DOCUMENTS,
     KEYSTONE,
     KUBERNETES,
+    PODMAN,
     QUICKSTART,
     README,
     ROOT,
@@ -372,6 +373,13 @@ def are_the_identities_that_are_mounted(block: Block, ground: Ground) -> None:
         assert f"secretName: {secret}\n" in manifests["deployment.yml"]
 
 
+def is_typed_beside_containers(block: Block, ground: Ground) -> None:
+    """By a test of its own, which reads the document."""
+    source = (ROOT / "tests/containers/test_podman_secrets.py").read_text(encoding="utf-8")
+    (typed,) = (start for start in re.findall(r'\.types\("(.*?)"\)', source) if block.text.startswith(start))
+    assert typed and "documents.blocks(documents.PODMAN)" in source
+
+
 def names_files_of_a_secret(block: Block, ground: Ground) -> None:
     """Variables of the agent; a test in containers has a pod with them."""
     for line in block.text.splitlines():
@@ -522,6 +530,11 @@ CLAIMS: Mapping[str, Mapping[str, Check]] = {
         "kubectl create secret generic keystone-tasks-zookeeper": are_the_identities_that_are_mounted,
         "KOLLA_ZK_CA: ": names_files_of_a_secret,
         "export KOLLA_VARIABLES_DIR": is_published,
+    },
+    PODMAN: {
+        "podman secret create": is_typed_beside_containers,
+        "umask 077": is_typed_beside_containers,
+        "podman run": is_typed_beside_containers,
     },
     QUICKSTART: {"database/daemon -> ": is_the_order},
     MIGRATION: {
