@@ -111,8 +111,7 @@ class _Handler(SequentialThreadingHandler):  # type: ignore[misc]
 
     def __init__(self, settings: Settings, attempts: _Attempts) -> None:
         super().__init__()
-        self._context = make_context(settings.ca, settings.cert, settings.key) if settings.ca else None
-        self._attempts = attempts
+        self._settings, self._attempts = settings, attempts
 
     def create_connection(
         self, address: tuple[str, int], timeout: float, hostname: str, **others: object
@@ -121,10 +120,13 @@ class _Handler(SequentialThreadingHandler):  # type: ignore[misc]
         self._attempts.server = f"{hostname}:{address[1]}"
         connection = socket.create_connection(address, timeout)
         connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        if self._context is None:
+        config = self._settings
+        if config.ca is None:
             return connection
         with connection:  # TLS takes it over; or it failed.
-            return self._context.wrap_socket(connection, server_hostname=hostname)
+            # The files are read for each connection: they may have been renewed.
+            context = make_context(config.ca, config.cert, config.key)
+            return context.wrap_socket(connection, server_hostname=hostname)
 
 
 class Client(KazooClient):  # type: ignore[misc]

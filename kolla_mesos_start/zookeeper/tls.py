@@ -1,4 +1,4 @@
-"""TLS to the ensemble: makes the one context that all clients use, and says why a connection failed.
+"""TLS to the ensemble: makes the context of each connection, and says why one failed.
 
 What lives here: what is trusted, and plain words for what OpenSSL and a server's alerts say. Nothing here
 connects. Import it only where TLS is used: OpenSSL would be a quarter of the registrar's memory.
@@ -6,6 +6,7 @@ connects. Import it only where TLS is used: OpenSSL would be a quarter of the re
 
 from __future__ import annotations
 
+import errno
 import ssl
 
 from kolla_mesos_start.errors import cause, handshake_cause
@@ -26,11 +27,11 @@ WANTED = ("bad certificate", "certificate required", "certificate unknown", "han
 NOT_TLS = ("WRONG_VERSION_NUMBER", "HTTP_REQUEST", "PACKET_LENGTH_TOO_LONG", "RECORD_LAYER_FAILURE")
 
 
-class UnusableFiles(ValueError):
+class UnusableFiles(OSError):
     """Files that can't be loaded; each of `issues` begins with the variable that names the file."""
 
     def __init__(self, issues: list[str]) -> None:
-        super().__init__("; ".join(issues))
+        super().__init__(errno.EINVAL, "; ".join(issues))
         self.issues = issues
 
 
@@ -41,7 +42,7 @@ class _Encrypted(Exception):
 def make_context(ca: str, cert: str | None = None, key: str | None = None) -> ssl.SSLContext:
     """A context that trusts nobody but `ca`, and verifies the host name. Without `key` it is in `cert`.
 
-    All are paths of PEM files. Raises UnusableFiles.
+    All are paths of PEM files, which may be renewed: make one for each connection. Raises UnusableFiles.
     """
     # Not `create_default_context`: what that refuses differs between the versions of Python.
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)

@@ -7,7 +7,10 @@ and certificates are replaced.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
 import pytest
@@ -19,13 +22,14 @@ from kolla_mesos_start.errors import NoConnection
 from kolla_mesos_start.operator import connection
 from kolla_mesos_start.settings import parse
 from tests.agents import Agent, Containers
+from tests.certificates import Authority
 from tests.conftest import Deployment, connected
 from tests.instances import Site
 from tests.integration.test_acl import world
 from tests.publishing import write_files
 from tests.secured import Secured
-from tests.tool import ctl
-from tests.waiting import eventually
+from tests.tool import TOOL, ctl, environ
+from tests.waiting import LIMIT, eventually
 
 DB, TASK, WEB = "infra/db/db", "app/task", "app/web/web"
 DEFINITIONS = {
@@ -215,3 +219,58 @@ def test_who_has_lost_the_session_registers_again(whole: Whole, secured_zk: Kazo
     whole.start(TASK)
     whole.follows("1 one")
     assert world(secured_zk, whole.deployment.path) == []
+
+
+@pytest.fixture
+def waiting(whole: Whole) -> Iterator[subprocess.Popen[str]]:
+    """The tool, which waits until all is up, and has connected."""
+    process = subprocess.Popen(
+        [sys.executable, TOOL, "wait", "--timeout", "600"],
+        env=environ(whole.deployment, **whole.secured.environment("operator")),
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+    )
+    with process:
+        try:
+            assert process.stdout and process.stdout.readline(), "it shows how far all is"
+            yield process
+        finally:
+            process.kill()
+
+
+def test_certificates_and_cas_are_replaced_while_everything_runs(
+    whole: Whole, waiting: subprocess.Popen[str], tmp_path: Path
+) -> None:
+    """First both CAs are trusted, then every certificate is of the new one, then the old one is not trusted.
+
+    Each process takes what is in its files at its next connection: registrar, supervisor, agent and tool; so
+    does a refresh. Only a container whose files were forgotten is refused, and says why.
+    """
+    secured = whole.secured
+    whole.start(DB, KOLLA_START_MODE="supervise")
+    task = whole.start(TASK)
+    eventually(lambda: whole.noted("begun"), "the command runs")
+    whole.start(WEB)
+    forgotten = copied(secured.environment("task"), ("KOLLA_ZK_CERT", "KOLLA_ZK_KEY"), tmp_path)
+    old, new = secured.authority, Authority(secured.directory, "new-ca")
+    secured.trust(old, new)
+    secured.restart_each()
+    secured.reissue(new)
+    secured.restart_each()
+    secured.trust(new)
+    secured.restart_each()
+    left = whole.start(TASK, "h2", **forgotten, KOLLA_ZK_CONNECT_TIMEOUT="1")
+    assert left.ends() == 69
+    assert "the server refuses the certificate in KOLLA_ZK_CERT" in left.ending["reason"]
+    whole.go()
+    assert task.ends() == 0
+    whole.follows("1 one")
+    assert waiting.wait(LIMIT) == 0
+    whole.ctl("set", "region", "two")
+    whole.follows("1 two")
+
+
+def copied(files: Mapping[str, str], names: Sequence[str], directory: Path) -> dict[str, str]:
+    """The same variables; the files of those with these names are copies in another directory."""
+    return {**files, **{name: shutil.copy(files[name], directory) for name in names}}

@@ -143,6 +143,25 @@ def test_tls_with_a_certificate_of_its_own(
                 connect(to, KOLLA_ZK_CONNECT_TIMEOUT="1", **files(ca, cert))
 
 
+def test_files_are_read_again_for_each_connection(
+    zookeeper: Server, connect: Connect, tmp_path: Path
+) -> None:
+    """They may have been renewed; while they can't be loaded the tool goes on trying, and knows why."""
+    certify(tmp_path)
+    trusted = tmp_path / "ca.pem"
+    content = trusted.read_text()
+    with tls_proxy(zookeeper, tmp_path) as hosts:
+        files = {"KOLLA_ZK_CA": str(trusted), "KOLLA_ZK_CERT": str(tmp_path / "client-both.pem")}
+        client = connect(hosts, **files)
+        trusted.write_text("")
+        zookeeper.kill()
+        zookeeper.start()
+        why = f"KOLLA_ZK_CA is {str(trusted)!r}: expected CA certificates"
+        eventually(lambda: why in str(client.logger.handlers[0].causes), "it is named")
+        trusted.write_text(content)
+        assert client.exists("/")
+
+
 def test_a_server_that_takes_no_more_connections_is_named(tmp_path: Path, connect: Connect) -> None:
     """Beside one that is dead; a name that nobody knows is said too."""
     with Server(tmp_path, settings={"maxClientCnxns": 2}) as server:
