@@ -273,4 +273,4 @@ def test_certificates_and_cas_are_replaced_while_everything_runs(
 
 def copied(files: Mapping[str, str], names: Sequence[str], directory: Path) -> dict[str, str]:
     """The same variables; the files of those with these names are copies in another directory."""
-    return {**files, **{name: shutil.copy(files[name], directory) for name in names}}
+    return {**files, **{name: shutil.copy(files[name], str(directory)) for name in names}}
