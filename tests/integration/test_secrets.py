@@ -1,23 +1,37 @@
-"""No secret shows anywhere but where it was put: a whole deployment with failures in it, then a search."""
+"""No secret shows anywhere but where it was put: a whole deployment with failures in it, then a search.
+
+Once with a credential; and once under TLS, where each service has a certificate of its own and `acl.yml` says
+who may read what: then the search goes through all that the others can read, too.
+"""
 
 from __future__ import annotations
 
 import json
 import os
+import signal
+import stat
+import subprocess
+import sys
 from collections.abc import Iterator, Mapping
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
 import psutil
 import pytest
 from kazoo.client import KazooClient
+from kazoo.exceptions import NoAuthError
 from kazoo.security import make_digest_acl
 
+from kolla_mesos_start.operator import connection, securing
+from kolla_mesos_start.operator.acl import Plan
+from kolla_mesos_start.settings import parse
+from kolla_mesos_start.tree.znodes import Znodes
 from tests.agents import Agent, Containers
 from tests.conftest import Deployment, connected, made
+from tests.secured import Secured
+from tests.tool import TOOL, environ
 from tests.waiting import eventually
-from tests.zookeeper import Server
 
 # What is planted, by where it stands. Each is found by its text alone, in whatever surrounds it.
 VARIABLE = "S3cretOfTheVariable"
@@ -96,13 +110,34 @@ FAILURES: Mapping[str, tuple[int, dict[str, Any] | bytes]] = {
 }
 
 
+DATABASE, OTHER, KILLED = "infra/db", "infra/other", "infra/killed"
+# As whom agents connect, where that is by certificate, and what such a certificate may read in ZooKeeper.
+IDENTITIES = {DATABASE: "db", OTHER: "other", KILLED: "killed", **dict.fromkeys(FAILURES, "failing")}
+MAY_READ = {
+    "other": (),
+    "stranger": (),
+    "killed": (VARIABLE, FILE, COMMAND, ENV),
+    "failing": (VARIABLE, FILE, COMMAND, ENV, OUTPUT),
+}
+
+
 class Run:
-    """A deployment that has run, and everything that it has left behind or shown meanwhile."""
+    """A deployment that has run, and everything that it has left behind or shown meanwhile.
+
+    `secured` is its ensemble where that wants certificates.
+    """
 
     def __init__(
-        self, zk: KazooClient, deployment: Deployment, containers: Containers, directory: Path
+        self,
+        zk: KazooClient,
+        deployment: Deployment,
+        containers: Containers,
+        directory: Path,
+        secured: Secured | None,
     ) -> None:
         self.zk, self.deployment, self.containers, self.directory = zk, deployment, containers, directory
+        self.secured = secured
+        self.left: list[int] = []
         self.processes: dict[str, bytes] = {}
         self.environments: dict[str, bytes] = {}
         self.agents: dict[str, Agent] = {}
@@ -115,15 +150,46 @@ class Run:
         self.environ = {
             "KOLLA_LOGLEVEL": "debug",
             "KOLLA_ZK_AUTH_FILE": str(auth),
-            "KOLLA_ZK_ACL": f"digest:{digest.id.id}:cdrwa",
+            **({} if secured else {"KOLLA_ZK_ACL": f"digest:{digest.id.id}:cdrwa"}),
             "KOLLA_ZK_SESSION_TIMEOUT": "4",
             "LAUNCHER_TOKEN": LAUNCHER,
         }
+
+    def identity(self, name: str) -> Mapping[str, str]:
+        """The variables with somebody's certificate."""
+        return self.secured.environment(name) if self.secured else {}
+
+    @property
+    def keys(self) -> list[str]:
+        """A line of each key: a secret as well."""
+        names = {*IDENTITIES.values(), "operator"} if self.secured else ()
+        return [Path(self.identity(name)["KOLLA_ZK_KEY"]).read_text().splitlines()[1] for name in names]
+
+    def secure(self) -> None:
+        """Have `acl.yml` followed, as `publish` does."""
+        if not self.secured:
+            return
+        services = {service: self.secured.identity(name) for service, name in IDENTITIES.items()}
+        readers = [service for service in services if service != OTHER]
+        variables = {"password": readers, "undecodable": readers}
+        plan = Plan(self.secured.identity("operator"), services, variables, ["web1"])
+        settings = parse({**self.deployment.environ("operator"), **self.identity("operator")})
+        znodes = Znodes(settings.prefix, settings.deployment_id, "", "")
+        client = connection.connect(settings)
+        client.plan = plan
+        securing.make(client, znodes, plan)
+        securing.secure(client, znodes, plan)
+        connection.close(client)
+
+    def found(self, data: bytes, but: tuple[str, ...] = ()) -> list[str]:
+        """The secrets in some data."""
+        return [each for each in (*SECRETS, *self.keys) if each.encode() in data and each not in but]
 
     def publish(self, service: str, definition: dict[str, Any] | bytes, **files: str) -> None:
         """Definitions that are wrong too: the operator's tool would refuse them."""
         data = definition if isinstance(definition, bytes) else json.dumps(definition).encode()
         path = f"{self.deployment.path}/{service}"
+        self.zk.ensure_path(path)
         for name, content in files.items():
             self.zk.create(f"{path}/files/{name}", content.encode(), makepath=True)
         self.zk.set(path, data)
@@ -132,7 +198,7 @@ class Run:
         name = f"{service.replace('/', '-')}-{len(self.agents)}"
         temporary = self.directory / "tmp" / name
         temporary.mkdir(parents=True)
-        given = {**self.environ, "TMPDIR": str(temporary), **environ}
+        given = {**self.environ, **self.identity(IDENTITIES[service]), "TMPDIR": str(temporary), **environ}
         self.agents[name] = self.containers.start(service, **given)
         return self.agents[name]
 
@@ -148,16 +214,18 @@ class Run:
         self.environments[who] = (process / "environ").read_bytes()
 
 
-@pytest.fixture(scope="module")
-def run(shared_zookeeper: Server, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Run]:
+@pytest.fixture(scope="module", params=["credential", "certificates"])
+def run(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Run]:
     """The deployment, when all of it has happened."""
     directory = tmp_path_factory.mktemp("secrets")
-    shared_zookeeper.mend()
-    for zk in connected(shared_zookeeper):
-        for deployment in made(shared_zookeeper, zk):
+    secured = request.getfixturevalue("shared_secured") if request.param == "certificates" else None
+    servers = secured or request.getfixturevalue("shared_zookeeper")
+    servers.mend()
+    for zk in connected(servers, **(secured.options() if secured else {})):
+        for deployment in made(servers, zk):
             containers = Containers(directory / "containers", deployment.environ)
             try:
-                run = Run(zk, deployment, containers, directory)
+                run = Run(zk, deployment, containers, directory, secured)
                 happen(run)
                 yield run
             finally:
@@ -168,21 +236,27 @@ def happen(run: Run) -> None:
     variables = f"{run.deployment.path}/variables"
     run.zk.create(f"{variables}/password", VARIABLE.encode(), makepath=True)
     run.zk.create(f"{variables}/undecodable", VARIABLE.encode() + b"\xff", makepath=True)
-    key = f"{run.deployment.path}/infra/db/variables/web1/key"
+    key = f"{run.deployment.path}/{DATABASE}/variables/web1/key"
     run.zk.create(key, HOST_VARIABLE.encode(), makepath=True)
     run.zk.create(f"{variables}/key", b"", makepath=True)
-    a_database(run)
+    publish_database(run)
+    run.publish(OTHER, {"commands": {"go": {"command": "true"}}})
+    publish_killed(run)
     for service, (_, definition) in FAILURES.items():
         run.publish(service, definition, conf=FILE + CONTENTS.get(service, ""))
+    run.secure()
+    start_database(run)
+    kill_one(run)
+    set_a_variable(run)
     bad_credentials = run.directory / "bad"
     bad_credentials.write_text(PASSWORD)
     agents = [(status, run.start(service)) for service, (status, _) in FAILURES.items()]
     agents += [
-        (64, run.start("infra/db", KOLLA_ZK_AUTH_FILE=str(bad_credentials))),
-        (64, run.start("infra/db", KOLLA_ZK_AUTH_FILE=PASSWORD, KOLLA_ZK_KEY=PASSWORD)),
-        (64, run.start("infra/db", KOLLA_ZK_ACL=f"digest:agent:{PASSWORD}:cdrwa")),
-        (64, run.start("infra/db", KOLLA_ZK_HOSTS=f"agent:{PASSWORD}@{run.deployment.hosts}")),
-        (77, run.start("infra/db", KOLLA_ZK_AUTH_FILE=wrong_credentials(run))),
+        (64, run.start(DATABASE, KOLLA_ZK_AUTH_FILE=str(bad_credentials))),
+        (64, run.start(DATABASE, KOLLA_ZK_AUTH_FILE=PASSWORD, KOLLA_ZK_KEY=PASSWORD)),
+        (64, run.start(DATABASE, KOLLA_ZK_ACL=f"digest:agent:{PASSWORD}:cdrwa")),
+        (64, run.start(DATABASE, KOLLA_ZK_HOSTS=f"agent:{PASSWORD}@{run.deployment.hosts}")),
+        (77, run.start(DATABASE, KOLLA_ZK_AUTH_FILE=wrong_credentials(run))),
     ]
     for status, agent in agents:
         assert agent.ends() == status, agent.said
@@ -195,8 +269,7 @@ def wrong_credentials(run: Run) -> str:
     return str(path)
 
 
-def a_database(run: Run) -> None:
-    """A service that comes up, with a one-time command that fails at first; looked at on its way."""
+def publish_database(run: Run) -> None:
     files = {
         "conf": {"dest": str(run.directory / "etc" / "conf")},
         "raw": {"dest": str(run.directory / "etc" / "raw"), "template": False},
@@ -215,8 +288,12 @@ def a_database(run: Run) -> None:
             }
         },
     }
-    run.publish("infra/db", definition, conf=FILE + " {{ password }} {{ key }}", raw=FILE)
-    agent = run.start("infra/db")
+    run.publish(DATABASE, definition, conf=FILE + " {{ password }} {{ key }}", raw=FILE)
+
+
+def start_database(run: Run) -> None:
+    """A service that comes up, with a one-time command that fails at first; looked at on its way."""
+    agent = run.start(DATABASE)
     eventually((agent.directory / "up").exists, "the command runs")
     run.note("agent", agent.pid)
     (guard,) = psutil.Process(agent.pid).children()
@@ -232,13 +309,45 @@ def a_database(run: Run) -> None:
     assert (run.directory / "etc" / "mounted").read_text() == f"{MOUNTED} {VARIABLE}"
 
 
-def secrets_in(data: bytes, but: tuple[str, ...] = ()) -> list[str]:
-    return [secret for secret in SECRETS if secret.encode() in data and secret not in but]
+def publish_killed(run: Run) -> None:
+    check = (
+        f"touch {run.directory}/checks; until [ -e {run.directory}/go ]; do sleep 0.02; done; test -s {{}}"
+    )
+    file = {"dest": str(run.directory / "killed" / "conf"), "check": check}
+    run.publish(KILLED, task("true", files={"conf": file}), conf=FILE + " {{ password }}")
+
+
+def kill_one(run: Run) -> None:
+    """Kill an agent that has begun to write a file; the next start is a good one."""
+    agent = run.start(KILLED)
+    eventually((run.directory / "checks").exists, "the new file is checked")
+    agent.signal(signal.SIGKILL)
+    agent.process.wait()
+    run.left = [path.stat().st_mode for path in (run.directory / "killed").iterdir()]
+    (run.directory / "go").touch()
+    agent.restart()
+    assert agent.ends() == 0, agent.said
+
+
+def set_a_variable(run: Run) -> None:
+    """By the operator's tool, from its standard input."""
+    given = {**run.environ, **run.identity("operator")}
+    with subprocess.Popen(
+        (sys.executable, TOOL, "set", "password", "-"),
+        env=environ(run.deployment, **given),
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+    ) as tool:
+        run.note("tool", tool.pid)
+        said, _ = tool.communicate(VARIABLE.encode())
+    assert tool.returncode == 0, said
+    assert run.found(said) == []
 
 
 def test_no_secret_is_in_a_log(run: Run) -> None:
     """At level debug, with every kind of failure; what a command prints itself is there once."""
-    found = {name: secrets_in(agent.log.read_bytes(), but=(OUTPUT,)) for name, agent in run.agents.items()}
+    found = {name: run.found(agent.log.read_bytes(), but=(OUTPUT,)) for name, agent in run.agents.items()}
     assert {name: secrets for name, secrets in found.items() if secrets} == {}
     printed = {name: agent.said.count(OUTPUT) for name, agent in run.agents.items() if OUTPUT in agent.said}
     assert list(printed.values()) == [4]  # two attempts, each on both streams
@@ -248,8 +357,8 @@ def test_no_secret_is_in_a_termination_log(run: Run) -> None:
     """Kubernetes shows it to whoever may look at pods."""
     logs = [agent.directory / "termination-log" for agent in run.agents.values()]
     written = [path.read_bytes() for path in logs if path.exists()]
-    assert len(written) == len(run.agents) - 1
-    assert [secrets_in(data) for data in written] == [[]] * len(written)
+    assert len(written) == len(run.agents) - 2  # Two have ended well, or not at all.
+    assert [run.found(data) for data in written] == [[]] * len(written)
 
 
 def test_no_secret_is_in_a_znode_of_the_agent(run: Run) -> None:
@@ -261,9 +370,9 @@ def test_no_secret_is_in_a_znode_of_the_agent(run: Run) -> None:
             if name not in ("variables", "files"):
                 yield from walk(f"{path}/{name}")
 
-    services = {f"{run.deployment.path}/{service}" for service in (*FAILURES, "infra/db")}
+    services = {f"{run.deployment.path}/{service}" for service in IDENTITIES}
     paths = set(walk(run.deployment.path)) - services
-    assert {path for path in paths if secrets_in(run.zk.get(path)[0]) or secrets_in(path.encode())} == set()
+    assert {path for path in paths if run.found(run.zk.get(path)[0]) or run.found(path.encode())} == set()
     # Where most could be: what became of the command that failed, and of the one that could not be started.
     for service in ("exits", "absent", "hangs", "dies"):
         detail = json.loads(run.zk.get(f"{run.deployment.path}/status/global/{service}/go/detail")[0])
@@ -275,15 +384,46 @@ def test_no_secret_is_in_a_file_of_the_agent(run: Run) -> None:
     directories = [agent.directory / name for agent in run.agents.values() for name in ("run", "state")]
     files = [path for directory in directories for path in directory.rglob("*") if path.is_file()]
     assert len(files) >= len(FAILURES)
-    assert [path for path in files if secrets_in(path.read_bytes())] == []
+    assert [path for path in files if run.found(path.read_bytes())] == []
     assert [path for path in (run.directory / "tmp").rglob("*") if path.is_file()] == []
 
 
-@pytest.mark.parametrize("who", ["agent", "guard", "registrar"])
+def test_no_secret_of_a_service_can_be_read_by_others(run: Run) -> None:
+    """Nor by whoever has a certificate of no service; a service can read its own, and what all share."""
+    names = MAY_READ if run.secured else ()
+    assert {name: secrets_read_by(run, name) for name in names} == {name: {*MAY_READ[name]} for name in names}
+
+
+def secrets_read_by(run: Run, name: str) -> set[str]:
+    """The secrets in all of the deployment that a certificate may read."""
+    assert run.secured
+    with contextmanager(connected)(run.secured, **run.secured.options(name)) as zk:
+        readable = list(read(zk, run.deployment.prefix))
+    return {secret for path, data in readable for secret in run.found(path.encode() + data)}
+
+
+def read(zk: KazooClient, path: str) -> Iterator[tuple[str, bytes]]:
+    """What a client may read at a path and below it."""
+    with suppress(NoAuthError):
+        yield path, zk.get(path)[0]
+    children = []
+    with suppress(NoAuthError):
+        children = zk.get_children(path)
+    for name in children:
+        yield from read(zk, f"{path}/{name}")
+
+
+def test_what_a_killed_agent_leaves_is_for_its_own_user_only(run: Run) -> None:
+    """Until the next start, which removes it."""
+    assert [stat.filemode(mode) for mode in run.left] == ["-rw-------"]
+    assert [path.name for path in (run.directory / "killed").iterdir()] == ["conf"]
+
+
+@pytest.mark.parametrize("who", ["agent", "guard", "registrar", "tool"])
 def test_no_secret_can_be_seen_in_a_process(run: Run, who: str) -> None:
     """Neither in its arguments nor in its environment, but for what the launcher gave to the container."""
-    assert secrets_in(run.processes[who]) == []
-    assert secrets_in(run.environments[who], but=(LAUNCHER,)) == []
+    assert run.found(run.processes[who]) == []
+    assert run.found(run.environments[who], but=(LAUNCHER,)) == []
     # What was handed over in memory is gone: its descriptor would be an open book to the user.
     assert b"memfd" not in run.processes[f"{who}'s files"]
 
@@ -291,7 +431,7 @@ def test_no_secret_can_be_seen_in_a_process(run: Run, who: str) -> None:
 @pytest.mark.parametrize("who", ["guard", "registrar"])
 def test_our_helpers_are_not_given_the_environment_of_the_container(run: Run, who: str) -> None:
     """They have no use for it: commands and checks get theirs from the agent."""
-    assert secrets_in(run.environments[who]) == []
+    assert run.found(run.environments[who]) == []
     assert b"KOLLA_ZK_" not in run.environments[who]
 
 
