@@ -153,7 +153,7 @@ def refresh(
         listed=prepared.listed,
         written=[content.name for content in placed],
         note="; ".join(f"{each.name} {each.absent}" for each in prepared.contents if each.is_kept),
-        facts=facts_of(settings.host, definition.zxid, settings.generation) if is_same else b"",
+        facts=facts_of(settings.host, definition.zxid, graph.digest, settings.generation) if is_same else b"",
         kind=on_change.kind,
         signal=str(on_change.value) if on_change.kind == "signal" else "",
     )

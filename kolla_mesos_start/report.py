@@ -96,16 +96,20 @@ def _cut(reason: str) -> str:
     return reason if len(reason) <= MAX_REASON else f"{reason[: MAX_REASON - 3]}..."
 
 
-def shown_by(host: str, definition: int, generation: str | None, path: str) -> Shown:
-    """For a container of `host`; `definition` is the mzxid of its definition, `generation` its image's."""
-    return Shown(path, facts_of(host, definition, generation), now() + FIRST)
+def shown_by(host: str, definition: int, digest: str, generation: str | None, path: str) -> Shown:
+    """For a container of `host`; the arguments are those of `facts_of`."""
+    return Shown(path, facts_of(host, definition, digest, generation), now() + FIRST)
 
 
-def facts_of(host: str, definition: int, generation: str | None) -> bytes:
-    """What the znode of a container always holds."""
+def facts_of(host: str, definition: int, digest: str, generation: str | None) -> bytes:
+    """What the znode of a container always holds.
+
+    `definition` is the mzxid of its definition, `digest` that of its graph, `generation` its image's.
+    """
     import json
 
-    return json.dumps({"host": host, "definition": f"{definition:#x}", "generation": generation}).encode()
+    facts = {"host": host, "definition": f"{definition:#x}", "digest": digest, "generation": generation}
+    return json.dumps(facts).encode()
 
 
 def utc(epoch: float) -> str:

@@ -46,7 +46,8 @@ def register(
     member, used_before = identity(settings.state_dir, complain)
     ephemerals.parents = [(znodes.containers, b"")]
     path = f"{znodes.containers}/{member}"
-    report.show(ephemerals, shown_by(settings.host, tree.definition, settings.generation, path))
+    shown = shown_by(settings.host, tree.definition, tree.graph.digest, settings.generation, path)
+    report.show(ephemerals, shown)
     if tree.graph.daemon is None:
         return None
     registration = _registration(settings, tree, member, facts())

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections import Counter
 
+from kolla_mesos_start.definition.forms import DAEMON
 from kolla_mesos_start.definition.texts import labelled, sublabel
 from kolla_mesos_start.errors import BadDefinition
 from kolla_mesos_start.records import NamedTuple
@@ -62,6 +63,15 @@ def load(data: bytes) -> Document:
     if not isinstance(root, dict):
         raise BadDefinition([f"expected a JSON object, found {json_type(root)}"])
     return Document(root)
+
+
+def digest(document: Document) -> str:
+    """Tells definitions apart by what an agent reads of them: not by `instances`, which is for launchers."""
+    import zlib
+
+    service = document.root.get("service")
+    read = (document.root.get("commands"), service.get(DAEMON) if isinstance(service, dict) else None)
+    return f"{zlib.crc32(json.dumps(read).encode()):08x}"
 
 
 def json_type(value: object) -> str:

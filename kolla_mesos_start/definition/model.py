@@ -211,11 +211,15 @@ class Step(NamedTuple):
 
 
 class Graph(NamedTuple):
-    """A definition that has been read: its commands in order, and its daemon; without one it is a task."""
+    """A definition that has been read: its commands in order, and its daemon; without one it is a task.
+
+    `digest` tells it from others, as `document.digest` has it.
+    """
 
     service_name: str
     commands: tuple[Command, ...]
     daemon: Command | None
+    digest: str = ""
 
     @property
     def steps(self) -> tuple[Command, ...]:

@@ -10,7 +10,7 @@ import json
 
 from kolla_mesos_start.definition import argv, forms
 from kolla_mesos_start.definition.cycles import check_own_dependencies
-from kolla_mesos_start.definition.document import json_type
+from kolla_mesos_start.definition.document import digest, json_type
 from kolla_mesos_start.definition.fields import Fields, Reading, to_boolean
 from kolla_mesos_start.definition.forms import DAEMON, ENDED, GLOBAL, LOCAL
 from kolla_mesos_start.definition.model import (
@@ -64,7 +64,7 @@ def build(document: Document, service_name: str, render: Render) -> Graph:
     graph, issues = read(document, service_name, render)
     if issues:
         raise BadDefinition(issues)
-    return graph
+    return graph._replace(digest=digest(document))
 
 
 def early_texts(document: Document) -> tuple[Text, ...]:

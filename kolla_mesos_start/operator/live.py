@@ -50,7 +50,8 @@ class View(dict[Query, Any]):
 
 class Container(NamedTuple):
     """One container that is there. `since` is when its stage began (seconds since the epoch); `ready`:
-    it is among the ready instances. `definition` is the mzxid that it runs; None: it does not say."""
+    it is among the ready instances. `definition` is the mzxid that it runs, `digest` says what an agent reads
+    of that; None: it does not say."""
 
     id: str
     host: str
@@ -59,6 +60,7 @@ class Container(NamedTuple):
     reason: str
     since: float
     definition: int | None
+    digest: str | None
     generation: str | None
     ready: bool
 
@@ -148,8 +150,10 @@ class Service(NamedTuple):
         return self.owner not in ("", self.name)
 
     def is_stale(self, container: Container) -> bool:
-        """Whether it runs another definition than the one that is published."""
-        return container.definition not in (None, self.definition)
+        """Whether it runs another definition than the one that is published, by what an agent reads of it."""
+        if container.definition in (None, self.definition):
+            return False
+        return self.graph is None or container.digest != self.graph.digest
 
 
 class Deployment(NamedTuple):
@@ -559,6 +563,7 @@ def _container(name: str, znode: Znode, ready: bool) -> Container:
         reason=reason,
         since=since,
         definition=_zxid(definition),
+        digest=text_of(told, "digest") or None,
         generation=generation or None,
         ready=ready,
     )

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Sequence
+from contextlib import suppress
 from typing import NamedTuple
 
 from kazoo.client import KazooClient
@@ -15,6 +16,7 @@ from rich.console import Console
 from rich.text import Text
 
 from kolla_mesos_start.definition.document import load
+from kolla_mesos_start.definition.model import Graph
 from kolla_mesos_start.errors import BadDefinition
 from kolla_mesos_start.operator import changes, connection, services
 from kolla_mesos_start.operator.directory import Deployment
@@ -29,14 +31,16 @@ WORDS = {
 
 class Container(NamedTuple):
     """A container, as it says itself what it does; `definition` is the mzxid of the one that it runs,
-    `generation` that of its image, empty where it does not say; `needed` is the one that is published,
-    where that is another one. `follows`: the files of its daemon follow what is published.
+    `digest` says what an agent reads of that, `generation` is that of its image, empty where it does not
+    say; `needed` is the one that is published, where that is another one. `follows`: the files of its
+    daemon follow what is published.
     """
 
     service: str
     host: str
     state: str
     definition: int | None
+    digest: str = ""
     generation: str = ""
     needed: str = ""
     follows: bool = False
@@ -46,38 +50,43 @@ def outdated(
     client: KazooClient, znodes: Znodes, deployment: Deployment, changed: Iterable[str]
 ) -> list[Container]:
     """Those of the deployment's services that a change at one of the nodes `changed` concerns, or that run
-    another definition than the one that is published."""
+    another definition than the one that is published. What else than an agent reads of it does not count."""
     texts = {
         service.name: b"\n".join([service.definition, *service.files.values()])
         for service in deployment.services
     }
-    affected = changes.affected(changed, texts)
-    published = _generations(znodes, deployment)
+    nodes = set(changed)
+    affected = changes.affected(nodes - texts.keys(), texts)
+    graphs = _graphs(znodes, deployment)
     following = {service.name for service in deployment.services if services.follows(service.definition)}
     old = []
     for each, is_current in _containers(client, znodes, texts):
-        needed = published.get(each.service, "")
+        graph = graphs.get(each.service)
+        needed = _generation(graph) if graph else ""
+        reads_the_same = graph.digest == each.digest if graph and each.digest else is_current
         if each.generation and needed not in ("", each.generation):
             old.append(each._replace(needed=needed))
-        elif each.service in affected or not is_current:
+        elif each.service in affected or not reads_the_same or (not each.digest and each.service in nodes):
             old.append(each._replace(follows=each.service in following))
     return sorted(old)
 
 
-def _generations(znodes: Znodes, deployment: Deployment) -> dict[str, str]:
-    """The one generation of the one-time commands of each service, where it has one."""
+def _graphs(znodes: Znodes, deployment: Deployment) -> dict[str, Graph]:
+    """The graph of each service; none where its containers end with what is wrong."""
     found = {}
     for service in deployment.services:
         texts = {**deployment.variables, **service.variables.own}
         values = {name: data.decode(errors="replace") for name, data in texts.items()}
-        try:
-            graph = known_graph(load(service.definition), znodes._replace(service_name=service.name), values)
-        except BadDefinition:
-            continue  # The containers end with that.
-        generations = {command.generation for command in graph.commands if command.generation}
-        if len(generations) == 1:
-            found[service.name] = generations.pop()
+        own = znodes._replace(service_name=service.name)
+        with suppress(BadDefinition):
+            found[service.name] = known_graph(load(service.definition), own, values)
     return found
+
+
+def _generation(graph: Graph) -> str:
+    """The one generation of its one-time commands; empty where it has none, or several."""
+    generations = {command.generation for command in graph.commands if command.generation}
+    return generations.pop() if len(generations) == 1 else ""
 
 
 def _containers(client: KazooClient, znodes: Znodes, names: Iterable[str]) -> list[tuple[Container, bool]]:
@@ -99,8 +108,8 @@ def _container(service: str, data: bytes | None) -> Container | None:
     try:
         fact = json.loads(data or b"null")
         definition = int(fact["definition"], 16) if fact["definition"] else None
-        generation = _plain(fact.get("generation") or "")
-        return Container(service, _plain(fact["host"]), _plain(fact["state"]), definition, generation)
+        digest, generation = (_plain(fact.get(key) or "") for key in ("digest", "generation"))
+        return Container(service, _plain(fact["host"]), _plain(fact["state"]), definition, digest, generation)
     except (ValueError, TypeError, KeyError):
         return None
 

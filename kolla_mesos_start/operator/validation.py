@@ -14,7 +14,7 @@ from functools import cache
 from types import MappingProxyType
 from typing import Any, Callable
 
-from kolla_mesos_start.definition.document import Document, load
+from kolla_mesos_start.definition.document import Document, digest, load
 from kolla_mesos_start.definition.fields import BY_TEMPLATE, to_boolean
 from kolla_mesos_start.definition.forms import DAEMON
 from kolla_mesos_start.definition.model import File, Graph, Step
@@ -83,7 +83,7 @@ def known_graph(document: Document, znodes: Znodes, variables: Mapping[str, str]
             return rendered(text, znodes, variables)
         return ""
 
-    return read(document, znodes.service_name, render)[0]
+    return read(document, znodes.service_name, render)[0]._replace(digest=digest(document))
 
 
 def rendered(text: Text, znodes: Znodes, variables: Mapping[str, str]) -> str:

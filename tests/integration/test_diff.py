@@ -8,9 +8,11 @@ from pathlib import Path
 import pytest
 from kazoo.client import KazooClient
 
+from tests.agents import Containers
 from tests.conftest import Deployment
 from tests.integration.test_publish import DEFINITION, ctl, publish
 from tests.publishing import write_files
+from tests.tool import tool
 
 
 @pytest.fixture
@@ -159,6 +161,24 @@ def test_containers_of_another_image_than_is_published_are_named(
     assert ("  web on h1: ready, its image is 1: start one of 2\n" in done.stdout) is bool(needed)
     found = json.loads(ctl("diff", root, deployment, "--format", "json").stdout)["running_old"]
     assert [(each["generation"], each["needed"]) for each in found] == ([(image, needed)] if needed else [])
+
+
+def test_more_instances_need_no_restart(deployment: Deployment, root: Path, containers: Containers) -> None:
+    """No agent reads how many there are: neither diff, publish nor status ask for a restart."""
+    daemon = "daemon: {command: sleep 1000, ready: {alive: 0}}"
+    definition = root / "services/web/definition.yml"
+    definition.write_text(f"service: {{instances: 1, {daemon}}}")
+    publish(root, deployment)
+    containers.start("web")
+    tool(deployment, "wait", "web", "--timeout", "60")
+    definition.write_text(f"service: {{instances: 2, {daemon}}}")
+    assert "older" not in ctl("diff", root, deployment, status=1).stdout
+    assert "older" not in publish(root, deployment).stdout
+    assert "older" not in tool(deployment, "status", "web", status=1)
+    definition.write_text(f"service: {{instances: 2, {daemon.replace('1000', '2000')}}}")
+    assert "  web on " in ctl("diff", root, deployment, status=1).stdout
+    assert "  web on " in publish(root, deployment).stdout
+    assert "older definition" in tool(deployment, "status", "web", status=1)
 
 
 def test_publishing_names_the_containers_that_run_the_old(

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import json
+
 import pytest
 
+from kolla_mesos_start.definition.document import digest, load
 from kolla_mesos_start.operator.live import View
 from kolla_mesos_start.zookeeper.query import children_of, data_of
 from tests.operator_tools.trees import NOW, Tree, container, definition, deployment, one_time, ready
@@ -169,6 +172,15 @@ def test_an_older_definition_is_stale() -> None:
     tree = {"web": definition(), "web/.containers/1": container("ready", definition="3e7")}
     found = deployment(tree).services["web"]
     assert found.is_stale(found.containers[0])
+
+
+def test_another_count_of_instances_makes_nothing_stale() -> None:
+    """It is for launchers, and no agent reads it: nobody has to be restarted for it."""
+    old = digest(load(json.dumps(definition(instances=2)).encode()))
+    told = {**container("ready", definition="3e7"), "digest": old}
+    for published, stale in ((definition(instances=3), False), (definition("a/b"), True)):
+        found = deployment({"web": published, "web/.containers/1": told}).services["web"]
+        assert found.is_stale(found.containers[0]) is stale
 
 
 def test_what_only_has_variables_is_not_published() -> None:
