@@ -107,6 +107,11 @@ class Container:
                 start_new_session=True,
             )
 
+    def restart(self) -> None:
+        """Start it again. What it has left ends before that, as all of a container ends with process 1."""
+        end_all(self.run_dir)
+        self.start()
+
     def wait(self, seconds: float = 60.0) -> int:
         """Wait for its end; the exit status."""
         assert self._process is not None, f"{self.name} was not started"

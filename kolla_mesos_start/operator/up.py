@@ -307,7 +307,7 @@ class Up(ABC, Generic[D]):
             view.show()
             for container in deployment.broken:
                 if restarts.is_due(container.name):
-                    container.start()
+                    container.restart()
             if self.zookeeper and self.zookeeper.has_ended and restarts.is_due("ZooKeeper"):
                 self.zookeeper.start()
             self.check_signals()

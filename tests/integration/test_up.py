@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import json
 import os
 import re
 import signal
@@ -12,11 +13,13 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Callable
 
+import psutil
 import pytest
 from kazoo.client import KazooClient
 
 from kolla_mesos_start.operator.containers import processes_of
 from tests.conftest import Deployment
+from tests.guarded import state
 from tests.link import Link
 from tests.publishing import write_files
 from tests.tool import TOOL, environ
@@ -253,6 +256,34 @@ def test_secrets_are_generated_for_one_run_or_kept(up: Start, place: Path) -> No
     assert len(texts[0]) == len(texts[1]) == 32
     assert texts[0] != texts[1] == texts[2]
     assert texts[1] in (place / "own.yml").read_text()
+
+
+FORKING = """
+import http.server, os, sys
+if os.fork():
+    os.wait()
+    sys.exit()
+http.server.HTTPServer(("127.0.0.1", int(sys.argv[1])), http.server.SimpleHTTPRequestHandler).serve_forever()
+"""
+
+
+def test_what_a_daemon_has_left_ends_before_it_is_started_again(up: Start, place: Path) -> None:
+    """A worker goes on without the process that has forked it, and would keep the port from the next one."""
+    worker = WEB.replace(
+        '-m, http.server, "{{ port }}", --bind, 127.0.0.1', f'-c, {json.dumps(FORKING)}, "{{{{ port }}}}"'
+    )
+    write_files(place / "site", services__a__web__definition_yml=worker)
+    run = up("--quiet")
+    run.says("-- up")
+    (master,) = (
+        each for each in psutil.Process(run.process.pid).children() if "http.server" in str(each.cmdline())
+    )
+    (worker,) = (each for each in master.children() if "http.server" in str(each.cmdline()))
+    master.kill()
+    again = r"(?s)-- up.* web@node-1 +ended .* web@node-1 +ready\n"
+    eventually(lambda: re.search(again, run.said), "it is started again")
+    assert state(worker.pid) in ("", "Z")
+    assert run.ends(signal.SIGINT) == 0
 
 
 def test_what_a_killed_run_has_left_is_removed_by_the_next(up: Start, place: Path) -> None:
