@@ -30,6 +30,29 @@ def _fernet() -> str:
 MAKERS: Mapping[str, Callable[[], str]] = {PASSWORD: _password, FERNET: _fernet}
 
 
+def _bad_password(text: str) -> bool:
+    return not text.strip()
+
+
+def _bad_fernet(text: str) -> bool:
+    try:
+        return len(base64.b64decode(text, altchars=b"-_", validate=True)) != LENGTH
+    except ValueError:
+        return True
+
+
+EXPECTED: Mapping[str, tuple[Callable[[str], bool], str]] = {
+    PASSWORD: (_bad_password, "it is empty"),
+    FERNET: (_bad_fernet, "it is no key of Fernet, which is 32 bytes in URL-safe base64"),
+}
+
+
+def bad_secret(kind: str, text: str) -> str | None:
+    """Why the value of a secret, which somebody has given, can't be one: of a file that is damaged, perhaps."""
+    is_bad, why = EXPECTED[kind]
+    return f"{why}: give the whole value, or remove the line to have one generated" if is_bad(text) else None
+
+
 class Completed(NamedTuple):
     """A deployment whose secrets all have a value: `kept` were published already, `new` are generated."""
 

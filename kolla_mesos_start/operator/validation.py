@@ -183,6 +183,12 @@ def _check_values(found: Findings, deployment: Deployment, given: Mapping[str, s
                 why = f"{name} is in {NAME} too, which wins; here it would come to stand in ZooKeeper"
             if why:
                 found.add(WARNING, node, why)
+    for name, kind in deployment.secrets.items():
+        wrong = None
+        if name not in given:
+            wrong = generated.bad_secret(kind, deployment.variables[name].decode(errors="replace"))
+        if wrong:
+            found.add(ERROR, f"{VARIABLES}/{name}", f"{name}: {wrong}", label=name)
 
 
 def _bad_given(given: Mapping[str, str]) -> Iterator[Finding]:

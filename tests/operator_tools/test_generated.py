@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import base64
 import re
+from argparse import Namespace
 from pathlib import Path
 
 import pytest
+import yaml
 
-from kolla_mesos_start.operator import directory
+from kolla_mesos_start.operator import directory, layouts
 from kolla_mesos_start.operator.directory import KINDS, Deployment
 from kolla_mesos_start.operator.generated import MAKERS, complete
 from kolla_mesos_start.operator.validation import validate
@@ -54,6 +56,25 @@ def test_what_has_a_value_or_is_published_is_not_generated(
     assert (set(done.kept), set(done.new)) == (kept, new)
     assert done.deployment.variables == {**variables, **done.kept, **done.new}
     assert all(done.kept[name] == published[f"variables/{name}"] for name in kept)
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [("db", ""), ("db", " "), ("key", ""), ("key", "hunter2"), ("key", "A" * 43), ("key", "é" * 44)],
+)
+def test_a_value_that_can_be_no_secret_is_an_error_with_its_line(
+    tmp_path: Path, name: str, value: str
+) -> None:
+    """What is left of a file that was cut off would lock out all that runs with the whole value."""
+    file = tmp_path / "own.yml"
+    file.write_text(yaml.safe_dump({name: value}, allow_unicode=True))
+    root = write_files(tmp_path / "site", secrets_yml="db: password\nkey: fernet\n", variables_yml="x: y\n")
+    options = Namespace(directory=root, secrets=file, variables_from=[], set=[])
+    deployment, _ = layouts.read(options, "site")
+    (found,) = validate(deployment)
+    assert (found.severity, found.file, found.line) == ("error", str(file), 1)
+    assert found.message.startswith(f"{name}: it is ")
+    assert "hunter2" not in found.message
 
 
 SERVICE = '{"commands": {"c": {"command": "login {{ db }}"}}}'
