@@ -48,7 +48,7 @@ EXPECTED: Mapping[str, tuple[Callable[[str], bool], str]] = {
 
 
 def bad_secret(kind: str, text: str) -> str | None:
-    """Why the value of a secret, which somebody has given, can't be one: of a file that is damaged, perhaps."""
+    """Why the value of a secret, which somebody has given, can't be one: of a damaged file, perhaps."""
     is_bad, why = EXPECTED[kind]
     return f"{why}: give the whole value, or remove the line to have one generated" if is_bad(text) else None
 
