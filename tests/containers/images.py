@@ -28,7 +28,16 @@ from kolla_mesos_start.errors import BadUsage
 from kolla_mesos_start.operator.containers import DIES_WITH_US
 from tests import CHECKOUT, pins
 from tests.containers.podman import settings
-from tests.examples.openstack import CONSTRAINTS, REQUIREMENTS, Say, python_for_keystone, run
+from tests.examples.openstack import (
+    CONSTRAINTS,
+    INSTALL,
+    PIP,
+    REQUIREMENTS,
+    Say,
+    kept,
+    python_for_keystone,
+    run,
+)
 
 RECIPE = Path(__file__).with_name("kolla")
 SNIPPET = CHECKOUT / "Dockerfile.snippet"
@@ -66,6 +75,7 @@ SERVICES = {
 EXTREPO = re.compile(r"^RUN apt update .*?apt clean$", re.MULTILINE | re.DOTALL)
 # What a machine that reaches its registries through a proxy of its own needs to know there too.
 CERTIFICATES = Path("/etc/ssl/certs/ca-certificates.crt")
+CERTIFIED = [f"--volume={CERTIFICATES}:{CERTIFICATES}:ro"] if CERTIFICATES.exists() else []
 # Process ids and mounts of its own: where we are killed no process of a build goes on, and no mount stays.
 ALONE = (*DIES_WITH_US, "unshare", "--pid", "--fork", "--kill-child", "--mount-proc")
 # buildah copies itself into memory and seals the copy; on a busy machine the kernel may refuse that at first.
@@ -171,33 +181,18 @@ class Images:
 
     def _render(self, directory: Path) -> Path:
         """Have kolla-build write the Dockerfiles and what they copy; the directory of their contexts."""
-        environment = directory / "environment"
-        self._run(python_for_keystone(), "-m", "venv", str(environment))
-        pip = (
-            str(environment / "bin" / "python"),
-            "-m",
-            "pip",
-            "install",
-            "-q",
-            "--disable-pip-version-check",
+        names = [f"^{name}$" for name in self.dockerfiles]
+        contexts = render(
+            kolla_build(self.store.parent, self._say),
+            directory,
+            ["--nodocker-healthchecks", *names],
+            base_image="localhost/debian",
+            base_tag=self._kolla,
+            namespace="localhost/kolla",
+            tag=self._kolla,
+            template_override=RECIPE / "override.j2",
+            repos_yaml=RECIPE / "repos.yaml",
         )
-        self._run(*pip, "-r", str(RECIPE / "requirements.txt"))
-        options = {
-            "--engine": "podman",
-            "--base": "debian",
-            "--base-image": "localhost/debian",
-            "--base-tag": self._kolla,
-            "--namespace": "localhost/kolla",
-            "--tag": self._kolla,
-            "--work-dir": str(directory),
-            "--template-override": str(RECIPE / "override.j2"),
-            "--repos-yaml": str(RECIPE / "repos.yaml"),
-        }
-        words = (word for option in options.items() for word in option)
-        names = (f"^{name}$" for name in self.dockerfiles)
-        kolla_build = (str(environment / "bin" / "kolla-build"), "--template-only", "--nodocker-healthchecks")
-        self._run(*kolla_build, *words, *names)
-        contexts = directory / "docker"
         self._complete(contexts)
         return contexts
 
@@ -223,10 +218,10 @@ class Images:
         context.mkdir()
         shutil.copy(pins.AGENT, context)
         # Either form that the snippet takes.
-        archive = _archive(context / "kolla_mesos_start-source.tar.gz")
+        source = archive(context / "kolla_mesos_start-source.tar.gz")
         if name != "keystone":
-            self._wheel(archive, context)
-            archive.unlink()
+            self._wheel(source, context)
+            source.unlink()
         service, user = self.services[name]
         first, mark, last = SNIPPET.read_text().partition(OPENS)
         assert mark, f"{SNIPPET} holds no line that begins {OPENS!r}"
@@ -246,8 +241,7 @@ class Images:
 
     def build(self, context: Path, name: str, arguments: Mapping[str, str] | None = None) -> None:
         given = [f"--build-arg={key}={value}" for key, value in (arguments or {}).items()]
-        mounts = [f"--volume={CERTIFICATES}:{CERTIFICATES}:ro"] if CERTIFICATES.exists() else []
-        self._buildah("bud", "--network=host", *given, *mounts, f"--tag={name}", str(context))
+        self._buildah("bud", "--network=host", *given, *CERTIFIED, f"--tag={name}", str(context))
 
     @retry(retry_on_exception=_is_busy, stop_max_attempt_number=5, wait_fixed=1000)  # type: ignore[untyped-decorator]
     def _buildah(self, *words: str) -> str:
@@ -264,6 +258,26 @@ class Images:
             yield Path(directory)
 
 
+def kolla_build(cache: Path, say: Say) -> Path:
+    """The program, in a virtual environment of its own."""
+    python, requirements = python_for_keystone(), RECIPE / "requirements.txt"
+
+    def make(directory: Path) -> None:
+        run((python, "-m", "venv", str(directory)))
+        run((str(directory / "bin" / "python"), *PIP, *INSTALL, "-r", str(requirements)))
+
+    wanted = (requirements.read_bytes(), run((python, "-VV")))
+    return kept(cache, "kolla-build", wanted, make, say) / "kolla-build"
+
+
+def render(program: Path, directory: Path, words: Iterable[str], **options: str | Path) -> Path:
+    """Have kolla-build write Dockerfiles, and what they copy, below this directory."""
+    given = {"engine": "podman", "base": "debian", "work_dir": directory, **options}
+    line = (str(word) for name, value in given.items() for word in (f"--{name.replace('_', '-')}", value))
+    run((*ALONE, str(program), "--template-only", *line, *words))
+    return directory / "docker"
+
+
 def agent_sources() -> list[Path]:
     """The files that the agent's package is made of."""
     return sorted(path for pattern in AGENT for path in CHECKOUT.glob(pattern))
@@ -277,7 +291,7 @@ def _digest(files: Iterable[Path]) -> str:
     return digest.hexdigest()[:12]
 
 
-def _archive(path: Path) -> Path:
+def archive(path: Path) -> Path:
     """The agent's source as `git archive` would give it, of the files as they are now."""
     with tarfile.open(path, "w:gz") as archive:
         for source in agent_sources():

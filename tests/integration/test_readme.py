@@ -56,6 +56,7 @@ MIGRATION = "etc/examples/migration/README.rst"
 UPGRADE = "etc/examples/upgrade/README.rst"
 OPENSTACK = "etc/openstack/README.rst"
 LOAD_BALANCER = "etc/examples/loadbalancer/README.rst"
+KOLLA_BUILD = "etc/kolla-build/README.rst"
 ENSEMBLE = "zk1:2181,zk2:2181"
 START = f"KOLLA_ZK_HOSTS={ENSEMBLE} KOLLA_APP_ID="
 PUBLISH, SET = (f"KOLLA_ZK_HOSTS={ENSEMBLE} kolla_mesos_ctl {word}" for word in ("publish", "set"))
@@ -388,6 +389,17 @@ def names_files_of_a_secret(block: Block, ground: Ground) -> None:
         assert Path(place).parent == Path("/etc/kolla-zookeeper")
 
 
+def is_what_the_images_are_rendered_with(block: Block, ground: Ground) -> None:
+    """The files are there, and the options those of the test."""
+    words = block.text.split()
+    assert all((ROOT / word).exists() for word in words if word.startswith("etc/"))
+    source = (ROOT / "tests/containers/test_kolla_build.py").read_text(encoding="utf-8")
+    options = [
+        word[2:].replace("-", "_") for word in block.text.split("kolla-build ")[-1].split() if "--" in word
+    ]
+    assert options and all(f"{option}=" in source for option in options)
+
+
 def is_the_snippet(block: Block, ground: Ground) -> None:
     """Which is built and started by a test of its own."""
     assert f"{block.text}\n" == (ROOT / "Dockerfile.snippet").read_text(encoding="utf-8")
@@ -524,6 +536,9 @@ CLAIMS: Mapping[str, Mapping[str, Check]] = {
     KEYSTONE: {
         "mariadb/bootstrap -> ": is_the_order,
         PUBLISH: is_published,
+    },
+    KOLLA_BUILD: {
+        "mkdir -p kolla/base": is_what_the_images_are_rendered_with,
     },
     KUBERNETES: {
         "kubectl create secret generic keystone-passwords": is_the_secret_that_is_mounted,
