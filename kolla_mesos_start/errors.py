@@ -11,6 +11,8 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
+NO_ANSWER = "no answer in time"
+
 
 class AgentError(Exception):
     """The base of all errors that end the agent.

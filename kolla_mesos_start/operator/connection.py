@@ -37,6 +37,7 @@ from kazoo.protocol.states import KazooState, KeeperState
 from kazoo.security import ACL, Id, Permissions
 
 from kolla_mesos_start.errors import (
+    NO_ANSWER,
     AccessDenied,
     AgentError,
     BadDefinition,
@@ -118,9 +119,10 @@ class _Handler(SequentialThreadingHandler):  # type: ignore[misc]
     ) -> socket.socket:
         """A connection to a server, under TLS where that is wanted."""
         self._attempts.server = f"{hostname}:{address[1]}"
-        connection = socket.create_connection(address, timeout)
-        connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         config = self._settings
+        # kazoo's thread can't be ended in here: the tool would wait for it, past its own limit.
+        connection = socket.create_connection(address, min(timeout, config.connect_timeout or timeout))
+        connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         if config.ca is None:
             return connection
         with connection:  # TLS takes it over; or it failed.
@@ -184,10 +186,9 @@ def connect(settings: Settings) -> Client:
         raise AccessDenied(REFUSED)
     if not is_connected:
         close(client)
-        why = f": {causes(attempts.causes)}" if attempts.causes else ""
         raise NoConnection(
             f"no connection to ZooKeeper at {settings.hosts} within {limit:g} s "
-            f"(KOLLA_ZK_CONNECT_TIMEOUT){why}"
+            f"(KOLLA_ZK_CONNECT_TIMEOUT): {causes(attempts.causes) if attempts.causes else NO_ANSWER}"
         )
     client.add_listener(log_outage)
     return client

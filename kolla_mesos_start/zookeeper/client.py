@@ -9,6 +9,7 @@ from __future__ import annotations
 from types import MappingProxyType
 
 from kolla_mesos_start.errors import (
+    NO_ANSWER,
     AccessDenied,
     CannotRender,
     NoConnection,
@@ -150,10 +151,9 @@ class Client:
             return self.connected
 
         if not self.loop.wait(is_connected, deadline):
-            cause = f": {self.session.error}" if self.session.error else ""
             raise NoConnection(
                 f"no connection to ZooKeeper at {self.session.servers} within {limit:g} s "
-                f"(KOLLA_ZK_CONNECT_TIMEOUT){cause}"
+                f"(KOLLA_ZK_CONNECT_TIMEOUT): {self.session.error or NO_ANSWER}"
             )
 
     def close(self) -> None:

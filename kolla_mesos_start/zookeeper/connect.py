@@ -17,6 +17,7 @@ import select
 import signal
 import socket
 
+from kolla_mesos_start.errors import NO_ANSWER
 from kolla_mesos_start.loop import now
 
 TYPE_CHECKING = False
@@ -188,7 +189,7 @@ class Task:
         if ready:
             self._resume()
         elif now() >= self.deadline:
-            self.close(TimeoutError(errno.ETIMEDOUT, "no answer in time"))
+            self.close(TimeoutError(errno.ETIMEDOUT, NO_ANSWER))
 
     def close(self, error: OSError | None = None) -> None:
         """Give up: everything that the steps had open is closed."""

@@ -7,9 +7,10 @@ connects. Import it only where TLS is used: OpenSSL would be a quarter of the re
 from __future__ import annotations
 
 import errno
+import socket
 import ssl
 
-from kolla_mesos_start.errors import cause, handshake_cause
+from kolla_mesos_start.errors import NO_ANSWER, cause, handshake_cause
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -24,6 +25,7 @@ VERIFICATION = {
 }
 # With these alerts a server answers a client that shows no certificate.
 WANTED = ("bad certificate", "certificate required", "certificate unknown", "handshake failure")
+DISAGREE = ("protocol version", "handshake failure", "insufficient security")
 NOT_TLS = ("WRONG_VERSION_NUMBER", "HTTP_REQUEST", "PACKET_LENGTH_TOO_LONG", "RECORD_LAYER_FAILURE")
 
 
@@ -82,6 +84,8 @@ def _refuse() -> str:
 
 def explain(error: OSError, *, has_cert: bool) -> str:
     """Why a server that had accepted a connection did not become ours. `has_cert`: we show a certificate."""
+    if isinstance(error, (TimeoutError, socket.timeout)):
+        return NO_ANSWER
     if isinstance(error, ssl.SSLCertVerificationError):
         words = VERIFICATION.get(error.verify_code, "can't be verified")
         return f"the server's certificate {words}: {error.verify_message.rstrip('.')}"
@@ -101,6 +105,11 @@ def _failure(error: ssl.SSLError, has_cert: bool) -> str:
         return f"the server wants a client certificate: set KOLLA_ZK_CERT (TLS alert: {alert})"
     if "certificate" in alert or alert == "unknown ca":
         return f"the server refuses the certificate in KOLLA_ZK_CERT (TLS alert: {alert})"
+    if alert in DISAGREE:
+        return (
+            f"the server and this host have no TLS version or cipher in common (TLS alert: {alert}): see"
+            " ssl.enabledProtocols and ssl.ciphersuites in its zoo.cfg"
+        )
     if is_alert:
         return f"the server refuses the TLS handshake (TLS alert: {alert})"
     if error.reason in NOT_TLS:

@@ -6,7 +6,6 @@ import contextlib
 import errno
 import itertools
 import os
-import re
 import resource
 import select
 import socket
@@ -851,28 +850,13 @@ class Secure(NamedTuple):
         return str(self.directory / name) if name else None
 
 
-TLS_1_3 = {
-    "ssl.protocol": "TLSv1.3",
-    "ssl.enabledProtocols": "TLSv1.3",
-    "ssl.ciphersuites": "TLS_AES_128_GCM_SHA256",
-}
-
-
 @contextlib.contextmanager
-def secured(directory: Path, certificate: str = "server-both.pem", **settings: object) -> Iterator[Secure]:
-    """One that shows `certificate`, known by its address, and by no name."""
+def secured(directory: Path) -> Iterator[Secure]:
+    """One that is known by its address, and by no name."""
     certify(directory)
     port = free_port()
-    server = Server(
-        directory / "server",
-        settings={
-            **shows(directory, certificate, "ca.pem"),
-            "secureClientPort": port,
-            **settings,
-        },
-        java=UNDER_TLS,
-    )
-    with server:
+    lines = {**shows(directory, "server-both.pem", "ca.pem"), "secureClientPort": port}
+    with Server(directory / "server", settings=lines, java=UNDER_TLS) as server:
         yield Secure(server, port, directory)
 
 
@@ -881,16 +865,6 @@ def secure(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Secure]:
     """A server that is as it should be."""
     with secured(tmp_path_factory.mktemp("tls")) as secure:
         yield secure
-
-
-def refusal(to: Servers) -> str:
-    """Why attempts to connect have failed; they do so again and again. Silence only means a busy machine."""
-    session = Session(to, 4.0)
-    again = connections(session)
-    run(session, lambda: session._failures >= 2 or again)
-    assert not again
-    session.abandon()
-    return session.error
 
 
 @pytest.mark.parametrize(("cert", "key"), [("client.pem", "client.key"), ("client-both.pem", "")])
@@ -907,71 +881,6 @@ def test_a_session_over_tls(secure: Secure, cert: str, key: str) -> None:
     end(session)
 
 
-@pytest.mark.parametrize(
-    ("host", "ca", "cert", "why"),
-    [
-        (HOST, "stranger.pem", "client-both.pem", "certificate is not signed by a CA in KOLLA_ZK_CA: "),
-        (
-            "localhost",
-            "ca.pem",
-            "client-both.pem",
-            "is for another host than KOLLA_ZK_HOSTS names: .*'localhost'",
-        ),
-        (HOST, "ca.pem", "", "wants a client certificate: set KOLLA_ZK_CERT"),
-        (HOST, "ca.pem", "stranger-both.pem", "refuses the certificate in KOLLA_ZK_CERT"),
-        (HOST, "ca.pem", "expired-client-both.pem", "refuses the certificate in KOLLA_ZK_CERT"),
-        (HOST, "", "", r"its port is for TLS \(set KOLLA_ZK_CA\)"),
-    ],
-    ids=[
-        "another CA",
-        "another name",
-        "no certificate",
-        "a stranger's certificate",
-        "an expired one",
-        "no TLS",
-    ],
-)
-def test_tls_that_isnt_right_is_no_connection(
-    secure: Secure, host: str, ca: str, cert: str, why: str
-) -> None:
-    """Neither a server that the CA doesn't vouch for by this name, nor a client that it can't trust."""
-    assert re.search(why, refusal(secure.servers(host, ca, cert)))
-
-
-def test_a_servers_certificate_that_has_expired_is_no_connection(tmp_path: Path) -> None:
-    """It says so, since that can be seen in no setting."""
-    with secured(tmp_path, "expired-server-both.pem") as secure:
-        assert "certificate has expired" in refusal(secure.servers(HOST, "ca.pem", "client-both.pem"))
-
-
-def test_under_tls_1_3_a_client_is_refused_after_its_handshake(tmp_path: Path) -> None:
-    """The cause is said all the same; and a client that is as it should be is accepted."""
-    with secured(tmp_path, **TLS_1_3) as secure:
-        end(connected(secure.servers(HOST, "ca.pem", "client-both.pem")))
-        assert "wants a client certificate" in refusal(secure.servers(HOST, "ca.pem"))
-        assert "refuses the certificate in KOLLA_ZK_CERT" in refusal(
-            secure.servers(HOST, "ca.pem", "stranger-both.pem")
-        )
-
-
-def test_tls_to_a_server_without_it_is_no_connection(secure: Secure) -> None:
-    """Nothing is said in plain text."""
-    to = servers(secure.server.hosts, ca=secure.file("ca.pem"))
-    assert "its port is not for TLS (expected its secureClientPort)" in refusal(to)
-
-
-def test_tls_to_what_is_no_zookeeper_is_no_connection(secure: Secure) -> None:
-    """A port that answers in plain text does not speak TLS."""
-
-    def serve(connection: socket.socket) -> None:
-        with connection:
-            connection.recv(65536)
-            connection.sendall(b"HTTP/1.1 400 Bad Request\r\n\r\n")
-
-    with listener(serve) as port:
-        assert "does not speak TLS" in refusal(servers(f"{HOST}:{port}", ca=secure.file("ca.pem")))
-
-
 def test_files_that_went_bad_are_no_connection(secure: Secure, tmp_path: Path) -> None:
     """They are read again for each connection, since they may be renewed, and named while they can't be."""
     renewed = tmp_path / "ca.pem"
@@ -986,33 +895,17 @@ def test_files_that_went_bad_are_no_connection(secure: Secure, tmp_path: Path) -
     end(session)
 
 
-def test_an_agent_says_what_is_wrong_with_its_tls(secure: Secure, containers: Containers) -> None:
-    """In the log, to the probes, and in the last line."""
-    why = "the server's certificate is not signed by a CA in KOLLA_ZK_CA"
-    environ = {
-        "KOLLA_ZK_HOSTS": f"{HOST}:{secure.port}",
-        "KOLLA_ZK_CA": str(secure.directory / "stranger.pem"),
-    }
-    agent = containers.start("web", **environ)
-    agent.says(f"can't connect to ZooKeeper ({why}")
-    eventually(
-        lambda: f"waiting for a connection to ZooKeeper: {why}" in agent.health().stdout, "health says it"
-    )
-    hasty = containers.start("web", "web2", **environ, KOLLA_ZK_CONNECT_TIMEOUT="1")
-    assert hasty.ends() == 69
-    assert f"(KOLLA_ZK_CONNECT_TIMEOUT): {why}" in hasty.ending["reason"]
-
-
-def test_a_key_under_a_password_is_a_bad_environment(secure: Secure, containers: Containers) -> None:
-    """Nobody is asked for the password."""
-    files = {"KOLLA_ZK_CA": "ca.pem", "KOLLA_ZK_CERT": "client.pem", "KOLLA_ZK_KEY": "locked.key"}
-    agent = containers.start("web", **{name: str(secure.directory / file) for name, file in files.items()})
-    assert agent.ends() == 64
-    assert "KOLLA_ZK_KEY is " in agent.ending["reason"]
-    assert "expected a key that is not encrypted" in agent.ending["reason"]
-
-
 # -- servers that close a connection without a word ----------------------------------------------------
+
+
+def refusal(to: Servers) -> str:
+    """Why attempts to connect have failed; they do so again and again. Silence only means a busy machine."""
+    session = Session(to, 4.0)
+    again = connections(session)
+    run(session, lambda: session._failures >= 2 or again)
+    assert not again
+    session.abandon()
+    return session.error
 
 
 def test_a_server_that_takes_no_more_connections_is_named(tmp_path: Path, containers: Containers) -> None:

@@ -119,28 +119,18 @@ def tls_proxy(server: Server, directory: Path) -> Iterator[str]:
 def test_tls_with_a_certificate_of_its_own(
     zookeeper: Server, connect: Connect, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Key and certificate may be one file; what is wrong is said. Nobody trusts the system's authorities."""
+    """Key and certificate may be one file. Nobody trusts the system's authorities."""
     certify(tmp_path)
     monkeypatch.setenv("SSL_CERT_FILE", str(tmp_path / "ca.pem"))
 
-    def files(ca: str, cert: str) -> dict[str, str]:
-        given = {"KOLLA_ZK_CA": ca, "KOLLA_ZK_CERT": cert}
-        return {role: str(tmp_path / name) for role, name in given.items() if name}
-
+    files = {"KOLLA_ZK_CA": str(tmp_path / "ca.pem"), "KOLLA_ZK_CERT": str(tmp_path / "client-both.pem")}
     with tls_proxy(zookeeper, tmp_path) as hosts:
-        client = connect(hosts, **files("ca.pem", "client-both.pem"))
+        client = connect(hosts, **files)
         assert connection.children(client, ["/zookeeper"]) == {"/zookeeper": ["config", "quota"]}
         connection.close(client)
-        for to, ca, cert, why in (
-            (hosts, "stranger.pem", "client-both.pem", "not signed by a CA in KOLLA_ZK_CA"),
-            (hosts.replace("127.0.0.1", "localhost"), "ca.pem", "client-both.pem", "is for another host"),
-            (hosts, "ca.pem", "stranger-both.pem", "refuses the certificate in KOLLA_ZK_CERT"),
-            (hosts, "ca.pem", "", "wants a client certificate: set KOLLA_ZK_CERT"),
-            (zookeeper.hosts, "ca.pem", "client-both.pem", "its port is not for TLS"),
-        ):
-            why = rf"no connection to ZooKeeper at {to} within 1 s \(KOLLA_ZK_CONNECT_TIMEOUT\): .*{why}"
-            with pytest.raises(NoConnection, match=why):
-                connect(to, KOLLA_ZK_CONNECT_TIMEOUT="1", **files(ca, cert))
+        with pytest.raises(NoConnection, match="not signed by a CA in KOLLA_ZK_CA"):
+            stranger = {"KOLLA_ZK_CA": str(tmp_path / "stranger.pem")}
+            connect(hosts, KOLLA_ZK_CONNECT_TIMEOUT="1", **{**files, **stranger})
 
 
 def test_files_are_read_again_for_each_connection(
