@@ -22,6 +22,7 @@ SECTIONS = pytest.StashKey["dict[str, list[str]]"]()
 # Keystone's programs, which are made or installed where they are missing, then what waits most.
 FIRST = (
     "tests/functional/test_keystone.py",
+    "tests/functional/test_secured_keystone.py",
     "tests/functional/test_upgrade.py",
     "tests/containers/test_kubernetes.py",
     "tests/integration/test_quickstart.py",
@@ -33,6 +34,10 @@ TOGETHER = {
         "tests/integration/test_boot.py",
         "tests/integration/test_session.py",
         "tests/integration/test_zookeeper.py",
+    ),
+    "a secured ensemble": (
+        "tests/functional/test_secured_keystone.py",
+        "tests/integration/test_secured.py",
     ),
 }
 # Files that take long and whose tests share nothing: one by one, to whoever is idle. All others stay whole.

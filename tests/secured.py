@@ -37,6 +37,7 @@ JAVA = (
     "-Dzookeeper.serverCnxnFactory=org.apache.zookeeper.server.NettyServerCnxnFactory",
     *("-cp", ":".join(str(JARS / name) for name in NETTY)),
 )
+LONG_SESSIONS = {"maxSessionTimeout": 60000}  # ms; for commands that are to live through an election
 SUPER_SECRET = 0xB3415C00  # ZooKeeper's
 
 
@@ -49,7 +50,9 @@ class Secured(Ensemble):
         self.trust(self.authority)
         for name in (SERVER, OPERATOR):
             self.authority.issue(name)
-        super().__init__(directory / "servers", make=partial(SecureServer, self), java=JAVA)
+        super().__init__(
+            directory / "servers", make=partial(SecureServer, self), java=JAVA, settings=LONG_SESSIONS
+        )
 
     def trust(self, *authorities: Authority) -> None:
         """Have KOLLA_ZK_CA, and the file of each server, hold these CAs and no others."""
