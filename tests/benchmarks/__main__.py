@@ -24,6 +24,7 @@ from tests.zookeeper import Server
 MEASURES: dict[str, Callable[[Bench], list[Row]]] = {
     "cold-start": starts.cold_start,
     "template": starts.template,
+    "tls": starts.under_tls,
     "dependency": events.dependency,
     "chain": events.chain,
     "replicas": events.replicas,

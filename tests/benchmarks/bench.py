@@ -109,10 +109,10 @@ class Bench:
             print(f"--- {agent.directory.name}: {agent.said[-1000:]}", file=sys.stderr)
         self.end(*self._agents)
 
-    def start_to_mark(self, deployment: Deployment, service: str) -> float:
+    def start_to_mark(self, deployment: Deployment, service: str, **environ: str) -> float:
         """Milliseconds from the spawn of an agent to the first mark in its container."""
         begun = time.time()
-        agent = self.start(deployment, service)
+        agent = self.start(deployment, service, **environ)
         (marked,) = self.marks.take()
         self.end(agent)
         return (marked - begun) * 1000

@@ -5,12 +5,17 @@ from __future__ import annotations
 import subprocess
 import sys
 import time
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from statistics import median
 
 from tests.agents import PROGRAM
 from tests.benchmarks.bench import Bench, in_turn, ratios
 from tests.benchmarks.table import Row, milliseconds
+from tests.certificates import certify
+from tests.conftest import connected
+from tests.secured import JAVA, shows
+from tests.zookeeper import HOST, Server, free_port
 
 SERVICE = "openstack/keystone/keystone-api"
 VARIABLES = {f"{name}_variable": f"the value of {name}" for name in ("one", "two", "three", "four", "five")}
@@ -60,6 +65,30 @@ def template(bench: Bench) -> list[Row]:
     )
     figures = ratios(agent, plain)
     return [Row("cold start, one template", "x", figures, 1.5, ratios(rendering, plain), "2x", note)]
+
+
+def under_tls(bench: Bench) -> list[Row]:
+    """A start without template under TLS, with a certificate, over one without; of one server."""
+    directory, port = bench.directory / "tls", free_port()
+    directory.mkdir()
+    certify(directory)
+    settings = {**shows(directory, "server-both.pem", "ca.pem"), "secureClientPort": port}
+    with ExitStack() as stack:
+        server = stack.enter_context(Server(directory / "server", settings=settings, java=JAVA))
+        zk = stack.enter_context(contextmanager(connected)(server))
+        own = Bench(directory, server, zk, bench.replicas)
+        stack.callback(own.close)
+        plain = own.deployment(SERVICE)
+        secure = plain._replace(hosts=f"{HOST}:{port}")
+        files = {"KOLLA_ZK_CA": "ca.pem", "KOLLA_ZK_CERT": "client.pem", "KOLLA_ZK_KEY": "client.key"}
+        environ = {name: str(directory / file) for name, file in files.items()}
+        without, with_tls = in_turn(
+            25,
+            lambda: own.start_to_mark(plain, SERVICE),
+            lambda: own.start_to_mark(secure, SERVICE, **environ),
+        )
+    note = f"{milliseconds(with_tls)} over {milliseconds(without)} without TLS"
+    return [Row("cold start under TLS", "x", ratios(with_tls, without), 1.3, (1.0,), note=note)]
 
 
 def health(bench: Bench) -> list[Row]:
