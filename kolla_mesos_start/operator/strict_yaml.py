@@ -22,6 +22,9 @@ from kolla_mesos_start.errors import BadDefinition
 # aliases can stand for any number.
 MOST_BY_ALIASES = 1_000_000
 
+# What yaml raises for the number of a character, or of a version, that there can't be.
+NUMBERS = (ValueError, OverflowError)
+
 # What yaml quotes may be a value, unless it is a token: a password that begins with * looks like an alias.
 _QUOTED = re.compile(r" ?'(?P<token><[a-z ]+>|[,:\]}-])?[^']*'| ?\".*\"")
 _TEXT = "tag:yaml.org,2002:str"
@@ -73,6 +76,12 @@ class _Values(yaml.SafeLoader):
             names.add(key.value)
         return node
 
+    def construct_object(self, node: yaml.Node, deep: bool = False) -> object:
+        try:
+            return super().construct_object(node, deep)
+        except (ValueError, LookupError, AttributeError):  # All that yaml has for `!!int a` and `!!bool a`.
+            raise BadDefinition([_placed("not a value of its tag, or too long", node.start_mark)]) from None
+
 
 class _Definition(_Values):
     """Plain words mean what they mean in JSON."""
@@ -117,6 +126,10 @@ def load(data: bytes, *, numbers: bool, booleans: bool = False) -> object:
         raise BadDefinition(["bad YAML: not UTF-8 text, or it holds control characters"]) from error
     except RecursionError as error:
         raise BadDefinition(["bad YAML: nested too deep"]) from error
+    except NUMBERS as error:
+        raise BadDefinition(
+            ["bad YAML: no character has the number after \\U, or %YAML no such version"]
+        ) from error
 
 
 def lines(values: Mapping[str, str]) -> bytes:
@@ -138,7 +151,7 @@ def places(data: bytes) -> Iterator[tuple[str, int, int]]:
     try:
         # JSON may be indented with tabs, and YAML may not.
         root = yaml.compose(data.replace(b"\t", b" "), _Values)
-    except (yaml.YAMLError, BadDefinition, RecursionError):
+    except (yaml.YAMLError, BadDefinition, RecursionError, *NUMBERS):
         return
     if root is not None:
         yield from _walk(root)

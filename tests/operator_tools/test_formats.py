@@ -82,6 +82,15 @@ def test_anchors_and_merges_work_in_definitions(tmp_path: Path) -> None:
         ("a: &a [*a]\n", "bad YAML: an alias of what it is a part of, line 1 column 8"),
         ("a: \x01\n", "control characters"),
         ("[" * 5000, "nested too deep"),
+        ("a: 1\nb: !!int x\n", "bad YAML: not a value of its tag, or too long, line 2 column 4"),
+        ('a: !!int ""\n', "not a value of its tag"),
+        ("a: !!bool maybe\n", "not a value of its tag"),
+        ("a: !!timestamp 2026-13-01\n", "not a value of its tag"),
+        ("a: !!timestamp x\n", "not a value of its tag"),
+        (f"a: {'9' * 5000}\n", "or too long, line 1 column 4"),
+        ('a: "\\U00110000"\n', "no character has the number"),
+        ('a: "\\UFFFFFFFF"\n', "no character has the number"),
+        (f"%YAML 1.{'9' * 5000}\n--- a\n", "%YAML no such version"),
     ],
 )
 def test_yaml_that_is_no_definition_is_refused(tmp_path: Path, content: str, expected: str) -> None:
