@@ -6,6 +6,7 @@ What lives here: reading and writing it, the same for all commands. It is for la
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Mapping
 from typing import Any, Callable
 
@@ -29,7 +30,7 @@ def wanted(definition: Any, render: Callable[[Text], str]) -> int | None:
         number = render(text_of(definition)).strip()
     except CannotRender:
         return None
-    return int(number) if number.isascii() and number.isdigit() else None
+    return int(number) if re.fullmatch("[0-9]{1,9}", number) else None
 
 
 def with_instances(definition: bytes, count: int) -> bytes:
@@ -42,4 +43,5 @@ def with_instances(definition: bytes, count: int) -> bytes:
     if not isinstance(service, dict) or service.get("instances", 1) == count:
         return definition
     changed = {**root, "service": {**service, "instances": count}}
-    return json.dumps(changed, indent=2, ensure_ascii=False).encode() + b"\n"
+    text = json.dumps(changed, indent=2, ensure_ascii=False)
+    return text.encode(errors="surrogatepass") + b"\n"  # Half of a pair stays in it, to be found there.

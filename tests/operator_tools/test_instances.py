@@ -7,8 +7,10 @@ from typing import Any
 
 import pytest
 
+from kolla_mesos_start.definition.document import load
+from kolla_mesos_start.errors import BadDefinition
 from kolla_mesos_start.operator.directory import Deployment, Service, Values
-from kolla_mesos_start.operator.instances import wanted
+from kolla_mesos_start.operator.instances import wanted, with_instances
 from kolla_mesos_start.operator.up_directory import plan
 from tests.operator_tools import trees
 
@@ -24,10 +26,18 @@ from tests.operator_tools import trees
         ({"service": {"instances": -1}}, None),
         ({"service": {"instances": "\u00b2"}}, None),
         ({"service": {"instances": True}}, None),
+        ({"service": {"instances": "9" * 5000}}, None),
     ],
 )
 def test_one_unless_it_says_something_else(definition: dict[str, Any], expected: int | None) -> None:
     assert wanted(definition, lambda text: text.text) == expected
+
+
+def test_half_of_a_surrogate_pair_stays_in_a_definition() -> None:
+    """Where its number of instances is written into it: what reads it then says what is wrong with it."""
+    definition = b'{"service": {"daemon": {"command": "\\ud800"}}}'
+    with pytest.raises(BadDefinition, match="not UTF-8 text"):
+        load(with_instances(definition, 2))
 
 
 def test_a_template_means_the_same_to_status_and_up() -> None:
