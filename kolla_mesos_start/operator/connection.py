@@ -415,7 +415,7 @@ def recorded(path: str, data: bytes) -> Plan:
     """The `acl.yml` that is recorded at `path`."""
     try:
         plan, issues = parse(json.loads(data))
-    except (ValueError, AttributeError, RecursionError):
+    except (ValueError, TypeError, AttributeError, RecursionError):
         issues = [("", "not as `publish` records it")]
     if issues:
         wrong = "; ".join(f"{label}: {issue}".lstrip(": ") for label, issue in issues)

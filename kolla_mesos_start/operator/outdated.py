@@ -110,7 +110,7 @@ def _container(service: str, data: bytes | None) -> Container | None:
         definition = int(fact["definition"], 16) if fact["definition"] else None
         digest, generation = (_plain(fact.get(key) or "") for key in ("digest", "generation"))
         return Container(service, _plain(fact["host"]), _plain(fact["state"]), definition, digest, generation)
-    except (ValueError, TypeError, KeyError):
+    except (ValueError, TypeError, KeyError, RecursionError):
         return None
 
 

@@ -291,3 +291,10 @@ def test_an_acl_that_is_shown_in_part_only_is_not_taken_for_whole(
     zk.create(path, acl=[operator, make_acl("world", "anyone", read=True)])
     with pytest.raises(AccessDenied, match=f"the ACL of {path} can't be read in full"):
         connection.acls(connect(deployment.hosts), [path])
+
+
+@pytest.mark.parametrize("data", [b"", b"[", b"null", b"[1]", b"[{}]", b'{"services": 1}', b"[" * 3000])
+def test_a_recorded_acl_yml_that_is_none_is_named(data: bytes) -> None:
+    """Whatever it holds."""
+    with pytest.raises(connection.BadPlan, match=r"/kolla/site/\.acl: "):
+        connection.recorded("/kolla/site/.acl", data)
