@@ -13,7 +13,6 @@ import errno
 import math
 import os
 import select
-import struct
 from collections import deque
 from functools import partial
 
@@ -33,6 +32,8 @@ from kolla_mesos_start.zookeeper.wire import (
     ReplyHeader,
     Transaction,
     Watch,
+    answer,
+    decode,
     int_struct,
 )
 
@@ -55,6 +56,7 @@ NO_PASSWORD = b"\0" * 16
 # retried for ever; its own limit (jute.maxbuffer) is 1,048,575 bytes for the whole packet.
 MAX_DATA = 1_000_000
 LARGEST_FRAME = 64 << 20  # bytes; of a list of children, which jute.maxbuffer does not limit
+READS = 16  # of 64 KiB each before everything else has its turn: some server may never stop sending
 
 # Shares of the session timeout. A ping after a third of silence, as other clients send it; a frozen
 # server must be left early enough to try two others before the session is over.
@@ -190,8 +192,8 @@ class Session:
                     self._converse(self._socket)
                 else:
                     self._connect(ready)
-            # A server that isn't one (another program on its port) sends what can't be read.
-            except (OSError, struct.error, ValueError, IndexError) as error:
+            # A server that isn't one (another program on its port) sends what can't be read: ValueError.
+            except (OSError, ValueError) as error:
                 self._lose(error)
             self._ran = now()
         # Outside of the clause above: an error of a handler is not one of the connection.
@@ -305,7 +307,7 @@ class Session:
             heard = self._receive(connection)
             frame = self._frame()
             if frame is not None:
-                return Connect.deserialize(frame, 0)[0]
+                return decode(Connect, frame, 0)[0]
             if not heard:
                 raise ConnectionResetError(errno.ECONNRESET, "closed by the server")
             yield connection.fileno(), select.POLLIN | (select.POLLOUT if self._outbox else 0)
@@ -405,6 +407,11 @@ class Session:
         self._flush(connection)
 
     def _check_forgotten(self) -> None:
+        # A server that is heard all the time, and never comes to the end of a reply.
+        if self._pings and now() >= self._pings[0] + self.timeout:
+            raise TimeoutError(
+                errno.ETIMEDOUT, f"a ping was left unanswered for {now() - self._pings[0]:.1f} s"
+            )
         # Replies come in the order of the requests. A server may forget a sync in an election, and
         # go on answering pings.
         if self._pending and self._answered_ping > self._pending[0].sent:
@@ -413,11 +420,11 @@ class Session:
                 raise TimeoutError(errno.ETIMEDOUT, f"a request was left unanswered for {age:.1f} s")
 
     def _read(self, frame: bytes) -> None:
-        header, offset = ReplyHeader.deserialize(frame, 0)
+        header, offset = decode(ReplyHeader, frame, 0)
         if header.zxid > 0:
             self.zxid = header.zxid
         if header.xid == WATCH_XID:
-            watch, _ = Watch.deserialize(frame, offset)
+            watch, _ = decode(Watch, frame, offset)
             if watch.path:
                 path = watch.path[len(self.servers.chroot) :] or "/"
                 self._events.extend(partial(handler, path) for handler in self._watch_handlers)
@@ -435,14 +442,15 @@ class Session:
             self._fail(self._pending.popleft())  # The server has forgotten it.
         if not self._pending:
             raise ValueError(f"a reply to no request (xid {header.xid})")
-        request = self._pending.popleft()
+        request = self._pending[0]
         value, error = None, None
         if header.err:
             error = _exception(header.err)
         elif hasattr(request.operation, "deserialize"):
-            value = request.operation.deserialize(frame, offset)
+            value = answer(request.operation, frame, offset)
             if self.servers.chroot:
                 value = _unrooted(self.servers.chroot, request.operation, value)
+        self._pending.popleft()  # Not before the reply is read: what can't be read is no answer.
         if isinstance(request.operation, Close):
             request.done(value, error)
         else:
@@ -469,16 +477,18 @@ class Session:
                 raise
 
     def _receive(self, connection: socket.socket) -> bool:
-        """Read what has come; false at its end."""
+        """Read what has come, or a part of it; false at its end."""
         try:
-            while data := connection.recv(65536):
+            for _ in range(READS):
+                data = connection.recv(65536)
+                if not data:
+                    return False
                 self._inbox += data
                 self._heard = now()
         except OSError as error:
             if not would_block(error):
                 raise
-            return True
-        return False
+        return True
 
     def _frame(self) -> bytes | None:
         if len(self._inbox) < int_struct.size:

@@ -170,6 +170,15 @@ def test_an_idle_session_lives_on(zookeeper: Server) -> None:
     end(session)
 
 
+def test_a_znode_without_data_is_empty(zookeeper: Server, deployment: Deployment) -> None:
+    """As `create PATH` of zkCli makes it; there are no bytes to read the text of."""
+    session = connected(servers(zookeeper.hosts))
+    path = f"{deployment.path}/null"
+    ask(session, create(path, None))  # type: ignore[arg-type]
+    assert ask(session, GetData(path, False)).value[0] == b""
+    end(session)
+
+
 def test_requests_are_answered_in_order(zookeeper: Server, deployment: Deployment) -> None:
     """Requests are sent without waiting for replies; errors come as replies."""
     session = connected(servers(zookeeper.hosts))
