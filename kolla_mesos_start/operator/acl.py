@@ -132,11 +132,12 @@ def name(identity: str) -> str:
 
 def parse(content: Mapping[str, Any]) -> tuple[Plan, Issues]:
     """The plan, and what is wrong with it: the label of a value, and why."""
-    issues: Issues = [(key, f"unknown key{nearest(key, KEYS)}") for key in content if key not in KEYS]
+    unknown = [key for key in content if key not in KEYS]
+    issues: Issues = [(sublabel("", key), f"unknown key{nearest(key, KEYS)}") for key in unknown]
     services = _mapping(content, "services", issues)
     variables = _mapping(content, "variables", issues)
     for label, value in (("operator", content.get("operator")), *_labelled("services", services)):
-        if not (isinstance(value, str) and _IDENTITY.fullmatch(value)):
+        if not (isinstance(value, str) and value.isprintable() and _IDENTITY.fullmatch(value)):
             # Not what was found: it may be a password.
             issues.append((label, EXPECTED))
     for service in services:

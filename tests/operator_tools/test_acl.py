@@ -122,6 +122,8 @@ GOOD = {
         ({"operator": "digest:op:password"}, [("operator", acl.EXPECTED)]),
         ({"services": {"db": f"digest:{HASH}"}}, [("services.db", acl.EXPECTED)]),
         ({"services": {"db": ["x509:CN=db"]}}, [("services.db", acl.EXPECTED)]),
+        ({"services": {"db": "x509:CN=\ud800"}}, [("services.db", acl.EXPECTED)]),
+        ({"\ud800": 1}, [("'\\ud800'", "unknown key; nearest is 'variables'")]),
         ({"services": ["db"]}, [("services", "expected a mapping")]),
         ({"services": {"a/status": DB}}, [("services.a/status", "no service can have this name")]),
         ({"services": {"/a": DB}}, [("services./a", "no service can have this name")]),
