@@ -29,6 +29,7 @@ import marshal
 import os
 import select
 import signal
+import sys
 import time
 
 TYPE_CHECKING = False
@@ -40,6 +41,7 @@ LINGER = 0.25  # Seconds for the command's helper processes to end by themselves
 KILL_TIMEOUT = 10.0  # Seconds after KILL; a process that is still there is reported as unkillable.
 LATE_TIMEOUT = 0.2  # The same after the deadline: it must be reported before others may start the command.
 NEVER = float("inf")
+DEFECT = 70  # exit status; nobody looks at it but who looks for the defect
 DEFAULT_PATH = b"/usr/local/bin:/usr/bin:/bin"
 PR_SET_PDEATHSIG, PR_SET_DUMPABLE, PR_SET_CHILD_SUBREAPER = 1, 4, 36
 SETTABLE = signal.valid_signals() - {signal.SIGKILL, signal.SIGSTOP}
@@ -47,7 +49,15 @@ SETTABLE = signal.valid_signals() - {signal.SIGKILL, signal.SIGSTOP}
 
 def main(fd: int) -> NoReturn:
     """The life of the guard process; `fd` is its end of the socketpair."""
-    serve(fd)
+    try:
+        serve(fd)
+    except Exception as defect:
+        import traceback
+
+        # Its message is left out: that may hold a value of an environment.
+        traceback.print_tb(defect.__traceback__)
+        print(f"this is a defect of the guard: {type(defect).__name__}", file=sys.stderr, flush=True)
+        os._exit(DEFECT)
     os._exit(0)  # The agent waits for this exit, and there is nothing to clean up.
 
 

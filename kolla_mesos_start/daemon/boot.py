@@ -12,11 +12,23 @@ import os
 import signal
 
 from kolla_mesos_start.daemon.handoff import DEAF_TO, NO_DAEMON, Handoff
+from kolla_mesos_start.errors import AgentError, where
 from kolla_mesos_start.hide import hide_memory
 
 
 def main(record: int) -> None:
     """The registrar's whole life; `record` is the descriptor of its handoff."""
+    try:
+        _live(record)
+    except Exception as defect:
+        from kolla_mesos_start.log import Logger
+
+        for line in (*where(defect), "this is a defect of the registrar: please report it with these lines"):
+            Logger(__name__).error("%s", line)
+        os._exit(AgentError.status)
+
+
+def _live(record: int) -> None:
     for signum in DEAF_TO:
         # Not ignored: the command of a check would inherit that.
         signal.signal(signum, lambda number, frame: None)
