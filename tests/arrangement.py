@@ -37,6 +37,7 @@ TOGETHER = {
     ),
     "a secured ensemble": (
         "tests/functional/test_secured_keystone.py",
+        "tests/integration/test_secrets.py",
         "tests/integration/test_secured.py",
     ),
 }
