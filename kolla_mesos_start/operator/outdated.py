@@ -23,6 +23,7 @@ from kolla_mesos_start.operator.directory import Deployment
 from kolla_mesos_start.operator.validation import known_graph
 from kolla_mesos_start.tree.znodes import Znodes
 
+WITH_DAEMON = ("starting", "ready", "unready")  # states; nobody else is told of new files
 WORDS = {
     False: "containers that run what is older, until they are started again:",
     True: "containers whose daemon's files follow by themselves; what else is new of it needs a restart:",
@@ -67,7 +68,7 @@ def outdated(
         if each.generation and needed not in ("", each.generation):
             old.append(each._replace(needed=needed))
         elif each.service in affected or not reads_the_same or (not each.digest and each.service in nodes):
-            old.append(each._replace(follows=each.service in following))
+            old.append(each._replace(follows=each.state in WITH_DAEMON and each.service in following))
     return sorted(old)
 
 

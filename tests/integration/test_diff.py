@@ -35,12 +35,13 @@ def container(
     service: str,
     definition: int | None,
     generation: str | None = None,
+    state: str = "ready",
 ) -> None:
     """What an agent writes about itself, here of another version of the definition."""
     fact = {
         "generation": generation,
         "host": "h1",
-        "state": "ready",
+        "state": state,
         "definition": f"{definition:x}" if definition is not None else None,
     }
     path = f"{deployment.path}/{service}/.containers/1"
@@ -208,6 +209,20 @@ def test_publishing_names_the_containers_that_run_the_old(
     said = publish(root, deployment, "--prune").stdout
     assert f"removed {deployment.path}/a/db/variables/extra\n" in said
     assert said.endswith(f"{older}  a/db on h1: ready\n  web on h1: ready\n")
+
+
+@pytest.mark.parametrize(("state", "follows"), [("waiting", False), ("unready", True)])
+def test_files_follow_only_where_a_daemon_runs(
+    zk: KazooClient, deployment: Deployment, root: Path, state: str, follows: bool
+) -> None:
+    """A container that waits has told nobody of any file."""
+    daemon = "daemon: {command: web, on_change: {signal: HUP}}"
+    write_files(root, services__web__definition_yml=f"service: {{{daemon}}}")
+    publish(root, deployment)
+    container(zk, deployment, "web", zk.get(f"{deployment.path}/web")[1].mzxid, state=state)
+    write_files(root, services__web__variables_yml="extra: one\n")
+    done = ctl("diff", root, deployment, "--format", "json", status=1)
+    assert [each["follows"] for each in json.loads(done.stdout)["running_old"]] == [follows]
 
 
 @pytest.mark.parametrize(
