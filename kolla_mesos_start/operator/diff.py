@@ -85,7 +85,10 @@ def difference(
     gone = published.gone(before, deployment)
     kept = published.with_containers(client, znodes, gone)
     removals = published.removals(before, deployment, gone - kept)
-    only_prune = [*removals.removed, *removals.emptied]
+    nodes = [*removals.removed, *removals.emptied]
+    above = {node.rpartition("/")[0] for node in nodes}
+    # What only leads to others is nothing that anybody has written.
+    only_prune = [node for node in nodes if before[node] or node not in above]
     old = outdated.outdated(client, znodes, deployment, (change.node for change in changed))
     return Difference(changed, only_prune, sorted(kept), old, Mask(before, after, secrets=secrets))
 
@@ -142,10 +145,9 @@ def _removals(nodes: Sequence[str]) -> list[str]:
     values = {node: node.rsplit("/", 3) for node in nodes if f"/{VARIABLES}/" in node.rpartition("/")[0]}
     if len(values) <= FEW:
         return list(nodes)
-    parents = {node.rpartition("/")[0] for node in values}
     services, _, _, names = (", ".join(dict.fromkeys(parts)) for parts in zip(*values.values()))
     of_hosts = f"{len(values)} values of single hosts of {services}: {names}"
-    return [*(node for node in nodes if node not in values and node not in parents), of_hosts]
+    return [*(node for node in nodes if node not in values), of_hosts]
 
 
 def _lines(change: Change, mask: Mask) -> Iterable[str]:
