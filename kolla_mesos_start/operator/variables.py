@@ -1,7 +1,7 @@
 """`kolla_mesos_ctl get`, `set` and `unset`: one variable of a deployment.
 
-What lives here: the three, and who has to be restarted after a change. A container reads its variables
-when it starts, so nothing that runs is touched. No message holds a value.
+What lives here: the three, and who has to be restarted after a change. Agents look at variables again only
+for files of a daemon that has `on_change`. No message holds a value.
 """
 
 from __future__ import annotations
@@ -372,8 +372,9 @@ SET = Subcommand(
     summary="set a variable of the deployment, of a service, or of a service on a host",
     description="""\
 Set a variable of the deployment, of a service, or of a service on a host. A container reads its
-variables when it starts: what has to be restarted is printed. With - as VALUE it is read from standard
-input, so that no secret is in a command line; on a terminal it is asked for and not shown.
+variables when it starts; the files of a daemon that has `on_change` follow by themselves. What has to be
+restarted is printed. With - as VALUE it is read from standard input, so that no secret is in a command
+line; on a terminal it is asked for and not shown.
 """,
     example="kolla_mesos_ctl set database_password - < password",
     add_arguments=_add_set,

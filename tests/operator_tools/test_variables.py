@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from kolla_mesos_start.operator.variables import Changed, reader_lines
+from kolla_mesos_start.operator.variables import SET, Changed, reader_lines
 from kolla_mesos_start.tree.znodes import Znodes
 
 SERVICE = "shop/web"
@@ -53,3 +53,8 @@ def test_a_value_for_a_host_without_a_container_reaches_none(other: str) -> None
     assert list(reader_lines(change, SERVICE, "to use it")) == [
         "no container of shop/web is on nn now: 1 container on n1"
     ]
+
+
+def test_the_help_of_set_knows_files_that_follow() -> None:
+    """As what it prints: only the rest needs a restart."""
+    assert "the files of a daemon that has `on_change` follow by themselves" in SET.description
