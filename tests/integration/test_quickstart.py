@@ -214,6 +214,7 @@ def test_on_a_terminal_it_stays_and_what_it_says_works(start: Start, checkout: P
         "-- up; Ctrl-C ends it",
     ]
     load, kill, health, status, tool = what_to_try(quickstart)
+    assert health.endswith("  # api@web-1")
     done = shell(quickstart, f"{load}; {health}")
     assert (done.returncode, done.stdout.partition(" ")[0].rstrip()) == (0, "ready")
     assert "3 of 3 ready" in shell(quickstart, f"{load}; {status}").stdout
