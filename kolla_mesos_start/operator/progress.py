@@ -25,6 +25,7 @@ SHORTER = (
     (r" waits: ", ": "),
 )
 UP_STAGES = ("ready", "finished")
+LEAST_NAME = 20  # characters, in a log
 MAX_LINES = 3  # for what one container waits for
 UP, TO_LINE_END, TO_SCREEN_END, TOP = "\x1b[{}A", "\x1b[K", "\x1b[J", "\x1b[H"
 
@@ -45,9 +46,10 @@ class Row(NamedTuple):
     since: float
     began: float
 
-    def log_line(self, began: float) -> str:
+    def log_line(self, began: float, name_width: int) -> str:
         """For a log: how many seconds after `began` this was first so."""
-        return f"  {self.since - began:7.2f} s  {self.name:20} {self.stage:13} {self.text}".rstrip()
+        name = f"{self.name:{name_width}}"
+        return f"  {self.since - began:7.2f} s  {name} {self.stage:13} {self.text}".rstrip()
 
     def live_line(self, instant: float, name_width: int) -> str:
         """For a live view: for how long it has been in its stage, and what it is doing there."""
@@ -103,8 +105,9 @@ class ProgressView:
         if self.block and size:
             self.block.draw(fit(self.rows, time.time(), size), size)
             return
+        width = max(len(each.name) for each in self.rows)
         for each in sorted(set(self.rows) - set(before), key=lambda each: each.since):
-            print(each.log_line(self.start), flush=True)
+            print(each.log_line(self.start, max(width, LEAST_NAME)), flush=True)
 
 
 def merge(before: Row | None, row: Row) -> Row:

@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from kolla_mesos_start.operator.containers import Container
-from kolla_mesos_start.operator.progress import Row, Size, fit, merge, row, terminal
+from kolla_mesos_start.operator.progress import ProgressView, Row, Size, fit, merge, row, terminal
 
 WAITING = Row(
     "front@edge-1",
@@ -27,8 +27,17 @@ WAITING = Row(
 
 def test_a_log_line_says_since_when() -> None:
     """When it began to say so."""
-    assert WAITING.log_line(100.0).split()[:4] == ["1.50", "s", "front@edge-1", "waiting"]
-    assert WAITING.log_line(100.0).endswith(WAITING.text)
+    line = WAITING.log_line(100.0, 13)
+    assert line.startswith("     1.50 s  front@edge-1  waiting ")
+    assert line.endswith(WAITING.text)
+
+
+def test_the_lines_of_a_log_have_columns(capsys: pytest.CaptureFixture[str]) -> None:
+    """However long a name is."""
+    rows = [WAITING, WAITING._replace(name="keystone_catalog@controller-1")]
+    ProgressView(lambda: rows, 100.0, live=False).show()
+    first, second = capsys.readouterr().out.splitlines()
+    assert first.index("waiting") == second.index("waiting")
 
 
 @pytest.mark.parametrize(
