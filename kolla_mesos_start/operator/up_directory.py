@@ -374,7 +374,8 @@ class DirectoryUp(Up[DirectoryDeployment]):
         victim = deployment.victim
         if victim:
             yield f"kill -9 {victim.pid}  # {victim.name} is started again"
-            yield f"KOLLA_RUN_DIR=$site/run/{victim.run_dir.name} kolla_mesos_start health --ready  # {victim.name}"
+            probe = f"KOLLA_RUN_DIR=$site/run/{victim.run_dir.name} kolla_mesos_start health --ready"
+            yield f"{probe}  # {victim.name}"
         yield from self._contents.launch.suggested
         yield f"{PROGRAM} status  # with --watch it stays, and follows"
         yield f"{PROGRAM} --help  # what else there is to see and to change"
