@@ -38,6 +38,12 @@ UV = "uv==0.13.9"
 PIP = ("-m", "pip", "-q", "--disable-pip-version-check")
 INSTALL = ("install", "--no-cache-dir")  # A cache would be in the user's home.
 
+# pip's and uv's own last lines say what nobody has asked.
+OTHER_INDEX = (
+    "packages could not be installed, see above; PIP_INDEX_URL and UV_DEFAULT_INDEX name another index, if"
+    " PyPI can't be reached"
+)
+
 Say = Callable[[str], None]
 
 
@@ -118,10 +124,10 @@ def make_environment(python: str, files: tuple[Path, Path], directory: Path) -> 
     requirements, constraints = map(str, files)
     run((python, "-m", "venv", str(directory)))
     own = str(directory / "bin" / "python")
-    run((own, *PIP, *INSTALL, UV))
+    install((own, *PIP, *INSTALL, UV))
     # A quarter of the time that pip takes. Without byte code every start would compile.
     uv = (str(directory / "bin" / "uv"), "pip", "install", "-q", "--no-cache", "--compile-bytecode")
-    run((*uv, "--python", own, "-c", constraints, "-r", requirements))
+    install((*uv, "--python", own, "-c", constraints, "-r", requirements))
 
 
 def make_release(base: Path, pins: Path, directory: Path) -> None:
@@ -134,6 +140,14 @@ def make_release(base: Path, pins: Path, directory: Path) -> None:
     # After its own packages: so of what is in both, its own is found.
     (packages / "base.pth").write_text(f"{base / packages.relative_to(directory)}\n")
     run((*pip, "check"))
+
+
+def install(argv: Sequence[str]) -> None:
+    """Run a program that installs packages from an index."""
+    try:
+        run(argv)
+    except BadUsage as error:
+        raise BadUsage(f"{error.reason.rstrip()}\n{OTHER_INDEX}") from error
 
 
 def python_for_keystone() -> str:

@@ -125,4 +125,7 @@ def _check_place(directory: Path) -> None:
 def _check_name(directory: Path) -> None:
     """Refuse a directory whose name would mean something else in a config file."""
     if not re.fullmatch(r"[\w./@+-]*", str(directory), re.ASCII):
-        raise BadUsage(f"{directory} can't stand in the config files of servers: choose another DIRECTORY")
+        raise BadUsage(
+            f"{directory} can't stand in the config files of servers, which take letters, digits and _./@+-"
+            " only: choose another DIRECTORY"
+        )

@@ -362,6 +362,23 @@ def test_a_directory_of_somebody_elses_is_refused(start: Start, tmp_path: Path) 
     assert os.listdir(tmp_path) == ["site"]
 
 
+def test_a_directory_that_can_not_be_written_is_refused(start: Start, tmp_path: Path) -> None:
+    """Before anything is made, and by what there is to do."""
+    (tmp_path / "file").touch()
+    quickstart = start(str(tmp_path / "file" / "q"))
+    assert quickstart.ends() == 1
+    assert quickstart.said.endswith("file/q can't be written: choose another DIRECTORY\n")
+    assert quickstart.said.count("\n") == 1
+
+
+def test_packages_that_can_not_be_installed_name_the_index(start: Start, tmp_path: Path) -> None:
+    """The last lines of pip are about versions that conflict, whatever has happened."""
+    offline = {"PIP_NO_INDEX": "1", "PIP_FIND_LINKS": "", "PIP_CONFIG_FILE": os.devnull}
+    quickstart = start(str(tmp_path / "home"), environ=offline)
+    assert quickstart.ends() == 1
+    assert "PIP_INDEX_URL names another index" in quickstart.said.splitlines()[-1]
+
+
 def test_a_deployment_that_fails_says_why(start: Start, checkout: Path) -> None:
     """The log of what has ended is shown, and all the others are ended."""
     program = checkout / "etc/examples/quickstart/services/jobs/database/files/database.py"
