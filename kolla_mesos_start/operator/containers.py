@@ -2,7 +2,7 @@
 
 File system, process ids and network are the machine's; only directories and ports are the
 container's own. Every process of a container has its run directory in its environment, by which it
-can be found. What lives here: starting, ending and finding them.
+can be found, unless it has overwritten that. What lives here: starting, ending and finding them.
 """
 
 from __future__ import annotations
@@ -13,10 +13,12 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence, Set
 from contextlib import suppress
 from datetime import datetime, timezone
 from pathlib import Path
+
+import psutil
 
 from kolla_mesos_start.errors import AgentError
 
@@ -153,6 +155,38 @@ def _environ(pid: int) -> bytes:
         return b""  # It has ended, or is another user's.
 
 
+def _left(directory: Path, containers: Sequence[Container], started: set[psutil.Process]) -> set[int]:
+    """The processes of the containers that are there.
+
+    `started` is kept for the next time: what they have started, which outlives them, and may have
+    overwritten its environment, as Nova does to have a title.
+    """
+    own = {*processes_of(directory), *(each.pid for each in containers if each.running)}
+    started |= _descendants({*own, *(each.pid for each in started)})
+    started -= {each for each in started if not _is_alive(each)}
+    return own | {each.pid for each in started}
+
+
+def _descendants(pids: Set[int]) -> set[psutil.Process]:
+    children: dict[int, list[psutil.Process]] = {}
+    for each in psutil.process_iter(["ppid"]):
+        children.setdefault(each.info["ppid"], []).append(each)
+    found: set[psutil.Process] = set()
+    parents = list(pids)
+    while parents:
+        below = children.pop(parents.pop(), [])
+        found.update(below)
+        parents += (each.pid for each in below)
+    return found
+
+
+def _is_alive(process: psutil.Process) -> bool:
+    try:
+        return bool(process.is_running() and process.status() != psutil.STATUS_ZOMBIE)
+    except psutil.NoSuchProcess:
+        return False
+
+
 def end_all(directory: Path, grace: float = 0.0, containers: Sequence[Container] = ()) -> None:
     """End every process of the containers in `directory`: TERM, and after `grace` seconds KILL.
 
@@ -162,7 +196,8 @@ def end_all(directory: Path, grace: float = 0.0, containers: Sequence[Container]
     kill_at = time.monotonic() + grace
     signum = signal.SIGTERM if grace else signal.SIGKILL
     sent: set[tuple[int, int]] = set()
-    while left := {*processes_of(directory), *(each.pid for each in containers if each.running)}:
+    started: set[psutil.Process] = set()
+    while left := _left(directory, containers, started):
         if time.monotonic() >= kill_at + KILL_TIMEOUT:
             raise AgentError(f"processes that can't be killed: {', '.join(map(str, sorted(left)))}")
         if time.monotonic() >= kill_at:

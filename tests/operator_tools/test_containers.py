@@ -5,9 +5,11 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+from contextlib import suppress
 from pathlib import Path
 from shutil import copytree, ignore_patterns
 
+import psutil
 import pytest
 
 from kolla_mesos_start.errors import AgentError
@@ -70,6 +72,27 @@ def test_what_does_not_end_by_itself_is_killed(tmp_path: Path) -> None:
         process.stdout.readline()
         end_all(tmp_path, grace=0.2)
         assert process.wait(30) == -9
+
+
+def test_what_has_overwritten_its_environment_is_ended_too(tmp_path: Path) -> None:
+    """As Nova's processes do, to have a title. The parent ends by SIGTERM, and leaves it behind."""
+    deaf = (
+        "import os; from signal import *; signal(SIGTERM, SIG_IGN); print(os.getpid(), flush=True); pause()"
+    )
+    parent = "import subprocess, sys; subprocess.run([sys.executable, '-c', sys.argv[1]], env={})"
+    environ = {**os.environ, "KOLLA_RUN_DIR": f"{tmp_path}/run"}
+    with subprocess.Popen(
+        [sys.executable, "-c", parent, deaf], env=environ, stdout=subprocess.PIPE
+    ) as process:
+        assert process.stdout is not None
+        child = psutil.Process(int(process.stdout.readline()))
+        try:
+            end_all(tmp_path, grace=0.2)
+            assert process.wait(30) == -15
+            child.wait(30)
+        finally:
+            with suppress(psutil.NoSuchProcess):
+                child.kill()
 
 
 def test_what_can_not_be_killed_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
