@@ -10,7 +10,7 @@ is not written again: publishing twice is the same as publishing once.
 from __future__ import annotations
 
 import argparse
-from collections.abc import Iterable
+from collections.abc import Iterable, Set
 from typing import Callable
 
 from kazoo.client import KazooClient
@@ -90,6 +90,8 @@ def run(invocation: Invocation) -> int:
         secure(invocation, publisher, plan)
     else:
         warn_of_secrets(invocation, deployment)
+    with secrets_file.explained(invocation, completed):
+        publisher.create({f"{VARIABLES}/{name}": data for name, data in completed.new.items()})
     publisher.publish(deployment, plan)
     publisher.remove(old)
     print(f"published {options.directory} to {znodes.deployment}: {publisher.counts}")
@@ -242,6 +244,7 @@ class Publisher:
         self.report = report
         self.counts = Counts()
         self.changed: list[str] = []  # nodes below the deployment
+        self.created: Set[str] = frozenset()  # already, by `create`
 
     def publish(self, deployment: Deployment, plan: Plan | None = None) -> None:
         """Write everything. An agent that reads a new definition finds all that it needs."""
@@ -250,6 +253,17 @@ class Publisher:
             securing.make(self.client, self.znodes, plan)
         self.write(directory.definitions(deployment))
 
+    def create(self, nodes: Contents) -> None:
+        """Create all of these or none. Refused where somebody else has created one of them meanwhile."""
+        wanted = {f"{self.root}/{node}": data for node, data in nodes.items()}
+        self.create_parents(wanted)
+        transaction = self.client.transaction()
+        for path, data in wanted.items():
+            transaction.create(path, data)
+        connection.commit(transaction, f"{counted(len(nodes), 'secret')} can't be published")
+        self.before.update(wanted)
+        self.created = frozenset(wanted)
+
     def write(self, nodes: Contents) -> None:
         """Create what is absent, rewrite what differs, leave the rest."""
         wanted = {f"{self.root}/{node}": data for node, data in nodes.items()}
@@ -257,8 +271,8 @@ class Publisher:
         self.create_parents(path for path in changed if path not in self.before)
         connection.write_together(self.client, changed, self.before.keys())
         for path in wanted:
-            change = "updated" if self._is_there(path) else "created"
-            self.note(change if path in changed else "unchanged", path)
+            change = "updated" if self._is_there(path) and path not in self.created else "created"
+            self.note(change if path in changed or path in self.created else "unchanged", path)
         self.before.update(changed)
 
     def _is_there(self, path: str) -> bool:

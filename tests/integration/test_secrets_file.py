@@ -12,7 +12,10 @@ from pathlib import Path
 import pytest
 from kazoo.client import KazooClient
 
-from kolla_mesos_start.operator import formats
+from kolla_mesos_start.operator import cli, formats, secrets_file
+from kolla_mesos_start.operator.connection import Refused
+from kolla_mesos_start.operator.generated import Completed
+from kolla_mesos_start.operator.invocation import Invocation
 from tests.conftest import Deployment
 from tests.integration.test_publish import DEFINITION, TOOL, ctl, publish
 from tests.publishing import write_files
@@ -216,6 +219,27 @@ def test_several_runs_at_once_agree_on_the_secrets(
     assert {run.returncode for run in runs} <= {0, 73}, said
     assert sum("generated 2 secrets" in out for out, _ in said) == 1
     assert {"region": "one", **values(file)} == in_tree(zk, deployment)
+
+
+def test_secrets_that_another_run_has_published_meanwhile_are_not_replaced(
+    zk: KazooClient, deployment: Deployment, root: Path, file: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nor mixed with those of this run. It says what to do, and then takes them."""
+    keep = secrets_file.keep
+
+    def be_slow(invocation: Invocation, completed: Completed) -> None:
+        keep(invocation, completed)
+        publish(root, deployment, "--secrets", str(file.with_name("other.yml")))
+
+    monkeypatch.setattr(secrets_file, "keep", be_slow)
+    words = ["publish", str(root), "--deployment", deployment.id, "--prefix", deployment.prefix]
+    with pytest.raises(Refused, match=f"{file} has other values now: remove the lines of db_pin, ring from"):
+        cli.run([*words, "--hosts", deployment.hosts, "--secrets", str(file)])
+    others = values(file.with_name("other.yml"))
+    assert in_tree(zk, deployment) == {"region": "one", **others}
+    file.write_text("")
+    publish(root, deployment, "--secrets", str(file))
+    assert values(file) == others
 
 
 def test_the_openstack_example_is_published_with_secrets_of_its_own(
