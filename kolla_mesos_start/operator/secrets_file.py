@@ -64,8 +64,8 @@ def explained(invocation: Invocation, completed: Completed) -> Iterator[None]:
     except Refused as error:
         file = invocation.options.secrets
         raise Refused(
-            f"another run has published secrets meanwhile, and {file} has other values now: remove the lines of"
-            f" {listed(completed.new)} from it, and start this again"
+            f"another run has published secrets meanwhile, and {file} has other values now: remove the lines"
+            f" of {listed(completed.new)} from it, and start this again"
         ) from error
 
 

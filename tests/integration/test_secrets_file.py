@@ -233,7 +233,7 @@ def test_secrets_that_another_run_has_published_meanwhile_are_not_replaced(
 
     monkeypatch.setattr(secrets_file, "keep", be_slow)
     words = ["publish", str(root), "--deployment", deployment.id, "--prefix", deployment.prefix]
-    with pytest.raises(Refused, match=f"{file} has other values now: remove the lines of db_pin, ring from"):
+    with pytest.raises(Refused, match=f"{file} has other values now: remove the lines of db_pin, ring"):
         cli.run([*words, "--hosts", deployment.hosts, "--secrets", str(file)])
     others = values(file.with_name("other.yml"))
     assert in_tree(zk, deployment) == {"region": "one", **others}
