@@ -108,9 +108,9 @@ def test_the_migration_goes_on_once_it_is_let(cloud: Upgrade, clients: Clients) 
     """Another container of the task does what is left; what a new replica has to do is left to that."""
     cloud.sql("GRANT ALL ON keystone.* TO keystone@'%'")
     cloud.task.start()
-    waits = f"keystone-api/bootstrap is for {NEW}, this image is {OLD}"
+    cloud.eventually(lambda: cloud.done("keystone_upgrade/migrate", NEW), "it is migrated")
+    waits = f"keystone-api/bootstrap waits: keystone-api/bootstrap is for {NEW}, this image is {OLD}"
     cloud.eventually(lambda: waits in health(cloud.replicas[2])[1], "an old one leaves it to a new one")
-    assert cloud.done("keystone_upgrade/migrate", NEW)
     assert cloud.releases() == [OLD] * 2
 
 
