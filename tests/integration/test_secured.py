@@ -201,20 +201,18 @@ def test_who_has_lost_the_session_registers_again(whole: Whole, secured_zk: Kazo
     db, web = (Site(whole.deployment, secured_zk, service) for service in (DB, WEB))
     agents = [whole.start(service, KOLLA_START_MODE=mode) for service in (DB, WEB)]
 
-    def owners() -> set[int]:
-        """The sessions of what containers have registered, if all of it is there."""
-        registered = {site.party: site.members for site in (db, web)}
-        registered |= {site.containers_path: site.containers for site in (db, web)}
-        registered[f"{db.daemon()}/ready"] = db.instances()
-        paths = [f"{parent}/{name}" for parent, names in registered.items() for name in names]
-        found = [stat.ephemeralOwner for stat in map(secured_zk.exists, paths) if stat]
-        return set(found) if len(found) == len(registered) else set()
+    places = (db.party, web.party, db.containers_path, web.containers_path, f"{db.daemon()}/ready")
 
-    before = eventually(owners, "all is registered")
+    def sessions() -> set[int]:
+        """Those of what containers have registered, if all of it is there."""
+        found = [owners(secured_zk, place) for place in places]
+        return set().union(*found) if all(found) else set()
+
+    before = eventually(sessions, "all is registered")
     assert len(before) == len(agents)
     for session in before:
         whole.secured.expire(session)
-    eventually(lambda: (now := owners()) and not now & before, "all is registered again")
+    eventually(lambda: (now := sessions()) and not now & before, "all is registered again")
     whole.go()
     whole.start(TASK)
     whole.follows("1 one")
@@ -240,7 +238,7 @@ def waiting(whole: Whole) -> Iterator[subprocess.Popen[str]]:
 
 
 def test_certificates_and_cas_are_replaced_while_everything_runs(
-    whole: Whole, waiting: subprocess.Popen[str], tmp_path: Path
+    whole: Whole, secured_zk: KazooClient, waiting: subprocess.Popen[str], tmp_path: Path
 ) -> None:
     """First both CAs are trusted, then every certificate is of the new one, then the old one is not trusted.
 
@@ -249,6 +247,7 @@ def test_certificates_and_cas_are_replaced_while_everything_runs(
     """
     secured = whole.secured
     whole.start(DB, KOLLA_START_MODE="supervise")
+    whole.start(DB, "h2")
     task = whole.start(TASK)
     eventually(lambda: whole.noted("begun"), "the command runs")
     whole.start(WEB)
@@ -265,10 +264,24 @@ def test_certificates_and_cas_are_replaced_while_everything_runs(
     assert "the server refuses the certificate in KOLLA_ZK_CERT" in left.ending["reason"]
     whole.go()
     assert task.ends() == 0
-    whole.follows("1 one")
+    whole.follows("2 one")
     assert waiting.wait(LIMIT) == 0
     whole.ctl("set", "region", "two")
-    whole.follows("1 two")
+    whole.follows("2 two")
+    ready = f"{Site(whole.deployment, secured_zk, DB).daemon()}/ready"
+    before = owners(secured_zk, ready)
+    for session in before:
+        secured.expire(session)
+    eventually(
+        lambda: len(now := owners(secured_zk, ready)) == len(before) == 2 and not now & before,
+        "both have registered again",
+    )
+
+
+def owners(zk: KazooClient, path: str) -> set[int]:
+    """The sessions of what is registered below `path`, if that is there."""
+    names = zk.get_children(path) if zk.exists(path) else ()
+    return {stat.ephemeralOwner for name in names if (stat := zk.exists(f"{path}/{name}"))}
 
 
 def copied(files: Mapping[str, str], names: Sequence[str], directory: Path) -> dict[str, str]:
