@@ -50,6 +50,7 @@ USAGE = "usage: kolla_mesos_start health [--ready]"
 LOCK_TIMEOUT = 5.0  # seconds
 LOCK_RETRY_INTERVAL = 0.05  # seconds; flock itself can't wait with a time limit
 RUN_DIR_LIMIT = 80  # bytes: the whole path of a socket in it may have 107
+STATE_LIMIT = 16384  # bytes that are read of the state
 # For files in directories where others may write too: follow no link, and do not block on a FIFO.
 O_CAREFUL = os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK
 
@@ -188,8 +189,10 @@ def _read_state(path: str) -> str:
         fd = os.open(path, os.O_RDONLY | O_CAREFUL)
     except FileNotFoundError:
         return ""
-    with open(fd, encoding="ascii", errors="backslashreplace") as file:
-        return file.readline().rstrip("\n")
+    with open(fd, "rb") as file:
+        line = file.readline(STATE_LIMIT).rstrip(b"\n").decode("ascii", "backslashreplace")
+    # It may be a volume that others write to: nothing in it moves the cursor of who runs the probe by hand.
+    return "".join(each if each.isprintable() else "?" for each in line)
 
 
 def replace(path: str, data: bytes) -> None:

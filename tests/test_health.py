@@ -245,6 +245,16 @@ def test_a_reader_never_sees_a_part_of_a_state(run_dir: str, state_file: StateFi
     assert seen <= texts
 
 
+def test_a_state_that_somebody_else_has_written_is_one_line(
+    capsys: pytest.CaptureFixture[str], run_dir: str, state_file: StateFile
+) -> None:
+    """Of a bounded length, and without what moves a cursor."""
+    Path(run_dir, "state").write_bytes(b"ready \x1b[2J\r\x0c" + b"a" * 10_000_000)
+    assert health([], {"KOLLA_RUN_DIR": run_dir}) == 0
+    line = capsys.readouterr().out
+    assert line.startswith("ready ?[2J??aaa") and len(line) < 20_000
+
+
 def test_a_second_agent_is_refused(run_dir: str, state_file: StateFile) -> None:
     """Two agents would overwrite each other's state; the message names the variable to change."""
     state_file.write("ready", "")
