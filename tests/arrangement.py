@@ -63,6 +63,7 @@ DIVIDED = (
 
 # A busy machine may take a second for anything.
 settings.register_profile("busy", deadline=None)
+settings.register_profile("long", deadline=None, max_examples=5000)  # for tests/fuzz: a million inputs
 settings.load_profile("busy")
 
 
