@@ -58,6 +58,7 @@ def test_it_boots_a_server_in_a_whole_openstack(whole_programs: Path, place: Pat
     try:
         quickstart.says("-- up; Ctrl-C ends it")
         said = quickstart.said
+        assert "secrets into " in said and (checkout / ".quickstart/secrets.yml").exists()
         load, *_, openrc, listing, _services, _status, _help = suggested(said)
         shown = subprocess.run(
             ["sh", "-c", f"{load}; {openrc}; {listing} --format value --column Name --column Status"],
