@@ -412,6 +412,15 @@ def test_the_probe_believes_no_strangers_directory(
     os.close(state_file.fd)
 
 
+def test_a_state_that_finds_no_room_says_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """/dev/full stands for a file on a full disk."""
+    monkeypatch.setattr(health_module, "_new_file", lambda path: os.open("/dev/full", os.O_WRONLY))
+    with pytest.raises(
+        CannotWrite, match="No space left on device: .* free space there, let this user write"
+    ):
+        StateFile(str(tmp_path), -1).write("ready", "")
+
+
 def test_a_state_that_can_not_be_written_is_an_error(run_dir: str, state_file: StateFile) -> None:
     """An outdated state would mislead the probes."""
     os.mkdir(f"{run_dir}/state.new")
