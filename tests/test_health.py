@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import fcntl
 import os
 import stat
@@ -413,11 +414,13 @@ def test_the_probe_believes_no_strangers_directory(
 
 
 def test_a_state_that_finds_no_room_says_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """/dev/full stands for a file on a full disk."""
-    monkeypatch.setattr(health_module, "_new_file", lambda path: os.open("/dev/full", os.O_WRONLY))
-    with pytest.raises(
-        CannotWrite, match="No space left on device: .* free space there, let this user write"
-    ):
+    """With what to do about it."""
+
+    def find_no_room(path: str, data: bytes) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), path)
+
+    monkeypatch.setattr(health_module, "replace", find_no_room)
+    with pytest.raises(CannotWrite, match="state: No space left on device: .* free space there, let this"):
         StateFile(str(tmp_path), -1).write("ready", "")
 
 
