@@ -124,8 +124,8 @@ class StateFile:
             from kolla_mesos_start.errors import CannotWrite
 
             raise CannotWrite(
-                f"{_described(error, path)}: can't write the state for `health`: free space there, let this user"
-                " write there, or set KOLLA_RUN_DIR to another directory"
+                f"{_described(error, path)}: can't write the state for `health`: free space there, let this"
+                " user write there, or set KOLLA_RUN_DIR to another directory"
             ) from error
 
 
