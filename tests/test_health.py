@@ -420,7 +420,7 @@ def test_a_state_that_finds_no_room_says_so(tmp_path: Path, monkeypatch: pytest.
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), path)
 
     monkeypatch.setattr(health_module, "replace", find_no_room)
-    with pytest.raises(CannotWrite, match="state: No space left on device: .* free space there, let this"):
+    with pytest.raises(CannotWrite, match=r"state: No space left on device: .* free space there, let this"):
         StateFile(str(tmp_path), -1).write("ready", "")
 
 
