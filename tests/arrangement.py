@@ -50,6 +50,7 @@ DIVIDED = (
     "tests/containers/test_interrupted.py",
     "tests/daemon/test_readiness.py",
     "tests/definition/test_schema.py",
+    "tests/fuzz/test_agents.py",
     "tests/integration/test_assembled.py",
     "tests/integration/test_endings.py",
     "tests/integration/test_exec.py",
@@ -63,7 +64,7 @@ DIVIDED = (
 
 # A busy machine may take a second for anything.
 settings.register_profile("busy", deadline=None)
-settings.register_profile("long", deadline=None, max_examples=5000)  # for tests/fuzz: a million inputs
+settings.register_profile("long", deadline=None, max_examples=8400)  # for tests/fuzz: a million inputs
 settings.load_profile("busy")
 
 

@@ -18,6 +18,7 @@ from random import Random
 from types import FrameType
 from typing import Any, TypeVar
 
+import pytest
 from hypothesis import Phase, given, note, settings
 from hypothesis import strategies as st
 
@@ -29,7 +30,8 @@ T = TypeVar("T")
 ROOT = Path(__file__).resolve().parents[2]
 # Inputs from one seed: hypothesis needs longer for a seed than most borders for an input. FAST is for those
 # that take some hundredths of a thousandth of a second.
-BATCH, FAST = 4, 40
+BATCH, FAST = 10, 40
+HOUR = 3600  # seconds
 TIME_LIMIT = 20.0  # seconds for one input; on a busy machine all but a hang take some thousandths of one
 MEMORY_LIMIT = 256 << 10  # KiB that a batch may need
 
@@ -97,8 +99,14 @@ BYTES: Sequence[bytes] = (
 
 
 def seeded(test: Callable[..., None]) -> Callable[..., None]:
-    """Give a test many values of `seed`."""
-    return settings(phases=PHASES)(given(seed=SEEDS)(test))
+    """Give a test many values of `seed`: a fourth of what other tests are given, since each is a batch.
+
+    It may take long by command; each input has a limit of its own.
+    """
+    assert settings.default is not None
+    count = settings.default.max_examples // 4
+    marked: Callable[..., None] = pytest.mark.timeout(HOUR)(given(seed=SEEDS)(test))
+    return settings(phases=PHASES, max_examples=count)(marked)
 
 
 class Fuzz:

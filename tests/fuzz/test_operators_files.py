@@ -138,7 +138,7 @@ def test_acl_yml(fuzz: Fuzz, seed: int) -> None:
                 acl.shown(acl.wider(plan.acl("infra/db/db/.party"), {}))
         plan_recorded("/kolla/site/.acl", json.dumps(content).encode())
 
-    fuzz("acl.yml", seed, lambda random: changed_document(random, [ACL], WORDS), attempt, batch=FAST)
+    fuzz("acl.yml", seed, lambda random: changed_document(random, [ACL], WORDS), attempt)
 
 
 @seeded
