@@ -245,9 +245,10 @@ def happen(run: Run) -> None:
     for service, (_, definition) in FAILURES.items():
         run.publish(service, definition, conf=FILE + CONTENTS.get(service, ""))
     run.secure()
-    start_database(run)
+    database = start_database(run)
     kill_one(run)
     set_a_variable(run)
+    look_at_refresh(run, database.registrar)
     bad_credentials = run.directory / "bad"
     bad_credentials.write_text(PASSWORD)
     agents = [(status, run.start(service)) for service, (status, _) in FAILURES.items()]
@@ -278,6 +279,7 @@ def publish_database(run: Run) -> None:
             "mounted": str(run.directory / "mounted"),
         },
     }
+    told = run.directory / "told"
     once = command("[ -e tried ] || { touch tried; exit 3; }; touch up; until [ -e go ]; do sleep 0.02; done")
     definition = {
         "commands": {"setup": {**once, "run_once": True, "retries": 1, "delay": 0.01, "files": files}},
@@ -285,13 +287,16 @@ def publish_database(run: Run) -> None:
             "daemon": {
                 **command("exec sleep 100"),
                 "ready": {"command": f": {CHECK}; [ -e good ]", "interval": 0.05},
+                "files": {"followed": {"dest": str(run.directory / "etc" / "followed")}},
+                "on_change": {"command": f"touch {told}; until [ -e {told}.seen ]; do sleep 0.02; done"},
             }
         },
     }
-    run.publish(DATABASE, definition, conf=FILE + " {{ password }} {{ key }}", raw=FILE)
+    conf = FILE + " {{ password }} {{ key }}"
+    run.publish(DATABASE, definition, conf=conf, raw=FILE, followed=conf)
 
 
-def start_database(run: Run) -> None:
+def start_database(run: Run) -> Agent:
     """A service that comes up, with a one-time command that fails at first; looked at on its way."""
     agent = run.start(DATABASE)
     eventually((agent.directory / "up").exists, "the command runs")
@@ -307,6 +312,25 @@ def start_database(run: Run) -> None:
     run.note("daemon", agent.pid)
     assert (run.directory / "etc" / "conf").read_text() == f"{FILE} {VARIABLE} {HOST_VARIABLE}"
     assert (run.directory / "etc" / "mounted").read_text() == f"{MOUNTED} {VARIABLE}"
+    return agent
+
+
+def look_at_refresh(run: Run, registrar: int) -> None:
+    """The variable that was set is in a file of the daemon, which is being told."""
+    eventually((run.directory / "told").exists, "the daemon is told of its new file")
+    # Beside it the registrar has its checks for children, ever new ones.
+    (refresh,) = (each for each in psutil.Process(registrar).children() if is_refresh(each))
+    run.note("refresh", refresh.pid)
+    (run.directory / "told.seen").touch()
+    eventually(lambda: not refresh.is_running(), "the refresh is over")
+    assert (run.directory / "etc" / "followed").read_text() == f"{FILE} {VARIABLE} {VARIABLE} {HOST_VARIABLE}"
+
+
+def is_refresh(process: psutil.Process) -> bool:
+    try:
+        return any("refresh" in word for word in process.cmdline())
+    except psutil.NoSuchProcess:
+        return False
 
 
 def publish_killed(run: Run) -> None:
@@ -340,7 +364,7 @@ def set_a_variable(run: Run) -> None:
         stderr=subprocess.STDOUT,
     ) as tool:
         run.note("tool", tool.pid)
-        said, _ = tool.communicate(VARIABLE.encode())
+        said, _ = tool.communicate(f"{VARIABLE} {VARIABLE}".encode())
     assert tool.returncode == 0, said
     assert run.found(said) == []
 
@@ -419,13 +443,14 @@ def test_what_a_killed_agent_leaves_is_for_its_own_user_only(run: Run) -> None:
     assert [path.name for path in (run.directory / "killed").iterdir()] == ["conf"]
 
 
-@pytest.mark.parametrize("who", ["agent", "guard", "registrar", "tool"])
+@pytest.mark.parametrize("who", ["agent", "guard", "registrar", "refresh", "tool"])
 def test_no_secret_can_be_seen_in_a_process(run: Run, who: str) -> None:
     """Neither in its arguments nor in its environment, but for what the launcher gave to the container."""
     assert run.found(run.processes[who]) == []
     assert run.found(run.environments[who], but=(LAUNCHER,)) == []
     # What was handed over in memory is gone: its descriptor would be an open book to the user.
-    assert b"memfd" not in run.processes[f"{who}'s files"]
+    # (What a refresh reports holds names only.)
+    assert b"memfd" not in run.processes[f"{who}'s files"].replace(b"memfd:report", b"")
 
 
 @pytest.mark.parametrize("who", ["guard", "registrar"])
