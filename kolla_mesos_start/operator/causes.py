@@ -18,6 +18,7 @@ from kolla_mesos_start.operator.durations import lasting
 from kolla_mesos_start.operator.invocation import nearest
 from kolla_mesos_start.operator.live import (
     PRESENT,
+    REFRESH_FAILED,
     Attempt,
     Container,
     Deployment,
@@ -58,11 +59,7 @@ CLOCK_STEP = 1.0  # seconds; containers say since when in whole ones
 BEGUN = ("starting", "unready", "ready")  # stages of a daemon
 # What may only seem so: znodes that change together are read one after the other.
 MAY_SEEM = frozenset(("absent", "abandoned", "elsewhere"))
-# What a registrar says of a daemon that is ready, whose files do not follow what is published any more.
-REFRESH_FAILED = "the refresh of its files failed"
 MEND_REFRESH = "; mend that and publish, or run `kolla_mesos_start refresh` in the container"
-# What it says where its turn does not come by itself.
-REFRESH_STUCK = ("no other instance refreshes until", "ZooKeeper refuses a turn")
 
 
 class Cause(NamedTuple):
@@ -331,8 +328,7 @@ def _of_refreshes(service: Service) -> Iterator[Cause]:
     """What the registrars of ready daemons say of their files."""
     for each in service.containers:
         if each.stage == "ready" and each.reason:
-            is_stuck = any(words in each.reason for words in (REFRESH_FAILED, *REFRESH_STUCK))
-            kind = "stale" if is_stuck else "refreshing"
+            kind = "stale" if each.keeps_old_files else "refreshing"
             path = f"{service.role}/{DAEMON}"
             advice = MEND_REFRESH if REFRESH_FAILED in each.reason else ""
             yield Cause(kind, f"{path} on {each.host} is ready; {each.reason}{advice}", (path,))

@@ -33,6 +33,10 @@ from kolla_mesos_start.zookeeper.query import Query, Znode, children_of, data_of
 CONTAINERS, PARTY, ENDED = ".containers", ".party", "ended"
 PRESENT = "present"  # It is there; what it is doing it does not say.
 SUFFIX = "__party__"
+# What a registrar says of a daemon that is ready, whose files do not follow what is published any more.
+REFRESH_FAILED = "the refresh of its files failed"
+# What it says where its turn does not come by itself.
+REFRESH_STUCK = ("no other instance refreshes until", "ZooKeeper refuses a turn")
 MAX_DATA = 16 * 1024  # bytes of what a container has written about itself
 
 
@@ -68,6 +72,13 @@ class Container(NamedTuple):
     def is_live(self) -> bool:
         """Whether it may still do something."""
         return self.stage not in ("ended", "finished")
+
+    @property
+    def keeps_old_files(self) -> bool:
+        """Whether its daemon is ready, with files that do not follow what is published any more."""
+        return self.stage == "ready" and any(
+            words in self.reason for words in (REFRESH_FAILED, *REFRESH_STUCK)
+        )
 
 
 class Ended(NamedTuple):

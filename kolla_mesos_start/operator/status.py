@@ -119,10 +119,14 @@ def headline(deployment: Deployment) -> str:
     """How much of it is up."""
     services = deployment.services.values()
     text = f"{deployment.id}: {sum(service.is_up for service in services)} of {len(services)} services up"
-    stale = sum(service.is_stale(each) for service in services for each in service.containers)
-    if not stale:
-        return text
-    return f"{text}; {counted(stale, 'container')} with an older definition"
+    found = [(service, each) for service in services for each in service.containers]
+    stale = sum(service.is_stale(each) for service, each in found)
+    old_files = sum(each.keeps_old_files for _, each in found)
+    if stale:
+        text += f"; {counted(stale, 'container')} with an older definition"
+    if old_files:  # It is up: what became of a publication would be asked of `explain` only.
+        text += f"; {counted(old_files, 'container')} with older files, see explain"
+    return text
 
 
 def _ordered(deployment: Deployment) -> Sequence[Service]:

@@ -93,6 +93,17 @@ def test_a_roll_out_shows_how_far_it_is() -> None:
     assert shown(tree)[2:] == ["web  2 of 2 ready", "  h1  ready  0 s  6", "  h2  ready  0 s  6"]
 
 
+def test_who_looks_for_what_was_published_sees_files_that_do_not_follow() -> None:
+    """All is up, so that nothing else would show it at a glance."""
+    tree = {"web": definition(), **ready("web", "1")}
+    for reason, head in (
+        ("the refresh of its files failed: missing: x", "; 1 container with older files, see explain"),
+        ("its files are being refreshed", ""),
+    ):
+        tree["web/.containers/1"] = container("ready", reason)
+        assert shown(tree)[0] == f"site: 1 of 1 services up{head}"
+
+
 def test_the_stage_of_a_container_agrees_with_ready_of_wanted() -> None:
     """It joins or leaves the ready instances a moment before it says so."""
     tree = {
