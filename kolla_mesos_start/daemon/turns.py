@@ -45,11 +45,16 @@ MAX_SHOWN = 200  # characters of what another instance says
 
 
 class Slot(NamedTuple):
-    """The slot of another instance; `failure`: why it will not become free by itself. `since`: a zxid."""
+    """The slot of another instance; `failure`: why it will not become free by itself. `since`: a zxid.
+
+    `gone`: its container is not there, so that it may stay for ever. `version` is that of its znode.
+    """
 
     name: str
     failure: str
     since: int
+    gone: bool
+    version: int
 
 
 def in_the_way(slots: Sequence[Slot], width: int, change: int) -> str:
@@ -217,7 +222,7 @@ class Turns:
                 failure = said
             elif owner is None or session != b"%x" % owner.ephemeralOwner:
                 failure = f"the instance on {said} has not come back from its refresh"
-            done(Slot(name, failure, stat.mzxid))
+            done(Slot(name, failure, stat.mzxid, owner is None, stat.version))
 
         self._request(Exists(f"{self._party}/{name}", True), on_owner)
 
@@ -226,8 +231,10 @@ class Turns:
         reason = in_the_way(slots, self._width, self._change)
         if reason:
             self._looked(reason)
-        else:
-            self._request(Transaction(list(steps)), self._on_taken)
+            return
+        # Containers that were replaced leave theirs; whoever comes back meanwhile has changed it.
+        left = [Delete(f"{self._path}/slots/{slot.name}", slot.version) for slot in slots if slot.gone]
+        self._request(Transaction([*steps, *left]), self._on_taken)
 
     def _on_taken(self, results: Any) -> None:
         # Refused if another was quicker, or our contender is gone: then another may be the first.

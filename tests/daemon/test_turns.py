@@ -6,7 +6,8 @@ import pytest
 
 from kolla_mesos_start.daemon.turns import Slot, in_the_way
 
-BUSY, FAILED, OLD = Slot("a", "", 10), Slot("b", "it failed", 10), Slot("c", "it failed long ago", 5)
+BUSY, FAILED = Slot("a", "", 10, False, 0), Slot("b", "it failed", 10, False, 0)
+OLD = Slot("c", "it failed long ago", 5, True, 0)
 
 
 @pytest.mark.parametrize(
