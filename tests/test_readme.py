@@ -20,6 +20,7 @@ from kolla_mesos_start.definition.document import load
 from kolla_mesos_start.definition.model import Dependency, External, File, Members
 from kolla_mesos_start.render.context import BUILTIN
 from kolla_mesos_start.render.sandbox import Sandbox
+from tests.attacks import OUTCOMES
 from tests.documents import CONTRIBUTING, DOCUMENTS, README, ROOT, items, literals, parsed, table
 from tests.test_house import PACKAGE
 
@@ -131,6 +132,15 @@ def test_every_name_that_templates_have_is_in_the_table() -> None:
     named = {re.split(r"[(\[]", name)[0] for row in table(README, "name") for name in literals(row[0])}
     filters = set(Sandbox()._environment.filters) - set(Environment().filters)
     assert named == BUILTIN | {"api_interface"} | filters
+
+
+def test_every_attack_is_in_the_table_with_its_outcome() -> None:
+    """And what to do about it where it is possible."""
+    rows = [[cell.astext() for cell in row] for row in table(README, "attack")]
+    assert {attack: outcome for attack, outcome, _ in rows} == OUTCOMES
+    assert [attack for attack, _, what in rows if what] == [
+        attack for attack, outcome in OUTCOMES.items() if outcome == "possible"
+    ]
 
 
 # -- walk-throughs ---------------------------------------------------------------------------------
