@@ -247,13 +247,13 @@ def log_outage(state: str) -> None:
 def read(client: KazooClient, paths: Iterable[str]) -> dict[str, bytes | None]:
     """The data at each of `paths`; None where no znode is."""
     found = _read_together(client, client.get_async, paths)
-    return {path: result and result[0] for path, result in found.items()}
+    return {path: _data(result) for path, result in found.items()}
 
 
 def znodes(client: KazooClient, paths: Iterable[str]) -> dict[str, Znode | None]:
     """What stands at each of `paths`, with its versions; None where no znode is."""
     found = _read_together(client, client.get_async, paths)
-    return {path: result and Znode(*result) for path, result in found.items()}
+    return {path: _znode(result) for path, result in found.items()}
 
 
 def mzxids(client: KazooClient, paths: Iterable[str]) -> dict[str, int | None]:
@@ -275,7 +275,7 @@ def read_with_children(
     found = _read_together(client, client.get_async, paths)
     parents = [path for path, result in found.items() if result and result[1].numChildren]
     names = children(client, parents)
-    return {path: (result and result[0], names.get(path, ())) for path, result in found.items()}
+    return {path: (_data(result), names.get(path, ())) for path, result in found.items()}
 
 
 def answers(
@@ -297,8 +297,17 @@ def answers(
     if watch:
         _await_creation(client, absent, watch)
     for query, result in found.items():
-        found[query] = tuple(sorted(result or ())) if query.children else result and Znode(*result)
+        found[query] = tuple(sorted(result or ())) if query.children else _znode(result)
     return dict(found)
+
+
+def _data(result: tuple[bytes | None, Any] | None) -> bytes | None:
+    """The data of a znode, None where there is none; one that was made without data is empty."""
+    return None if result is None else result[0] or b""
+
+
+def _znode(result: tuple[bytes | None, Any] | None) -> Znode | None:
+    return None if result is None else Znode(result[0] or b"", result[1])
 
 
 def _await_creation(client: KazooClient, absent: Sequence[Query], watch: Callable[[Query], object]) -> None:

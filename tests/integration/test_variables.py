@@ -11,11 +11,13 @@ from collections.abc import Sequence
 
 import pytest
 from kazoo.client import KazooClient
+from kazoo.protocol.serialization import Create
+from kazoo.security import OPEN_ACL_UNSAFE
 
 from tests.conftest import Deployment
 from tests.publishing import publish
 from tests.terminal import Terminal
-from tests.tool import TOOL, ctl, environ
+from tests.tool import TOOL, ctl, environ, run_ctl
 
 SERVICE = "infra/db"
 COMMAND = {"command": "true", "env": {"LEVEL": "{{ level }}"}, "files": {"conf": {"dest": "/conf"}}}
@@ -54,6 +56,25 @@ def test_get_falls_back_as_an_agent_would(zk: KazooClient, site: Deployment) -> 
     assert ctl(site, "get", "size", "--service", SERVICE).stdout == "1\n"
     found = json.loads(ctl(site, "get", "size", "--format", "json").stdout)
     assert found == {"name": "size", "value": "0", "path": where[0]}
+
+
+def test_a_znode_without_data_is_empty(zk: KazooClient, site: Deployment) -> None:
+    """As `create PATH` of zkCli makes it; no command of the tool ends with a traceback of it."""
+    for path in ("variables/null", f"{SERVICE}/files/null", "status", "status/global", "status/global/db"):
+        made = zk.handler.async_result()
+        zk._call(Create(f"{site.path}/{path}", None, OPEN_ACL_UNSAFE, 0), made)
+        made.get()
+    done = ctl(site, "get", "null")
+    assert (done.stdout, done.stderr) == ("\n", f"found at {site.path}/variables/null\n")
+    for words in (
+        ["status"],
+        ["explain"],
+        ["timeline"],
+        ["graph"],
+        ["snapshot", "/dev/null"],
+        ["unset", "null"],
+    ):
+        run_ctl(site, *words)
 
 
 def test_what_is_not_set_ends_with_1_and_names_the_nearest(site: Deployment) -> None:
