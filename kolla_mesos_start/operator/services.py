@@ -103,9 +103,10 @@ def on_hosts(hosts: Sequence[str]) -> str:
 
 def follows(definition: bytes) -> bool:
     """Whether the files of the service's daemon follow what is published, without a restart."""
+    parsed: Any = _parsed(definition)
     try:
-        return json.loads(definition)["service"]["daemon"].get("on_change") is not None
-    except (ValueError, TypeError, KeyError, AttributeError):
+        return parsed["service"]["daemon"].get("on_change") is not None
+    except (TypeError, KeyError, AttributeError):
         return False
 
 

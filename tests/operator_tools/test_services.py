@@ -6,7 +6,13 @@ import pytest
 
 from kolla_mesos_start.errors import BadUsage
 from kolla_mesos_start.operator.invocation import NotThere
-from kolla_mesos_start.operator.services import chosen, counted_commands, one_time_commands, used_variables
+from kolla_mesos_start.operator.services import (
+    chosen,
+    counted_commands,
+    follows,
+    one_time_commands,
+    used_variables,
+)
 
 
 def test_the_commands_that_a_dependency_counts() -> None:
@@ -26,6 +32,7 @@ def test_garbage_names_nothing(definition: bytes) -> None:
     """Nor is anything too deep: how deep JSON may be depends on the Python."""
     assert counted_commands(definition) == used_variables(definition, {}) == frozenset()
     assert one_time_commands("infra/db", definition) == []
+    assert not follows(definition)
 
 
 PUBLISHED = ["shop/web", "web/api", "other/api", "infra/db", "db"]
