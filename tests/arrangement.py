@@ -64,7 +64,7 @@ DIVIDED = (
 
 # A busy machine may take a second for anything.
 settings.register_profile("busy", deadline=None)
-settings.register_profile("long", deadline=None, max_examples=8400)  # for tests/fuzz: a million inputs
+settings.register_profile("long", deadline=None, max_examples=4000)  # for tests/fuzz: a million inputs
 settings.load_profile("busy")
 
 

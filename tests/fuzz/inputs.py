@@ -30,7 +30,7 @@ T = TypeVar("T")
 ROOT = Path(__file__).resolve().parents[2]
 # Inputs from one seed: hypothesis needs longer for a seed than most borders for an input. FAST is for those
 # that take some hundredths of a thousandth of a second.
-BATCH, FAST = 10, 40
+BATCH, FAST = 30, 70
 HOUR = 3600  # seconds
 TIME_LIMIT = 20.0  # seconds for one input; on a busy machine all but a hang take some thousandths of one
 MEMORY_LIMIT = 256 << 10  # KiB that a batch may need

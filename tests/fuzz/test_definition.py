@@ -9,6 +9,7 @@ from kolla_mesos_start.definition.document import load
 from kolla_mesos_start.definition.resolve import late_texts, resolve
 from kolla_mesos_start.definition.texts import Text
 from tests.definition.examples import SERVICE, TEMPLATED
+from tests.definition.test_schema import MESOS_SERVICE, MESOS_TASK
 from tests.fuzz.inputs import ODD, Fuzz, changed_document, changed_json, definitions, seeded
 
 TEXTS = [each for each in ODD if isinstance(each, str)]
@@ -32,7 +33,7 @@ WORDS = [
     ),
 ]
 KEYS = [*schema.SHARED_KEYS, *schema.COMMAND_KEYS, *schema.DAEMON_KEYS, "perm", "dest", "check", "count"]
-VALID = [*definitions(), TEMPLATED]
+VALID = [*definitions(), TEMPLATED, MESOS_TASK, MESOS_SERVICE]
 
 
 def use(data: bytes) -> None:

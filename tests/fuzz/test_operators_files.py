@@ -10,7 +10,16 @@ from typing import Any
 import pytest
 
 from kolla_mesos_start.errors import BadDefinition
-from kolla_mesos_start.operator import acl, directory, formats, instances, launch, services, strict_yaml
+from kolla_mesos_start.operator import (
+    acl,
+    directory,
+    formats,
+    instances,
+    kolla_layout,
+    launch,
+    services,
+    strict_yaml,
+)
 from kolla_mesos_start.operator.connection import recorded as plan_recorded
 from kolla_mesos_start.operator.findings import Source
 from kolla_mesos_start.operator.layouts import _with_acl
@@ -27,6 +36,7 @@ from tests.fuzz.inputs import (
     published,
     seeded,
 )
+from tests.operator_tools.test_kolla_layout import FILES
 
 YAML = [path.read_bytes() for path in published("*.yml") if "kubernetes" not in path.parts]
 TOKENS = [
@@ -122,7 +132,7 @@ def test_yaml(fuzz: Fuzz, seed: int) -> None:
             except BadDefinition as error:
                 assert len(error.issues[0]) < 1000
 
-    fuzz("YAML", seed, lambda random: changed(random, YAML, TOKENS), attempt, batch=2)
+    fuzz("YAML", seed, lambda random: changed(random, YAML, TOKENS), attempt, batch=10)
 
 
 @seeded
@@ -204,13 +214,38 @@ def test_a_directory(fuzz: Fuzz, seed: int, tmp_path_factory: pytest.TempPathFac
         read(root)
         (root / name).write_bytes(valid[name][0])
 
-    fuzz("a deployment's directory", seed, make, attempt, batch=1)
+    fuzz("a deployment's directory", seed, make, attempt, batch=2)
 
 
 def read(root: Path) -> None:
     deployment, findings = _with_acl(root, *directory.look(root))
     for finding in (*findings, *validate(deployment)):
         assert finding.message.encode()
+
+
+@seeded
+def test_a_directory_of_kolla_mesos(fuzz: Fuzz, seed: int, tmp_path_factory: pytest.TempPathFactory) -> None:
+    """Its definitions are templates of YAML."""
+    root = tmp_path_factory.mktemp("k")
+    for name, content in FILES.items():
+        (root / name).parent.mkdir(parents=True, exist_ok=True)
+        (root / name).write_text(content)
+
+    def make(random: Random) -> tuple[str, bytes]:
+        name = random.choice(list(FILES))
+        return name, changed(random, [FILES[name].encode()], [*TOKENS, b"{{ distro }}", b"{% if a %}"])
+
+    def attempt(tried: tuple[str, bytes]) -> None:
+        name, data = tried
+        (root / name).write_bytes(data)
+        try:
+            deployment, findings = kolla_layout.look(root, {}, "site")
+            for finding in (*findings, *validate(deployment)):
+                assert finding.message.encode()
+        finally:
+            (root / name).write_text(FILES[name])
+
+    fuzz("a directory of kolla-mesos", seed, make, attempt, batch=2)
 
 
 @seeded
@@ -223,4 +258,4 @@ def test_what_is_added_to_a_file_of_secrets(fuzz: Fuzz, seed: int) -> None:
         assert after == {**(before or {}), "new": "a: 'b"}  # type: ignore[dict-item]
 
     valid = [b"# mine\na: b\nc: 'd'\n", b"---\na: |\n  b\n  c\n", b'{"a": "b"}\n']
-    fuzz("a file of secrets", seed, lambda random: changed(random, valid, TOKENS), attempt, batch=5)
+    fuzz("a file of secrets", seed, lambda random: changed(random, valid, TOKENS), attempt)

@@ -8,11 +8,12 @@ from random import Random
 from kolla_mesos_start.definition.texts import Text
 from kolla_mesos_start.render.context import Renderer, file_text, variable_names
 from tests.fuzz.inputs import ODD, Fuzz, changed, published, seeded
-from tests.render.test_context import context
+from tests.render.test_context import CONSTRUCTS, context
 
 FILES = [path.read_bytes() for path in published("*") if path.parent.name in ("files", "templates")]
 VALID = [
     *(each for each in FILES if b"{{" in each or b"{%" in each),
+    *(template.encode() for template, _ in CONSTRUCTS),  # of kolla-mesos
     b"{% for host in groups['mariadb'] %}{{ hostvars[host]['ansible_' + api_interface].ipv4 }}{% endfor %}",
     b"{{ list_ips_by_service('infra/mariadb/mariadb', 3306, ' ', 'tcp://') }}",
     b"{% for one in ready_instances('a/b') %}{{ one.host }}:{{ one['ports'] | first }}\n{% endfor %}",
