@@ -30,6 +30,7 @@ if TYPE_CHECKING:
 
     from kolla_mesos_start.commands.bootstrap import Bootstrap
     from kolla_mesos_start.definition.model import Command, Graph
+    from kolla_mesos_start.files import Content
     from kolla_mesos_start.render.prepare import Prepared, Preparer
     from kolla_mesos_start.settings import Acl, Settings
     from kolla_mesos_start.tree.ended import Ended
@@ -139,7 +140,7 @@ class Agent:
         self._reach("wait")
         waiting = Waiting(tree, report, settings.wait_timeout, settings.generation)
         for runnable in waiting:
-            prepared = self._render(settings, preparer, runnable.command)
+            prepared = self._render(settings, preparer, runnable.command, report)
             if runnable.command.is_daemon:
                 self._refuse_retired(settings, tree, report)
                 self._become_daemon(settings, prepared, registration, report)
@@ -294,7 +295,7 @@ class Agent:
                 tree.client.ephemerals.discard(path)  # What was published before had a daemon.
         return self.registration
 
-    def _render(self, settings: Settings, preparer: Preparer, command: Command) -> Prepared:
+    def _render(self, settings: Settings, preparer: Preparer, command: Command, report: Report) -> Prepared:
         """Render the command and place its files, unless an earlier start of this container has."""
         self.stage, self.command = "render", command.path
         if not command.files:
@@ -308,12 +309,12 @@ class Agent:
         prepared = preparer.prepare(command)
         if copied:
             copied.require()
-        self._place(settings, prepared)
+        self._place(settings, prepared, report)
         if copied:
             copied.record(command.path)
         return prepared
 
-    def _place(self, settings: Settings, prepared: Prepared) -> None:
+    def _place(self, settings: Settings, prepared: Prepared, report: Report) -> None:
         from kolla_mesos_start.files import place
 
         if not any(content.check for content in prepared.contents):
@@ -323,7 +324,14 @@ class Agent:
 
         guard = self.bootstrap.guard if self.bootstrap else None
         with Verdicts(self.loop, settings.service_name, prepared, self.exported, guard) as verdicts:
-            place(prepared.contents, verdicts.check)
+
+            def check(content: Content, path: str) -> None:
+                # It may take long; what is said until then has come to its end.
+                what = f"{prepared.step.command.path} waits for the check of its file {content.name}"
+                report.write("waiting", what, prepared.step.command.path)
+                verdicts.check(content, path)
+
+            place(prepared.contents, check)
 
     def _run_command(self, prepared: Prepared, runnable: Runnable, report: Report) -> bool:
         """Run a command to its end; false if it has to wait for its turn again."""

@@ -375,6 +375,20 @@ def test_a_file_must_pass_its_check_before_it_is_first_placed(web: Web, containe
     assert not (containers.directory / "web.conf").exists()
 
 
+def test_a_start_that_waits_for_a_check_says_so(web: Web, containers: Containers) -> None:
+    """What it has waited for before is there by then."""
+    check = "while [ -e {{ directory }}/hold ]; do sleep 0.05; done"
+    web.publish("new", {"check": check}, command=["sleep", "1000"])
+    web.set(directory=str(containers.directory))
+    (containers.directory / "hold").touch()
+    agent = containers.start(SERVICE)
+    words = "web/daemon waits for the check of its file web.conf"
+    eventually(lambda: agent.state == f"waiting {words}", "the probes know")
+    eventually(lambda: web.reason() == words, "and so do operators")
+    (containers.directory / "hold").unlink()
+    agent.says("the daemon is ready")
+
+
 def test_a_change_while_a_refresh_runs_leads_to_another_one(web: Web) -> None:
     """The last word is the one published last."""
     check = 'while [ -e hold ]; do sleep 0.05; done; echo checked >> checks; test -s "$1"'
