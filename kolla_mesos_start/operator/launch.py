@@ -4,7 +4,8 @@
     hosts:                          by their role
       control: [ctl-1]
       compute: [cmp-1, cmp-2]
-    defaults: {placement: control}
+    zookeeper: zk-1:2181,zk-2:2181  KOLLA_ZK_HOSTS of the containers
+    defaults: {placement: control}  see `container_settings`, with all keys
     services:
       nova/nova-compute: {placement: compute, replicas: each}
     try: [openstack server list]    commands that `up` suggests; $site is its directory
@@ -21,22 +22,13 @@ from typing import NamedTuple
 from kolla_mesos_start.definition.fields import Fields, Reading, nearest
 from kolla_mesos_start.definition.forms import GLOBAL, bad_generation, bad_segment
 from kolla_mesos_start.definition.texts import labelled, sublabel
+from kolla_mesos_start.operator import container_settings
+from kolla_mesos_start.operator.container_settings import EACH, Settings
 from kolla_mesos_start.operator.findings import ERROR, Finding, Findings, Source, counted
 
 NAME = "launch"  # of the file
-EACH = "each"
 SUGGESTED = "try"
-
-
-class Settings(NamedTuple):
-    """How a service is launched; None is what the file does not say.
-
-    `placement` is a role of hosts. `replicas` is EACH: one container on each of them; without it they are
-    as many as the definition wants, on the first of them.
-    """
-
-    placement: str | None = None
-    replicas: str | None = None
+KEYS = ("tag", "hosts", "zookeeper", "defaults", "services", SUGGESTED)
 
 
 class Launch(NamedTuple):
@@ -48,11 +40,16 @@ class Launch(NamedTuple):
     defaults: Settings = Settings()
     services: Mapping[str, Settings] = MappingProxyType({})
     suggested: Sequence[str] = ()
+    zookeeper: str | None = None
 
     def of(self, service: str) -> Settings:
         """What counts for a service: its own settings, else the defaults."""
-        own = self.services.get(service, Settings())
-        return Settings(*(mine or default for mine, default in zip(own, self.defaults)))
+        return self.services.get(service, Settings()).over(self.defaults)
+
+    def label(self, service: str, key: str) -> str:
+        """Where it stands what counts for a service."""
+        is_own = getattr(self.services.get(service), key, None) is not None
+        return f"{sublabel('services', service) if is_own else 'defaults'}.{key}"
 
     def hosts_of(self, service: str) -> Sequence[str]:
         """The hosts of its role; none where it has no placement."""
@@ -68,14 +65,12 @@ class Launch(NamedTuple):
         hosts = self.hosts_of(service)
         if not hosts or wanted <= len(hosts):
             return ()
-        is_own = service in self.services and self.services[service].placement
-        label = sublabel("services", service) if is_own else "defaults"
         found = Findings({NAME: self.source})
         what = (
             f"{service} wants {counted(wanted, 'container')}, and its role {self.of(service).placement} has"
             f" {counted(len(hosts), 'host')}: add hosts, or lower `instances` of its definition"
         )
-        found.add(ERROR, NAME, what, label=f"{label}.placement")
+        found.add(ERROR, NAME, what, label=self.label(service, "placement"))
         return found.found
 
 
@@ -84,15 +79,16 @@ def parse(
 ) -> tuple[Launch, Sequence[Finding]]:
     """What the file says, or everything that is wrong in it. `services` are those of the directory."""
     reading = Reading(lambda text: text.text)
-    top = Fields(reading, "", content, ("tag", "hosts", "defaults", "services", SUGGESTED))
+    top = Fields(reading, "", content, KEYS)
     hosts = _hosts(reading, top.mapping("hosts"))
     launch = Launch(
         source,
         top.text("tag", None, bad_generation),
         hosts,
-        _settings(reading, "defaults", top.raw("defaults"), hosts),
+        container_settings.read(reading, "defaults", top.raw("defaults"), hosts),
         _services(reading, top.mapping("services"), frozenset(services), hosts),
         _lines(reading, top),
+        top.text("zookeeper", None, _bad_hosts),
     )
     if not reading.issues:
         _check_placed(reading, launch)
@@ -144,20 +140,14 @@ def _services(
         what = f"is no service of the directory{nearest(name, services)}"
         reading.report(sublabel("services", name), what)
     return {
-        name: _settings(reading, sublabel("services", name), value, hosts) for name, value in given.items()
+        name: container_settings.read(reading, sublabel("services", name), value, hosts)
+        for name, value in given.items()
     }
 
 
-def _settings(reading: Reading, label: str, value: object, hosts: Mapping[str, Sequence[str]]) -> Settings:
-    def bad_role(role: str) -> str | None:
-        return None if role in hosts else f"expected a role of `hosts`{nearest(role, hosts)}"
-
-    fields = Fields(reading, label, value, Settings._fields)
-    return Settings(fields.text("placement", None, bad_role), fields.text("replicas", None, _bad_replicas))
-
-
-def _bad_replicas(text: str) -> str | None:
-    return None if text == EACH else f"expected {EACH!r}; a number is `instances` of the definition"
+def _bad_hosts(text: str) -> str | None:
+    """Only what can't be meant; the agent says the rest."""
+    return "expected h1:2181,h2:2181[/chroot]" if not text or " " in text else None
 
 
 def _check_placed(reading: Reading, launch: Launch) -> None:

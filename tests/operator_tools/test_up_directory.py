@@ -11,9 +11,10 @@ import pytest
 from rich.console import Console
 
 from kolla_mesos_start.errors import BadDefinition, BadUsage
+from kolla_mesos_start.operator.container_settings import Settings
 from kolla_mesos_start.operator.containers import Container
 from kolla_mesos_start.operator.directory import Deployment, Service, Values
-from kolla_mesos_start.operator.launch import Launch, Settings
+from kolla_mesos_start.operator.launch import Launch
 from kolla_mesos_start.operator.log_stream import LogStream
 from kolla_mesos_start.operator.up_directory import pairs, plan, with_roles
 
