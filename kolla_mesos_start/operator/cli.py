@@ -42,6 +42,7 @@ from kolla_mesos_start.operator import (
 )
 from kolla_mesos_start.operator.invocation import Invocation, Subcommand, Unnamed, nearest
 from kolla_mesos_start.operator.lines import wrapped
+from kolla_mesos_start.operator.manifests import command as manifests
 
 PROGRAM = "kolla_mesos_ctl"
 DESCRIPTION = "Publish, watch, explain and repair the deployments of kolla_mesos_start."
@@ -51,7 +52,12 @@ mean what they mean to the agent, KOLLA_DEPLOYMENT is the deployment; the option
 stand before or after the command. `kolla_mesos_ctl COMMAND --help` has an example of each.
 """
 # What a shell completes an argument with, by its name in the help.
-PATHS: dict[object, object] = {"FILE": shtab.FILE, "DIR": shtab.DIRECTORY, "PLACE": shtab.DIRECTORY}
+PATHS: dict[object, object] = {
+    "FILE": shtab.FILE,
+    "DIR": shtab.DIRECTORY,
+    "DIR2": shtab.DIRECTORY,
+    "PLACE": shtab.DIRECTORY,
+}
 
 
 class Help(argparse.HelpFormatter):
@@ -249,5 +255,6 @@ SUBCOMMANDS = (
     snapshot.SUBCOMMAND,
     restore.SUBCOMMAND,
     up_directory.SUBCOMMAND,
+    manifests.SUBCOMMAND,
     COMPLETION,
 )

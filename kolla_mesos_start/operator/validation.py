@@ -91,6 +91,14 @@ def rendered(text: Text, znodes: Znodes, variables: Mapping[str, str]) -> str:
     return Renderer(_context(znodes, variables), True).text(text)
 
 
+def missing_in(text: Text, znodes: Znodes, variables: Mapping[str, str]) -> str:
+    """What is missing where the text is rendered, for a message; empty if nothing is."""
+    renderer = Renderer(_context(znodes, variables))
+    renderer.text(text)
+    names = dict.fromkeys(each.name for each in renderer.missing)
+    return ", ".join(f"{name!r}{nearest(name, variables)}" for name in names)
+
+
 def _nobody(service: str) -> Sequence[Mapping[str, Any]]:
     return ()
 

@@ -1,0 +1,116 @@
+"""`kolla_mesos_ctl manifests`: files for a launcher, from a deployment's directory.
+
+    read the directory -> validate -> the model of its containers -> files of one format -> write
+
+What lives here: the command. Which containers there are is decided in `model`, how a format says it in the
+format's own module.
+"""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Callable
+
+from kolla_mesos_start.definition.forms import bad_segment
+from kolla_mesos_start.errors import BadUsage
+from kolla_mesos_start.operator import layouts
+from kolla_mesos_start.operator.findings import ERROR
+from kolla_mesos_start.operator.invocation import DEPLOYMENT, Invocation, Subcommand
+from kolla_mesos_start.operator.manifests import kubernetes
+from kolla_mesos_start.operator.manifests.model import Manifests, Model, Site, build
+from kolla_mesos_start.operator.publish import refuse
+from kolla_mesos_start.operator.validate import shown
+from kolla_mesos_start.operator.validation import validate
+
+# Each makes the files, and notes of what only the operator can make.
+FORMATS: Mapping[str, Callable[[Model], Manifests]] = {"kubernetes": kubernetes.manifests}
+
+
+def run(invocation: Invocation) -> int:
+    """All stages, in order. Needs no ZooKeeper."""
+    options, site = invocation.options, _site(invocation)
+    deployment, unreadable = layouts.read(options, site.deployment)
+    refuse(unreadable)
+    findings = validate(deployment, deployment_id=site.deployment, given=site.given)
+    refuse(each for each in findings if each.severity == ERROR)
+    model, wrong = build(deployment, site)
+    refuse(wrong)
+    for each in findings:
+        invocation.err.print(shown(each))
+    made = FORMATS[options.format](model)
+    if options.output is None:
+        print("".join(made.files.values()), end="")
+    else:
+        for note in _write(options.output, made.files):
+            invocation.err.out(note)
+    for note in made.notes:
+        invocation.err.out(note)
+    return 0
+
+
+def _site(invocation: Invocation) -> Site:
+    options, environ = invocation.options, invocation.environ
+    name = getattr(options, "deployment", None) or environ.get(DEPLOYMENT) or options.directory.resolve().name
+    wrong = bad_segment(name)
+    if wrong:
+        raise BadUsage(f"--deployment: {wrong}, found {name!r}")
+    prefix = getattr(options, "prefix", None) or environ.get("KOLLA_SYSTEM_PREFIX")
+    return Site(name, prefix, invocation.given)
+
+
+def _write(place: Path, files: Mapping[str, str]) -> Sequence[str]:
+    """Write each file; what is to be said of the others that are there."""
+    if place.exists() and not place.is_dir():
+        raise BadUsage(f"--output {place}: is not a directory")
+    place.mkdir(parents=True, exist_ok=True)
+    for name, text in files.items():
+        (place / name).write_text(text, encoding="utf-8")
+    others = sorted(path for path in place.iterdir() if path.name not in files)
+    return [f"left {path}, which is not of this deployment now" for path in others]
+
+
+def _add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("format", metavar="FORMAT", choices=sorted(FORMATS), help=", ".join(sorted(FORMATS)))
+    layouts.add_arguments(parser)
+    parser.add_argument(
+        "--output",
+        metavar="DIR2",
+        type=Path,
+        help="a file for each service in this directory; by default all go to standard output",
+    )
+
+
+SUBCOMMAND = Subcommand(
+    name="manifests",
+    summary="make the files with which a launcher starts a deployment",
+    description="""\
+Make the files with which a launcher starts the containers of a deployment, from its definitions and from
+launch.yml in DIR. Nothing is connected to. The deployment is called as the directory is, unless --deployment
+names it. --prefix, and what `publish` is given, must be the same.
+
+launch.yml says what no definition does. Its `zookeeper` is where containers reach ZooKeeper. Its `defaults`,
+and each of its `services`, may hold:
+
+  placement, replicas    a role of `hosts`; `each`: one on each of them
+  image                  may hold {{ tag }}, {{ role }} and the service's own
+                         variables, as `ports` and `env` may
+  cpu, memory            0.5 or 500m; 512Mi or 1Gi
+  user, read_only        a number; true where the image's root may be read-only
+  network, capabilities  host or own; a list, such as [NET_ADMIN]
+  ports, env             a list of those that are registered; a mapping
+  volumes                by path: a size (10Gi) for data of each container's
+                         own, {shared: NAME}, {host: PATH}, or `temporary`
+  variables, credential  secrets: KOLLA_VARIABLES_DIR, and the key `auth` for
+                         KOLLA_ZK_AUTH_FILE
+
+kubernetes: a Job for each task, named by its generation; for a service a Deployment, a StatefulSet if it has
+data of its own, or a DaemonSet on each host. No secret is written: what you have to make is said at the end.
+
+What `validate` finds to be an error is refused (65).
+""",
+    example="kolla_mesos_ctl manifests kubernetes etc/openstack --deployment site --output manifests",
+    add_arguments=_add_arguments,
+    run=run,
+)

@@ -1,0 +1,227 @@
+"""The containers of a deployment, as every launcher has to start them.
+
+What lives here: one record for each service or task, made from its definition and `launch.yml`. What is
+wrong is found, not raised. Formats read nothing else.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from types import MappingProxyType
+from typing import NamedTuple
+
+from kolla_mesos_start.definition.document import load
+from kolla_mesos_start.definition.model import Graph
+from kolla_mesos_start.definition.texts import Text
+from kolla_mesos_start.errors import CannotRender
+from kolla_mesos_start.operator import directory, instances
+from kolla_mesos_start.operator.container_settings import EACH, HOST, KEPT, Settings, Volume, is_port
+from kolla_mesos_start.operator.directory import Contents, Deployment, Service
+from kolla_mesos_start.operator.findings import ERROR, Finding, Findings
+from kolla_mesos_start.operator.launch import NAME, Launch
+from kolla_mesos_start.operator.validation import build_graph, known_graph, missing_in, rendered
+from kolla_mesos_start.tree.znodes import Znodes
+
+ARGV = ("kolla_mesos_start",)
+HEALTH = (*ARGV, "health")
+READY = (*HEALTH, "--ready")
+# Where a launcher mounts the secrets.
+VARIABLES_DIR, CREDENTIAL_DIR = "/etc/kolla-variables", "/etc/kolla-zookeeper"
+CREDENTIAL = "auth"  # the file in the second
+# Where the agent itself writes; with a read-only root these have to be mounted.
+WRITTEN = ("/run/kolla_mesos_start", "/var/lib/kolla_mesos_start", "/tmp")
+# Exit statuses: what another attempt can't mend, and what is no failure of the command.
+FINAL = (64, 65, 70, 73, 76, 77, 78, 126, 127)
+UNAVAILABLE = (69, 75)
+MARGIN = 5  # seconds that a container has beyond its longest stop_grace
+
+
+class Mounted(NamedTuple):
+    """A file that the launcher puts at `path`. `content` is None where the directory has none."""
+
+    name: str
+    path: str
+    content: bytes | None
+
+
+class Workload(NamedTuple):
+    """The containers of one service, which are all alike.
+
+    `hosts` are those it may run on, any if there are none. `is_each`: it has one on each of them. A task
+    ends once its commands are done. `generations` are those of its one-time commands. `env` holds all that
+    the agent needs, but where the secrets are mounted: `variables` and `credential` are their names.
+    """
+
+    service: str
+    is_task: bool
+    image: str
+    env: Mapping[str, str]
+    replicas: int
+    is_each: bool
+    hosts: Sequence[str]
+    generations: Sequence[str]
+    stop_grace: float
+    ports: Sequence[int]
+    volumes: Sequence[Volume]
+    mounted: Sequence[Mounted]
+    cpu: int | None
+    memory: int | None
+    user: int | None
+    read_only: bool
+    capabilities: Sequence[str]
+    variables: str | None
+    credential: str | None
+    on_host_network: bool
+    argv: Sequence[str] = ARGV
+
+    @property
+    def role(self) -> str:
+        return self.service.rpartition("/")[2]
+
+    @property
+    def keeps_data(self) -> bool:
+        """Whether each of its containers has a volume of its own."""
+        return any(volume.kind == KEPT for volume in self.volumes)
+
+    @property
+    def grace(self) -> int:
+        """Seconds between SIGTERM and SIGKILL."""
+        return int(self.stop_grace + MARGIN)
+
+
+class Model(NamedTuple):
+    """A whole deployment, its workloads by the names of their services."""
+
+    deployment: str
+    workloads: Sequence[Workload]
+
+
+class Manifests(NamedTuple):
+    """What a format makes: files by name, and lines that say what only the operator can make."""
+
+    files: Mapping[str, str]
+    notes: Sequence[str]
+
+
+class Site(NamedTuple):
+    """What the command line says: the deployment's name, the agent's prefix, variables of containers."""
+
+    deployment: str
+    prefix: str | None = None
+    given: Mapping[str, str] = MappingProxyType({})
+
+
+def build(deployment: Deployment, site: Site) -> tuple[Model, Sequence[Finding]]:
+    """The model, and what is wrong with launch.yml. The definitions are valid."""
+    launch = deployment.launch
+    found = Findings(
+        {NAME: launch.source if launch.source.file else launch.source._replace(file="launch.yml")}
+    )
+    if not launch.zookeeper:
+        found.add(ERROR, NAME, "zookeeper: is required: h1:2181,h2:2181 as the containers reach them")
+    workloads = [
+        _Reader(found, deployment, site, service).workload()
+        for service in sorted(directory.enabled(deployment))
+    ]
+    return Model(site.deployment, workloads), found.found
+
+
+class _Reader:
+    """Reads what there is about one service."""
+
+    def __init__(self, found: Findings, deployment: Deployment, site: Site, service: Service) -> None:
+        self.found, self.site, self.service = found, site, service
+        self.launch: Launch = deployment.launch
+        self.settings: Settings = self.launch.of(service.name)
+        values = _texts({**deployment.variables, **service.variables.own})
+        self.known = Znodes("", site.deployment, service.name, ""), {**values, **site.given}
+
+    def workload(self) -> Workload:
+        settings, name = self.settings, self.service.name
+        document = load(self.service.definition)
+        graph = build_graph(document, *self.known) or known_graph(document, *self.known)
+        ports = [int(port) for port in map(self.port, settings.ports or ()) if is_port(port)]
+        replicas = instances.wanted(document.root, lambda text: rendered(text, *self.known))
+        return Workload(
+            service=name,
+            is_task=graph.daemon is None,
+            image=self.image(),
+            env=self.env(graph, ports),
+            replicas=1 if replicas is None else replicas,
+            is_each=settings.replicas == EACH,
+            hosts=self.launch.hosts_of(name),
+            generations=sorted({each.generation for each in graph.steps if each.generation}),
+            stop_grace=max((step.stop_grace for step in graph.steps), default=0),
+            ports=ports,
+            volumes=settings.volumes or (),
+            mounted=_mounted(graph, self.service.files),
+            cpu=settings.cpu,
+            memory=settings.memory,
+            user=settings.user,
+            read_only=bool(settings.read_only),
+            capabilities=settings.capabilities or (),
+            variables=settings.variables,
+            credential=settings.credential,
+            on_host_network=settings.network == HOST,
+        )
+
+    def image(self) -> str:
+        if self.settings.image is None:
+            what = f"image: is required: {self.service.name} has none, nor has `defaults`"
+            self.found.add(ERROR, NAME, what, label=f"services.{self.service.name}")
+            return ""
+        return self.rendered("image", self.settings.image)
+
+    def port(self, text: str) -> str:
+        port = self.rendered("ports", text)
+        if not is_port(port):
+            self.wrong("ports", f"expected a port, but {text} is {port!r} for {self.service.name}")
+        return port
+
+    def env(self, graph: Graph, ports: Sequence[int]) -> Mapping[str, str]:
+        own = {
+            "KOLLA_ZK_HOSTS": self.launch.zookeeper,
+            "KOLLA_SYSTEM_PREFIX": self.site.prefix,
+            "KOLLA_APP_ID": f"/{self.site.deployment}/{self.service.name}",
+            "KOLLA_GENERATION": self.launch.tag,
+            "KOLLA_PORTS": ",".join(map(str, ports)),
+            "KOLLA_START_MODE": "supervise" if _is_restarted(graph) else None,
+        }
+        given = {name: self.rendered("env", text) for name, text in (self.settings.env or {}).items()}
+        return {**{name: value for name, value in own.items() if value}, **given}
+
+    def rendered(self, key: str, text: str) -> str:
+        """A template of launch.yml, with the service's variables, `tag` and `role`."""
+        znodes, variables = self.known
+        own = {
+            "role": self.service.name.rpartition("/")[2],
+            **({"tag": self.launch.tag} if self.launch.tag else {}),
+        }
+        template, known = Text(key, text), {**variables, **own}
+        try:
+            missing = missing_in(template, znodes, known)
+            if missing:
+                self.wrong(key, f"{self.service.name} has no variable {missing}")
+            return rendered(template, znodes, known)
+        except CannotRender as error:
+            self.wrong(key, error.reason)
+            return ""
+
+    def wrong(self, key: str, what: str) -> None:
+        self.found.add(ERROR, NAME, f"{key}: {what}", label=self.launch.label(self.service.name, key))
+
+
+def _is_restarted(graph: Graph) -> bool:
+    """Whether its parent has to start it again."""
+    on_change = graph.daemon and graph.daemon.on_change
+    return bool(on_change and on_change.kind == "restart")
+
+
+def _mounted(graph: Graph, files: Contents) -> Sequence[Mounted]:
+    """Each once, though several commands may have it."""
+    every = {file.mounted: file.name for step in graph.steps for file in step.files if file.mounted}
+    return [Mounted(name, path, files.get(name)) for path, name in sorted(every.items())]
+
+
+def _texts(contents: Contents) -> Mapping[str, str]:
+    return {name: data.decode() for name, data in contents.items()}
