@@ -26,7 +26,7 @@ defaults: {placement: control, image: "site/{{ role }}:{{ tag }}", variables: pa
 services:
   a/agent: {placement: compute, replicas: each, network: host, capabilities: [NET_ADMIN], user: 0}
   a/look_up: {placement: compute, replicas: each}
-  a/web: {ports: ["{{ port }}"], cpu: 500m, memory: 1Gi, user: 42, read_only: true, env: {PRICE: "$(A) {{ port }}"}}
+  a/web: {ports: ["{{ port }}"], cpu: 0.5, memory: 1Gi, user: 42, read_only: yes, env: {A: "$(A) {{ port }}"}}
   db: {volumes: {/var/lib/db: 10Gi, /keys: {shared: keys}, /run/db: temporary}}
 """
 DAEMON = "service: {daemon: {command: sleep 9, ready: {alive: 0}%s}, instances: %d}\n"
@@ -101,7 +101,7 @@ def test_a_workload_is_what_definition_and_launch_yml_say(tmp_path: Path) -> Non
         "KOLLA_GENERATION": "2026.1",
         "KOLLA_PORTS": "8080",
         "KOLLA_START_MODE": "supervise",
-        "PRICE": "$(A) 8080",
+        "A": "$(A) 8080",
     }
     make = workloads["make"]
     assert (make.is_task, make.generations, make.grace) == (True, ["2026.1"], 35)
@@ -178,7 +178,7 @@ def test_a_service_is_started_stopped_and_updated_as_the_agent_wants_it(tmp_path
     assert env(deployment)["KOLLA_VARIABLES_DIR"] == "/etc/kolla-variables"
     assert env(deployment)["KOLLA_ZK_AUTH_FILE"] == "/etc/kolla-zookeeper/auth"
     # Kubernetes would look for a variable A.
-    assert env(deployment)["PRICE"] == "$$(A) 8080"
+    assert env(deployment)["A"] == "$$(A) 8080"
 
 
 def test_data_follow_the_pod_and_so_does_the_scope_local(tmp_path: Path) -> None:

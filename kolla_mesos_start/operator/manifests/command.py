@@ -110,7 +110,7 @@ data of its own, or a DaemonSet on each host. No secret is written: what you hav
 
 What `validate` finds to be an error is refused (65).
 """,
-    example="kolla_mesos_ctl manifests kubernetes etc/openstack --deployment site --output manifests",
+    example="kolla_mesos_ctl manifests kubernetes etc/openstack --output made",
     add_arguments=_add_arguments,
     run=run,
 )
