@@ -32,11 +32,9 @@ OPERATOR, SERVER = "operator", "server"
 TRUSTED = "trusted.pem"
 JARS = Path("/usr/share/java")
 NETTY = ("zookeeper.jar", "slf4j-simple.jar", *sorted(path.name for path in JARS.glob("netty-*.jar")))
+JAVA = ("-cp", ":".join(str(JARS / name) for name in NETTY))
 # Only this part of a server can TLS.
-JAVA = (
-    "-Dzookeeper.serverCnxnFactory=org.apache.zookeeper.server.NettyServerCnxnFactory",
-    *("-cp", ":".join(str(JARS / name) for name in NETTY)),
-)
+FACTORY = "org.apache.zookeeper.server.NettyServerCnxnFactory"
 LONG_SESSIONS = {"maxSessionTimeout": 60000}  # ms; for commands that are to live through an election
 SUPER_SECRET = 0xB3415C00  # ZooKeeper's
 
@@ -112,8 +110,19 @@ class _Handler(SequentialThreadingHandler):  # type: ignore[misc]
 def shows(directory: Path, certificate: str, trusted: str, kind: str = "ssl") -> dict[str, object]:
     """The lines of zoo.cfg by which a server shows a certificate, and trusts CAs; clients need one."""
     return {
+        "serverCnxnFactory": FACTORY,
         f"{kind}.keyStore.location": directory / certificate,
         f"{kind}.trustStore.location": directory / trusted,
+    }
+
+
+def lines(directory: Path, port: int) -> dict[str, object]:
+    """Those of zoo.cfg by which a server of an ensemble is secured, as README has them."""
+    return {
+        **shows(directory, f"{SERVER}-both.pem", TRUSTED),
+        **shows(directory, f"{SERVER}-both.pem", TRUSTED, "ssl.quorum"),
+        "secureClientPort": port,
+        "sslQuorum": "true",
     }
 
 
@@ -123,16 +132,14 @@ class SecureServer(Server):
     def __init__(self, ensemble: Secured, directory: Path, *, settings: Mapping[str, object], **more: Any):
         self._ensemble = ensemble
         super().__init__(directory, **more)
-        for kind in ("ssl", "ssl.quorum"):
-            self.settings |= shows(ensemble.directory, f"{SERVER}-both.pem", TRUSTED, kind)
-        port = {"secureClientPort": self.port, "secureClientPortAddress": HOST}
-        self.settings |= {"sslQuorum": "true", **port, **settings}
+        self.settings |= lines(ensemble.directory, self.port)
+        self.settings |= {"secureClientPortAddress": HOST, **settings}
 
     def configure(self) -> None:
         super().configure()
         path = self.directory / "zoo.cfg"
-        lines = path.read_text().splitlines(keepends=True)
-        path.write_text("".join(line for line in lines if not line.startswith("clientPort")))
+        plain = path.read_text().splitlines(keepends=True)
+        path.write_text("".join(line for line in plain if not line.startswith("clientPort")))
 
     def ask(self, word: str, seconds: float = 10.0) -> str:
         try:

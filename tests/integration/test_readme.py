@@ -31,6 +31,7 @@ from kazoo.client import KazooClient
 from kolla_mesos_start.operator import directory, layouts
 from kolla_mesos_start.operator.findings import ERROR
 from kolla_mesos_start.operator.validation import validate
+from tests import secured
 from tests.agents import Containers
 from tests.conftest import Deployment
 from tests.documents import (
@@ -486,6 +487,17 @@ def fits_the_example(block: Block, ground: Ground) -> None:
     assert [each for each in (*unreadable, *validate(deployment)) if each.severity == ERROR] == []
 
 
+def secures_an_ensemble(block: Block, ground: Ground) -> None:
+    """By the lines that the secured ensemble of the tests has."""
+    shown = dict(line.split("=") for line in block.text.splitlines())
+    ours = secured.lines(Path("/etc/zookeeper"), int(shown["secureClientPort"]))
+    assert shown.keys() == ours.keys()
+    places = {name for name in shown if name.endswith(".location")}
+    assert {name: shown[name] for name in shown.keys() - places} == {
+        name: str(ours[name]) for name in ours.keys() - places
+    }
+
+
 def places_the_containers(block: Block, ground: Ground) -> None:
     """Those of a deployment that has such services."""
     root = Path(tempfile.mkdtemp(dir=ground.containers.directory)) / "openstack"
@@ -521,6 +533,7 @@ CLAIMS: Mapping[str, Mapping[str, Check]] = {
         "kolla_mesos_ctl rerun": makes_it_run_again,
         "operator: ": fits_the_example,
         "tag: ": places_the_containers,
+        "serverCnxnFactory=": secures_an_ensemble,
         "# kolla_mesos_start in a Kolla image": is_the_snippet,
         '{\n  "id": ': is_in_a_manifest,
         "containers:\n": is_in_a_manifest,
