@@ -134,6 +134,25 @@ class AccessDenied(AgentError):
     status = 77
 
 
+RIGHTS = {"read": "r (read)", "written": "w (write)", "created": "c (create)", "deleted": "d (delete)"}
+
+
+class NoRight(AccessDenied):
+    """The ACL of a znode does not let the agent do what it has to.
+
+    `done` is what can't be done to the znode at `path`: one of RIGHTS. Whether it may be created or deleted,
+    the ACL of the one above it says.
+    """
+
+    def __init__(self, path: str, done: str, error: Exception) -> None:
+        what = f"{path} can't be {done}: {type(error).__name__}"
+        if type(error).__name__ == "NoAuthError":
+            above = path.rpartition("/")[0] or "/"
+            acl = "its ACL" if done in ("read", "written") else f"the ACL of {above}"
+            what = f"{what}: {acl} lacks the right {RIGHTS[done]}"
+        super().__init__(what)
+
+
 class CannotRender(AgentError):
     """A variable or the content of a file is missing, or a template has an error."""
 

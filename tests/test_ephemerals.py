@@ -18,7 +18,7 @@ from kazoo.exceptions import (
 from kazoo.protocol.serialization import Create, Delete, Exists, SetData, Transaction
 from kazoo.protocol.states import ZnodeStat
 
-from kolla_mesos_start.errors import AgentError
+from kolla_mesos_start.errors import AgentError, NoRight
 from kolla_mesos_start.zookeeper import ephemerals as module
 from kolla_mesos_start.zookeeper.ephemerals import (
     FORMER,
@@ -520,15 +520,18 @@ def test_what_an_acl_refuses_is_said_once_or_left_to_the_caller(
         session.answer(None, NoAuthError())
         clock[0] += 1000.0
     assert ephemeral.refusals == 3
-    assert [line.message for line in log_lines()] == [f"ZooKeeper refuses {PATH}: NoAuthError; retrying"]
+    (line,) = log_lines()
+    above = PATH.rpartition("/")[0]
+    lacks = f"the ACL of {above} lacks the right c (create)"
+    assert line.message == f"{PATH} can't be created: NoAuthError: {lacks}; retrying"
 
-    def deny(path: str, error: KazooException) -> None:
-        raise AgentError(f"{path}: {type(error).__name__}")
+    def deny(denied: NoRight) -> None:
+        raise denied
 
     ephemerals = Ephemerals(session, (), on_denied=deny)  # type: ignore[arg-type]
     ephemerals.keep(PATH, b"")
     ephemerals.run()
-    with pytest.raises(AgentError, match=f"{PATH}: NoAuthError"):
+    with pytest.raises(NoRight, match=f"{PATH} can't be created: NoAuthError"):
         session.answer(None, NoAuthError())
 
 

@@ -13,6 +13,7 @@ from kolla_mesos_start.errors import (
     AccessDenied,
     CannotRender,
     NoConnection,
+    NoRight,
     RefusedByServer,
 )
 from kolla_mesos_start.log import Logger
@@ -62,6 +63,8 @@ CLOSE_TIMEOUT = 1.0
 
 # What a request meets when it is not permitted.
 DENIED = (NoAuthError, AuthFailedError, InvalidACLError)
+# What can't be done to a znode then; all other operations read it.
+DONE = {"Create": "created", "Delete": "deleted", "SetData": "written"}
 # What a request may meet where others write too.
 EXPECTED = (NoNodeError, NodeExistsError, BadVersionError)
 
@@ -181,10 +184,9 @@ class Client:
             return
         raise AccessDenied("ZooKeeper refused the credentials of KOLLA_ZK_AUTH_FILE")
 
-    def _deny(self, path: str, error: Exception) -> None:
-        if self._closing:
-            return
-        raise AccessDenied(f"{path} can't be created or deleted: {type(error).__name__}")
+    def _deny(self, denied: NoRight) -> None:
+        if not self._closing:
+            raise denied
 
     # -- requests -------------------------------------------------------------------------------
 
@@ -212,7 +214,7 @@ class Client:
         if isinstance(reply.error, OUTAGE):
             raise Outage(what) from reply.error
         if isinstance(reply.error, DENIED):
-            raise AccessDenied(f"{what}: {type(reply.error).__name__}") from reply.error
+            raise _denied(operation, what, reply.error) from reply.error
         if not isinstance(reply.error, EXPECTED):
             raise RefusedByServer(what, reply.error) from reply.error
         raise reply.error
@@ -236,10 +238,9 @@ class Client:
             check_size(operation.path, getattr(operation, "data", b""))
         results: Sequence[Any] = self.attempt(Transaction(operations), what, meanwhile)
         errors = [(result, each.path) for result, each in zip(results, operations) if _is_error(result)]
-        for error, path in errors:
-            if isinstance(error, DENIED):
-                # `what` begins with the first path; the one that is denied is to be named.
-                raise AccessDenied(f"{what.replace(operations[0].path, path, 1)}: {type(error).__name__}")
+        for result, operation in zip(results, operations):
+            if isinstance(result, DENIED):
+                raise _denied(operation, what, result)
         # An operation that was fine is answered with one of these, since another one was not.
         causes = [each for each in errors if not isinstance(each[0], (RolledBackError, RuntimeInconsistency))]
         if errors:
@@ -275,7 +276,7 @@ class Client:
                 elif isinstance(reply.error, NoNodeError):
                     results[path] = None
                 elif isinstance(reply.error, DENIED):
-                    raise AccessDenied(f"{path} can't be read: {type(reply.error).__name__}")
+                    raise NoRight(path, "read", reply.error)
                 elif not isinstance(reply.error, OUTAGE):
                     raise RefusedByServer(path, reply.error)
             missing = [path for path in missing if path not in results]
@@ -334,6 +335,11 @@ class Client:
                 else:
                     # Some were deleted, or a part of them was there: nothing is implied any more.
                     implied, unknown = {}, list(nodes)
+
+
+def _denied(operation: Any, what: str, error: Exception) -> NoRight:
+    """`what` is named where a transaction is refused as a whole."""
+    return NoRight(getattr(operation, "path", what), DONE.get(type(operation).__name__, "read"), error)
 
 
 def _is_error(result: object) -> bool:

@@ -12,6 +12,7 @@ from __future__ import annotations
 import math
 from functools import partial
 
+from kolla_mesos_start.errors import NoRight
 from kolla_mesos_start.log import Logger
 from kolla_mesos_start.loop import now
 from kolla_mesos_start.zookeeper.session import check_size, jittered
@@ -148,7 +149,7 @@ class Ephemerals:
     """All ephemerals of one session, as a source of the loop; one request for each at a time.
 
     `parents`: (path, data) of what may be created above them if it is missing, outermost first.
-    `on_denied(path, error)` runs when an ACL refuses a step; without it that is logged and tried again.
+    `on_denied` gets what is to be said when an ACL refuses a step; without it that is logged and tried again.
     """
 
     interest: Interest = None
@@ -158,7 +159,7 @@ class Ephemerals:
         session: Session,
         acl: Sequence[Any],
         parents: Sequence[tuple[str, bytes]] = (),
-        on_denied: Callable[[str, KazooException], object] | None = None,
+        on_denied: Callable[[NoRight], object] | None = None,
     ) -> None:
         self.all: dict[str, Ephemeral] = {}
         self.parents = parents
@@ -216,7 +217,7 @@ class Ephemerals:
 
     def _on_look(self, ephemeral: Ephemeral, value: Any, error: Error) -> None:
         if error and not isinstance(error, NoNodeError):
-            self._failed(ephemeral, error)
+            self._failed(ephemeral, "read", error)
             return
         # Not owner_session_id, which takes a znode that isn't ephemeral for none.
         owner = None if error else value.ephemeralOwner
@@ -241,18 +242,18 @@ class Ephemerals:
                 ephemeral.written = None  # Perhaps it is ours, of a request before, with other data.
             ephemeral.unsure()  # Looking says whose it is, and sets a watch.
         else:
-            self._failed(ephemeral, error)
+            self._failed(ephemeral, "created", error)
 
     def _on_deleted(self, ephemeral: Ephemeral, value: Any, error: Error) -> None:
         if error is None or isinstance(error, NoNodeError):
             self._found(ephemeral, None)
         else:
-            self._failed(ephemeral, error)
+            self._failed(ephemeral, "deleted", error)
 
     def _on_written(self, ephemeral: Ephemeral, value: Any, error: Error) -> None:
         if error and not isinstance(error, NoNodeError):
             ephemeral.written = None  # Nobody knows.
-            self._failed(ephemeral, error)
+            self._failed(ephemeral, "written", error)
         else:
             ephemeral.unsure()  # Our own write has used up the watch.
 
@@ -262,7 +263,9 @@ class Ephemerals:
         causes = [each for each in errors if not isinstance(each, RolledBackError)]
         denied = [each for each in causes if isinstance(each, (NoAuthError, InvalidACLError))]
         if error or denied:
-            self._failed(ephemeral, error or denied[0])
+            # It is deleted before it is created: where that is refused, the rest was not tried.
+            done = "deleted" if denied and results[0] is denied[0] else "created"
+            self._failed(ephemeral, done, error or denied[0])
         else:
             ephemeral.unsure()  # Replaced; or gone meanwhile, by itself.
 
@@ -281,19 +284,20 @@ class Ephemerals:
         elif isinstance(error, NoNodeError):
             self._complain("%s can't be created: the deployment is gone", ephemeral.path)
 
-    def _failed(self, ephemeral: Ephemeral, error: KazooException) -> None:
+    def _failed(self, ephemeral: Ephemeral, done: str, error: KazooException) -> None:
         if isinstance(error, (ConnectionLoss, SessionExpiredError)):
             ephemeral.unsure()
             return
+        denied = NoRight(ephemeral.path, done, error)
         if self._on_denied and isinstance(error, (NoAuthError, InvalidACLError)):
-            self._on_denied(ephemeral.path, error)
+            self._on_denied(denied)
         ephemeral.refused(now())
-        self._complain(f"ZooKeeper refuses %s: {type(error).__name__}; retrying", ephemeral.path)
+        self._complain("%s; retrying", ephemeral.path, denied.reason)
 
-    def _complain(self, message: str, path: str) -> None:
+    def _complain(self, message: str, path: str, shown: str = "") -> None:
         if path not in self._complaints:
             self._complaints.add(path)
-            log.warning(message, path)
+            log.warning(message, shown or path)
 
     def _look_again(self) -> None:
         for ephemeral in self.all.values():

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from functools import partial
 
-from kolla_mesos_start.errors import AccessDenied, RefusedByServer
+from kolla_mesos_start.errors import NoRight, RefusedByServer
 from kolla_mesos_start.loop import now
 from kolla_mesos_start.zookeeper.query import Znode, data_of
 from kolla_mesos_start.zookeeper.session import jittered
@@ -199,7 +199,7 @@ class Watches:
         if isinstance(error, NoNodeError):
             self._watch_for(query)
         elif isinstance(error, (NoAuthError, AuthFailedError)) and query in self._knowledge.wanted:
-            raise AccessDenied(f"{query.path} can't be read: {type(error).__name__}")
+            raise NoRight(query.path, "read", error)
         elif error is not None and not isinstance(error, OUTAGE) and query in self._knowledge.wanted:
             raise RefusedByServer(query.path, error)
         elif error is not None:

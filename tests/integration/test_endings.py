@@ -301,7 +301,8 @@ def test_who_may_not_read_is_told_where(
     environ = {} if line is None else {"KOLLA_ZK_AUTH_FILE": credentials(tmp_path, line)}
     agent = containers.start("web", **environ)
     assert agent.ends() == 77
-    assert agent.ending["reason"] == f"{deployment.path}/web can't be read: NoAuthError"
+    reason = f"{deployment.path}/web can't be read: NoAuthError: its ACL lacks the right r (read)"
+    assert agent.ending["reason"] == reason
     assert "s3cret" not in agent.said
     assert "wrong" not in agent.said
 
@@ -315,7 +316,9 @@ def test_who_may_not_write_is_told_where(
     zk.create(f"{deployment.path}/status", b"", acl=[owner_acl(zk), readers])
     agent = containers.start("web")
     assert agent.ends() == 77
-    assert agent.ending["reason"] == f"{deployment.path}/status/global can't be created: NoAuthError"
+    path = f"{deployment.path}/status"
+    lacks = f"the ACL of {path} lacks the right c (create)"
+    assert agent.ending["reason"] == f"{path}/global can't be created: NoAuthError: {lacks}"
     assert not (agent.directory / "ran").exists()
 
 
