@@ -64,6 +64,8 @@ PUBLISH, SET = (f"KOLLA_ZK_HOSTS={ENSEMBLE} kolla_mesos_ctl {word}" for word in 
 CHECKED = "web: 1 commands checked, no errors; none of 0 files would change"
 WAITS = "keystone_tasks/create_database waits for mariadb/daemon: 0 of 1 instances ready"
 
+MANIFESTS = "kolla_mesos_ctl manifests"
+
 pytestmark = pytest.mark.timeout(600)  # The first ones wait for virtual environments.
 
 
@@ -508,6 +510,13 @@ def places_the_containers(block: Block, ground: Ground) -> None:
     assert deployment.launch.hosts_of("openstack/nova/nova-compute") == ["cmp-1", "cmp-2"]
 
 
+def is_in_what_is_made(block: Block, ground: Ground) -> None:
+    """Lines of a manifest, which the command above them writes."""
+    ground.stranger.has_typed(README, MANIFESTS)
+    made = (ground.stranger.checkout / "made" / "nova-api.yml").read_text()
+    assert textwrap.indent(block.text, " " * 8) in made
+
+
 def is_an_option_of_the_quickstart(block: Block, ground: Ground) -> None:
     """A test of its own types it, with the programs that all tests share."""
     name, option = block.text.split()
@@ -525,6 +534,8 @@ CLAIMS: Mapping[str, Mapping[str, Check]] = {
         "-- start 6 containers": is_what_the_quickstart_prints,
         "python3 -m venv": is_typed,
         "kolla_mesos_ctl publish": is_published,
+        MANIFESTS: is_typed,
+        "- name: KOLLA_APP_ID": is_in_what_is_made,
         START: is_started,
         "kolla_mesos_start check": is_typed_in_a_container,
         "<prefix>/<deployment>/": is_what_a_run_leaves,
