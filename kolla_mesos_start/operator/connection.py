@@ -10,6 +10,7 @@ import json
 import logging
 import math
 import socket
+import struct
 from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
 from contextlib import contextmanager, suppress
 from typing import Any, Callable, NamedTuple
@@ -363,6 +364,8 @@ def _result(path: str, reply: Any) -> Any:
         return None
     except DENIED as error:
         raise AccessDenied(f"{path} can't be read: {type(error).__name__}") from error
+    except (struct.error, ValueError) as error:
+        raise NoConnection(f"{path}: the answer can't be read: is this a ZooKeeper server?") from error
 
 
 class Stands(NamedTuple):

@@ -1,4 +1,4 @@
-"""Whole agents whose ZooKeeper server sends rubbish: they end as the README says, or can be stopped."""
+"""Agents, and the tool, whose server sends rubbish: they end as the README says, or can be stopped."""
 
 from __future__ import annotations
 
@@ -15,9 +15,11 @@ from typing import Callable
 import pytest
 
 from tests.agents import Agent
+from tests.conftest import Deployment
 from tests.fuzz.inputs import changed
 from tests.fuzz.test_wire import REQUESTS, WATCH, WORDS
 from tests.replies import CONNECTED, STAT, framed, text
+from tests.tool import ctl
 
 # What a server does with a connection: it reads and sends, for as long as it wants.
 Serve = Callable[[socket.socket], None]
@@ -141,14 +143,16 @@ def served(serve: Serve) -> Iterator[int]:
     with socket.create_server(("127.0.0.1", 0)) as server:
         acceptor = threading.Thread(target=accept)
         acceptor.start()
-        yield server.getsockname()[1]
-        server.shutdown(socket.SHUT_RDWR)
-        acceptor.join()
-    for connection in connections:
-        with suppress(OSError):
-            connection.shutdown(socket.SHUT_RDWR)
-    for thread in threads:
-        thread.join()
+        try:
+            yield server.getsockname()[1]
+        finally:
+            server.shutdown(socket.SHUT_RDWR)
+            acceptor.join()
+            for connection in connections:
+                with suppress(OSError):
+                    connection.shutdown(socket.SHUT_RDWR)
+            for thread in threads:
+                thread.join()
 
 
 @pytest.mark.parametrize("name", SERVERS)
@@ -171,3 +175,12 @@ def test_an_agent_with_such_a_server(name: str, tmp_path: Path) -> None:
     assert status in ENDS, agent.said
     assert agent.ending["status"] == status and agent.ending["reason"], agent.said
     assert "Traceback" not in agent.said
+
+
+@pytest.mark.parametrize(
+    ("name", "status"), [("data of 2 GB", 69), ("empty answers", 69), ("no data", 0), ("access denied", 77)]
+)
+def test_the_operators_tool_with_such_a_server(name: str, status: int) -> None:
+    """It says what is wrong, without a traceback."""
+    with served(SERVERS[name]) as port:
+        ctl(Deployment(f"127.0.0.1:{port}", "/kolla", "site"), "status", status=status)
