@@ -16,7 +16,15 @@ import sys
 
 from kolla_mesos_start import log as logs
 from kolla_mesos_start import settings as environment
-from kolla_mesos_start.errors import AgentError, BadUsage, CannotWrite, Stopped, Unkillable, where
+from kolla_mesos_start.errors import (
+    AccessDenied,
+    AgentError,
+    BadUsage,
+    CannotWrite,
+    Stopped,
+    Unkillable,
+    where,
+)
 from kolla_mesos_start.facts import HostFacts
 from kolla_mesos_start.health import StateFile
 from kolla_mesos_start.log import Logger
@@ -390,6 +398,8 @@ class Agent:
         except Unkillable as worse:
             error = worse
         error.command = error.command or self.command
+        if isinstance(error, AccessDenied):
+            error.reason += self._known_as()
         ending = logs.ending(self.stage, error)
         if self.ended and not isinstance(error, Stopped):
             self.ended.tell(str(ending.short()))
@@ -403,6 +413,16 @@ class Agent:
             sys.stdout.flush()  # What a check has found so far comes before the last line.
         logs.last_line(ending, self.termination_log)
         return error.status
+
+    def _known_as(self) -> str:
+        """What an operator has to know who looks for a right that is missing."""
+        if self.client is None or not self.client.connected:
+            return ""
+        from kolla_mesos_start.zookeeper.identity import known_as
+
+        self.client.ignore()
+        identity = known_as(self.client)
+        return f"; connected as {identity}" if identity else ""
 
     def _reach(self, stage: str, command: str | None = None) -> None:
         """Come to a stage; what ended an earlier start before it is past."""

@@ -1,7 +1,7 @@
 """The `check` command: read and validate the definition, render all files, write nothing.
 
-It prints one line for each file: what would change, mode, owner, digest, path. `--show` prints the
-content too, with all secrets.
+It prints who it is and whom it talks to, and one line for each file: what would change, mode, owner, digest,
+path. `--show` prints the content too, with all secrets.
 """
 
 from __future__ import annotations
@@ -11,12 +11,14 @@ import sys
 
 from kolla_mesos_start.errors import AgentError, CannotWrite, Stopped, cause
 from kolla_mesos_start.files import plan
+from kolla_mesos_start.zookeeper.identity import known_as
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from kolla_mesos_start.definition.model import Graph
     from kolla_mesos_start.files import Content
     from kolla_mesos_start.render.prepare import Preparer
+    from kolla_mesos_start.zookeeper.client import Client
 
 
 class NobodyReads(CannotWrite):
@@ -28,6 +30,7 @@ def check(graph: Graph, preparer: Preparer, show: bool) -> int:
 
     Returns how many files would change.
     """
+    _say(_connection(preparer.published.client))
     failures: list[AgentError] = []
     changes: dict[str, bool] = {}  # by dest: several commands may write one file
     for command in graph.steps:
@@ -51,6 +54,15 @@ def check(graph: Graph, preparer: Preparer, show: bool) -> int:
         f"{count or 'none'} of {len(changes)} files would change"
     )
     return count
+
+
+def _connection(client: Client) -> str:
+    """Whom it talks to, and as whom."""
+    session, identity = client.session, known_as(client)
+    protected = "over TLS" if session.servers.ca else "without TLS"
+    return (
+        f"connected to {session.server} {protected}, as {identity or 'somebody: the server does not say who'}"
+    )
 
 
 def _print(command: str, content: Content, change: str, show: bool) -> None:

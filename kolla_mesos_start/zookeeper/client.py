@@ -161,13 +161,17 @@ class Client:
 
     def close(self) -> None:
         """End the session: its ephemerals go at once. What it is refused meanwhile is of no interest."""
-        self._closing = True
-        self.watches.kept = frozenset()
-        self.watches.watch(())
+        self.ignore()
         if self.connected:
             self.session.close()
             self.loop.wait(lambda: self.session.closed, now() + CLOSE_TIMEOUT)
         self.session.abandon()
+
+    def ignore(self) -> None:
+        """What is refused from now on is of no interest."""
+        self._closing = True
+        self.watches.kept = frozenset()
+        self.watches.watch(())
 
     def _check_timeout(self) -> None:
         timeout = self.session.timeout

@@ -212,6 +212,11 @@ class Session:
         self._send(int_struct.pack(self._xid) + int_struct.pack(operation.type), rooted)
         self._pending.append(Request(self._xid, operation, self._sent, done))
 
+    @property
+    def server(self) -> str:
+        """The address of the server that it is connected to, or was last."""
+        return _address(*self._host)
+
     def flush(self) -> bool:
         """Send what has been requested so far; whether nothing is left to be sent."""
         if self._socket:

@@ -369,7 +369,8 @@ def test_a_host_that_is_not_planned_is_named(site: Site, containers: Containers)
     agent = containers.start(DB, "h9", KOLLA_ZK_AUTH_FILE=site.auth("db"))
     assert agent.ends() == 77
     lacks = f"the ACL of {site.path}/status lacks the right c (create)"
-    assert agent.ending["reason"] == f"{site.path}/status/h9 can't be created: NoAuthError: {lacks}"
+    reason = f"{site.path}/status/h9 can't be created: NoAuthError: {lacks}; connected as digest:db"
+    assert agent.ending["reason"] == reason
 
 
 def test_the_acl_of_the_environment_wins(zk: KazooClient, site: Site, containers: Containers) -> None:

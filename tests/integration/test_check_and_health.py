@@ -73,13 +73,14 @@ def etc(deployment: Deployment, tmp_path: Path) -> Path:
     return etc
 
 
-def test_check_tells_what_a_start_would_do(containers: Containers, etc: Path) -> None:
+def test_check_tells_what_a_start_would_do(deployment: Deployment, containers: Containers, etc: Path) -> None:
     """For every file what would change, its mode, owner, digest and place; what it needs is not awaited."""
     agent = containers.start("web", words=["check"])
     assert agent.ends() == 1
     told = [line.split() for line in agent.said.splitlines()]
     owner = f"{os.getuid()}:{os.getgid()}"
     content = digest(b"user kolla")
+    assert " ".join(told.pop(0)).startswith(f"connected to {deployment.hosts} without TLS, as nobody (")
     assert told == [
         ["unchanged", "0600", owner, content, f"{etc}/same", "(web/sync)"],
         ["mode", "0600", owner, content, f"{etc}/drift", "(web/sync)"],

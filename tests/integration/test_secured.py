@@ -82,10 +82,11 @@ class Whole:
         done = ctl(self.deployment, *words, status=status, **self.secured.environment("operator"))
         return done.stdout + done.stderr
 
-    def start(self, service: str, host: str = "h1", **environ: str) -> Agent:
+    def start(self, service: str, host: str = "h1", words: Sequence[str] = (), **environ: str) -> Agent:
         """A container with the certificate of its service."""
         identity = self.secured.environment(role(service))
-        return self._containers.start(service, host, KOLLA_GENERATION="1", **{**identity, **environ})
+        given = {"KOLLA_GENERATION": "1", **identity, **environ}
+        return self._containers.start(service, host, words=words, **given)
 
     def go(self) -> None:
         """Let the task end."""
@@ -175,6 +176,16 @@ def test_another_services_certificate_is_not_enough(whole: Whole) -> None:
     agent = whole.start(DB, **whole.secured.environment("web"))
     assert agent.ends() == 77
     assert f"{whole.deployment.path}/{DB} can't be read: NoAuthError" in agent.ending["reason"]
+    assert agent.ending["reason"].endswith("; connected as x509:CN=web")
+
+
+def test_check_says_who_it_is(whole: Whole) -> None:
+    """And whom it talks to."""
+    check = whole.start(DB, words=["check"])
+    assert check.ends() == 1
+    first = check.said.splitlines()[0].split()
+    assert first[2] in whole.secured.hosts.split(",")
+    assert first[3:] == ["over", "TLS,", "as", "x509:CN=db"]
 
 
 def test_the_leader_dies_while_a_one_time_command_runs(whole: Whole) -> None:
