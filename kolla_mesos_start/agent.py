@@ -123,6 +123,7 @@ class Agent:
     def run(self) -> int:
         """All stages. Returns the exit status of a task; a daemon takes this process over instead."""
         settings = self._settle()
+        _warn_of_open_files(settings)
         report = self.report = Report(StateFile.take(settings.run_dir))
         preparer = self._connect(
             settings, lambda cause: report.write("waiting", f"for a connection to ZooKeeper: {cause}")
@@ -161,6 +162,7 @@ class Agent:
     def check(self, show: bool) -> int:
         """Say what a start would do to this container's files; write nothing at all. 1: some would change."""
         settings = self._settle()
+        _warn_of_open_files(settings)
         self.termination_log = None  # It is for the end of the container, not for a check of it.
         preparer = self._connect(settings, lambda cause: None)
         self.stage = "read"
@@ -500,6 +502,13 @@ def _warn_of_pods(settings: Settings, graph: Graph) -> None:
             "set it through the downward API",
             f", and local dependencies ({', '.join(local)}) mean this pod alone" if local else "",
         )
+
+
+def _warn_of_open_files(settings: Settings) -> None:
+    if settings.auth or settings.cert:
+        from kolla_mesos_start.open_files import warn_of_open_files
+
+        warn_of_open_files(settings, os.environ)
 
 
 def _warn_of_generations(settings: Settings, graph: Graph) -> None:

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 import signal
+import tempfile
 import time
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -307,6 +309,21 @@ def test_who_may_not_read_is_told_where(
     assert agent.ending["reason"] == f"{reason}; connected as {known}"
     assert "s3cret" not in agent.said
     assert "wrong" not in agent.said
+
+
+def test_a_credential_that_all_can_read_is_named(deployment: Deployment, containers: Containers) -> None:
+    """By a start and by a check; the credential itself is not."""
+    publish(deployment, "web", one_command("true"))
+    with tempfile.TemporaryDirectory() as name:
+        os.chmod(name, 0o755)
+        file = Path(credentials(Path(name), "digest:agent:s3cret"))
+        for mode, warned in ((0o644, True), (0o640, False)):
+            file.chmod(mode)
+            for words in ((), ("check",)):
+                agent = containers.start("web", words=words, KOLLA_ZK_AUTH_FILE=str(file))
+                assert agent.ends() == 0
+                assert (f"every user in this container can read {file} (mode 0644)" in agent.said) == warned
+                assert "s3cret" not in agent.said
 
 
 def test_who_may_not_write_is_told_where(
