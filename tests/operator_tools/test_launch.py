@@ -140,6 +140,8 @@ def test_a_mistake_has_its_line(tmp_path: Path, old: str, new: str, line: int | 
 
 def test_the_images_of_openstack_are_of_the_release_that_its_data_is_for() -> None:
     """Else its migrations would wait for other images for ever."""
+    keystone = directory.read(ETC / "examples" / "keystone")
+    assert keystone.launch.tag == keystone.variables["keystone_release"].decode()
     deployment = directory.read(ETC / "openstack")
     assert deployment.launch.tag == deployment.variables["openstack_release"].decode()
     assert deployment.launch.hosts_of("openstack/nova/nova-compute") == ["cmp-1"]

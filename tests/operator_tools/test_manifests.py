@@ -5,16 +5,17 @@ from __future__ import annotations
 import subprocess
 import sys
 import time
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 import pytest
 import yaml
 
+from kolla_mesos_start import errors
 from kolla_mesos_start.operator import cli, directory
 from kolla_mesos_start.operator.manifests import kubernetes
-from kolla_mesos_start.operator.manifests.model import Model, Site, build
+from kolla_mesos_start.operator.manifests.model import FINAL, UNAVAILABLE, Model, Site, build
 from tests import CHECKOUT
 from tests.publishing import write_files
 
@@ -194,6 +195,32 @@ def test_data_follow_the_pod_and_so_does_the_scope_local(tmp_path: Path) -> None
     assert volumes["run-db"] == {"emptyDir": {}}
     items = [{"key": "conf", "path": "conf.d"}, {"key": "key", "path": "k"}]
     assert volumes["etc-files"]["configMap"] == {"name": "db-files", "items": items}
+
+
+def test_volumes_whose_paths_are_alike_have_names_of_their_own(tmp_path: Path) -> None:
+    """A name is less than a path."""
+    launch = LAUNCH.replace("/keys: {shared: keys}", "/run-db: {shared: keys}, /var/lib-db: {host: /x}")
+    (_, _, stateful) = made(site(tmp_path, launch))["db.yml"]
+    claims = [each["metadata"]["name"] for each in stateful["spec"]["volumeClaimTemplates"]]
+    names = [*claims, *(each["name"] for each in pod(stateful)["volumes"])]
+    assert len(set(names)) == len(names) == 7
+    (container,) = pod(stateful)["containers"]
+    assert {each["name"] for each in container["volumeMounts"]} == set(names)
+
+
+def test_no_status_of_the_agent_is_forgotten() -> None:
+    """What is not worth retrying is final, and nothing else is; a signal's is its own."""
+    causes = [each for each in subclasses(errors.AgentError) if ".operator." not in each.__module__]
+    causes.remove(errors.Stopped)
+    assert set(FINAL) == {each.status for each in causes if not each.retriable}
+    assert {*UNAVAILABLE, 1} == {each.status for each in causes if each.retriable}
+
+
+def subclasses(cause: type[errors.AgentError]) -> Iterator[type[errors.AgentError]]:
+    """The class itself, and all below it."""
+    yield cause
+    for each in cause.__subclasses__():
+        yield from subclasses(each)
 
 
 def test_what_is_on_each_host_is_on_those_of_its_role(tmp_path: Path) -> None:

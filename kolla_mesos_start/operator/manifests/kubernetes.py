@@ -21,7 +21,7 @@ from typing import Any
 
 import yaml
 
-from kolla_mesos_start.operator.container_settings import FROM_HOST, KEPT, SHARED, TEMPORARY, Volume
+from kolla_mesos_start.operator.container_settings import KEPT, SHARED, TEMPORARY, Volume
 from kolla_mesos_start.operator.manifests.model import (
     CREDENTIAL,
     CREDENTIAL_DIR,
@@ -44,7 +44,7 @@ NAME, PART_OF, HOSTNAME = "app.kubernetes.io/name", "app.kubernetes.io/part-of",
 LONGEST = 52  # letters; a StatefulSet's name and a revision have to fit into a label
 LONGEST_JOB = 63
 PATIENCE = 7200  # seconds that a container may wait for others; while it does, it is healthy
-ALL_READ, OWN_READ = 0o444, 0o440
+OWN_READ = 0o440  # by the user's group, which the pod's fsGroup makes of it
 
 
 def manifests(model: Model) -> Manifests:
@@ -85,12 +85,16 @@ def notes(model: Model) -> Iterator[str]:
 
 
 def names_of(services: Iterable[str]) -> Mapping[str, str]:
-    """A name for each service: its role, with a digest where it is too long or not its own."""
-    roles = {service: label(service.rpartition("/")[2]) for service in services}
-    count = Counter(roles.values())
+    """A name for each service: its role, where that is enough."""
+    return distinct({service: label(service.rpartition("/")[2]) for service in services})
+
+
+def distinct(labels: Mapping[str, str]) -> Mapping[str, str]:
+    """These, with a digest of what is so called where one is too long, or another's too."""
+    count = Counter(labels.values())
     return {
-        service: role if count[role] == 1 and len(role) <= LONGEST else digested(role, service, LONGEST)
-        for service, role in roles.items()
+        key: name if count[name] == 1 and len(name) <= LONGEST else digested(name, key, LONGEST)
+        for key, name in labels.items()
     }
 
 
@@ -281,6 +285,16 @@ class _Objects:
 
     # -- its volumes --------------------------------------------------------------------------------
 
+    def volume_names(self) -> Mapping[str, str]:
+        """By the paths at which they are mounted."""
+        own = [each.path for each in self.directories()]
+        return distinct({path: label(path) for path in (*own, *self.places(), *self.secrets())})
+
+    def secrets(self) -> Mapping[str, str]:
+        """Those that are mounted, by their paths."""
+        found = {VARIABLES_DIR: self.workload.variables, CREDENTIAL_DIR: self.workload.credential}
+        return {path: name for path, name in found.items() if name}
+
     def directories(self) -> Sequence[Volume]:
         """Those of launch.yml, and with a read-only root those that the agent writes to."""
         own = list(self.workload.volumes)
@@ -294,27 +308,30 @@ class _Objects:
     def claim(self, volume: Volume) -> Document:
         requests = {"storage": f"{volume.size}Mi"}
         spec = {"accessModes": ["ReadWriteOnce"], "resources": {"requests": requests}}
-        return {"metadata": {"name": _volume_name(volume.path)}, "spec": spec}
+        return {"metadata": {"name": self.volume_names()[volume.path]}, "spec": spec}
 
     def volumes(self) -> Iterator[Document]:
+        names = self.volume_names()
         for volume in self.directories():
-            name = _volume_name(volume.path)
-            if volume.kind == SHARED:
-                yield {"name": name, "persistentVolumeClaim": {"claimName": volume.source}}
-            elif volume.kind == FROM_HOST:
-                yield {"name": name, "hostPath": {"path": volume.source, "type": "DirectoryOrCreate"}}
-            elif volume.kind == TEMPORARY:
-                yield {"name": name, "emptyDir": {}}
-            elif not self.is_stateful:
-                path = _of_host(self.deployment, self.workload, volume.path)
-                yield {"name": name, "hostPath": {"path": path, "type": "DirectoryOrCreate"}}
+            source = self.source(volume)
+            if source:
+                yield {"name": names[volume.path], **source}
         for place, keys in self.places().items():
             items = [{"key": key, "path": path} for key, path in keys.items()]
-            yield {"name": _volume_name(place), "configMap": {"name": f"{self.name}-files", "items": items}}
-        if self.workload.variables:
-            yield _secret("kolla-variables", self.workload.variables)
-        if self.workload.credential:
-            yield _secret("kolla-credential", self.workload.credential)
+            yield {"name": names[place], "configMap": {"name": f"{self.name}-files", "items": items}}
+        for path, secret in self.secrets().items():
+            yield {"name": names[path], "secret": {"secretName": secret, "defaultMode": OWN_READ}}
+
+    def source(self, volume: Volume) -> Document:
+        """Where its content is; nothing for a claim of the pod's own, which stands elsewhere."""
+        if volume.kind == SHARED:
+            return {"persistentVolumeClaim": {"claimName": volume.source}}
+        if volume.kind == TEMPORARY:
+            return {"emptyDir": {}}
+        if volume.kind == KEPT and self.is_stateful:
+            return {}
+        path = volume.source or _of_host(self.deployment, self.workload, volume.path)
+        return {"hostPath": {"path": path, "type": "DirectoryOrCreate"}}
 
     def places(self) -> Mapping[str, Mapping[str, str]]:
         """The directories of mounted files, and in each the key of every file by its name there."""
@@ -325,14 +342,9 @@ class _Objects:
         return found
 
     def mounts(self) -> Iterator[Document]:
-        for volume in self.directories():
-            yield {"name": _volume_name(volume.path), "mountPath": volume.path}
-        for place in self.places():
-            yield {"name": _volume_name(place), "mountPath": place, "readOnly": True}
-        if self.workload.variables:
-            yield {"name": "kolla-variables", "mountPath": VARIABLES_DIR, "readOnly": True}
-        if self.workload.credential:
-            yield {"name": "kolla-credential", "mountPath": CREDENTIAL_DIR, "readOnly": True}
+        written = {each.path for each in self.directories()}
+        for path, name in self.volume_names().items():
+            yield {"name": name, "mountPath": path, **({} if path in written else {"readOnly": True})}
 
 
 def _has_claims(workload: Workload) -> bool:
@@ -376,15 +388,6 @@ def _resources(workload: Workload) -> Document:
     if not requests:
         return {}
     return {"resources": {"requests": requests, **({"limits": memory} if memory else {})}}
-
-
-def _secret(name: str, secret: str) -> Document:
-    return {"name": name, "secret": {"secretName": secret, "defaultMode": OWN_READ}}
-
-
-def _volume_name(path: str) -> str:
-    name = label(path)
-    return name if len(name) <= LONGEST else digested(name, path, LONGEST)
 
 
 # -- YAML -----------------------------------------------------------------------------------------
