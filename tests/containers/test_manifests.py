@@ -43,6 +43,7 @@ def directory(place: Path, images: Images, hosts: str, ports: Mapping[str, int])
     (place / "variables.yml").write_text(json.dumps(own))
     launch = yaml.safe_load((EXAMPLE / "launch.yml").read_text())
     launch["zookeeper"] = hosts
+    launch["services"][MEMCACHED]["read_only"] = True
     launch["defaults"]["env"] = {"KOLLA_PRIVATE_INTERFACE": "lo", "KOLLA_PUBLIC_INTERFACE": "lo"}
     for service, image in IMAGES.items():
         launch["services"][service]["image"] = images.agent(image)
@@ -183,6 +184,13 @@ def test_it_runs_without_root_and_without_capabilities(service: str, site: Site)
     assert inspected["Config"]["User"] == {MARIADB: "42434", API: "42425"}[service]
     assert (inspected["EffectiveCaps"] or [], inspected["BoundingCaps"] or []) == ([], [])
     assert "no-new-privileges" in inspected["HostConfig"]["SecurityOpt"]
+
+
+def test_a_root_that_is_read_only_is_enough(site: Site) -> None:
+    """Where launch.yml says so; the agent writes to volumes of its own."""
+    inspected = site.containers[MEMCACHED].inspected
+    assert inspected["HostConfig"]["ReadonlyRootfs"] is True
+    assert site.probe(MEMCACHED, "readinessProbe") == 0
 
 
 DECISIONS = {64: "FailJob", 65: "FailJob", 76: "FailJob", 77: "FailJob", 78: "FailJob"}
