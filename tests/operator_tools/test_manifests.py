@@ -197,6 +197,16 @@ def test_data_follow_the_pod_and_so_does_the_scope_local(tmp_path: Path) -> None
     assert volumes["etc-files"]["configMap"] == {"name": "db-files", "items": items}
 
 
+def test_a_secret_is_readable_for_whoever_the_image_runs_as(tmp_path: Path) -> None:
+    """Without a number of the user the files would be of root's group alone."""
+    found = made(site(tmp_path))
+    modes = {
+        name: {each["secret"]["defaultMode"] for each in pod(found[name][-1])["volumes"] if "secret" in each}
+        for name in ("web.yml", "make.yml")
+    }
+    assert modes == {"web.yml": {0o440}, "make.yml": {0o444}}
+
+
 def test_volumes_whose_paths_are_alike_have_names_of_their_own(tmp_path: Path) -> None:
     """A name is less than a path."""
     launch = LAUNCH.replace("/keys: {shared: keys}", "/run-db: {shared: keys}, /var/lib-db: {host: /x}")

@@ -44,7 +44,8 @@ NAME, PART_OF, HOSTNAME = "app.kubernetes.io/name", "app.kubernetes.io/part-of",
 LONGEST = 52  # letters; a StatefulSet's name and a revision have to fit into a label
 LONGEST_JOB = 63
 PATIENCE = 7200  # seconds that a container may wait for others; while it does, it is healthy
-OWN_READ = 0o440  # by the user's group, which the pod's fsGroup makes of it
+# Of a secret's files; their group is the pod's fsGroup, which only a user's number can be.
+GROUP_READS, ALL_READ = 0o440, 0o444
 
 
 def manifests(model: Model) -> Manifests:
@@ -319,8 +320,9 @@ class _Objects:
         for place, keys in self.places().items():
             items = [{"key": key, "path": path} for key, path in keys.items()]
             yield {"name": names[place], "configMap": {"name": f"{self.name}-files", "items": items}}
+        mode = ALL_READ if self.workload.user is None else GROUP_READS
         for path, secret in self.secrets().items():
-            yield {"name": names[path], "secret": {"secretName": secret, "defaultMode": OWN_READ}}
+            yield {"name": names[path], "secret": {"secretName": secret, "defaultMode": mode}}
 
     def source(self, volume: Volume) -> Document:
         """Where its content is; nothing for a claim of the pod's own, which stands elsewhere."""
