@@ -221,7 +221,8 @@ class _Reading:
             found.clear()
         files = self.files(name, document, found)
         self.mistakes += found if enabled else [each._replace(severity=WARNING) for each in found]
-        definition = json.dumps(document, indent=2, ensure_ascii=False).encode() + b"\n" if document else b""
+        text = json.dumps(document, indent=2, ensure_ascii=False) + "\n" if document else ""
+        definition = text.encode(errors="surrogatepass")  # Half of a pair is found where this is read.
         return Service(name, file, definition, Values(_contents(values), {}), files, enabled)
 
     def graph(self, path: Path, file: str, known: Mapping[str, Any], found: list[Finding]) -> bytes | None:
@@ -254,7 +255,7 @@ class _Reading:
             if isinstance(known.get(name), str) and to_boolean(known[name]) is not None:
                 what = f"tests {name}, a text, which is true even if it is 'false': write {name} | bool"
                 found.append(Finding(WARNING, file, line, what))
-        return text.encode()
+        return text.encode(errors="surrogatepass")
 
     def document(self, file: str, rendered: bytes) -> dict[str, Any]:
         try:
@@ -323,7 +324,7 @@ def _has_meaning(path: Path) -> bool:
 
 def _contents(values: Mapping[str, Any], *but: str) -> dict[str, bytes]:
     """The values as znodes hold them: those that are no text as JSON, booleans as Python writes them."""
-    return {name: _text(value).encode() for name, value in values.items() if name not in but}
+    return {name: _text(value).encode(errors="replace") for name, value in values.items() if name not in but}
 
 
 def _text(value: object) -> str:

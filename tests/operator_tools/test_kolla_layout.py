@@ -127,6 +127,13 @@ def test_it_becomes_what_the_deploy_tool_published(tmp_path: Path) -> None:
     assert deployment.left_out == ("README",)
 
 
+@pytest.mark.parametrize("half", ["{% set a = '\\ud800' %}{{ a }}", '"\\ud800"'])
+def test_half_of_a_surrogate_pair_is_named(tmp_path: Path, half: str) -> None:
+    """Wherever it comes from; it can't be written as UTF-8."""
+    _, findings = look(tmp_path, {"services/db/db.yml.j2": DB.replace("mysqld_safe", half)})
+    assert any("UTF-8" in each.message for each in findings)
+
+
 def test_values_are_those_that_the_deploy_tool_made(tmp_path: Path) -> None:
     """YAML's booleans become Python's words, other plain words stay as they are, mappings become JSON."""
     values = look(tmp_path)[0].variables
