@@ -140,7 +140,7 @@ class Fuzz:
 
 @contextmanager
 def limited() -> Iterator[None]:
-    """What takes too long ends with an error: instead of the timeout of pytest, which has the same timer."""
+    """What takes too long ends with an error. It stands in for pytest's timeout, which has the same timer."""
 
     def late(signum: int, frame: FrameType | None) -> None:
         raise TimeoutError(f"not done within {TIME_LIMIT:g} s")
