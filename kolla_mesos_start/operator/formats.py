@@ -9,8 +9,9 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
+from types import ModuleType
 from typing import NamedTuple
 
 from kolla_mesos_start.errors import BadDefinition, BadUsage
@@ -111,13 +112,22 @@ def places(data: bytes) -> Mapping[str, Place]:
     return {label: Place(*lines) for label, *lines in strict_yaml.places(data)}
 
 
+def dumped(documents: Iterable[object]) -> str:
+    """YAML for people to read, each document after a line of dashes."""
+    return str(_strict_yaml().dump(documents))
+
+
 def _yaml(data: bytes, *, numbers: bool = False, booleans: bool = False) -> object:
+    return _strict_yaml().load(data, numbers=numbers, booleans=booleans)
+
+
+def _strict_yaml() -> ModuleType:
     try:
         from kolla_mesos_start.operator import strict_yaml
     except ModuleNotFoundError as error:
         # Not needed for JSON.
         raise BadUsage("YAML needs PyYAML; run: pip install 'kolla_mesos_start[operator]'") from error
-    return strict_yaml.load(data, numbers=numbers, booleans=booleans)
+    return strict_yaml
 
 
 def _json(data: bytes) -> object:

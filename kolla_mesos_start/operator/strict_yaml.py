@@ -11,7 +11,8 @@ from __future__ import annotations
 
 import re
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any
 
 import yaml
 
@@ -136,6 +137,28 @@ def lines(values: Mapping[str, str]) -> bytes:
     """A line for each name and value, in quotes where they are needed."""
     text: str = yaml.safe_dump(dict(values), allow_unicode=True, width=sys.maxsize, sort_keys=False)
     return text.encode()
+
+
+class _Dumper(getattr(yaml, "CSafeDumper", yaml.SafeDumper)):  # type: ignore[misc]  # libyaml's is fast
+    """Each value where it stands, and a text of several lines as these lines."""
+
+    def ignore_aliases(self, data: object) -> bool:
+        return True
+
+
+def _represent(dumper: Any, value: str) -> Any:
+    return dumper.represent_scalar(_TEXT, value, style="|" if "\n" in value else None)
+
+
+_Dumper.add_representer(str, _represent)
+
+
+def dump(documents: Iterable[object]) -> str:
+    """Each document after a line of dashes, its keys in their order."""
+    dumped: str = yaml.dump_all(
+        documents, Dumper=_Dumper, sort_keys=False, explicit_start=True, width=110, allow_unicode=True
+    )
+    return dumped
 
 
 def _token(quoted: re.Match[str]) -> str:

@@ -19,8 +19,7 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
-import yaml
-
+from kolla_mesos_start.operator import formats
 from kolla_mesos_start.operator.container_settings import KEPT, SHARED, TEMPORARY, Volume
 from kolla_mesos_start.operator.manifests.model import (
     CREDENTIAL,
@@ -55,7 +54,9 @@ def manifests(model: Model) -> Manifests:
         f"{names[each.service]}.yml": list(_Objects(model.deployment, names[each.service], each).all())
         for each in model.workloads
     }
-    return Manifests({name: text(each) for name, each in sorted(documents.items())}, list(notes(model)))
+    return Manifests(
+        {name: formats.dumped(each) for name, each in sorted(documents.items())}, list(notes(model))
+    )
 
 
 def notes(model: Model) -> Iterator[str]:
@@ -390,29 +391,3 @@ def _resources(workload: Workload) -> Document:
     if not requests:
         return {}
     return {"resources": {"requests": requests, **({"limits": memory} if memory else {})}}
-
-
-# -- YAML -----------------------------------------------------------------------------------------
-
-
-class _Dumper(getattr(yaml, "CSafeDumper", yaml.SafeDumper)):  # type: ignore[misc]  # libyaml's is fast
-    """Each value where it stands, and a text of several lines as these lines."""
-
-    def ignore_aliases(self, data: object) -> bool:
-        return True
-
-
-def _represent(dumper: Any, value: str) -> Any:
-    style = "|" if "\n" in value else None
-    return dumper.represent_scalar("tag:yaml.org,2002:str", value, style=style)
-
-
-_Dumper.add_representer(str, _represent)
-
-
-def text(documents: Iterable[Document]) -> str:
-    """YAML, each document after a line of dashes."""
-    dumped: str = yaml.dump_all(
-        documents, Dumper=_Dumper, sort_keys=False, explicit_start=True, width=110, allow_unicode=True
-    )
-    return dumped
