@@ -90,8 +90,11 @@ def test_a_python_that_hides_nothing_is_told(monkeypatch: pytest.MonkeyPatch) ->
     assert hide_memory() is False
 
 
-# As much as the machine lets us: none at all, perhaps.
-WITH_CORE_FILES = ("sh", "-c", 'ulimit -S -c "$(ulimit -H -c)"; exec "$@"', "sh")
+# As much as the machine lets us: none at all, perhaps. What a shell starts in the background ignores SIGQUIT.
+WITH_CORE_FILES = (
+    *("env", "--default-signal=QUIT"),
+    *("sh", "-c", 'ulimit -S -c "$(ulimit -H -c)"; exec "$@"', "sh"),
+)
 
 
 def test_an_agent_leaves_no_core_file(deployment: Deployment, containers: Containers) -> None:
