@@ -119,6 +119,7 @@ class Mistake(NamedTuple):
 BAD_ENVIRONMENT = 64
 REFUSED = "the server refuses the certificate in KOLLA_ZK_CERT"
 WANTED = "the server wants a client certificate: set KOLLA_ZK_CERT"
+PERHAPS_REFUSED, PERHAPS_WANTED = (why.replace("the server ", "") for why in (REFUSED, WANTED))
 DISAGREE = "the server and this host have no TLS version or cipher in common"
 EXPIRED_CLIENT = ("ca.pem", "expired-client.pem", "expired-client.key")
 MISTAKES: Mapping[str, Mistake] = {
@@ -126,14 +127,14 @@ MISTAKES: Mapping[str, Mistake] = {
     "another name": Mistake("is for another host than KOLLA_ZK_HOSTS names", host="localhost"),
     "an expired server": Mistake("the server's certificate has expired", place="expired"),
     "an expired client": Mistake(REFUSED, EXPIRED_CLIENT),
-    "an expired client, TLS 1.3": Mistake(REFUSED, EXPIRED_CLIENT, "only 1.3"),
-    "a stranger's certificate": Mistake(REFUSED, ("ca.pem", "stranger.pem", "stranger.key")),
     # The client has sent more by then, so that the server's alert may be lost: it is a guess among others.
+    "an expired client, TLS 1.3": Mistake(PERHAPS_REFUSED, EXPIRED_CLIENT, "only 1.3"),
+    "a stranger's certificate": Mistake(REFUSED, ("ca.pem", "stranger.pem", "stranger.key")),
     "a stranger's certificate, TLS 1.3": Mistake(
-        REFUSED.replace("the server ", ""), ("ca.pem", "stranger-both.pem"), "only 1.3"
+        PERHAPS_REFUSED, ("ca.pem", "stranger-both.pem"), "only 1.3"
     ),
     "no certificate": Mistake(WANTED, ("ca.pem",)),
-    "no certificate, TLS 1.3": Mistake(WANTED.replace("the server ", ""), ("ca.pem",), "only 1.3"),
+    "no certificate, TLS 1.3": Mistake(PERHAPS_WANTED, ("ca.pem",), "only 1.3"),
     "no TLS": Mistake("its port is for TLS (set KOLLA_ZK_CA)", ()),
     "TLS to a plain port": Mistake("its port is not for TLS (expected its secureClientPort)", place="plain"),
     "TLS to another program": Mistake("the port does not speak TLS", place="another program"),
