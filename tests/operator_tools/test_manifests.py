@@ -14,7 +14,7 @@ import yaml
 
 from kolla_mesos_start import errors
 from kolla_mesos_start.operator import cli, directory
-from kolla_mesos_start.operator.manifests import kubernetes
+from kolla_mesos_start.operator.manifests import kubernetes, names
 from kolla_mesos_start.operator.manifests.model import FINAL, UNAVAILABLE, Model, Site, build
 from tests import CHECKOUT
 from tests.publishing import write_files
@@ -274,7 +274,7 @@ NAMES = {
 @pytest.mark.parametrize("services", NAMES)
 def test_a_name_is_one_that_kubernetes_takes_and_nobody_elses(services: tuple[str, ...]) -> None:
     """A digest is in it only where it has to be."""
-    found = kubernetes.names_of(services)
+    found = names.names_of(services)
     for name, expected in zip(found.values(), NAMES[services]):
         is_plain = name == expected
         assert is_plain or name.rpartition("-")[0] == expected.rpartition("-")[0]

@@ -11,12 +11,10 @@ What lives here: what stands in the manifests. Everything is started at once: th
 from __future__ import annotations
 
 import base64
-import hashlib
 import json
 import posixpath
 import re
-from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from kolla_mesos_start.operator import formats
@@ -35,12 +33,12 @@ from kolla_mesos_start.operator.manifests.model import (
     Mounted,
     Workload,
 )
+from kolla_mesos_start.operator.manifests.names import digested, distinct, label, names_of
 
 Document = dict[str, Any]
 
 CONTAINER = "agent"  # in each pod
 NAME, PART_OF, HOSTNAME = "app.kubernetes.io/name", "app.kubernetes.io/part-of", "kubernetes.io/hostname"
-LONGEST = 52  # letters; a StatefulSet's name and a revision have to fit into a label
 LONGEST_JOB = 63
 PATIENCE = 7200  # seconds that a container may wait for others; while it does, it is healthy
 # Of a secret's files; their group is the pod's fsGroup, which only a user's number can be.
@@ -81,35 +79,6 @@ def notes(model: Model) -> Iterator[str]:
         for file in each.mounted:
             if file.content is None:
                 yield f"add {file.name} of {each.service} to its ConfigMap: DIR has no such file"
-
-
-# -- names ----------------------------------------------------------------------------------------
-
-
-def names_of(services: Iterable[str]) -> Mapping[str, str]:
-    """A name for each service: its role, where that is enough."""
-    return distinct({service: label(service.rpartition("/")[2]) for service in services})
-
-
-def distinct(labels: Mapping[str, str]) -> Mapping[str, str]:
-    """These, with a digest of what is so called where one is too long, or another's too."""
-    count = Counter(labels.values())
-    return {
-        key: name if count[name] == 1 and len(name) <= LONGEST else digested(name, key, LONGEST)
-        for key, name in labels.items()
-    }
-
-
-def label(text: str) -> str:
-    """With only what a name in Kubernetes may have (RFC 1123), and a letter first, as a Service wants it."""
-    name = re.sub(r"[^a-z0-9]+", "-", text.lower()).strip("-")
-    return name if name[:1].isalpha() else f"s-{name}".rstrip("-")
-
-
-def digested(name: str, of: str, longest: int) -> str:
-    """Cut, and with a digest, so that others are called otherwise."""
-    digest = hashlib.sha256(of.encode()).hexdigest()[:6]
-    return f"{name[: longest - 7].rstrip('-')}-{digest}"
 
 
 # -- one service ----------------------------------------------------------------------------------

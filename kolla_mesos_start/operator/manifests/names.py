@@ -1,0 +1,40 @@
+"""Names that launchers take, for services, deployments, volumes and files.
+
+What lives here: making them, so that nothing else is called the same. Each has lowercase letters, digits and
+hyphens only, which all launchers take.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from collections import Counter
+from collections.abc import Iterable, Mapping
+
+LONGEST = 52  # letters; a StatefulSet's name and a revision have to fit into a label
+
+
+def names_of(services: Iterable[str]) -> Mapping[str, str]:
+    """A name for each service: its role, where that is enough."""
+    return distinct({service: label(service.rpartition("/")[2]) for service in services})
+
+
+def distinct(labels: Mapping[str, str]) -> Mapping[str, str]:
+    """These, with a digest of what is so called where one is too long, or another's too."""
+    count = Counter(labels.values())
+    return {
+        key: name if count[name] == 1 and len(name) <= LONGEST else digested(name, key, LONGEST)
+        for key, name in labels.items()
+    }
+
+
+def label(text: str) -> str:
+    """With only what a name in Kubernetes may have (RFC 1123), and a letter first, as a Service wants it."""
+    name = re.sub(r"[^a-z0-9]+", "-", text.lower()).strip("-")
+    return name if name[:1].isalpha() else f"s-{name}".rstrip("-")
+
+
+def digested(name: str, of: str, longest: int) -> str:
+    """Cut, and with a digest, so that others are called otherwise."""
+    digest = hashlib.sha256(of.encode()).hexdigest()[:6]
+    return f"{name[: longest - 7].rstrip('-')}-{digest}"
