@@ -16,6 +16,7 @@ What lives here: what it means; `directory` finds the file and reads it.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence, Set
+from itertools import chain, count, islice
 from types import MappingProxyType
 from typing import NamedTuple
 
@@ -72,6 +73,13 @@ class Launch(NamedTuple):
         )
         found.add(ERROR, NAME, what, label=self.label(service, "placement"))
         return found.found
+
+
+def hosts_from(named: Sequence[str], wanted: int) -> Sequence[str]:
+    """The hosts of so many containers: these, then others, called node-1 and so on; each once."""
+    first = dict.fromkeys(named)
+    others = (f"node-{number}" for number in count(len(first) + 1))
+    return list(islice(chain(first, (host for host in others if host not in first)), wanted))
 
 
 def parse(

@@ -16,7 +16,6 @@ import tempfile
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack
-from itertools import chain, count, islice
 from pathlib import Path
 from types import MappingProxyType
 from typing import IO, Any
@@ -48,7 +47,7 @@ from kolla_mesos_start.operator.invocation import (
     connection_options,
     nearest,
 )
-from kolla_mesos_start.operator.launch import Launch, bad_host
+from kolla_mesos_start.operator.launch import Launch, bad_host, hosts_from
 from kolla_mesos_start.operator.local_deployment import LocalDeployment
 from kolla_mesos_start.operator.log_stream import LogStream
 from kolla_mesos_start.operator.private_zookeeper import free_port
@@ -63,7 +62,6 @@ PROGRAM = "kolla_mesos_ctl"
 LOCK = "kolla_mesos_up.lock"  # in the place of a run, which shows that it is one
 PREFIX = "kolla-up-"  # of a place that is not given
 ENVIRONMENT = "env"
-NODE = "node-{}"  # a host without a name: replica 1 of each service shares the first, and so on
 PORT, ROOT = "port", "root"  # variables that each container is given
 
 
@@ -178,17 +176,10 @@ def plan(
         if not own and service.name not in counts:
             refuse(deployment.launch.too_few(service.name, wanted))
         named = [*own, *deployment.launch.hosts_of(service.name)]
-        found += [(service.name, host) for host in islice(_hosts(named), wanted)]
+        found += [(service.name, host) for host in hosts_from(named, wanted)]
     if not found:
         raise BadUsage("there is no container to start")
     return found
-
-
-def _hosts(named: Sequence[str]) -> Iterator[str]:
-    """These hosts, then as many others as are needed; each once."""
-    first = dict.fromkeys(named)
-    others = (NODE.format(number) for number in count(len(first) + 1))
-    return chain(first, (host for host in others if host not in first))
 
 
 def _named(given: str, names: Sequence[str]) -> str:

@@ -21,13 +21,10 @@ from kolla_mesos_start.operator import formats
 from kolla_mesos_start.operator.container_settings import KEPT, SHARED, TEMPORARY, Volume
 from kolla_mesos_start.operator.manifests.model import (
     CREDENTIAL,
-    CREDENTIAL_DIR,
     FINAL,
     HEALTH,
     READY,
     UNAVAILABLE,
-    VARIABLES_DIR,
-    WRITTEN,
     Manifests,
     Model,
     Mounted,
@@ -241,11 +238,7 @@ class _Objects:
         found: list[Document] = [_field("NODE_NAME", "spec.nodeName")]
         if self.is_stateful:
             found.append(_field("KOLLA_HOSTNAME", "metadata.name"))
-        values = dict(self.workload.env)
-        if self.workload.variables:
-            values.setdefault("KOLLA_VARIABLES_DIR", VARIABLES_DIR)
-        if self.workload.credential:
-            values.setdefault("KOLLA_ZK_AUTH_FILE", f"{CREDENTIAL_DIR}/{CREDENTIAL}")
+        values = self.workload.environ
         # What launch.yml says itself wins.
         found = [each for each in found if each["name"] not in values]
         # Kubernetes would replace $(NAME).
@@ -258,20 +251,8 @@ class _Objects:
 
     def volume_names(self) -> Mapping[str, str]:
         """By the paths at which they are mounted."""
-        own = [each.path for each in self.directories()]
-        return distinct({path: label(path) for path in (*own, *self.places(), *self.secrets())})
-
-    def secrets(self) -> Mapping[str, str]:
-        """Those that are mounted, by their paths."""
-        found = {VARIABLES_DIR: self.workload.variables, CREDENTIAL_DIR: self.workload.credential}
-        return {path: name for path, name in found.items() if name}
-
-    def directories(self) -> Sequence[Volume]:
-        """Those of launch.yml, and with a read-only root those that the agent writes to."""
-        own = list(self.workload.volumes)
-        paths = {each.path for each in own}
-        written = WRITTEN if self.workload.read_only else ()
-        return [*own, *(Volume(path, TEMPORARY) for path in written if path not in paths)]
+        own = [each.path for each in self.workload.directories]
+        return distinct({path: label(path) for path in (*own, *self.places(), *self.workload.secrets)})
 
     def kept(self) -> Sequence[Volume]:
         return [each for each in self.workload.volumes if each.kind == KEPT]
@@ -283,7 +264,7 @@ class _Objects:
 
     def volumes(self) -> Iterator[Document]:
         names = self.volume_names()
-        for volume in self.directories():
+        for volume in self.workload.directories:
             source = self.source(volume)
             if source:
                 yield {"name": names[volume.path], **source}
@@ -291,7 +272,7 @@ class _Objects:
             items = [{"key": key, "path": path} for key, path in keys.items()]
             yield {"name": names[place], "configMap": {"name": f"{self.name}-files", "items": items}}
         mode = ALL_READ if self.workload.user is None else GROUP_READS
-        for path, secret in self.secrets().items():
+        for path, secret in self.workload.secrets.items():
             yield {"name": names[path], "secret": {"secretName": secret, "defaultMode": mode}}
 
     def source(self, volume: Volume) -> Document:
@@ -314,7 +295,7 @@ class _Objects:
         return found
 
     def mounts(self) -> Iterator[Document]:
-        written = {each.path for each in self.directories()}
+        written = {each.path for each in self.workload.directories}
         for path, name in self.volume_names().items():
             yield {"name": name, "mountPath": path, **({} if path in written else {"readOnly": True})}
 

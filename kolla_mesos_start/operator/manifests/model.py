@@ -15,7 +15,16 @@ from kolla_mesos_start.definition.model import Graph
 from kolla_mesos_start.definition.texts import Text
 from kolla_mesos_start.errors import CannotRender
 from kolla_mesos_start.operator import directory, instances
-from kolla_mesos_start.operator.container_settings import EACH, HOST, KEPT, Settings, Volume, is_port
+from kolla_mesos_start.operator.container_settings import (
+    EACH,
+    HOST,
+    KEPT,
+    OWN,
+    TEMPORARY,
+    Settings,
+    Volume,
+    is_port,
+)
 from kolla_mesos_start.operator.directory import Contents, Deployment, Service
 from kolla_mesos_start.operator.findings import ERROR, Finding, Findings
 from kolla_mesos_start.operator.launch import NAME, Launch
@@ -49,7 +58,8 @@ class Workload(NamedTuple):
 
     `hosts` are those it may run on, any if there are none. `is_each`: it has one on each of them. A task
     ends once its commands are done. `generations` are those of its one-time commands. `env` holds all that
-    the agent needs, but where the secrets are mounted: `variables` and `credential` are their names.
+    the agent needs, but where the secrets are mounted: `variables` and `credential` are their names. Where
+    launch.yml names no network it is the launcher's usual one.
     """
 
     service: str
@@ -72,6 +82,7 @@ class Workload(NamedTuple):
     variables: str | None
     credential: str | None
     on_host_network: bool
+    on_own_network: bool
     argv: Sequence[str] = ARGV
 
     @property
@@ -82,6 +93,29 @@ class Workload(NamedTuple):
     def keeps_data(self) -> bool:
         """Whether each of its containers has a volume of its own."""
         return any(volume.kind == KEPT for volume in self.volumes)
+
+    @property
+    def directories(self) -> Sequence[Volume]:
+        """Those of launch.yml, and with a read-only root those that the agent writes to."""
+        paths = {each.path for each in self.volumes}
+        written = WRITTEN if self.read_only else ()
+        return [*self.volumes, *(Volume(path, TEMPORARY) for path in written if path not in paths)]
+
+    @property
+    def secrets(self) -> Mapping[str, str]:
+        """The names of those that are mounted, by their paths."""
+        found = {VARIABLES_DIR: self.variables, CREDENTIAL_DIR: self.credential}
+        return {path: name for path, name in found.items() if name}
+
+    @property
+    def environ(self) -> Mapping[str, str]:
+        """All of `env`, and where the secrets are; what launch.yml says itself wins."""
+        places = {}
+        if self.variables:
+            places["KOLLA_VARIABLES_DIR"] = VARIABLES_DIR
+        if self.credential:
+            places["KOLLA_ZK_AUTH_FILE"] = f"{CREDENTIAL_DIR}/{CREDENTIAL}"
+        return {**self.env, **{name: value for name, value in places.items() if name not in self.env}}
 
     @property
     def grace(self) -> int:
@@ -163,6 +197,7 @@ class _Reader:
             variables=settings.variables,
             credential=settings.credential,
             on_host_network=settings.network == HOST,
+            on_own_network=settings.network == OWN,
         )
 
     def image(self) -> str:
