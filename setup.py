@@ -60,6 +60,7 @@ setup(
         # What people run outside containers.
         "operator": ["PyYAML>=5.4", "rich>=13", "shtab>=1.7"],
         "test": [
+            "check-jsonschema",
             "cyclonedx-python-lib",
             "docutils",
             "hypothesis",
@@ -69,6 +70,7 @@ setup(
             "packageurl-python",
             "packaging",
             "playwright",
+            "podman-compose",
             "pytest",
             "pytest-timeout",
             "pytest-xdist",

@@ -93,6 +93,9 @@ DECIDE = (
         "operator/manifests/model",
         "operator/manifests/kubernetes",
         "operator/manifests/names",
+        "operator/manifests/per_host",
+        "operator/manifests/quadlet",
+        "operator/manifests/compose",
     ),
 )
 EFFECTS = {

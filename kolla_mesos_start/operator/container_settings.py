@@ -147,7 +147,7 @@ def _volumes(fields: Fields) -> Sequence[Volume] | None:
     given = fields.mapping("volumes")
     own = Fields(fields.reading, fields.label_of("volumes"), given, tuple(given))
     for path in given:
-        fields.reading.check_name(own.label_of(path), path, bad_file)
+        fields.reading.check_name(own.label_of(path), path, _bad_place)
     return [_volume(own, path) for path in given]
 
 
@@ -160,10 +160,16 @@ def _volume(own: Fields, path: str) -> Volume:
         return Volume(path, TEMPORARY) if size is None else Volume(path, KEPT, size=size)
     fields = Fields(own.reading, own.label_of(path), value, (SHARED, FROM_HOST))
     shared = fields.text(SHARED, None, _bad_secret)
-    host = fields.text(FROM_HOST, None, bad_file)
+    host = fields.text(FROM_HOST, None, _bad_place)
     if isinstance(value, dict) and set(value) <= {SHARED, FROM_HOST} and len(value) != 1:
         own.report(path, VOLUME)
     return Volume(path, SHARED, shared) if shared else Volume(path, FROM_HOST, host or "")
+
+
+def _bad_place(text: str) -> str | None:
+    """Runtimes have a colon between the host's path and the container's."""
+    good = text.isprintable() and ":" not in text
+    return bad_file(text) if good else "expected an absolute path without a colon"
 
 
 def _bad_replicas(text: str) -> str | None:

@@ -30,7 +30,7 @@ def wanted(definition: Any, render: Callable[[Text], str]) -> int | None:
         number = render(text_of(definition)).strip()
     except CannotRender:
         return None
-    return int(number) if re.fullmatch("[0-9]{1,9}", number) else None
+    return int(number) if re.fullmatch("[0-9]{1,5}", number) else None
 
 
 def with_instances(definition: bytes, count: int) -> bytes:

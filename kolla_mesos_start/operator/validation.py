@@ -318,7 +318,7 @@ class _OnHost:
         """How many instances are wanted; None where only an agent could know."""
         found = instances.wanted(document.root, self.render)
         if found is None and instances.LABEL not in self.unsure:
-            what = f"{instances.LABEL}: expected a whole number"
+            what = f"{instances.LABEL}: expected a whole number, at most 99999"
             self.found.add(ERROR, self.service.name, what, label=instances.LABEL)
         return found
 

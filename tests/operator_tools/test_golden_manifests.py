@@ -1,6 +1,6 @@
 """The manifests of two deployments, as they stand in `tests/golden`: what changes there, users see.
 
-They are written anew by the command itself; the same for `etc/examples/keystone`:
+They are written anew by the command itself; the same for `etc/examples/keystone`, and for the other formats:
 
     golden=tests/golden/kubernetes
     kolla_mesos_ctl manifests kubernetes etc/openstack --deployment site --output $golden/openstack
@@ -33,7 +33,8 @@ def test_the_files_are_those_that_are_kept(format: str, name: str, tmp_path: Pat
 
 
 def contents(place: Path) -> dict[str, str]:
-    return {path.name: path.read_text() for path in place.iterdir()}
+    found = (path for path in place.rglob("*") if path.is_file())
+    return {str(path.relative_to(place)): path.read_text() for path in found}
 
 
 @pytest.mark.parametrize("version", ["1.31", "1.37"])

@@ -18,14 +18,18 @@ from kolla_mesos_start.errors import BadUsage
 from kolla_mesos_start.operator import layouts
 from kolla_mesos_start.operator.findings import ERROR
 from kolla_mesos_start.operator.invocation import DEPLOYMENT, Invocation, Subcommand
-from kolla_mesos_start.operator.manifests import kubernetes
+from kolla_mesos_start.operator.manifests import compose, kubernetes, quadlet
 from kolla_mesos_start.operator.manifests.model import Manifests, Model, Site, build
 from kolla_mesos_start.operator.publish import refuse
 from kolla_mesos_start.operator.validate import shown
 from kolla_mesos_start.operator.validation import validate
 
 # Each makes the files, and notes of what only the operator can make.
-FORMATS: Mapping[str, Callable[[Model], Manifests]] = {"kubernetes": kubernetes.manifests}
+FORMATS: Mapping[str, Callable[[Model], Manifests]] = {
+    "compose": compose.manifests,
+    "kubernetes": kubernetes.manifests,
+    "quadlet": quadlet.manifests,
+}
 
 
 def run(invocation: Invocation) -> int:
@@ -66,8 +70,10 @@ def _write(place: Path, files: Mapping[str, str]) -> Sequence[str]:
         raise BadUsage(f"--output {place}: is not a directory")
     place.mkdir(parents=True, exist_ok=True)
     for name, text in files.items():
+        (place / name).parent.mkdir(exist_ok=True)
         (place / name).write_text(text, encoding="utf-8")
-    others = sorted(path for path in place.iterdir() if path.name not in files)
+    there = (path for path in place.rglob("*") if not path.is_dir())
+    others = sorted(path for path in there if str(path.relative_to(place)) not in files)
     return [f"left {path}, which is not of this deployment now" for path in others]
 
 

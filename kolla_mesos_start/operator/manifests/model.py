@@ -205,7 +205,10 @@ class _Reader:
             what = f"image: is required: {self.service.name} has none, nor has `defaults`"
             self.found.add(ERROR, NAME, what, label=f"services.{self.service.name}")
             return ""
-        return self.rendered("image", self.settings.image)
+        image = self.rendered("image", self.settings.image)
+        if not image.isprintable() or " " in image:
+            self.wrong("image", f"expected the name of an image, without spaces, found {image!r}")
+        return image
 
     def port(self, text: str) -> str:
         port = self.rendered("ports", text)

@@ -34,6 +34,12 @@ def label(text: str) -> str:
     return name if name[:1].isalpha() else f"s-{name}".rstrip("-")
 
 
+def name_of(text: str) -> str:
+    """A label of one text, with a digest unless it is the text itself: others are called otherwise."""
+    name = label(text)
+    return name if name == text and len(name) <= LONGEST else digested(name, text, LONGEST)
+
+
 def digested(name: str, of: str, longest: int) -> str:
     """Cut, and with a digest, so that others are called otherwise."""
     digest = hashlib.sha256(of.encode()).hexdigest()[:6]

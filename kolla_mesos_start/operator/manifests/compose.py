@@ -1,0 +1,81 @@
+"""A deployment as the Compose Specification has it, for podman-compose and for docker compose.
+
+    host                          <host>.yml, a project of the deployment's name
+    service, task                 a service of it
+    volume for data of its own    a volume of the project
+
+What lives here: what stands in these files. None waits for another: the agents keep the order.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from kolla_mesos_start.operator import formats
+from kolla_mesos_start.operator.manifests import per_host
+from kolla_mesos_start.operator.manifests.model import HEALTH, Manifests, Model
+from kolla_mesos_start.operator.manifests.per_host import Container, Mount
+from kolla_mesos_start.operator.manifests.quadlet import cpu_shares
+
+Document = dict[str, Any]
+
+
+def manifests(model: Model) -> Manifests:
+    """A file for each host."""
+    hosts = per_host.by_host(model)
+    files = {f"{host}.yml": formats.dumped([project(containers)]) for host, containers in hosts.items()}
+    return Manifests(files, per_host.notes(hosts))
+
+
+def project(containers: Sequence[Container]) -> Document:
+    """All of one host."""
+    found: Document = {"name": containers[0].project}
+    found["services"] = {each.name: service(each) for each in containers}
+    volumes = [mount.source for each in containers for mount in each.mounts if mount.is_volume]
+    return {**found, **({"volumes": {name: {"name": name} for name in volumes}} if volumes else {})}
+
+
+def service(container: Container) -> Document:
+    """One of its services; the image's ENTRYPOINT, dumb-init, stays in front of the agent."""
+    workload = container.workload
+    found: Document = {
+        "image": escaped(workload.image),
+        "command": [escaped(each) for each in workload.argv],
+        "environment": {name: escaped(value) for name, value in container.environ.items()},
+        **_network(container),
+        "user": None if workload.user is None else str(workload.user),
+        "security_opt": ["no-new-privileges:true"],
+        "cap_drop": ["ALL"],
+        "cap_add": list(workload.capabilities),
+        "read_only": workload.read_only,
+        "volumes": [_volume(each) for each in container.mounts],
+        "tmpfs": [escaped(path) for path in container.temporary],
+        "mem_limit": f"{workload.memory}m" if workload.memory else None,
+        "cpu_shares": cpu_shares(workload.cpu) if workload.cpu else None,
+        # No condition of Compose knows exit statuses.
+        "restart": "on-failure" if workload.is_task else "always",
+        "stop_grace_period": f"{workload.grace}s",
+    }
+    if not workload.is_task:
+        check = {"test": ["CMD", *HEALTH], "interval": "10s", "timeout": "5s", "retries": 3}
+        found["healthcheck"] = check
+    return {key: value for key, value in found.items() if value not in (None, [], False)}
+
+
+def _network(container: Container) -> Mapping[str, object]:
+    if not container.workload.on_own_network:
+        return {"network_mode": "host"}
+    return {"ports": [f"{port}:{port}" for port in container.workload.ports]}
+
+
+def _volume(mount: Mount) -> Mapping[str, object]:
+    """In its long form: a host's directory that is not there is an error, and not made for root alone."""
+    kind = "volume" if mount.is_volume else "bind"
+    found: Document = {"type": kind, "source": escaped(mount.source), "target": escaped(mount.path)}
+    return {**found, **({"read_only": True} if mount.read_only else {})}
+
+
+def escaped(text: str) -> str:
+    """Compose would put a variable in place of $NAME."""
+    return text.replace("$", "$$")

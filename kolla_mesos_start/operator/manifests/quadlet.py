@@ -1,0 +1,136 @@
+"""A deployment as podman's systemd generator takes it: podman 5.0 or newer.
+
+    service, task                 <host>/<deployment>-<role>.container, a unit of the same name
+    volume for data of its own    a volume of podman, which podman makes
+
+What lives here: what stands in a unit. None waits for another: the agents keep the order.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Sequence
+
+from kolla_mesos_start.operator.manifests import per_host
+from kolla_mesos_start.operator.manifests.model import FINAL, HEALTH, Manifests, Model
+from kolla_mesos_start.operator.manifests.per_host import Container
+
+PULL = 900  # seconds in which an image has to have come
+AGAIN = 5  # seconds until what has ended is started again
+REMOVE = 10  # seconds that podman has to remove a container that has ended
+
+
+def manifests(model: Model) -> Manifests:
+    """A directory for each host, with a file for each of its containers."""
+    hosts = per_host.by_host(model)
+    files = {
+        f"{host}/{each.project}-{each.name}.container": unit(model.deployment, each)
+        for host, containers in hosts.items()
+        for each in containers
+    }
+    return Manifests(
+        {name: f"# {name}\n{text}" for name, text in files.items()},
+        [
+            *per_host.notes(hosts),
+            "copy the files of each host to its /etc/containers/systemd; podman makes units of them",
+        ],
+    )
+
+
+def unit(deployment: str, container: Container) -> str:
+    """The lines of a unit."""
+    workload = container.workload
+    sections = {
+        "Unit": [f"Description={escaped(workload.service)} of {escaped(deployment)}"],
+        "Container": list(_container(container)),
+        "Service": list(_service(container)),
+        "Install": ["WantedBy=multi-user.target"],
+    }
+    return "\n".join(
+        f"[{name}]\n" + "".join(f"{line}\n" for line in lines) for name, lines in sections.items()
+    )
+
+
+def _container(container: Container) -> Iterator[str]:
+    workload = container.workload
+    yield f"ContainerName={container.project}-{container.name}"
+    yield f"Image={escaped(workload.image)}"
+    yield f"Exec={words(workload.argv)}"
+    for name, value in container.environ.items():
+        yield f"Environment={word(f'{name}={value}')}"
+    yield from _network(container)
+    if workload.user is not None:
+        yield f"User={workload.user}"
+    yield "NoNewPrivileges=true"
+    yield "DropCapability=all"
+    for capability in workload.capabilities:
+        yield f"AddCapability=CAP_{capability}"
+    if workload.read_only:
+        yield "ReadOnly=true"
+        yield "ReadOnlyTmpfs=false"
+    for mount in container.mounts:
+        yield f"Volume={escaped(f'{mount.source}:{mount.path}')}{':ro' if mount.read_only else ''}"
+    for path in container.temporary:
+        yield f"Tmpfs={escaped(path)}"
+    yield from _health(container)
+    yield f"StopTimeout={workload.grace}"
+    if workload.memory:
+        yield f"PodmanArgs=--memory={workload.memory}m"
+    if workload.cpu:
+        yield f"PodmanArgs=--cpu-shares={cpu_shares(workload.cpu)}"
+
+
+def _network(container: Container) -> Iterator[str]:
+    if not container.workload.on_own_network:
+        yield "Network=host"
+        return
+    for port in container.workload.ports:
+        yield f"PublishPort={port}:{port}"
+
+
+def _health(container: Container) -> Iterator[str]:
+    """Who is not healthy is killed, and started again below; a container that waits is healthy."""
+    if container.workload.is_task:
+        return
+    yield f"HealthCmd={words(HEALTH)}"
+    yield "HealthInterval=10s"
+    yield "HealthTimeout=5s"
+    yield "HealthRetries=3"
+    yield "HealthOnFailure=kill"
+
+
+def _service(container: Container) -> Iterator[str]:
+    """Its exit status says whether another attempt can help."""
+    yield f"Restart={'on-failure' if container.workload.is_task else 'always'}"
+    yield f"RestartSec={AGAIN}"
+    yield f"RestartPreventExitStatus={' '.join(map(str, FINAL))}"
+    yield f"TimeoutStartSec={PULL}"
+    yield f"TimeoutStopSec={container.workload.grace + REMOVE}"
+
+
+def cpu_shares(thousandths: int) -> int:
+    """The weight of so many thousandths of a processor, as cgroups had it first: a whole one is 1024."""
+    return max(2, thousandths * 1024 // 1000)
+
+
+# -- texts ----------------------------------------------------------------------------------------
+
+
+def words(argv: Sequence[str]) -> str:
+    """A command line."""
+    return " ".join(map(word, argv))
+
+
+def word(text: str) -> str:
+    """One word of it, in quotes where that is needed."""
+    text = escaped(text)
+    if re.fullmatch(r"[^\s\"'\\]+", text):
+        return text
+    for character, written in {"\\": "\\\\", '"': '\\"', "\n": "\\n", "\t": "\\t"}.items():
+        text = text.replace(character, written)
+    return f'"{text}"'
+
+
+def escaped(text: str) -> str:
+    """As the unit that podman makes has to have it: systemd would put something else for %n and $NAME."""
+    return text.replace("%", "%%").replace("$", "$$")
