@@ -6,7 +6,6 @@ A pod is what podman makes of a template; what a cluster adds to it, or podman u
 from __future__ import annotations
 
 import json
-import shutil
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
@@ -16,39 +15,19 @@ import pytest
 import yaml
 from kazoo.client import KazooClient
 
-from kolla_mesos_start.operator import cli, formats
+from kolla_mesos_start.operator import cli
 from tests.conftest import Deployment, connected, made
 from tests.containers.images import Images
 from tests.containers.kube import Cluster, Document, decision
 from tests.containers.podman import Container
 from tests.examples.keystone import API, MARIADB, MEMCACHED, TASKS, issue_token
-from tests.examples.openstack import EXAMPLE
+from tests.launching import PASSWORD, directory, free_ports
 from tests.waiting import eventually
-from tests.zookeeper import HOST, Server, free_port
+from tests.zookeeper import HOST, Server
 
 pytestmark = pytest.mark.timeout(900)  # The first test of all waits for the images.
 
 NODE = "node-1"
-PASSWORD = "a 'password\" \\ with a bit of %everything"
-IMAGES = {MARIADB: "mariadb-server", MEMCACHED: "memcached", TASKS: "mariadb-server", API: "keystone"}
-
-
-def directory(place: Path, images: Images, hosts: str, ports: Mapping[str, int]) -> Path:
-    """The example, with the images and the values of this machine."""
-    shutil.copytree(EXAMPLE, place)
-    values = {name: PASSWORD for name in formats.values(EXAMPLE / "variables.yml") if "password" in name}
-    values.update(memcached_user="memcached", keystone_workers="1")
-    values.update((name, str(port)) for name, port in ports.items())
-    own = {**formats.values(EXAMPLE / "variables.yml"), **values}
-    (place / "variables.yml").write_text(json.dumps(own))
-    launch = yaml.safe_load((EXAMPLE / "launch.yml").read_text())
-    launch["zookeeper"] = hosts
-    launch["services"][MEMCACHED]["read_only"] = True
-    launch["defaults"]["env"] = {"KOLLA_PRIVATE_INTERFACE": "lo", "KOLLA_PUBLIC_INTERFACE": "lo"}
-    for service, image in IMAGES.items():
-        launch["services"][service]["image"] = images.agent(image)
-    (place / "launch.yml").write_text(yaml.safe_dump(launch))
-    return place
 
 
 def pods(workload: Document) -> tuple[list[Document], Document]:
@@ -123,7 +102,7 @@ def site(
 def _started(
     cluster: Cluster, images: Images, zk: KazooClient, deployment: Deployment, place: Path
 ) -> Iterator[Site]:
-    ports = {name: free_port() for name in ("mariadb_port", "memcached_port", "keystone_port")}
+    ports = free_ports()
     tree = directory(place / "keystone", images, deployment.hosts, ports)
     words = [str(tree), "--deployment", deployment.id, "--prefix", deployment.prefix]
     cli.run(["publish", *words, "--hosts", deployment.hosts])
