@@ -10,6 +10,7 @@ import argparse
 import fcntl
 import json
 import os
+import re
 import shlex
 import shutil
 import tempfile
@@ -207,6 +208,14 @@ def _wanted(deployment: Deployment, service: Service, variables: Mapping[str, st
 # -- what each is given ---------------------------------------------------------------------------
 
 
+def ports_in(contents: Deployment) -> set[int]:
+    """All that may be a port in the variables: what listens there may not have been started yet."""
+    own = (service.variables for service in contents.services)
+    all_values = [contents.variables, *(each for one in own for each in (one.own, *one.hosts.values()))]
+    texts = (data for values in all_values for data in values.values())
+    return {int(number) for data in texts for number in re.findall(rb"\b[0-9]{1,5}\b", data)}
+
+
 class DirectoryDeployment(LocalDeployment):
     """The deployment of a directory, each container with a root directory of its own.
 
@@ -222,7 +231,7 @@ class DirectoryDeployment(LocalDeployment):
             for service in contents.services
             if PORT in used_variables(service.definition, service.files)
         }
-        taken: set[int] = set()
+        taken = ports_in(contents)
         for name, host in planned:
             if name not in uses_port:
                 self.add(name, host)

@@ -834,7 +834,8 @@ def test_a_write_whose_fate_is_unknown_is_not_made_twice(
     proxy.launch()
     try:
         site.publish(sync=site.once(gate=None, retries=2, generation="1.0"))
-        agent = site.start(KOLLA_ZK_HOSTS=f"{HOST}:{port}")
+        # On a busy machine a server may take half a minute to be back, and no lease may end meanwhile.
+        agent = site.start(KOLLA_ZK_HOSTS=f"{HOST}:{port}", KOLLA_ZK_SESSION_TIMEOUT="40")
         if loses == "server":
             eventually(lambda: not zookeeper.running, "it is killed between applying it and saying so")
             zookeeper.start()

@@ -31,9 +31,13 @@ LAUNCHERS = {
 MODES = ["exec", "supervise"]
 TERMINATED = 128 + signal.SIGTERM
 # Says that it runs, and ends with 7 when it is told to.
-OBEYS = (
-    "import os, signal; signal.signal(15, lambda *_: os._exit(7)); open('runs', 'w').close()\nsignal.pause()"
-)
+OBEYS = """
+import os, signal
+signal.pthread_sigmask(signal.SIG_BLOCK, [15])
+open("runs", "w").close()
+signal.sigwait([15])
+os._exit(7)
+"""
 # Twenty grandchildren whose parents are gone before they are.
 FORKS = """
 import os, time

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from kazoo.client import KazooClient
 from rich.console import Console
 
 from kolla_mesos_start.errors import BadDefinition, BadUsage
@@ -16,7 +17,7 @@ from kolla_mesos_start.operator.containers import Container
 from kolla_mesos_start.operator.directory import Deployment, Service, Values
 from kolla_mesos_start.operator.launch import Launch
 from kolla_mesos_start.operator.log_stream import LogStream
-from kolla_mesos_start.operator.up_directory import pairs, plan, with_roles
+from kolla_mesos_start.operator.up_directory import DirectoryDeployment, pairs, plan, with_roles
 
 NOTHING = Values({}, {})
 
@@ -140,3 +141,12 @@ def test_logs_become_one_stream_of_whole_lines(tmp_path: Path) -> None:
         "web@x | ",
         "db@x  | tw" + "o" * 200,
     ]
+
+
+def test_no_container_is_given_a_port_that_the_directory_names(tmp_path: Path) -> None:
+    """What it is for may not listen yet, and would then find it taken."""
+    odd = " ".join(f"h:{port}" for port in range(10001, 65536, 2))
+    contents = Deployment({"frontends": odd.encode()}, [service("web", port="{{ port }}")], [])
+    planned = [("web", f"node-{number}") for number in range(1, 21)]
+    made = DirectoryDeployment(contents, planned, tmp_path, tmp_path, KazooClient(), {}, "/kolla", "site")
+    assert {int(container.environ["KOLLA_PORTS"]) % 2 for container in made.containers} == {0}
