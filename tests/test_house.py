@@ -92,6 +92,7 @@ DECIDE = (
         "operator/container_settings",
         "operator/manifests/model",
         "operator/manifests/kubernetes",
+        "operator/manifests/marathon",
         "operator/manifests/names",
         "operator/manifests/per_host",
         "operator/manifests/quadlet",

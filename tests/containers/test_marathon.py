@@ -21,7 +21,6 @@ from typing import Any
 
 import psutil
 import pytest
-from jsonschema import Draft7Validator
 from kazoo.client import KazooClient
 
 from kolla_mesos_start.operator import cli, formats
@@ -33,6 +32,7 @@ from tests.containers.relay import Relay
 from tests.documents import literals, parsed, table
 from tests.examples.openstack import EXAMPLE
 from tests.instances import Site
+from tests.marathon import wrong
 from tests.waiting import eventually
 from tests.zookeeper import Server, free_port
 
@@ -54,69 +54,10 @@ LOOPBACK = {"KOLLA_PRIVATE_INTERFACE": "lo", "KOLLA_PUBLIC_INTERFACE": "lo"}
 # -- what Marathon takes -----------------------------------------------------------------------------
 
 
-def record(*required: str, **properties: Any) -> dict[str, Any]:
-    """The schema of an object that has these fields and no other."""
-    return {
-        "type": "object",
-        "required": required,
-        "properties": properties,
-        "additionalProperties": False,
-    }
-
-
-def each(schema: Mapping[str, Any]) -> dict[str, Any]:
-    return {"type": "array", "items": schema}
-
-
-WHOLE = {"type": "integer", "minimum": 0}
-TEXT = {"type": "string", "minLength": 1}
-NAME = {"type": "string", "pattern": "^[a-z0-9]([-a-z0-9]*[a-z0-9])?$", "maxLength": 63}
-# The fields in use here, as docs/docs/rest-api/public/api/v2/types/*.raml of mesosphere/marathon has them in
-# 1.9. An id has neither capitals nor underscores.
-APP = {
-    **record(
-        "id",
-        id={"type": "string", "pattern": "^(/[a-z0-9]([-a-z0-9.]*[a-z0-9])?)+$"},
-        cmd=TEXT,
-        args=each({"type": "string"}),
-        cpus={"type": "number", "minimum": 0.001},
-        mem={"type": "number", "minimum": 0},
-        instances=WHOLE,
-        container=record(
-            "type", "docker", type={"enum": ["MESOS", "DOCKER"]}, docker=record("image", image=TEXT)
-        ),
-        networks=each(record(mode={"enum": ["container", "container/bridge", "host"]})),
-        portDefinitions=each(record(name=NAME, port=WHOLE, protocol={"enum": ["tcp", "udp", "tcp,udp"]})),
-        requirePorts={"type": "boolean"},
-        env={
-            "type": "object",
-            "propertyNames": {"pattern": "^[a-zA-Z_][a-zA-Z0-9_]*$"},
-            "additionalProperties": {"type": "string"},
-        },
-        healthChecks=each(
-            record(
-                "protocol",
-                "command",
-                protocol={"enum": ["COMMAND"]},
-                command=record("value", value=TEXT),
-                gracePeriodSeconds=WHOLE,
-                intervalSeconds=WHOLE,
-                timeoutSeconds=WHOLE,
-                maxConsecutiveFailures=WHOLE,
-            )
-        ),
-        taskKillGracePeriodSeconds=WHOLE,
-    ),
-    "oneOf": [{"required": ["cmd"]}, {"required": ["args"]}],
-}
-
-
 @pytest.mark.parametrize("name", APPS)
 def test_marathon_would_take_the_app(name: str) -> None:
     """Its fields are those that Marathon documents, each of its kind; its port is the example's."""
-    assert [
-        f"{error.json_path}: {error.message}" for error in Draft7Validator(APP).iter_errors(APPS[name])
-    ] == []
+    assert wrong(APPS[name]) == []
     values = formats.values(EXAMPLE / "variables.yml")
     for definition in APPS[name]["portDefinitions"]:
         assert str(definition["port"]) == values[f"{name}_port"]

@@ -18,7 +18,7 @@ from kolla_mesos_start.errors import BadUsage
 from kolla_mesos_start.operator import layouts
 from kolla_mesos_start.operator.findings import ERROR
 from kolla_mesos_start.operator.invocation import DEPLOYMENT, Invocation, Subcommand
-from kolla_mesos_start.operator.manifests import compose, kubernetes, quadlet
+from kolla_mesos_start.operator.manifests import compose, kubernetes, marathon, quadlet
 from kolla_mesos_start.operator.manifests.model import Manifests, Model, Site, build
 from kolla_mesos_start.operator.publish import refuse
 from kolla_mesos_start.operator.validate import shown
@@ -28,6 +28,7 @@ from kolla_mesos_start.operator.validation import validate
 FORMATS: Mapping[str, Callable[[Model], Manifests]] = {
     "compose": compose.manifests,
     "kubernetes": kubernetes.manifests,
+    "marathon": marathon.manifests,
     "quadlet": quadlet.manifests,
 }
 
@@ -45,7 +46,7 @@ def run(invocation: Invocation) -> int:
         invocation.err.print(shown(each))
     made = FORMATS[options.format](model)
     if options.output is None:
-        print("".join(made.files.values()), end="")
+        print(made.whole or "".join(made.files.values()), end="")
     else:
         for note in _write(options.output, made.files):
             invocation.err.out(note)
@@ -112,7 +113,16 @@ and each of its `services`, may hold:
                          KOLLA_ZK_AUTH_FILE
 
 kubernetes: a Job for each task, named by its generation; for a service a Deployment, a StatefulSet if it has
-data of its own, or a DaemonSet on each host. No secret is written: what you have to make is said at the end.
+data of its own, or a DaemonSet on each host.
+
+marathon: an app for each service and task, in the group of the deployment. A task stays when it is done:
+Marathon restarts whatever ends, and Chronos is no longer kept. Hosts are called as the Mesos agents are. On
+standard output it is one list, for
+
+  curl -X PUT -H 'Content-Type: application/json' --data-binary @- \\
+      'http://HOST:8080/v2/apps?partialUpdate=false'
+
+No secret is written: what you have to make is said at the end.
 
 What `validate` finds to be an error is refused (65).
 """,

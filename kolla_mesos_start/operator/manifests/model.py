@@ -131,10 +131,14 @@ class Model(NamedTuple):
 
 
 class Manifests(NamedTuple):
-    """What a format makes: files by name, and lines that say what only the operator can make."""
+    """What a format makes: files by name, and lines that say what only the operator can make.
+
+    `whole` is what stands for all files in one; by default they follow each other.
+    """
 
     files: Mapping[str, str]
     notes: Sequence[str]
+    whole: str = ""
 
 
 class Site(NamedTuple):
