@@ -65,7 +65,7 @@ def project(images: Images, deployment: Deployment, tmp_path: Path) -> Iterator[
 
 
 def _do_what_the_notes_say(root: Path, deployment: str) -> None:
-    keys = Path(f"{root}{DATA}/{deployment}/keystone-keys")
+    keys = Path(f"{root}{DATA}/{deployment}/shared/keystone-keys")
     secrets = Path(f"{root}{SECRETS}/site")
     for path in (keys, secrets):
         path.mkdir(parents=True)

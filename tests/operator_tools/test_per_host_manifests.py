@@ -138,14 +138,14 @@ def test_data_of_its_own_are_in_a_volume_and_shared_ones_on_the_host(tmp_path: P
     root = site(tmp_path, LAUNCH.replace("/run/db: temporary", "/run/db: temporary, /m: {host: /lib}"))
     assert containers(root)["ctl-1/site-db.container"]["Volume"][:3] == [
         "site-db-var-lib-db:/var/lib/db",
-        "/var/lib/kolla/site/keys:/keys",
+        "/var/lib/kolla/site/shared/keys:/keys",
         "/lib:/m",
     ]
     project = projects(root)["ctl-1.yml"]
     assert project["volumes"] == {"site-db-var-lib-db": {"name": "site-db-var-lib-db"}}
     assert project["services"]["db"]["volumes"][:2] == [
         {"type": "volume", "source": "site-db-var-lib-db", "target": "/var/lib/db"},
-        {"type": "bind", "source": "/var/lib/kolla/site/keys", "target": "/keys"},
+        {"type": "bind", "source": "/var/lib/kolla/site/shared/keys", "target": "/keys"},
     ]
     assert project["services"]["db"]["tmpfs"] == ["/run/db"]
 
@@ -155,6 +155,7 @@ def test_ports_are_published_where_the_network_is_its_own(tmp_path: Path) -> Non
     root = site(tmp_path, ODD)
     agent = containers(root)["cmp-1/site-agent.container"]
     assert (agent["PublishPort"], "Network" in agent) == (["81:81"], False)
+    assert "KOLLA_ADDRESS=cmp-1" in agent["Environment"]
     service = projects(root)["cmp-1.yml"]["services"]["agent"]
     assert (service["ports"], "network_mode" in service) == (["81:81"], False)
 
@@ -172,7 +173,7 @@ def test_what_only_the_operator_can_make_is_said_with_the_hosts(tmp_path: Path) 
     found = [
         f"on {every}: make /etc/kolla-secrets/passwords with a file for each variable (KOLLA_VARIABLES_DIR)",
         f"on {every}: make /etc/kolla-secrets/zk/auth, lines scheme:credential (KOLLA_ZK_AUTH_FILE)",
-        "on ctl-1: mount what is shared at /var/lib/kolla/site/keys, for its users to write",
+        "on ctl-1: mount what is shared at /var/lib/kolla/site/shared/keys, for its users to write",
         "on ctl-1: put conf of db at /etc/kolla-files/site/db/conf",
         "on ctl-1: put key of db at /etc/kolla-files/site/db/key",
     ]

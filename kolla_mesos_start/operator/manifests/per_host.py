@@ -41,8 +41,11 @@ class Container(NamedTuple):
 
     @property
     def environ(self) -> Mapping[str, str]:
-        """The host is that of launch.yml, whatever the machine calls itself."""
-        return {"KOLLA_HOSTNAME": self.host, **self.workload.environ}
+        """The host is that of launch.yml, whatever the machine calls itself; others reach its ports there."""
+        found = {"KOLLA_HOSTNAME": self.host}
+        if self.workload.on_own_network and self.workload.ports and self.workload.hosts:
+            found["KOLLA_ADDRESS"] = self.host
+        return {**found, **self.workload.environ}
 
     @property
     def mounts(self) -> Sequence[Mount]:
@@ -59,7 +62,7 @@ class Container(NamedTuple):
             if volume.kind == KEPT:
                 yield Mount(f"{self.project}-{self.name}-{label(volume.path)}", volume.path)
             elif volume.kind == SHARED:
-                yield Mount(f"{DATA}/{self.project}/{volume.source}", volume.path)
+                yield Mount(f"{DATA}/{self.project}/shared/{volume.source}", volume.path)
             elif volume.kind != TEMPORARY:
                 yield Mount(volume.source, volume.path)
 
@@ -98,7 +101,7 @@ def _needs(container: Container) -> Iterator[str]:
     workload = container.workload
     for mount in container.mounts:
         parent = posixpath.dirname(mount.source)
-        if parent == f"{DATA}/{container.project}":
+        if parent == f"{DATA}/{container.project}/shared":
             yield f"mount what is shared at {mount.source}, for its users to write"
         elif mount.source.startswith(f"{FILES}/"):
             yield f"put {posixpath.basename(mount.source)} of {workload.service} at {mount.source}"
