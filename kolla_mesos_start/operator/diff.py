@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Iterable, Sequence, Set
-from typing import Any, NamedTuple
+from typing import Any, Callable, NamedTuple
 
 from kazoo.client import KazooClient
 from rich.text import Text
@@ -23,6 +23,7 @@ from kolla_mesos_start.operator.published import Nodes
 from kolla_mesos_start.tree.znodes import Znodes
 
 FEW = 3  # values of single hosts that are listed
+LONGEST = 200  # characters of a value, or of a line
 COLOURS = {"+": "green", "-": "red", "@": "cyan"}
 
 
@@ -152,8 +153,15 @@ def _removals(nodes: Sequence[str]) -> list[str]:
 
 def _lines(change: Change, mask: Mask) -> Iterable[str]:
     if not change.is_variable:
-        return [f"{change.kind} {change.node}", *(f"    {line}" for line in mask.lines(change))]
-    after = mask.value(change.node, change.after)
+        return [f"{change.kind} {change.node}", *(f"    {_cut(line)}" for line in mask.lines(change))]
+    after = _cut(mask.value(change.node, change.after) or "", repr)
     if change.before is None:
-        return [f"{change.kind} {change.node}: {after!r}"]
-    return [f"{change.kind} {change.node}: {mask.value(change.node, change.before)!r} -> {after!r}"]
+        return [f"{change.kind} {change.node}: {after}"]
+    before = _cut(mask.value(change.node, change.before) or "", repr)
+    return [f"{change.kind} {change.node}: {before} -> {after}"]
+
+
+def _cut(text: str, shown: Callable[[str], str] = str) -> str:
+    """Its beginning, and how long it is, if it is so long that it would hide all else."""
+    more = f"... ({len(text)} characters)" if len(text) > LONGEST else ""
+    return f"{shown(text[:LONGEST])}{more}"

@@ -82,6 +82,16 @@ def test_differences_are_shown_and_nothing_is_written(
     ctl("diff", root, deployment)
 
 
+def test_a_long_value_is_cut_and_says_how_long_it_is(deployment: Deployment, root: Path) -> None:
+    """A certificate or an image's list of a megabyte would hide all else; JSON has it whole."""
+    write_files(root, variables_yml=f"region: {'x' * 900_000}\n", services__a__db__files__conf="y" * 5000)
+    done = ctl("diff", root, deployment, status=1)
+    assert f"updated variables/region: 'one' -> '{'x' * 200}'... (900000 characters)\n" in done.stdout
+    assert f"    +{'y' * 199}... (5001 characters)\n" in done.stdout
+    assert max(map(len, done.stdout.splitlines())) < 300
+    assert len(ctl("diff", root, deployment, "--format", "json", status=1).stdout) > 900_000
+
+
 def test_what_only_prune_would_remove_is_listed_and_no_difference(
     zk: KazooClient, deployment: Deployment, root: Path
 ) -> None:
