@@ -8,12 +8,14 @@ from __future__ import annotations
 
 import base64
 import json
+import ssl
 import threading
 import uuid
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from copy import deepcopy
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
 from typing import Any, Callable, NamedTuple
 from urllib.parse import parse_qs, urlsplit
 
@@ -146,6 +148,8 @@ DEFAULTS = {
     "unreachableStrategy": {"inactiveAfterSeconds": 0, "expungeAfterSeconds": 0},
 }
 
+OTHERS = DEFAULTS.keys() - APP["properties"].keys()
+
 
 def completed(app: App) -> App:
     """As Marathon shows it."""
@@ -266,9 +270,7 @@ class Marathon:
         details = []
         for at, app in enumerate(request.body):
             known = self.apps.get(app["id"], {}) if is_partial else {}
-            found = {**known, **app}
-            shown = {name: value for name, value in found.items() if name in APP["properties"]}
-            errors = wrong(shown)
+            errors = wrong({name: value for name, value in {**known, **app}.items() if name not in OTHERS})
             if errors:
                 details.append({"path": f"/{at}", "errors": errors})
         if details:
@@ -352,13 +354,21 @@ class _Server(ThreadingHTTPServer):
         super().__init__(("127.0.0.1", 0), _Handler)
         self.marathon = marathon
 
+    def handle_error(self, request: Any, client_address: Any) -> None:
+        """Who has enough of an answer closes the connection."""
+
 
 @contextmanager
-def serving() -> Iterator[Marathon]:
-    """A Marathon that has nothing yet."""
+def serving(certificate: Path | None = None) -> Iterator[Marathon]:
+    """A Marathon that has nothing yet; with TLS if there is a file with a certificate and its key."""
     marathon = Marathon()
     with _Server(marathon) as server:
-        marathon.url = f"http://127.0.0.1:{server.server_address[1]}"
+        if certificate is not None:
+            context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+            context.load_cert_chain(certificate)
+            server.socket = context.wrap_socket(server.socket, server_side=True)
+        scheme = "http" if certificate is None else "https"
+        marathon.url = f"{scheme}://127.0.0.1:{server.server_address[1]}"
         thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.05})
         thread.start()
         try:

@@ -23,6 +23,7 @@ from kolla_mesos_start.operator.manifests.model import Manifests, Model, Site, b
 from kolla_mesos_start.operator.publish import refuse
 from kolla_mesos_start.operator.validate import shown
 from kolla_mesos_start.operator.validation import validate
+from kolla_mesos_start.operator.wait import seconds
 
 # Each makes the files, and notes of what only the operator can make.
 FORMATS: Mapping[str, Callable[[Model], Manifests]] = {
@@ -35,7 +36,7 @@ FORMATS: Mapping[str, Callable[[Model], Manifests]] = {
 
 def run(invocation: Invocation) -> int:
     """All stages, in order. Needs no ZooKeeper."""
-    options, site = invocation.options, _site(invocation)
+    options, site, post = invocation.options, _site(invocation), _poster(invocation.options)
     deployment, unreadable = layouts.read(options, site.deployment)
     refuse(unreadable)
     findings = validate(deployment, deployment_id=site.deployment, given=site.given)
@@ -45,6 +46,10 @@ def run(invocation: Invocation) -> int:
     for each in findings:
         invocation.err.print(shown(each))
     made = FORMATS[options.format](model)
+    if post is not None:
+        for note in made.notes:
+            invocation.err.out(note)
+        return post(invocation, model)
     if options.output is None:
         print(made.whole or "".join(made.files.values()), end="")
     else:
@@ -65,6 +70,18 @@ def _site(invocation: Invocation) -> Site:
     return Site(name, prefix, invocation.given)
 
 
+def _poster(options: argparse.Namespace) -> Callable[[Invocation, Model], int] | None:
+    """What takes the manifests to their launcher, where that is wanted."""
+    if options.post is None:
+        return None
+    if options.format != "marathon":
+        raise BadUsage(f"--post: is for marathon, not for {options.format}")
+    from kolla_mesos_start.operator.manifests import marathon_api, marathon_post
+
+    url, timeout = marathon_api.parsed(options.post), options.timeout
+    return lambda invocation, model: marathon_post.post(invocation, url, model, timeout)
+
+
 def _write(place: Path, files: Mapping[str, str]) -> Sequence[str]:
     """Write each file; what is to be said of the others that are there."""
     if place.exists() and not place.is_dir():
@@ -81,11 +98,20 @@ def _write(place: Path, files: Mapping[str, str]) -> Sequence[str]:
 def _add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("format", metavar="FORMAT", choices=sorted(FORMATS), help=", ".join(sorted(FORMATS)))
     layouts.add_arguments(parser)
-    parser.add_argument(
+    where = parser.add_mutually_exclusive_group()
+    where.add_argument(
         "--output",
         metavar="DIR2",
         type=Path,
         help="a file for each service in this directory; by default all go to standard output",
+    )
+    where.add_argument("--post", metavar="URL", help="of Marathon, which gets what differs from what it has")
+    parser.add_argument(
+        "--timeout",
+        metavar="S",
+        type=seconds,
+        default=600.0,
+        help="seconds, with --post; default: %(default)g",
     )
 
 
@@ -94,8 +120,8 @@ SUBCOMMAND = Subcommand(
     summary="make the files with which a launcher starts a deployment",
     description="""\
 Make the files with which a launcher starts the containers of a deployment, from its definitions and from
-launch.yml in DIR. Nothing is connected to. The deployment is called as the directory is, unless --deployment
-names it. --prefix, and what `publish` is given, must be the same.
+launch.yml in DIR. Only --post connects to anything. The deployment is called as the directory is, unless
+--deployment names it. --prefix, and what `publish` is given, must be the same.
 
 launch.yml says what no definition does. Its `zookeeper` is where containers reach ZooKeeper. Its `defaults`,
 and each of its `services`, may hold:
@@ -122,11 +148,19 @@ standard output it is one list, for
   curl -X PUT -H 'Content-Type: application/json' --data-binary @- \\
       'http://HOST:8080/v2/apps?partialUpdate=false'
 
+With --post nothing is written: Marathon gets the apps that differ from those that it has, and the command
+waits for the deployment. Nothing is removed, and what has been set there besides, such as labels, stays. The
+user is that of ~/.netrc. The exit status is 1 if the deployment was taken back or cancelled, 75 if it goes on
+or another one locks the apps, 69 without an answer of Marathon, 77 if it refuses the user, 65 if it rejects
+an app.
+
 No secret is written: what you have to make is said at the end.
 
 What `validate` finds to be an error is refused (65).
 """,
-    example="kolla_mesos_ctl manifests kubernetes etc/openstack --output made",
+    example="""\
+kolla_mesos_ctl manifests kubernetes etc/openstack --output made
+  kolla_mesos_ctl manifests marathon etc/openstack --post http://marathon.mesos:8080""",
     add_arguments=_add_arguments,
     run=run,
 )
