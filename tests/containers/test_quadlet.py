@@ -19,8 +19,7 @@ import pytest
 
 from kolla_mesos_start.operator import cli
 from kolla_mesos_start.operator.manifests import quadlet
-from kolla_mesos_start.operator.manifests.model import FINAL
-from kolla_mesos_start.operator.manifests.per_host import DATA, SECRETS
+from kolla_mesos_start.operator.manifests.model import DATA, FINAL, SECRETS
 from tests import CHECKOUT
 from tests.conftest import Deployment
 from tests.containers.images import SUITE, Images

@@ -45,7 +45,7 @@ def changed(root: Path, **fields: Any) -> APP:
 
 def test_a_service_is_started_stopped_and_checked_as_the_agent_wants_it(tmp_path: Path) -> None:
     """Its ENTRYPOINT stays, nobody gets root, and others reach it at its host."""
-    app = apps(site(tmp_path))["a/web"]
+    app = apps(site(tmp_path, LAUNCH.replace("a/web: {", "a/web: {network: own, ")))["a/web"]
     assert app["id"] == "/site/a/web"
     assert app["args"] == ["sh", "-c", "KOLLA_ADDRESS=$HOST exec kolla_mesos_start"]
     assert (app["instances"], app["cpus"], app["mem"]) == (2, 0.5, 1024)
@@ -78,7 +78,7 @@ def test_a_task_stays(tmp_path: Path) -> None:
     assert (app["args"], app["env"]["KOLLA_TASK_END"]) == (["kolla_mesos_start"], "stay")
     assert app["upgradeStrategy"] == {"maximumOverCapacity": 0, "minimumHealthCapacity": 0}
     assert {"a/look_up", "make"} == {name for name, each in found.items() if "KOLLA_TASK_END" in each["env"]}
-    assert app["container"]["portMappings"] == []  # Marathon would give it one.
+    assert app["portDefinitions"] == []  # Marathon would give it one.
 
 
 def test_the_ports_of_a_host_are_its_own(tmp_path: Path) -> None:
@@ -168,7 +168,7 @@ def test_the_old_ones_end_first_where_there_is_no_room_for_both(count: int, tmp_
 
 def test_a_service_without_anything_of_its_own_is_upgraded_before_it_ends(tmp_path: Path) -> None:
     """All new ones are healthy first."""
-    app = changed(site(tmp_path), on_host_network=False, is_each=False)
+    app = changed(site(tmp_path), on_host_network=False, on_own_network=True, is_each=False)
     assert app["upgradeStrategy"] == {"maximumOverCapacity": 1, "minimumHealthCapacity": 1}
 
 
@@ -189,16 +189,22 @@ def test_an_id_is_one_that_marathon_takes_and_nobody_elses(services: tuple[str, 
     """And KOLLA_APP_ID is the real one."""
     first = model(site(tmp_path)).workloads[0]
     workloads = [named(first, service) for service in services]
-    made = marathon.apps(Model("Site", workloads))
+    made = marathon.apps(Model("site", workloads))
     for app, expected in zip(made, IDS[services]):
         assert re.fullmatch(expected.replace("?", "[0-9a-f]"), app["id"])
         assert wrong(app) == []
     assert len({app["id"] for app in made}) == len(services)
-    assert [app["env"]["KOLLA_APP_ID"] for app in made] == [f"/Site/{service}" for service in services]
+    assert [app["env"]["KOLLA_APP_ID"] for app in made] == [f"/site/{service}" for service in services]
+
+
+def test_the_group_of_a_deployment_is_nobody_elses() -> None:
+    """Marathon has no capital letters; --post names what is in a group and not of the deployment."""
+    assert marathon.group("site") == "/site"
+    assert re.fullmatch("/site-[0-9a-f]{6}", marathon.group("Site"))
 
 
 def named(workload: Workload, service: str) -> Workload:
-    return workload._replace(service=service, env={"KOLLA_APP_ID": f"/Site/{service}"})
+    return workload._replace(service=service, env={"KOLLA_APP_ID": f"/site/{service}"})
 
 
 # -- the documents -----------------------------------------------------------------------------------
@@ -279,7 +285,7 @@ DIFFERENT = {
     "another count": lambda app: app.update(instances=3),
     "no limit of a host": lambda app: app.update(constraints=[]),
     "another health check": lambda app: app["healthChecks"][0].update(intervalSeconds=1),
-    "another order": lambda app: app["args"].reverse(),
+    "other arguments": lambda app: app["args"].append("check"),
     "more at an upgrade": lambda app: app["upgradeStrategy"].update(maximumOverCapacity=1.0),
     "no container": lambda app: app.update(container=None),
 }

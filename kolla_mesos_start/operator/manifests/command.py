@@ -103,7 +103,7 @@ def _add_arguments(parser: argparse.ArgumentParser) -> None:
         "--output",
         metavar="DIR2",
         type=Path,
-        help="a file for each service in this directory; by default all go to standard output",
+        help="write the files into this directory; by default all go to standard output",
     )
     where.add_argument("--post", metavar="URL", help="of Marathon, which gets what differs from what it has")
     parser.add_argument(
@@ -131,7 +131,8 @@ and each of its `services`, may hold:
                          variables, as `ports` and `env` may
   cpu, memory            0.5 or 500m; 512Mi or 1Gi
   user, read_only        a number; true where the image's root may be read-only
-  network, capabilities  host or own; a list, such as [NET_ADMIN]
+  network, capabilities  host, or own, which only Kubernetes has by default;
+                         a list, such as [NET_ADMIN]
   ports, env             a list of those that are registered; a mapping
   volumes                by path: a size (10Gi) for data of each container's
                          own, {shared: NAME}, {host: PATH}, or `temporary`
@@ -140,6 +141,14 @@ and each of its `services`, may hold:
 
 kubernetes: a Job for each task, named by its generation; for a service a Deployment, a StatefulSet if it has
 data of its own, or a DaemonSet on each host.
+
+quadlet: a directory for each host, whose files belong into /etc/containers/systemd there; podman 5.0 or newer
+makes systemd units of them. What another attempt can't mend, by its exit status, is not started again.
+
+compose: a file for each host, for podman-compose or docker compose; on standard output a document for each.
+Compose knows no exit statuses: there such a container is started again.
+
+Both: what has no placement is on node-1 and so on, as for `up`.
 
 marathon: an app for each service and task, in the group of the deployment. A task stays when it is done:
 Marathon restarts whatever ends, and Chronos is no longer kept. Hosts are called as the Mesos agents are. On

@@ -21,21 +21,20 @@ from kolla_mesos_start.errors import listed
 from kolla_mesos_start.operator.container_settings import KEPT, SHARED, TEMPORARY, Volume
 from kolla_mesos_start.operator.manifests.model import (
     CREDENTIAL,
-    CREDENTIAL_DIR,
+    DATA,
+    FILES,
     HEALTH,
-    VARIABLES_DIR,
-    WRITTEN,
+    SECRETS,
     Manifests,
     Model,
     Workload,
 )
-from kolla_mesos_start.operator.manifests.names import LONGEST, digested, label, names_of
+from kolla_mesos_start.operator.manifests.names import LONGEST, digested, label, name_of, names_of
 
 App = dict[str, Any]
 
 # Marathon's own words behind the id of an app.
 RESERVED = ("restart", "tasks", "versions")
-DATA, FILES, SECRETS = "/var/lib/kolla", "/etc/kolla-files", "/etc/kolla-secrets"  # of the hosts
 WIDTH = 100  # characters of a line
 CPUS, MEMORY = 0.1, 128  # where launch.yml says nothing
 OFFERED = range(31000, 32001)  # the ports that a Mesos agent offers by default
@@ -61,7 +60,7 @@ def apps(model: Model) -> Sequence[App]:
 
 def group(deployment: str) -> str:
     """The id above those of all apps of a deployment."""
-    return f"/{label(deployment)}"
+    return f"/{name_of(deployment)}"
 
 
 def ids(model: Model) -> Mapping[str, str]:
@@ -139,7 +138,7 @@ def notes(model: Model) -> Iterator[str]:
     shared = {volume.source for each in model.workloads for volume in each.volumes if volume.kind == SHARED}
     for name in sorted(shared):
         users = [each for each in model.workloads if name in {volume.source for volume in each.volumes}]
-        place = f"{DATA}/{model.deployment}/shared/{name}"
+        place = f"{DATA}/{name_of(model.deployment)}/shared/{name}"
         yield f"make {place}, which all share, on {_hosts(users)}, for the users of {_named(users)} to write"
     for each in model.workloads:
         yield from _notes_of(model.deployment, each)
@@ -190,11 +189,11 @@ def _instances(workload: Workload) -> int:
 
 
 def _data(deployment: str, workload: Workload, path: str) -> str:
-    return f"{DATA}/{deployment}/{workload.role}{path}"
+    return f"{DATA}/{name_of(deployment)}/{label(workload.role)}{path}"
 
 
 def _files(deployment: str, workload: Workload, path: str) -> str:
-    return f"{FILES}/{deployment}/{workload.role}{path}"
+    return f"{FILES}/{name_of(deployment)}/{label(workload.role)}{path}"
 
 
 class _Maker:
@@ -220,7 +219,7 @@ class _Maker:
 
     def args(self) -> list[str]:
         """The image's ENTRYPOINT, dumb-init, stays in front of them."""
-        argv, own = self.workload.argv, not self.workload.on_host_network
+        argv, own = self.workload.argv, self.workload.on_own_network
         if own and self.workload.ports and "KOLLA_ADDRESS" not in self.workload.env:
             # Others reach the ports at the host, whose name Marathon has in HOST.
             return ["sh", "-c", f"KOLLA_ADDRESS=$HOST exec {' '.join(argv)}"]
@@ -239,7 +238,7 @@ class _Maker:
     def container(self) -> App:
         docker = {"image": self.workload.image, "parameters": list(self.parameters())}
         found: App = {"type": "DOCKER", "docker": docker, "volumes": list(self.volumes())}
-        if not self.workload.on_host_network:
+        if self.workload.on_own_network:
             found["portMappings"] = [
                 {"name": f"port-{port}", "containerPort": port, "hostPort": port, "protocol": "tcp"}
                 for port in self.workload.ports
@@ -248,20 +247,15 @@ class _Maker:
 
     def network(self) -> App:
         """Without its ports by name Marathon would give it one."""
-        if not self.workload.on_host_network:
+        if self.workload.on_own_network:
             return {"networks": [{"mode": "container/bridge"}]}
         ports = [{"name": f"port-{port}", "port": port, "protocol": "tcp"} for port in self.workload.ports]
         return {"networks": [{"mode": "host"}], "portDefinitions": ports, "requirePorts": bool(ports)}
 
     def env(self) -> Mapping[str, str]:
         """What launch.yml says itself wins."""
-        workload = self.workload
-        own = {
-            "KOLLA_TASK_END": "stay" if workload.is_task else None,
-            "KOLLA_VARIABLES_DIR": workload.variables and VARIABLES_DIR,
-            "KOLLA_ZK_AUTH_FILE": workload.credential and f"{CREDENTIAL_DIR}/{CREDENTIAL}",
-        }
-        return {**{name: value for name, value in own.items() if value}, **workload.env}
+        stays = {"KOLLA_TASK_END": "stay"} if self.workload.is_task else {}
+        return {**stays, **self.workload.environ}
 
     def health_check(self) -> App:
         """A container that waits is healthy, however long."""
@@ -274,7 +268,7 @@ class _Maker:
         if workload.is_task:
             return {"maximumOverCapacity": 0, "minimumHealthCapacity": 0}
         # A new one beside the old one would find its host, its ports or its data in use.
-        if workload.on_host_network or workload.ports or workload.keeps_data or workload.is_each:
+        if not workload.on_own_network or workload.ports or workload.keeps_data or workload.is_each:
             # One after the other. Marathon rounds up, and more than that would keep them all.
             return {"maximumOverCapacity": 0, "minimumHealthCapacity": 100 * (count - 1) // count / 100}
         return {"maximumOverCapacity": 1, "minimumHealthCapacity": 1}
@@ -291,16 +285,9 @@ class _Maker:
         yield _parameter("security-opt", "no-new-privileges")
         if workload.read_only:
             yield _parameter("read-only", "true")
-        for volume in self.directories():
+        for volume in workload.directories:
             if volume.kind == TEMPORARY:
                 yield _parameter("tmpfs", volume.path)
-
-    def directories(self) -> Sequence[Volume]:
-        """Those of launch.yml, and with a read-only root those that the agent writes to."""
-        own = list(self.workload.volumes)
-        paths = {each.path for each in own}
-        written = WRITTEN if self.workload.read_only else ()
-        return [*own, *(Volume(path, TEMPORARY) for path in written if path not in paths)]
 
     def volumes(self) -> Iterator[App]:
         for volume in self.workload.volumes:
@@ -308,15 +295,13 @@ class _Maker:
                 yield _volume(volume.path, self.place(volume), "RW")
         for place in sorted({posixpath.dirname(file.path) for file in self.workload.mounted}):
             yield _volume(place, _files(self.deployment, self.workload, place), "RO")
-        secrets = {VARIABLES_DIR: self.workload.variables, CREDENTIAL_DIR: self.workload.credential}
-        for path, name in secrets.items():
-            if name:
-                yield _volume(path, f"{SECRETS}/{name}", "RO")
+        for path, name in self.workload.secrets.items():
+            yield _volume(path, f"{SECRETS}/{name}", "RO")
 
     def place(self, volume: Volume) -> str:
         """Where a host has it."""
         if volume.kind == SHARED:
-            return f"{DATA}/{self.deployment}/shared/{volume.source}"
+            return f"{DATA}/{name_of(self.deployment)}/shared/{volume.source}"
         return volume.source or _data(self.deployment, self.workload, volume.path)
 
 

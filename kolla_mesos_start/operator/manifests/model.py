@@ -37,6 +37,9 @@ READY = (*HEALTH, "--ready")
 # Where a launcher mounts the secrets.
 VARIABLES_DIR, CREDENTIAL_DIR = "/etc/kolla-variables", "/etc/kolla-zookeeper"
 CREDENTIAL = "auth"  # the file in the second
+# Where a host has what no launcher brings: a directory for each secret, files that definitions want mounted,
+# and data.
+SECRETS, FILES, DATA = "/etc/kolla-secrets", "/etc/kolla-files", "/var/lib/kolla"
 # Where the agent itself writes; with a read-only root these have to be mounted.
 WRITTEN = ("/run/kolla_mesos_start", "/var/lib/kolla_mesos_start", "/tmp")
 # Exit statuses: what another attempt can't mend, and what is no failure of the command.

@@ -11,12 +11,16 @@ from typing import NamedTuple
 
 from kolla_mesos_start.operator.container_settings import KEPT, SHARED, TEMPORARY
 from kolla_mesos_start.operator.launch import hosts_from
-from kolla_mesos_start.operator.manifests.model import CREDENTIAL, CREDENTIAL_DIR, Model, Workload
+from kolla_mesos_start.operator.manifests.model import (
+    CREDENTIAL,
+    CREDENTIAL_DIR,
+    DATA,
+    FILES,
+    SECRETS,
+    Model,
+    Workload,
+)
 from kolla_mesos_start.operator.manifests.names import label, name_of, names_of
-
-SECRETS = "/etc/kolla-secrets"  # of a host; in it a directory for each secret, with a file for each key
-FILES = "/etc/kolla-files"  # of a host; those that a definition wants mounted
-DATA = "/var/lib/kolla"  # of a host; what containers on several hosts share
 
 
 class Mount(NamedTuple):
