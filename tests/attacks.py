@@ -167,8 +167,10 @@ BY_STRANGERS_POSSIBLE = {
         """,
     "As a stranger, end a session whose id it has seen": "end infra/db/db/.party/*",
 }
+# That one takes an ensemble: `integration/test_secured.py` tries it out.
+BY_SERVERS_REFUSED = "As a service, join the quorum as an observer, which is sent everything"
 OUTCOMES = {
-    **dict.fromkeys({**REFUSED, **BY_STRANGERS_REFUSED}, "refused"),
+    **dict.fromkeys((*REFUSED, *BY_STRANGERS_REFUSED, BY_SERVERS_REFUSED), "refused"),
     **dict.fromkeys({**BY_SERVICES_POSSIBLE, **BY_STRANGERS_POSSIBLE}, "possible"),
 }
 

@@ -26,10 +26,11 @@ from kazoo.handlers.threading import SequentialThreadingHandler
 
 from kolla_mesos_start.zookeeper.tls import make_context
 from tests.certificates import Authority
-from tests.zookeeper import HOST, Ensemble, Server
+from tests.zookeeper import HOST, Ensemble, Server, free_port
 
 OPERATOR, SERVER = "operator", "server"
 TRUSTED = "trusted.pem"
+QUORUM = "quorum"  # a directory, with a CA for servers among themselves
 JARS = Path("/usr/share/java")
 NETTY = ("zookeeper.jar", "slf4j-simple.jar", *sorted(path.name for path in JARS.glob("netty-*.jar")))
 JAVA = ("-cp", ":".join(str(JARS / name) for name in NETTY))
@@ -45,6 +46,9 @@ class Secured(Ensemble):
     def __init__(self, directory: Path) -> None:
         self.directory = directory
         self.authority = Authority(directory)
+        (directory / QUORUM).mkdir()
+        self.quorum = Authority(directory / QUORUM, f"{QUORUM}-ca")
+        self.quorum.issue(SERVER)
         self.trust(self.authority)
         for name in (SERVER, OPERATOR):
             self.authority.issue(name)
@@ -69,6 +73,28 @@ class Secured(Ensemble):
         for server in self.servers:
             server.kill()
             server.start()
+
+    @contextmanager
+    def observer(self, directory: Path, certificate: Path) -> Iterator[SecureServer]:
+        """Meanwhile a server runs that the others don't know. It shows a certificate, and trusts all CAs."""
+        directory.mkdir()
+        cas = (self.directory / TRUSTED, self.quorum.directory / f"{self.quorum.name}.pem")
+        trusted = directory / TRUSTED
+        trusted.write_text("".join(path.read_text() for path in cas))
+        settings = {name: value for name, value in self.servers[0].settings.items() if name[:7] == "server."}
+        number = len(settings) + 1
+        settings |= {
+            f"server.{number}": f"{HOST}:{free_port()}:{free_port()}:observer",
+            "peerType": "observer",
+            "ssl.quorum.keyStore.location": certificate,
+            "ssl.quorum.trustStore.location": trusted,
+        }
+        server = SecureServer(self, directory, settings=settings, java=JAVA, my_id=number)
+        server.launch_server()
+        try:
+            yield server
+        finally:
+            server.kill()
 
     def identity(self, name: str) -> str:
         """As `acl.yml` wants it."""
@@ -120,7 +146,7 @@ def lines(directory: Path, port: int) -> dict[str, object]:
     """Those of zoo.cfg by which a server of an ensemble is secured, as README has them."""
     return {
         **shows(directory, f"{SERVER}-both.pem", TRUSTED),
-        **shows(directory, f"{SERVER}-both.pem", TRUSTED, "ssl.quorum"),
+        **shows(directory, f"{QUORUM}/{SERVER}-both.pem", f"{QUORUM}/{QUORUM}-ca.pem", "ssl.quorum"),
         "secureClientPort": port,
         "sslQuorum": "true",
     }

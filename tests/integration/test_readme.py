@@ -491,11 +491,13 @@ def fits_the_example(block: Block, ground: Ground) -> None:
 
 
 def secures_an_ensemble(block: Block, ground: Ground) -> None:
-    """By the lines that the secured ensemble of the tests has."""
+    """By the lines that the secured ensemble of the tests has; the quorum shares no file with clients."""
     shown = dict(line.split("=") for line in block.text.splitlines())
     ours = secured.lines(Path("/etc/zookeeper"), int(shown["secureClientPort"]))
     assert shown.keys() == ours.keys()
     places = {name for name in shown if name.endswith(".location")}
+    for each in (shown, ours):
+        assert len({each[name] for name in places}) == len(places) == 4
     assert {name: shown[name] for name in shown.keys() - places} == {
         name: str(ours[name]) for name in ours.keys() - places
     }

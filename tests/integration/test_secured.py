@@ -147,6 +147,19 @@ def test_a_session_can_be_ended_from_outside(secured: Secured, secured_zk: Kazoo
     eventually(lambda: secured_zk.client_id and secured_zk.client_id[0] not in (0, before), "another session")
 
 
+def test_nobody_joins_the_quorum_with_the_certificate_of_a_service(secured: Secured, tmp_path: Path) -> None:
+    """An observer that no server knows joins, and is sent everything; but the quorum has a CA of its own."""
+    secured.quorum.issue("another")
+    secured.environment("web")
+    with secured.observer(tmp_path / "another", secured.quorum.directory / "another-both.pem") as observer:
+        eventually(lambda: observer.mode == "observer", "it has joined")
+    with secured.observer(tmp_path / "web", secured.directory / "web-both.pem") as observer:
+        eventually(
+            lambda: observer.mode or "Received fatal alert" in observer.said(), "it joins, or is refused"
+        )
+        assert not observer.mode
+
+
 @pytest.mark.parametrize("mode", ["exec", "supervise"])
 def test_each_service_needs_its_own_certificate_only(
     whole: Whole, secured_zk: KazooClient, mode: str
