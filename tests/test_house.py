@@ -12,6 +12,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.certificates import Authority
+
 ROOT = Path(__file__).resolve().parents[1]
 PACKAGE = ROOT / "kolla_mesos_start"
 OPERATOR = PACKAGE / "operator"
@@ -219,6 +221,25 @@ def test_the_process_beside_a_daemon_has_no_openssl(name: str) -> None:
     loaded = loaded_by(f"import kolla_mesos_start.daemon.{name}")
     assert "kazoo.security" in loaded
     assert not loaded & {"hashlib", "_hashlib", "ssl", "_ssl", *COSTLY}
+
+
+def test_tls_has_no_more_than_openssl(bare: set[str], tmp_path: Path) -> None:
+    """The registrar has no regular expressions otherwise, and nobody the tables of all of Unicode."""
+    Authority(tmp_path).issue("web")
+    files = [str(tmp_path / name) for name in ("ca.pem", "web.pem", "web.key")]
+    begin = f"""
+import socket
+from kolla_mesos_start.zookeeper.connect import agree_on_tls
+from kolla_mesos_start.zookeeper.tls import make_context
+ours, theirs = socket.socketpair()
+ours.setblocking(False)
+shaking_hands = agree_on_tls(ours, make_context(*{files}), "zk1.example.org")
+next(shaking_hands)
+assert theirs.recv(1) == b"\\x16", "the handshake has begun"
+"""
+    loaded = loaded_by(begin) - bare
+    assert "ssl" in loaded
+    assert not loaded & {"re", "base64", "encodings.idna", "stringprep", "unicodedata", *COSTLY - {"ssl"}}
 
 
 @pytest.mark.parametrize(

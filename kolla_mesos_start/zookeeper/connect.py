@@ -94,10 +94,17 @@ def _end_child(child: int) -> None:
             os.waitpid(child, 0)
 
 
+def in_ascii(host: str) -> bytes:
+    """The name of a host as name servers and certificates have it.
+
+    Give it to Python as these bytes: for text it loads the tables of all of Unicode, a megabyte.
+    """
+    return host.encode("ascii" if host.isascii() else "idna")
+
+
 def resolve(host: str, port: int) -> Steps[list[Address]]:
     """The addresses of a host, in random order: one that is dead must not stand first for ever."""
-    # As bytes: for text Python loads the tables of all of Unicode, a megabyte.
-    name = host.encode("ascii" if host.isascii() else "idna")
+    name = in_ascii(host)
     try:
         found = socket.getaddrinfo(name, port, type=socket.SOCK_STREAM, flags=socket.AI_NUMERICHOST)
     except socket.gaierror:
@@ -144,7 +151,8 @@ def agree_on_tls(connection: socket.socket, context: ssl.SSLContext, host: str) 
     import ssl
 
     try:
-        wrapped = context.wrap_socket(connection, server_hostname=host, do_handshake_on_connect=False)
+        name = in_ascii(host)
+        wrapped = context.wrap_socket(connection, server_hostname=name, do_handshake_on_connect=False)
     except BaseException:
         connection.close()
         raise

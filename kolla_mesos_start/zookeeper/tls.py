@@ -8,9 +8,14 @@ from __future__ import annotations
 
 import errno
 import socket
-import ssl
 
 from kolla_mesos_start.errors import NO_ANSWER, cause, handshake_cause
+from kolla_mesos_start.stand_ins import import_without
+
+# It would bring regular expressions, to make PEM of other formats.
+import_without("ssl", {"base64": ()})
+
+import ssl  # noqa: E402
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -64,17 +69,17 @@ def _trust(context: ssl.SSLContext, ca: str) -> Iterator[str]:
 def _identify(context: ssl.SSLContext, cert: str, key: str | None) -> Iterator[str]:
     holder = f"KOLLA_ZK_KEY is {key!r}" if key else f"KOLLA_ZK_CERT is {cert!r}, KOLLA_ZK_KEY is not set"
     try:
-        # By itself, so that what is missing can be named.
-        ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT).load_verify_locations(cert)
-    except OSError as error:
-        yield f"KOLLA_ZK_CERT is {cert!r}: expected the client's certificate in PEM ({_words(error)})"
-        return
-    try:
         context.load_cert_chain(cert, key, password=_refuse)
     except _Encrypted:
         yield f"{holder}: expected a key that is not encrypted; nobody is here to type its password"
     except OSError as error:
-        yield f"{holder}: expected the key of the certificate, in PEM ({_words(error)})"
+        try:
+            # By itself, so that what is missing can be named.
+            ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT).load_verify_locations(cert)
+        except OSError as missing:
+            yield f"KOLLA_ZK_CERT is {cert!r}: expected the client's certificate in PEM ({_words(missing)})"
+        else:
+            yield f"{holder}: expected the key of the certificate, in PEM ({_words(error)})"
 
 
 def _refuse() -> str:

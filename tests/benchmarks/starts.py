@@ -98,7 +98,7 @@ def under_tls(bench: Bench) -> list[Row]:
 
 def _warm_up(port: int, context: ssl.SSLContext) -> None:
     """Have the server compile what a handshake takes, as one that has served for a while."""
-    for _ in range(100):
+    for _ in range(1000):
         with (
             socket.create_connection((HOST, port)) as plain,
             context.wrap_socket(plain, server_hostname=HOST),
