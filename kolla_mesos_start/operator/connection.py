@@ -11,9 +11,11 @@ import logging
 import math
 import socket
 import struct
+import threading
 from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
+from concurrent.futures import Future, TimeoutError
 from contextlib import contextmanager, suppress
-from typing import Any, Callable, NamedTuple
+from typing import Any, Callable, NamedTuple, TypeVar
 
 from kazoo.client import KazooClient, TransactionRequest
 from kazoo.exceptions import (
@@ -58,6 +60,8 @@ log = logging.getLogger(__name__)
 REFUSED = "ZooKeeper refused the credentials of KOLLA_ZK_AUTH_FILE"
 
 QUIET = 2.0  # seconds: whoever waits for longer wants to know for what
+CLOSE_TIMEOUT = 1.0  # seconds
+T = TypeVar("T")
 
 # kazoo's defaults try once, and then with delays that grow to hours.
 RETRY = {"max_tries": -1, "delay": 0.05, "backoff": 1.5, "max_delay": 1.0}
@@ -208,10 +212,30 @@ def _await(connected: Any, settings: Settings) -> bool:
 
 
 def close(client: KazooClient) -> None:
-    """End the session."""
+    """End the session; where the server is too slow for that, it expires."""
+
+    def end() -> None:
+        client.stop()
+        client.close()
+
     client.remove_listener(log_outage)
-    client.stop()
-    client.close()
+    with suppress(TimeoutError):
+        # kazoo's thread can't be ended while it reads: each byte gives the server some time more.
+        in_thread(end).result(CLOSE_TIMEOUT)
+
+
+def in_thread(work: Callable[[], T]) -> Future[T]:
+    """The result of `work`, once a thread has it; the end of the process does not wait for the thread."""
+    future: Future[T] = Future()
+
+    def run() -> None:
+        try:
+            future.set_result(work())
+        except BaseException as error:
+            future.set_exception(error)
+
+    threading.Thread(target=run, daemon=True).start()
+    return future
 
 
 def _new_client(settings: Settings, attempts: _Attempts) -> Client:

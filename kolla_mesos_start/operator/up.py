@@ -16,11 +16,10 @@ import random
 import shutil
 import signal
 import sys
-import threading
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping
-from concurrent.futures import Future, TimeoutError, wait
+from concurrent.futures import TimeoutError, wait
 from contextlib import suppress
 from pathlib import Path
 from types import FrameType
@@ -346,7 +345,7 @@ class Up(ABC, Generic[D]):
             connection.close(client)
 
         try:
-            in_thread(remove).result(CLEANUP_TIMEOUT)
+            connection.in_thread(remove).result(CLEANUP_TIMEOUT)
         except (KazooException, TimeoutError):
             for path in self._created[:1]:
                 self.complain(f"{path} may be left in ZooKeeper; remove it: deleteall {path}")
@@ -383,7 +382,7 @@ class Up(ABC, Generic[D]):
 
     def aside(self, work: Callable[[], T], seconds: float = REPLY_TIMEOUT) -> T:
         """The result of `work`, which may block, in a thread; signals are looked at meanwhile."""
-        future = in_thread(work)
+        future = connection.in_thread(work)
         if not self.until(future.done, seconds, lambda pause: wait([future], pause)):
             raise AgentError(f"no answer within {seconds:g} s")
         try:
@@ -419,20 +418,6 @@ class Restarts:
         del self._due[name]
         self._started[name] = instant
         return True
-
-
-def in_thread(work: Callable[[], T]) -> Future[T]:
-    """The result of `work`, once a thread has it; the end of the process does not wait for the thread."""
-    future: Future[T] = Future()
-
-    def run() -> None:
-        try:
-            future.set_result(work())
-        except BaseException as error:
-            future.set_exception(error)
-
-    threading.Thread(target=run, daemon=True).start()
-    return future
 
 
 def _log_ends(deployment: LocalDeployment) -> Iterator[str]:

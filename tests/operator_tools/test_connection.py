@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import signal
 import socket
 import ssl
+import subprocess
+import sys
 import threading
 import time
 from collections.abc import Iterator
@@ -21,9 +24,11 @@ from kolla_mesos_start.operator import connection
 from tests.certificates import certify
 from tests.conftest import Deployment
 from tests.link import Link
-from tests.tool import ctl
-from tests.waiting import eventually
+from tests.tool import TOOL, ctl, environ
+from tests.waiting import LIMIT, eventually
 from tests.zookeeper import Server, free_port
+
+CONNECTED = 41  # bytes, by which a server grants a session
 
 Connect = Callable[..., KazooClient]
 
@@ -72,6 +77,65 @@ def test_a_server_that_comes_late_is_found(
     assert caplog.messages == [
         f"connecting to ZooKeeper at {zookeeper.hosts}/zookeeper (gives up after 30 s)"
     ]
+
+
+@contextmanager
+def slow_proxy(server: Server, at_once: int = 0) -> Iterator[tuple[str, threading.Event]]:
+    """Passes on a byte a second of what the server sends, the first ones of each connection `at_once`.
+
+    Its host and port, and what is set when the first byte has been held back.
+    """
+    has_begun, has_ended = threading.Event(), threading.Event()
+
+    def serve(connection: socket.socket) -> None:
+        left = at_once
+        with suppress(OSError), connection, socket.create_connection(("127.0.0.1", server.port)) as plain:
+            while data := connection.recv(65536):
+                plain.sendall(data)
+                reply = plain.recv(65536)
+                connection.sendall(reply[:left])
+                for byte in reply[left:]:
+                    has_begun.set()
+                    if has_ended.wait(1.0):
+                        return
+                    connection.sendall(bytes([byte]))
+                left = max(0, left - len(reply))
+
+    def accept() -> None:
+        with suppress(OSError):  # closed
+            while True:
+                threading.Thread(target=serve, args=(listener.accept()[0],), daemon=True).start()
+
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        threading.Thread(target=accept, daemon=True).start()
+        yield f"127.0.0.1:{listener.getsockname()[1]}", has_begun
+        has_ended.set()
+        listener.shutdown(socket.SHUT_RDWR)
+
+
+def test_a_server_that_is_too_slow_to_connect_holds_nobody(zookeeper: Server) -> None:
+    """Each byte would give it some time more."""
+    begun = time.monotonic()
+    with slow_proxy(zookeeper) as (hosts, _), pytest.raises(NoConnection, match=r"within 0\.5 s"):
+        connection.connect(settings_for(hosts, KOLLA_ZK_CONNECT_TIMEOUT="0.5"))
+    assert time.monotonic() - begun < 5
+
+
+@pytest.mark.parametrize("at_once", [0, CONNECTED])
+def test_ctrl_c_ends_what_a_slow_server_holds(
+    zookeeper: Server, deployment: Deployment, at_once: int
+) -> None:
+    """While it connects, and while it asks."""
+    with slow_proxy(zookeeper, at_once) as (hosts, is_held):
+        there = deployment._replace(hosts=hosts)
+        words = [sys.executable, str(TOOL), "status"]
+        with subprocess.Popen(words, env=environ(there), stderr=subprocess.PIPE, text=True) as process:
+            assert is_held.wait(LIMIT)
+            begun = time.monotonic()
+            process.send_signal(signal.SIGINT)
+            assert process.communicate()[1].splitlines()[-1:] == ["kolla_mesos_ctl: stopped by SIGINT"]
+    assert process.returncode == 130
+    assert time.monotonic() - begun < 5
 
 
 def test_certificates_that_cant_be_loaded_are_refused_at_once(tmp_path: Path) -> None:
