@@ -1,4 +1,4 @@
-"""The apps of etc/marathon, run as Mesos runs them: what stands in their JSON is what is executed.
+"""The apps of etc/marathon, and one that is generated, run as Mesos runs them: by what stands in their JSON.
 
 What Marathon and Mesos do is done here by podman: Docker's containerizer keeps the image's ENTRYPOINT and
 its process 1; Mesos' own one has neither, and leaves the task to root and the agent's process ids. What can't
@@ -21,6 +21,7 @@ from typing import Any
 
 import psutil
 import pytest
+import yaml
 from kazoo.client import KazooClient
 
 from kolla_mesos_start.operator import cli, formats
@@ -83,6 +84,10 @@ class Marathon:
         self._containers: list[Container] = []
         self.offered = free_port()
 
+    def host(self, path: str) -> Path:
+        """Where the agent's file system has that path."""
+        return self._directory / "host" / path.lstrip("/")
+
     def start(self, app: Mapping[str, Any], **environ: str) -> Container:
         """A task of the app, in a sandbox of its own."""
         sandbox = self._directory / str(len(self._containers))
@@ -90,6 +95,12 @@ class Marathon:
         sandbox.chmod(0o777)
         image = re.sub(".*/([^:]*):.*", r"\1", app["container"]["docker"]["image"])
         options, words = self._launched(app)
+        options += [
+            f"--{each['key']}={each['value']}" for each in app["container"]["docker"].get("parameters", ())
+        ]
+        for each in app["container"].get("volumes", ()):
+            place = self.host(each["hostPath"])
+            options.append(f"--volume={place}:{each['containerPath']}:{each['mode'].lower()}")
         container = self._podman.run(
             self._images.agent(image),
             *words,
@@ -109,13 +120,12 @@ class Marathon:
 
     def _environ(self, app: Mapping[str, Any]) -> dict[str, str]:
         """What the app says, then docs/docs/task-environment-vars.md, then Mesos."""
-        offered = (
-            {name: str(self.offered) for name in ("PORT", "PORT0", "PORTS")} if app["portDefinitions"] else {}
-        )
+        ports = app.get("portDefinitions", app["container"].get("portMappings", ()))
+        offered = {name: str(self.offered) for name in ("PORT", "PORT0", "PORTS")} if ports else {}
         return {
             **app["env"],
             **offered,
-            **{f"PORT_{each['name'].upper()}": offered["PORT0"] for each in app["portDefinitions"]},
+            **{f"PORT_{each['name'].upper()}": offered["PORT0"] for each in ports},
             "MARATHON_APP_ID": app["id"],
             "MARATHON_APP_VERSION": "2025-11-21T23:07:54.000Z",
             "MARATHON_APP_DOCKER_IMAGE": app["container"]["docker"]["image"],
@@ -208,15 +218,8 @@ def tasks(marathon: Marathon) -> Container:
 
 
 @pytest.fixture(scope="module")
-def site(
-    memcached: Container,
-    tasks: Container,
-    marathon: Marathon,
-    shared_zookeeper: Server,
-    zk: KazooClient,
-    tmp_path_factory: pytest.TempPathFactory,
-) -> Site:
-    """The example, published, and its memcached as one sees it in the tree."""
+def tree(marathon: Marathon, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The example's directory, with the values of this machine."""
     tree = tmp_path_factory.mktemp("published") / "keystone"
     shutil.copytree(EXAMPLE, tree)
     values = {
@@ -226,6 +229,14 @@ def site(
         "mariadb_port": free_port(),
     }
     (tree / "variables.yml").write_text(json.dumps(values))
+    return tree
+
+
+@pytest.fixture(scope="module")
+def site(
+    memcached: Container, tasks: Container, tree: Path, shared_zookeeper: Server, zk: KazooClient
+) -> Site:
+    """The example, published, and its memcached as one sees it in the tree."""
     words = ["--deployment", DEPLOYMENT, "--hosts", shared_zookeeper.hosts + CHROOT]
     cli.run(["publish", str(tree), *words])
     return Site(Deployment(shared_zookeeper.hosts, f"{CHROOT}/kolla", DEPLOYMENT), zk, MEMCACHED)
@@ -377,3 +388,44 @@ def test_a_finished_task_stays_and_is_healthy(
     assert marathon.stop(app, tasks) == 0
     assert marathon.health(app, tasks)[0] != 0
     database.remove()
+
+
+# -- an app that is generated --------------------------------------------------------------------------
+
+
+@pytest.fixture
+def generated(marathon: Marathon, tree: Path, tmp_path: Path) -> Mapping[str, Any]:
+    """That of memcached, with a secret, and a root that is read-only; the agent has what the notes say."""
+    launch = yaml.safe_load((EXAMPLE / "launch.yml").read_text())
+    launch["zookeeper"] = f"master.mesos:2181{CHROOT}"
+    launch["services"][MEMCACHED].update(read_only=True, variables="secrets")
+    (tree / "launch.yml").write_text(yaml.safe_dump(launch))
+    words = [str(tree), "--deployment", DEPLOYMENT, "--output", str(tmp_path / "made")]
+    assert cli.run(["manifests", "marathon", *words]) == 0
+    secrets = marathon.host("/etc/kolla-secrets/secrets")
+    secrets.mkdir(parents=True)
+    (secrets / "password").write_text("a secret")
+    app: Mapping[str, Any] = json.loads((tmp_path / "made" / "memcached.json").read_text())
+    return app
+
+
+def test_a_generated_app_is_ready_and_found_at_its_host(
+    marathon: Marathon, memcached: Container, generated: Mapping[str, Any], site: Site
+) -> None:
+    """Without root, a capability, or a file that it could change; told to end it ends well."""
+    make_room(marathon, memcached)
+    eventually(lambda: not site.instances(), "nobody else is registered")
+    container = marathon.start(generated)
+    marathon.becomes(generated, container, 0, "ready")
+    eventually(lambda: len(site.instances()) == 1, "it is registered")
+    (instance,) = site.instances().values()
+    assert (instance["address"], instance["ports"]) == (AGENT, [marathon.offered])
+    inspected = container.inspected
+    assert inspected["Config"]["User"] == str(MEMCACHED_UID)
+    assert (inspected["EffectiveCaps"] or [], inspected["BoundingCaps"] or []) == ([], [])
+    assert "no-new-privileges" in inspected["HostConfig"]["SecurityOpt"]
+    assert inspected["HostConfig"]["ReadonlyRootfs"] is True
+    assert container.exec("cat", "/etc/kolla-variables/password").stdout == "a secret"
+    assert container.exec("touch", "/etc/kolla-variables/more", user="root").returncode != 0
+    assert container.read("/proc/1/cmdline").startswith("dumb-init\0")
+    assert marathon.stop(generated, container) == 0

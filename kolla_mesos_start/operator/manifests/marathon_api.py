@@ -24,6 +24,7 @@ LEAST = 1.0  # seconds that an answer may take, however late it is
 NOBODY_LEADS = (502, 503, 504)
 LARGEST = 64 << 20  # bytes of an answer
 SHOWN = 3  # names in a line of progress
+KINDS: Mapping[type, str] = {dict: "a mapping", list: "a list", str: "a text"}
 LONGEST = 500  # characters of what Marathon says
 
 
@@ -107,13 +108,16 @@ class Api:
         """All that run."""
         for plan in self._expected(self._call("GET", "/v2/deployments"), list):
             id = self._expected(self._expected(plan, dict).get("id"), str)
-            yield Deployment(id, self._expected(plan.get("affectedApps", []), list), self._step(plan))
+            apps = self._expected(plan.get("affectedApps", []), list)
+            yield Deployment(id, [str(each) for each in apps], self._step(plan))
 
     def _step(self, plan: Mapping[str, Any]) -> str:
         actions: dict[str, list[str]] = {}
         for each in self._expected(plan.get("currentActions", []), list):
             action = self._expected(each, dict)
-            actions.setdefault(str(action.get("action")), []).append(str(action.get("app")))
+            actions.setdefault(str(action.get("action")), []).append(
+                str(action.get("app", action.get("pod")))
+            )
         what = "; ".join(f"{name} {_brief(ids)}" for name, ids in actions.items())
         return clean(f"step {plan.get('currentStep')} of {plan.get('totalSteps')}: {what}")
 
@@ -204,8 +208,11 @@ class Api:
                 else (f"give a user in ~/.netrc: machine {self.url.host} login USER password PASSWORD")
             )
             raise AccessDenied(f"Marathon at {self.url.text} refuses it with status {status}: {hint}")
+        if status not in (200, 201, 400, 404, 409, 422):
+            said = clean(data[:LONGEST].decode(errors="replace"))
+            raise NoConnection(f"Marathon at {self.url.text} answers with status {status}: {said}")
         content = self._parsed(data, headers)
-        if 200 <= status < 300 and content is not None:
+        if status < 300 and content is not None:
             return content
         said = self._expected(content, dict)
         message = clean(str(self._expected(said.get("message"), str)))
@@ -213,9 +220,7 @@ class Api:
             return None
         if status == 409:
             raise NotFinished(self._locked(message, said))
-        if status in (400, 422):
-            raise Rejected([message, *self._details(said)])
-        raise NoConnection(f"Marathon at {self.url.text} answers with status {status}: {message}")
+        raise Rejected([message, *self._details(said)])
 
     def _locked(self, message: str, said: Mapping[str, Any]) -> str:
         locks = self._expected(said.get("deployments", []), list)
@@ -230,7 +235,7 @@ class Api:
     def _details(self, said: Mapping[str, Any]) -> Iterator[str]:
         for each in self._expected(said.get("details", []), list):
             detail = self._expected(each, dict)
-            errors = self._expected(detail.get("errors", []), list)
+            errors = self._expected(detail.get("errors", [detail.get("message")]), list)
             yield clean(f"{detail.get('path', 'app')}: {'; '.join(map(str, errors))}")
 
     def _parsed(self, data: bytes, headers: Mapping[str, str]) -> Any:
@@ -243,7 +248,7 @@ class Api:
     def _expected(self, content: Any, kind: type) -> Any:
         """What it is, if it is that."""
         if not isinstance(content, kind):
-            raise self._foreign(f"JSON with {type(content).__name__} in the place of {kind.__name__}")
+            raise self._foreign(f"JSON without {KINDS[kind]} where one belongs")
         return content
 
     def _foreign(self, what: str) -> NoConnection:

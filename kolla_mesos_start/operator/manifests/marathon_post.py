@@ -29,7 +29,7 @@ from kolla_mesos_start.operator.manifests.model import Model
 
 # Seconds that a deployment may be gone before all its tasks have to be healthy: a leader that has just been
 # elected knows neither at first.
-SETTLE = 5.0
+SETTLE = 15.0
 
 Found = Mapping[str, Mapping[str, Any]]
 
