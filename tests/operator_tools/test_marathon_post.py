@@ -123,6 +123,14 @@ def test_a_constraint_that_is_taken_back_is_gone(
     assert marathon.apps["/site/make"]["constraints"] == []
 
 
+def test_an_app_that_is_not_sent_need_not_be_healthy(marathon: Marathon, root: Path) -> None:
+    """It was not before either."""
+    post(root, marathon.url)
+    marathon.healthy["/site/db"] = 0
+    (root / "launch.yml").write_text(LAUNCH.replace("user: 0", "user: 1"))
+    assert post(root, marathon.url) == 0
+
+
 def test_what_the_directory_has_no_more_is_named_and_left(
     marathon: Marathon, root: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -305,6 +313,15 @@ def test_a_connection_that_is_lost_is_made_again(marathon: Marathon, root: Path)
         Answer(200, b"", {"Content-Length": "9"}),
     ]
     marathon.first = lambda request: half.pop() if half else None
+    assert post(root, marathon.url) == 0
+
+
+def test_an_election_may_take_longer_than_a_connection(
+    marathon: Marathon, root: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Somebody has answered; the limit is that of the deployment."""
+    monkeypatch.setattr(marathon_api, "CONNECT_TIMEOUT", 0.01)
+    electing(marathon, "GET", "/v2/groups")
     assert post(root, marathon.url) == 0
 
 

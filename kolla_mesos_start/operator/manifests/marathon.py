@@ -267,10 +267,9 @@ class _Maker:
         workload, count = self.workload, max(_instances(self.workload), 1)
         if workload.is_task:
             return {"maximumOverCapacity": 0, "minimumHealthCapacity": 0}
-        # A new one beside the old one would find its host, its ports or its data in use.
+        # A new one beside the old one would find its host, its ports or its data in use: one after the other.
         if not workload.on_own_network or workload.ports or workload.keeps_data or workload.is_each:
-            # One after the other. Marathon rounds up, and more than that would keep them all.
-            return {"maximumOverCapacity": 0, "minimumHealthCapacity": 100 * (count - 1) // count / 100}
+            return {"maximumOverCapacity": 0, "minimumHealthCapacity": (count - 1) / count}
         return {"maximumOverCapacity": 1, "minimumHealthCapacity": 1}
 
     # -- what Docker is told ------------------------------------------------------------------------
