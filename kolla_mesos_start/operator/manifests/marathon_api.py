@@ -154,7 +154,7 @@ class Api:
                 problem = f"status {status}, as while a leader is elected"
             if time.monotonic() + TICK >= limit:
                 raise NoConnection(f"no answer from Marathon at {self.url.text}: {problem}")
-            self.say(f"{problem}; trying again")
+            self.say(f"Marathon: {problem}; trying again")
             time.sleep(TICK)
             if method == "PUT":
                 raise Unsure
