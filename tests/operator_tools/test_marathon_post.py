@@ -489,10 +489,11 @@ FOREIGN: dict[str, tuple[Callable[[], Answer], str]] = {
     "too much": (endless, "an answer of more than 64 MiB"),
     "a failure": (lambda: Answer(500, b"out of\nmemory\xff"), "status 500: out of memory"),
     "another place": (
-        lambda: Answer(307, b"", {"Location": "https://u:secret@login.example.org/?token=secret"}),
+        lambda: Answer(307, b"", {"location": "https://u:secret@login.example.org/?token=secret"}),
         "redirects to https://login.example.org, which is not followed",
     ),
     "no place": (lambda: Answer(302, b"", {}), "redirects to elsewhere"),
+    "a bad place": (lambda: Answer(302, b"", {"Location": "http://[secret"}), "redirects to elsewhere"),
 }
 
 

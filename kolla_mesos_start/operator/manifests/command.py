@@ -169,7 +169,7 @@ What `validate` finds to be an error is refused (65).
 """,
     example="""\
 kolla_mesos_ctl manifests kubernetes etc/openstack --output made
-  kolla_mesos_ctl manifests marathon etc/openstack --post http://marathon.mesos:8080""",
+  kolla_mesos_ctl manifests marathon etc/openstack --post http://marathon:8080""",
     add_arguments=_add_arguments,
     run=run,
 )

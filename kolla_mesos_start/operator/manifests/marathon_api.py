@@ -12,7 +12,14 @@ import netrc
 import ssl
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from http.client import HTTPConnection, HTTPException, HTTPResponse, HTTPSConnection, IncompleteRead
+from http.client import (
+    HTTPConnection,
+    HTTPException,
+    HTTPMessage,
+    HTTPResponse,
+    HTTPSConnection,
+    IncompleteRead,
+)
 from typing import Any, Callable, NamedTuple
 from urllib.parse import urlsplit, urlunsplit
 
@@ -159,9 +166,7 @@ class Api:
             if method == "PUT":
                 raise Unsure
 
-    def _once(
-        self, method: str, path: str, body: object, limit: float
-    ) -> tuple[int, bytes, Mapping[str, str]]:
+    def _once(self, method: str, path: str, body: object, limit: float) -> tuple[int, bytes, HTTPMessage]:
         timeout = min(CONNECT_TIMEOUT, max(LEAST, limit - time.monotonic()))
         kind = HTTPSConnection if self.url.is_tls else HTTPConnection
         connection = kind(self.url.host, self.url.port, timeout=timeout)
@@ -173,7 +178,7 @@ class Api:
             connection.request(method, self.url.path + path, sent, headers)
             response = connection.getresponse()
             data = self._read(response, max(limit, time.monotonic() + timeout))
-            return response.status, data, dict(response.getheaders())
+            return response.status, data, response.headers
         finally:
             connection.close()
 
@@ -190,23 +195,20 @@ class Api:
             if time.monotonic() > limit:
                 raise TimeoutError("an answer without end")
         length = response.getheader("Content-Length", "")
-        if length.isdigit() and len(found) < int(length):
+        if length.isascii() and length.isdigit() and len(found) < int(length):
             raise IncompleteRead(b"")
         return bytes(found)
 
-    def _judged(self, status: int, data: bytes, headers: Mapping[str, str]) -> Any:
+    def _judged(self, status: int, data: bytes, headers: HTTPMessage) -> Any:
         if 300 <= status < 400:
-            parts = urlsplit(headers.get("Location", ""))
-            to = clean(f"{parts.scheme}://{parts.hostname}") if parts.hostname else "elsewhere"
+            to = _site(headers.get("Location", ""))
             raise NoConnection(
                 f"{self.url.text} redirects to {to}, which is not followed: give Marathon's own URL"
             )
         if status in (401, 403):
-            hint = (
-                "has the user of ~/.netrc the right?"
-                if self._authorization
-                else (f"give a user in ~/.netrc: machine {self.url.host} login USER password PASSWORD")
-            )
+            hint = f"give a user in ~/.netrc: machine {self.url.host} login USER password PASSWORD"
+            if self._authorization:
+                hint = "has the user of ~/.netrc the right?"
             raise AccessDenied(f"Marathon at {self.url.text} refuses it with status {status}: {hint}")
         if status not in (200, 201, 400, 404, 409, 422):
             said = clean(data[:LONGEST].decode(errors="replace"))
@@ -238,7 +240,7 @@ class Api:
             errors = self._expected(detail.get("errors", [detail.get("message")]), list)
             yield clean(f"{detail.get('path', 'app')}: {'; '.join(map(str, errors))}")
 
-    def _parsed(self, data: bytes, headers: Mapping[str, str]) -> Any:
+    def _parsed(self, data: bytes, headers: HTTPMessage) -> Any:
         try:
             return json.loads(data)
         except (ValueError, RecursionError) as error:
@@ -253,6 +255,15 @@ class Api:
 
     def _foreign(self, what: str) -> NoConnection:
         return NoConnection(f"{self.url.text} answers with {what}, as Marathon does not: is this its URL?")
+
+
+def _site(location: str) -> str:
+    """Where a redirect leads; what stands behind the host may be a secret."""
+    try:
+        parts = urlsplit(location)
+    except ValueError:
+        return "elsewhere"
+    return clean(f"{parts.scheme}://{parts.hostname}") if parts.hostname else "elsewhere"
 
 
 def _brief(ids: Sequence[str]) -> str:
