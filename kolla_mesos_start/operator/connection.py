@@ -185,8 +185,12 @@ def connect(settings: Settings) -> Client:
     attempts = _Attempts(settings)
     client = _new_client(settings, attempts)
     limit = settings.connect_timeout
-    is_connected = _await(client.start_async(), settings)
-    if client.client_state == KeeperState.AUTH_FAILED:
+    # kazoo's own event is taken back where the credentials are refused, which may be before we look.
+    connected = threading.Event()
+    client.add_listener(lambda state: connected.set())
+    client.start_async()
+    is_connected = _await(connected, settings)
+    if is_connected and client.client_state in (KeeperState.AUTH_FAILED, KeeperState.CLOSED):
         close(client)
         raise AccessDenied(REFUSED)
     if not is_connected:
@@ -199,7 +203,7 @@ def connect(settings: Settings) -> Client:
     return client
 
 
-def _await(connected: Any, settings: Settings) -> bool:
+def _await(connected: threading.Event, settings: Settings) -> bool:
     """Whether the event comes in time. What takes long says so."""
     limit = math.inf if settings.connect_timeout is None else settings.connect_timeout
     if connected.wait(min(limit, QUIET)):
@@ -208,7 +212,7 @@ def _await(connected: Any, settings: Settings) -> bool:
         return False
     until = f" (gives up after {limit:g} s)" if limit < math.inf else ""
     log.warning("connecting to ZooKeeper at %s%s%s", settings.hosts, settings.chroot, until)
-    return bool(connected.wait(limit - QUIET if limit < math.inf else None))
+    return connected.wait(limit - QUIET if limit < math.inf else None)
 
 
 def close(client: KazooClient) -> None:

@@ -244,6 +244,27 @@ def test_refused_credentials_end_it(zookeeper: Server, connect: Connect, tmp_pat
         connection.read(connect(zookeeper.hosts, KOLLA_ZK_AUTH_FILE=str(auth)), ["/"])
 
 
+@pytest.mark.timeout(60)
+def test_a_refusal_that_comes_before_anybody_waits_ends_it(
+    zookeeper: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """kazoo's own event says that there is a connection; by then there was one, and there is none."""
+    auth = tmp_path / "auth"
+    auth.write_text("nosuchscheme:secret\n")
+    start = connection.Client.start_async
+
+    def slow(client: KazooClient) -> object:
+        states: list[str] = []
+        client.add_listener(states.append)
+        event = start(client)
+        eventually(lambda: states == ["CONNECTED", "LOST"], "the credential is refused")
+        return event
+
+    monkeypatch.setattr(connection.Client, "start_async", slow)
+    with pytest.raises(AccessDenied):
+        connection.connect(settings_for(zookeeper.hosts, KOLLA_ZK_AUTH_FILE=str(auth)))
+
+
 def test_a_request_behind_a_refusal_says_so(zookeeper: Server, connect: Connect) -> None:
     """kazoo has ended the client by then."""
     client = connect(zookeeper.hosts)
