@@ -420,11 +420,10 @@ class Agent:
         """What an operator has to know who looks for a right that is missing."""
         if self.client is None or not self.client.connected:
             return ""
-        from kolla_mesos_start.zookeeper.identity import known_as
+        from kolla_mesos_start.zookeeper.identity import connected_as
 
         self.client.ignore()
-        identity = known_as(self.client)
-        return f"; connected as {identity}" if identity else ""
+        return connected_as(self.client.known_as())
 
     def _reach(self, stage: str, command: str | None = None) -> None:
         """Come to a stage; what ended an earlier start before it is past."""

@@ -11,7 +11,6 @@ import sys
 
 from kolla_mesos_start.errors import AgentError, CannotWrite, Stopped, cause
 from kolla_mesos_start.files import plan
-from kolla_mesos_start.zookeeper.identity import known_as
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -58,7 +57,7 @@ def check(graph: Graph, preparer: Preparer, show: bool) -> int:
 
 def _connection(client: Client) -> str:
     """Whom it talks to, and as whom."""
-    session, identity = client.session, known_as(client)
+    session, identity = client.session, client.known_as()
     protected = "over TLS" if session.servers.ca else "without TLS"
     return (
         f"connected to {session.server} {protected}, as {identity or 'somebody: the server does not say who'}"

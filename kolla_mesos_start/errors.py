@@ -134,11 +134,19 @@ class AccessDenied(AgentError):
     status = 77
 
 
-RIGHTS = {"read": "r (read)", "written": "w (write)", "created": "c (create)", "deleted": "d (delete)"}
+RIGHTS = {
+    "read": "r (read)",
+    "written": "w (write)",
+    "created": "c (create)",
+    "deleted": "d (delete)",
+    "given another ACL": "a (admin)",
+}
+# What an operation, by its type in kazoo, does to a znode; all others read it.
+DONE = {"Create": "created", "Delete": "deleted", "SetData": "written"}
 
 
 class NoRight(AccessDenied):
-    """The ACL of a znode does not let the agent do what it has to.
+    """The ACL of a znode does not let us do what has to be done.
 
     `done` is what can't be done to the znode at `path`: one of RIGHTS. Whether it may be created or deleted,
     the ACL of the one above it says.
@@ -148,7 +156,7 @@ class NoRight(AccessDenied):
         what = f"{path} can't be {done}: {type(error).__name__}"
         if type(error).__name__ == "NoAuthError":
             above = path.rpartition("/")[0] or "/"
-            acl = "its ACL" if done in ("read", "written") else f"the ACL of {above}"
+            acl = f"the ACL of {above}" if done in ("created", "deleted") else "its ACL"
             what = f"{what}: {acl} lacks the right {RIGHTS[done]}"
         super().__init__(what)
 

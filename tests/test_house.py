@@ -32,6 +32,7 @@ SHARED = (
     "kolla_mesos_start.settings",
     "kolla_mesos_start.tree.states",
     "kolla_mesos_start.tree.znodes",
+    "kolla_mesos_start.zookeeper.identity",
     "kolla_mesos_start.zookeeper.query",
     "kolla_mesos_start.zookeeper.tls",
 )

@@ -20,7 +20,7 @@ from typing import Any, NoReturn, TextIO
 import shtab
 
 from kolla_mesos_start import __version__
-from kolla_mesos_start.errors import AgentError, BadUsage, CannotWrite, Issues, where
+from kolla_mesos_start.errors import AccessDenied, AgentError, BadUsage, CannotWrite, Issues, where
 from kolla_mesos_start.hide import hide_memory
 from kolla_mesos_start.operator import (
     adopt,
@@ -154,6 +154,9 @@ def run(argv: Sequence[str]) -> int:
             status: int = options.run(invocation)
         except Unnamed as error:
             raise BadUsage(f"{error.reason}{invocation.which_there_are()}") from error
+        except AccessDenied as error:
+            error.reason += invocation.as_whom()
+            raise
         return status
 
 

@@ -40,11 +40,13 @@ from kazoo.protocol.states import KazooState, KeeperState
 from kazoo.security import ACL, Id, Permissions
 
 from kolla_mesos_start.errors import (
+    DONE,
     NO_ANSWER,
     AccessDenied,
     AgentError,
     BadDefinition,
     NoConnection,
+    NoRight,
     cause,
     causes,
     handshake_cause,
@@ -52,6 +54,7 @@ from kolla_mesos_start.errors import (
 from kolla_mesos_start.operator.acl import NODE, Acl, Plan, joined, parse
 from kolla_mesos_start.settings import Settings
 from kolla_mesos_start.tree.znodes import Znodes
+from kolla_mesos_start.zookeeper.identity import ANSWER_TIMEOUT, WhoAmI, names
 from kolla_mesos_start.zookeeper.query import Query, Znode
 from kolla_mesos_start.zookeeper.tls import explain, make_context
 
@@ -255,6 +258,16 @@ def _new_client(settings: Settings, attempts: _Attempts) -> Client:
     )
 
 
+def known_as(client: KazooClient) -> str:
+    """Who the server takes us for; empty where it does not say it soon."""
+    answer = client.handler.async_result()
+    client._call(WhoAmI(), answer)
+    try:
+        return names(answer.get(timeout=ANSWER_TIMEOUT))
+    except (KazooException, client.handler.timeout_exception):
+        return ""
+
+
 def entries(acl: Acl) -> list[ACL]:
     return [
         ACL(sum(PERMISSIONS[letter] for letter in letters), Id(*who.split(":", 1)))
@@ -387,13 +400,19 @@ def interruptible(client: KazooClient) -> Iterator[None]:
 
 def _result(path: str, reply: Any) -> Any:
     try:
-        return reply.get()
+        return _reply(path, "read", reply)
     except NoNodeError:
         return None
-    except DENIED as error:
-        raise AccessDenied(f"{path} can't be read: {type(error).__name__}") from error
     except (struct.error, ValueError) as error:
         raise NoConnection(f"{path}: the answer can't be read: is this a ZooKeeper server?") from error
+
+
+def _reply(path: str, done: str, reply: Any) -> Any:
+    """What a request got that would have `done` this to the znode at `path`: see NoRight."""
+    try:
+        return reply.get()
+    except DENIED as error:
+        raise NoRight(path, done, error) from error
 
 
 class Stands(NamedTuple):
@@ -433,13 +452,11 @@ def set_acls(client: KazooClient, wanted: Mapping[str, Stands]) -> set[str]:
         refused.clear()
         for path, reply in [(path, start(path, each)) for path, each in wanted.items()]:
             try:
-                reply.get()
+                _reply(path, "given another ACL", reply)
             except BadVersionError:  # By somebody else, or by ourselves before an outage.
                 refused.add(path)
             except NoNodeError:
                 pass
-            except DENIED as error:
-                raise AccessDenied(f"the ACL of {path} can't be changed: {type(error).__name__}") from error
 
     _retry(client, set_all, "the ACLs can't be changed")
     return refused
@@ -469,16 +486,16 @@ def write(client: KazooClient, path: str, data: bytes) -> None:
     def set_or_create() -> None:
         # In this order: the right to write here does not include the right to create beside it.
         try:
-            client.set(path, data)
+            _reply(path, "written", client.set_async(path, data))
         except NoNodeError:
-            client.create(path, data)
+            create(client, path, data)
 
     _retry(client, set_or_create, f"{path} can't be written")
 
 
-def create(client: KazooClient, path: str) -> None:
-    """Create an empty znode, once: NodeExistsError where somebody else has."""
-    _written(path, client.create_async(path))
+def create(client: KazooClient, path: str, data: bytes = b"") -> None:
+    """Create a znode, once: NodeExistsError where somebody else has."""
+    _reply(path, "created", client.create_async(path, data))
 
 
 def create_each(client: KazooClient, nodes: Mapping[str, bytes]) -> None:
@@ -488,7 +505,7 @@ def create_each(client: KazooClient, nodes: Mapping[str, bytes]) -> None:
         replies = [(path, client.create_async(path, data)) for path, data in nodes.items()]
         for path, reply in replies:
             with suppress(NodeExistsError):  # By a first try, or by another publisher.
-                _written(path, reply)
+                _reply(path, "created", reply)
 
     _retry(client, create_all, "the deployment can't be written")
 
@@ -519,26 +536,19 @@ def write_together(client: KazooClient, nodes: Mapping[str, bytes], existing: Se
     `existing` are the paths that were there a moment ago; the znodes above all others must exist.
     """
 
-    def start(path: str) -> Any:
-        write_now = client.set_async if path in existing else client.create_async
-        return write_now(path, nodes[path])
+    def start(path: str) -> tuple[str, str, Any]:
+        if path in existing:
+            return path, "written", client.set_async(path, nodes[path])
+        return path, "created", client.create_async(path, nodes[path])
 
     def write_all() -> None:
-        replies = [(path, start(path)) for path in nodes]
-        for path, reply in replies:
+        for path, done, reply in [start(path) for path in nodes]:
             try:
-                _written(path, reply)
+                _reply(path, done, reply)
             except (NoNodeError, NodeExistsError):  # Somebody else removed or created it meanwhile.
                 write(client, path, nodes[path])
 
     _retry(client, write_all, "the deployment can't be written")
-
-
-def _written(path: str, reply: Any) -> None:
-    try:
-        reply.get()
-    except DENIED as error:
-        raise AccessDenied(f"{path} can't be written: {type(error).__name__}") from error
 
 
 def remove(client: KazooClient, path: str) -> None:
@@ -546,7 +556,7 @@ def remove(client: KazooClient, path: str) -> None:
 
     def delete() -> None:
         with suppress(NoNodeError):
-            client.delete(path)
+            _reply(path, "deleted", client.delete_async(path))
 
     _retry(client, delete, f"{path} can't be removed")
 
@@ -574,7 +584,7 @@ def commit(transaction: TransactionRequest, what: str) -> None:
     followers = (RolledBackError, RuntimeInconsistency)
     for operation, error in zip(transaction.operations, results):
         if isinstance(error, DENIED):
-            raise AccessDenied(f"{operation.path} can't be changed: {type(error).__name__}")
+            raise NoRight(operation.path, DONE.get(type(operation).__name__, "read"), error)
         if isinstance(error, Exception) and not isinstance(error, followers):
             how = MEANWHILE.get(type(error), type(error).__name__)
             raise Refused(f"{what}: {operation.path} {how} meanwhile; try again")
@@ -616,9 +626,9 @@ def remove_all(client: KazooClient, paths: Sequence[str]) -> None:
 
     def delete() -> None:
         # All are sent before the first reply is awaited; the server keeps their order.
-        for reply in [client.delete_async(path) for path in paths]:
+        for path, reply in [(path, client.delete_async(path)) for path in paths]:
             with suppress(NoNodeError):
-                reply.get()
+                _reply(path, "deleted", reply)
 
     _retry(client, delete, "not all can be removed")
 
@@ -635,11 +645,9 @@ def below(client: KazooClient, roots: Sequence[str]) -> list[str]:
 
 
 def _retry(client: KazooClient, request: Callable[[], None], what: str) -> None:
-    """Send the request until it gets a reply; AccessDenied or AgentError where that is an error."""
+    """Send the request until it gets a reply; AgentError where that is an error."""
     try:
         _send(client, request)
-    except DENIED as error:
-        raise AccessDenied(f"{what}: {type(error).__name__}") from error
     except NotEmptyError as error:
         raise Refused(f"{what}: something was made below it meanwhile; try again") from error
     except KazooException as error:

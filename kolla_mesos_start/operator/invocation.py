@@ -25,6 +25,7 @@ from kolla_mesos_start.operator import connection, mounted
 from kolla_mesos_start.operator.connection import Client
 from kolla_mesos_start.settings import Settings
 from kolla_mesos_start.tree.znodes import Znodes
+from kolla_mesos_start.zookeeper.identity import connected_as
 
 CONNECT_TIMEOUT = 10.0  # seconds; a person waits for it
 # Which of the agent's variables an option overrides.
@@ -138,6 +139,11 @@ class Invocation:
             self._client = connection.connect(self.settings)
             self._stack.callback(connection.close, self._client)
         return self._client
+
+    def as_whom(self) -> str:
+        """For the end of a message: what an operator has to know who looks for a right that is missing."""
+        is_connected = self._client is not None and self._client.connected
+        return connected_as(connection.known_as(self._client)) if is_connected else ""
 
     def require_deployment(self) -> Znodes:
         """The paths of a deployment that is there. NotThere names the nearest one."""

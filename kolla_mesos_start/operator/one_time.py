@@ -22,7 +22,7 @@ from kolla_mesos_start.definition.document import load
 from kolla_mesos_start.definition.forms import GLOBAL, LOCAL, bad_path, bad_segment
 from kolla_mesos_start.definition.model import Command
 from kolla_mesos_start.definition.schema import early_texts
-from kolla_mesos_start.errors import AccessDenied, AgentError, BadDefinition, BadUsage
+from kolla_mesos_start.errors import AgentError, BadDefinition, BadUsage, NoRight
 from kolla_mesos_start.operator import connection, services
 from kolla_mesos_start.operator.connection import Refused, Unanswered
 from kolla_mesos_start.operator.invocation import Invocation, NotThere, nearest
@@ -208,7 +208,7 @@ def locked(client: KazooClient, one: OneTime) -> Iterator[str]:
     except NoNodeError as error:
         raise Refused(f"{one.at.lock} was removed meanwhile; try again") from error
     except connection.DENIED as error:
-        raise AccessDenied(f"{one.at.lock} can't be written: {type(error).__name__}") from error
+        raise NoRight(lock.create_path, "created", error) from error
     if not is_ours:
         raise InUse(f"{one.what} runs now, or is about to{_holder(client, one)}; nothing was changed")
     yield f"{one.at.lock}/{lock.node}"

@@ -9,6 +9,7 @@ from __future__ import annotations
 from types import MappingProxyType
 
 from kolla_mesos_start.errors import (
+    DONE,
     NO_ANSWER,
     AccessDenied,
     CannotRender,
@@ -63,8 +64,6 @@ CLOSE_TIMEOUT = 1.0
 
 # What a request meets when it is not permitted.
 DENIED = (NoAuthError, AuthFailedError, InvalidACLError)
-# What can't be done to a znode then; all other operations read it.
-DONE = {"Create": "created", "Delete": "deleted", "SetData": "written"}
 # What a request may meet where others write too.
 EXPECTED = (NoNodeError, NodeExistsError, BadVersionError)
 
@@ -253,6 +252,14 @@ class Client:
                 raise RefusedByServer(path, cause)
             raise Refused(cause, path)
         return results
+
+    def known_as(self) -> str:
+        """Who the server takes us for; empty where it does not say it soon."""
+        from kolla_mesos_start.zookeeper.identity import ANSWER_TIMEOUT, WhoAmI, names
+
+        (reply,) = self._send([WhoAmI()])
+        self.loop.wait(lambda: reply.done, now() + ANSWER_TIMEOUT)
+        return names(reply.value) if reply.done and reply.error is None else ""
 
     def read(self, paths: Iterable[str]) -> dict[str, Znode | None]:
         """The znode at each of `paths`, read together, without a watch."""

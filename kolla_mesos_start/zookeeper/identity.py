@@ -5,14 +5,11 @@
 
 from __future__ import annotations
 
-from kazoo.protocol.serialization import read_string
-
-from kolla_mesos_start.loop import now
-from kolla_mesos_start.zookeeper.wire import int_struct
+from kazoo.protocol.serialization import int_struct, read_string
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from kolla_mesos_start.zookeeper.client import Client
+    from collections.abc import Sequence
 
 ANSWER_TIMEOUT = 1.0  # seconds
 NOBODY = "nobody (neither KOLLA_ZK_AUTH_FILE nor KOLLA_ZK_CERT is set)"
@@ -36,12 +33,12 @@ class WhoAmI:
         return found
 
 
-def known_as(client: Client) -> str:
-    """`digest:web`, `x509:CN=web`, or nobody; empty where the server does not say it soon."""
-    answers: list[list[tuple[str, str]] | None] = []
-    client.session.request(WhoAmI(), lambda value, error: answers.append(value))
-    client.loop.wait(lambda: bool(answers), now() + ANSWER_TIMEOUT)
-    if not answers or answers[0] is None:
-        return ""
+def names(identities: Sequence[tuple[str, str]]) -> str:
+    """`digest:web`, `x509:CN=web`, or nobody."""
     # Whoever connects has its address, too.
-    return ", ".join(f"{scheme}:{name}" for scheme, name in answers[0] if scheme != "ip") or NOBODY
+    return ", ".join(f"{scheme}:{name}" for scheme, name in identities if scheme != "ip") or NOBODY
+
+
+def connected_as(name: str) -> str:
+    """For the end of a message; nothing where the server has not said it."""
+    return f"; connected as {name}" if name else ""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import NamedTuple
@@ -388,3 +388,32 @@ def test_there_is_nothing_to_check_without_a_plan(site: Site) -> None:
     (site.root / "acl.yml").unlink()
     _, err = site.ctl("publish", site.root, "--check-acl", status=64)
     assert err == f"kolla_mesos_ctl: --check-acl: {site.root} has no acl.yml, so that no ACL is planned\n"
+
+
+@pytest.mark.parametrize(
+    ("words", "what", "node", "right"),
+    [
+        (["get", "region"], "region can't be read", "/region", "r (read)"),
+        (["set", "region", "two"], "region can't be written", "/region", "w (write)"),
+        (["set", "new", "1"], "new can't be created", "", "c (create)"),
+        (["unset", "region", "--force"], "region can't be deleted", "", "d (delete)"),
+    ],
+    ids=["read", "write", "create", "delete"],
+)
+def test_an_operator_who_is_denied_something_is_told_which_right_is_missing(
+    zk: KazooClient, site: Site, words: Sequence[str], what: str, node: str, right: str
+) -> None:
+    """In the ACL of which znode; and as whom they are connected."""
+    site.ctl("publish")
+    variables = f"{site.path}/variables"
+    before, _ = zk.get_acls(variables + node)
+    may_read = right != "r (read)"
+    rights = [make_digest_acl("operator", "operator-password", read=may_read, admin=True)]
+    zk.set_acls(variables + node, rights)
+    acl = "its ACL" if node else f"the ACL of {variables}"
+    _, err = site.ctl(*words, status=77)
+    assert err == (
+        f"kolla_mesos_ctl: {variables}/{what}: NoAuthError: {acl} lacks the right {right};"
+        " connected as digest:operator\n"
+    )
+    zk.set_acls(variables + node, before)

@@ -13,6 +13,7 @@ import pytest
 from kazoo.client import KazooClient
 from kazoo.security import OPEN_ACL_UNSAFE, make_acl
 
+from kolla_mesos_start.zookeeper.identity import NOBODY
 from tests import lossy_proxy
 from tests.agents import Containers
 from tests.conftest import Deployment
@@ -219,7 +220,10 @@ def test_whoever_may_only_read_is_told_so(site: Site, zk: KazooClient, words: li
     zk.set_acls(site.at(), [make_acl("world", "anyone", read=True, admin=True)])
     before = standing(site, zk)
     denied = ctl(site.deployment, *words, "--yes", status=77).stderr
-    assert denied.splitlines()[-1] == f"kolla_mesos_ctl: {site.at()}/lock can't be changed: NoAuthError"
+    assert denied.splitlines()[-1] == (
+        f"kolla_mesos_ctl: {site.at()}/lock can't be deleted: NoAuthError: the ACL of {site.at()} lacks the"
+        f" right d (delete); connected as {NOBODY}"
+    )
     assert standing(site, zk) == before
     zk.set_acls(site.at(), OPEN_ACL_UNSAFE)
 

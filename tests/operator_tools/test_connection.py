@@ -320,8 +320,8 @@ def test_what_is_denied_is_named_by_its_path(
         (f"{closed} can't be read", lambda: connection.read(client, [closed])),
         (f"{closed} can't be read", lambda: connection.children(client, [closed])),
         (f"{closed} can't be written", lambda: connection.write(client, closed, b"")),
-        (f"{closed}/b can't be written", lambda: connection.create_each(client, {f"{closed}/b": b""})),
-        (f"{closed}/a can't be removed", lambda: connection.remove(client, f"{closed}/a")),
+        (f"{closed}/b can't be created", lambda: connection.create_each(client, {f"{closed}/b": b""})),
+        (f"{closed}/a can't be deleted", lambda: connection.remove(client, f"{closed}/a")),
     ]
     for message, attempt in attempts:
         with pytest.raises(AccessDenied, match=f"{message}: NoAuthError"):
