@@ -505,9 +505,17 @@ def _warn_of_pods(settings: Settings, graph: Graph) -> None:
 
 def _warn_of_open_files(settings: Settings) -> None:
     if settings.auth or settings.cert:
-        from kolla_mesos_start.open_files import warn_of_open_files
+        from kolla_mesos_start.open_files import open_files
 
-        warn_of_open_files(settings, os.environ)
+        for variable, path, mode in open_files(os.environ):
+            log.warning(
+                "%s: every user in this container can read %s (mode %04o), and then do in ZooKeeper what this"
+                " service may: make it 0440 or 0400 (in Kubernetes by the Secret's defaultMode, and fsGroup"
+                " for the agent's user; in podman by the secret's mode and uid)",
+                variable,
+                path,
+                mode,
+            )
 
 
 def _warn_of_generations(settings: Settings, graph: Graph) -> None:

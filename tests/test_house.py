@@ -25,6 +25,7 @@ SHARED = (
     "kolla_mesos_start.definition",
     "kolla_mesos_start.errors",
     "kolla_mesos_start.hide",
+    "kolla_mesos_start.open_files",
     "kolla_mesos_start.operator",
     "kolla_mesos_start.render.context",
     "kolla_mesos_start.render.sandbox",

@@ -207,3 +207,16 @@ def check(
                     label,
                     f"a template of {service} names it, whose containers would end with 77: add {service}",
                 )
+
+
+def shared(plan: Plan) -> Iterator[tuple[str, str]]:
+    """The services with the identity of the operator, or of another one: the label of each, and why not."""
+    owners = {plan.operator: "the operator"}
+    for service, identity in plan.services.items():
+        owner = owners.setdefault(identity, service)
+        if owner != service:
+            yield (
+                sublabel("services", service),
+                f"{owner} has the same identity, so that its containers may do what {owner} may: give it one"
+                " of its own",
+            )

@@ -21,6 +21,7 @@ from rich.console import Console
 from kolla_mesos_start import settings
 from kolla_mesos_start.definition.forms import bad_segment
 from kolla_mesos_start.errors import AgentError, BadEnvironment, BadUsage, listed
+from kolla_mesos_start.open_files import open_files
 from kolla_mesos_start.operator import connection, mounted
 from kolla_mesos_start.operator.connection import Client
 from kolla_mesos_start.settings import Settings
@@ -136,9 +137,20 @@ class Invocation:
     def client(self) -> Client:
         """The connection, made when it is first used, and closed at the end."""
         if self._client is None:
-            self._client = connection.connect(self.settings)
+            settings = self.settings
+            self._warn_of_open_files()
+            self._client = connection.connect(settings)
             self._stack.callback(connection.close, self._client)
         return self._client
+
+    def _warn_of_open_files(self) -> None:
+        """Of those that say who we are, or hold the key to it."""
+        for variable, path, mode in open_files({**self.environ, **connection_options(self.options)}):
+            text = (
+                f"warning: {variable}: every user of this host can read {path} (mode {mode:04o}), and then do"
+                f" in ZooKeeper what you may: chmod 600 {path}"
+            )
+            self.err.print(self._as_given(text), markup=False)
 
     def as_whom(self) -> str:
         """For the end of a message: what an operator has to know who looks for a right that is missing."""

@@ -180,6 +180,8 @@ def _check_acl(found: Findings, deployment: Deployment) -> None:
         used = {each.name: services.used_variables(each.definition, each.files) for each in enabled}
         for label, issue in acl.check(deployment.acl, used, deployment.variables.keys()):
             found.add(ERROR, acl.NODE, f"{label}: {issue}", label=label)
+        for label, issue in acl.shared(deployment.acl):
+            found.add(WARNING, acl.NODE, f"{label}: {issue}", label=label)
 
 
 def _check_values(found: Findings, deployment: Deployment, given: Mapping[str, str]) -> None:

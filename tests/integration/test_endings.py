@@ -322,7 +322,8 @@ def test_a_credential_that_all_can_read_is_named(deployment: Deployment, contain
             for words in ((), ("check",)):
                 agent = containers.start("web", words=words, KOLLA_ZK_AUTH_FILE=str(file))
                 assert agent.ends() == 0
-                assert (f"every user in this container can read {file} (mode 0644)" in agent.said) == warned
+                what = f"KOLLA_ZK_AUTH_FILE: every user in this container can read {file} (mode 0644)"
+                assert (what in agent.said) == ("make it 0440 or 0400" in agent.said) == warned
                 assert "s3cret" not in agent.said
 
 

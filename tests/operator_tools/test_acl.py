@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import json
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +12,7 @@ import pytest
 
 from kolla_mesos_start.operator import acl, layouts
 from kolla_mesos_start.operator.acl import Plan
+from kolla_mesos_start.operator.findings import WARNING, Finding
 from kolla_mesos_start.operator.validation import validate
 from tests.publishing import write_files
 
@@ -148,6 +150,21 @@ variables:
 DAEMON = "service: {daemon: {command: run, ready: {alive: 1}, env: {P: '{{ own }}'}}}\n"
 
 
+def findings(directory: Path, file: str) -> Sequence[Finding]:
+    """What is said about a deployment with this acl.yml."""
+    root = write_files(
+        directory,
+        acl_yml=file,
+        variables_yml="password: one\nown: two\n",
+        services__infra__db__definition_yml=DAEMON,
+        services__shop__web__definition_yml=DAEMON.replace("{{ own }}", "{{ own }}x"),
+    )
+    options = argparse.Namespace(directory=root, variables_from=[], set=[], secrets=None)
+    deployment, unreadable = layouts.read(options, "site")
+    assert deployment.left_out == ()
+    return (*unreadable, *validate(deployment))
+
+
 @pytest.mark.parametrize(
     ("old", "new", "expected"),
     [
@@ -164,21 +181,25 @@ DAEMON = "service: {daemon: {command: run, ready: {alive: 1}, env: {P: '{{ own }
 )
 def test_each_mistake_has_its_line(tmp_path: Path, old: str, new: str, expected: list[str]) -> None:
     """The nearest name too. What is not right can't be published."""
-    root = write_files(
-        tmp_path,
-        acl_yml=FILE.replace(old, new),
-        variables_yml="password: one\nown: two\n",
-        services__infra__db__definition_yml=DAEMON,
-        services__shop__web__definition_yml=DAEMON.replace("{{ own }}", "{{ own }}x"),
-    )
-    options = argparse.Namespace(directory=root, variables_from=[], set=[], secrets=None)
-    deployment, unreadable = layouts.read(options, "site")
-    found = [f"{each.line}: {each.message}" for each in (*unreadable, *validate(deployment))]
-    assert deployment.left_out == ()
+    found = [f"{each.line}: {each.message}" for each in findings(tmp_path, FILE.replace(old, new))]
     if not expected:
         assert found == []
     for each in expected:
         assert any(each in line for line in found), found
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "expected"),
+    [
+        ("CN=web", "CN=db", "services.shop/web: infra/db has the same identity"),
+        ("x509:CN=web", OPERATOR, "services.shop/web: the operator has the same identity"),
+    ],
+)
+def test_an_identity_that_another_has_is_doubtful(tmp_path: Path, old: str, new: str, expected: str) -> None:
+    """It may be published all the same."""
+    (finding,) = findings(tmp_path, FILE.replace(old, new))
+    assert finding.severity == WARNING
+    assert (finding.line, finding.message.partition(",")[0]) == (4, expected)
 
 
 def test_two_of_them_are_refused(tmp_path: Path) -> None:

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import os
 import signal
 import socket
 import ssl
 import subprocess
 import sys
+import tempfile
 import threading
 import time
 from collections.abc import Iterator
@@ -263,6 +265,22 @@ def test_a_refusal_that_comes_before_anybody_waits_ends_it(
     monkeypatch.setattr(connection.Client, "start_async", slow)
     with pytest.raises(AccessDenied):
         connection.connect(settings_for(zookeeper.hosts, KOLLA_ZK_AUTH_FILE=str(auth)))
+
+
+def test_a_credential_that_all_can_read_is_named(deployment: Deployment) -> None:
+    """Once, by the option or the variable that names it; the credential itself is not."""
+    with tempfile.TemporaryDirectory() as name:
+        os.chmod(name, 0o755)
+        auth = Path(name) / "auth"
+        auth.write_text("digest:operator:s3cret\n")
+        for mode, warned in ((0o644, True), (0o640, False)):
+            auth.chmod(mode)
+            as_option = ctl(deployment, "get", "a", "--auth-file", str(auth), status=1)
+            as_variable = ctl(deployment, "get", "a", status=1, KOLLA_ZK_AUTH_FILE=str(auth))
+            for done, given in ((as_option, "--auth-file"), (as_variable, "KOLLA_ZK_AUTH_FILE")):
+                what = f"warning: {given}: every user of this host can read {auth} (mode 0644)"
+                assert done.stderr.count(what) == done.stderr.count(f"chmod 600 {auth}\n") == warned
+                assert "s3cret" not in done.stderr
 
 
 def test_a_request_behind_a_refusal_says_so(zookeeper: Server, connect: Connect) -> None:
