@@ -371,6 +371,36 @@ def test_what_is_refused_has_its_status(name: str, tmp_path: Path) -> None:
     assert done.stdout == ""
 
 
+SECRET = {
+    "generated": {"secrets_yml": "secret: password\n"},
+    "restricted": {
+        "acl_yml": "operator: 'x509:CN=op'\nservices: {{{}}}\nvariables: {{secret: []}}\n".format(
+            ", ".join(f"{name}: 'x509:CN=a'" for name in ("a/agent", "a/look_up", "a/web", "db", "make"))
+        )
+    },
+    "mounted": {},
+}
+
+
+@pytest.mark.parametrize("kind", SECRET)
+def test_no_secret_is_written(kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whoever may read manifests, or list the environment of containers, would have it."""
+    launch = LAUNCH.replace("env: {A:", "env: {S: '{{ secret }}', A:")
+    root = site(tmp_path / "site", launch, **SECRET[kind])
+    values = tmp_path / "values"
+    if kind == "mounted":
+        monkeypatch.setenv(
+            "KOLLA_VARIABLES_DIR", str(write_files(tmp_path / "mounted", secret="correct-horse"))
+        )
+    values.write_text("secret: correct-horse\n" if kind == "generated" else "")
+    more = {"restricted": ["--set", "secret=correct-horse"], "generated": ["--secrets", str(values)]}
+    words = ["manifests", "compose", str(root), "--output", str(tmp_path / "made"), *more.get(kind, [])]
+    with pytest.raises(errors.AgentError, match=r"launch.yml:8: env: .* holds a secret") as found:
+        cli.run(words)
+    assert found.value.status == 65
+    assert not (tmp_path / "made").exists()
+
+
 def test_sixty_services_take_no_time(tmp_path: Path) -> None:
     """At most 3 s, on a quiet machine."""
     more = {f"services__more__s{number}__definition_yml": DAEMON % ("", 1) for number in range(60)}

@@ -9,13 +9,14 @@ format's own module.
 from __future__ import annotations
 
 import argparse
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping, Sequence, Set
 from pathlib import Path
 from typing import Callable
 
 from kolla_mesos_start.definition.forms import bad_segment
 from kolla_mesos_start.errors import BadUsage
 from kolla_mesos_start.operator import layouts
+from kolla_mesos_start.operator.directory import Deployment
 from kolla_mesos_start.operator.findings import ERROR
 from kolla_mesos_start.operator.invocation import DEPLOYMENT, Invocation, Subcommand
 from kolla_mesos_start.operator.manifests import compose, kubernetes, marathon, quadlet
@@ -41,7 +42,7 @@ def run(invocation: Invocation) -> int:
     refuse(unreadable)
     findings = validate(deployment, deployment_id=site.deployment, given=site.given)
     refuse(each for each in findings if each.severity == ERROR)
-    model, wrong = build(deployment, site)
+    model, wrong = build(deployment, site._replace(hidden=_secrets(options, deployment, site)))
     refuse(wrong)
     for each in findings:
         invocation.err.print(shown(each))
@@ -68,6 +69,12 @@ def _site(invocation: Invocation) -> Site:
         raise BadUsage(f"--deployment: {wrong}, found {name!r}")
     prefix = getattr(options, "prefix", None) or environ.get("KOLLA_SYSTEM_PREFIX")
     return Site(name, prefix, invocation.given)
+
+
+def _secrets(options: argparse.Namespace, deployment: Deployment, site: Site) -> Set[str]:
+    """The variables whose values are for a few only."""
+    restricted = deployment.acl.variables if deployment.acl else ()
+    return {*site.given, *layouts.hidden(options, deployment), *restricted}
 
 
 def _poster(options: argparse.Namespace) -> Callable[[Invocation, Model], int] | None:

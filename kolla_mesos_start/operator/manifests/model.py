@@ -6,7 +6,7 @@ wrong is found, not raised. Formats read nothing else.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping, Sequence, Set
 from types import MappingProxyType
 from typing import NamedTuple
 
@@ -145,11 +145,15 @@ class Manifests(NamedTuple):
 
 
 class Site(NamedTuple):
-    """What the command line says: the deployment's name, the agent's prefix, variables of containers."""
+    """What the command line says: the deployment's name, the agent's prefix, variables of containers.
+
+    `hidden` are the names of variables that no manifest may hold.
+    """
 
     deployment: str
     prefix: str | None = None
     given: Mapping[str, str] = MappingProxyType({})
+    hidden: Set[str] = frozenset()
 
 
 def build(deployment: Deployment, site: Site) -> tuple[Model, Sequence[Finding]]:
@@ -243,8 +247,12 @@ class _Reader:
             **({"tag": self.launch.tag} if self.launch.tag else {}),
         }
         template, known = Text(key, text), {**variables, **own}
+        shown = {name: value for name, value in known.items() if name not in self.site.hidden}
         try:
             missing = missing_in(template, znodes, known)
+            if not missing and missing_in(template, znodes, shown):
+                file = f"put it into a file of {self.service.name}"
+                self.wrong(key, f"{text} holds a secret, which stands in no manifest: {file}")
             if missing:
                 self.wrong(key, f"{self.service.name} has no variable {missing}")
             return rendered(template, znodes, known)
