@@ -1,10 +1,6 @@
 """The manifests of two deployments, as they stand in `tests/golden`: what changes there, users see.
 
-<<<<<<< HEAD
 They are written anew by the command itself; the same for `etc/examples/keystone`, and for the other formats:
-=======
-They are written anew by the command itself; the same for `etc/examples/keystone`, and for other formats:
->>>>>>> 2f28f84 (Make the apps of a deployment for Marathon, so that who runs Mesos writes none by hand)
 
     golden=tests/golden/kubernetes
     kolla_mesos_ctl manifests kubernetes etc/openstack --deployment site --output $golden/openstack

@@ -143,9 +143,10 @@ def test_data_of_its_own_are_in_a_volume_and_shared_ones_on_the_host(tmp_path: P
     ]
     project = projects(root)["ctl-1.yml"]
     assert project["volumes"] == {"site-db-var-lib-db": {"name": "site-db-var-lib-db"}}
+    there = {"bind": {"create_host_path": False}}  # Empty, and root's, it would be taken for the real one.
     assert project["services"]["db"]["volumes"][:2] == [
         {"type": "volume", "source": "site-db-var-lib-db", "target": "/var/lib/db"},
-        {"type": "bind", "source": "/var/lib/kolla/site/shared/keys", "target": "/keys"},
+        {"type": "bind", "source": "/var/lib/kolla/site/shared/keys", "target": "/keys", **there},
     ]
     assert project["services"]["db"]["tmpfs"] == ["/run/db"]
 

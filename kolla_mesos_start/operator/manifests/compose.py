@@ -70,9 +70,11 @@ def _network(container: Container) -> Mapping[str, object]:
 
 
 def _volume(mount: Mount) -> Mapping[str, object]:
-    """In its long form: a host's directory that is not there is an error, and not made for root alone."""
+    """What is not there on the host is an error, and no empty directory of root's."""
     kind = "volume" if mount.is_volume else "bind"
     found: Document = {"type": kind, "source": escaped(mount.source), "target": escaped(mount.path)}
+    if not mount.is_volume:
+        found["bind"] = {"create_host_path": False}
     return {**found, **({"read_only": True} if mount.read_only else {})}
 
 
