@@ -327,11 +327,17 @@ def test_the_command_writes_a_file_for_each_service(
     printed = capsys.readouterr().out
     place.mkdir()
     (place / "former.yml").touch()
+    (place / "mine").touch()  # No launcher takes it for a manifest.
     assert cli.run(["manifests", "kubernetes", str(root), "--output", str(place)]) == 0
     told = capsys.readouterr()
     assert told.out == ""
-    assert f"left {place / 'former.yml'}, which is not of this deployment now\n" in told.err
-    (place / "former.yml").unlink()
+    assert (
+        f"left {place / 'former.yml'}, which this deployment does not have: remove it if it did once\n"
+        in told.err
+    )
+    assert "mine" not in told.err
+    for name in ("former.yml", "mine"):
+        (place / name).unlink()
     assert "".join(path.read_text() for path in sorted(place.iterdir())) == printed
 
 
@@ -345,6 +351,8 @@ REFUSED = {
         "services/make/definition.yml:1: comands: unknown key; nearest is 'commands'",
     ),
     "a file": (["kubernetes", "{}", "--output", "{}/launch.yml"], 64, "is not a directory"),
+    "DIR": (["kubernetes", "{}", "--output", "{}/services/.."], 64, "the files would be taken for parts of"),
+    "a part of DIR": (["kubernetes", "{}", "--output", "{}/services/x"], 64, "would be taken for parts of"),
 }
 
 

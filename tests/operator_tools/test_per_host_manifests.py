@@ -266,7 +266,10 @@ def test_the_command_writes_a_directory_for_each_host(
     former = place / "ctl-9" / "site-web.container"
     former.touch()
     assert cli.run(["manifests", "quadlet", str(root), "--output", str(place)]) == 0
-    assert f"left {former}, which is not of this deployment now\n" in capsys.readouterr().err
+    assert (
+        f"left {former}, which this deployment does not have: remove it if it did once\n"
+        in capsys.readouterr().err
+    )
     former.unlink()
     written = sorted(path for path in place.rglob("*") if path.is_file())
     assert printed == "".join(path.read_text() for path in written)

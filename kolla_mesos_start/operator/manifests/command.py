@@ -15,12 +15,12 @@ from typing import Callable
 
 from kolla_mesos_start.definition.forms import bad_segment
 from kolla_mesos_start.errors import BadUsage
-from kolla_mesos_start.operator import layouts
+from kolla_mesos_start.operator import directory, layouts
 from kolla_mesos_start.operator.directory import Deployment
 from kolla_mesos_start.operator.findings import ERROR
 from kolla_mesos_start.operator.invocation import DEPLOYMENT, Invocation, Subcommand
 from kolla_mesos_start.operator.manifests import compose, kubernetes, marathon, quadlet
-from kolla_mesos_start.operator.manifests.model import Manifests, Model, Site, build
+from kolla_mesos_start.operator.manifests.model import FOREIGN, Manifests, Model, Site, build
 from kolla_mesos_start.operator.publish import refuse
 from kolla_mesos_start.operator.validate import shown
 from kolla_mesos_start.operator.validation import validate
@@ -54,7 +54,7 @@ def run(invocation: Invocation) -> int:
     if options.output is None:
         print(made.whole or "".join(made.files.values()), end="")
     else:
-        for note in _write(options.output, made.files):
+        for note in _write(options.output, options.directory, made.files):
             invocation.err.out(note)
     for note in made.notes:
         invocation.err.out(note)
@@ -89,17 +89,26 @@ def _poster(options: argparse.Namespace) -> Callable[[Invocation, Model], int] |
     return lambda invocation, model: marathon_post.post(invocation, url, model, timeout)
 
 
-def _write(place: Path, files: Mapping[str, str]) -> Sequence[str]:
-    """Write each file; what is to be said of the others that are there."""
+def _write(place: Path, root: Path, files: Mapping[str, str]) -> Sequence[str]:
+    """Write each file; what is to be said of others that a launcher would take for ours."""
     if place.exists() and not place.is_dir():
         raise BadUsage(f"--output {place}: is not a directory")
+    _check_apart(place.resolve(), root.resolve())
     place.mkdir(parents=True, exist_ok=True)
     for name, text in files.items():
         (place / name).parent.mkdir(exist_ok=True)
         (place / name).write_text(text, encoding="utf-8")
-    there = (path for path in place.rglob("*") if not path.is_dir())
-    others = sorted(path for path in there if str(path.relative_to(place)) not in files)
-    return [f"left {path}, which is not of this deployment now" for path in others]
+    patterns = {"*/" * name.count("/") + f"*{Path(name).suffix}" for name in files}
+    there = {path for pattern in patterns for path in place.glob(pattern)}
+    return [f"left {path}, {FOREIGN}" for path in sorted(there - {place / name for name in files})]
+
+
+def _check_apart(place: Path, root: Path) -> None:
+    """Refuse what is read as a part of DIR: a host may be called as one of its files is."""
+    if place == root or any(place.is_relative_to(root / name) for name in directory.TOP):
+        raise BadUsage(
+            f"--output {place}: the files would be taken for parts of {root}: give another directory"
+        )
 
 
 def _add_arguments(parser: argparse.ArgumentParser) -> None:

@@ -25,7 +25,7 @@ from kolla_mesos_start.operator.manifests.marathon_api import (
     Url,
     clean,
 )
-from kolla_mesos_start.operator.manifests.model import Model
+from kolla_mesos_start.operator.manifests.model import FOREIGN, Model
 
 # Seconds that a deployment may be gone before all its tasks have to be healthy: a leader that has just been
 # elected knows neither at first.
@@ -79,7 +79,7 @@ class _Poster:
         """What differs, and only that, in one deployment."""
         before = found = self._api.apps(self._group)
         for id in sorted(found.keys() - self._apps.keys()):
-            self._err.out(f"left {clean(id)}, which is not of this deployment now")
+            self._err.out(f"left {clean(id)}, {FOREIGN}")
         sent: Mapping[str, Sequence[str]] = {}
         while differing := self._differing(found):
             sent, self.left = differing, "whether Marathon has got the apps is not known: run this again"

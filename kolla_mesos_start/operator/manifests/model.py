@@ -45,6 +45,8 @@ WRITTEN = ("/run/kolla_mesos_start", "/var/lib/kolla_mesos_start", "/tmp")
 # Exit statuses: what another attempt can't mend, and what is no failure of the command.
 FINAL = (64, 65, 70, 73, 76, 77, 78, 126, 127)
 UNAVAILABLE = (69, 75)
+# Of what is there besides, at the end of a line: nobody but the operator knows whose it is.
+FOREIGN = "which this deployment does not have: remove it if it did once"
 MARGIN = 5  # seconds that a container has beyond its longest stop_grace
 
 
