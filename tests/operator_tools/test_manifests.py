@@ -15,7 +15,7 @@ import yaml
 from kolla_mesos_start import errors
 from kolla_mesos_start.operator import cli, directory
 from kolla_mesos_start.operator.manifests import kubernetes, names
-from kolla_mesos_start.operator.manifests.model import FINAL, UNAVAILABLE, Model, Site, build
+from kolla_mesos_start.operator.manifests.model import FINAL, IMAGE, UNAVAILABLE, Model, Site, build
 from tests import CHECKOUT
 from tests.publishing import write_files
 
@@ -117,7 +117,23 @@ WRONG = {
         '{{ prot }}"], cpu',
         "launch.yml:8: ports: a/web has no variable 'prot' (did you mean 'port'?)",
     ),
+    "no tag": ('tag: "2026.1"\n', "", "has no variable 'tag', nor has launch.yml a `tag`"),
+    "capitals in an image": (
+        "site/{{",
+        "site/X{{",
+        "launch.yml:4: image: expected registry/name:tag, without",
+    ),
+    "no tag of an image": (
+        "}:{{ tag }}",
+        "}:{{ tag }}/{{ tag }}",
+        "launch.yml:4: image: expected registry/name",
+    ),
     "bad syntax": ("site/{{ role }}", "site/{{ role }", "launch.yml:4: image: "),
+    "a port twice": (
+        '["{{ port }}"]',
+        '[8080, "{{ port }}"]',
+        "launch.yml:8: ports: 8080 is here twice, for a/web",
+    ),
     "no port": (
         '["{{ port }}"]',
         '["{{ release }}"]',
@@ -134,6 +150,41 @@ def test_what_is_missing_or_wrong_is_named(name: str, tmp_path: Path) -> None:
     deployment = directory.read(site(tmp_path, LAUNCH.replace(right, wrong)))
     found = [f"{each.place}: {each.message}" for each in build(deployment, Site("site"))[1]]
     assert any(expected in each for each in found), found
+    assert len(found) == len(set(found)) <= 5, "each has its own, for each service at most one"
+
+
+def test_of_a_wrong_template_only_the_cause_is_named(tmp_path: Path) -> None:
+    """Not what follows from it."""
+    for number, template in enumerate(("{{ prot }}", "{{ port }")):
+        launch = LAUNCH.replace('ports: ["{{ port }}"]', f'ports: ["{template}"]')
+        deployment = directory.read(site(tmp_path / str(number), launch))
+        (found,) = build(deployment, Site("site"))[1]
+        assert found.message.startswith(("ports: a/web has no variable 'prot'", "ports: {{ port } line 1: "))
+
+
+@pytest.mark.parametrize("launch", ["", "# nothing yet\n", "hosts: {control: [ctl-1]}\n", None])
+def test_a_launch_yml_that_says_nothing_is_one_mistake(launch: str | None, tmp_path: Path) -> None:
+    """However many services want an image."""
+    root = site(tmp_path, launch or "")
+    if launch is None:
+        (root / "launch.yml").unlink()
+    (found,) = build(directory.read(root), Site("site"))[1]
+    assert f"{found.place}: {found.message}".startswith(
+        "launch.yml: is missing or empty: `zookeeper` and each"
+    )
+
+
+def test_an_image_without_a_tag_is_a_warning(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """It would be another one on each host; a digest is as good as a tag."""
+    digest = "registry:5000/x@sha256:" + "a" * 64
+    for launch, warned in ((":{{ tag }}", False), ("", True), ("@sha256:" + "a" * 64, False)):
+        root = site(tmp_path / f"site{launch[:2]}", LAUNCH.replace(":{{ tag }}", launch))
+        assert cli.run(["manifests", "compose", str(root), "--output", str(tmp_path / "made")]) == 0
+        told = capsys.readouterr().err
+        assert (
+            "launch.yml:4: warning: image: site/web of a/web has no tag: each host takes" in told
+        ) is warned
+    assert IMAGE.fullmatch(digest)
 
 
 # -- Kubernetes --------------------------------------------------------------------------------------

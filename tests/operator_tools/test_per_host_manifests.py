@@ -202,7 +202,11 @@ WRONG = {
         "expected an absolute path without",
     ),
     "a colon on the host": ("/run/db: temporary", "/r: {host: '/a:b'}", "expected an absolute path without"),
-    "a space in an image": ("site/{{ role }}", "site {{ role }}", "expected the name of an image, without"),
+    "a space in an image": (
+        "site/{{ role }}",
+        "site {{ role }}",
+        "expected registry/name:tag, without spaces",
+    ),
     "too many": ("", "", "service.instances: expected a whole number, at most 99999"),
 }
 

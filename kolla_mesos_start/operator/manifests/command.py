@@ -42,9 +42,9 @@ def run(invocation: Invocation) -> int:
     refuse(unreadable)
     findings = validate(deployment, deployment_id=site.deployment, given=site.given)
     refuse(each for each in findings if each.severity == ERROR)
-    model, wrong = build(deployment, site._replace(hidden=_secrets(options, deployment, site)))
-    refuse(wrong)
-    for each in findings:
+    model, found = build(deployment, site._replace(hidden=_secrets(options, deployment, site)))
+    refuse(each for each in found if each.severity == ERROR)
+    for each in (*findings, *found):
         invocation.err.print(shown(each))
     made = FORMATS[options.format](model)
     if post is not None:

@@ -6,6 +6,7 @@ wrong is found, not raised. Formats read nothing else.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence, Set
 from types import MappingProxyType
 from typing import NamedTuple
@@ -26,7 +27,7 @@ from kolla_mesos_start.operator.container_settings import (
     is_port,
 )
 from kolla_mesos_start.operator.directory import Contents, Deployment, Service
-from kolla_mesos_start.operator.findings import ERROR, Finding, Findings
+from kolla_mesos_start.operator.findings import ERROR, WARNING, Finding, Findings
 from kolla_mesos_start.operator.launch import NAME, Launch
 from kolla_mesos_start.operator.validation import build_graph, known_graph, missing_in, rendered
 from kolla_mesos_start.tree.znodes import Znodes
@@ -47,6 +48,12 @@ FINAL = (64, 65, 70, 73, 76, 77, 78, 126, 127)
 UNAVAILABLE = (69, 75)
 # Of what is there besides, at the end of a line: nobody but the operator knows whose it is.
 FOREIGN = "which this deployment does not have: remove it if it did once"
+# Of an image's name, as all launchers take it.
+_PART = "[a-z0-9]+([._-]+[a-z0-9]+)*"
+IMAGE = re.compile(
+    rf"([A-Za-z0-9.-]+(:[0-9]+)?/|\[[0-9a-fA-F:]+\](:[0-9]+)?/)?{_PART}(/{_PART})*"
+    r"(?P<tag>:[A-Za-z0-9_][A-Za-z0-9_.-]{0,127})?(?P<digest>@[a-z0-9]+:[0-9a-f]{32,})?"
+)
 MARGIN = 5  # seconds that a container has beyond its longest stop_grace
 
 
@@ -164,6 +171,12 @@ def build(deployment: Deployment, site: Site) -> tuple[Model, Sequence[Finding]]
     found = Findings(
         {NAME: launch.source if launch.source.file else launch.source._replace(file="launch.yml")}
     )
+    if not (launch.zookeeper or launch.services) and launch.defaults == Settings():
+        what = (
+            "is missing or empty: `zookeeper` and each service's `image` are required; see manifests --help"
+        )
+        found.add(ERROR, NAME, what)
+        return Model(site.deployment, ()), found.found
     if not launch.zookeeper:
         found.add(ERROR, NAME, "zookeeper: is required: h1:2181,h2:2181 as the containers reach them")
     workloads = [
@@ -187,7 +200,7 @@ class _Reader:
         settings, name = self.settings, self.service.name
         document = load(self.service.definition)
         graph = build_graph(document, *self.known) or known_graph(document, *self.known)
-        ports = [int(port) for port in map(self.port, settings.ports or ()) if is_port(port)]
+        ports = self.ports()
         replicas = instances.wanted(document.root, lambda text: rendered(text, *self.known))
         return Workload(
             service=name,
@@ -219,15 +232,29 @@ class _Reader:
             self.found.add(ERROR, NAME, what, label=f"services.{self.service.name}")
             return ""
         image = self.rendered("image", self.settings.image)
-        if not image.isprintable() or " " in image:
-            self.wrong("image", f"expected the name of an image, without spaces, found {image!r}")
-        return image
+        reference = IMAGE.fullmatch(image or "")
+        if reference is None:
+            if image is not None:
+                what = "expected registry/name:tag, without spaces, the name in lowercase letters"
+                self.wrong("image", f"{what}, found {image!r}")
+        elif not (reference["tag"] or reference["digest"]):
+            what = f"image: {image} of {self.service.name} has no tag: each host takes what is `latest` there"
+            self.found.add(WARNING, NAME, what, label=self.launch.label(self.service.name, "image"))
+        return image or ""
 
-    def port(self, text: str) -> str:
-        port = self.rendered("ports", text)
-        if not is_port(port):
-            self.wrong("ports", f"expected a port, but {text} is {port!r} for {self.service.name}")
-        return port
+    def ports(self) -> Sequence[int]:
+        found: list[int] = []
+        for text in self.settings.ports or ():
+            port = self.rendered("ports", text)
+            if port is None:
+                continue
+            if not is_port(port):
+                self.wrong("ports", f"expected a port, but {text} is {port!r} for {self.service.name}")
+            elif int(port) in found:
+                self.wrong("ports", f"{port} is here twice, for {self.service.name}")
+            else:
+                found.append(int(port))
+        return found
 
     def env(self, graph: Graph, ports: Sequence[int]) -> Mapping[str, str]:
         own = {
@@ -238,29 +265,31 @@ class _Reader:
             "KOLLA_PORTS": ",".join(map(str, ports)),
             "KOLLA_START_MODE": "supervise" if _is_restarted(graph) else None,
         }
-        given = {name: self.rendered("env", text) for name, text in (self.settings.env or {}).items()}
+        given = {name: self.rendered("env", text) or "" for name, text in (self.settings.env or {}).items()}
         return {**{name: value for name, value in own.items() if value}, **given}
 
-    def rendered(self, key: str, text: str) -> str:
-        """A template of launch.yml, with the service's variables, `tag` and `role`."""
+    def rendered(self, key: str, text: str) -> str | None:
+        """A template of launch.yml, with the service's variables, `tag` and `role`; None for a wrong one."""
         znodes, variables = self.known
         own = {
             "role": self.service.name.rpartition("/")[2],
             **({"tag": self.launch.tag} if self.launch.tag else {}),
         }
-        template, known = Text(key, text), {**variables, **own}
+        template, known = Text(text, text), {**variables, **own}
         shown = {name: value for name, value in known.items() if name not in self.site.hidden}
         try:
             missing = missing_in(template, znodes, known)
-            if not missing and missing_in(template, znodes, shown):
+            if missing:
+                nor = ", nor has launch.yml a `tag`" if "'tag'" in missing else ""
+                self.wrong(key, f"{self.service.name} has no variable {missing}{nor}")
+            elif missing_in(template, znodes, shown):
                 file = f"put it into a file of {self.service.name}"
                 self.wrong(key, f"{text} holds a secret, which stands in no manifest: {file}")
-            if missing:
-                self.wrong(key, f"{self.service.name} has no variable {missing}")
-            return rendered(template, znodes, known)
+            else:
+                return rendered(template, znodes, known)
         except CannotRender as error:
             self.wrong(key, error.reason)
-            return ""
+        return None
 
     def wrong(self, key: str, what: str) -> None:
         self.found.add(ERROR, NAME, f"{key}: {what}", label=self.launch.label(self.service.name, key))
