@@ -28,6 +28,8 @@ NUMBERS = (ValueError, OverflowError)
 
 # What yaml quotes may be a value, unless it is a token: a password that begins with * looks like an alias.
 _QUOTED = re.compile(r" ?'(?P<token><[a-z ]+>|[,:\]}-])?[^']*'| ?\".*\"")
+# Text to PyYAML, and a number or a boolean to others who read YAML: 1e3 is one to kubectl, and so is n.
+_ELSEWHERE = re.compile(r"[-+]?\.?[0-9][-+.:_0-9a-fA-FoOxX]*|[yYnN]")
 _TEXT = "tag:yaml.org,2002:str"
 _MERGE = "tag:yaml.org,2002:merge"
 
@@ -147,7 +149,8 @@ class _Dumper(getattr(yaml, "CSafeDumper", yaml.SafeDumper)):  # type: ignore[mi
 
 
 def _represent(dumper: Any, value: str) -> Any:
-    return dumper.represent_scalar(_TEXT, value, style="|" if "\n" in value else None)
+    style = "|" if "\n" in value else "'" if _ELSEWHERE.fullmatch(value) else None
+    return dumper.represent_scalar(_TEXT, value, style=style)
 
 
 _Dumper.add_representer(str, _represent)

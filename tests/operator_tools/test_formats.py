@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Callable
 
 import pytest
+from ruamel.yaml import YAML
 
 from kolla_mesos_start.errors import BadDefinition
 from kolla_mesos_start.operator import formats
@@ -182,3 +183,14 @@ def test_a_value_that_is_there_already_is_not_added() -> None:
 def test_nothing_is_added_where_that_would_change_what_is_there(before: str) -> None:
     with pytest.raises(BadDefinition, match="nothing can be added to it"):
         formats.appended(before.encode(), ODD)
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["1e3", "7912e34", "0o14", "0x1F", "-.5", "1_e3", "+0o7", "12:30:45", "y", "Y", "n", "N", "yes", "~"],
+)
+def test_a_text_is_one_to_whoever_reads_the_yaml(text: str) -> None:
+    """PyYAML alone takes them for texts as they are: to YAML 1.2, and to kubectl, they are something else."""
+    dumped = formats.dumped([{text: text}])
+    assert dumped == f"---\n'{text}': '{text}'\n"
+    assert YAML(typ="safe", pure=True).load(dumped) == {text: text}

@@ -27,7 +27,7 @@ defaults: {placement: control, image: "site/{{ role }}:{{ tag }}", variables: pa
 services:
   a/agent: {placement: compute, replicas: each, network: host, capabilities: [NET_ADMIN], user: 0}
   a/look_up: {placement: compute, replicas: each}
-  a/web: {ports: ["{{ port }}"], cpu: 0.5, memory: 1Gi, user: 42, read_only: yes, env: {A: "$(A) {{ port }}"}}
+  a/web: {ports: ["{{ port }}"], cpu: 0.5, memory: 1Gi, user: 42, read_only: yes, env: {A: "$$(A){{ port }}"}}
   db: {volumes: {/var/lib/db: 10Gi, /keys: {shared: keys}, /run/db: temporary}}
 """
 DAEMON = "service: {daemon: {command: sleep 9, ready: {alive: 0}%s}, instances: %d}\n"
@@ -102,7 +102,7 @@ def test_a_workload_is_what_definition_and_launch_yml_say(tmp_path: Path) -> Non
         "KOLLA_GENERATION": "2026.1",
         "KOLLA_PORTS": "8080",
         "KOLLA_START_MODE": "supervise",
-        "A": "$(A) 8080",
+        "A": "$$(A)8080",
     }
     make = workloads["make"]
     assert (make.is_task, make.generations, make.grace) == (True, ["2026.1"], 35)
@@ -229,8 +229,8 @@ def test_a_service_is_started_stopped_and_updated_as_the_agent_wants_it(tmp_path
     assert env(deployment)["NODE_NAME"] == {"fieldRef": {"fieldPath": "spec.nodeName"}}
     assert env(deployment)["KOLLA_VARIABLES_DIR"] == "/etc/kolla-variables"
     assert env(deployment)["KOLLA_ZK_AUTH_FILE"] == "/etc/kolla-zookeeper/auth"
-    # Kubernetes would look for a variable A.
-    assert env(deployment)["A"] == "$$(A) 8080"
+    # Kubernetes would look for a variable A, and make one dollar of two.
+    assert env(deployment)["A"] == "$$$$(A)8080"
 
 
 def test_data_follow_the_pod_and_so_does_the_scope_local(tmp_path: Path) -> None:

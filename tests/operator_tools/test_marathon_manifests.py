@@ -68,7 +68,7 @@ def test_a_service_is_started_stopped_and_checked_as_the_agent_wants_it(tmp_path
         "KOLLA_GENERATION": "2026.1",
         "KOLLA_PORTS": "8080",
         "KOLLA_START_MODE": "supervise",
-        "A": "$(A) 8080",
+        "A": "$$(A)8080",
     }
 
 

@@ -20,7 +20,7 @@ from tests.operator_tools.test_golden_manifests import DEPLOYMENTS, GOLDEN
 from tests.operator_tools.test_manifests import LAUNCH, model, site
 
 ODD = LAUNCH.replace("network: host", "network: own, ports: [81]").replace(
-    '"$(A) {{ port }}"', r'"$A 5% \"x\n"'
+    '"$$(A){{ port }}"', r'"$A 5% \"x\n"'
 )
 
 

@@ -241,10 +241,10 @@ class _Objects:
         values = self.workload.environ
         # What launch.yml says itself wins.
         found = [each for each in found if each["name"] not in values]
-        # Kubernetes would replace $(NAME).
+        # Kubernetes would replace $(NAME), and $$ by $.
         return [
             *found,
-            *({"name": name, "value": value.replace("$(", "$$(")} for name, value in values.items()),
+            *({"name": name, "value": value.replace("$", "$$")} for name, value in values.items()),
         ]
 
     # -- its volumes --------------------------------------------------------------------------------
