@@ -29,7 +29,7 @@ from collections.abc import Mapping, Sequence
 from typing import Callable, NamedTuple
 
 from kolla_mesos_start.definition.fields import Fields, Reading, nearest
-from kolla_mesos_start.definition.forms import any_text, bad_file, bad_variable
+from kolla_mesos_start.definition.forms import any_text
 from kolla_mesos_start.definition.texts import labelled
 
 EACH = "each"
@@ -137,7 +137,7 @@ def _env(fields: Fields) -> Mapping[str, str] | None:
     given = fields.mapping("env")
     own = Fields(fields.reading, fields.label_of("env"), given, tuple(given))
     for name in given:
-        fields.reading.check_name(own.label_of(name), name, bad_variable)
+        fields.reading.check_name(own.label_of(name), name, _bad_variable)
     return {name: own.text(name, "", any_text) for name in given}
 
 
@@ -147,7 +147,7 @@ def _volumes(fields: Fields) -> Sequence[Volume] | None:
     given = fields.mapping("volumes")
     own = Fields(fields.reading, fields.label_of("volumes"), given, tuple(given))
     for path in given:
-        fields.reading.check_name(own.label_of(path), path, _bad_place)
+        fields.reading.check_name(own.label_of(path), path, bad_place)
     return [_volume(own, path) for path in given]
 
 
@@ -160,16 +160,23 @@ def _volume(own: Fields, path: str) -> Volume:
         return Volume(path, TEMPORARY) if size is None else Volume(path, KEPT, size=size)
     fields = Fields(own.reading, own.label_of(path), value, (SHARED, FROM_HOST))
     shared = fields.text(SHARED, None, _bad_secret)
-    host = fields.text(FROM_HOST, None, _bad_place)
+    host = fields.text(FROM_HOST, None, bad_place)
     if isinstance(value, dict) and set(value) <= {SHARED, FROM_HOST} and len(value) != 1:
         own.report(path, VOLUME)
     return Volume(path, SHARED, shared) if shared else Volume(path, FROM_HOST, host or "")
 
 
-def _bad_place(text: str) -> str | None:
-    """Runtimes have a colon between the host's path and the container's."""
-    good = text.isprintable() and ":" not in text
-    return bad_file(text) if good else "expected an absolute path without a colon"
+def bad_place(text: str) -> str | None:
+    """Runtimes have a colon between the host's path and the container's, and systemd joins lines at a \\."""
+    first, *parts = text.split("/")
+    good = text.isprintable() and not set(text) & set(":\\") and not set(parts) & {"", ".", ".."}
+    return None if good and parts and not first else "expected an absolute path without colon, \\ and .."
+
+
+def _bad_variable(text: str) -> str | None:
+    """Why no launcher takes it."""
+    good = re.fullmatch(r"[A-Za-z_][A-Za-z0-9_]*", text)
+    return None if good else "expected the name of an environment variable, of letters, digits and _"
 
 
 def _bad_replicas(text: str) -> str | None:

@@ -18,15 +18,16 @@ from typing import NamedTuple
 import pytest
 
 from kolla_mesos_start.operator import cli
+from kolla_mesos_start.operator.directory import read
 from kolla_mesos_start.operator.manifests import quadlet
-from kolla_mesos_start.operator.manifests.model import DATA, FINAL, SECRETS
+from kolla_mesos_start.operator.manifests.model import DATA, FINAL, SECRETS, Model, Site, build
 from tests import CHECKOUT
 from tests.conftest import Deployment
 from tests.containers.images import SUITE, Images
 from tests.containers.podman import Container, Podman
 from tests.examples.openstack import kept, run
 from tests.launching import directory, free_ports
-from tests.operator_tools.test_manifests import model
+from tests.operator_tools.test_manifests import LAUNCH, model
 from tests.operator_tools.test_manifests import site as odd_site
 from tests.operator_tools.test_per_host_manifests import ODD
 from tests.waiting import eventually
@@ -68,6 +69,7 @@ class Unit(NamedTuple):
         """What systemd would start."""
         words = shlex.split(self.value("ExecStart"))
         names = {"%t": str(runtime), "%N": self.name, "%%": "%", "$$": "$", "\\n": "\n"}
+        names.update({"\\r": "\r", "\\v": "\v", "\\x1b": "\x1b", "\\x7f": "\x7f"})
         for written, meant in names.items():
             words = [word.replace(written, meant) for word in words]
         return words
@@ -123,6 +125,25 @@ def test_its_values_arrive_as_they_are_written(generator: Path, tmp_path: Path) 
     argv = generated(generator, place / "ctl-1")["site-web"].argv(tmp_path)
     assert 'A=$A 5% "x\n' in argv
     assert "KOLLA_APP_ID=/site/a/web" in argv
+
+
+def test_no_value_becomes_a_line_of_a_unit(generator: Path, tmp_path: Path) -> None:
+    """systemd ends a line at a carriage return too, and joins lines at a backslash."""
+    value = r'"a\r[Service]\rRestartSec=often\r\e\v\x7f\\"'
+    root = odd_site(tmp_path / "site", LAUNCH.replace('"$$(A){{ port }}"', value))
+    found, wrong = build(read(root), Site("site\\"))
+    assert not wrong
+    (unit,) = units(generator, tmp_path / "made", found._replace(workloads=found.workloads[2:3])).values()
+    assert "A=a\r[Service]\rRestartSec=often\r\x1b\v\x7f\\" in unit.argv(tmp_path)
+    assert verified({"site-web": unit}, tmp_path / "units") == ""
+
+
+def units(generator: Path, place: Path, made: Model) -> Mapping[str, Unit]:
+    """Those of the first host."""
+    for name, text in quadlet.manifests(made).files.items():
+        (place / name).parent.mkdir(parents=True, exist_ok=True)
+        (place / name).write_text(text)
+    return generated(generator, min(place.iterdir()))
 
 
 def test_what_another_attempt_cannot_mend_is_not_started_again(generator: Path, tmp_path: Path) -> None:

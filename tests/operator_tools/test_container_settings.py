@@ -95,7 +95,7 @@ MISTAKES = {
     "one port": ('[80, "{{ port }}"]', "80", "19: services.web.ports: expected a list, found '80'"),
     "no port": ("[80,", "[80000,", "19: services.web.ports[0]: expected a port, or a template of one"),
     "a volume's size": ("10Gi", "10G", "21: services.web.volumes./data: expected its size (10Gi), `tempo"),
-    "a volume's path": ("/data:", "data:", "21: services.web.volumes.data: expected the absolute path"),
+    "a volume's path": ("/data:", "data:", "21: services.web.volumes.data: expected an absolute path"),
     "an unknown volume": ("shared: keys", "share: keys", "22: services.web.volumes./keys.share: unknown key"),
     "a volume of nothing": ("{shared: keys}", "{}", "22: services.web.volumes./keys: expected its size"),
     "a secret's name": ("site-passwords", "Site_Passwords", "26: services.web.variables: expected a name of"),

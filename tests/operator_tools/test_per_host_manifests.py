@@ -17,7 +17,7 @@ from kolla_mesos_start.operator.manifests.model import FINAL, Manifests, Model, 
 from kolla_mesos_start.operator.manifests.names import name_of
 from kolla_mesos_start.operator.publish import Refused
 from tests.operator_tools.test_golden_manifests import DEPLOYMENTS, GOLDEN
-from tests.operator_tools.test_manifests import LAUNCH, model, site
+from tests.operator_tools.test_manifests import DAEMON, LAUNCH, model, site
 
 ODD = LAUNCH.replace("network: host", "network: own, ports: [81]").replace(
     '"$$(A){{ port }}"', r'"$A 5% \"x\n"'
@@ -164,7 +164,7 @@ def test_ports_are_published_where_the_network_is_its_own(tmp_path: Path) -> Non
 def test_no_value_is_taken_for_something_to_replace(tmp_path: Path) -> None:
     """systemd knows %n and $A, Compose $A; quotes and ends of lines stay in their word."""
     root = site(tmp_path, ODD)
-    assert r'"A=$$A 5%% \"x\n"' in containers(root)["ctl-1/site-web.container"]["Environment"]
+    assert r'"A=$$A 5%% \"x\x0a"' in containers(root)["ctl-1/site-web.container"]["Environment"]
     assert projects(root)["ctl-1.yml"]["services"]["web"]["environment"]["A"] == '$$A 5% "x\n'
 
 
@@ -195,6 +195,35 @@ def test_the_name_of_a_deployment_is_nobody_elses(name: str) -> None:
     assert len(found) <= 52
 
 
+MOUNTED = {
+    "lines": (
+        "/a\\n[Service]\\nExecStart=/bin/false",
+        "conf",
+        "expected an absolute path, and the name of a file",
+    ),
+    "a colon": ("/etc/a:b", "conf", "expected an absolute path, and the name of a file"),
+    "a colon in its name": ("/etc/a", "a:b", "expected an absolute path, and the name of a file"),
+    "a volume": ("/var/lib/db/a", "conf", "something else is mounted at its directory"),
+    "a secret": ("/etc/kolla-variables/a", "conf", "something else is mounted at its directory"),
+}
+
+
+@pytest.mark.parametrize("name", MOUNTED)
+def test_a_file_that_nothing_can_mount_is_refused(name: str, tmp_path: Path) -> None:
+    """Where it is mounted may be the value of a variable: that must not become a line of a unit."""
+    mounted, file, expected = MOUNTED[name]
+    definition = DAEMON % (f", files: {{'{file}': {{dest: /etc/db/conf, mounted: '{{{{ where }}}}'}}}}", 1)
+    more = {
+        f"services__db__files__{file}": "port = 1\n",
+        "variables_yml": f'release: 1\nwhere: "{mounted}"\n',
+    }
+    root = site(tmp_path / "site", LAUNCH, services__db__definition_yml=definition, **more)
+    with pytest.raises(Refused, match=expected) as caught:
+        cli.run(["manifests", "quadlet", str(root), "--output", str(tmp_path / "made")])
+    assert any(f"services/db/definition.yml: files.{file}.mounted" in each for each in caught.value.issues)
+    assert not (tmp_path / "made").exists()
+
+
 WRONG = {
     "a colon in a place": (
         "/run/db: temporary",
@@ -202,10 +231,48 @@ WRONG = {
         "expected an absolute path without",
     ),
     "a colon on the host": ("/run/db: temporary", "/r: {host: '/a:b'}", "expected an absolute path without"),
+    "a line that goes on": ("/run/db: temporary", "'/r\\': temporary", "expected an absolute path without"),
+    "a path that leads up": (
+        "/run/db: temporary",
+        "/r/../db: temporary",
+        "expected an absolute path without",
+    ),
+    "a path with two names": (
+        "/run/db: temporary",
+        "/run//db: temporary",
+        "expected an absolute path without",
+    ),
+    "a secret's place": (
+        "/run/db: temporary",
+        "/etc/kolla-zookeeper: temporary",
+        "/etc/kolla-zookeeper is where db has a secret: choose another path",
+    ),
     "a space in an image": (
         "site/{{ role }}",
         "site {{ role }}",
         "expected registry/name:tag, without spaces",
+    ),
+    "a line that goes on in an image": (":{{ tag }}", r":\\", "expected registry/name:tag, without spaces"),
+    "an option for an image": (
+        "site/{{ role }}",
+        "--privileged",
+        "expected registry/name:tag, without spaces",
+    ),
+    "the unit of an image": (
+        "{{ tag }}",
+        "1.build",
+        "image of db: podman takes what ends in .build or .image",
+    ),
+    "a name of two lines": (
+        "env: {A:",
+        r'env: {"A\nB":',
+        "expected the name of an environment variable, of",
+    ),
+    "a NUL": ('"$$(A){{ port }}"', r""" "{{ 'a\\0' }}" """, "env: A of a/web: holds a NUL character"),
+    "a value that is too long": (
+        '"$$(A){{ port }}"',
+        "\"{{ '%131070s' % 1 }}\"",
+        "env: A of a/web: no process can be given so much: 128 KiB are the limit",
     ),
     "too many": ("", "", "service.instances: expected a whole number, at most 99999"),
 }

@@ -6,12 +6,14 @@ wrong is found, not raised. Formats read nothing else.
 
 from __future__ import annotations
 
+import posixpath
 import re
 from collections.abc import Mapping, Sequence, Set
 from types import MappingProxyType
 from typing import NamedTuple
 
 from kolla_mesos_start.definition.document import load
+from kolla_mesos_start.definition.forms import unusable
 from kolla_mesos_start.definition.model import Graph
 from kolla_mesos_start.definition.texts import Text
 from kolla_mesos_start.errors import CannotRender
@@ -24,6 +26,7 @@ from kolla_mesos_start.operator.container_settings import (
     TEMPORARY,
     Settings,
     Volume,
+    bad_place,
     is_port,
 )
 from kolla_mesos_start.operator.directory import Contents, Deployment, Service
@@ -32,6 +35,7 @@ from kolla_mesos_start.operator.launch import NAME, Launch
 from kolla_mesos_start.operator.validation import build_graph, known_graph, missing_in, rendered
 from kolla_mesos_start.tree.znodes import Znodes
 
+LONGEST_VARIABLE = (128 << 10) - 1  # bytes of NAME=value, Linux's limit
 ARGV = ("kolla_mesos_start",)
 HEALTH = (*ARGV, "health")
 READY = (*HEALTH, "--ready")
@@ -169,7 +173,10 @@ def build(deployment: Deployment, site: Site) -> tuple[Model, Sequence[Finding]]
     """The model, and what is wrong with launch.yml. The definitions are valid."""
     launch = deployment.launch
     found = Findings(
-        {NAME: launch.source if launch.source.file else launch.source._replace(file="launch.yml")}
+        {
+            **deployment.sources,
+            NAME: launch.source if launch.source.file else launch.source._replace(file="launch.yml"),
+        }
     )
     if not (launch.zookeeper or launch.services) and launch.defaults == Settings():
         what = (
@@ -202,7 +209,7 @@ class _Reader:
         graph = build_graph(document, *self.known) or known_graph(document, *self.known)
         ports = self.ports()
         replicas = instances.wanted(document.root, lambda text: rendered(text, *self.known))
-        return Workload(
+        found = Workload(
             service=name,
             is_task=graph.daemon is None,
             image=self.image(),
@@ -225,6 +232,23 @@ class _Reader:
             on_host_network=settings.network == HOST,
             on_own_network=settings.network == OWN,
         )
+        self.check_places(found)
+        return found
+
+    def check_places(self, workload: Workload) -> None:
+        """Each path is mounted once, and nothing is taken for the end of a path."""
+        volumes = [each.path for each in workload.directories]
+        for path in workload.secrets.keys() & set(volumes):
+            self.wrong("volumes", f"{path} is where {workload.service} has a secret: choose another path")
+        for file in workload.mounted:
+            what = f"files.{file.name}.mounted: "
+            if bad_place(file.path) or bad_place(f"/{file.name}"):
+                what += "expected an absolute path, and the name of a file, without colon, \\ and .."
+            elif posixpath.dirname(file.path) in (*volumes, *workload.secrets):
+                what += "something else is mounted at its directory: choose another one"
+            else:
+                continue
+            self.found.add(ERROR, self.service.name, what)
 
     def image(self) -> str:
         if self.settings.image is None:
@@ -265,8 +289,18 @@ class _Reader:
             "KOLLA_PORTS": ",".join(map(str, ports)),
             "KOLLA_START_MODE": "supervise" if _is_restarted(graph) else None,
         }
-        given = {name: self.rendered("env", text) or "" for name, text in (self.settings.env or {}).items()}
+        given = {name: self.value(name, text) for name, text in (self.settings.env or {}).items()}
         return {**{name: value for name, value in own.items() if value}, **given}
+
+    def value(self, name: str, text: str) -> str:
+        """What it is in the environment of a process."""
+        value = self.rendered("env", text) or ""
+        wrong = unusable(value)
+        if not wrong and len(f"{name}={value}".encode()) > LONGEST_VARIABLE:
+            wrong = "no process can be given so much: 128 KiB are the limit"
+        if wrong:
+            self.wrong("env", f"{name} of {self.service.name}: {wrong}")
+        return value
 
     def rendered(self, key: str, text: str) -> str | None:
         """A template of launch.yml, with the service's variables, `tag` and `role`; None for a wrong one."""

@@ -14,6 +14,7 @@ from collections.abc import Iterator, Sequence
 from kolla_mesos_start.operator.manifests import per_host
 from kolla_mesos_start.operator.manifests.model import FINAL, HEALTH, Manifests, Model
 from kolla_mesos_start.operator.manifests.per_host import Container
+from kolla_mesos_start.operator.publish import Refused
 
 PULL = 900  # seconds in which an image has to have come
 AGAIN = 5  # seconds until what has ended is started again
@@ -22,6 +23,11 @@ REMOVE = 10  # seconds that podman has to remove a container that has ended
 
 def manifests(model: Model) -> Manifests:
     """A directory for each host, with a file for each of its containers."""
+    units = [each.service for each in model.workloads if each.image.endswith((".build", ".image"))]
+    if units:
+        raise Refused(
+            [f"image of {each}: podman takes what ends in .build or .image for a unit" for each in units]
+        )
     hosts = per_host.by_host(model)
     files = {
         f"{host}/{each.project}-{each.name}.container": unit(model.deployment, each)
@@ -41,7 +47,7 @@ def unit(deployment: str, container: Container) -> str:
     """The lines of a unit."""
     workload = container.workload
     sections = {
-        "Unit": [f"Description={escaped(workload.service)} of {escaped(deployment)}"],
+        "Unit": [f"Description={_description(workload.service, deployment)}"],
         "Container": list(_container(container)),
         "Service": list(_service(container)),
         "Install": ["WantedBy=multi-user.target"],
@@ -49,6 +55,11 @@ def unit(deployment: str, container: Container) -> str:
     return "\n".join(
         f"[{name}]\n" + "".join(f"{line}\n" for line in lines) for name, lines in sections.items()
     )
+
+
+def _description(service: str, deployment: str) -> str:
+    """For people alone. A \\ at its end would join the next line to it."""
+    return f"{service} of {deployment}".replace("%", "%%").replace("\\", "/")
 
 
 def _container(container: Container) -> Iterator[str]:
@@ -124,11 +135,12 @@ def words(argv: Sequence[str]) -> str:
 def word(text: str) -> str:
     """One word of it, in quotes where that is needed."""
     text = escaped(text)
-    if re.fullmatch(r"[^\s\"'\\]+", text):
+    if re.fullmatch(r"[^\s\"'\\\0-\x1f\x7f]+", text):
         return text
-    for character, written in {"\\": "\\\\", '"': '\\"', "\n": "\\n", "\t": "\\t"}.items():
-        text = text.replace(character, written)
-    return f'"{text}"'
+    for character in ("\\", '"'):
+        text = text.replace(character, f"\\{character}")
+    # systemd ends a line at \r too.
+    return '"' + re.sub(r"[\0-\x1f\x7f]", lambda found: f"\\x{ord(found[0]):02x}", text) + '"'
 
 
 def escaped(text: str) -> str:
