@@ -34,7 +34,7 @@ from tests.waiting import eventually
 
 pytestmark = pytest.mark.timeout(900)  # The first test waits for the images.
 
-NODE, MEMCACHED = "node-1", "site-memcached"
+NODE, MEMCACHED = "node-1", "site_memcached"
 # podman would ask a systemd of the machine for a control group.
 WITHOUT_SYSTEMD = ("--cgroups=split", "--sdnotify=conmon")
 
@@ -93,10 +93,10 @@ def test_systemd_finds_nothing_wrong_in_the_units(generator: Path, tmp_path: Pat
     """Of all kinds of service; and it would, if there were something."""
     place = written(odd_site(tmp_path / "site", ODD), tmp_path / "made")
     found = {name: unit for host in place.iterdir() for name, unit in generated(generator, host).items()}
-    assert set(found) == {"site-agent", "site-look-up", "site-db", "site-make", "site-web"}
+    assert set(found) == {"site_agent", "site_look-up", "site_db", "site_make", "site_web"}
     assert verified(found, tmp_path / "units") == ""
-    wrong = found["site-db"].text.replace("RestartSec=5", "RestartSec=often")
-    assert "often" in verified({"site-db": Unit("site-db", wrong)}, tmp_path / "wrong")
+    wrong = found["site_db"].text.replace("RestartSec=5", "RestartSec=often")
+    assert "often" in verified({"site_db": Unit("site_db", wrong)}, tmp_path / "wrong")
 
 
 def written(root: Path, place: Path) -> Path:
@@ -115,14 +115,14 @@ def verified(units: Mapping[str, Unit], place: Path) -> str:
     argv = ("systemd-analyze", "verify", "--man=no", "--generators=no", *paths)
     done = subprocess.run(argv, capture_output=True, text=True, timeout=60)
     return "".join(
-        line for line in done.stderr.splitlines(keepends=True) if f"{place}/" in line or "site-" in line
+        line for line in done.stderr.splitlines(keepends=True) if f"{place}/" in line or "site_" in line
     )
 
 
 def test_its_values_arrive_as_they_are_written(generator: Path, tmp_path: Path) -> None:
     """Through the generator and systemd: quotes, ends of lines, and what either would replace."""
     place = written(odd_site(tmp_path / "site", ODD), tmp_path / "made")
-    argv = generated(generator, place / "ctl-1")["site-web"].argv(tmp_path)
+    argv = generated(generator, place / "ctl-1")["site_web"].argv(tmp_path)
     assert 'A=$A 5% "x\n' in argv
     assert "KOLLA_APP_ID=/site/a/web" in argv
 
@@ -135,7 +135,7 @@ def test_no_value_becomes_a_line_of_a_unit(generator: Path, tmp_path: Path) -> N
     assert not wrong
     (unit,) = units(generator, tmp_path / "made", found._replace(workloads=found.workloads[2:3])).values()
     assert "A=a\r[Service]\rRestartSec=often\r\x1b\v\x7f\\" in unit.argv(tmp_path)
-    assert verified({"site-web": unit}, tmp_path / "units") == ""
+    assert verified({"site_web": unit}, tmp_path / "units") == ""
 
 
 def units(generator: Path, place: Path, made: Model) -> Mapping[str, Unit]:
@@ -150,7 +150,7 @@ def test_what_another_attempt_cannot_mend_is_not_started_again(generator: Path, 
     """Nor a task that has ended well; all else is."""
     place = written(odd_site(tmp_path / "site"), tmp_path / "made")
     found = generated(generator, place / "ctl-1")
-    assert (found["site-db"].value("Restart"), found["site-make"].value("Restart")) == (
+    assert (found["site_db"].value("Restart"), found["site_make"].value("Restart")) == (
         "always",
         "on-failure",
     )

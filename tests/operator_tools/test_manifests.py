@@ -322,6 +322,44 @@ NAMES = {
 }
 
 
+def test_a_short_digest_that_two_have_is_a_longer_one() -> None:
+    """Of a thousand services of the same role two would often be one file; so they must not be."""
+    found = names.names_of(["cell-2523/api", "cell-3307/api"])
+    assert len(set(found.values())) == 2
+
+
+def test_a_long_deployments_label_is_one_that_kubernetes_takes(tmp_path: Path) -> None:
+    """At most 63 characters."""
+    found, _ = build(directory.read(site(tmp_path)), Site("x" * 70))
+    (text,) = {text for name, text in kubernetes.manifests(found).files.items() if name == "web.yml"}
+    for document in yaml.safe_load_all(text):
+        assert len(document["metadata"]["labels"]["app.kubernetes.io/part-of"]) <= 63
+
+
+def test_a_secret_that_is_both_is_said_twice(tmp_path: Path) -> None:
+    """Its key `auth`, and that all are variables."""
+    notes = kubernetes.manifests(
+        model(site(tmp_path, LAUNCH.replace("credential: zk", "credential: passwords")))
+    ).notes
+    assert len([note for note in notes if note.startswith("create the Secret passwords: ")]) == 2
+
+
+def test_two_services_never_have_the_same_directory_of_a_host(tmp_path: Path) -> None:
+    """Even if both are called alike in different groups."""
+    launch = LAUNCH.replace(
+        "  db: {", "  b/agent: {placement: compute, replicas: each, volumes: {/x: 1Gi}}\n  db: {"
+    )
+    launch = launch.replace("user: 0}", "user: 0, volumes: {/x: 1Gi}}")
+    root = site(tmp_path, launch, services__b__agent__definition_yml=DAEMON % ("", 1))
+    paths = [
+        volume["hostPath"]["path"]
+        for documents in made(root).values()
+        for volume in pod(documents[-1]).get("volumes", ())
+        if "hostPath" in volume
+    ]
+    assert len(set(paths)) == len(paths) == 2
+
+
 @pytest.mark.parametrize("services", NAMES)
 def test_a_name_is_one_that_kubernetes_takes_and_nobody_elses(services: tuple[str, ...]) -> None:
     """A digest is in it only where it has to be."""

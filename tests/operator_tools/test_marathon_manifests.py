@@ -13,9 +13,10 @@ import pytest
 from kolla_mesos_start.operator import cli
 from kolla_mesos_start.operator.manifests import marathon
 from kolla_mesos_start.operator.manifests.model import Model, Workload
+from kolla_mesos_start.operator.manifests.names import names_of
 from tests.marathon import completed, wrong
 from tests.operator_tools.test_golden_manifests import DEPLOYMENTS, GOLDEN
-from tests.operator_tools.test_manifests import LAUNCH, model, site
+from tests.operator_tools.test_manifests import DAEMON, LAUNCH, model, site
 
 APP = dict[str, Any]
 
@@ -124,6 +125,24 @@ def test_data_are_directories_of_hosts(tmp_path: Path) -> None:
 # -- where, and how many -----------------------------------------------------------------------------
 
 
+def test_two_services_never_have_the_same_directory_of_a_host(tmp_path: Path) -> None:
+    """Nor does one have that of what all share, whatever it is called."""
+    launch = LAUNCH.replace("  a/web: {", "  a/web: {volumes: {/var/lib/db: 1Gi}, ").replace(
+        "  db: {", "  b/web: {volumes: {/var/lib/db: 1Gi}}\n  shared: {volumes: {/keys: 1Gi}}\n  db: {"
+    )
+    more = dict.fromkeys(
+        ("services__b__web__definition_yml", "services__shared__definition_yml"), DAEMON % ("", 1)
+    )
+    found = apps(site(tmp_path, launch, **more))
+    paths = [
+        volume["hostPath"]
+        for app in found.values()
+        for volume in app["container"]["volumes"]
+        if volume["mode"] == "RW"
+    ]
+    assert len(set(paths)) == len(paths) == 5
+
+
 def test_it_runs_where_launch_yml_says(tmp_path: Path) -> None:
     """One on each host; data stay where they are."""
     found = apps(site(tmp_path))
@@ -188,7 +207,8 @@ IDS: dict[tuple[str, ...], list[str]] = {
 def test_an_id_is_one_that_marathon_takes_and_nobody_elses(services: tuple[str, ...], tmp_path: Path) -> None:
     """And KOLLA_APP_ID is the real one."""
     first = model(site(tmp_path)).workloads[0]
-    workloads = [named(first, service) for service in services]
+    names = names_of(services)
+    workloads = [named(first, service, names[service]) for service in services]
     made = marathon.apps(Model("site", workloads))
     for app, expected in zip(made, IDS[services]):
         assert re.fullmatch(expected.replace("?", "[0-9a-f]"), app["id"])
@@ -203,8 +223,8 @@ def test_the_group_of_a_deployment_is_nobody_elses() -> None:
     assert re.fullmatch("/site-[0-9a-f]{6}", marathon.group("Site"))
 
 
-def named(workload: Workload, service: str) -> Workload:
-    return workload._replace(service=service, env={"KOLLA_APP_ID": f"/site/{service}"})
+def named(workload: Workload, service: str, name: str) -> Workload:
+    return workload._replace(service=service, name=name, env={"KOLLA_APP_ID": f"/site/{service}"})
 
 
 # -- the documents -----------------------------------------------------------------------------------

@@ -15,6 +15,7 @@ from kolla_mesos_start.operator import cli, directory
 from kolla_mesos_start.operator.manifests import compose, quadlet
 from kolla_mesos_start.operator.manifests.model import FINAL, Manifests, Model, Site, build
 from kolla_mesos_start.operator.manifests.names import name_of
+from kolla_mesos_start.operator.manifests.per_host import by_host
 from kolla_mesos_start.operator.publish import Refused
 from tests.operator_tools.test_golden_manifests import DEPLOYMENTS, GOLDEN
 from tests.operator_tools.test_manifests import DAEMON, LAUNCH, model, site
@@ -48,10 +49,10 @@ def test_each_host_has_what_is_placed_there(tmp_path: Path) -> None:
     """As many as are wanted, on the first hosts of the role; with `replicas: each` on all of them."""
     root = site(tmp_path)
     assert sorted(containers(root)) == [
-        *("cmp-1/site-agent.container", "cmp-1/site-look-up.container"),
-        *("cmp-2/site-agent.container", "cmp-2/site-look-up.container"),
-        *("ctl-1/site-db.container", "ctl-1/site-make.container", "ctl-1/site-web.container"),
-        "ctl-2/site-web.container",
+        *("cmp-1/site_agent.container", "cmp-1/site_look-up.container"),
+        *("cmp-2/site_agent.container", "cmp-2/site_look-up.container"),
+        *("ctl-1/site_db.container", "ctl-1/site_make.container", "ctl-1/site_web.container"),
+        "ctl-2/site_web.container",
     ]
     found = {name: set(each["services"]) for name, each in projects(root).items()}
     assert found == {
@@ -75,7 +76,7 @@ def test_what_has_no_placement_is_where_up_has_it(tmp_path: Path) -> None:
 
 def test_a_unit_says_what_definition_and_launch_yml_say(tmp_path: Path) -> None:
     """Its image, user, rights, files, times, and that the host is that of launch.yml."""
-    web = containers(site(tmp_path))["ctl-2/site-web.container"]
+    web = containers(site(tmp_path))["ctl-2/site_web.container"]
     expected = {
         "Image": ["site/web:2026.1"],
         "Exec": ["kolla_mesos_start"],
@@ -126,7 +127,7 @@ def test_a_service_of_compose_says_the_same(tmp_path: Path) -> None:
 def test_a_task_is_started_again_only_when_it_has_failed(tmp_path: Path) -> None:
     """It has no probe; what another attempt can't mend stays as it is."""
     root = site(tmp_path)
-    make = containers(root)["ctl-1/site-make.container"]
+    make = containers(root)["ctl-1/site_make.container"]
     assert (make["Restart"], "HealthCmd" in make) == (["on-failure"], False)
     assert make["RestartPreventExitStatus"] == [" ".join(map(str, FINAL))]
     task = projects(root)["ctl-1.yml"]["services"]["make"]
@@ -136,25 +137,40 @@ def test_a_task_is_started_again_only_when_it_has_failed(tmp_path: Path) -> None
 def test_data_of_its_own_are_in_a_volume_and_shared_ones_on_the_host(tmp_path: Path) -> None:
     """A volume has the owner that the image's directory has; what is shared the operator mounts."""
     root = site(tmp_path, LAUNCH.replace("/run/db: temporary", "/run/db: temporary, /m: {host: /lib}"))
-    assert containers(root)["ctl-1/site-db.container"]["Volume"][:3] == [
-        "site-db-var-lib-db:/var/lib/db",
+    assert containers(root)["ctl-1/site_db.container"]["Volume"][:3] == [
+        "site_db_var-lib-db:/var/lib/db",
         "/var/lib/kolla/site/shared/keys:/keys",
         "/lib:/m",
     ]
     project = projects(root)["ctl-1.yml"]
-    assert project["volumes"] == {"site-db-var-lib-db": {"name": "site-db-var-lib-db"}}
+    assert project["volumes"] == {"site_db_var-lib-db": {"name": "site_db_var-lib-db"}}
     there = {"bind": {"create_host_path": False}}  # Empty, and root's, it would be taken for the real one.
     assert project["services"]["db"]["volumes"][:2] == [
-        {"type": "volume", "source": "site-db-var-lib-db", "target": "/var/lib/db"},
+        {"type": "volume", "source": "site_db_var-lib-db", "target": "/var/lib/db"},
         {"type": "bind", "source": "/var/lib/kolla/site/shared/keys", "target": "/keys", **there},
     ]
     assert project["services"]["db"]["tmpfs"] == ["/run/db"]
 
 
+def test_two_volumes_never_have_the_same_name(tmp_path: Path) -> None:
+    """Not of one service, not of two, nor of two deployments on one host."""
+    launch = LAUNCH.replace("/run/db: temporary", "/x/y: 1Gi, /x_y: 1Gi").replace(
+        "  db: {", "  db_x: {volumes: {/y: 1Gi}}\n  db: {"
+    )
+    root = site(tmp_path, launch, services__db_x__definition_yml=DAEMON % ("", 1))
+    found = [
+        name
+        for deployment in ("site", "site-db")
+        for each in by_host(build(directory.read(root), Site(deployment))[0])["ctl-1"]
+        for name in (each.full_name, *(mount.source for mount in each.mounts if mount.is_volume))
+    ]
+    assert len(set(found)) == len(found) == 2 * (4 + 4)
+
+
 def test_ports_are_published_where_the_network_is_its_own(tmp_path: Path) -> None:
     """Otherwise it is the host's, whose ports are reached anyway."""
     root = site(tmp_path, ODD)
-    agent = containers(root)["cmp-1/site-agent.container"]
+    agent = containers(root)["cmp-1/site_agent.container"]
     assert (agent["PublishPort"], "Network" in agent) == (["81:81"], False)
     assert "KOLLA_ADDRESS=cmp-1" in agent["Environment"]
     service = projects(root)["cmp-1.yml"]["services"]["agent"]
@@ -164,7 +180,7 @@ def test_ports_are_published_where_the_network_is_its_own(tmp_path: Path) -> Non
 def test_no_value_is_taken_for_something_to_replace(tmp_path: Path) -> None:
     """systemd knows %n and $A, Compose $A; quotes and ends of lines stay in their word."""
     root = site(tmp_path, ODD)
-    assert r'"A=$$A 5%% \"x\x0a"' in containers(root)["ctl-1/site-web.container"]["Environment"]
+    assert r'"A=$$A 5%% \"x\x0a"' in containers(root)["ctl-1/site_web.container"]["Environment"]
     assert projects(root)["ctl-1.yml"]["services"]["web"]["environment"]["A"] == '$$A 5% "x\n'
 
 
@@ -250,13 +266,13 @@ WRONG = {
     "a space in an image": (
         "site/{{ role }}",
         "site {{ role }}",
-        "expected registry/name:tag, without spaces",
+        "expected registry/name:tag",
     ),
-    "a line that goes on in an image": (":{{ tag }}", r":\\", "expected registry/name:tag, without spaces"),
+    "a line that goes on in an image": (":{{ tag }}", r":\\", "expected registry/name:tag"),
     "an option for an image": (
         "site/{{ role }}",
         "--privileged",
-        "expected registry/name:tag, without spaces",
+        "expected registry/name:tag",
     ),
     "the unit of an image": (
         "{{ tag }}",
@@ -334,7 +350,7 @@ def test_the_command_writes_a_directory_for_each_host(
     assert cli.run(["manifests", "quadlet", str(root)]) == 0
     printed = capsys.readouterr().out
     (place / "ctl-9").mkdir(parents=True)
-    former = place / "ctl-9" / "site-web.container"
+    former = place / "ctl-9" / "site_web.container"
     former.touch()
     assert cli.run(["manifests", "quadlet", str(root), "--output", str(place)]) == 0
     assert (
@@ -344,4 +360,4 @@ def test_the_command_writes_a_directory_for_each_host(
     former.unlink()
     written = sorted(path for path in place.rglob("*") if path.is_file())
     assert printed == "".join(path.read_text() for path in written)
-    assert "# ctl-1/site-db.container\n[Unit]\n" in printed
+    assert "# ctl-1/site_db.container\n[Unit]\n" in printed

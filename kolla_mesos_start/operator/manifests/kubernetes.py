@@ -21,6 +21,7 @@ from kolla_mesos_start.operator import formats
 from kolla_mesos_start.operator.container_settings import KEPT, SHARED, TEMPORARY, Volume
 from kolla_mesos_start.operator.manifests.model import (
     CREDENTIAL,
+    DATA,
     FINAL,
     HEALTH,
     READY,
@@ -30,7 +31,7 @@ from kolla_mesos_start.operator.manifests.model import (
     Mounted,
     Workload,
 )
-from kolla_mesos_start.operator.manifests.names import digested, distinct, label, names_of
+from kolla_mesos_start.operator.manifests.names import digested, distinct, label, name_of
 
 Document = dict[str, Any]
 
@@ -44,11 +45,7 @@ GROUP_READS, ALL_READ = 0o440, 0o444
 
 def manifests(model: Model) -> Manifests:
     """One file for each service."""
-    names = names_of([each.service for each in model.workloads])
-    documents = {
-        f"{names[each.service]}.yml": list(_Objects(model.deployment, names[each.service], each).all())
-        for each in model.workloads
-    }
+    documents = {f"{each.name}.yml": list(_Objects(model.deployment, each).all()) for each in model.workloads}
     return Manifests(
         {name: formats.dumped(each) for name, each in sorted(documents.items())}, list(notes(model))
     )
@@ -56,12 +53,12 @@ def manifests(model: Model) -> Manifests:
 
 def notes(model: Model) -> Iterator[str]:
     """What the manifests name, and only the operator can make."""
-    keys = {each.variables: "its keys are variables (KOLLA_VARIABLES_DIR)" for each in model.workloads}
+    keys = {(each.variables, "its keys are variables (KOLLA_VARIABLES_DIR)") for each in model.workloads}
     credentials = {
-        each.credential: f"its key {CREDENTIAL!r} has lines scheme:credential (KOLLA_ZK_AUTH_FILE)"
+        (each.credential, f"its key {CREDENTIAL!r} has lines scheme:credential (KOLLA_ZK_AUTH_FILE)")
         for each in model.workloads
     }
-    for name, what in sorted({**keys, **credentials}.items(), key=str):
+    for name, what in sorted(keys | credentials, key=str):
         if name:
             yield f"create the Secret {name}: {what}"
     shared = {volume.source for each in model.workloads for volume in each.volumes if volume.kind == SHARED}
@@ -84,9 +81,9 @@ def notes(model: Model) -> Iterator[str]:
 class _Objects:
     """All that Kubernetes has to have for one service."""
 
-    def __init__(self, deployment: str, name: str, workload: Workload) -> None:
-        self.deployment, self.name, self.workload = deployment, name, workload
-        self.labels = {NAME: name, PART_OF: label(deployment)}
+    def __init__(self, deployment: str, workload: Workload) -> None:
+        self.deployment, self.name, self.workload = deployment, workload.name, workload
+        self.labels = {NAME: self.name, PART_OF: name_of(deployment)}
 
     def all(self) -> Iterator[Document]:
         """What others name comes first."""
@@ -307,7 +304,7 @@ def _has_claims(workload: Workload) -> bool:
 
 def _of_host(deployment: str, workload: Workload, path: str) -> str:
     """Where a host keeps what lies at `path` in a container that has no claim."""
-    return f"/var/lib/kolla/{deployment}/{workload.role}{path}"
+    return f"{DATA}/{name_of(deployment)}/{workload.name}{path}"
 
 
 def _rules() -> Iterator[Document]:

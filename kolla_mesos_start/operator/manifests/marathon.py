@@ -29,7 +29,7 @@ from kolla_mesos_start.operator.manifests.model import (
     Model,
     Workload,
 )
-from kolla_mesos_start.operator.manifests.names import LONGEST, digested, label, name_of, names_of
+from kolla_mesos_start.operator.manifests.names import LONGEST, digested, label, name_of
 
 App = dict[str, Any]
 
@@ -47,8 +47,8 @@ OTHERS = (
 
 def manifests(model: Model) -> Manifests:
     """One file for each app, and all in one list."""
-    names, every = names_of([each.service for each in model.workloads]), apps(model)
-    files = {f"{names[each.service]}.json": _dumped(app) + "\n" for each, app in zip(model.workloads, every)}
+    every = apps(model)
+    files = {f"{each.name}.json": _dumped(app) + "\n" for each, app in zip(model.workloads, every)}
     return Manifests(files, list(notes(model)), _dumped(every) + "\n")
 
 
@@ -66,9 +66,9 @@ def group(deployment: str) -> str:
 def ids(model: Model) -> Mapping[str, str]:
     """By service: its path below the deployment's. No app may be called as a group is."""
     found = {}
-    for service, name in names_of([each.service for each in model.workloads]).items():
-        above = [label(part) for part in service.split("/")[:-1]]
-        found[service] = "/".join([group(model.deployment), *above, name])
+    for each in model.workloads:
+        above = [label(part) for part in each.service.split("/")[:-1]]
+        found[each.service] = "/".join([group(model.deployment), *above, each.name])
     groups = {path[: slash.start()] for path in found.values() for slash in re.finditer("/", path)}
     return {
         service: digested(path, service, len(path) + LONGEST)
@@ -125,12 +125,12 @@ def _dumped(value: Any, indent: str = "") -> str:
 
 def notes(model: Model) -> Iterator[str]:
     """What the apps need of the hosts."""
-    keys = {each.variables: "a file for each variable (KOLLA_VARIABLES_DIR)" for each in model.workloads}
+    keys = {(each.variables, "a file for each variable (KOLLA_VARIABLES_DIR)") for each in model.workloads}
     credentials = {
-        each.credential: f"a file {CREDENTIAL!r} with lines scheme:credential (KOLLA_ZK_AUTH_FILE)"
+        (each.credential, f"a file {CREDENTIAL!r} with lines scheme:credential (KOLLA_ZK_AUTH_FILE)")
         for each in model.workloads
     }
-    for name, what in sorted({**keys, **credentials}.items(), key=str):
+    for name, what in sorted(keys | credentials, key=str):
         if name:
             users = [each for each in model.workloads if name in (each.variables, each.credential)]
             place = f"{SECRETS}/{name} on {_hosts(users)}"
@@ -189,11 +189,11 @@ def _instances(workload: Workload) -> int:
 
 
 def _data(deployment: str, workload: Workload, path: str) -> str:
-    return f"{DATA}/{name_of(deployment)}/{label(workload.role)}{path}"
+    return f"{DATA}/{name_of(deployment)}/{workload.name}{path}"
 
 
 def _files(deployment: str, workload: Workload, path: str) -> str:
-    return f"{FILES}/{name_of(deployment)}/{label(workload.role)}{path}"
+    return f"{FILES}/{name_of(deployment)}/{workload.name}{path}"
 
 
 class _Maker:

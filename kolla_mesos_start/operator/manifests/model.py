@@ -32,6 +32,7 @@ from kolla_mesos_start.operator.container_settings import (
 from kolla_mesos_start.operator.directory import Contents, Deployment, Service
 from kolla_mesos_start.operator.findings import ERROR, WARNING, Finding, Findings
 from kolla_mesos_start.operator.launch import NAME, Launch
+from kolla_mesos_start.operator.manifests.names import names_of
 from kolla_mesos_start.operator.validation import build_graph, known_graph, missing_in, rendered
 from kolla_mesos_start.tree.znodes import Znodes
 
@@ -72,13 +73,15 @@ class Mounted(NamedTuple):
 class Workload(NamedTuple):
     """The containers of one service, which are all alike.
 
-    `hosts` are those it may run on, any if there are none. `is_each`: it has one on each of them. A task
-    ends once its commands are done. `generations` are those of its one-time commands. `env` holds all that
-    the agent needs, but where the secrets are mounted: `variables` and `credential` are their names. Where
-    launch.yml names no network it is the launcher's usual one.
+    `name` is the service's own one in the deployment, as launchers take it. `hosts` are those it may run on,
+    any if there are none. `is_each`: it has one on each of them. A task ends once its commands are done.
+    `generations` are those of its one-time commands. `env` holds all that the agent needs, but where the
+    secrets are mounted: `variables` and `credential` are their names. Where launch.yml names no network it is
+    the launcher's usual one.
     """
 
     service: str
+    name: str
     is_task: bool
     image: str
     env: Mapping[str, str]
@@ -100,10 +103,6 @@ class Workload(NamedTuple):
     on_host_network: bool
     on_own_network: bool
     argv: Sequence[str] = ARGV
-
-    @property
-    def role(self) -> str:
-        return self.service.rpartition("/")[2]
 
     @property
     def keeps_data(self) -> bool:
@@ -186,9 +185,10 @@ def build(deployment: Deployment, site: Site) -> tuple[Model, Sequence[Finding]]
         return Model(site.deployment, ()), found.found
     if not launch.zookeeper:
         found.add(ERROR, NAME, "zookeeper: is required: h1:2181,h2:2181 as the containers reach them")
+    services = sorted(directory.enabled(deployment))
+    names = names_of(each.name for each in services)
     workloads = [
-        _Reader(found, deployment, site, service).workload()
-        for service in sorted(directory.enabled(deployment))
+        _Reader(found, deployment, site, service).workload(names[service.name]) for service in services
     ]
     return Model(site.deployment, workloads), found.found
 
@@ -203,20 +203,21 @@ class _Reader:
         values = _texts({**deployment.variables, **service.variables.own})
         self.known = Znodes("", site.deployment, service.name, ""), {**values, **site.given}
 
-    def workload(self) -> Workload:
-        settings, name = self.settings, self.service.name
+    def workload(self, name: str) -> Workload:
+        settings = self.settings
         document = load(self.service.definition)
         graph = build_graph(document, *self.known) or known_graph(document, *self.known)
         ports = self.ports()
         replicas = instances.wanted(document.root, lambda text: rendered(text, *self.known))
         found = Workload(
-            service=name,
+            service=self.service.name,
+            name=name,
             is_task=graph.daemon is None,
             image=self.image(),
             env=self.env(graph, ports),
             replicas=1 if replicas is None else replicas,
             is_each=settings.replicas == EACH,
-            hosts=self.launch.hosts_of(name),
+            hosts=self.launch.hosts_of(self.service.name),
             generations=sorted({each.generation for each in graph.steps if each.generation}),
             stop_grace=max((step.stop_grace for step in graph.steps), default=0),
             ports=ports,

@@ -11,21 +11,30 @@ import re
 from collections import Counter
 from collections.abc import Iterable, Mapping
 
+from kolla_mesos_start.operator.container_settings import SHARED
+
+DIGITS = 6  # of a digest
 LONGEST = 52  # letters; a StatefulSet's name and a revision have to fit into a label
 
 
 def names_of(services: Iterable[str]) -> Mapping[str, str]:
-    """A name for each service: its role, where that is enough."""
-    return distinct({service: label(service.rpartition("/")[2]) for service in services})
+    """A name for each service: its role, where that is enough. None is called as what all share is."""
+    return distinct({service: label(service.rpartition("/")[2]) for service in services}, [SHARED])
 
 
-def distinct(labels: Mapping[str, str]) -> Mapping[str, str]:
+def distinct(labels: Mapping[str, str], others: Iterable[str] = ()) -> Mapping[str, str]:
     """These, with a digest of what is so called where one is too long, or another's too."""
-    count = Counter(labels.values())
-    return {
-        key: name if count[name] == 1 and len(name) <= LONGEST else digested(name, key, LONGEST)
-        for key, name in labels.items()
-    }
+    count = Counter([*labels.values(), *others])
+
+    def named(digits: int) -> Mapping[str, str]:
+        return {
+            key: name if count[name] == 1 and len(name) <= LONGEST else digested(name, key, LONGEST, digits)
+            for key, name in labels.items()
+        }
+
+    found = named(DIGITS)
+    # Of some thousand short digests two are likely to be the same.
+    return found if len(set(found.values())) == len(found) else named(4 * DIGITS)
 
 
 def label(text: str) -> str:
@@ -40,7 +49,7 @@ def name_of(text: str) -> str:
     return name if name == text and len(name) <= LONGEST else digested(name, text, LONGEST)
 
 
-def digested(name: str, of: str, longest: int) -> str:
+def digested(name: str, of: str, longest: int, digits: int = DIGITS) -> str:
     """Cut, and with a digest, so that others are called otherwise."""
-    digest = hashlib.sha256(of.encode()).hexdigest()[:6]
-    return f"{name[: longest - 7].rstrip('-')}-{digest}"
+    digest = hashlib.sha256(of.encode()).hexdigest()[:digits]
+    return f"{name[: longest - digits - 1].rstrip('-')}-{digest}"

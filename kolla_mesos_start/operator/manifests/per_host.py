@@ -20,7 +20,7 @@ from kolla_mesos_start.operator.manifests.model import (
     Model,
     Workload,
 )
-from kolla_mesos_start.operator.manifests.names import label, name_of, names_of
+from kolla_mesos_start.operator.manifests.names import distinct, label, name_of
 
 
 class Mount(NamedTuple):
@@ -36,12 +36,17 @@ class Mount(NamedTuple):
 
 
 class Container(NamedTuple):
-    """One container of a workload: its name on the host, and the name of the whole deployment there."""
+    """One container of a workload, and the name of the whole deployment on its host."""
 
     name: str
     project: str
     host: str
     workload: Workload
+
+    @property
+    def full_name(self) -> str:
+        """Nothing else on the host is called so. Other names have no underscore: it separates them."""
+        return f"{self.project}_{self.name}"
 
     @property
     def environ(self) -> Mapping[str, str]:
@@ -62,9 +67,10 @@ class Container(NamedTuple):
         return [each.path for each in self.workload.directories if each.kind == TEMPORARY]
 
     def _volumes(self) -> Iterator[Mount]:
+        kept = distinct({each.path: label(each.path) for each in self.workload.volumes if each.kind == KEPT})
         for volume in self.workload.directories:
             if volume.kind == KEPT:
-                yield Mount(f"{self.project}-{self.name}-{label(volume.path)}", volume.path)
+                yield Mount(f"{self.full_name}_{kept[volume.path]}", volume.path)
             elif volume.kind == SHARED:
                 yield Mount(f"{DATA}/{self.project}/shared/{volume.source}", volume.path)
             elif volume.kind != TEMPORARY:
@@ -81,13 +87,12 @@ class Container(NamedTuple):
 
 def by_host(model: Model) -> Mapping[str, Sequence[Container]]:
     """The containers of each host; those that have no placement are on node-1 and so on, as `up` has them."""
-    names, project = names_of([each.service for each in model.workloads]), name_of(model.deployment)
+    project = name_of(model.deployment)
     found: dict[str, list[Container]] = {}
     for workload in model.workloads:
         hosts = workload.hosts if workload.is_each else hosts_from(workload.hosts, workload.replicas)
         for host in hosts:
-            own = Container(names[workload.service], project, host, workload)
-            found.setdefault(host, []).append(own)
+            found.setdefault(host, []).append(Container(workload.name, project, host, workload))
     return {host: sorted(containers) for host, containers in sorted(found.items())}
 
 

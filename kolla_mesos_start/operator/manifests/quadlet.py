@@ -1,6 +1,6 @@
 """A deployment as podman's systemd generator takes it: podman 5.0 or newer.
 
-    service, task                 <host>/<deployment>-<role>.container, a unit of the same name
+    service, task                 <host>/<deployment>_<role>.container, a unit of the same name
     volume for data of its own    a volume of podman, which podman makes
 
 What lives here: what stands in a unit. None waits for another: the agents keep the order.
@@ -30,7 +30,7 @@ def manifests(model: Model) -> Manifests:
         )
     hosts = per_host.by_host(model)
     files = {
-        f"{host}/{each.project}-{each.name}.container": unit(model.deployment, each)
+        f"{host}/{each.full_name}.container": unit(model.deployment, each)
         for host, containers in hosts.items()
         for each in containers
     }
@@ -64,7 +64,7 @@ def _description(service: str, deployment: str) -> str:
 
 def _container(container: Container) -> Iterator[str]:
     workload = container.workload
-    yield f"ContainerName={container.project}-{container.name}"
+    yield f"ContainerName={container.full_name}"
     yield f"Image={escaped(workload.image)}"
     yield f"Exec={words(workload.argv)}"
     for name, value in container.environ.items():
