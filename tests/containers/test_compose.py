@@ -91,7 +91,9 @@ def test_all_start_as_generated_and_keystone_answers(project: Project) -> None:
     assert inspected["Config"]["User"] == str(KEYSTONE)
     assert (inspected["EffectiveCaps"] or [], inspected["BoundingCaps"] or []) == ([], [])
     assert "no-new-privileges" in inspected["HostConfig"]["SecurityOpt"]
-    assert project.container("memcached").inspected["HostConfig"]["ReadonlyRootfs"] is True
+    memcached = project.container("memcached")
+    assert memcached.inspected["HostConfig"]["ReadonlyRootfs"] is True
+    assert "can't be written" not in memcached.said
     assert inspected["HostConfig"]["RestartPolicy"]["Name"] == "always"
 
 

@@ -398,7 +398,7 @@ def generated(marathon: Marathon, tree: Path, tmp_path: Path) -> Mapping[str, An
     """That of memcached, with a secret, and a root that is read-only; the agent has what the notes say."""
     launch = yaml.safe_load((EXAMPLE / "launch.yml").read_text())
     launch["zookeeper"] = f"master.mesos:2181{CHROOT}"
-    launch["services"][MEMCACHED].update(read_only=True, variables="secrets")
+    launch["services"][MEMCACHED].update(read_only=True, variables="secrets", network="own")
     (tree / "launch.yml").write_text(yaml.safe_dump(launch))
     words = [str(tree), "--deployment", DEPLOYMENT, "--output", str(tmp_path / "made")]
     assert cli.run(["manifests", "marathon", *words]) == 0

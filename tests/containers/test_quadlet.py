@@ -190,6 +190,7 @@ def test_podman_starts_what_the_unit_says(memcached: tuple[Unit, Container], tmp
     eventually(lambda: is_ready(container), "memcached is ready", seconds=60, every=0.5)
     inspected = container.inspected
     assert inspected["HostConfig"]["ReadonlyRootfs"] is True
+    assert "can't be written" not in container.said
     assert (inspected["EffectiveCaps"] or [], inspected["BoundingCaps"] or []) == ([], [])
     assert "no-new-privileges" in inspected["HostConfig"]["SecurityOpt"]
     assert inspected["Config"]["StopTimeout"] < int(unit.value("TimeoutStopSec"))

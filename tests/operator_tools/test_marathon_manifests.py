@@ -59,7 +59,9 @@ def test_a_service_is_started_stopped_and_checked_as_the_agent_wants_it(tmp_path
     ]
     assert parameters(app) == [
         *("--user=42", "--cap-drop=ALL", "--security-opt=no-new-privileges", "--read-only=true"),
-        *("--tmpfs=/run/kolla_mesos_start", "--tmpfs=/var/lib/kolla_mesos_start", "--tmpfs=/tmp"),
+        "--tmpfs=/run/kolla_mesos_start:mode=1777",
+        "--tmpfs=/var/lib/kolla_mesos_start:mode=1777",
+        "--tmpfs=/tmp:mode=1777",
     ]
     assert app["env"] == {
         "KOLLA_VARIABLES_DIR": "/etc/kolla-variables",
@@ -117,7 +119,7 @@ def test_data_are_directories_of_hosts(tmp_path: Path) -> None:
         "/etc/kolla-secrets/passwords:/etc/kolla-variables:RO",
         "/etc/kolla-secrets/zk:/etc/kolla-zookeeper:RO",
     ]
-    assert "--tmpfs=/run/db" in parameters(app)
+    assert "--tmpfs=/run/db:mode=1777" in parameters(app)
     launch = LAUNCH.replace("/keys: {shared: keys}", "/lib/modules: {host: /lib/modules}")
     assert "/lib/modules:/lib/modules:RW" in volumes(apps(site(tmp_path / "more", launch))["db"])
 

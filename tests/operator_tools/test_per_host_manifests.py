@@ -23,6 +23,7 @@ from tests.operator_tools.test_manifests import DAEMON, LAUNCH, model, site
 ODD = LAUNCH.replace("network: host", "network: own, ports: [81]").replace(
     '"$$(A){{ port }}"', r'"$A 5% \"x\n"'
 )
+WRITTEN = ["/run/kolla_mesos_start", "/var/lib/kolla_mesos_start", "/tmp"]
 
 
 def containers(root: Path) -> Mapping[str, Mapping[str, list[str]]]:
@@ -85,7 +86,7 @@ def test_a_unit_says_what_definition_and_launch_yml_say(tmp_path: Path) -> None:
         "NoNewPrivileges": ["true"],
         "DropCapability": ["all"],
         "ReadOnly": ["true"],
-        "Tmpfs": ["/run/kolla_mesos_start", "/var/lib/kolla_mesos_start", "/tmp"],
+        "Tmpfs": [f"{path}:U" for path in WRITTEN],
         "Volume": [
             "/etc/kolla-secrets/passwords:/etc/kolla-variables:ro",
             "/etc/kolla-secrets/zk:/etc/kolla-zookeeper:ro",
@@ -113,13 +114,13 @@ def test_a_service_of_compose_says_the_same(tmp_path: Path) -> None:
         "security_opt": ["no-new-privileges:true"],
         "cap_drop": ["ALL"],
         "read_only": True,
-        "tmpfs": ["/run/kolla_mesos_start", "/var/lib/kolla_mesos_start", "/tmp"],
         "mem_limit": "1024m",
         "cpu_shares": 512,
         "restart": "always",
         "stop_grace_period": "75s",
     }
     assert {key: web[key] for key in expected} == expected
+    assert web["volumes"][-3:] == WRITTEN
     assert web["healthcheck"]["test"] == ["CMD", "kolla_mesos_start", "health"]
     assert web["environment"]["KOLLA_VARIABLES_DIR"] == "/etc/kolla-variables"
 
@@ -149,7 +150,7 @@ def test_data_of_its_own_are_in_a_volume_and_shared_ones_on_the_host(tmp_path: P
         {"type": "volume", "source": "site_db_var-lib-db", "target": "/var/lib/db"},
         {"type": "bind", "source": "/var/lib/kolla/site/shared/keys", "target": "/keys", **there},
     ]
-    assert project["services"]["db"]["tmpfs"] == ["/run/db"]
+    assert project["services"]["db"]["tmpfs"] == ["/run/db:mode=1777"]
 
 
 def test_two_volumes_never_have_the_same_name(tmp_path: Path) -> None:

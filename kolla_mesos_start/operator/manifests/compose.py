@@ -39,6 +39,9 @@ def project(containers: Sequence[Container]) -> Document:
 def service(container: Container) -> Document:
     """One of its services; the image's ENTRYPOINT, dumb-init, stays in front of the agent."""
     workload = container.workload
+    own = {each.path for each in workload.volumes}
+    # With the owner of the image's directory; of a tmpfs there podman knows none.
+    anonymous = [escaped(path) for path in container.temporary if path not in own]
     found: Document = {
         "image": escaped(workload.image),
         "command": [escaped(each) for each in workload.argv],
@@ -49,8 +52,8 @@ def service(container: Container) -> Document:
         "cap_drop": ["ALL"],
         "cap_add": list(workload.capabilities),
         "read_only": workload.read_only,
-        "volumes": [_volume(each) for each in container.mounts],
-        "tmpfs": [escaped(path) for path in container.temporary],
+        "volumes": [*map(_volume, container.mounts), *anonymous],
+        "tmpfs": [f"{escaped(path)}:mode=1777" for path in container.temporary if path in own],
         "mem_limit": f"{workload.memory}m" if workload.memory else None,
         "cpu_shares": cpu_shares(workload.cpu) if workload.cpu else None,
         # No condition of Compose knows exit statuses.

@@ -286,7 +286,7 @@ class _Maker:
             yield _parameter("read-only", "true")
         for volume in workload.directories:
             if volume.kind == TEMPORARY:
-                yield _parameter("tmpfs", volume.path)
+                yield _parameter("tmpfs", f"{volume.path}:mode=1777")
 
     def volumes(self) -> Iterator[App]:
         for volume in self.workload.volumes:

@@ -82,7 +82,8 @@ def _container(container: Container) -> Iterator[str]:
     for mount in container.mounts:
         yield f"Volume={escaped(f'{mount.source}:{mount.path}')}{':ro' if mount.read_only else ''}"
     for path in container.temporary:
-        yield f"Tmpfs={escaped(path)}"
+        # Of the container's user; it would have the mode of the image's directory, and be root's.
+        yield f"Tmpfs={escaped(path)}:U"
     yield from _health(container)
     yield f"StopTimeout={workload.grace}"
     if workload.memory:
