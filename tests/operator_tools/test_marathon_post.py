@@ -9,8 +9,9 @@ import socket
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Callable, Iterator
-from contextlib import closing, contextmanager
+from contextlib import closing, contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -556,6 +557,45 @@ def test_a_server_without_an_answer_is_given_up(
     with listening(SILENT[name]) as url, pytest.raises(NoConnection) as caught:
         post(root, url)
     assert caught.value.reason.startswith(f"no answer from Marathon at {url}: ")
+
+
+@pytest.mark.timeout(60)
+def test_a_server_whose_answer_comes_byte_by_byte_is_given_up(
+    root: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A socket's own timeout begins with each byte."""
+    monkeypatch.setattr(marathon_api, "CONNECT_TIMEOUT", 1.0)
+    begun = time.monotonic()
+    with dripping() as url, pytest.raises(NoConnection, match="an answer without end"):
+        post(root, url)
+    assert time.monotonic() - begun < 20
+
+
+@contextmanager
+def dripping() -> Iterator[str]:
+    """A server that goes on with the headers of its answer."""
+
+    def drip(connection: socket.socket) -> None:
+        with connection, suppress(OSError):
+            connection.sendall(b"HTTP/1.1 200 OK\r\nX: ")
+            while not is_over.wait(0.2):
+                connection.sendall(b"x")
+
+    def serve() -> None:
+        with suppress(OSError):
+            while True:
+                threading.Thread(target=drip, args=(server.accept()[0],)).start()
+
+    is_over = threading.Event()
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        thread = threading.Thread(target=serve)
+        thread.start()
+        try:
+            yield f"http://127.0.0.1:{server.getsockname()[1]}"
+        finally:
+            is_over.set()
+            server.shutdown(socket.SHUT_RDWR)
+            thread.join()
 
 
 def test_a_port_that_nobody_listens_on_is_given_up(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:

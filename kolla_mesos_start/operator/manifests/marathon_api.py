@@ -12,6 +12,7 @@ import netrc
 import ssl
 import time
 from collections.abc import Iterator, Mapping, Sequence
+from concurrent.futures import TimeoutError as FutureTimeout
 from http.client import (
     HTTPConnection,
     HTTPException,
@@ -24,6 +25,7 @@ from typing import Any, Callable, NamedTuple
 from urllib.parse import urlsplit, urlunsplit
 
 from kolla_mesos_start.errors import AccessDenied, AgentError, BadUsage, Issues, NoConnection, cause, listed
+from kolla_mesos_start.operator.connection import in_thread
 from kolla_mesos_start.operator.invocation import CONNECT_TIMEOUT
 
 TICK = 0.5  # seconds between two requests
@@ -33,6 +35,7 @@ LARGEST = 64 << 20  # bytes of an answer
 SHOWN = 3  # names in a line of progress
 KINDS: Mapping[type, str] = {dict: "a mapping", list: "a list", str: "a text"}
 LONGEST = 500  # characters of what Marathon says
+ENDLESS = "an answer without end"
 
 
 class Rejected(Issues):
@@ -147,7 +150,7 @@ class Api:
             limit = min(limit, time.monotonic() + CONNECT_TIMEOUT)
         while True:
             try:
-                status, data, headers = self._once(method, path, body, limit)
+                status, data, headers = self._bounded(method, path, body, limit)
             except ssl.SSLCertVerificationError as error:
                 raise NoConnection(
                     f"{self.url.text}: {error.verify_message}: SSL_CERT_FILE names the CAs that are trusted"
@@ -166,8 +169,19 @@ class Api:
             if method == "PUT":
                 raise Unsure
 
-    def _once(self, method: str, path: str, body: object, limit: float) -> tuple[int, bytes, HTTPMessage]:
-        timeout = min(CONNECT_TIMEOUT, max(LEAST, limit - time.monotonic()))
+    def _bounded(self, method: str, path: str, body: object, limit: float) -> tuple[int, bytes, HTTPMessage]:
+        """One request, within the limit however slowly its answer comes: each byte begins a timeout again."""
+        now = time.monotonic()
+        timeout = min(CONNECT_TIMEOUT, max(LEAST, limit - now))
+        last = max(limit, now + timeout)
+        try:
+            return in_thread(lambda: self._once(method, path, body, timeout, last)).result(last - now + LEAST)
+        except FutureTimeout as error:
+            raise TimeoutError(ENDLESS) from error
+
+    def _once(
+        self, method: str, path: str, body: object, timeout: float, limit: float
+    ) -> tuple[int, bytes, HTTPMessage]:
         kind = HTTPSConnection if self.url.is_tls else HTTPConnection
         connection = kind(self.url.host, self.url.port, timeout=timeout)
         headers = {"Accept": "application/json", "Content-Type": "application/json", "Connection": "close"}
@@ -176,9 +190,8 @@ class Api:
         try:
             sent = None if body is None else json.dumps(body).encode()
             connection.request(method, self.url.path + path, sent, headers)
-            response = connection.getresponse()
-            data = self._read(response, max(limit, time.monotonic() + timeout))
-            return response.status, data, response.headers
+            with connection.getresponse() as response:
+                return response.status, self._read(response, limit), response.headers
         finally:
             connection.close()
 
@@ -193,7 +206,7 @@ class Api:
             if len(found) > LARGEST:
                 raise self._foreign(f"an answer of more than {LARGEST >> 20} MiB")
             if time.monotonic() > limit:
-                raise TimeoutError("an answer without end")
+                raise TimeoutError(ENDLESS)
         length = response.getheader("Content-Length", "")
         if length.isascii() and length.isdigit() and len(found) < int(length):
             raise IncompleteRead(b"")
