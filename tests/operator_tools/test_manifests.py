@@ -401,6 +401,9 @@ def test_what_only_the_operator_can_make_is_said(tmp_path: Path) -> None:
         "create the PersistentVolumeClaim keys, which several pods can write",
         "make /var/lib/kolla/site/agent/var/lib/agent on each host of a/agent, for its user to write",
         "add key of db to its ConfigMap: DIR has no such file",
+        # Kubernetes starts no other, since it can't tell root from a name.
+        "without `user` in launch.yml, the image has to name its USER by number, and not 0:"
+        " a/look_up, db, make",
     ]
 
 

@@ -264,10 +264,10 @@ def test_what_the_hosts_must_have_is_said(tmp_path: Path) -> None:
     (root / "services/db/files/key").unlink()
     everywhere = "cmp-1, cmp-2, ctl-1, ctl-2"
     assert marathon.manifests(model(root)).notes == [
-        f"put the secret passwords into /etc/kolla-secrets/passwords on {everywhere}, for their users to read"
-        ": a file for each variable (KOLLA_VARIABLES_DIR)",
-        f"put the secret zk into /etc/kolla-secrets/zk on {everywhere}, for their users to read: a file"
-        " 'auth' with lines scheme:credential (KOLLA_ZK_AUTH_FILE)",
+        f"put the secret passwords into /etc/kolla-secrets/passwords on {everywhere}: a file for each"
+        " variable (KOLLA_VARIABLES_DIR), which the containers' users can read",
+        f"put the secret zk into /etc/kolla-secrets/zk on {everywhere}: a file 'auth' with lines"
+        " scheme:credential (KOLLA_ZK_AUTH_FILE), which the containers' users can read",
         "make /var/lib/kolla/site/shared/keys, which all share, on ctl-1, for the users of db to write",
         "make /var/lib/kolla/site/db/var/lib/db on ctl-1, for the user of db to write",
         "put the file conf of db at /etc/kolla-files/site/db/etc/files/conf.d on ctl-1",

@@ -187,10 +187,12 @@ def test_no_value_is_taken_for_something_to_replace(tmp_path: Path) -> None:
 
 def test_what_only_the_operator_can_make_is_said_with_the_hosts(tmp_path: Path) -> None:
     """Once for each, secrets and shared directories and files."""
-    every = "cmp-1, cmp-2, ctl-1, ctl-2"
+    every, can_read = "cmp-1, cmp-2, ctl-1, ctl-2", "which the containers' users can read"
     found = [
-        f"on {every}: make /etc/kolla-secrets/passwords with a file for each variable (KOLLA_VARIABLES_DIR)",
-        f"on {every}: make /etc/kolla-secrets/zk/auth, lines scheme:credential (KOLLA_ZK_AUTH_FILE)",
+        f"on {every}: make /etc/kolla-secrets/passwords with a file for each variable (KOLLA_VARIABLES_DIR),"
+        f" {can_read}",
+        f"on {every}: make /etc/kolla-secrets/zk/auth, lines scheme:credential (KOLLA_ZK_AUTH_FILE),"
+        f" {can_read}",
         "on ctl-1: mount what is shared at /var/lib/kolla/site/shared/keys, for its users to write",
         "on ctl-1: put conf of db at /etc/kolla-files/site/db/conf",
         "on ctl-1: put key of db at /etc/kolla-files/site/db/key",

@@ -137,7 +137,8 @@ SUBCOMMAND = Subcommand(
     description="""\
 Make the files with which a launcher starts the containers of a deployment, from its definitions and from
 launch.yml in DIR. Only --post connects to anything. The deployment is called as the directory is, unless
---deployment names it. --prefix, and what `publish` is given, must be the same.
+--deployment names it. Give --deployment, --prefix, --set, --variables-from and
+--secrets as to `publish`.
 
 launch.yml says what no definition does. Its `zookeeper` is where containers reach ZooKeeper. Its `defaults`,
 and each of its `services`, may hold:
@@ -156,15 +157,17 @@ and each of its `services`, may hold:
                          KOLLA_ZK_AUTH_FILE
 
 kubernetes: a Job for each task, named by its generation; for a service a Deployment, a StatefulSet if it has
-data of its own, or a DaemonSet on each host.
+data of its own, or a DaemonSet on each host. Their names do not have the deployment's: give it a namespace of
+its own, kubectl apply --namespace NAME -f DIR2.
 
 quadlet: a directory for each host, whose files belong into /etc/containers/systemd there; podman 5.0 or newer
 makes systemd units of them. What another attempt can't mend, by its exit status, is not started again.
 
 compose: a file for each host, for podman-compose or docker compose; on standard output a document for each.
-Compose knows no exit statuses: there such a container is started again.
+Compose knows no exit statuses: there such a container is started again; and one that is not healthy is only
+shown to be so.
 
-Both: what has no placement is on node-1 and so on, as for `up`.
+quadlet and compose: what has no placement is on node-1 and so on, as for `up`.
 
 marathon: an app for each service and task, in the group of the deployment. A task stays when it is done:
 Marathon restarts whatever ends, and Chronos is no longer kept. Hosts are called as the Mesos agents are. On

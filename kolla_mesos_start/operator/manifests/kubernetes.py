@@ -17,6 +17,7 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
+from kolla_mesos_start.errors import listed
 from kolla_mesos_start.operator import formats
 from kolla_mesos_start.operator.container_settings import KEPT, SHARED, TEMPORARY, Volume
 from kolla_mesos_start.operator.manifests.model import (
@@ -73,6 +74,9 @@ def notes(model: Model) -> Iterator[str]:
         for file in each.mounted:
             if file.content is None:
                 yield f"add {file.name} of {each.service} to its ConfigMap: DIR has no such file"
+    unsaid = listed(each.service for each in model.workloads if each.user is None)
+    if unsaid:
+        yield f"without `user` in launch.yml, the image has to name its USER by number, and not 0: {unsaid}"
 
 
 # -- one service ----------------------------------------------------------------------------------

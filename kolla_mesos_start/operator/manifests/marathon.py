@@ -24,6 +24,7 @@ from kolla_mesos_start.operator.manifests.model import (
     DATA,
     FILES,
     HEALTH,
+    READ,
     SECRETS,
     Manifests,
     Model,
@@ -134,7 +135,7 @@ def notes(model: Model) -> Iterator[str]:
         if name:
             users = [each for each in model.workloads if name in (each.variables, each.credential)]
             place = f"{SECRETS}/{name} on {_hosts(users)}"
-            yield f"put the secret {name} into {place}, for their users to read: {what}"
+            yield f"put the secret {name} into {place}: {what}, {READ}"
     shared = {volume.source for each in model.workloads for volume in each.volumes if volume.kind == SHARED}
     for name in sorted(shared):
         users = [each for each in model.workloads if name in {volume.source for volume in each.volumes}]

@@ -51,6 +51,7 @@ WRITTEN = ("/run/kolla_mesos_start", "/var/lib/kolla_mesos_start", "/tmp")
 # Exit statuses: what another attempt can't mend, and what is no failure of the command.
 FINAL = (64, 65, 70, 73, 76, 77, 78, 126, 127)
 UNAVAILABLE = (69, 75)
+READ = "which the containers' users can read"  # of a secret, at the end of a line
 # Of what is there besides, at the end of a line: nobody but the operator knows whose it is.
 FOREIGN = "which this deployment does not have: remove it if it did once"
 # Of an image's name, as all launchers take it.

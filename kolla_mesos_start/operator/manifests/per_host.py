@@ -16,6 +16,7 @@ from kolla_mesos_start.operator.manifests.model import (
     CREDENTIAL_DIR,
     DATA,
     FILES,
+    READ,
     SECRETS,
     Model,
     Workload,
@@ -115,6 +116,6 @@ def _needs(container: Container) -> Iterator[str]:
         elif mount.source.startswith(f"{FILES}/"):
             yield f"put {posixpath.basename(mount.source)} of {workload.service} at {mount.source}"
         elif parent == SECRETS and mount.path == CREDENTIAL_DIR:
-            yield f"make {mount.source}/{CREDENTIAL}, lines scheme:credential (KOLLA_ZK_AUTH_FILE)"
+            yield f"make {mount.source}/{CREDENTIAL}, lines scheme:credential (KOLLA_ZK_AUTH_FILE), {READ}"
         elif parent == SECRETS:
-            yield f"make {mount.source} with a file for each variable (KOLLA_VARIABLES_DIR)"
+            yield f"make {mount.source} with a file for each variable (KOLLA_VARIABLES_DIR), {READ}"

@@ -38,7 +38,8 @@ def manifests(model: Model) -> Manifests:
         {name: f"# {name}\n{text}" for name, text in files.items()},
         [
             *per_host.notes(hosts),
-            "copy the files of each host to its /etc/containers/systemd; podman makes units of them",
+            "copy the files of each host to its /etc/containers/systemd: `systemctl daemon-reload` makes"
+            " units of them, and `systemctl start` starts these",
         ],
     )
 
