@@ -33,7 +33,7 @@ from kolla_mesos_start.operator.live import (
 )
 from kolla_mesos_start.operator.mirror import Mirror
 from kolla_mesos_start.operator.past import Event, Past, lines
-from kolla_mesos_start.operator.timeline import Need, Step
+from kolla_mesos_start.operator.timeline import Finished, Need, Step
 from kolla_mesos_start.tree import states
 from kolla_mesos_start.tree.states import DONE
 from kolla_mesos_start.zookeeper.query import Query, Znode, children_of, data_of
@@ -114,7 +114,7 @@ class _Telling:
         commands = [event for graph in self._graphs.values() for event in self._commands(graph, again)]
         known = [event.step for event in (*presences, *commands)]
         began = min((step.started for step in known), default=self._now)
-        events = [*presences, *commands, *self._daemons(known, began, again)]
+        events = [*presences, *commands, *self._daemons(known, began, appeared, again)]
         asked = {need.name for event in events for need in event.step.needs}
         told = [event for event in events if not event.step.is_presence or event.step.name in asked]
         told.sort(key=lambda each: (each.step.started, each.step.finished))
@@ -165,27 +165,28 @@ class _Telling:
                 yield Event(step, detail.state, max(1, detail.attempt), detail.message)
 
     def _daemons(
-        self, known: Sequence[Step], began: float, started_again: Mapping[str, float]
+        self,
+        known: Sequence[Step],
+        began: float,
+        appeared: Mapping[str, float],
+        started_again: Mapping[str, float],
     ) -> Iterator[Event]:
         """In the order in which they became ready: a daemon may need others."""
-        done = list(known)
         events = sorted(self._instances(), key=lambda each: each.step.finished)
-        everything = [*known, *(event.step for event in events)]
+        done, everything = Finished(known), Finished([*known, *(event.step for event in events)])
         for event in events:
             step = event.step
             if step.container in started_again:
                 step = step._replace(again=STARTED_AGAIN)
             elif has_lost_names(self._ready_on(step)):
                 step = step._replace(again=READY_AGAIN if event.state == DONE else READY_BEFORE)
-            place = f"{step.name.partition('/')[0]}/."
-            here = [each.started for each in known if each.host == step.host and each.name.startswith(place)]
-            begun = max(timeline.earliest_start(step, done, began), min(here, default=began))
+            begun = max(timeline.earliest_start(step, done, began), appeared.get(step.container, began))
             if event.state in BEGUN and self._has_known_begin(step, everything):
                 step = step._replace(started=min(begun, step.finished))
-            done.append(step)
+            done.add(step)
             yield event._replace(step=step)
 
-    def _has_known_begin(self, step: Step, steps: Sequence[Step]) -> bool:
+    def _has_known_begin(self, step: Step, finished: Finished) -> bool:
         """Not where its readiness came back, nor where what it needed did: then only its end is known.
 
         Of three and more times that it was ready, one may be without a start of its container.
@@ -193,7 +194,7 @@ class _Telling:
         if step.again == STARTED_AGAIN:
             made = self._ready_on(step)
             return made is None or made.stat.cversion + made.stat.numChildren <= 2 * 2
-        return not step.again and not timeline.needs_came_later(step, steps)
+        return not step.again and not timeline.needs_came_later(step, finished)
 
     def _ready_on(self, step: Step) -> Znode | None:
         role = step.name.partition("/")[0]

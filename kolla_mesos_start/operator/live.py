@@ -41,7 +41,14 @@ MAX_DATA = 16 * 1024  # bytes of what a container has written about itself
 
 
 class View(dict[Query, Any]):
-    """What is known. How many names somebody waits for makes no difference to what is there."""
+    """What is known. How many names somebody waits for makes no difference to what is there.
+
+    It changes by `update` and `pop` only.
+    """
+
+    def __init__(self, answers: Mapping[Query, Any] = MappingProxyType({})) -> None:
+        super().__init__(answers)
+        self._hosts: dict[str, list[str]] = {}
 
     def __missing__(self, query: Query) -> Any:
         if query.required == 1:
@@ -49,7 +56,23 @@ class View(dict[Query, Any]):
         return self[query._replace(required=1)]
 
     def get(self, query: Query, default: Any = None) -> Any:
-        return super().get(query._replace(required=1), default)
+        return super().get(query if query.required == 1 else query._replace(required=1), default)
+
+    def update(self, answers: Mapping[Query, Any]) -> None:  # type: ignore[override]
+        self._hosts.clear()
+        super().update(answers)
+
+    def pop(self, query: Query, default: Any = None) -> Any:
+        self._hosts.clear()
+        return super().pop(query, default)
+
+    def hosts(self, status: str) -> Mapping[str, Sequence[str]]:
+        """The hosts on which containers of each role have begun; kept, because each command asks for them."""
+        if not self._hosts:
+            for scope in self.get(children_of(status), ()):
+                for role in self.get(children_of(f"{status}/{scope}"), ()) if scope != GLOBAL else ():
+                    self._hosts.setdefault(role, []).append(scope)
+        return self._hosts
 
 
 class Container(NamedTuple):
@@ -515,14 +538,9 @@ def service_names(znodes: Znodes, view: View) -> list[str]:
     return sorted(found)
 
 
-def hosts_of(role: str, znodes: Znodes, view: View) -> list[str]:
+def hosts_of(role: str, znodes: Znodes, view: View) -> Sequence[str]:
     """The hosts on which containers of a role have begun."""
-    scopes = view.get(children_of(znodes.status), ())
-    return [
-        scope
-        for scope in scopes
-        if scope != GLOBAL and role in view.get(children_of(f"{znodes.status}/{scope}"), ())
-    ]
+    return view.hosts(znodes.status).get(role, ())
 
 
 def _scopes(command: Command, hosts: Sequence[str]) -> Sequence[str]:

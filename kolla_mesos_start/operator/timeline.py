@@ -7,7 +7,11 @@ what ordering them has cost.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+import math
+from bisect import bisect_right
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Sequence, Set
+from heapq import heappop, heappush
 from typing import NamedTuple
 
 PAGE = 100  # characters in a line
@@ -24,10 +28,6 @@ class Need(NamedTuple):
     name: str
     count: int = 1  # type: ignore[assignment]  # The word of definitions; tuple.count is not used.
     host: str | None = None
-
-    def is_met_by(self, step: Step) -> bool:
-        """Whether the step is one of them."""
-        return step.name == self.name and self.host in (None, step.host)
 
 
 class Step(NamedTuple):
@@ -68,35 +68,54 @@ class Step(NamedTuple):
         return f"{self.name.partition('/')[0]} is present" if self.is_presence else self.name
 
 
-def needed(step: Step, steps: Iterable[Step]) -> list[Step]:
+class Finished:
+    """Finished steps, found by what a need names: a thousand services have many thousand steps."""
+
+    def __init__(self, steps: Iterable[Step] = ()) -> None:
+        self._steps: dict[tuple[str, str | None], list[Step]] = defaultdict(list)
+        self._times: dict[tuple[str, str | None], list[float]] = defaultdict(list)
+        for step in sorted(steps, key=lambda each: each.finished):
+            self.add(step)
+
+    def add(self, step: Step) -> None:
+        """Add a step that finished after all others of its name."""
+        for key in ((step.name, None), (step.name, step.host)):
+            self._steps[key].append(step)
+            self._times[key].append(step.finished)
+
+    def last(self, need: Need, until: float = math.inf) -> Step | None:
+        """The step with which the need was met, from those that finished by `until`; the last one if these
+        are fewer than it needs."""
+        key = need.name, need.host
+        if key not in self._steps:
+            return None
+        count = min(need.count, bisect_right(self._times[key], until))
+        return self._steps[key][count - 1] if count else None
+
+
+def needed(step: Step, finished: Finished) -> list[Step]:
     """The steps that had to finish before this one: for each of its needs, the last that it required."""
-    in_time = [each for each in steps if each.finished <= step.started + INACCURACY]
-    in_order = sorted(in_time, key=lambda each: each.finished)
-    groups = ([each for each in in_order if need.is_met_by(each)][: need.count] for need in step.needs)
-    return [group[-1] for group in groups if group]
+    found = (finished.last(need, step.started + INACCURACY) for need in step.needs)
+    return [each for each in found if each is not None]
 
 
-def earliest_start(step: Step, steps: Iterable[Step], began: float) -> float:
+def earliest_start(step: Step, finished: Finished, began: float) -> float:
     """When the step could have started: when the last step that it needs finished, or at once."""
-    return max((other.finished for other in needed(step, steps)), default=began)
+    return max((other.finished for other in needed(step, finished)), default=began)
 
 
-def waiting(step: Step, steps: Sequence[Step], began: float) -> float | None:
+def waiting(step: Step, finished: Finished, began: float) -> float | None:
     """How long after it could have started it did, in seconds. None where that is not known any more: it, or
     what it needed, came again later."""
-    if step.again or needs_came_later(step, steps):
+    if step.again or needs_came_later(step, finished):
         return None
-    return max(0.0, step.started - earliest_start(step, steps, began))
+    return max(0.0, step.started - earliest_start(step, finished, began))
 
 
-def needs_came_later(step: Step, steps: Sequence[Step]) -> bool:
+def needs_came_later(step: Step, finished: Finished) -> bool:
     """Whether something that it needed is known only by a later run."""
-    return any(_came_later(need, step, steps) for need in step.needs)
-
-
-def _came_later(need: Need, step: Step, steps: Iterable[Step]) -> bool:
-    found = sorted(each.finished for each in steps if need.is_met_by(each))[: need.count]
-    return bool(found) and found[-1] > step.started + INACCURACY
+    found = (finished.last(need) for need in step.needs)
+    return any(each is not None and each.finished > step.started + INACCURACY for each in found)
 
 
 def critical_path(steps: Sequence[Step]) -> list[Step]:
@@ -105,10 +124,11 @@ def critical_path(steps: Sequence[Step]) -> list[Step]:
     Not through what came later again: that says nothing of the start. Empty if nothing else is left.
     """
     first = [step for step in steps if not step.again]
+    finished = Finished(first)
     path = sorted(first, key=lambda each: each.finished)[-1:]
-    while path and (before := needed(path[0], first)):
-        path.insert(0, max(before, key=lambda each: each.finished))
-    return path
+    while path and (before := needed(path[-1], finished)):
+        path.append(max(before, key=lambda each: each.finished))
+    return path[::-1]
 
 
 def overhead(steps: Sequence[Step], began: float) -> float:
@@ -122,24 +142,42 @@ def gains(steps: Sequence[Step], began: float) -> dict[Step, float]:
 
     Everything else begins as long after what it needs as it did.
     """
-    in_order = sorted(steps, key=lambda each: each.finished)
-    before = {step: needed(step, in_order) for step in in_order}
-    end = in_order[-1].finished
-    return {
-        step: end - max(_without(step, before, began).values())
-        for step in critical_path(in_order)
-        if step.duration > 0
-    }
+    path = critical_path(steps)
+    end = max(step.finished for step in steps)
+    ends = _ends_without({step for step in path if step.duration > 0}, steps, began)
+    return {step: end - ends[step] for step in path if step in ends}
 
 
-def _without(left_out: Step, before: Mapping[Step, Sequence[Step]], began: float) -> dict[Step, float]:
-    """When each step would have been finished if one had taken no time."""
+def _ends_without(wanted: Set[Step], steps: Sequence[Step], began: float) -> dict[Step, float]:
+    """When all would have been finished, if one of these steps had taken no time.
+
+    That is the end of the longest chain of steps, each of which needs the one before. Either the step is in
+    the chain, or the chain ends before the step or jumps over it, in the order in which the steps began.
+    """
+    order = sorted(dict.fromkeys(steps), key=lambda each: (each.started, each.finished))
+    finished, place = Finished(steps), {step: at for at, step in enumerate(order)}
+    after = [0.0] * len(order)  # seconds of the longest chain that follows the step
+    jumps: list[list[tuple[float, int]]] = [[] for _ in order]  # by the first step that they jump over
+    for at, step in reversed([*enumerate(order)]):
+        before = needed(step, finished)
+        own = step.finished - max((each.finished for each in before), default=began) + after[at]
+        for each in before:
+            if place[each] < at:
+                after[place[each]] = max(after[place[each]], own)
+        begins = [(place[each] + 1, each.finished) for each in before] or [(0, began)]
+        for first, instant in begins:
+            # What began later than a step that needs it (see INACCURACY) is as good as no step before it.
+            jumps[first if first <= at else 0].append((-(instant + own), at))
     ends: dict[Step, float] = {}
-    for step in sorted(before, key=lambda each: each.started):
-        waited_for = before[step]
-        pause = step.started - max((each.finished for each in waited_for), default=began)
-        begin = max((ends.get(each, each.finished) for each in waited_for), default=began) + pause
-        ends[step] = begin + (0.0 if step == left_out else step.duration)
+    last, over = began, list[tuple[float, int]]()
+    for at, step in enumerate(order):
+        for jump in jumps[at]:
+            heappush(over, jump)
+        while over and over[0][1] <= at:
+            heappop(over)
+        if step in wanted:
+            ends[step] = max(step.started + after[at], last, -over[0][0] if over else began)
+        last = max(last, step.finished)
     return ends
 
 
@@ -149,7 +187,7 @@ def draw(steps: Sequence[Step], began: float, columns: int = PAGE) -> str:
     `*` marks the critical path. `wait` is the time between the end of what a step needs and its start.
     `columns` is the longest line that fits.
     """
-    path = critical_path(steps)
+    path, finished = set(critical_path(steps)), Finished(steps)
     total = max(step.finished for step in steps) - began
     ordered = sorted(steps, key=lambda each: (each.started, each.finished))
     label = max(len(step.container) for step in steps)
@@ -164,26 +202,28 @@ def draw(steps: Sequence[Step], began: float, columns: int = PAGE) -> str:
     lines += ["", f"  {'':{label}} {'start':>6} {'end':>6} {'wait':>5} {'work':>6}"]
     for step, name in names.items():
         begin, end = step.started - began, step.finished - began
-        waited = waiting(step, steps, began)
+        waited = waiting(step, finished, began)
         wait = "" if waited is None else f"{waited:.2f}"
         start, work = ("", "") if step.is_instant else (f"{begin:.2f}", f"{step.duration:.2f}")
         times = f"{start:>6} {end:6.2f} {wait:>5} {work:>6}  {step.again}"
         lines.append(f"{'*' if step in path else ' '} {name:{label}} {times}".rstrip())
-    if all(waiting(step, steps, began) is not None for step in steps):
+    if all(waiting(step, finished, began) is not None for step in steps):
         worked = total - overhead(steps, began)
         lines.append(f"the whole start {total:.2f}; the work on its critical path (*) {worked:.2f}")
     return "\n".join(lines)
 
 
-def lanes(steps: Sequence[Step], path: Sequence[Step], began: float, width: int) -> Iterator[tuple[str, str]]:
+def lanes(steps: Sequence[Step], path: Set[Step], began: float, width: int) -> Iterator[tuple[str, str]]:
     """For each container its name, and `width` characters that say what it did when (see LEGEND)."""
     scale = width / (max(step.finished for step in steps) - began)
 
     def column(instant: float) -> int:
         return min(max(0, int((instant - began) * scale)), width - 1)
 
-    for container in dict.fromkeys(step.container for step in steps):
-        own = [step for step in steps if step.container == container]
+    by_container: dict[str, list[Step]] = {}
+    for step in steps:
+        by_container.setdefault(step.container, []).append(step)
+    for container, own in by_container.items():
         # What a container that was started again did before is not known.
         lane = [" " if own[0].again else "."] * width
         for step in own:

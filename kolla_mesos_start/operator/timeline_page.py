@@ -9,7 +9,7 @@ from __future__ import annotations
 import base64
 import hashlib
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence, Set
 from html import escape
 from pathlib import Path
 from string import Template
@@ -17,7 +17,7 @@ from typing import NamedTuple
 
 from kolla_mesos_start.operator import timeline
 from kolla_mesos_start.operator.past import Event, Past, advice, trouble
-from kolla_mesos_start.operator.timeline import Step
+from kolla_mesos_start.operator.timeline import Finished, Step
 from kolla_mesos_start.tree.states import DONE, ERROR, RETRY, printable
 
 TEMPLATE = Path(__file__).with_name("timeline.html")
@@ -36,6 +36,8 @@ class Shown(NamedTuple):
     scale: float
     lanes: Mapping[str, Mapping[int, Event]]
     path: Sequence[Step]
+    critical: Set[Step]
+    finished: Finished
     needs: Mapping[Step, Sequence[Step]]
     last: Mapping[Step, Step | None]
     held: Mapping[Step | None, int]
@@ -47,7 +49,7 @@ class Shown(NamedTuple):
 
     def waited(self, step: Step) -> float | None:
         """How long after what it needed it began, in seconds; None where that is not known any more."""
-        return timeline.waiting(step, self.past.finished, self.past.began)
+        return timeline.waiting(step, self.finished, self.past.began)
 
 
 def page(past: Past) -> str:
@@ -71,12 +73,13 @@ def page(past: Past) -> str:
 
 def _shown(past: Past) -> Shown:
     steps = [event.step for event in past.events]
-    finished = sorted(past.finished, key=lambda step: step.finished)
-    path = timeline.critical_path(finished) if finished else []
+    finished = Finished(past.finished)
+    path = timeline.critical_path(past.finished)
     needs = {step: list(dict.fromkeys(timeline.needed(step, finished))) for step in steps}
     last = {step: max(needs[step], key=lambda each: each.finished, default=None) for step in steps}
     numbers = {step: number for number, step in enumerate(steps)}
-    return Shown(past, _scale(past), _lanes(past), path, needs, last, Counter(last.values()), numbers)
+    held = Counter(last.values())
+    return Shown(past, _scale(past), _lanes(past), path, set(path), finished, needs, last, held, numbers)
 
 
 def _lanes(past: Past) -> dict[str, dict[int, Event]]:
@@ -177,7 +180,7 @@ def _bar(shown: Shown, number: int, event: Event) -> str:
 
 
 def _kinds(shown: Shown, event: Event) -> Iterator[str]:
-    if event.step in shown.path:
+    if event.step in shown.critical:
         yield "critical"
     failed = event.state in FAILED
     if event.attempts > 1 or failed:

@@ -66,8 +66,9 @@ def test_the_timeline_knows_everything_that_can_be_waited_for(pairs: LocalDeploy
     eventually(lambda: pairs.is_up, "all are ready")
     assert not pairs.broken
     steps = pairs.steps()
+    finished = timeline.Finished(steps)
     (user,) = (step for step in steps if step.container == "user@one")
-    needed = [(step.name, step.host) for step in timeline.needed(user, steps)]
+    needed = [(step.name, step.host) for step in timeline.needed(user, finished)]
     assert {name for name, _ in needed} == {"twin/.party", "twin/prepare", "twin/daemon"}
     assert ("twin/prepare", "one") in needed
     for name in ("twin/.party", "twin/daemon"):
@@ -75,7 +76,7 @@ def test_the_timeline_knows_everything_that_can_be_waited_for(pairs: LocalDeploy
         last = sorted((step for step in steps if step.name == name), key=lambda step: step.finished)[-1]
         assert (name, last.host) in needed
     for step in steps:
-        assert step.started >= timeline.earliest_start(step, steps, pairs.started_at) - 0.002, step
+        assert step.started >= timeline.earliest_start(step, finished, pairs.started_at) - 0.002, step
 
 
 def test_values_of_this_machine_are_added_to_those_of_the_directory(

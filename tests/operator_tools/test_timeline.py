@@ -7,7 +7,7 @@ import re
 import pytest
 
 from kolla_mesos_start.operator import timeline
-from kolla_mesos_start.operator.timeline import WIDTH, Need, Step
+from kolla_mesos_start.operator.timeline import WIDTH, Finished, Need, Step
 
 # A database for 2 s, a schema for 1 s that one of two replicas makes, the replicas, a task beside them.
 DATABASE = Step("database/daemon", "db-1", (), 0.0, 2.0)
@@ -40,7 +40,7 @@ def test_a_need_is_satisfied_by_the_last_of_so_many(need: Need, satisfied_by: st
     third = Step("api/daemon", "web-3", (Need("api/schema"),), 4.0, 6.5)
     front = Step("front/daemon", "edge", (need,), 7.0, 8.0)
     steps = [front, third, *STEPS]
-    assert [step.container for step in timeline.needed(front, steps)] == [f"api@{satisfied_by}"]
+    assert [step.container for step in timeline.needed(front, Finished(steps))] == [f"api@{satisfied_by}"]
     assert [step.host for step in timeline.critical_path(steps)] == ["db-1", "web-1", satisfied_by, "edge"]
 
 
@@ -48,8 +48,8 @@ def test_a_step_with_several_needs_waited_for_the_last_of_them() -> None:
     """Two of one kind may be finished after one of another."""
     early, late = Need("tidy/tidy"), Need("api/daemon", count=2)
     front = Step("front/daemon", "edge", (early, late), 6.2, 8.0)
-    assert timeline.needed(front, [*STEPS, front]) == [TASK, SECOND]
-    assert timeline.earliest_start(front, [*STEPS, front], 0.0) == SECOND.finished
+    assert timeline.needed(front, Finished([*STEPS, front])) == [TASK, SECOND]
+    assert timeline.earliest_start(front, Finished([*STEPS, front]), 0.0) == SECOND.finished
 
 
 def test_each_container_has_a_lane() -> None:
@@ -81,15 +81,15 @@ def test_nothing_waits_for_what_ended_after_it_began() -> None:
     """The database was started again later: of its first start, which the schema needed, nothing is left."""
     again = DATABASE._replace(started=40.0, finished=42.0)
     steps = [FIRST, SECOND, SCHEMA, again]
-    assert timeline.needed(SCHEMA, steps) == []
-    assert timeline.waiting(SCHEMA, steps, 0.0) is None
-    assert timeline.waiting(SCHEMA, [DATABASE, SCHEMA], 0.0) == pytest.approx(0.5)
+    assert timeline.needed(SCHEMA, Finished(steps)) == []
+    assert timeline.waiting(SCHEMA, Finished(steps), 0.0) is None
+    assert timeline.waiting(SCHEMA, Finished([DATABASE, SCHEMA]), 0.0) == pytest.approx(0.5)
     lines = timeline.draw(steps, 0.0).splitlines()
     assert "  api/schema (web-1)       2.50   3.50         1.00" in lines
     assert not any(line.startswith("the whole start") for line in lines)
     slightly = DATABASE._replace(finished=SCHEMA.started + 0.01)
-    assert timeline.needed(SCHEMA, [slightly]) == [slightly]
-    assert timeline.waiting(SCHEMA, [slightly], 0.0) == 0
+    assert timeline.needed(SCHEMA, Finished([slightly])) == [slightly]
+    assert timeline.waiting(SCHEMA, Finished([slightly]), 0.0) == 0
 
 
 def test_what_came_later_again_is_marked_and_decided_nothing() -> None:
