@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import logging
 import os
+import selectors
 import signal
 import socket
 import ssl
@@ -324,6 +326,26 @@ def test_requests_may_be_repeated(deployment: Deployment, connect: Connect) -> N
     for _ in range(2):
         connection.remove(client, path)
     assert connection.read(client, [path]) == {path: None}
+
+
+def test_requests_need_no_log_records_and_no_selectors(
+    zookeeper: Server, connect: Connect, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """kazoo makes three records and four epoll objects for each, and some commands send many thousands."""
+    client = connect(zookeeper.hosts)
+    made: list[str] = []
+
+    def counted(make: Callable[..., object], name: str) -> Callable[..., object]:
+        def count(*words: object, **more: object) -> object:
+            made.append(name)
+            return make(*words, **more)
+
+        return count
+
+    for owner, name in ((logging.Logger, "makeRecord"), (selectors, "DefaultSelector")):
+        monkeypatch.setattr(owner, name, counted(getattr(owner, name), name))
+    assert set(connection.read(client, [f"/absent-{n}" for n in range(100)]).values()) == {None}
+    assert made == []
 
 
 def test_what_is_denied_is_named_by_its_path(
