@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 
+from kolla_mesos_start.operator.cli import SUBCOMMANDS
 from tests.certificates import Authority
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -215,6 +216,32 @@ def test_what_runs_often_or_for_long_is_lean(name: str, bare: set[str], kazoo: s
     loaded = loaded_by(f"import {name}") - bare
     assert not loaded & LEAN[name]
     assert not (loaded - kazoo) & COSTLY
+
+
+@pytest.mark.parametrize(
+    ("line", "expected"),
+    [
+        ("--version", set()),
+        ("--help", set()),
+        ("schema --help", {"schema"}),
+        ("graph --help", {"graph"}),
+    ],
+)
+def test_help_imports_the_module_of_its_command_only(line: str, expected: set[str]) -> None:
+    """All of them, with kazoo, jinja2, rich and the rest, take a quarter of a second."""
+    statement = f"""
+import sys
+from contextlib import redirect_stdout, suppress
+from kolla_mesos_start.operator.cli import parser
+with redirect_stdout(None), suppress(SystemExit):
+    parser().parse_args({line.split()})
+"""
+    loaded = loaded_by(statement)
+    if not expected:
+        assert not loaded & {"kazoo", "jinja2", "rich", "shtab", "yaml", "psutil", "difflib"}
+    commands = {listed.place.rpartition(".")[0] for listed in SUBCOMMANDS}
+    named = {name for name in commands if f"kolla_mesos_start.operator.{name}" in loaded}
+    assert named == expected
 
 
 @pytest.mark.parametrize("name", ["registrar", "supervise"])

@@ -102,8 +102,6 @@ def _add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 SUBCOMMAND = Subcommand(
-    name="adopt",
-    summary="record a one-time command as done without running it",
     description="""\
 Record a one-time command (of its published generation, if it has one) as done without running it, under
 its lock, with who did so and when: for what was bootstrapped by other means. It works before any

@@ -1,6 +1,6 @@
 """`kolla_mesos_ctl`, the operator's one tool: its command line, and how it ends.
 
-What a subcommand does is its own module's business; the table here says which there are.
+What a subcommand does, and its arguments, are its own module's business; the table here lists all of them.
 """
 
 from __future__ import annotations
@@ -13,36 +13,19 @@ import signal
 import sys
 from collections.abc import Iterable, Sequence
 from contextlib import ExitStack
+from importlib import import_module
 from io import TextIOWrapper
 from textwrap import fill
-from typing import Any, NoReturn, TextIO
-
-import shtab
+from typing import Any, NamedTuple, NoReturn, TextIO
 
 from kolla_mesos_start import __version__
 from kolla_mesos_start.errors import AccessDenied, AgentError, BadUsage, CannotWrite, Issues, where
 from kolla_mesos_start.hide import hide_memory
-from kolla_mesos_start.operator import (
-    adopt,
-    diff,
-    explain,
-    graph,
-    history,
-    publish,
-    removal,
-    rerun,
-    restore,
-    schema,
-    snapshot,
-    status,
-    up_directory,
-    validate,
-    variables,
-    wait,
-)
-from kolla_mesos_start.operator.invocation import Invocation, Subcommand, Unnamed, nearest
-from kolla_mesos_start.operator.lines import wrapped
-from kolla_mesos_start.operator.manifests import command as manifests
+from kolla_mesos_start.operator.folding import wrapped
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from kolla_mesos_start.operator.invocation import Subcommand
 
 PROGRAM = "kolla_mesos_ctl"
 DESCRIPTION = "Publish, watch, explain and repair the deployments of kolla_mesos_start."
@@ -51,13 +34,79 @@ KOLLA_ZK_HOSTS, KOLLA_SYSTEM_PREFIX, KOLLA_ZK_AUTH_FILE, KOLLA_ZK_CA, KOLLA_ZK_C
 mean what they mean to the agent, KOLLA_DEPLOYMENT is the deployment; the options win over them, and
 stand before or after the command. `kolla_mesos_ctl COMMAND --help` has an example of each.
 """
-# What a shell completes an argument with, by its name in the help.
-PATHS: dict[object, object] = {
-    "FILE": shtab.FILE,
-    "DIR": shtab.DIRECTORY,
-    "DIR2": shtab.DIRECTORY,
-    "PLACE": shtab.DIRECTORY,
-}
+
+
+class Listed(NamedTuple):
+    """A subcommand in the list of all. `place` is its Subcommand: a module of this package, and a name in it.
+
+    The module is imported when the subcommand is used: all of them together take a quarter of a second.
+    """
+
+    name: str
+    place: str
+    summary: str
+
+    def load(self) -> Subcommand:
+        """Import it. NotInstalled names a package that is missing."""
+        module, _, name = self.place.rpartition(".")
+        try:
+            found: Subcommand = getattr(import_module(f"{__package__}.{module}"), name)
+        except ModuleNotFoundError as missing:
+            if not missing.name or missing.name.startswith("kolla_mesos_start"):
+                raise
+            raise NotInstalled(
+                f"the package {missing.name} is missing: pip install 'kolla_mesos_start[operator]'"
+            ) from missing
+        return found
+
+
+SUBCOMMANDS = (
+    Listed("validate", "validate.SUBCOMMAND", "find everything that is wrong in a directory"),
+    Listed("schema", "schema.SUBCOMMAND", "print the JSON Schema of a definition, for editors"),
+    Listed("diff", "diff.SUBCOMMAND", "show what publishing a directory would change"),
+    Listed(
+        "publish", "publish.SUBCOMMAND", "write a directory of definitions, files and variables to ZooKeeper"
+    ),
+    Listed("status", "status.SUBCOMMAND", "what each service and each container is doing"),
+    Listed("explain", "explain.SUBCOMMAND", "why a deployment is not up: root causes, and what each blocks"),
+    Listed("wait", "wait.SUBCOMMAND", "block until services are up"),
+    Listed("timeline", "history.SUBCOMMAND", "how the start went, and what decided how long it took"),
+    Listed("graph", "graph.SUBCOMMAND", "what depends on what"),
+    Listed("rerun", "rerun.SUBCOMMAND", "have a one-time command run once more"),
+    Listed("adopt", "adopt.SUBCOMMAND", "record a one-time command as done without running it"),
+    Listed("get", "variables.GET", "print the value of a variable, as an agent would find it"),
+    Listed(
+        "set", "variables.SET", "set a variable of the deployment, of a service, or of a service on a host"
+    ),
+    Listed(
+        "unset",
+        "variables.UNSET",
+        "remove a variable of the deployment, of a service, or of a service on a host",
+    ),
+    Listed("remove", "removal.REMOVE", "remove a service: its definition, variables, files and status"),
+    Listed("reset", "removal.RESET", "forget what containers have recorded: what is done is done again"),
+    Listed(
+        "snapshot", "snapshot.SUBCOMMAND", "save definitions, variables, files and what is done to one file"
+    ),
+    Listed("restore", "restore.SUBCOMMAND", "bring back what a snapshot holds, here or in another ensemble"),
+    Listed(
+        "up",
+        "up_directory.SUBCOMMAND",
+        "run the whole deployment of a directory on this machine, to try it out",
+    ),
+    Listed(
+        "manifests",
+        "manifests.command.SUBCOMMAND",
+        "make the files with which a launcher starts a deployment",
+    ),
+    Listed("completion", "completion.SUBCOMMAND", "what completes this tool's words in a shell"),
+)
+
+
+class NotInstalled(AgentError):
+    """A package is missing that only the operator's tool needs."""
+
+    status = 1
 
 
 class Help(argparse.HelpFormatter):
@@ -83,12 +132,16 @@ class Parser(argparse.ArgumentParser):
         """Refuse what is unknown here: argparse would leave it to the parser of the whole command line."""
         found, unknown = super().parse_known_args(args, namespace)
         if unknown:
+            from kolla_mesos_start.operator.invocation import nearest  # A mistake pays for its import.
+
             option = unknown[0].partition("=")[0]
             self.error(f"unknown: {' '.join(unknown)}{nearest(option, self._option_string_actions)}")
         return found, unknown
 
     def _check_value(self, action: argparse.Action, value: str) -> None:
         if action.choices is not None and value not in action.choices:
+            from kolla_mesos_start.operator.invocation import nearest
+
             meant = nearest(value, action.choices) or f": choose from {', '.join(action.choices)}"
             raise argparse.ArgumentError(action, f"{value!r} is unknown{meant}")
 
@@ -96,10 +149,27 @@ class Parser(argparse.ArgumentParser):
         raise BadUsage(f"{message}; see {self.prog} --help")
 
 
+class CommandParser(Parser):
+    """The parser of one subcommand. What its module says is added when it is used."""
+
+    def __init__(self, listed: Listed, **others: Any) -> None:
+        super().__init__(**others)
+        self._listed = listed
+
+    def fill(self) -> None:
+        """Add the arguments and the help."""
+        command = self._listed.load()
+        self.description, self.epilog = command.description, f"example:\n  {command.example}\n"
+        command.add_arguments(self)
+        self.set_defaults(run=command.run)
+
+    def parse_known_args(self, args: Any = None, namespace: Any = None) -> tuple[Any, list[str]]:
+        self.fill()
+        return super().parse_known_args(args, namespace)
+
+
 def main() -> NoReturn:
     """Do what the command line says, and exit."""
-    if signal.getsignal(signal.SIGINT) == signal.SIG_DFL:  # So that Ctrl-C ends the imports without a word.
-        signal.signal(signal.SIGINT, signal.default_int_handler)
     hide_memory()  # It holds secrets, which a core file of it (Ctrl-\) would hold too.
     logging.basicConfig(format=f"{PROGRAM}: %(message)s")
     # It logs each attempt to connect; `connection` says all that matters.
@@ -148,6 +218,10 @@ def _discard(stream: TextIO) -> None:
 def run(argv: Sequence[str]) -> int:
     """Run one subcommand; its exit status."""
     options = parser().parse_args(argv)
+    from kolla_mesos_start.operator.invocation import Invocation, Unnamed  # --help does not need it.
+
+    if signal.getsignal(signal.SIGINT) == signal.SIG_DFL:  # So that Ctrl-C ends the imports without a word.
+        signal.signal(signal.SIGINT, signal.default_int_handler)
     with ExitStack() as stack:
         invocation = Invocation(options, os.environ, stack)
         try:
@@ -183,20 +257,10 @@ def parser() -> argparse.ArgumentParser:
         formatter_class=Help,
     )
     found.add_argument("--version", action="version", version=f"{PROGRAM} {__version__}")
-    _complete_paths(found)
-    words = found.add_subparsers(metavar="COMMAND", required=True, parser_class=Parser)
+    words = found.add_subparsers(metavar="COMMAND", required=True, parser_class=CommandParser)
     for each in SUBCOMMANDS:
-        word = words.add_parser(
-            each.name,
-            help=each.summary,
-            description=each.description,
-            epilog=f"example:\n  {each.example}\n",
-            parents=[common],
-            formatter_class=Help,
-        )
-        each.add_arguments(word)
-        _complete_paths(word)
-        word.set_defaults(run=each.run)
+        parents: Any = [common]
+        words.add_parser(each.name, help=each.summary, listed=each, parents=parents, formatter_class=Help)
     return found
 
 
@@ -213,51 +277,3 @@ def _common() -> Parser:
     group.add_argument("--cert", metavar="FILE", help="the client's certificate, for TLS")
     group.add_argument("--key", metavar="FILE", help="its key")
     return common
-
-
-def _complete_paths(word: argparse.ArgumentParser) -> None:
-    """Tell shtab which values are paths: their names in the help say so."""
-    for action in word._actions:
-        if action.metavar in PATHS:
-            action.complete = PATHS[action.metavar]  # type: ignore[attr-defined]
-
-
-def _print_completion(invocation: Invocation) -> int:
-    print(shtab.complete(parser(), invocation.options.shell))
-    return 0
-
-
-def _add_shell(word: argparse.ArgumentParser) -> None:
-    word.add_argument("shell", choices=("bash", "zsh"))
-
-
-COMPLETION = Subcommand(
-    name="completion",
-    summary="what completes this tool's words in a shell",
-    description="Print a script that completes the words of this tool.",
-    example="""\
-. <(kolla_mesos_ctl completion bash)  # in this shell only
-  kolla_mesos_ctl completion bash > /etc/bash_completion.d/kolla_mesos_ctl""",
-    add_arguments=_add_shell,
-    run=_print_completion,
-)
-SUBCOMMANDS = (
-    validate.SUBCOMMAND,
-    schema.SUBCOMMAND,
-    diff.SUBCOMMAND,
-    publish.SUBCOMMAND,
-    status.SUBCOMMAND,
-    explain.SUBCOMMAND,
-    wait.SUBCOMMAND,
-    history.SUBCOMMAND,
-    graph.SUBCOMMAND,
-    rerun.SUBCOMMAND,
-    adopt.SUBCOMMAND,
-    *variables.SUBCOMMANDS,
-    *removal.SUBCOMMANDS,
-    snapshot.SUBCOMMAND,
-    restore.SUBCOMMAND,
-    up_directory.SUBCOMMAND,
-    manifests.SUBCOMMAND,
-    COMPLETION,
-)

@@ -59,8 +59,6 @@ def run(invocation: Invocation) -> int:
 
 
 SUBCOMMAND = Subcommand(
-    name="diff",
-    summary="show what publishing a directory would change",
     description="""\
 Show what publishing a directory would change, and the containers that would still run the old.
 

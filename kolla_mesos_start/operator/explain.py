@@ -98,8 +98,6 @@ def _add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 SUBCOMMAND = Subcommand(
-    name="explain",
-    summary="why a deployment is not up: root causes, and what each blocks",
     description="""\
 Say why a deployment is not up: the root causes first, and below each what it blocks, one chain a line
 (`a <- b`: b waits for a). What merely runs or starts is shown as such.

@@ -207,8 +207,6 @@ def _add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 SUBCOMMAND = Subcommand(
-    name="graph",
-    summary="what depends on what",
     description="""\
 Print every command and daemon of the deployment, what it waits for, and how far it is.
 

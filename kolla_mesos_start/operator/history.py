@@ -263,8 +263,6 @@ def _add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 SUBCOMMAND = Subcommand(
-    name="timeline",
-    summary="how the start went, and what decided how long it took",
     description="""\
 Show how the start of a deployment went: what each container did when, the critical path, retries and
 failures. Times are ZooKeeper's. What came back since shows its last run, and says so ("started again",

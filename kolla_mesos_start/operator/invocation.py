@@ -184,8 +184,6 @@ class Invocation:
 class Subcommand(NamedTuple):
     """One word of the tool. `run` returns the exit status; what goes wrong it raises as AgentError."""
 
-    name: str
-    summary: str
     description: str
     example: str
     add_arguments: Callable[[argparse.ArgumentParser], object]

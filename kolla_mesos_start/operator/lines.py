@@ -40,14 +40,6 @@ def joined(lines: Iterable[Text]) -> Text:
     return Text("\n").join(lines)
 
 
-def wrapped(text: str, width: int, indent: str = "  ") -> str:
-    """A text for a terminal: a line that is too long is folded between words, the others are indented."""
-    wrapper = textwrap.TextWrapper(
-        width, subsequent_indent=indent, break_long_words=False, break_on_hyphens=False
-    )
-    return "\n".join(wrapper.fill(line) if len(line) > width else line for line in text.split("\n"))
-
-
 def show(out: Console, lines: Iterable[Line]) -> None:
     """Print them, folded where a terminal is too narrow."""
     out.print(joined(line.folded(out.width) if out.is_terminal else line.whole() for line in lines))

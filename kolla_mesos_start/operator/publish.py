@@ -101,8 +101,6 @@ def run(invocation: Invocation) -> int:
 
 
 SUBCOMMAND = Subcommand(
-    name="publish",
-    summary="write a directory of definitions, files and variables to ZooKeeper",
     description="""\
 Write a directory of definitions, files and variables to ZooKeeper.
 

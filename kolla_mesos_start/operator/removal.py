@@ -307,8 +307,6 @@ def _add_remove(parser: argparse.ArgumentParser) -> None:
 
 
 REMOVE = Subcommand(
-    name="remove",
-    summary="remove a service: its definition, variables, files and status",
     description="""\
 Remove a service: its definition, variables and files, and what its containers have recorded. It asks
 first, and refuses with status 1 while containers of the service are there.
@@ -329,8 +327,6 @@ def _add_reset(parser: argparse.ArgumentParser) -> None:
 
 
 RESET = Subcommand(
-    name="reset",
-    summary="forget what containers have recorded: what is done is done again",
     description="""\
 Forget all that the containers of the deployment have recorded: every one-time command runs again. What
 is published stays. It asks first, and refuses with status 1 while containers are there.
@@ -344,4 +340,3 @@ again. A host that has lost its connection to ZooKeeper looks absent.
     add_arguments=_add_reset,
     run=run_reset,
 )
-SUBCOMMANDS = (REMOVE, RESET)

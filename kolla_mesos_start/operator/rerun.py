@@ -133,8 +133,6 @@ def _add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 SUBCOMMAND = Subcommand(
-    name="rerun",
-    summary="have a one-time command run once more",
     description="""\
 Take back that a one-time command is done (of its published generation, if it has one), under its lock.
 The next container of its service that starts runs it, once. Status 1: a container runs it now.

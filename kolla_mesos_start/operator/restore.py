@@ -162,8 +162,6 @@ def _add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 SUBCOMMAND = Subcommand(
-    name="restore",
-    summary="bring back what a snapshot holds, here or in another ensemble",
     description="""\
 Make the deployment what a snapshot holds: definitions, variables, files, and which one-time commands are
 done. Fencing tokens go on growing. What the snapshot does not hold is removed. A deployment that holds

@@ -295,8 +295,6 @@ def run(invocation: Invocation) -> int:
 
 
 SUBCOMMAND = Subcommand(
-    name="schema",
-    summary="print the JSON Schema of a definition, for editors",
     description="""\
 Print the JSON Schema (draft 7) of a definition, with which editors complete and check definition.yml.
 

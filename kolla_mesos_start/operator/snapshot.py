@@ -158,8 +158,6 @@ def _add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 SUBCOMMAND = Subcommand(
-    name="snapshot",
-    summary="save definitions, variables, files and what is done to one file",
     description="""\
 Save the definitions, variables and files of the deployment, and which one-time commands are done, to
 one tar file that only its owner can read: it holds every secret. `restore` brings it back, here or in

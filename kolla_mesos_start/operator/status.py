@@ -308,8 +308,6 @@ def _add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 SUBCOMMAND = Subcommand(
-    name="status",
-    summary="what each service and each container is doing",
     description="""\
 Show the services of a deployment, ready of wanted, and what each container is doing and since when.
 

@@ -39,7 +39,7 @@ from kolla_mesos_start.errors import (
 )
 from kolla_mesos_start.operator import connection, explain, timeline
 from kolla_mesos_start.operator.containers import end_all
-from kolla_mesos_start.operator.lines import wrapped
+from kolla_mesos_start.operator.folding import wrapped
 from kolla_mesos_start.operator.live import Live
 from kolla_mesos_start.operator.local_deployment import LocalDeployment
 from kolla_mesos_start.operator.mirror import Mirror

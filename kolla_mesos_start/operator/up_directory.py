@@ -485,8 +485,6 @@ def _add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 SUBCOMMAND = Subcommand(
-    name="up",
-    summary="run the whole deployment of a directory on this machine, to try it out",
     description="""\
 Run the whole deployment of a directory on this machine, to try it out: each container as plain
 processes with a directory of its own, all started at the same moment. ZooKeeper is a private one, unless

@@ -48,8 +48,6 @@ def shown(finding: Finding) -> Text:
 
 
 SUBCOMMAND = Subcommand(
-    name="validate",
-    summary="find everything that is wrong in a directory",
     description="""\
 Find everything that is wrong in a deployment's directory, with file and line. Nothing is connected to.
 

@@ -357,8 +357,6 @@ def _add_set(parser: argparse.ArgumentParser) -> None:
 
 
 GET = Subcommand(
-    name="get",
-    summary="print the value of a variable, as an agent would find it",
     description="""\
 Print the value of a variable as an agent would find it: that of the host, else that of the service,
 else that of the deployment. Where it was found is said on standard error. Status 1: it is not set.
@@ -368,8 +366,6 @@ else that of the deployment. Where it was found is said on standard error. Statu
     run=run_get,
 )
 SET = Subcommand(
-    name="set",
-    summary="set a variable of the deployment, of a service, or of a service on a host",
     description="""\
 Set a variable of the deployment, of a service, or of a service on a host. A container reads its
 variables when it starts; the files of a daemon that has `on_change` follow by themselves. What has to be
@@ -381,8 +377,6 @@ line; on a terminal it is asked for and not shown.
     run=run_set,
 )
 UNSET = Subcommand(
-    name="unset",
-    summary="remove a variable of the deployment, of a service, or of a service on a host",
     description="""\
 Remove a variable of the deployment, of a service, or of a service on a host, and say which value holds
 now and what has to be restarted. Status 1: it is not set there, or a published service would not start
@@ -392,4 +386,3 @@ without it, so that nothing was changed.
     add_arguments=_add_unset,
     run=run_unset,
 )
-SUBCOMMANDS = (GET, SET, UNSET)

@@ -151,8 +151,6 @@ def _add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 SUBCOMMAND = Subcommand(
-    name="wait",
-    summary="block until services are up",
     description="""\
 Block until all services are up, or those that are named. It ends early, and says why, on what nothing
 will mend by itself: a failed command, a container that ended before its command began, a cycle, a

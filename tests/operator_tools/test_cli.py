@@ -229,7 +229,7 @@ def test_a_package_that_is_not_installed_is_named() -> None:
     )
     assert done.returncode == 1
     assert done.stderr == (
-        f"{PROGRAM}: the package shtab is missing: pip install 'kolla_mesos_start[operator]'\n"
+        f"{PROGRAM}: the package rich is missing: pip install 'kolla_mesos_start[operator]'\n"
     )
 
 

@@ -132,8 +132,6 @@ def _add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 SUBCOMMAND = Subcommand(
-    name="manifests",
-    summary="make the files with which a launcher starts a deployment",
     description="""\
 Make the files with which a launcher starts the containers of a deployment, from its definitions and from
 launch.yml in DIR. Only --post connects to anything. The deployment is called as the directory is, unless
