@@ -51,6 +51,8 @@ KOLLA_ZK_HOSTS, KOLLA_SYSTEM_PREFIX, KOLLA_ZK_AUTH_FILE, KOLLA_ZK_CA, KOLLA_ZK_C
 mean what they mean to the agent, KOLLA_DEPLOYMENT is the deployment; the options win over them, and
 stand before or after the command. `kolla_mesos_ctl COMMAND --help` has an example of each.
 """
+# Options that delete something are never suggested: a suggestion may be followed without reading the help.
+DELETING = ("--prune", "--force", "--absent-hosts")
 # What a shell completes an argument with, by its name in the help.
 PATHS: dict[object, object] = {
     "FILE": shtab.FILE,
@@ -84,7 +86,10 @@ class Parser(argparse.ArgumentParser):
         found, unknown = super().parse_known_args(args, namespace)
         if unknown:
             option = unknown[0].partition("=")[0]
-            self.error(f"unknown: {' '.join(unknown)}{nearest(option, self._option_string_actions)}")
+            meant = nearest(option, self._option_string_actions)
+            if any(repr(each) in meant for each in DELETING):
+                meant = ""
+            self.error(f"unknown: {' '.join(unknown)}{meant}")
         return found, unknown
 
     def _check_value(self, action: argparse.Action, value: str) -> None:

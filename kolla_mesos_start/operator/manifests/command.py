@@ -33,6 +33,7 @@ FORMATS: Mapping[str, Callable[[Model], Manifests]] = {
     "marathon": marathon.manifests,
     "quadlet": quadlet.manifests,
 }
+TIMEOUT = 600.0  # seconds for which --post waits
 
 
 def run(invocation: Invocation) -> int:
@@ -80,12 +81,15 @@ def _secrets(options: argparse.Namespace, deployment: Deployment, site: Site) ->
 def _poster(options: argparse.Namespace) -> Callable[[Invocation, Model], int] | None:
     """What takes the manifests to their launcher, where that is wanted."""
     if options.post is None:
+        if options.timeout is not None:
+            raise BadUsage("--timeout: how long --post waits; give --post too, or leave it out")
         return None
     if options.format != "marathon":
         raise BadUsage(f"--post: is for marathon, not for {options.format}")
     from kolla_mesos_start.operator.manifests import marathon_api, marathon_post
 
-    url, timeout = marathon_api.parsed(options.post), options.timeout
+    url = marathon_api.parsed(options.post)
+    timeout = TIMEOUT if options.timeout is None else options.timeout
     return lambda invocation, model: marathon_post.post(invocation, url, model, timeout)
 
 
@@ -126,8 +130,7 @@ def _add_arguments(parser: argparse.ArgumentParser) -> None:
         "--timeout",
         metavar="S",
         type=seconds,
-        default=600.0,
-        help="seconds, with --post; default: %(default)g",
+        help=f"seconds, only with --post; default: {TIMEOUT:g}",
     )
 
 
