@@ -22,8 +22,18 @@ from kolla_mesos_start.definition.resolve import resolve
 from kolla_mesos_start.definition.schema import build, early_texts, read
 from kolla_mesos_start.definition.texts import Text, sublabel
 from kolla_mesos_start.errors import BadDefinition, CannotRender
-from kolla_mesos_start.operator import acl, checks, directory, generated, instances, services, templates
+from kolla_mesos_start.operator import (
+    acl,
+    checks,
+    directory,
+    generated,
+    instances,
+    launch,
+    services,
+    templates,
+)
 from kolla_mesos_start.operator.checks import Reading
+from kolla_mesos_start.operator.container_settings import is_port
 from kolla_mesos_start.operator.directory import FILES, VARIABLES, Contents, Deployment, Service
 from kolla_mesos_start.operator.findings import (
     ERROR,
@@ -165,13 +175,59 @@ def validate(
         node, label = next((place for place in places if place[0] in deployment.sources), places[0])
         found.add(issue.severity, node, f"{label}: {issue.message}" if label else issue.message, label=label)
     _check_acl(found, deployment)
+    _check_hosts(found, deployment)
     short = [finding for each in readings if found.knows(each.name) for finding in _too_few(deployment, each)]
-    return in_order([*deployment.mistakes, *_bad_given(given), *found.found, *short])
+    shared = _check_ports(deployment, deployment_id, readings, given)
+    return in_order([*deployment.mistakes, *_bad_given(given), *found.found, *short, *shared])
 
 
 def _too_few(deployment: Deployment, reading: Reading) -> Sequence[Finding]:
     """What is said where there are fewer hosts than containers, if their number is known."""
     return deployment.launch.too_few(reading.name, reading.wanted or 0)
+
+
+def _check_hosts(found: Findings, deployment: Deployment) -> None:
+    """Values for hosts that launch.yml does not name, of services that run on those that it does."""
+    hosts = {host for names in deployment.launch.hosts.values() for host in names}
+    for service in deployment.services:
+        for host, values in service.variables.hosts.items():
+            if host not in hosts and values and deployment.launch.hosts_of(service.name):
+                node = f"{service.name}/{VARIABLES}/{host}/{next(iter(values))}"
+                what = f"{deployment.launch.source.file} names no host {host!r}{nearest(host, hosts)}"
+                found.add(WARNING, node, what)
+
+
+def _check_ports(
+    deployment: Deployment, deployment_id: str, readings: Sequence[Reading], given: Mapping[str, str]
+) -> Sequence[Finding]:
+    """What is wrong with the ports of launch.yml, as far as their templates can be rendered."""
+    deployed = deployment.launch
+    found = Findings({launch.NAME: deployed.source})
+    ports: dict[str, list[int]] = {}
+    for service in deployment.services:
+        texts = deployed.of(service.name).ports
+        if not texts:
+            continue
+        variables = {**_texts({**deployment.variables, **service.variables.own}), **given}
+        known = Znodes("", deployment_id, service.name, ""), variables
+        for text in texts:
+            port = _if_known(Text(text, text), *known)
+            if port is None:
+                continue
+            if is_port(port):
+                ports.setdefault(service.name, []).append(int(port))
+            else:
+                what = f"ports: expected a port from 1 to 65535, but {text} is none for {service.name}"
+                found.add(ERROR, launch.NAME, what, label=deployed.label(service.name, "ports"))
+    wanted = {each.name: each.wanted for each in readings if each.wanted is not None}
+    return [*found.found, *deployed.shared_ports(ports, wanted)]
+
+
+def _if_known(text: Text, znodes: Znodes, variables: Mapping[str, str]) -> str | None:
+    """The rendered text; None where something is missing, or it can't be rendered."""
+    with suppress(CannotRender):
+        return None if missing_in(text, znodes, variables) else rendered(text, znodes, variables)
+    return None
 
 
 def _check_acl(found: Findings, deployment: Deployment) -> None:

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import errno
+import os
+import shutil
 import subprocess
 import sys
 import time
@@ -431,6 +434,37 @@ def test_the_command_writes_a_file_for_each_service(
     for name in ("former.yml", "mine"):
         (place / name).unlink()
     assert "".join(path.read_text() for path in sorted(place.iterdir())) == printed
+
+
+def test_output_follows_no_link_and_leaves_no_partial_file(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What a link leads to may be anything; and a launcher may read the directory meanwhile."""
+    root, place, others = site(tmp_path / "site"), tmp_path / "made", tmp_path / "others"
+    words = ["manifests", "quadlet", str(root), "--output", str(place)]
+    assert cli.run(words) == 0
+    (unit,) = place.glob("ctl-1/*_db.container")
+    text = unit.read_text()
+    write_files(others, mine="mine")
+    assert unit.stat().st_mode == (others / "mine").stat().st_mode
+    unit.unlink()
+    unit.symlink_to(others / "mine")
+    assert cli.run(words) == 0
+    assert (unit.is_symlink(), unit.read_text(), (others / "mine").read_text()) == (False, text, "mine")
+
+    def full(*_: object) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "fsync", full)
+        with pytest.raises(errors.CannotWrite, match="can't be written: No space left on device"):
+            cli.run(words)
+    assert unit.read_text() == text
+    shutil.rmtree(place / "ctl-1")
+    (place / "ctl-1").symlink_to(others)
+    with pytest.raises(errors.CannotWrite, match="ctl-1 is a link: remove it"):
+        cli.run(words)
+    assert [path.name for path in others.iterdir()] == ["mine"]
 
 
 REFUSED = {

@@ -14,13 +14,14 @@ from pathlib import Path
 from typing import Callable
 
 from kolla_mesos_start.definition.forms import bad_segment
-from kolla_mesos_start.errors import BadUsage
+from kolla_mesos_start.errors import BadUsage, CannotWrite
 from kolla_mesos_start.operator import directory, layouts
 from kolla_mesos_start.operator.directory import Deployment
 from kolla_mesos_start.operator.findings import ERROR
 from kolla_mesos_start.operator.invocation import DEPLOYMENT, Invocation, Subcommand
 from kolla_mesos_start.operator.manifests import compose, kubernetes, marathon, quadlet
 from kolla_mesos_start.operator.manifests.model import FOREIGN, Manifests, Model, Site, build
+from kolla_mesos_start.operator.private_file import write_public
 from kolla_mesos_start.operator.publish import refuse
 from kolla_mesos_start.operator.validate import shown
 from kolla_mesos_start.operator.validation import validate
@@ -100,8 +101,11 @@ def _write(place: Path, root: Path, files: Mapping[str, str]) -> Sequence[str]:
     _check_apart(place.resolve(), root.resolve())
     place.mkdir(parents=True, exist_ok=True)
     for name, text in files.items():
-        (place / name).parent.mkdir(exist_ok=True)
-        (place / name).write_text(text, encoding="utf-8")
+        parent = (place / name).parent
+        if parent != place and parent.is_symlink():
+            raise CannotWrite(f"{parent} is a link: remove it, since the files of {parent.name} belong there")
+        parent.mkdir(exist_ok=True)
+        write_public(place / name, text.encode())
     patterns = {"*/" * name.count("/") + f"*{Path(name).suffix}" for name in files}
     there = {path for pattern in patterns for path in place.glob(pattern)}
     return [f"left {path}, {FOREIGN}" for path in sorted(there - {place / name for name in files})]
