@@ -436,6 +436,20 @@ def test_the_command_writes_a_file_for_each_service(
     assert "".join(path.read_text() for path in sorted(place.iterdir())) == printed
 
 
+@pytest.mark.parametrize(
+    ("form", "where"), [("compose", "on node-1 and so on"), ("kubernetes", "on any host")]
+)
+def test_services_without_placement_are_named(
+    form: str, where: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A forgotten line would otherwise put them anywhere."""
+    root = site(tmp_path, LAUNCH.replace("defaults: {placement: control, ", "defaults: {"))
+    assert cli.run(["manifests", form, str(root)]) == 0
+    assert f"launch.yml has no `placement` for a/web, db, make: they run {where}\n" in capsys.readouterr().err
+    assert cli.run(["manifests", form, str(site(tmp_path))]) == 0
+    assert "`placement`" not in capsys.readouterr().err
+
+
 def test_output_follows_no_link_and_leaves_no_partial_file(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -34,6 +34,7 @@ FORMATS: Mapping[str, Callable[[Model], Manifests]] = {
     "marathon": marathon.manifests,
     "quadlet": quadlet.manifests,
 }
+PER_HOST = ("compose", "quadlet")  # These have files for each host.
 TIMEOUT = 600.0  # seconds for which --post waits
 
 
@@ -49,18 +50,27 @@ def run(invocation: Invocation) -> int:
     for each in (*findings, *found):
         invocation.err.print(shown(each))
     made = FORMATS[options.format](model)
+    notes = [*made.notes, *_without_placement(model, options.format)]
     if post is not None:
-        for note in made.notes:
+        for note in notes:
             invocation.err.out(note)
         return post(invocation, model)
     if options.output is None:
         print(made.whole or "".join(made.files.values()), end="")
     else:
-        for note in _write(options.output, options.directory, made.files):
-            invocation.err.out(note)
-    for note in made.notes:
+        notes = [*_write(options.output, options.directory, made.files), *notes]
+    for note in notes:
         invocation.err.out(note)
     return 0
+
+
+def _without_placement(model: Model, form: str) -> Sequence[str]:
+    """A note of the services that launch.yml places nowhere, unless that is all of them and any host will do."""
+    names = [each.service for each in model.workloads if not each.hosts]
+    where = "on node-1 and so on" if form in PER_HOST else "on any host"
+    if not names or (form not in PER_HOST and len(names) == len(model.workloads)):
+        return ()
+    return [f"launch.yml has no `placement` for {', '.join(names)}: they run {where}"]
 
 
 def _site(invocation: Invocation) -> Site:
