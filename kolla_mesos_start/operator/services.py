@@ -112,11 +112,16 @@ def follows(definition: bytes) -> bool:
 
 def used_variables(definition: bytes, files: Mapping[str, bytes]) -> frozenset[str]:
     """The variables that the templates of a service may use; none of a template that can't be read."""
+    return frozenset().union(*map(_names, template_texts(definition, files)))
+
+
+def template_texts(definition: bytes, files: Mapping[str, bytes]) -> list[Text]:
+    """The texts of a definition, and the files that may be templates."""
     texts = [Text("definition", each) for each in _all(_parsed(definition)) if isinstance(each, str)]
     for name, data in files.items():
         text = _template(name, data)
         texts += [text] if text else []
-    return frozenset().union(*map(_names, texts))
+    return texts
 
 
 def counted_commands(definition: bytes) -> frozenset[str]:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Mapping, Sequence, Set
 from contextlib import suppress
-from functools import cache
+from functools import cache, partial
 from types import MappingProxyType
 from typing import Any, Callable
 
@@ -47,7 +47,8 @@ from kolla_mesos_start.operator.findings import (
 from kolla_mesos_start.operator.invocation import nearest
 from kolla_mesos_start.operator.mounted import HINT, NAME
 from kolla_mesos_start.operator.templates import BadTemplate, Template
-from kolla_mesos_start.render.context import BUILTIN, IMAGE_GENERATION, Context, Renderer, file_text
+from kolla_mesos_start.render.context import BUILTIN, IMAGE_GENERATION, NO_PORT, Context, Renderer, file_text
+from kolla_mesos_start.render.sandbox import Missing
 from kolla_mesos_start.tree.znodes import Znodes
 
 ADDRESS = "127.0.0.1"
@@ -107,6 +108,30 @@ def missing_in(text: Text, znodes: Znodes, variables: Mapping[str, str]) -> str:
     renderer.text(text)
     names = dict.fromkeys(each.name for each in renderer.missing)
     return ", ".join(f"{name!r}{nearest(name, variables)}" for name in names)
+
+
+def ports_read(
+    text: Text, znodes: Znodes, variables: Mapping[str, str], without: Set[str]
+) -> Iterator[tuple[str, int]]:
+    """The services of `without` a port of whose instances the template reads, and on which line."""
+    asked: dict[str, None] = {}
+
+    def instances(service: str, portless: str | None = None) -> Sequence[Mapping[str, Any]]:
+        asked[service] = None
+        return [_Facts(one, ports=[]) if service == portless else one for one in _anybody(service)]
+
+    def missing(members: Members) -> Sequence[Missing]:
+        renderer = Renderer(_context(znodes, variables, members, checks.IMAGE))
+        with suppress(CannotRender):
+            renderer.text(text)
+        return renderer.missing
+
+    missing(instances)
+    for service in [each for each in asked if each in without]:
+        found = missing(partial(instances, portless=service))
+        lines = [each.line for each in found if NO_PORT in each.name]
+        if lines:
+            yield service, lines[0]
 
 
 def _nobody(service: str) -> Sequence[Mapping[str, Any]]:

@@ -65,7 +65,7 @@ def run(invocation: Invocation) -> int:
 
 
 def _without_placement(model: Model, form: str) -> Sequence[str]:
-    """A note of the services that launch.yml places nowhere, unless that is all of them and any host will do."""
+    """A note of the services without placement, unless that is all of them and the launcher chooses hosts."""
     names = [each.service for each in model.workloads if not each.hosts]
     where = "on node-1 and so on" if form in PER_HOST else "on any host"
     if not names or (form not in PER_HOST and len(names) == len(model.workloads)):
