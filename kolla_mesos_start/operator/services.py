@@ -133,6 +133,15 @@ def counted_commands(definition: bytes) -> frozenset[str]:
     )
 
 
+def file_names(definition: bytes) -> frozenset[str] | None:
+    """The names of the files that the commands in the definition have; None if it can't be read."""
+    parsed = _parsed(definition)
+    if not isinstance(parsed, dict):
+        return None
+    found = [each.get("files") for each in _all(parsed) if isinstance(each, dict)]
+    return frozenset(name for files in found if isinstance(files, dict) for name in files)
+
+
 def one_time_commands(service: str, definition: bytes) -> list[str]:
     """The paths of the commands in the definition that run once, as it is written."""
     parsed = _parsed(definition)

@@ -31,6 +31,7 @@ from kolla_mesos_start.operator import (
     launch,
     services,
     templates,
+    unused,
 )
 from kolla_mesos_start.operator.checks import Reading
 from kolla_mesos_start.operator.container_settings import is_port
@@ -203,7 +204,16 @@ def validate(
     _check_hosts(found, deployment)
     short = [finding for each in readings if found.knows(each.name) for finding in _too_few(deployment, each)]
     shared = _check_ports(deployment, deployment_id, readings, given)
-    return in_order([*deployment.mistakes, *_bad_given(given), *found.found, *short, *shared])
+    wrong = [*deployment.mistakes, *_bad_given(given), *found.found, *short, *shared]
+    return in_order([*wrong, *_unused(deployment, wrong)])
+
+
+def _unused(deployment: Deployment, wrong: Sequence[Finding]) -> Sequence[Finding]:
+    """What nothing uses, if that can't be a consequence of an error, and nothing else is wrong with it."""
+    if deployment.unread or any(each.severity == ERROR for each in wrong):
+        return ()
+    places = {each.place for each in wrong}
+    return [each for each in unused.unused(deployment) if each.place not in places]
 
 
 def _too_few(deployment: Deployment, reading: Reading) -> Sequence[Finding]:
