@@ -28,6 +28,7 @@ def unused(deployment: Deployment) -> Sequence[Finding]:
     found = Findings(own)
     launch = [deployment.launch.defaults, *deployment.launch.services.values()]
     everywhere = _words(text for settings in launch for text in _launch_texts(settings))
+    everywhere |= deployment.acl.variables.keys() if deployment.acl else set()
     enabled = directory.enabled(deployment)
     used: dict[str, Set[str]] = {}
     for service in enabled:
@@ -35,7 +36,8 @@ def unused(deployment: Deployment) -> Sequence[Finding]:
         if files is None:
             continue  # It can't be read.
         _add_files(found, service, files)
-        if files <= service.files.keys():  # Else only its containers have some of its templates.
+        # Else only its containers have some of its templates; or one could not be read, and is empty.
+        if files <= {name for name, data in service.files.items() if data}:
             texts = services.template_texts(service.definition, service.files)
             used[service.name] = everywhere | _words(text.text for text in texts)
             _add_variables(found, service, used[service.name])
