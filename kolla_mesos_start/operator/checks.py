@@ -25,11 +25,12 @@ from kolla_mesos_start.definition.model import (
 )
 from kolla_mesos_start.definition.texts import sublabel
 from kolla_mesos_start.operator.findings import ERROR, WARNING
-from kolla_mesos_start.operator.invocation import nearest
+from kolla_mesos_start.operator.invocation import nearest, slip
 
 # Keys of the daemon that are none of Marathon's.
 MISPLACED = frozenset({"command", "files", "ready", "retries", "delay", "timeout", "stop_grace"})
 IMAGE = "image-generation"  # a generation that only its agent knows, as `validation` renders it
+SHORTEST_PROGRAM = 8  # letters
 OWN_ADDRESSES = ("127.0.0.1", "localhost", "::1")
 # Values that only stand for one that somebody still has to choose.
 _PLACEHOLDER = re.compile(r"(?i)(replace|change)[-_ ]?(me|this|it)([-_ ]?[0-9]+)?|todo|fixme|x{3,}|<[^<>]*>")
@@ -329,6 +330,35 @@ def _cannot_retire(owner: Reading, graph: Graph, path: str, name: str) -> str:
     return "" if target.generation else "it has no generation"
 
 
+def misspelt_programs(readings: Sequence[Reading]) -> Iterator[Issue]:
+    """A program with nearly the name of another one that the same definition runs."""
+    for each in readings:
+        runs: dict[str, list[Command]] = {}
+        for command in each.graph.steps if each.graph else ():
+            runs.setdefault(_program(command), []).append(command)
+        runs.pop("", None)
+        for name, own in runs.items():
+            other = next((other for other in runs if _is_misspelt(name, other)), None)
+            # Of two that occur as often, the later one is reported.
+            if other and (len(runs[other]), list(runs).index(name)) > (len(own), list(runs).index(other)):
+                message = f"runs {name!r}, and {runs[other][0].name} runs {other!r}: is one misspelt?"
+                yield Issue(WARNING, each.name, f"{own[0].label}.command", message)
+
+
+def _program(command: Command) -> str:
+    """The program that it runs; empty where that is not its first word, or a template gives it."""
+    words = command.command.split() if isinstance(command.command, str) else command.command
+    program = next((word for word in words if word != "exec"), "")
+    return program if re.fullmatch(r"[\w./+-]+", program) else ""
+
+
+def _is_misspelt(name: str, other: str) -> bool:
+    """Not mount and umount, or iptables and ip6tables: such names are similar, and both meant."""
+    long = min(len(name), len(other)) >= SHORTEST_PROGRAM
+    ends = (name[0], name[-1]) == (other[0], other[-1])
+    return long and ends and not re.search("[0-9]", name + other) and bool(slip(name, [other]))
+
+
 def files_in_the_way(readings: Sequence[Reading]) -> Iterator[Issue]:
     for each in readings:
         for steps in each.steps.values():
@@ -415,6 +445,7 @@ CHECKS = (
     mixed_generations,
     generations_that_cannot_be,
     retirements,
+    misspelt_programs,
     files_in_the_way,
     ports_used_twice,
     checks_at_no_port,

@@ -109,6 +109,10 @@ class NotInstalled(AgentError):
     status = 1
 
 
+# Options that delete something are never suggested: a suggestion may be followed without reading the help.
+DELETING = {"--prune", "--force", "--absent-hosts"}
+
+
 class Help(argparse.HelpFormatter):
     """As wide as the terminal; a paragraph with an indented line, such as an example, stays as it is."""
 
@@ -135,7 +139,8 @@ class Parser(argparse.ArgumentParser):
             from kolla_mesos_start.operator.invocation import nearest  # A mistake pays for its import.
 
             option = unknown[0].partition("=")[0]
-            self.error(f"unknown: {' '.join(unknown)}{nearest(option, self._option_string_actions)}")
+            meant = nearest(option, self._option_string_actions.keys() - DELETING)
+            self.error(f"unknown: {' '.join(unknown)}{meant}")
         return found, unknown
 
     def _check_value(self, action: argparse.Action, value: str) -> None:

@@ -16,9 +16,9 @@ from kolla_mesos_start.operator import changes, directory, generated, layouts, o
 from kolla_mesos_start.operator.changes import CREATED, Change, Mask
 from kolla_mesos_start.operator.directory import VARIABLES, Deployment
 from kolla_mesos_start.operator.findings import counted
-from kolla_mesos_start.operator.invocation import Invocation, Subcommand, add_format
+from kolla_mesos_start.operator.invocation import Invocation, NotThere, Subcommand, add_format
 from kolla_mesos_start.operator.outdated import Container
-from kolla_mesos_start.operator.publish import refuse
+from kolla_mesos_start.operator.publish import check_chroot, refuse
 from kolla_mesos_start.operator.published import Nodes
 from kolla_mesos_start.tree.znodes import Znodes
 
@@ -43,10 +43,12 @@ def _add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(invocation: Invocation) -> int:
-    """0 if publishing would write nothing, else 1."""
+    """0 if publishing would change nothing, else 1. With --prune, as `publish --dry-run` has it, to remove
+    something is a change too."""
+    prune: bool = getattr(invocation.options, "prune", False)
     deployment, unreadable = layouts.read(invocation.options, invocation.settings.deployment_id)
     refuse(unreadable)
-    znodes = invocation.require_deployment()
+    znodes = _paths(invocation)
     before = published.nodes(invocation.client, znodes)
     deployment = generated.complete(deployment, invocation.given, before).deployment
     secrets = layouts.hidden(invocation.options, deployment)
@@ -54,8 +56,18 @@ def run(invocation: Invocation) -> int:
     if invocation.as_json:
         invocation.print_json(_as_json(found))
     else:
-        _print(invocation, found)
-    return 1 if found.changed else 0
+        _print(invocation, found, prune)
+    return 1 if found.changed or (prune and found.only_prune) else 0
+
+
+def _paths(invocation: Invocation) -> Znodes:
+    """The paths of the deployment, which may not be there yet; its name may be a typo."""
+    check_chroot(invocation.client, invocation.settings)
+    try:
+        return invocation.require_deployment()
+    except NotThere as error:
+        invocation.err.print(f"{error.reason}: everything is new", markup=False)
+        return invocation.znodes
 
 
 SUBCOMMAND = Subcommand(
@@ -65,6 +77,7 @@ Show what publishing a directory would change, and the containers that would sti
 Values whose names say that they are secrets are hidden, wherever they stand, and so are those that
 secrets.yml or --secrets names. What only
 `publish --prune` would remove is listed, and is no difference. The exit status is 1 if anything differs.
+Before the first publication everything is new. `publish --dry-run` does the same.
 """,
     example="kolla_mesos_ctl diff etc/examples/keystone --deployment site",
     add_arguments=_add_arguments,
@@ -122,21 +135,22 @@ def _change_as_json(change: Change, mask: Mask) -> Any:
     return {**shown, "diff": list(mask.lines(change))}
 
 
-def _print(invocation: Invocation, found: Difference) -> None:
+def _print(invocation: Invocation, found: Difference, prune: bool) -> None:
     say = invocation.out.print
     for change in found.changed:
         for line in _lines(change, found.mask):
             say(Text(line, COLOURS.get(line.strip()[:1], "")))
     for words in _removals(found.only_prune):
-        say(Text(f"only with --prune: removed {words}", "dim"))
+        say(Text(f"removed {words}", "red") if prune else Text(f"only with --prune: removed {words}", "dim"))
     for service in found.kept:
         say(Text(f"not even with --prune: {service}, which has containers", "dim"))
     outdated.show(invocation.out, found.running_old)
     created = sum(change.kind == CREATED for change in found.changed)
-    pruned = (
-        f", {counted(len(found.only_prune), 'znode')} only --prune would remove" if found.only_prune else ""
+    removed = counted(len(found.only_prune), "znode")
+    more = (f", {removed} to remove" if prune else f", {removed} only --prune would remove") * bool(
+        found.only_prune
     )
-    say(f"{created} to create, {len(found.changed) - created} to update{pruned}")
+    say(f"{created} to create, {len(found.changed) - created} to update{more}")
 
 
 def _removals(nodes: Sequence[str]) -> list[str]:

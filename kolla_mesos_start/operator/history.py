@@ -19,7 +19,7 @@ from kolla_mesos_start.definition.forms import DAEMON, GLOBAL, LOCAL
 from kolla_mesos_start.definition.model import Command, Graph, Members
 from kolla_mesos_start.errors import CannotWrite
 from kolla_mesos_start.operator import timeline, timeline_page
-from kolla_mesos_start.operator.invocation import Invocation, Subcommand
+from kolla_mesos_start.operator.invocation import Invocation, Subcommand, add_format
 from kolla_mesos_start.operator.live import (
     CONTAINERS,
     PARTY,
@@ -32,7 +32,7 @@ from kolla_mesos_start.operator.live import (
     told_by,
 )
 from kolla_mesos_start.operator.mirror import Mirror
-from kolla_mesos_start.operator.past import Event, Past, lines
+from kolla_mesos_start.operator.past import Event, Past, as_json, lines
 from kolla_mesos_start.operator.timeline import Finished, Need, Step
 from kolla_mesos_start.tree import states
 from kolla_mesos_start.tree.states import DONE
@@ -247,7 +247,9 @@ def run(invocation: Invocation) -> int:
     history = History(znodes, invocation.given)
     past = history.past(Mirror(invocation.client, history).view(), time.time())
     page = invocation.options.html
-    if page is not None:
+    if invocation.as_json:
+        invocation.print_json(as_json(past))
+    elif page is not None:
         try:
             page.write_text(timeline_page.page(past), encoding="utf-8")
         except OSError as error:
@@ -259,7 +261,9 @@ def run(invocation: Invocation) -> int:
 
 
 def _add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--html", metavar="FILE", type=Path, help="write a page to look at in a browser")
+    form = parser.add_mutually_exclusive_group()
+    form.add_argument("--html", metavar="FILE", type=Path, help="write a page to look at in a browser")
+    add_format(form)
 
 
 SUBCOMMAND = Subcommand(
@@ -267,6 +271,13 @@ SUBCOMMAND = Subcommand(
 Show how the start of a deployment went: what each container did when, the critical path, retries and
 failures. Times are ZooKeeper's. What came back since shows its last run, and says so ("started again",
 also if its session had expired); then this is not one start, and nothing is said of what decided it.
+
+--format json prints an object: "deployment", "began" (seconds since the epoch, as all times), and "steps",
+a list in the order in which they began. Each step has "command" (role/command, or role/.party where another
+step needed a container to be present), "host", "state" ("done",
+or what it is doing), "started" (null where only the end is known), "finished" (of a step that is not done:
+now), "attempts", "message" (of the last failure, or null), "again" (why these are not the times of the first
+start, or null), and "critical" (whether it is on the critical path).
 """,
     example="kolla_mesos_ctl timeline --html start.html --deployment site",
     add_arguments=_add_arguments,

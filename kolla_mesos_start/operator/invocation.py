@@ -213,7 +213,7 @@ def _flag(option: str) -> str:
     return f"--{option.replace('_', '-')}"
 
 
-def add_format(parser: argparse.ArgumentParser) -> None:
+def add_format(parser: argparse._ActionsContainer) -> None:
     """The option of all that print data."""
     parser.add_argument("--format", choices=("text", "json"), default="text", help="default: %(default)s")
 

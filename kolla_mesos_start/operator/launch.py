@@ -22,10 +22,10 @@ from typing import NamedTuple
 
 from kolla_mesos_start.definition.fields import Fields, Reading, nearest
 from kolla_mesos_start.definition.forms import GLOBAL, bad_generation, bad_segment
-from kolla_mesos_start.definition.texts import labelled, sublabel
+from kolla_mesos_start.definition.texts import Text, labelled, sublabel
 from kolla_mesos_start.operator import container_settings
-from kolla_mesos_start.operator.container_settings import EACH, Settings
-from kolla_mesos_start.operator.findings import ERROR, Finding, Findings, Source, counted
+from kolla_mesos_start.operator.container_settings import EACH, HOST, OWN, Settings
+from kolla_mesos_start.operator.findings import ERROR, WARNING, Finding, Findings, Source, counted
 
 NAME = "launch"  # of the file
 SUGGESTED = "try"
@@ -74,6 +74,34 @@ class Launch(NamedTuple):
         found.add(ERROR, NAME, what, label=self.label(service, "placement"))
         return found.found
 
+    def shared_ports(
+        self, ports: Mapping[str, Sequence[int]], wanted: Mapping[str, int]
+    ) -> Sequence[Finding]:
+        """The ports that two services have on one host that is named. With networks of their own they may.
+
+        A launcher other than Kubernetes gives a container the host's network if launch.yml names none.
+        """
+        found = Findings({NAME: self.source})
+        users: dict[tuple[str, int], str] = {}
+        for service in ports:
+            hosts = self.hosts_of(service)
+            for host in hosts if self.is_on_each(service) else hosts[: wanted.get(service, 1)]:
+                for port in ports[service] if self.of(service).network != OWN else ():
+                    other = users.setdefault((host, port), service)
+                    if other != service:
+                        self._add_shared(found, host, port, service, other)
+        return found.found
+
+    def _add_shared(self, found: Findings, host: str, port: int, service: str, other: str) -> None:
+        what = (
+            f"ports: {port} of {service} is a port of {other} too, and both run on {host}: choose another one"
+        )
+        certain = self.of(service).network == self.of(other).network == HOST
+        if not certain:
+            what += f", or give each its own network (`network: {OWN}`)"
+        label = self.label(service, "ports")
+        found.add(ERROR if certain else WARNING, NAME, what, label=label, about=f"{port} {service} {other}")
+
 
 def hosts_from(named: Sequence[str], wanted: int) -> Sequence[str]:
     """The hosts of so many containers: these, then others, called node-1 and so on; each once."""
@@ -91,7 +119,7 @@ def parse(
     hosts = _hosts(reading, top.mapping("hosts"))
     launch = Launch(
         source,
-        top.text("tag", None, bad_generation),
+        top.text("tag", None, _bad_tag),
         hosts,
         container_settings.read(reading, "defaults", top.raw("defaults"), hosts),
         _services(reading, top.mapping("services"), frozenset(services), hosts),
@@ -151,6 +179,11 @@ def _services(
         name: container_settings.read(reading, sublabel("services", name), value, hosts)
         for name, value in given.items()
     }
+
+
+def _bad_tag(text: str) -> str | None:
+    is_template = Text("tag", text).is_template
+    return "expected the tag itself: a template is not rendered here" if is_template else bad_generation(text)
 
 
 def _bad_hosts(text: str) -> str | None:

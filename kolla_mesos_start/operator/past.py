@@ -56,6 +56,26 @@ def lines(past: Past, columns: int) -> Iterator[str]:
     yield from _wrapped(advice(past), columns)
 
 
+def as_json(past: Past) -> Mapping[str, object]:
+    """All of it, for programs; the shape is documented in the help of `timeline`."""
+    path = timeline.critical_path(past.finished)
+    steps = [
+        {
+            "command": event.step.name,
+            "host": event.step.host,
+            "state": event.state,
+            "started": None if event.step.is_instant else event.step.started,
+            "finished": event.step.finished,
+            "attempts": event.attempts,
+            "message": event.message or None,
+            "again": event.step.again or None,
+            "critical": event.step in path,
+        }
+        for event in past.events
+    ]
+    return {"deployment": past.id, "began": past.began, "steps": steps}
+
+
 def _wrapped(words: str, columns: int) -> list[str]:
     """In lines that fit. Names stay whole: they are to be copied."""
     indent = "    " if words.startswith(" ") else ""

@@ -1,4 +1,4 @@
-"""A file that holds secrets is replaced as a whole.
+"""A file is replaced as a whole.
 
 What lives here: the writing. Readers find what was there before, or all that is new; never a part of it.
 """
@@ -8,6 +8,7 @@ from __future__ import annotations
 import os
 import tempfile
 from pathlib import Path
+from typing import Callable
 
 from kolla_mesos_start.errors import CannotWrite
 
@@ -20,12 +21,27 @@ def write(file: Path, data: bytes, like: os.stat_result | None = None) -> None:
     file = file.resolve()  # A link stays one.
     if file.exists() and not file.is_file():
         raise CannotWrite(f"{file} can't be replaced: it is a directory or a device")
+
+    def make_like(stage: int) -> None:
+        if like is not None:
+            os.fchown(stage, like.st_uid, like.st_gid)
+            os.fchmod(stage, like.st_mode & 0o777)
+
+    _replace(file, data, make_like)
+
+
+def write_public(file: Path, data: bytes) -> None:
+    """The same for a file without secrets: it has the usual mode. A link in its place is not followed."""
+    mask = os.umask(0)
+    os.umask(mask)
+    _replace(file, data, lambda stage: os.fchmod(stage, 0o666 & ~mask))
+
+
+def _replace(file: Path, data: bytes, prepare: Callable[[int], object]) -> None:
     try:
         with tempfile.NamedTemporaryFile(dir=file.parent, prefix=f".{file.name}.", delete=False) as stage:
             try:
-                if like is not None:
-                    os.fchown(stage.fileno(), like.st_uid, like.st_gid)
-                    os.fchmod(stage.fileno(), like.st_mode & 0o777)
+                prepare(stage.fileno())
                 stage.write(data)
                 stage.flush()
                 os.fsync(stage.fileno())

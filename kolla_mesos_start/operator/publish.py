@@ -58,7 +58,13 @@ def _add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--no-validate", action="store_true", help="write it though `validate` would find errors in it"
     )
-    parser.add_argument(
+    without_writing = parser.add_mutually_exclusive_group()
+    without_writing.add_argument(
+        "--dry-run",
+        action="store_true",
+        help="write nothing; show what would change, as `diff` does, and with --prune what would be removed",
+    )
+    without_writing.add_argument(
         "--check-acl",
         action="store_true",
         help="only name the znodes where somebody may do more than acl.yml plans; status 77 if there are any",
@@ -67,6 +73,10 @@ def _add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(invocation: Invocation) -> int:
     """All stages, in order; what is done, and who has to be restarted, is printed: paths, never values."""
+    if invocation.options.dry_run:
+        from kolla_mesos_start.operator import diff  # It imports this module.
+
+        return diff.run(invocation)
     options, config, znodes = invocation.options, invocation.settings, invocation.znodes
     deployment, unreadable = layouts.read(options, config.deployment_id)
     refuse(unreadable)

@@ -14,7 +14,16 @@ from typing import NamedTuple
 from kazoo.client import KazooClient
 
 from kolla_mesos_start.errors import AgentError
-from kolla_mesos_start.operator import acl, connection, hosts, recorded, securing, services
+from kolla_mesos_start.operator import (
+    acl,
+    connection,
+    dependents,
+    hosts,
+    published,
+    recorded,
+    securing,
+    services,
+)
 from kolla_mesos_start.operator.acl import BY_AGENTS
 from kolla_mesos_start.operator.confirmation import DECLINED, add_yes, confirmed
 from kolla_mesos_start.operator.connection import Client, Refused, Unanswered
@@ -35,6 +44,12 @@ PARTS = (VARIABLES, FILES, *BY_AGENTS, acl.NODE)  # below a service
 
 class InUse(AgentError):
     """Containers are there."""
+
+    status = 1
+
+
+class Needed(AgentError):
+    """Other services depend on it."""
 
     status = 1
 
@@ -75,6 +90,7 @@ def run_remove(invocation: Invocation) -> int:
     found = recorded.states(client, znodes, owners)
     places = _places(znodes, [name], found)
     tree = Tree(znodes, [*parts, *owners], places, [name], [znodes.definition])
+    _require_no_dependents(invocation, znodes)
     if not _may_go(invocation, tree, f"remove the service {name} from {znodes.deployment}", found):
         return DECLINED
     count = remove(client, tree, force=invocation.options.force) + remove_service(client, znodes)
@@ -130,9 +146,9 @@ def _run_reset_hosts(invocation: Invocation) -> int:
 
 def status_tree(client: Client, znodes: Znodes, found: Iterable[State]) -> Tree:
     """All that is recorded; `found` are the states in it."""
-    published = list(services.definitions(client, znodes))
-    places = _places(znodes, published, found)
-    return Tree(znodes, [znodes.status], places, published, kept=securing.made(client, znodes))
+    names = list(services.definitions(client, znodes))
+    places = _places(znodes, names, found)
+    return Tree(znodes, [znodes.status], places, names, kept=securing.made(client, znodes))
 
 
 def _parts(client: KazooClient, znodes: Znodes) -> tuple[Znodes, list[str]]:
@@ -156,6 +172,19 @@ def remove_service(client: KazooClient, znodes: Znodes) -> int:
     return count
 
 
+def _require_no_dependents(invocation: Invocation, znodes: Znodes) -> None:
+    """Needed, unless --force is given, names the services that depend on this one."""
+    nodes = published.nodes(invocation.client, znodes)
+    names = dependents.dependents(nodes, znodes, invocation.given)
+    if names and not invocation.options.force:
+        what = f"these services depend on {znodes.service_name}: {', '.join(names)}"
+        raise Needed(f"{what}; remove them or their dependencies first; nothing was changed")
+    if names:
+        invocation.err.print(
+            f"their next containers will wait for {znodes.service_name}: {', '.join(names)}", markup=False
+        )
+
+
 # -- who is there ---------------------------------------------------------------------------------
 
 
@@ -176,7 +205,7 @@ def _may_go(invocation: Invocation, tree: Tree, what: str, found: Sequence[State
 
 def _require_nobody(invocation: Invocation, there: str) -> None:
     if there and not invocation.options.force:
-        raise InUse(f"{there}: stop them first, or give --force; nothing was changed")
+        raise InUse(f"{there}: stop them first; nothing was changed")
     if there:
         invocation.err.print(
             f"{there}: the commands they run are killed, and begin again; a daemon runs on", markup=False
@@ -294,22 +323,23 @@ def _listed(client: KazooClient, tree: Tree, force: bool) -> list[str]:
 # -- the command line -----------------------------------------------------------------------------
 
 
-def _add_answers(parser: argparse.ArgumentParser) -> None:
+def _add_answers(parser: argparse.ArgumentParser, force: str) -> None:
     add_yes(parser)
-    parser.add_argument("--force", action="store_true", help="though containers are there; asks all the same")
+    parser.add_argument("--force", action="store_true", help=force)
 
 
 def _add_remove(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "service", metavar="SERVICE", help="its name, such as openstack/keystone/keystone-api, or its role"
     )
-    _add_answers(parser)
+    _add_answers(parser, "though containers are there or others depend on it; asks all the same")
 
 
 REMOVE = Subcommand(
     description="""\
 Remove a service: its definition, variables and files, and what its containers have recorded. It asks
-first, and refuses with status 1 while containers of the service are there.
+first, and refuses with status 1 while containers of the service are there, or while other services depend
+on it.
 """,
     example="kolla_mesos_ctl remove openstack/keystone/keystone-api",
     add_arguments=_add_remove,
@@ -323,7 +353,7 @@ def _add_reset(parser: argparse.ArgumentParser) -> None:
         "--host", metavar="H", action="append", help="only what is recorded of this host; may be repeated"
     )
     which.add_argument("--absent-hosts", action="store_true", help="of all hosts that have no container now")
-    _add_answers(parser)
+    _add_answers(parser, "though containers are there; asks all the same")
 
 
 RESET = Subcommand(

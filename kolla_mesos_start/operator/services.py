@@ -112,11 +112,16 @@ def follows(definition: bytes) -> bool:
 
 def used_variables(definition: bytes, files: Mapping[str, bytes]) -> frozenset[str]:
     """The variables that the templates of a service may use; none of a template that can't be read."""
+    return frozenset().union(*map(_names, template_texts(definition, files)))
+
+
+def template_texts(definition: bytes, files: Mapping[str, bytes]) -> list[Text]:
+    """The texts of a definition, and the files that may be templates."""
     texts = [Text("definition", each) for each in _all(_parsed(definition)) if isinstance(each, str)]
     for name, data in files.items():
         text = _template(name, data)
         texts += [text] if text else []
-    return frozenset().union(*map(_names, texts))
+    return texts
 
 
 def counted_commands(definition: bytes) -> frozenset[str]:
@@ -126,6 +131,15 @@ def counted_commands(definition: bytes) -> frozenset[str]:
         for each in _all(_parsed(definition))
         if isinstance(each, dict) and "count" in each and isinstance(each.get("path"), str)
     )
+
+
+def file_names(definition: bytes) -> frozenset[str] | None:
+    """The names of the files that the commands in the definition have; None if it can't be read."""
+    parsed = _parsed(definition)
+    if not isinstance(parsed, dict):
+        return None
+    found = [each.get("files") for each in _all(parsed) if isinstance(each, dict)]
+    return frozenset(name for files in found if isinstance(files, dict) for name in files)
 
 
 def one_time_commands(service: str, definition: bytes) -> list[str]:

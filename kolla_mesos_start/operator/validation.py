@@ -10,7 +10,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Mapping, Sequence, Set
 from contextlib import suppress
-from functools import cache
+from functools import cache, partial
 from types import MappingProxyType
 from typing import Any, Callable
 
@@ -22,8 +22,19 @@ from kolla_mesos_start.definition.resolve import resolve
 from kolla_mesos_start.definition.schema import build, early_texts, read
 from kolla_mesos_start.definition.texts import Text, sublabel
 from kolla_mesos_start.errors import BadDefinition, CannotRender
-from kolla_mesos_start.operator import acl, checks, directory, generated, instances, services, templates
+from kolla_mesos_start.operator import (
+    acl,
+    checks,
+    directory,
+    generated,
+    instances,
+    launch,
+    services,
+    templates,
+    unused,
+)
 from kolla_mesos_start.operator.checks import Reading
+from kolla_mesos_start.operator.container_settings import is_port
 from kolla_mesos_start.operator.directory import FILES, VARIABLES, Contents, Deployment, Service
 from kolla_mesos_start.operator.findings import (
     ERROR,
@@ -37,7 +48,8 @@ from kolla_mesos_start.operator.findings import (
 from kolla_mesos_start.operator.invocation import nearest
 from kolla_mesos_start.operator.mounted import HINT, NAME
 from kolla_mesos_start.operator.templates import BadTemplate, Template
-from kolla_mesos_start.render.context import BUILTIN, IMAGE_GENERATION, Context, Renderer, file_text
+from kolla_mesos_start.render.context import BUILTIN, IMAGE_GENERATION, NO_PORT, Context, Renderer, file_text
+from kolla_mesos_start.render.sandbox import Missing
 from kolla_mesos_start.tree.znodes import Znodes
 
 ADDRESS = "127.0.0.1"
@@ -97,6 +109,30 @@ def missing_in(text: Text, znodes: Znodes, variables: Mapping[str, str]) -> str:
     renderer.text(text)
     names = dict.fromkeys(each.name for each in renderer.missing)
     return ", ".join(f"{name!r}{nearest(name, variables)}" for name in names)
+
+
+def ports_read(
+    text: Text, znodes: Znodes, variables: Mapping[str, str], without: Set[str]
+) -> Iterator[tuple[str, int]]:
+    """The services of `without` a port of whose instances the template reads, and on which line."""
+    asked: dict[str, None] = {}
+
+    def instances(service: str, portless: str | None = None) -> Sequence[Mapping[str, Any]]:
+        asked[service] = None
+        return [_Facts(one, ports=[]) if service == portless else one for one in _anybody(service)]
+
+    def missing(members: Members) -> Sequence[Missing]:
+        renderer = Renderer(_context(znodes, variables, members, checks.IMAGE))
+        with suppress(CannotRender):
+            renderer.text(text)
+        return renderer.missing
+
+    missing(instances)
+    for service in [each for each in asked if each in without]:
+        found = missing(partial(instances, portless=service))
+        lines = [each.line for each in found if NO_PORT in each.name]
+        if lines:
+            yield service, lines[0]
 
 
 def _nobody(service: str) -> Sequence[Mapping[str, Any]]:
@@ -165,13 +201,68 @@ def validate(
         node, label = next((place for place in places if place[0] in deployment.sources), places[0])
         found.add(issue.severity, node, f"{label}: {issue.message}" if label else issue.message, label=label)
     _check_acl(found, deployment)
+    _check_hosts(found, deployment)
     short = [finding for each in readings if found.knows(each.name) for finding in _too_few(deployment, each)]
-    return in_order([*deployment.mistakes, *_bad_given(given), *found.found, *short])
+    shared = _check_ports(deployment, deployment_id, readings, given)
+    wrong = [*deployment.mistakes, *_bad_given(given), *found.found, *short, *shared]
+    return in_order([*wrong, *_unused(deployment, wrong)])
+
+
+def _unused(deployment: Deployment, wrong: Sequence[Finding]) -> Sequence[Finding]:
+    """What nothing uses, if that can't be a consequence of an error, and nothing else is wrong with it."""
+    if deployment.unread or any(each.severity == ERROR for each in wrong):
+        return ()
+    places = {each.place for each in wrong}
+    return [each for each in unused.unused(deployment) if each.place not in places]
 
 
 def _too_few(deployment: Deployment, reading: Reading) -> Sequence[Finding]:
     """What is said where there are fewer hosts than containers, if their number is known."""
     return deployment.launch.too_few(reading.name, reading.wanted or 0)
+
+
+def _check_hosts(found: Findings, deployment: Deployment) -> None:
+    """Values for hosts that launch.yml does not name, of services that run on those that it does."""
+    hosts = {host for names in deployment.launch.hosts.values() for host in names}
+    for service in deployment.services:
+        for host, values in service.variables.hosts.items():
+            if host not in hosts and values and deployment.launch.hosts_of(service.name):
+                node = f"{service.name}/{VARIABLES}/{host}/{next(iter(values))}"
+                what = f"{deployment.launch.source.file} names no host {host!r}{nearest(host, hosts)}"
+                found.add(WARNING, node, what)
+
+
+def _check_ports(
+    deployment: Deployment, deployment_id: str, readings: Sequence[Reading], given: Mapping[str, str]
+) -> Sequence[Finding]:
+    """What is wrong with the ports of launch.yml, as far as their templates can be rendered."""
+    deployed = deployment.launch
+    found = Findings({launch.NAME: deployed.source})
+    ports: dict[str, list[int]] = {}
+    for service in deployment.services:
+        texts = deployed.of(service.name).ports
+        if not texts:
+            continue
+        variables = {**_texts({**deployment.variables, **service.variables.own}), **given}
+        known = Znodes("", deployment_id, service.name, ""), variables
+        for text in texts:
+            port = _if_known(Text(text, text), *known)
+            if port is None:
+                continue
+            if is_port(port):
+                ports.setdefault(service.name, []).append(int(port))
+            else:
+                what = f"ports: expected a port from 1 to 65535, but {text} is none for {service.name}"
+                found.add(ERROR, launch.NAME, what, label=deployed.label(service.name, "ports"))
+    wanted = {each.name: each.wanted for each in readings if each.wanted is not None}
+    return [*found.found, *deployed.shared_ports(ports, wanted)]
+
+
+def _if_known(text: Text, znodes: Znodes, variables: Mapping[str, str]) -> str | None:
+    """The rendered text; None where something is missing, or it can't be rendered."""
+    with suppress(CannotRender):
+        return None if missing_in(text, znodes, variables) else rendered(text, znodes, variables)
+    return None
 
 
 def _check_acl(found: Findings, deployment: Deployment) -> None:

@@ -90,7 +90,7 @@ def run_unset(invocation: Invocation) -> int:
     if needing and not invocation.options.force:
         raise StillNeeded(
             f"{'; '.join(needing.values())}: without a value the next start of its containers fails;"
-            " set another value instead, or give --force; nothing was changed"
+            " set another value instead; nothing was changed"
         )
     connection.remove(client, path)
     print(f"removed {path}")

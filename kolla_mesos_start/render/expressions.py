@@ -10,6 +10,8 @@ from typing import Union
 
 from jinja2 import nodes
 
+from kolla_mesos_start.render.context import why_no_port
+
 Access = Union[nodes.Getattr, nodes.Getitem]
 
 # The filters of jinja2 whose result is missing for an empty list.
@@ -25,7 +27,7 @@ def missing_expression(
     a filter found an empty list. `values` are those that the template is rendered with.
     """
     if key is None:
-        return _empty_list(tree, line)
+        return _empty_list(tree, values, line)
     accesses = [
         access
         for access in accesses_in(tree)
@@ -37,14 +39,16 @@ def missing_expression(
         or on_line
         or [access for access in accesses if key_of(access) is not None]
     )
-    return " or ".join(dict.fromkeys(_written(access) for access in likely)) or "an attribute"
+    no_port = why_no_port(values) if any(_is_ports(access.node) for access in likely) else ""
+    because = f", because {no_port}" if no_port else ""
+    return (" or ".join(dict.fromkeys(_written(access) for access in likely)) or "an attribute") + because
 
 
-def _empty_list(tree: nodes.Template, line: int) -> str:
+def _empty_list(tree: nodes.Template, values: Mapping[str, object], line: int) -> str:
     """The filters on a line that need a list with items, and why theirs has none."""
     filters = [one for one in tree.find_all(nodes.Filter) if one.lineno == line]
     found = [
-        f"{_written(one.node)} | {one.name}, because {_why_empty(one.node)}"
+        f"{_written(one.node)} | {one.name}, because {_why_empty(one.node, values)}"
         for one in filters
         if one.name in NEED_ITEMS and one.node is not None
     ]
@@ -87,10 +91,14 @@ def _written(node: nodes.Node) -> str:
     return "..."
 
 
-def _why_empty(node: nodes.Node) -> str:
+def _is_ports(node: nodes.Node) -> bool:
+    return isinstance(node, (nodes.Getattr, nodes.Getitem)) and key_of(node) == "ports"
+
+
+def _why_empty(node: nodes.Node, values: Mapping[str, object]) -> str:
     if isinstance(node, (nodes.Getattr, nodes.Getitem)) and _written(node.node) == "groups":
         return f"no member of {key_of(node) or _written(node)} is present"
     if isinstance(node, nodes.Call) and _written(node.node) == "ready_instances" and node.args:
         service = node.args[0]
         return f"no instance of {getattr(service, 'value', None) or _written(service)} is ready"
-    return "the list is empty"
+    return (why_no_port(values) if _is_ports(node) else "") or "the list is empty"

@@ -357,7 +357,7 @@ def test_a_service_that_was_removed_can_come_back(
 ) -> None:
     """Nothing of it is left, and the next publication makes what its agents need."""
     site.ctl("publish")
-    site.ctl("remove", DB, "--yes")
+    site.ctl("remove", DB, "--yes", "--force")  # Others depend on it.
     assert zk.get_children(f"{site.path}/status/global") == ["front", "web"]
     assert zk.exists(f"{site.path}/infra") is None
     site.ctl("publish")

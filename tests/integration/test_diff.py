@@ -53,6 +53,41 @@ def test_what_is_published_as_it_is_has_no_difference(deployment: Deployment, ro
     assert done.stdout == "0 to create, 0 to update\n"
 
 
+def test_before_the_first_publication_everything_is_new(
+    zk: KazooClient, deployment: Deployment, tmp_path: Path
+) -> None:
+    """And the deployment is named: it may be a typo."""
+    root = write_files(
+        tmp_path / "site",
+        variables_yml="region: one\n",
+        services__web__definition_yml="service: {daemon: {command: 'web {{ region }}'}}",
+    )
+    deployment = deployment._replace(id="sitex")
+    done = ctl("diff", root, deployment, status=1)
+    assert "created variables/region: 'one'\ncreated web\n" in done.stdout
+    assert done.stdout.endswith("2 to create, 0 to update\n")
+    assert (
+        f"there is no deployment at {deployment.path} (did you mean 'site'?): everything is new"
+        in done.stderr
+    )
+    assert not zk.exists(deployment.path)
+
+
+def test_publish_dry_run_is_diff(deployment: Deployment, root: Path) -> None:
+    """With --prune it shows what would be removed, which then is a difference."""
+    assert ctl("publish", root, deployment, "--dry-run").stdout == "0 to create, 0 to update\n"
+    write_files(root, variables_yml="region: two\ndb_password: s3cret-1\n")
+    (root / "services/web/definition.yml").unlink()
+    (root / "services/web").rmdir()
+    as_diff = ctl("diff", root, deployment, status=1).stdout
+    assert "only with --prune: removed web\n" in as_diff
+    assert ctl("publish", root, deployment, "--dry-run", status=1).stdout == as_diff
+    write_files(root, variables_yml="region: one\ndb_password: s3cret-1\n")
+    done = ctl("publish", root, deployment, "--dry-run", "--prune", status=1)
+    assert done.stdout == "removed web\n0 to create, 0 to update, 1 znode to remove\n"
+    assert ctl("diff", root, deployment).stdout.startswith("only with --prune: removed web\n")
+
+
 def test_differences_are_shown_and_nothing_is_written(
     zk: KazooClient, deployment: Deployment, root: Path
 ) -> None:
@@ -246,9 +281,9 @@ def test_what_no_agent_has_written_is_left_out(
     ctl("diff", root, deployment)
 
 
-def test_a_deployment_that_is_not_there(deployment: Deployment, root: Path) -> None:
-    """The nearest one is named; a directory that can't be read is refused as by publish."""
-    done = ctl("diff", root, deployment._replace(id=f"{deployment.id}x"), status=66)
-    assert f"(did you mean '{deployment.id}'?)" in done.stderr
+def test_what_publish_refuses_is_refused(deployment: Deployment, root: Path) -> None:
+    """A directory that can't be read is refused as by publish; so is a chroot that does not exist."""
+    nowhere = deployment._replace(hosts=f"{deployment.hosts}/nowhere")
+    assert "the chroot /nowhere does not exist" in ctl("diff", root, nowhere, status=64).stderr
     write_files(root, services__a__db__definition_yml="[")
     assert "bad YAML" in ctl("diff", root, deployment, status=65).stderr

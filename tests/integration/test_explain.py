@@ -134,7 +134,7 @@ def test_a_definition_that_is_missing_is_named(deployment: Deployment, container
     publish(deployment, "web", definition({"members": "infra/bd"}))
     publish(deployment, "api", definition("db/daemon"))
     containers.start("web", "h1").says("waits")
-    tool(deployment, "remove", "infra/db", "--yes")
+    tool(deployment, "remove", "infra/db", "--yes", "--force")
     containers.start("api", "h2").says("waits")
     said = tool(deployment, "explain", status=1)
     assert "ROOT CAUSE  api/daemon: no service has the role 'db'\n  blocks    api/daemon\n" in said

@@ -115,7 +115,7 @@ def test_it_refuses_while_a_container_is_there(site: Site, zk: KazooClient, word
     started(site)
     before = standing(site, zk)
     done = ctl(site.deployment, *words, "--yes", status=1)
-    assert "infra/db has 1 container on web1: stop them first, or give --force" in done.stderr
+    assert "infra/db has 1 container on web1: stop them first; nothing was changed" in done.stderr
     assert "give --yes" in ctl(site.deployment, *words, "--force", status=64).stderr
     assert standing(site, zk) == before
     assert "a daemon runs on" in ctl(site.deployment, *words, "--force", "--yes").stderr
@@ -144,6 +144,18 @@ def test_a_running_command_is_killed_by_force(site: Site) -> None:
     site.running(2)
     site.let_go()
     assert agent.ends() == 0
+
+
+def test_a_service_that_others_depend_on_is_not_removed(site: Site, zk: KazooClient) -> None:
+    """They are named; with --force it goes."""
+    waits = {"commands": {"look": {"command": "true", "dependencies": ["db/sync"]}}}
+    publish(site.deployment, "shop/look", waits)
+    before = tree(zk, site.deployment.path)
+    done = ctl(site.deployment, "remove", "infra/db", "--yes", status=1)
+    assert "these services depend on infra/db: shop/look; remove them or" in done.stderr
+    assert tree(zk, site.deployment.path) == before
+    done = ctl(site.deployment, "remove", "infra/db", "--yes", "--force")
+    assert "their next containers will wait for infra/db: shop/look\n" in done.stderr
 
 
 class Question:
@@ -370,6 +382,8 @@ def test_a_lost_connection_is_outlived(
     """Whether the transaction was applied is looked up; the end is the same."""
     for number in (1, 2):
         ctl(hosts.deployment, "adopt", "db/each", "--host", f"web{number}")
+    if words[0] == "remove":
+        ctl(hosts.deployment, "remove", "app/web", "--yes")  # It depends on infra/db.
     proxy = lossy(zookeeper, tmp_path, 1, loses)
     try:
         done = ctl(hosts.deployment, *words, "--yes", "--hosts", f"{HOST}:{proxy.port}")

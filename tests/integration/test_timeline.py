@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 import signal
 import time
@@ -38,6 +39,12 @@ def test_a_start_can_be_told_afterwards(
     assert re.search(
         r"^Without db/fill on h1 \(1\.\d s\) all would have been up 1\.\d s earlier", said, re.MULTILINE
     )
+    data = json.loads(tool(deployment, "timeline", "--format", "json"))
+    assert data["deployment"] == deployment.id
+    assert [each["command"] for each in data["steps"] if each["critical"]] == marked
+    user = next(each for each in data["steps"] if each["command"] == "tasks/user")
+    assert (user["host"], user["state"], user["attempts"], user["again"]) == ("h1", "done", 2, None)
+    assert data["began"] <= user["started"] <= user["finished"]
     page = tmp_path / "start.html"
     assert tool(deployment, "timeline", "--html", str(page)) == f"wrote {page}\n"
     assert page.read_text().count('<button class="bar') == 5

@@ -186,7 +186,7 @@ def test_a_value_that_a_service_needs_is_not_removed(zk: KazooClient, site: Depl
     refused = ctl(site, "unset", "size", status=1)
     needs = f"{SERVICE} needs size (file conf line 1)"
     assert f"{needs}: without a value the next start of its containers fails" in refused.stderr
-    assert "give --force; nothing was changed" in refused.stderr
+    assert "set another value instead; nothing was changed" in refused.stderr
     assert zk.exists(f"{site.path}/variables/size")
     done = ctl(site, "unset", "size", "--force")
     assert f"{needs} and has no value for it now: the next start of its containers fails" in done.stdout

@@ -59,6 +59,23 @@ def test_a_misspelt_word_is_answered_with_the_nearest(line: str, message: str) -
     assert caught.value.reason == message.format(PROGRAM)
 
 
+@pytest.mark.parametrize(
+    "line",
+    [
+        "publish DIR --prnue",
+        "publish DIR --pru",
+        "remove x --forse",
+        "unset x --forc",
+        "reset --absent-host",
+    ],
+)
+def test_no_option_that_deletes_is_suggested(line: str) -> None:
+    """Somebody may follow the suggestion without reading what the option does."""
+    with pytest.raises(BadUsage) as caught:
+        parser().parse_args(line.split())
+    assert "did you mean" not in caught.value.reason
+
+
 @pytest.mark.parametrize("line", ["status --host node-1", "--host node-1 status", "reset --absent"])
 def test_a_part_of_an_options_name_is_not_taken_for_it(line: str) -> None:
     """--host means something else where there is one."""

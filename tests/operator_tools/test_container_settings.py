@@ -92,6 +92,12 @@ MISTAKES = {
     "neither yes nor no": ("read_only: true", "read_only: 7", "10: defaults.read_only: expected true or"),
     "a network": ("network: host", "network: hots", "17: services.web.network: expected 'host' or 'own'"),
     "a capability": ("[NET_ADMIN]", "[CAP_NET_ADMIN]", "18: services.web.capabilities[0]: expected a capab"),
+    "an unknown capability": (
+        "[NET_ADMIN]",
+        "[NET_ADMN]",
+        "18: services.web.capabilities[0]: NET_ADMN is no capability of Linux; nearest is 'NET_ADMIN'",
+    ),
+    "a tag that is a template": ("2026.10", "'{{ release }}'", "1: tag: expected the tag itself: a templ"),
     "one port": ('[80, "{{ port }}"]', "80", "19: services.web.ports: expected a list, found '80'"),
     "no port": ("[80,", "[80000,", "19: services.web.ports[0]: expected a port, or a template of one"),
     "a volume's size": ("10Gi", "10G", "21: services.web.volumes./data: expected its size (10Gi), `tempo"),

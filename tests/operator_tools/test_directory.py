@@ -145,7 +145,7 @@ def test_what_can_not_be_read_is_one_issue(
 ) -> None:
     """Nobody waits for the other end of a pipe, and the rest is read all the same."""
     files = {"variables__a": "1", "variables_yml": "c: 1", "services__db__files__b": "{{ c }}"}
-    db = "commands: {sync: {command: 'true {{ c }}', files: {b: {dest: /b}}}}"
+    db = "commands: {sync: {command: 'true {{ c }} {{ a }}', files: {b: {dest: /b}}}}"
     root = write_files(tmp_path, **files, services__db__definition_yml=db)
     change(root / name)
     deployment, findings = directory.look(root)

@@ -77,7 +77,7 @@ def test_a_value_that_can_be_no_secret_is_an_error_with_its_line(
     assert "hunter2" not in found.message
 
 
-SERVICE = '{"commands": {"c": {"command": "login {{ db }}"}}}'
+SERVICE = '{"commands": {"c": {"command": "login {{ db }} {{ region | d }}"}}}'
 
 
 @pytest.mark.parametrize(

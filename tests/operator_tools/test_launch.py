@@ -138,6 +138,55 @@ def test_a_mistake_has_its_line(tmp_path: Path, old: str, new: str, line: int | 
     assert line is None or found.line == line
 
 
+TWICE = """\
+hosts: {control: [ctl-1, ctl-2], compute: [cmp-1]}
+services:
+  a/agent: {placement: compute, ports: [80]}
+  a/web: {placement: control, ports: [8080, 443]%s}
+  db: {placement: control, ports: ["{{ port }}"]%s}
+"""
+
+
+def ports_of(root: Path, of_web: str = "", of_db: str = "", port: str = "443") -> list[str]:
+    """What is found where three services have these ports."""
+    launch = TWICE % (of_web, of_db)
+    more = {"services__db__variables_yml": f"port: {port}\n", "services__a__hosts__definition_yml": TASK}
+    deployment, unreadable = directory.look(site(root, launch, **more))
+    return [f"{each.severity} {each.line} {each.message}" for each in (*unreadable, *validate(deployment))]
+
+
+def test_a_port_is_used_by_one_service_on_a_host(tmp_path: Path) -> None:
+    """Of the host's network, which all launchers but Kubernetes have by default."""
+    message = "5 ports: 443 of db is a port of a/web too, and both run on ctl-1: choose another one"
+    assert ports_of(tmp_path / "a") == [f"warning {message}, or give each its own network (`network: own`)"]
+    host = ", network: host"
+    assert ports_of(tmp_path / "b", host, host) == [f"error {message}"]
+    assert ports_of(tmp_path / "c", host) == ports_of(tmp_path / "a")
+    assert ports_of(tmp_path / "d", ", network: own") == []
+    assert ports_of(tmp_path / "e", port="80") == []  # On another host.
+
+
+@pytest.mark.parametrize("port", ["65536", "0", "http", ""])
+def test_a_port_that_there_can_not_be_is_found_in_a_variable(tmp_path: Path, port: str) -> None:
+    """As where it is written in launch.yml."""
+    (found,) = ports_of(tmp_path, port=f"'{port}'")
+    assert found == "error 5 ports: expected a port from 1 to 65535, but {{ port }} is none for db"
+
+
+def test_a_variable_of_a_host_that_launch_yml_does_not_name(tmp_path: Path) -> None:
+    """It is never used. Of a service that may run anywhere nothing is known."""
+    values = "ctl-1: {a: 1}\nctl-22: {a: 1, b: 2}\n"
+    text = "service: {daemon: {command: 'x {{ a }} {{ b | d }}', ready: {alive: 0}}, instances: 2}\n"
+    more = {"services__a__web__variables_yml": values, "services__a__web__definition_yml": text}
+    deployment, _ = directory.look(site(tmp_path / "a", **more))
+    (found,) = validate(deployment)
+    assert (found.severity, found.file, found.line) == ("warning", "services/a/web/variables.yml", 2)
+    assert found.message == "launch.yml names no host 'ctl-22' (did you mean 'ctl-2'?)"
+    anywhere = LAUNCH.replace("defaults: {placement: control}", "defaults: {}")
+    deployment, _ = directory.look(site(tmp_path / "b", anywhere, **more))
+    assert validate(deployment) == []
+
+
 def test_the_images_of_openstack_are_of_the_release_that_its_data_is_for() -> None:
     """Else its migrations would wait for other images for ever."""
     keystone = directory.read(ETC / "examples" / "keystone")

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import errno
+import os
+import shutil
 import subprocess
 import sys
 import time
@@ -431,6 +434,79 @@ def test_the_command_writes_a_file_for_each_service(
     for name in ("former.yml", "mine"):
         (place / name).unlink()
     assert "".join(path.read_text() for path in sorted(place.iterdir())) == printed
+
+
+@pytest.mark.parametrize(
+    ("form", "where"), [("compose", "on node-1 and so on"), ("kubernetes", "on any host")]
+)
+def test_services_without_placement_are_named(
+    form: str, where: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A forgotten line would otherwise put them anywhere."""
+    root = site(tmp_path, LAUNCH.replace("defaults: {placement: control, ", "defaults: {"))
+    assert cli.run(["manifests", form, str(root)]) == 0
+    assert f"launch.yml has no `placement` for a/web, db, make: they run {where}\n" in capsys.readouterr().err
+    assert cli.run(["manifests", form, str(site(tmp_path))]) == 0
+    assert "`placement`" not in capsys.readouterr().err
+
+
+READS = {
+    "an item": "{% for i in ready_instances('db') %}\n{{ i.ports[0] }}{% endfor %}",
+    "the first": "{% for s in ['a/web', 'db'] %}{% for i in ready_instances(s) %}\n{{ i.ports | first }}"
+    "{% endfor %}{% endfor %}",
+    "a group": "{% for h, all in ready_instances('db') | groupby('host') %}\n{{ (all | first).ports[0] }}"
+    "{% endfor %}",
+}
+
+
+@pytest.mark.parametrize("reads", READS.values(), ids=READS)
+def test_a_port_that_is_read_and_not_registered_is_a_warning(reads: str, tmp_path: Path) -> None:
+    """It names who reads it, and who does not register one."""
+    definition = DAEMON % (", files: {conf: {dest: /etc/conf}}", 1)
+    more = {"services__a__agent__definition_yml": definition, "services__a__agent__files__conf": reads}
+    found = build(directory.read(site(tmp_path / "a", **more)), Site("site"))[1]
+    assert [(each.severity, each.place, each.message) for each in found] == [
+        (
+            "warning",
+            "services/a/agent/files/conf:2",
+            "file conf of a/agent reads a port of db, which registers none: add `ports` to services.db in"
+            " launch.yml",
+        )
+    ]
+    for given in ("ports: [3306]", "env: {KOLLA_PORTS: '3306'}"):
+        launch = LAUNCH.replace("  db: {", f"  db: {{{given}, ")
+        assert not build(directory.read(site(tmp_path / "b", launch, **more)), Site("site"))[1]
+
+
+def test_output_follows_no_link_and_leaves_no_partial_file(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What a link leads to may be anything; and a launcher may read the directory meanwhile."""
+    root, place, others = site(tmp_path / "site"), tmp_path / "made", tmp_path / "others"
+    words = ["manifests", "quadlet", str(root), "--output", str(place)]
+    assert cli.run(words) == 0
+    (unit,) = place.glob("ctl-1/*_db.container")
+    text = unit.read_text()
+    write_files(others, mine="mine")
+    assert unit.stat().st_mode == (others / "mine").stat().st_mode
+    unit.unlink()
+    unit.symlink_to(others / "mine")
+    assert cli.run(words) == 0
+    assert (unit.is_symlink(), unit.read_text(), (others / "mine").read_text()) == (False, text, "mine")
+
+    def full(*_: object) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "fsync", full)
+        with pytest.raises(errors.CannotWrite, match="can't be written: No space left on device"):
+            cli.run(words)
+    assert unit.read_text() == text
+    shutil.rmtree(place / "ctl-1")
+    (place / "ctl-1").symlink_to(others)
+    with pytest.raises(errors.CannotWrite, match="ctl-1 is a link: remove it"):
+        cli.run(words)
+    assert [path.name for path in others.iterdir()] == ["mine"]
 
 
 REFUSED = {

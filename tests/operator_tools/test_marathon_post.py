@@ -620,6 +620,7 @@ REFUSED: dict[str, tuple[list[str], str]] = {
     "a line break": (["--post", "http://marathon/a\nb"], "--post: expected http://HOST:8080"),
     "a password": (["--post", f"http://kolla:{SECRET}@marathon"], "belong in ~/.netrc"),
     "files too": (["--post", "http://marathon", "--output", "x"], "not allowed with argument"),
+    "a time without --post": (["--timeout", "5"], "--timeout: how long --post waits; give --post too"),
     "a time": (["--post", "http://marathon", "--timeout", "soon"], "--timeout"),
 }
 

@@ -51,7 +51,7 @@ CONF = "{% for m in groups['db'] %}\ndb = {{ m }}:{{ port }}\n{% endfor %}\n"
 SITE: dict[str, str | bytes] = {
     "variables_yml": "release: 1.10\nport: 3306\nweb_port: 80\ndebug: false\nroot_password: s3cret\n",
     "services__infra__db__definition_yml": DB,
-    "services__infra__db__files__db.conf": "port = {{ port }}\n",
+    "services__infra__db__files__db.conf": "port = {{ port }}\n{{ debug }} {{ root_password | d }}\n",
     "services__shop__web__definition_yml": WEB,
     "services__shop__web__files__web.conf": CONF,
 }
@@ -508,6 +508,17 @@ MISTAKES: dict[str, tuple[Mapping[str, str | bytes], str, str, int | None, str]]
         2,
         "file web.conf needs port.number, which the text of port does not have",
     ),
+    "a misspelt program": (
+        {
+            "services__infra__db__definition_yml": DB.replace("db-sync", "db-mange sync").replace(
+                "commands:\n", "commands:\n  first: {command: [db-manage, x]}\n"
+            )
+        },
+        "warning",
+        DB_YML,
+        6,
+        "commands.sync.command: runs 'db-mange', and first runs 'db-manage': is one misspelt?",
+    ),
     "a file in UTF-16": (conf("{{ port }}".encode("utf-16")), "warning", WEB_CONF, None, "UTF-16"),
     "no instances of what others wait for": (
         {
@@ -527,7 +538,7 @@ MISTAKES: dict[str, tuple[Mapping[str, str | bytes], str, str, int | None, str]]
         "service.ready: is ignored: it belongs under service.daemon",
     ),
     "a template as a value": (
-        {"services__shop__web__variables_yml": "a: b\nc: '{{ port }}'\n"},
+        {"services__shop__web__variables_yml": "port: 1\nc: '{{ port }}'\n"},
         "warning",
         "services/shop/web/variables.yml",
         2,
@@ -559,7 +570,7 @@ MISTAKES: dict[str, tuple[Mapping[str, str | bytes], str, str, int | None, str]]
         "write debug | bool",
     ),
     "a list as a value": (
-        {"services__shop__web__variables_yml": "a: b\nc: [d]\n"},
+        {"services__shop__web__variables_yml": "port: 1\nc: [d]\n"},
         "error",
         "services/shop/web/variables.yml",
         2,

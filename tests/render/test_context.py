@@ -619,6 +619,25 @@ def test_what_is_missing_in_a_value_is_reported_as_the_template_writes_it(templa
     assert reason == f"missing: {name} (used in a line 2)"
 
 
+@pytest.mark.parametrize(
+    ("template", "name"),
+    [
+        ("{% for i in ready_instances('a/b') %}{{ i.ports[0] }}{% endfor %}", "i.ports[0]"),
+        ("{% for i in ready_instances(plugin) %}{{ i['ports'] | first }}{% endfor %}", "i['ports'] | first"),
+    ],
+)
+def test_a_port_that_was_never_registered_is_named_as_such(template: str, name: str) -> None:
+    """With the service that has to register it."""
+    instances = [{"host": "h1", "ports": [80]}, {"host": "h2", "ports": []}]
+    (service,) = {"a/b"} if "a/b" in template else {VARIABLES["plugin"]}
+    reason = complaint("\n" + template, ready_instances=lambda service: instances)
+    why = f"an instance of {service} has registered no port: set its KOLLA_PORTS (`ports` in launch.yml)"
+    assert reason == f"missing: {name}, because {why} (used in a line 2)"
+    assert render(
+        "{{ ready_instances('x')[1].ports | default([1], true) }}", ready_instances=lambda x: instances
+    )
+
+
 LOOKS = [
     "{{ nope.%s }}",
     "{{ nope['%s'] }}",

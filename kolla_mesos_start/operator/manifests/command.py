@@ -14,13 +14,14 @@ from pathlib import Path
 from typing import Callable
 
 from kolla_mesos_start.definition.forms import bad_segment
-from kolla_mesos_start.errors import BadUsage
+from kolla_mesos_start.errors import BadUsage, CannotWrite
 from kolla_mesos_start.operator import directory, layouts
 from kolla_mesos_start.operator.directory import Deployment
 from kolla_mesos_start.operator.findings import ERROR
 from kolla_mesos_start.operator.invocation import DEPLOYMENT, Invocation, Subcommand
 from kolla_mesos_start.operator.manifests import compose, kubernetes, marathon, quadlet
 from kolla_mesos_start.operator.manifests.model import FOREIGN, Manifests, Model, Site, build
+from kolla_mesos_start.operator.private_file import write_public
 from kolla_mesos_start.operator.publish import refuse
 from kolla_mesos_start.operator.validate import shown
 from kolla_mesos_start.operator.validation import validate
@@ -33,6 +34,8 @@ FORMATS: Mapping[str, Callable[[Model], Manifests]] = {
     "marathon": marathon.manifests,
     "quadlet": quadlet.manifests,
 }
+PER_HOST = ("compose", "quadlet")  # These have files for each host.
+TIMEOUT = 600.0  # seconds for which --post waits
 
 
 def run(invocation: Invocation) -> int:
@@ -47,18 +50,27 @@ def run(invocation: Invocation) -> int:
     for each in (*findings, *found):
         invocation.err.print(shown(each))
     made = FORMATS[options.format](model)
+    notes = [*made.notes, *_without_placement(model, options.format)]
     if post is not None:
-        for note in made.notes:
+        for note in notes:
             invocation.err.out(note)
         return post(invocation, model)
     if options.output is None:
         print(made.whole or "".join(made.files.values()), end="")
     else:
-        for note in _write(options.output, options.directory, made.files):
-            invocation.err.out(note)
-    for note in made.notes:
+        notes = [*_write(options.output, options.directory, made.files), *notes]
+    for note in notes:
         invocation.err.out(note)
     return 0
+
+
+def _without_placement(model: Model, form: str) -> Sequence[str]:
+    """A note of the services without placement, unless that is all of them and the launcher chooses hosts."""
+    names = [each.service for each in model.workloads if not each.hosts]
+    where = "on node-1 and so on" if form in PER_HOST else "on any host"
+    if not names or (form not in PER_HOST and len(names) == len(model.workloads)):
+        return ()
+    return [f"launch.yml has no `placement` for {', '.join(names)}: they run {where}"]
 
 
 def _site(invocation: Invocation) -> Site:
@@ -80,12 +92,15 @@ def _secrets(options: argparse.Namespace, deployment: Deployment, site: Site) ->
 def _poster(options: argparse.Namespace) -> Callable[[Invocation, Model], int] | None:
     """What takes the manifests to their launcher, where that is wanted."""
     if options.post is None:
+        if options.timeout is not None:
+            raise BadUsage("--timeout: how long --post waits; give --post too, or leave it out")
         return None
     if options.format != "marathon":
         raise BadUsage(f"--post: is for marathon, not for {options.format}")
     from kolla_mesos_start.operator.manifests import marathon_api, marathon_post
 
-    url, timeout = marathon_api.parsed(options.post), options.timeout
+    url = marathon_api.parsed(options.post)
+    timeout = TIMEOUT if options.timeout is None else options.timeout
     return lambda invocation, model: marathon_post.post(invocation, url, model, timeout)
 
 
@@ -96,8 +111,11 @@ def _write(place: Path, root: Path, files: Mapping[str, str]) -> Sequence[str]:
     _check_apart(place.resolve(), root.resolve())
     place.mkdir(parents=True, exist_ok=True)
     for name, text in files.items():
-        (place / name).parent.mkdir(exist_ok=True)
-        (place / name).write_text(text, encoding="utf-8")
+        parent = (place / name).parent
+        if parent != place and parent.is_symlink():
+            raise CannotWrite(f"{parent} is a link: remove it, since the files of {parent.name} belong there")
+        parent.mkdir(exist_ok=True)
+        write_public(place / name, text.encode())
     patterns = {"*/" * name.count("/") + f"*{Path(name).suffix}" for name in files}
     there = {path for pattern in patterns for path in place.glob(pattern)}
     return [f"left {path}, {FOREIGN}" for path in sorted(there - {place / name for name in files})]
@@ -126,8 +144,7 @@ def _add_arguments(parser: argparse.ArgumentParser) -> None:
         "--timeout",
         metavar="S",
         type=seconds,
-        default=600.0,
-        help="seconds, with --post; default: %(default)g",
+        help=f"seconds, only with --post; default: {TIMEOUT:g}",
     )
 
 

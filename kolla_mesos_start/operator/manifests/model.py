@@ -33,7 +33,14 @@ from kolla_mesos_start.operator.directory import Contents, Deployment, Service
 from kolla_mesos_start.operator.findings import ERROR, WARNING, Finding, Findings
 from kolla_mesos_start.operator.launch import NAME, Launch
 from kolla_mesos_start.operator.manifests.names import names_of
-from kolla_mesos_start.operator.validation import build_graph, known_graph, missing_in, rendered
+from kolla_mesos_start.operator.services import template_texts
+from kolla_mesos_start.operator.validation import (
+    build_graph,
+    known_graph,
+    missing_in,
+    ports_read,
+    rendered,
+)
 from kolla_mesos_start.tree.znodes import Znodes
 
 LONGEST_VARIABLE = (128 << 10) - 1  # bytes of NAME=value, Linux's limit
@@ -191,7 +198,38 @@ def build(deployment: Deployment, site: Site) -> tuple[Model, Sequence[Finding]]
     workloads = [
         _Reader(found, deployment, site, service).workload(names[service.name]) for service in services
     ]
+    _check_ports_read(found, deployment, site, workloads)
     return Model(site.deployment, workloads), found.found
+
+
+def _check_ports_read(
+    found: Findings, deployment: Deployment, site: Site, workloads: Sequence[Workload]
+) -> None:
+    """Ports that templates read of other containers, and that those will not register."""
+    without = {
+        each.service
+        for each in workloads
+        if not (each.is_task or each.ports or each.env.get("KOLLA_PORTS") or each.env.get("PORTS"))
+    }
+    for service in directory.enabled(deployment):
+        known = _known(deployment, site, service)
+        for text in template_texts(service.definition, service.files) if without else ():
+            if "ready_instances" not in text.text:
+                continue
+            file = text.label.partition("file ")[2]
+            node = f"{service.name}/{directory.FILES}/{file}" if file else service.name
+            for other, line in ports_read(text, *known, without):
+                what = (
+                    f"{text.label} of {service.name} reads a port of {other}, which registers none: add"
+                    f" `ports` to services.{other} in launch.yml"
+                )
+                found.add(WARNING, node, what, line=line if file else None)
+
+
+def _known(deployment: Deployment, site: Site, service: Service) -> tuple[Znodes, Mapping[str, str]]:
+    """What templates of a service are rendered with."""
+    values = _texts({**deployment.variables, **service.variables.own})
+    return Znodes("", site.deployment, service.name, ""), {**values, **site.given}
 
 
 class _Reader:
@@ -201,8 +239,7 @@ class _Reader:
         self.found, self.site, self.service = found, site, service
         self.launch: Launch = deployment.launch
         self.settings: Settings = self.launch.of(service.name)
-        values = _texts({**deployment.variables, **service.variables.own})
-        self.known = Znodes("", site.deployment, service.name, ""), {**values, **site.given}
+        self.known = _known(deployment, site, service)
 
     def workload(self, name: str) -> Workload:
         settings = self.settings
