@@ -6,7 +6,6 @@ one attempt after another, and what cuts an attempt short: its timeout, a signal
 
 from __future__ import annotations
 
-import errno
 import signal
 import time
 
@@ -256,7 +255,8 @@ class Bootstrap:
         if hold is not None and ended.reason == "lost":
             # It may have ended before its guard did: that is unknown, and the next attempt learns so.
             raise Lost(f"{command.path}: {ended.failure}")
-        outcome = _judge(prepared.step, ended, timed_out, self._stopped_by, last)
+        path = environ.get("PATH")
+        outcome = _judge(prepared.step, ended, timed_out, self._stopped_by, last, path)
         log.log(
             "info" if outcome.state == DONE and not outcome.status else "warning",
             "%s: %s after %.1f s",
@@ -307,17 +307,22 @@ def wait_long(loop: Loop, path: str, condition: Callable[[], object], limit: flo
         due = now() + RUNS_LONG
 
 
-def _judge(step: Step, ended: Ended, timed_out: bool, stopped_by: Stopped | None, last: bool) -> Outcome:
-    """What the end of an attempt makes of the command."""
+def _judge(
+    step: Step, ended: Ended, timed_out: bool, stopped_by: Stopped | None, last: bool, path: str | None
+) -> Outcome:
+    """What the end of an attempt makes of the command; `path` is the PATH in which its program was sought."""
     command = step.command
     if ended.reason == "deadline":
         raise Lost(f"{command.path}: killed: its lease could not be renewed in time")
     failed = ERROR if last or stopped_by is not None else RETRY
     if timed_out and ended.reason != "lost":
         return Outcome(failed, ended.status, f"timed out (limit {command.timeout:g} s)")
+    if ended.errno is not None and ended.at == "program":
+        from kolla_mesos_start.program import refusal
+
+        return Outcome(failed, None, refusal(ended.errno, step.program, step.argv[0], path))
     if ended.errno is not None:
-        missing = ended.errno in (errno.ENOENT, errno.ENOTDIR) and ended.at == "program"
-        return Outcome(failed, None, step.not_found if missing else ended.failure)
+        return Outcome(failed, None, ended.failure)
     if ended.signum is None and ended.status in command.succeeds:
         return Outcome(DONE, ended.status, f"done (exit status {ended.status})" if ended.status else "done")
     if step.shell and ended.status == NOT_FOUND:

@@ -314,5 +314,6 @@ def _check(handoff: Handoff) -> Probe | None:
     if kind == "http":
         return lambda: http(value)
     if kind == "command":
-        return CommandCheck(value, dict(handoff.check_env), handoff.check_ids)
+        program = Check(*handoff.check).program
+        return CommandCheck(value, dict(handoff.check_env), handoff.check_ids, program)
     return None

@@ -1,0 +1,55 @@
+"""Why a program could not be executed, in words that name it and say what to do.
+
+Imported only after a failure. A program whose name comes from a template is not named: it may be a secret.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import stat
+
+MISSING = (errno.ENOENT, errno.ENOTDIR)
+
+
+def refusal(number: int, program: str | None, word: str, path: str | None) -> str:
+    """Why `word`, the first of an argv, could not be executed.
+
+    `number` is the errno, `program` the name that may be shown, `path` the PATH in which it was looked for.
+    """
+    name = f"program {program!r}" if program else "its program"
+    if number in MISSING:
+        where = "" if "/" in word else " in PATH"
+        return (
+            f"{name} not found{where} (or its interpreter is missing): correct the command, or install it in"
+            " the image"
+        )
+    mode = _mode(word, path) if number == errno.EACCES else None
+    if mode is not None and not mode & 0o111:
+        return (
+            f"{name} is not executable (mode {mode:04o}): set its x bit (chmod a+x), or write its interpreter"
+            " before it in the command"
+        )
+    if mode is not None:
+        return (
+            f"{name} can't be executed by uid {os.geteuid()}: Permission denied (mode {mode:04o}): change its"
+            " mode or its owner; its directory, or a noexec mount, may forbid it too"
+        )
+    if number == errno.ENOEXEC:
+        return (
+            f"{name} can't be executed: Exec format error: it is for another architecture, or lacks a #! line"
+        )
+    return f"{name} can't be executed: {os.strerror(number)}"
+
+
+def _mode(word: str, path: str | None) -> int | None:
+    """The permission bits of the file that was tried; None if there is no such file that we can see."""
+    places = [""] if "/" in word else (os.defpath if path is None else path).split(os.pathsep)
+    for place in places:
+        try:
+            found = os.stat(os.path.join(place, word))
+        except OSError:
+            continue
+        if stat.S_ISREG(found.st_mode):
+            return stat.S_IMODE(found.st_mode)
+    return None
