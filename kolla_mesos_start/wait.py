@@ -277,11 +277,15 @@ class Waiting:
         return Blocked(command, (), self._who_runs(command))
 
     def _who_runs(self, command: Command) -> str:
-        detail = states.once_znodes(command, self._znodes).detail
-        attempt = states.decode_detail(self._watches.results.get(data_of(detail)))
+        attempt = self._attempt(command)
         if attempt.started is None or attempt.finished is not None:
             return "another container is about to run it"
         return f"{attempt.host} is running it"
+
+    def _attempt(self, command: Command) -> states.Detail:
+        """The last attempt of a one-time command, as far as it is known."""
+        detail = states.once_znodes(command, self._znodes).detail
+        return states.decode_detail(self._watches.results.get(data_of(detail)))
 
     # -- what is known --------------------------------------------------------------------------
 
@@ -331,7 +335,17 @@ class Waiting:
         waited = now() - self._begun[blocked.command.path]
         unmet = ", ".join(self._state_of(unmet) for unmet in blocked.unmet)
         words = [f"for {unmet}"] * bool(unmet) + [f"while {blocked.reason}"] * bool(blocked.reason)
-        return f"waited {waited:.0f} s {', '.join(words)}"
+        return f"waited {waited:.0f} s {', '.join(words)}{self._runs_since(blocked.command)}"
+
+    def _runs_since(self, command: Command) -> str:
+        """For how long another container has run a one-time command that is waited for."""
+        if command.run_once is None:
+            return ""
+        attempt = self._attempt(command)
+        if attempt.started is None or attempt.finished is not None:
+            return ""
+        more = f"; {states.NO_TIMEOUT}" if command.timeout is None else ""
+        return f" for {max(0.0, time.time() - attempt.started):.0f} s (it holds the lock){more}"
 
     def _state_of(self, unmet: Unmet) -> str:
         znode = self._watches.results.get(data_of(unmet.detail)) if unmet.detail else None

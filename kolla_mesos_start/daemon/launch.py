@@ -252,8 +252,8 @@ def _executing(step: Step, environ: Mapping[str, str]) -> Iterator[None]:
     try:
         yield
     except OSError as error:
-        from kolla_mesos_start.program import MISSING, refusal
+        from kolla_mesos_start.refusals import MISSING, execution
 
         kind = NotFound if error.errno in MISSING else CannotExecute
-        why = refusal(error.errno or 0, step.program, step.argv[0], environ.get("PATH"))
+        why = execution(error.errno or 0, step.program, step.argv[0], environ.get("PATH"))
         raise kind(why, command=step.command.path) from error

@@ -236,9 +236,9 @@ class CommandCheck:
         except OSError as error:
             if error.filename is None:  # Not the program: a change of the user, for example.
                 raise
-            from kolla_mesos_start.program import refusal
+            from kolla_mesos_start.refusals import execution
 
-            return refusal(error.errno or 0, self._program, self._argv[0], self._env.get("PATH"))
+            return execution(error.errno or 0, self._program, self._argv[0], self._env.get("PATH"))
         try:
             pidfd = os.pidfd_open(child.pid)
             try:

@@ -107,7 +107,9 @@ class _Watch:
             if kind not in self._ends:
                 self._ends.add(kind)
                 what = ended.command or service.role
-                self._print(f"{what} on {ended.host} ended: {ended.reason}")
+                self._print(
+                    f"{what} on {ended.host} ended in stage {ended.stage}"
+                )  # The cause comes at the end.
 
     def _say(self, name: str, text: str) -> None:
         if self._said.get(name) != text:

@@ -230,7 +230,10 @@ def _read_mounted(file: File) -> bytes | None:
     except FileNotFoundError:
         return None
     except OSError as error:
-        raise CannotRender(f"file {file.name}: {file.mounted} can't be read: {error.strerror}") from error
+        from kolla_mesos_start.refusals import reading
+
+        why = reading(file.mounted, error)
+        raise CannotRender(f"file {file.name}: {file.mounted} can't be read: {why}") from error
 
 
 def _gone(file: File, listed: Mapping[str, bool], before: Listed | None) -> list[str]:

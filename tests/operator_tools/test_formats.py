@@ -77,7 +77,7 @@ def test_anchors_and_merges_work_in_definitions(tmp_path: Path) -> None:
         ("a: 1\nb: 2\na: 3\n", "the key 'a' occurs more than once, line 3 column 1"),
         (
             "a: *b\n",
-            "* at the beginning means an alias, and this one is unknown: put the whole value in quotes, line 1 column 4",
+            "* at the beginning means an alias, and this one is unknown: put the whole value in quotes",
         ),
         ("a: {{ b }}\n", "a value that begins with {{ in quotes), line 1 column 5"),
         (

@@ -1,4 +1,4 @@
-"""Why a program could not be executed, in words that name it and say what to do.
+"""Why a program can't be executed or a file can't be read, and what to do about it.
 
 Imported only after a failure. A program whose name comes from a template is not named: it may be a secret.
 """
@@ -9,10 +9,12 @@ import errno
 import os
 import stat
 
+from kolla_mesos_start.errors import cause
+
 MISSING = (errno.ENOENT, errno.ENOTDIR)
 
 
-def refusal(number: int, program: str | None, word: str, path: str | None) -> str:
+def execution(number: int, program: str | None, word: str, path: str | None) -> str:
     """Why `word`, the first of an argv, could not be executed.
 
     `number` is the errno, `program` the name that may be shown, `path` the PATH in which it was looked for.
@@ -53,3 +55,29 @@ def _mode(word: str, path: str | None) -> int | None:
         if stat.S_ISREG(found.st_mode):
             return stat.S_IMODE(found.st_mode)
     return None
+
+
+def reading(path: str, error: OSError) -> str:
+    """Why the file, or directory, can't be read."""
+    if error.errno != errno.EACCES:
+        return cause(error)
+    uid = os.geteuid()
+    try:
+        found = os.stat(path)
+    except OSError:
+        return f"Permission denied: uid {uid}, as which this runs, may not enter a directory above it"
+    mode = stat.S_IMODE(found.st_mode)
+    return (
+        f"Permission denied: this runs as uid {uid}, and the file is of uid {found.st_uid} with mode"
+        f" {mode:04o}: let uid {uid} read it (Kubernetes: defaultMode and fsGroup; podman: uid and mode of"
+        " the secret)"
+    )
+
+
+def unreadable(path: str) -> str:
+    """Why an attempt to open the file for reading fails; empty if it succeeds."""
+    try:
+        os.close(os.open(path, os.O_RDONLY | os.O_NONBLOCK))
+    except OSError as error:
+        return reading(path, error)
+    return ""
