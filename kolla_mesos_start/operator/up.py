@@ -46,6 +46,7 @@ from kolla_mesos_start.operator.local_deployment import LocalDeployment
 from kolla_mesos_start.operator.mirror import Mirror
 from kolla_mesos_start.operator.private_zookeeper import HOST, PrivateZooKeeper
 from kolla_mesos_start.operator.progress import ProgressView, Row, row, terminal
+from kolla_mesos_start.operator.publish import check_chroot
 from kolla_mesos_start.settings import RUN_DIR_LIMIT
 from kolla_mesos_start.tree.znodes import Znodes
 
@@ -223,6 +224,7 @@ class Up(ABC, Generic[D]):
         config = settings.parse({**own, **environ})
         self.prefix = config.prefix
         self.client = client = self.aside(lambda: connection.connect(config), math.inf)
+        self.aside(lambda: check_chroot(client, config))
         return client
 
     def _publish(self, client: KazooClient, environ: Mapping[str, str]) -> D:

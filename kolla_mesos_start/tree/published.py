@@ -192,6 +192,17 @@ class Published:
         stamps = {path: stamp(found[path]) for paths in places.values() for path in paths}
         return Variables(values, stamps, _zxid(found[definition]))
 
+    def hosts_with(self, names: Collection[str]) -> Mapping[str, Sequence[str]]:
+        """Those of the variables that this service has a value of for other hosts, and these hosts."""
+        above = f"{self.znodes.definition}/variables"
+        try:
+            hosts = self.client.children([above])[above] or ()
+            below = self.client.children(f"{above}/{host}" for host in hosts)
+        except AccessDenied:
+            return {}  # An agent may be allowed to see no more than its own variables.
+        found = {name: [host for host in hosts if name in (below[f"{above}/{host}"] or ())] for name in names}
+        return {name: some for name, some in found.items() if some}
+
     # -- members ------------------------------------------------------------------------------------
 
     def members(self, service: str, private_interface: str) -> Sequence[Facts]:

@@ -536,8 +536,8 @@ CASES: dict[str, tuple[Tree, list[tuple[str, str]]]] = {
         [
             (
                 "cycle",
-                "a cycle, in which each waits for the next: a/daemon -> a/x -> b/y -> c/z -> a/daemon; remove a"
-                " dependency",
+                "a cycle, in which each waits for the next: a/daemon -> a/x -> b/y -> c/z -> a/daemon;"
+                " remove a dependency",
             )
         ],
     ),
