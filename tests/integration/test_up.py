@@ -388,14 +388,15 @@ def test_a_place_that_is_given_is_kept(up: Start, place: Path) -> None:
     [
         (["--replicas", "wbe=2"], 64, "is no service of the directory"),
         (["--deployment", "x"], 64, "is there already, of another x or of an `up` that was killed: "),
-        (["--hosts", "127.0.0.1:1"], 69, "no connection to ZooKeeper"),
+        (["--hosts", "127.0.0.1:1"], 69, "check --hosts or KOLLA_ZK_HOSTS, and that ZooKeeper runs there"),
+        (["--hosts", "{hosts}/typo"], 64, "the chroot /typo does not exist; create it, or correct it"),
     ],
 )
 def test_what_is_wrong_is_named(
     up: Start, zk: KazooClient, deployment: Deployment, words: list[str], status: int, expected: str
 ) -> None:
     zk.create(f"{deployment.prefix}/x", b"theirs")
-    run = up(*words, KOLLA_ZK_CONNECT_TIMEOUT="1")
+    run = up(*(word.format(hosts=deployment.hosts) for word in words), KOLLA_ZK_CONNECT_TIMEOUT="1")
     assert run.ends() == status
     assert expected in run.said
     assert zk.get(f"{deployment.prefix}/x")[0] == b"theirs"

@@ -363,7 +363,7 @@ def test_who_names_no_deployment_is_told_which_there_are(zk: KazooClient, deploy
 
 
 def test_a_missing_chroot_is_named(deployment: Deployment) -> None:
-    """Not the deployment below it; by `up`, which creates the deployment, too."""
+    """Not the deployment below it."""
     hosts = f"{deployment.hosts}/typo"
     said = ctl(deployment, "status", status=66, KOLLA_ZK_HOSTS=hosts).stderr
     assert said == "kolla_mesos_ctl: the chroot /typo does not exist: correct --hosts or KOLLA_ZK_HOSTS\n"
