@@ -155,6 +155,8 @@ def _target(unmet: Unmet, deployment: Deployment) -> str:
     if isinstance(dependency, External):
         return dependency.what
     service = deployment.roles.get(dependency.role)
+    if service and service.graph is None:
+        return _node(service.name)
     return dependency.path if service and _step(service, dependency.path) else f"-> {dependency.path}"
 
 

@@ -100,7 +100,7 @@ class _Values(yaml.SafeLoader):
         names = set()
         for key, _ in node.value:
             if not isinstance(key, yaml.ScalarNode):
-                hint = "a key has to be text (and a value that begins with {{ in quotes)"
+                hint = "a key must be text; put a value that begins with {{ in quotes"
                 raise BadDefinition([_placed(hint, key.start_mark)])
             if key.tag == _MERGE:
                 continue

@@ -157,8 +157,9 @@ SUBCOMMAND = Subcommand(
     summary="block until services are up",
     description="""\
 Block until all services are up, or those that are named. It ends early, and says why, on what nothing
-will mend by itself: a failed command, a container that ended before its command began, a cycle, a
-dependency that no published service provides.
+will mend by itself: a failed command, a container that ended before its command began, a daemon that ended
+before it was ready and that nobody has started again for 10 s, a cycle, a dependency that no published
+service provides.
 
 The exit status is 0 once all are up, 1 if it ended early, 75 if the time is over.
 """,

@@ -235,6 +235,19 @@ CASES: dict[str, tuple[Tree, list[tuple[str, str]]]] = {
             )
         ],
     ),
+    "a check that never succeeds": (
+        {
+            "web": definition(),
+            "web/.containers/1": container("starting", "check tcp port 1: refused", since=NOW - 130),
+        },
+        [
+            (
+                "not ready",
+                "web/daemon on web1 is not ready for 2 min 10 s: check tcp port 1: refused; the daemon runs:"
+                f" correct either it, or `ready` in its definition{SEE} web",
+            )
+        ],
+    ),
     "several are not ready": (
         {
             "web": definition(instances=5),
@@ -596,6 +609,24 @@ def test_what_is_blocked_stands_in_one_line_for_each_chain() -> None:
         "            rabbitmq_tasks/user <- stats/daemon",
         "up          redis 1 of 1",
     ]
+
+
+def test_a_definition_that_can_not_be_read_blocks_what_depends_on_it() -> None:
+    tree = {"db": "[]", "web": definition("db/daemon"), "web/.containers/1": container("waiting")}
+    assert explained(tree) == [
+        "ROOT CAUSE  the definition of db can't be read: expected a JSON object, found a list",
+        "  blocks    web/daemon",
+    ]
+
+
+@pytest.mark.parametrize(("seconds", "final"), [(9, False), (11, True)])
+def test_a_daemon_that_ended_is_given_up_when_no_container_takes_its_place(
+    seconds: float, final: bool
+) -> None:
+    """A launcher may be about to start it again."""
+    tree = {"web": definition(), "status/web1/web/ended": CRASHED}
+    (cause,) = causes.find(deployment(tree, NOW - 60), NOW - 60 + seconds)
+    assert (cause.is_stuck, cause.is_final) == (True, final)
 
 
 def test_what_blocks_most_comes_first() -> None:

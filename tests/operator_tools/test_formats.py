@@ -79,7 +79,7 @@ def test_anchors_and_merges_work_in_definitions(tmp_path: Path) -> None:
             "a: *b\n",
             "* at the beginning means an alias, and this one is unknown: put the whole value in quotes",
         ),
-        ("a: {{ b }}\n", "a value that begins with {{ in quotes), line 1 column 5"),
+        ("a: {{ b }}\n", "put a value that begins with {{ in quotes, line 1 column 5"),
         (
             "a: !!python/object:os.system {}\n",
             "bad YAML: ! at the beginning means a tag, which is unknown",
