@@ -14,7 +14,6 @@ from typing import NamedTuple
 
 from kolla_mesos_start.definition.forms import DAEMON, LOCAL
 from kolla_mesos_start.definition.model import Dependency, External, Members
-from kolla_mesos_start.log import PROGRESS_INTERVAL
 from kolla_mesos_start.operator.durations import lasting
 from kolla_mesos_start.operator.invocation import nearest
 from kolla_mesos_start.operator.live import (
@@ -56,8 +55,7 @@ KINDS: Mapping[str, tuple[bool, bool]] = {
 }
 SLOW = 10.0  # seconds; an agent logs a daemon that takes longer to become ready
 TOO_FEW = "is wanted: lower `count`, or raise `instances` in the definition of that service"
-CHECK_FAILS = "the daemon runs: correct either it, or `ready` in its definition"
-RUNS_LONG = PROGRESS_INTERVAL
+CHECK_FAILS = "the daemon runs: correct its configuration, or `ready` in its definition"
 NOT_REPLACED = 10.0  # seconds; a launcher starts a container again sooner
 SHOWN = 3  # hosts that a line names
 CLOCK_STEP = 1.0  # seconds; containers say since when in whole ones
@@ -379,7 +377,7 @@ def _of_attempt(service: Service, step: Step, attempt: Attempt, now: float) -> C
             return Cause("abandoned", text, (step.path,))
         lock = ", and holds its lock" if step.command.run_once else ""
         text = f"{step.path} has run{where} for {age} (attempt {detail.attempt or 1}){lock}"
-        if step.command.timeout is None and now - attempt.since >= RUNS_LONG:
+        if step.command.timeout is None and now - attempt.since >= SLOW:
             text = f"{text}; {NO_TIMEOUT}"
         return Cause("running", text, (step.path,))
     # Of all containers together: more than the log of this one says.

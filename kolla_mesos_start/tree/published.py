@@ -122,9 +122,12 @@ class Published:
         chroot = self.client.session.servers.chroot
         # What has not been read yet is not known to be absent.
         if chroot and results.get(data_of("/"), True) is None:
-            return f"the chroot {chroot} of KOLLA_ZK_HOSTS is not there; the agent never creates it"
+            return f"the chroot {chroot} is not there: correct KOLLA_ZK_HOSTS, or create it (no agent does)"
         if results.get(data_of(self.znodes.deployment), True) is None:
-            return f"the deployment {self.znodes.deployment} is not there, nor the definition {path}"
+            return (
+                f"the deployment {self.znodes.deployment} is not there, nor the definition {path}: correct"
+                " KOLLA_APP_ID, or publish it"
+            )
         return f"the definition {path} is not published yet"
 
     def _nearest(self) -> str:

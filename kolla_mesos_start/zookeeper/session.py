@@ -368,7 +368,8 @@ class Session:
         if was_connected or not (self._lost or self._hosts):
             words = "lost the connection to ZooKeeper" if was_connected else "can't connect to ZooKeeper"
             if not self._closing:
-                log.warning("%s at %s (%s); retrying", words, self.servers, self.error)
+                advice = "" if was_connected else f"; check {TO_CHECK}"
+                log.warning("%s at %s (%s); retrying%s", words, self.servers, self.error, advice)
             self._lost = True
         if isinstance(error, PermissionError):
             self._not_before = now() + min(REFUSED_MOST, REFUSED * 2**self._refusals)

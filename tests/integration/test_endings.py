@@ -315,7 +315,7 @@ def test_who_may_not_read_is_told_where(
     assert agent.ends() == 77
     reason = f"{deployment.path}/web can't be read: NoAuthError: its ACL lacks the right r (read)"
     known = line.rpartition(":")[0] if line else identity.NOBODY
-    assert agent.ending["reason"] == f"{reason}; connected as {known}"
+    assert agent.ending["reason"] == f"{reason}; connected as {known}: {identity.GRANT}"
     assert "s3cret" not in agent.said
     assert "wrong" not in agent.said
 
@@ -347,7 +347,8 @@ def test_who_may_not_write_is_told_where(
     assert agent.ends() == 77
     path = f"{deployment.path}/status"
     lacks = f"the ACL of {path} lacks the right c (create)"
-    reason = f"{path}/global can't be created: NoAuthError: {lacks}; connected as {identity.NOBODY}"
+    known = f"{identity.NOBODY}: {identity.GRANT}"
+    reason = f"{path}/global can't be created: NoAuthError: {lacks}; connected as {known}"
     assert agent.ending["reason"] == reason
     assert not (agent.directory / "ran").exists()
 

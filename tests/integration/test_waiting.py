@@ -801,7 +801,7 @@ def requests(zookeeper: Server, session: str) -> tuple[int, str]:
         ),
         (
             "chroot",
-            r"waiting for the definition for 3\d s: the chroot /nowhere of KOLLA_ZK_HOSTS is not there; .*",
+            r"waiting for the definition for 3\d s: the chroot /nowhere is not there: correct .*",
         ),
         (
             "connection",

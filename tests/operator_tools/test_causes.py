@@ -244,7 +244,7 @@ CASES: dict[str, tuple[Tree, list[tuple[str, str]]]] = {
             (
                 "not ready",
                 "web/daemon on web1 is not ready for 2 min 10 s: check tcp port 1: refused; the daemon runs:"
-                f" correct either it, or `ready` in its definition{SEE} web",
+                f" correct its configuration, or `ready` in its definition{SEE} web",
             )
         ],
     ),
