@@ -10,6 +10,7 @@ from typing import NamedTuple
 
 from rich.console import Console
 
+from kolla_mesos_start.definition.forms import DAEMON
 from kolla_mesos_start.errors import BadUsage, DependenciesNotSatisfied
 from kolla_mesos_start.operator import causes, explain
 from kolla_mesos_start.operator.causes import Cause
@@ -106,10 +107,9 @@ class _Watch:
             kind = ended._replace(reason="", at=0.0)
             if kind not in self._ends:
                 self._ends.add(kind)
-                what = ended.command or service.role
-                self._print(
-                    f"{what} on {ended.host} ended in stage {ended.stage}"
-                )  # The cause comes at the end.
+                # The cause comes at the end.
+                how = "before it was ready" if ended.stage == DAEMON else f"in stage {ended.stage}"
+                self._print(f"{ended.command or service.role} on {ended.host} ended {how}")
 
     def _say(self, name: str, text: str) -> None:
         if self._said.get(name) != text:

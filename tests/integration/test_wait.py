@@ -119,7 +119,7 @@ def test_a_daemon_that_ends_each_time_is_waited_for_and_named(
     publish(deployment, "web", {"service": {"daemon": {"command": "false"}}})
     with restarted(containers.start("web", "h1")):
         said = tool(deployment, "wait", "--timeout", "8", status=75)
-    assert said.count("web/daemon on h1 ended in stage daemon\n") == 1
+    assert said.count("web/daemon on h1 ended before it was ready\n") == 1
     assert "ROOT CAUSE  web/daemon on h1 ended 0." in said and said.count("after its start") == 1
     assert "start it again" not in said
 
