@@ -797,7 +797,7 @@ def requests(zookeeper: Server, session: str) -> tuple[int, str]:
         (
             "deployment",
             r"waiting for the definition for 3\d s: the deployment {prefix}-typo/site is not there, "
-            r"nor the definition {prefix}-typo/site/web",
+            r"nor the definition {prefix}-typo/site/web: correct KOLLA_APP_ID, or publish it",
         ),
         (
             "chroot",
