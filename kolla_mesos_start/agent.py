@@ -126,7 +126,10 @@ class Agent:
         _warn_of_open_files(settings)
         report = self.report = Report(StateFile.take(settings.run_dir))
         preparer = self._connect(
-            settings, lambda cause: report.write("waiting", f"for a connection to ZooKeeper: {cause}")
+            settings,
+            lambda cause: report.write(
+                "waiting", f"for a connection to ZooKeeper at {settings.hosts}: {cause}"
+            ),
         )
 
         from kolla_mesos_start.tree.published import Changed

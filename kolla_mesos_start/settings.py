@@ -460,7 +460,7 @@ def _directory(listable: Callable[[str], bool]) -> Callable[[str], str]:
     def convert(text: str) -> str:
         path = _path(text)
         if not listable(path):
-            raise _Unexpected("a directory that this user can read")
+            raise _Unexpected(f"a directory that this user can read{_why(path)}")
         return path
 
     return convert
@@ -470,10 +470,18 @@ def _file(readable: Callable[[str], bool]) -> Callable[[str], str]:
     def convert(text: str) -> str:
         path = _path(text, hidden=True)  # It may be the key itself, by mistake.
         if not readable(path):
-            raise _Unexpected("a file that this user can read")
+            raise _Unexpected(f"a file that this user can read{_why(path)}")
         return path
 
     return convert
+
+
+def _why(path: str) -> str:
+    """Why it can't be read, in brackets."""
+    from kolla_mesos_start.refusals import unreadable
+
+    why = unreadable(path)
+    return f" ({why})" if why else ""
 
 
 def _auth_file(read_text: Callable[[str], str]) -> Callable[[str], tuple[tuple[str, str], ...]]:
@@ -482,7 +490,9 @@ def _auth_file(read_text: Callable[[str], str]) -> Callable[[str], tuple[tuple[s
         try:
             return _credentials(read_text(path))
         except OSError as error:
-            raise _Unexpected(f"a file that this user can read ({error.strerror})") from error
+            raise _Unexpected(
+                f"a file that this user can read{_why(path) or f' ({error.strerror})'}"
+            ) from error
         except UnicodeDecodeError as error:
             raise _Unexpected("a file of UTF-8 text") from error
 

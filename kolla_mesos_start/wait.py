@@ -35,6 +35,7 @@ log = Logger(__name__)
 
 NEVER = float("inf")
 SUPERSEDED = "a newer definition has run it since; restart this container"
+RUNS_IT = "is running it"
 AGAIN = "its dependencies are read again"
 DETAIL_LEAD = 1.0  # seconds before a line is due: in an outage nothing can be read for it
 
@@ -277,11 +278,15 @@ class Waiting:
         return Blocked(command, (), self._who_runs(command))
 
     def _who_runs(self, command: Command) -> str:
-        detail = states.once_znodes(command, self._znodes).detail
-        attempt = states.decode_detail(self._watches.results.get(data_of(detail)))
+        attempt = self._attempt(command)
         if attempt.started is None or attempt.finished is not None:
             return "another container is about to run it"
-        return f"{attempt.host} is running it"
+        return f"{attempt.host} {RUNS_IT}"
+
+    def _attempt(self, command: Command) -> states.Detail:
+        """The last attempt of a one-time command, as far as it is known."""
+        detail = states.once_znodes(command, self._znodes).detail
+        return states.decode_detail(self._watches.results.get(data_of(detail)))
 
     # -- what is known --------------------------------------------------------------------------
 
@@ -330,8 +335,17 @@ class Waiting:
         """For how long, and for what: each unmet with its state, since when, where and why it failed."""
         waited = now() - self._begun[blocked.command.path]
         unmet = ", ".join(self._state_of(unmet) for unmet in blocked.unmet)
-        words = [f"for {unmet}"] * bool(unmet) + [f"while {blocked.reason}"] * bool(blocked.reason)
+        reason = f"{blocked.reason}{self._runs_since(blocked)}"
+        words = [f"for {unmet}"] * bool(unmet) + [f"while {reason}"] * bool(reason)
         return f"waited {waited:.0f} s {', '.join(words)}"
+
+    def _runs_since(self, blocked: Blocked) -> str:
+        """For how long another container has run the one-time command that this one would run."""
+        started = blocked.reason.endswith(RUNS_IT) and self._attempt(blocked.command).started
+        if not started:
+            return ""
+        more = f"; {states.NO_TIMEOUT}" if blocked.command.timeout is None else ""
+        return f" for {max(0.0, time.time() - started):.0f} s (it holds the lock){more}"
 
     def _state_of(self, unmet: Unmet) -> str:
         znode = self._watches.results.get(data_of(unmet.detail)) if unmet.detail else None

@@ -6,18 +6,17 @@ one attempt after another, and what cuts an attempt short: its timeout, a signal
 
 from __future__ import annotations
 
-import errno
 import signal
 import time
 
 from kolla_mesos_start.commands.guard_client import Guard
 from kolla_mesos_start.commands.lease import Lease
 from kolla_mesos_start.errors import CommandFailed, Stopped, Unkillable
-from kolla_mesos_start.log import Logger
+from kolla_mesos_start.log import PROGRESS_INTERVAL, Logger
 from kolla_mesos_start.loop import now
 from kolla_mesos_start.tree.attempts import Attempts, Lost, Outcome
 from kolla_mesos_start.tree.published import Changed
-from kolla_mesos_start.tree.states import DONE, ERROR, RETRY
+from kolla_mesos_start.tree.states import DONE, ERROR, NO_TIMEOUT, RETRY
 from kolla_mesos_start.zookeeper.query import data_of
 from kolla_mesos_start.zookeeper.wire import CheckVersion, Transaction
 
@@ -39,7 +38,7 @@ log = Logger(__name__)
 
 NEVER = float("inf")
 NOT_FOUND = 127  # a shell's status; what it did not find stands in its own output
-RUNS_LONG = 60.0  # seconds after which a command that still runs says so, again and again
+RUNS_LONG = PROGRESS_INTERVAL
 
 # Variables in the environment of a one-time command.
 TOKEN = "KOLLA_FENCING_TOKEN"
@@ -256,7 +255,8 @@ class Bootstrap:
         if hold is not None and ended.reason == "lost":
             # It may have ended before its guard did: that is unknown, and the next attempt learns so.
             raise Lost(f"{command.path}: {ended.failure}")
-        outcome = _judge(prepared.step, ended, timed_out, self._stopped_by, last)
+        path = environ.get("PATH")
+        outcome = _judge(prepared.step, ended, timed_out, self._stopped_by, last, path)
         log.log(
             "info" if outcome.state == DONE and not outcome.status else "warning",
             "%s: %s after %.1f s",
@@ -278,7 +278,7 @@ class Bootstrap:
             hold.on_renewed = lambda: self.guard.extend(lease.kill_at)
 
         limit = NEVER if command.timeout is None else now() + command.timeout
-        wait_long(self._loop, command.path, lambda: self.guard.ended or lock_is_lost(), limit)
+        wait_long(self._loop, command, lambda: self.guard.ended or lock_is_lost(), limit)
         timed_out = not self.guard.ended and not lock_is_lost()
         if timed_out:
             self.guard.end(command.stop_grace)
@@ -298,26 +298,32 @@ class Bootstrap:
         return timed_out
 
 
-def wait_long(loop: Loop, path: str, condition: Callable[[], object], limit: float) -> None:
-    """Wait for a command as `Loop.wait` does, and say every minute for how long it has run."""
+def wait_long(loop: Loop, command: Command, condition: Callable[[], object], limit: float) -> None:
+    """Wait for a command as `Loop.wait` does, and say every half minute for how long it has run."""
     begun = now()
     due = begun + RUNS_LONG
+    more = f"; {NO_TIMEOUT}" if command.timeout is None else f" (timeout {command.timeout:g} s)"
     while not loop.wait(condition, min(limit, due)) and due < limit:
-        log.info("%s: has been running for %.0f s", path, now() - begun)
+        log.info("%s: has been running for %.0f s%s", command.path, now() - begun, more)
         due = now() + RUNS_LONG
 
 
-def _judge(step: Step, ended: Ended, timed_out: bool, stopped_by: Stopped | None, last: bool) -> Outcome:
-    """What the end of an attempt makes of the command."""
+def _judge(
+    step: Step, ended: Ended, timed_out: bool, stopped_by: Stopped | None, last: bool, path: str | None
+) -> Outcome:
+    """What the end of an attempt makes of the command; `path` is the PATH in which its program was sought."""
     command = step.command
     if ended.reason == "deadline":
         raise Lost(f"{command.path}: killed: its lease could not be renewed in time")
     failed = ERROR if last or stopped_by is not None else RETRY
     if timed_out and ended.reason != "lost":
         return Outcome(failed, ended.status, f"timed out (limit {command.timeout:g} s)")
+    if ended.errno is not None and ended.at == "program":
+        from kolla_mesos_start.refusals import execution
+
+        return Outcome(failed, None, execution(ended.errno, step.program, step.argv[0], path))
     if ended.errno is not None:
-        missing = ended.errno in (errno.ENOENT, errno.ENOTDIR) and ended.at == "program"
-        return Outcome(failed, None, step.not_found if missing else ended.failure)
+        return Outcome(failed, None, ended.failure)
     if ended.signum is None and ended.status in command.succeeds:
         return Outcome(DONE, ended.status, f"done (exit status {ended.status})" if ended.status else "done")
     if step.shell and ended.status == NOT_FOUND:

@@ -74,7 +74,7 @@ class Launch:
                 await_registrar()
             self._settle_signals()
             signal.pthread_sigmask(signal.SIG_SETMASK, ())
-            with _executing(step):
+            with _executing(step, environ):
                 _become(prepared)
                 os.execvpe(step.argv[0], step.argv, environ)
         finally:
@@ -90,7 +90,7 @@ class Launch:
         try:
             self._tell_started(step.command.path)
             self._settle_signals()
-            with _executing(step):
+            with _executing(step, environ):
                 daemon = _spawn(prepared, environ)
             try:
                 with _needing_registrar(step):
@@ -248,10 +248,12 @@ def _needing_registrar(step: Step) -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def _executing(step: Step) -> Iterator[None]:
+def _executing(step: Step, environ: Mapping[str, str]) -> Iterator[None]:
     try:
         yield
-    except (FileNotFoundError, NotADirectoryError) as error:
-        raise NotFound(step.not_found, command=step.command.path) from error
     except OSError as error:
-        raise CannotExecute(f"can't be executed: {error.strerror}", command=step.command.path) from error
+        from kolla_mesos_start.refusals import MISSING, execution
+
+        kind = NotFound if error.errno in MISSING else CannotExecute
+        why = execution(error.errno or 0, step.program, step.argv[0], environ.get("PATH"))
+        raise kind(why, command=step.command.path) from error

@@ -44,7 +44,8 @@ class Check(NamedTuple):
     """How readiness is checked: `kind` is default, notify, alive, tcp, http or command.
 
     `value`: seconds for alive, the port for tcp, the URL for http, argv for command. `interval` and
-    `timeout` are seconds; after `fall` failures in a row the daemon is no longer ready.
+    `timeout` are seconds; after `fall` failures in a row the daemon is no longer ready. `program` is that of
+    a command, if it may be named.
     """
 
     kind: str
@@ -52,6 +53,7 @@ class Check(NamedTuple):
     interval: float
     timeout: float
     fall: int
+    program: str | None = None
 
 
 class Results(NamedTuple):
@@ -132,17 +134,17 @@ def _age(check: Check) -> float:
 
 
 def tcp(addresses: Sequence[str], port: int) -> Steps[str]:
-    """Whether one of our own addresses accepts a connection."""
-    reason = "no address"
+    """Whether one of our own addresses accepts a connection; else what the first of them met."""
+    reason = ""
     for address in addresses:
         try:
             connection = yield from connect_any((yield from resolve(address, port)))
         except OSError as error:
-            reason = cause(error)
+            reason = reason or cause(error)
         else:
             connection.close()
             return ""
-    return reason
+    return reason or "no address"
 
 
 def http(url: str) -> Steps[str]:
@@ -196,10 +198,14 @@ class CommandCheck:
     """Whether a command ends with status 0. When the check ends, its whole process group is killed."""
 
     def __init__(
-        self, argv: Sequence[str], env: dict[str, str], ids: tuple[int, int, Sequence[int]] | None
+        self,
+        argv: Sequence[str],
+        env: dict[str, str],
+        ids: tuple[int, int, Sequence[int]] | None,
+        program: str | None = None,
     ) -> None:
-        """`ids`: the uid, the gid and the supplementary groups to run as."""
-        self._argv, self._env, self._ids = argv, env, ids
+        """`ids`: the uid, the gid and the supplementary groups to run as; `program`: see Check."""
+        self._argv, self._env, self._ids, self._program = argv, env, ids, program
         self._last: Any = None
 
     @property
@@ -227,8 +233,12 @@ class CommandCheck:
                 start_new_session=True,
                 **identity,
             )
-        except (FileNotFoundError, NotADirectoryError):
-            return "the program of the check's command was not found"  # Its name may come from a variable.
+        except OSError as error:
+            if error.filename is None:  # Not the program: a change of the user, for example.
+                raise
+            from kolla_mesos_start.refusals import execution
+
+            return execution(error.errno or 0, self._program, self._argv[0], self._env.get("PATH"))
         try:
             pidfd = os.pidfd_open(child.pid)
             try:
@@ -246,17 +256,17 @@ class CommandCheck:
         return f"exit status {status}" if status else ""
 
 
-def _asked(check: Check) -> str:
-    """What was asked, as the beginning of a reason; of a URL only the port: the rest may hold a secret."""
+def _name(check: Check) -> str:
+    """The check, as the beginning of a reason; of a URL only the port: the rest may hold a secret."""
     if check.kind == "tcp":
-        return f"port {check.value}: "
+        return f"check tcp port {check.value}: "
     if check.kind == "http":
         from urllib.parse import urlsplit
 
         with contextlib.suppress(ValueError):  # Not a URL: the reason says so.
             parts = urlsplit(check.value)
-            return f"port {parts.port or (443 if parts.scheme == 'https' else 80)}: "
-    return ""
+            return f"check http port {parts.port or (443 if parts.scheme == 'https' else 80)}: "
+    return f"check {check.kind}: "
 
 
 # -- rules and checks together ----------------------------------------------------------------------
@@ -320,7 +330,7 @@ class Readiness:
         if self._probe:
             return self._failure
         if self._check.kind == "notify" or (self._check.kind == "default" and self._notified.speaks):
-            return "the daemon has not sent READY=1"
+            return "check notify: the daemon has not sent READY=1"
         return f"the daemon has run for less than {_age(self._check):g} s"
 
     def notify(self, datagram: bytes) -> None:
@@ -359,7 +369,7 @@ class Readiness:
                 why = f"no answer within {self._check.timeout:g} s"
             else:
                 why = cause(error) if error else self._task.result
-            self._failure = why and f"{_asked(self._check)}{why}"
+            self._failure = why and f"{_name(self._check)}{why}"
             self._results = self._results.after(not self._failure, self._check.fall)
             self._passed = self._passed if self._failure else self._begun
             self._task = None

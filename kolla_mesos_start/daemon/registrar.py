@@ -118,9 +118,9 @@ class Registrar:
         ending = None
         # Who is no parent can't know whether it was told to stop: what is said is true in either case.
         if why or not (self.presence.was_ready or self._stopping):
-            lived = (
-                f"it ended {now() - self._started:.1f} s after its start, before it was ready; see its log"
-            )
+            lived = f"ended {now() - self._started:.1f} s after its start, before it was ready"
+            if not why:
+                log.warning("the daemon %s%s", lived, "" if status is None else f"; exit status {status}")
             ending = _ending(self.reporter.command, why or lived, status, retriable=not why)
         if ending and self.session.connected:  # First of all: its container is not shown any more soon.
             self.presence.tell_end(ending)
@@ -314,5 +314,6 @@ def _check(handoff: Handoff) -> Probe | None:
     if kind == "http":
         return lambda: http(value)
     if kind == "command":
-        return CommandCheck(value, dict(handoff.check_env), handoff.check_ids)
+        program = Check(*handoff.check).program
+        return CommandCheck(value, dict(handoff.check_env), handoff.check_ids, program)
     return None

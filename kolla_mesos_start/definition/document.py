@@ -53,8 +53,8 @@ def load(data: bytes) -> Document:
             text, object_pairs_hook=mapping, parse_int=number, parse_float=number, parse_constant=number
         )
     except json.JSONDecodeError as error:
-        what = error.msg.removesuffix(" at").rstrip(": ")
-        raise BadDefinition([f"bad JSON: {what}, line {error.lineno} column {error.colno}"]) from error
+        what = f"{_plain(error.msg)}, line {error.lineno} column {error.colno}"
+        raise BadDefinition([f"bad JSON: {what}"]) from error
     except RecursionError as error:
         raise BadDefinition(["bad JSON: nested too deep"]) from error
     if issues:
@@ -63,6 +63,22 @@ def load(data: bytes) -> Document:
     if not isinstance(root, dict):
         raise BadDefinition([f"expected a JSON object, found {json_type(root)}"])
     return Document(root)
+
+
+def _plain(said: str) -> str:
+    """What is wrong, in other words than the parser's."""
+    words = {
+        "Expecting property name": "expected a name in double quotes; a comma before } has to go",
+        "Illegal trailing comma": "a comma before the closing bracket: remove it",
+        "Expecting value": "expected a value; a comma before ] has to go, and text needs double quotes",
+        "Expecting ',' delimiter": "expected a comma, or the closing bracket",
+        "Expecting ':' delimiter": "expected a ':' after the name",
+        "Extra data": "text after the closing bracket of the definition",
+        "Unterminated string": "a double quote is not closed",
+        "Invalid control character": "a line break, tab or control character in a text: write \\n or \\t",
+        "Invalid \\": "an unknown escape after a backslash: write \\\\ for a backslash",
+    }
+    return next((plain for begin, plain in words.items() if said.startswith(begin)), said)
 
 
 def digest(document: Document) -> str:

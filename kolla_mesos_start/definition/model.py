@@ -99,7 +99,8 @@ class Ready(NamedTuple):
 
     `kind` is one of `default notify tcp http command alive`; `value` is None, a port, a URL, a
     command (an argv in a Step), or the seconds to be alive (for `default`: if it never notifies).
-    `interval` and `timeout` are seconds; after `fall` failures in a row the daemon is not ready.
+    `interval` and `timeout` are seconds; after `fall` failures in a row the daemon is not ready. `program`
+    is that of a command in a Step, to name it in an error, as in `Step`.
     """
 
     kind: str
@@ -107,6 +108,7 @@ class Ready(NamedTuple):
     interval: float
     timeout: float
     fall: int
+    program: str | None = None
 
 
 class OnChange(NamedTuple):
@@ -181,13 +183,6 @@ class Step(NamedTuple):
     """whether that shell would stay as the parent of a daemon"""
     program: str | None
     """the program, to name it in an error; None if a template gave it (a secret, perhaps) or for a shell"""
-
-    @property
-    def not_found(self) -> str:
-        """What to say where its program is not there."""
-        program = f"program {self.program!r}" if self.program else "its program"
-        where = "" if "/" in self.argv[0] else " in PATH"
-        return f"{program} not found{where} (or its interpreter is missing)"
 
     @property
     def env(self) -> tuple[tuple[str, str], ...]:

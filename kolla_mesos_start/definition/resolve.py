@@ -42,11 +42,15 @@ def _resolve(command: Command, render: Render) -> tuple[Step, list[str]]:
         ready=command.ready and resolver.ready(command.ready),
         on_change=command.on_change and resolver.on_change(command.on_change),
     )
-    # Of the command's text only the program is ever named, and not if a template gave it.
-    first = command.command if isinstance(command.command, str) else "".join(command.command[:1])
-    named = line.argv and not line.shell and not Text("command", first).is_template
-    program = line.argv[0] if named else None
+    program = _program(command.command, line)
     return Step(resolved, line.argv, line.shell, line.lacks_exec, program), resolver.reading.issues
+
+
+def _program(command: str | tuple[str, ...], line: argv.CommandLine) -> str | None:
+    """The one thing of a command's text that is ever named, and not if a template gave it."""
+    first = command if isinstance(command, str) else "".join(command[:1])
+    named = line.argv and not line.shell and not Text("command", first).is_template
+    return line.argv[0] if named else None
 
 
 class _Resolver:
@@ -91,7 +95,8 @@ class _Resolver:
         if ready.kind == "http":
             return ready._replace(value=self.text("ready.http", str(ready.value), forms.bad_url))
         if ready.kind == "command" and isinstance(ready.value, (str, tuple)):
-            return ready._replace(value=self.argv("ready.command", ready.value))
+            line = self.command_line("ready.command", self.command("ready.command", ready.value))
+            return ready._replace(value=line.argv, program=_program(ready.value, line))
         return ready
 
     def on_change(self, on_change: OnChange) -> OnChange:

@@ -26,7 +26,7 @@ from kolla_mesos_start.operator.live import (
     Service,
     Step,
 )
-from kolla_mesos_start.tree.states import ERROR, RETRY, RUNNING, Unmet
+from kolla_mesos_start.tree.states import ERROR, NO_TIMEOUT, RETRY, RUNNING, Unmet
 
 # What is met: whether somebody has to do something, and whether nothing will mend it by itself.
 KINDS: Mapping[str, tuple[bool, bool]] = {
@@ -54,6 +54,9 @@ KINDS: Mapping[str, tuple[bool, bool]] = {
     "cycle": (True, True),
 }
 SLOW = 10.0  # seconds; an agent logs a daemon that takes longer to become ready
+TOO_FEW = "is wanted: lower `count`, or raise `instances` in the definition of that service"
+CHECK_FAILS = "the daemon runs: correct its configuration, or `ready` in its definition"
+NOT_REPLACED = 10.0  # seconds; a launcher starts a container again sooner
 SHOWN = 3  # hosts that a line names
 CLOCK_STEP = 1.0  # seconds; containers say since when in whole ones
 BEGUN = ("starting", "unready", "ready")  # stages of a daemon
@@ -150,6 +153,8 @@ def _target(unmet: Unmet, deployment: Deployment) -> str:
     if isinstance(dependency, External):
         return dependency.what
     service = deployment.roles.get(dependency.role)
+    if service and service.graph is None:
+        return _node(service.name)
     return dependency.path if service and _step(service, dependency.path) else f"-> {dependency.path}"
 
 
@@ -191,7 +196,9 @@ def _cycles(edges: Mapping[str, Sequence[str]]) -> Iterator[Cause]:
             path = path[first:-1] + path[:first] + [path[first]]
             left[path[1]].discard(path[0])
             yield Cause(
-                "cycle", f"a cycle, in which each waits for the next: {' -> '.join(path)}", tuple(path[:-1])
+                "cycle",
+                f"a cycle, in which each waits for the next: {' -> '.join(path)}; remove a dependency",
+                tuple(path[:-1]),
             )
 
 
@@ -261,7 +268,7 @@ def _asked_otherwise(
         text = (
             f"{step.path} waits for {dependency.count} ready instances of {target.path}, and {service.wanted}"
         )
-        return Cause("too many", f"{text} is wanted (`instances` of its definition)", (step.path,))
+        return Cause("too many", f"{text} {TOO_FEW}", (step.path,))
     if target.done:
         where = " on its own host" if dependency.scope == LOCAL else ""
         return Cause(
@@ -295,7 +302,7 @@ def _no_members(step: Step, members: Members, deployment: Deployment) -> Cause |
         return Cause("no provider", f"{step.path}: {why}", (_node(members.service),))
     if service.definition and members.count > service.wanted:
         text = f"{step.path} waits for {members.count} members of {service.name}, and {service.wanted}"
-        return Cause("too many", f"{text} is wanted (`instances` of its definition)", (step.path,))
+        return Cause("too many", f"{text} {TOO_FEW}", (step.path,))
     return None
 
 
@@ -370,6 +377,8 @@ def _of_attempt(service: Service, step: Step, attempt: Attempt, now: float) -> C
             return Cause("abandoned", text, (step.path,))
         lock = ", and holds its lock" if step.command.run_once else ""
         text = f"{step.path} has run{where} for {age} (attempt {detail.attempt or 1}){lock}"
+        if step.command.timeout is None and now - attempt.since >= SLOW:
+            text = f"{text}; {NO_TIMEOUT}"
         return Cause("running", text, (step.path,))
     # Of all containers together: more than the log of this one says.
     times = f" ({detail.attempt} attempts in all)" if detail.attempt > 1 else ""
@@ -382,7 +391,7 @@ def _of_attempt(service: Service, step: Step, attempt: Attempt, now: float) -> C
         text = f"{step.path} failed{where} {age} ago and is tried again: {what}"
         return Cause("failing", text, (step.path,))
     log = f"see the log of {service.name}{' there' if where else ''}"
-    text = f"{step.path} failed{where} {age} ago: {what}; {log}, mend it, and start it again"
+    text = f"{step.path} failed{where} {age} ago: {what}; {log}, correct the cause, and start it again"
     return Cause("failed", text, (step.path,))
 
 
@@ -399,6 +408,8 @@ def _of_daemon(service: Service, step: Step, now: float) -> Iterator[Cause]:
         first = min(slow, key=lambda each: each.since)
         text = f"{step.path} on {_hosts(slow)} is not ready for {lasting(now - first.since)}"
         why = first.reason or "its agent does not say why"
+        if first.reason.startswith("check "):
+            why = f"{why}; {CHECK_FAILS}"
         yield Cause("not ready", f"{text}: {why}; see the log of {service.name}", (step.path,))
     if starting:
         first = min(starting, key=lambda each: each.since)
@@ -454,16 +465,17 @@ def _is_past(container: Container, ended: Ended) -> bool:
 
 
 def _of_end(service: Service, ended: Ended, now: float) -> Cause:
-    status = "" if ended.status is None else f", exit status {ended.status}"
-    what, ago = ended.command or service.name, f"{lasting(now - ended.at)} ago"
-    text = f"{what} on {ended.host} ended {ago} in stage {ended.stage}{status}"
-    if ended.stage == DAEMON:
-        text = f"{what} on {ended.host} ended before it was ready, {ago}{status}"
-    text = f"{text}: {ended.reason}"
+    where, age = (_node(service.name),), now - ended.at
+    text = f"{ended.command or service.name} on {ended.host} {ended.how(f' {lasting(age)} ago')}"
+    successors = [each for each in service.containers if each.host == ended.host and each.is_live]
     # What is wrong may have been mended since; it will show when that one goes on.
-    if any(each.host == ended.host and _waits(each, now) for each in service.containers):
-        return Cause("gave up", f"{text}; the next start has not come so far yet", (_node(service.name),))
-    return Cause("gave up" if ended.retriable else "ended", text, (_node(service.name),))
+    if any(_waits(each, now) for each in successors):
+        return Cause("gave up", f"{text}; the next start has not come so far yet", where)
+    if ended.stage == DAEMON:
+        text = f"{text}; see the log of {service.name} there"
+        if not successors and age >= NOT_REPLACED:  # There is no launcher, or it does not try any more.
+            return Cause("ended", f"{text}, correct the cause, and start the container again", where)
+    return Cause("gave up" if ended.retriable else "ended", text, where)
 
 
 def _waits(container: Container, now: float) -> bool:
@@ -474,7 +486,7 @@ def _absence(service: Service, live: int) -> str:
     if live:
         return f"{live} of {service.wanted} containers of {service.name} are there: start the others"
     if not service.begun:
-        return f"no container of {service.name} was ever started"
+        return f"no container of {service.name} was ever started, or none has reached ZooKeeper: see its log"
     if service.is_task and not service.tells:
         return f"{service.name} was started, and no container of it says what it does"
     return f"no container of {service.name} is left: start it again"

@@ -221,7 +221,8 @@ def connect(settings: Settings) -> Client:
         close(client)
         raise NoConnection(
             f"no connection to ZooKeeper at {settings.hosts} within {limit:g} s "
-            f"(KOLLA_ZK_CONNECT_TIMEOUT): {causes(attempts.causes) if attempts.causes else NO_ANSWER}"
+            f"(KOLLA_ZK_CONNECT_TIMEOUT): {causes(attempts.causes) if attempts.causes else NO_ANSWER}; check"
+            " --hosts or KOLLA_ZK_HOSTS, and that ZooKeeper runs there"
         )
     client.add_listener(log_outage)
     return client

@@ -160,7 +160,10 @@ class Invocation:
     def require_deployment(self) -> Znodes:
         """The paths of a deployment that is there. NotThere names the nearest one."""
         znodes, found = self.znodes, self.settings
-        if connection.read(self.client, [znodes.deployment])[znodes.deployment] is None:
+        nodes = connection.read(self.client, [znodes.deployment, "/"])
+        if found.chroot and nodes["/"] is None:
+            raise NotThere(f"the chroot {found.chroot} does not exist: correct --hosts or KOLLA_ZK_HOSTS")
+        if nodes[znodes.deployment] is None:
             below = f", below the chroot {found.chroot}" if found.chroot else ""
             others = _deployments(self.client, found.prefix)
             raise NotThere(

@@ -37,6 +37,8 @@ SUFFIX = "__party__"
 REFRESH_FAILED = "the refresh of its files failed"
 # What it says where its turn does not come by itself.
 REFRESH_STUCK = ("no other instance refreshes until", "ZooKeeper refuses a turn")
+# Of a daemon in exec mode: no process of ours is its parent.
+UNKNOWN_STATUS = "only its launcher knows its exit status (KOLLA_START_MODE is exec)"
 MAX_DATA = 16 * 1024  # bytes of what a container has written about itself
 
 
@@ -115,6 +117,15 @@ class Ended(NamedTuple):
     retriable: bool
     status: int | None
     at: float
+
+    def how(self, ago: str = "") -> str:
+        """In words, to follow a name: with the exit status, or why that is not known."""
+        status = "" if self.status is None else f"exit status {self.status}"
+        if self.stage != DAEMON:
+            return f"ended{ago} in stage {self.stage}{status and ', '}{status}: {self.reason}"
+        # Otherwise it was to be started again with new files, and could not be.
+        how = self.reason if self.reason.startswith("ended ") else f"ended: {self.reason}"
+        return f"{how}{ago and ','}{ago}; {status or UNKNOWN_STATUS}"
 
 
 class Attempt(NamedTuple):

@@ -16,6 +16,7 @@ from rich.console import Console
 from rich.live import Live
 from rich.text import Text
 
+from kolla_mesos_start.definition.forms import DAEMON
 from kolla_mesos_start.errors import BadUsage
 from kolla_mesos_start.operator.durations import lasting
 from kolla_mesos_start.operator.findings import counted
@@ -221,6 +222,8 @@ def _rows(service: Service, now: float) -> Iterator[Row]:
     for ended in service.ended:
         status = "" if ended.status is None else f" (the agent's exit status: {ended.status})"
         doing = f"{ended.command or ended.stage}: {ended.reason}{status}"
+        if ended.stage == DAEMON:
+            doing = f"{ended.command} {ended.how()}"
         yield Row((ended.host, "ended", lasting(now - ended.at), ""), doing, "red")
     for step in service.steps:
         yield from _attempts(step, now)

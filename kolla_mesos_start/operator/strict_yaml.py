@@ -26,6 +26,38 @@ MOST_BY_ALIASES = 1_000_000
 # What yaml raises for the number of a character, or of a version, that there can't be.
 NUMBERS = (ValueError, OverflowError)
 
+# What PyYAML says of a mistake, by the beginning of its text, and what we say. {line} is where the bracket,
+# the quote or the mapping begins.
+_INDENTED = (
+    "the indentation of this line does not fit the mapping or list that begins on line {line}: align it with"
+    " the keys or items there"
+)
+_DEEPER = "this line is indented further than the one above, which has a value already: align the two"
+_COLON = "a second ': ' in one line: put a value that contains ': ' in quotes"
+_QUOTE_IT = "put the whole value in quotes"
+_PLAIN = {
+    "expected <block end>, but found '<block mapping start>'": _INDENTED,
+    "expected <block end>, but found '<block sequence start>'": _INDENTED,
+    "expected <block end>, but found '?'": _INDENTED,
+    "expected <block end>, but found '-'": _INDENTED,
+    "expected <block end>": f"text after the end of a value: remove it, or {_QUOTE_IT}",
+    "mapping values are not allowed here": _COLON,
+    "sequence entries are not allowed here": "a list item (- ) after other text: give it its own line",
+    "found character '\\t'": "a tab: indent with spaces",
+    "found character": f"a value can't begin with %, @ or `: {_QUOTE_IT}",
+    "expected the node content": f"a value can't begin with this character: {_QUOTE_IT}",
+    "expected ',' or ']'": "the [ of line {line} is not closed, or a comma is missing",
+    "expected ',' or '}'": "the { of line {line} is not closed, or a comma is missing",
+    "found unexpected end of stream": "the quote that begins on line {line} is not closed",
+    "could not find expected ':'": "line {line} lacks a ': ' (a colon and a space) after its key",
+    "found undefined alias": f"* at the beginning means an alias, and this one is unknown: {_QUOTE_IT}",
+    "expected alphabetic or numeric character": f"& or * at the beginning needs a name: {_QUOTE_IT}",
+    "found unknown escape character": "an unknown escape after a backslash: use single quotes, or write \\\\",
+    "but found another document": "a second document begins here (---): a file holds one",
+    "could not determine a constructor": f"! at the beginning means a tag, which is unknown: {_QUOTE_IT}",
+    "expected chomping or indentation indicators": "text after | or >: begin it on the next line",
+}
+
 # What yaml quotes may be a value, unless it is a token: a password that begins with * looks like an alias.
 _QUOTED = re.compile(r" ?'(?P<token><[a-z ]+>|[,:\]}-])?[^']*'| ?\".*\"")
 # Text to PyYAML, and a number or a boolean to others who read YAML: 1e3 is one to kubectl, and so is n.
@@ -68,7 +100,7 @@ class _Values(yaml.SafeLoader):
         names = set()
         for key, _ in node.value:
             if not isinstance(key, yaml.ScalarNode):
-                hint = "a key has to be text (and a value that begins with {{ in quotes)"
+                hint = "a key must be text; put a value that begins with {{ in quotes"
                 raise BadDefinition([_placed(hint, key.start_mark)])
             if key.tag == _MERGE:
                 continue
@@ -123,8 +155,7 @@ def load(data: bytes, *, numbers: bool, booleans: bool = False) -> object:
     try:
         return yaml.load(data, kind)  # A SafeLoader.
     except yaml.MarkedYAMLError as error:
-        problem = _QUOTED.sub(_token, error.problem or "it can't be read")
-        raise BadDefinition([_placed(problem, error.problem_mark)]) from None
+        raise BadDefinition([_placed(_plain(error, data), error.problem_mark)]) from None
     except yaml.YAMLError as error:
         raise BadDefinition(["bad YAML: not UTF-8 text, or it holds control characters"]) from error
     except RecursionError as error:
@@ -162,6 +193,19 @@ def dump(documents: Iterable[object]) -> str:
         documents, Dumper=_Dumper, sort_keys=False, explicit_start=True, width=110, allow_unicode=True
     )
     return dumped
+
+
+def _plain(error: yaml.MarkedYAMLError, data: bytes) -> str:
+    """What is wrong, in words for people who do not know how YAML is parsed."""
+    problem, mark = error.problem or "it can't be read", error.problem_mark
+    text = next((plain for said, plain in _PLAIN.items() if problem.startswith(said)), None)
+    if text is None:
+        return _QUOTED.sub(_token, problem)
+    if text is _COLON and mark:
+        before = data.decode("utf-8", "replace").splitlines()[mark.line][: mark.column]
+        text = _COLON if ": " in before or "{" in before else _DEEPER
+    begins = error.context_mark or mark
+    return text.replace("{line}", f"{begins.line + 1 if begins else 1}")
 
 
 def _token(quoted: re.Match[str]) -> str:

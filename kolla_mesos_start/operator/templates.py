@@ -14,6 +14,7 @@ from jinja2 import Environment, TemplateSyntaxError, nodes
 
 from kolla_mesos_start.definition.texts import Text
 from kolla_mesos_start.operator.invocation import slip
+from kolla_mesos_start.render.sandbox import syntax_error
 
 # The parts of a template. Those that only name a variable, which are most, need no parser: jinja2's takes a
 # hundred times as long. The others are matched so that what is quoted in them is no part of its own.
@@ -84,7 +85,7 @@ def read(source: str) -> Template:
     try:
         return _read(source)
     except TemplateSyntaxError as error:
-        raise BadTemplate(error.lineno, error.message or "syntax error") from None
+        raise BadTemplate(error.lineno, syntax_error(error)) from None
     except (RecursionError, ValueError) as error:  # ValueError: a number of too many digits
         raise BadTemplate(1, "nested too deep, or a number is too long") from error
 

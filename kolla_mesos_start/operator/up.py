@@ -13,12 +13,13 @@ import logging
 import math
 import os
 import random
+import re
 import shutil
 import signal
 import sys
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import TimeoutError, wait
 from contextlib import suppress
 from pathlib import Path
@@ -38,13 +39,14 @@ from kolla_mesos_start.errors import (
     Stopped,
 )
 from kolla_mesos_start.operator import connection, explain, timeline
-from kolla_mesos_start.operator.containers import end_all
+from kolla_mesos_start.operator.containers import Container, end_all
 from kolla_mesos_start.operator.folding import wrapped
-from kolla_mesos_start.operator.live import Live
+from kolla_mesos_start.operator.live import Deployment, Ended, Live
 from kolla_mesos_start.operator.local_deployment import LocalDeployment
 from kolla_mesos_start.operator.mirror import Mirror
 from kolla_mesos_start.operator.private_zookeeper import HOST, PrivateZooKeeper
 from kolla_mesos_start.operator.progress import ProgressView, Row, row, terminal
+from kolla_mesos_start.operator.publish import check_chroot
 from kolla_mesos_start.settings import RUN_DIR_LIMIT
 from kolla_mesos_start.tree.znodes import Znodes
 
@@ -222,6 +224,7 @@ class Up(ABC, Generic[D]):
         config = settings.parse({**own, **environ})
         self.prefix = config.prefix
         self.client = client = self.aside(lambda: connection.connect(config), math.inf)
+        self.aside(lambda: check_chroot(client, config))
         return client
 
     def _publish(self, client: KazooClient, environ: Mapping[str, str]) -> D:
@@ -266,7 +269,12 @@ class Up(ABC, Generic[D]):
         self.until(lambda: self.aside(lambda: deployment.broken_told), TOLD_TIMEOUT)
         znodes = Znodes(self.prefix, self.name, "", "")
         live = Live(znodes, deployment.given)
-        seen, found = self.aside(lambda: explain.look(lambda: Mirror(deployment.client, live).deployment()))
+        containers = deployment.containers
+        seen, found = self.aside(
+            lambda: explain.look(
+                lambda: _with_statuses(Mirror(deployment.client, live).deployment(), containers)
+            )
+        )
         lines = explain.lines(seen, found, ())
         said = [what, *(line.whole().plain for line in lines), *_log_ends(deployment)]
         return "\n".join([*said, self.about_logs] if self.about_logs else said)
@@ -420,11 +428,29 @@ class Restarts:
         return True
 
 
+def _with_statuses(seen: Deployment, containers: Sequence[Container]) -> Deployment:
+    """With the exit statuses of daemons that replaced their agent: we are their launcher."""
+    statuses = {(each.service, each.host): each.status for each in containers if each.status is not None}
+
+    def known(service: str, ended: Ended) -> Ended:
+        status = statuses.get((service, ended.host))
+        if ended.status is not None or status is None:
+            return ended
+        return ended._replace(status=status if status >= 0 else 128 - status)
+
+    services = {
+        name: service._replace(ended=tuple(known(name, ended) for ended in service.ended))
+        for name, service in seen.services.items()
+    }
+    return seen._replace(services=services)
+
+
 def _log_ends(deployment: LocalDeployment) -> Iterator[str]:
     """The end of the log of each container that is broken, as far as somebody would read them."""
     for container in deployment.broken[:LOGS_SHOWN]:
         seen = row(container)
-        yield f"--- {seen.name}: {seen.stage} {seen.text}; the end of {container.log}:\n{container.log_end()}"
+        log = re.sub(r"\n\{\"stage\": .*\}\n\Z", "\n", container.log_end())  # The cause is said above.
+        yield f"--- {seen.name}: {seen.stage} {seen.text}; the end of {container.log}:\n{log}"
 
 
 def say(text: str) -> None:

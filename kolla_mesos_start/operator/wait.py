@@ -10,6 +10,7 @@ from typing import NamedTuple
 
 from rich.console import Console
 
+from kolla_mesos_start.definition.forms import DAEMON
 from kolla_mesos_start.errors import BadUsage, DependenciesNotSatisfied
 from kolla_mesos_start.operator import causes, explain
 from kolla_mesos_start.operator.causes import Cause
@@ -106,8 +107,9 @@ class _Watch:
             kind = ended._replace(reason="", at=0.0)
             if kind not in self._ends:
                 self._ends.add(kind)
-                what = ended.command or service.role
-                self._print(f"{what} on {ended.host} ended: {ended.reason}")
+                # The cause comes at the end.
+                how = "before it was ready" if ended.stage == DAEMON else f"in stage {ended.stage}"
+                self._print(f"{ended.command or service.role} on {ended.host} ended {how}")
 
     def _say(self, name: str, text: str) -> None:
         if self._said.get(name) != text:
@@ -153,8 +155,9 @@ def _add_arguments(parser: argparse.ArgumentParser) -> None:
 SUBCOMMAND = Subcommand(
     description="""\
 Block until all services are up, or those that are named. It ends early, and says why, on what nothing
-will mend by itself: a failed command, a container that ended before its command began, a cycle, a
-dependency that no published service provides.
+will mend by itself: a failed command, a container that ended before its command began, a daemon that ended
+before it was ready and that nobody has started again for 10 s, a cycle, a dependency that no published
+service provides.
 
 The exit status is 0 once all are up, 1 if it ended early, 75 if the time is over.
 """,

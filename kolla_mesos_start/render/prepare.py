@@ -12,7 +12,7 @@ from functools import partial
 from kolla_mesos_start.definition import schema
 from kolla_mesos_start.definition.document import load
 from kolla_mesos_start.definition.resolve import late_texts, resolve
-from kolla_mesos_start.errors import BadDefinition, CannotRender
+from kolla_mesos_start.errors import BadDefinition, CannotRender, listed
 from kolla_mesos_start.log import Logger
 from kolla_mesos_start.records import NamedTuple
 from kolla_mesos_start.render import context
@@ -157,9 +157,23 @@ class Preparer:
         try:
             renderer.check(self._looked_at)
         except CannotRender as error:
-            raise CannotRender(", ".join([error.reason, *missing_files])) from error
+            reason = ", ".join([error.reason, *missing_files])
+            raise CannotRender(f"{reason}{self._remedy(renderer)}") from error
         if missing_files:
             raise CannotRender("missing: " + ", ".join(missing_files))
+
+    def _remedy(self, renderer: Renderer) -> str:
+        """Where else the missing variables have a value, and how to set one."""
+        names = sorted(
+            {each.name for each in renderer.missing if each.is_variable} - {context.IMAGE_GENERATION}
+        )
+        if not names:
+            return ""
+        elsewhere = self.published.hosts_with(names)
+        others = "".join(
+            f"; {name} has a value for {listed(hosts)} only" for name, hosts in elsewhere.items()
+        )
+        return f"{others}; publish a value, or use `kolla_mesos_ctl set {names[0]}`"
 
     def _read_sources(self, files: Sequence[File]) -> tuple[int | None, Mapping[str, bytes | None]]:
         """The zxid that the definition had before, and the content of each file, None if it is missing."""
@@ -230,7 +244,10 @@ def _read_mounted(file: File) -> bytes | None:
     except FileNotFoundError:
         return None
     except OSError as error:
-        raise CannotRender(f"file {file.name}: {file.mounted} can't be read: {error.strerror}") from error
+        from kolla_mesos_start.refusals import reading
+
+        why = reading(file.mounted, error)
+        raise CannotRender(f"file {file.name}: {file.mounted} can't be read: {why}") from error
 
 
 def _gone(file: File, listed: Mapping[str, bool], before: Listed | None) -> list[str]:

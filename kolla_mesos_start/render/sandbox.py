@@ -158,10 +158,21 @@ def _is_of_all(key: object) -> bool:
 def _fault(label: str, error: BaseException) -> CannotRender:
     """The error to report: only the kind of `error`, whose message may hold a value, except a parser's."""
     if isinstance(error, TemplateSyntaxError):
-        return CannotRender(f"{label} line {error.lineno}: {error.message or 'syntax error'}")
+        return CannotRender(f"{label} line {error.lineno}: {syntax_error(error)}")
     kind = type(error).__name__
     what = f"{kind}: {EXPLAINED[kind]}" if kind in EXPLAINED else kind
     return CannotRender(f"{label} line {_line_of(error)}: {what}")
+
+
+def syntax_error(error: TemplateSyntaxError) -> str:
+    """What the parser says, with the names of its tokens as they are written."""
+    said = error.message or "syntax error"
+    for token, written in (("'end of print statement'", "'}}'"), ("'end of statement block'", "'%}'")):
+        said = said.replace(
+            f"unexpected end of template, expected {token}.", f"the tag is not closed: add {written}"
+        )
+        said = said.replace(token, written)
+    return said.replace("expected token ", "expected ")
 
 
 def _line_of(error: BaseException) -> int:

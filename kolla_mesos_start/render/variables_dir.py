@@ -46,7 +46,7 @@ def _read(directory: str, names: Set[str] | None) -> dict[str, str]:
     try:
         found = {name for name in os.listdir(directory) if not name.startswith(".")}
     except OSError as error:
-        raise CannotRender(f"KOLLA_VARIABLES_DIR: {directory} can't be read: {error.strerror}") from error
+        raise CannotRender(f"KOLLA_VARIABLES_DIR: {_why(directory, error)}") from error
     wanted = {each for each in found if os.path.isfile(f"{directory}/{each}")} if names is None else names
     return {name: _value(f"{directory}/{name}") for name in found & wanted}
 
@@ -59,7 +59,7 @@ def _value(path: str) -> str:
                 raise CannotRender(f"{path} is not a regular file")
             data = file.read(LIMIT + 1)
     except OSError as error:
-        raise CannotRender(f"{path} can't be read: {error.strerror}") from error
+        raise CannotRender(_why(path, error)) from error
     if len(data) > LIMIT:
         raise CannotRender(f"{path} has more than {LIMIT} bytes, too many for a variable")
     try:
@@ -68,6 +68,12 @@ def _value(path: str) -> str:
         raise CannotRender(
             f"{path} is not UTF-8 text (byte {error.start})"
         ) from None  # It holds the content.
+
+
+def _why(path: str, error: OSError) -> str:
+    from kolla_mesos_start.refusals import reading
+
+    return f"{path} can't be read: {reading(path, error)}"
 
 
 def _open(path: str, flags: int) -> int:

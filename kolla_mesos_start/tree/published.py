@@ -122,9 +122,12 @@ class Published:
         chroot = self.client.session.servers.chroot
         # What has not been read yet is not known to be absent.
         if chroot and results.get(data_of("/"), True) is None:
-            return f"the chroot {chroot} of KOLLA_ZK_HOSTS is not there; the agent never creates it"
+            return f"the chroot {chroot} is not there: correct KOLLA_ZK_HOSTS, or create it (no agent does)"
         if results.get(data_of(self.znodes.deployment), True) is None:
-            return f"the deployment {self.znodes.deployment} is not there, nor the definition {path}"
+            return (
+                f"the deployment {self.znodes.deployment} is not there, nor the definition {path}: correct"
+                " KOLLA_APP_ID, or publish it"
+            )
         return f"the definition {path} is not published yet"
 
     def _nearest(self) -> str:
@@ -191,6 +194,17 @@ class Published:
                     break
         stamps = {path: stamp(found[path]) for paths in places.values() for path in paths}
         return Variables(values, stamps, _zxid(found[definition]))
+
+    def hosts_with(self, names: Collection[str]) -> Mapping[str, Sequence[str]]:
+        """Those of the variables that this service has a value of for other hosts, and these hosts."""
+        above = f"{self.znodes.definition}/variables"
+        try:
+            hosts = self.client.children([above])[above] or ()
+            below = self.client.children(f"{above}/{host}" for host in hosts)
+        except AccessDenied:
+            return {}  # An agent may be allowed to see no more than its own variables.
+        found = {name: [host for host in hosts if name in (below[f"{above}/{host}"] or ())] for name in names}
+        return {name: some for name, some in found.items() if some}
 
     # -- members ------------------------------------------------------------------------------------
 

@@ -69,6 +69,10 @@ class Mark(NamedTuple):
     definition: int
 
 
+# What is said of a command that runs for long, and that nothing will end.
+NO_TIMEOUT = "it has no `timeout`: if it hangs, kill its process there, and set one in the definition"
+
+
 class Detail(NamedTuple):
     """The last attempt of a command. `finished` is None while it has no outcome.
 

@@ -21,7 +21,7 @@ from kolla_mesos_start.log import Logger
 from kolla_mesos_start.loop import now
 from kolla_mesos_start.zookeeper.ephemerals import Ephemerals
 from kolla_mesos_start.zookeeper.query import Znode
-from kolla_mesos_start.zookeeper.session import MAX_DATA, Session, check_size
+from kolla_mesos_start.zookeeper.session import MAX_DATA, TO_CHECK, Session, check_size
 from kolla_mesos_start.zookeeper.watches import Watches
 from kolla_mesos_start.zookeeper.wire import (
     OUTAGE,
@@ -155,7 +155,7 @@ class Client:
         if not self.loop.wait(is_connected, deadline):
             raise NoConnection(
                 f"no connection to ZooKeeper at {self.session.servers} within {limit:g} s "
-                f"(KOLLA_ZK_CONNECT_TIMEOUT): {self.session.error or NO_ANSWER}"
+                f"(KOLLA_ZK_CONNECT_TIMEOUT): {self.session.error or NO_ANSWER}; check {TO_CHECK}"
             )
 
     def close(self) -> None:

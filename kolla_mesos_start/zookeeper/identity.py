@@ -39,6 +39,9 @@ def names(identities: Sequence[tuple[str, str]]) -> str:
     return ", ".join(f"{scheme}:{name}" for scheme, name in identities if scheme != "ip") or NOBODY
 
 
+GRANT = "use another credential, or give this one the right (acl.yml, then publish)"
+
+
 def connected_as(name: str) -> str:
     """For the end of a message; nothing where the server has not said it."""
-    return f"; connected as {name}" if name else ""
+    return f"; connected as {name}: {GRANT}" if name else ""

@@ -64,6 +64,7 @@ PING_AFTER, DEAD_AFTER, FORGOTTEN_AFTER, HANDSHAKE_TIMEOUT = 1 / 3, 0.6, 1 / 2, 
 # An election takes less than half a second: with a steeper growth most clients would sleep through its end.
 BACK_OFF, BACK_OFF_FACTOR, BACK_OFF_MOST = 0.05, 1.25, 0.5  # seconds
 REFUSED, REFUSED_MOST = 1.0, 60.0  # seconds; refused credentials are seldom accepted the next moment
+TO_CHECK = "KOLLA_ZK_HOSTS, and that ZooKeeper runs there"
 STABLE = 1.0  # seconds; a connection that ended sooner counts as a failure, so that no loop spins
 
 
@@ -246,7 +247,13 @@ class Session:
             self._progress_at = now() + PROGRESS_INTERVAL
             why = f" ({self.error})" if self.error else ""
             away = now() - self._lost_at
-            log.warning("no connection to ZooKeeper at %s for %.0f s%s; retrying", self.servers, away, why)
+            log.warning(
+                "no connection to ZooKeeper at %s for %.0f s%s; retrying; check %s",
+                self.servers,
+                away,
+                why,
+                TO_CHECK,
+            )
         if self._task is None:
             if now() < self._not_before:
                 return
@@ -361,7 +368,8 @@ class Session:
         if was_connected or not (self._lost or self._hosts):
             words = "lost the connection to ZooKeeper" if was_connected else "can't connect to ZooKeeper"
             if not self._closing:
-                log.warning("%s (%s); retrying", words, self.error)
+                advice = "" if was_connected else f"; check {TO_CHECK}"
+                log.warning("%s at %s (%s); retrying%s", words, self.servers, self.error, advice)
             self._lost = True
         if isinstance(error, PermissionError):
             self._not_before = now() + min(REFUSED_MOST, REFUSED * 2**self._refusals)

@@ -5,22 +5,40 @@ from __future__ import annotations
 import pytest
 
 from kolla_mesos_start.commands import bootstrap
+from kolla_mesos_start.definition.model import Command
 from kolla_mesos_start.loop import Loop, now
 from tests.conftest import LogLines
+from tests.tree.test_states import one_time
 from tests.waiting import LIMIT
+
+
+def sync(timeout: float | None) -> Command:
+    return one_time()._replace(timeout=timeout)
 
 
 @pytest.mark.parametrize("lines", [0, 1, 3])
 def test_a_command_that_runs_for_long_says_so(
     monkeypatch: pytest.MonkeyPatch, log_lines: LogLines, lines: int
 ) -> None:
-    """Every minute, until it has ended."""
+    """Every half minute, until it has ended."""
     monkeypatch.setattr(bootstrap, "RUNS_LONG", 0.05)
-    bootstrap.wait_long(Loop(), "db/sync", lambda: len(log_lines()) == lines, now() + LIMIT)
-    assert [line.message for line in log_lines()] == ["db/sync: has been running for 0 s"] * lines
+    bootstrap.wait_long(Loop(), sync(9), lambda: len(log_lines()) == lines, now() + LIMIT)
+    assert [line.message for line in log_lines()] == [
+        "db/sync: has been running for 0 s (timeout 9 s)"
+    ] * lines
+
+
+def test_a_command_that_nothing_will_end_is_named_as_one(
+    monkeypatch: pytest.MonkeyPatch, log_lines: LogLines
+) -> None:
+    """What hangs and has no timeout hangs for ever."""
+    monkeypatch.setattr(bootstrap, "RUNS_LONG", 0.05)
+    bootstrap.wait_long(Loop(), sync(None), lambda: log_lines(), now() + LIMIT)
+    said = "db/sync: has been running for 0 s; it has no `timeout`: if it hangs, kill its process there, and"
+    assert log_lines()[0].message.startswith(said)
 
 
 def test_one_that_reaches_its_limit_is_waited_for_no_longer(log_lines: LogLines) -> None:
     """It is said elsewhere what comes of that."""
-    bootstrap.wait_long(Loop(), "db/sync", lambda: False, now() + 0.05)
+    bootstrap.wait_long(Loop(), sync(None), lambda: False, now() + 0.05)
     assert log_lines() == []

@@ -270,10 +270,10 @@ def test_a_url_that_isnt_one(url: str) -> None:
 @pytest.mark.parametrize(
     ("url", "reason"),
     [
-        ("https://user:secret@127.0.0.1/secret?secret", "port 443: refused"),
-        ("http://127.0.0.1:8080/", "port 8080: refused"),
-        ("http://[::1]", "port 80: refused"),
-        ("http://user:secret", "refused"),
+        ("https://user:secret@127.0.0.1/secret?secret", "check http port 443: refused"),
+        ("http://127.0.0.1:8080/", "check http port 8080: refused"),
+        ("http://[::1]", "check http port 80: refused"),
+        ("http://user:secret", "check http: refused"),
     ],
 )
 def test_of_a_url_only_the_port_is_named(clock: Clock, url: str, reason: str) -> None:
@@ -349,7 +349,10 @@ def test_a_command(script: str, expected: str) -> None:
 
 def test_a_command_that_isnt_there() -> None:
     """A command that can't be run is a failed check."""
-    assert outcome(command("/no/such/command")) == "the program of the check's command was not found"
+    assert outcome(command("/no/such/command")).startswith("its program not found (or")
+    said = outcome(CommandCheck(["no-such"], {"PATH": "/bin"}, None, "no-such"))
+    assert said.startswith("program 'no-such' not found in PATH (or")
+    assert outcome(command("/etc/passwd")).startswith("its program is not executable (mode 0644)")
 
 
 def test_a_command_of_another_user() -> None:
@@ -404,8 +407,8 @@ def test_checks_are_repeated(loop: Loop, tmp_path: Path) -> None:
     check = command("sh", "-c", f"echo >> {runs}; test -e {flag}")
     readiness = Readiness(Check("command", (), 0.05, 5, 3), check, now())
     loop.add(readiness)
-    loop.wait(lambda: readiness.reason == "exit status 1", now() + TIMEOUT)
-    assert not readiness.ready and readiness.reason == "exit status 1"
+    loop.wait(lambda: readiness.reason == "check command: exit status 1", now() + TIMEOUT)
+    assert not readiness.ready and readiness.reason == "check command: exit status 1"
     flag.touch()
     assert loop.wait(lambda: readiness.ready, now() + TIMEOUT)
     assert readiness.reason == ""
@@ -424,7 +427,7 @@ def test_a_check_that_hangs_ends_at_its_timeout_and_is_repeated(loop: Loop, tmp_
     loop.add(readiness)
     assert loop.wait(lambda: runs.exists() and len(runs.read_text()) >= 3, now() + TIMEOUT)
     # On a busy machine a command that was killed may still be there when the next check is due.
-    assert loop.wait(lambda: readiness.reason == "no answer within 0.1 s", now() + TIMEOUT)
+    assert loop.wait(lambda: readiness.reason == "check command: no answer within 0.1 s", now() + TIMEOUT)
     end(readiness, check)
 
 
@@ -568,7 +571,7 @@ def test_a_check_is_given_up_at_its_timeout(clock: Clock) -> None:
     assert closed == []
     run_at(clock, 105.0, readiness)
     assert closed == [105.0] and readiness.interest is None
-    assert readiness.reason == "port 1: no answer within 5 s"
+    assert readiness.reason == "check tcp port 1: no answer within 5 s"
     assert readiness.deadline == 105.0 + 1.0
 
 

@@ -11,11 +11,11 @@ from kolla_mesos_start.errors import BadDefinition
 
 BROKEN: list[tuple[bytes, list[str]]] = [
     (b"", ["bad JSON", "line 1 column 1"]),
-    (b'{"a": 1,\n "b" 2}', ["bad JSON", "':' delimiter", "line 2 column 6"]),
-    (b'{"a": 1,}', ["bad JSON", "line 1 column "]),
-    (b'{"a": 1} x', ["bad JSON", "Extra data", "line 1 column 10"]),
+    (b'{"a": 1,\n "b" 2}', ["bad JSON", "expected a ':' after the name", "line 2 column 6"]),
+    (b'{"a": 1,}', ["bad JSON", "a comma before ", "line 1 column "]),
+    (b'{"a": 1} x', ["bad JSON", "text after the closing bracket", "line 1 column 10"]),
     (b"{\n\n  'a': 1}", ["bad JSON", "double quotes", "line 3 column 3"]),
-    (b'{"a": "tab\there"}', ["bad JSON", "control character, line 1 column 11"]),
+    (b'{"a": "tab\there"}', ["bad JSON", "control character in a text: write \\n or \\t, line 1 column 11"]),
     (b'{"a": {{ b }} }', ["bad JSON", "line 1 column 8"]),
     (b'{"a": "\xff"}', ["not UTF-8", "line 1 column 8"]),
     (b'{\n"a": "\xc3\xbc\xff"}', ["not UTF-8", "line 2 column 9"]),

@@ -52,7 +52,7 @@ def test_resolving_renders_every_string() -> None:
     assert first.user == "keystone"
     assert last.argv == ("run", "a b", "c")
     assert last.command.command == "run 'a b' c"
-    assert last.ready == Ready("command", ("ping", "10.0.0.1"), 4.0, 5.0, 3)
+    assert last.ready == Ready("command", ("ping", "10.0.0.1"), 4.0, 5.0, 3, "ping")
     for step in (first, last):
         assert late_texts(step.command) == ()
 

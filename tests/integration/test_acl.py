@@ -13,6 +13,7 @@ from kazoo.client import KazooClient
 from kazoo.exceptions import NoAuthError, NoNodeError
 from kazoo.security import OPEN_ACL_UNSAFE, make_digest_acl
 
+from kolla_mesos_start.zookeeper.identity import GRANT
 from tests.agents import Agent, Containers
 from tests.conftest import Deployment, connected
 from tests.integration.test_publish import ctl
@@ -369,7 +370,7 @@ def test_a_host_that_is_not_planned_is_named(site: Site, containers: Containers)
     agent = containers.start(DB, "h9", KOLLA_ZK_AUTH_FILE=site.auth("db"))
     assert agent.ends() == 77
     lacks = f"the ACL of {site.path}/status lacks the right c (create)"
-    reason = f"{site.path}/status/h9 can't be created: NoAuthError: {lacks}; connected as digest:db"
+    reason = f"{site.path}/status/h9 can't be created: NoAuthError: {lacks}; connected as digest:db: {GRANT}"
     assert agent.ending["reason"] == reason
 
 
@@ -414,6 +415,6 @@ def test_an_operator_who_is_denied_something_is_told_which_right_is_missing(
     _, err = site.ctl(*words, status=77)
     assert err == (
         f"kolla_mesos_ctl: {variables}/{what}: NoAuthError: {acl} lacks the right {right};"
-        " connected as digest:operator\n"
+        f" connected as digest:operator: {GRANT}\n"
     )
     zk.set_acls(variables + node, before)

@@ -30,9 +30,9 @@ def passes(agent: Agent) -> None:
 def tries(agent: Agent, why: str) -> None:
     agent.says("can't connect to ZooKeeper")
     (line,) = (line for line in agent.said.splitlines() if "can't connect to ZooKeeper" in line)
-    assert why in line
+    assert why in line and f"at {agent.environ['KOLLA_ZK_HOSTS']} (" in line
     eventually(lambda: why in agent.health().stdout, "health says why")
-    assert agent.health().stdout.startswith("waiting for a connection to ZooKeeper: ")
+    assert agent.health().stdout.startswith("waiting for a connection to ZooKeeper at ")
     assert agent.running
     assert agent.health().returncode == 0
 

@@ -88,11 +88,20 @@ ENDS = [
     End(75, "wait", "web/go", True, "db/sync (not started)", WAITS, {"KOLLA_WAIT_TIMEOUT": "0.2"}),
     End(78, "render", "web/go", False, "missing: user", one_command("true", env={"USER": "{{ user }}"})),
     End(78, "render", "web/daemon", False, "missing: user", one_daemon("true", env={"USER": "{{ user }}"})),
-    End(126, "exec", "web/daemon", False, "can't be executed: Permission denied", one_daemon("/etc/passwd")),
+    End(
+        126,
+        "exec",
+        "web/daemon",
+        False,
+        "program '/etc/passwd' is not executable (mode 0644): set its x bit",
+        one_daemon("/etc/passwd"),
+    ),
     End(127, "exec", "web/daemon", False, "program '/no/such' not found", one_daemon("/no/such")),
     End(1, "bootstrap", "web/go", True, "exit status 7", one_command("exit 7")),
     End(1, "bootstrap", "web/go", True, "killed by SIGSEGV", one_command("kill -SEGV $$")),
     End(1, "bootstrap", "web/go", True, "timed out (limit 0.2 s)", one_command("sleep 100", timeout=0.2)),
+    End(1, "bootstrap", "web/go", True, "program '/etc/passwd' is not exec", one_command("/etc/passwd")),
+    End(1, "bootstrap", "web/go", True, "its program is not exec", one_command("{{ '/etc/passwd' }}")),
     End(1, "bootstrap", "web/go", True, "program '/nowhere/go' not found (or", one_command("/nowhere/go")),
     End(1, "bootstrap", "web/go", True, "program 'mysqll' not found in PATH", one_command("mysqll -e x")),
     End(1, "bootstrap", "web/go", True, "its shell did not find a program", one_command("true && mysqll")),
@@ -306,7 +315,7 @@ def test_who_may_not_read_is_told_where(
     assert agent.ends() == 77
     reason = f"{deployment.path}/web can't be read: NoAuthError: its ACL lacks the right r (read)"
     known = line.rpartition(":")[0] if line else identity.NOBODY
-    assert agent.ending["reason"] == f"{reason}; connected as {known}"
+    assert agent.ending["reason"] == f"{reason}; connected as {known}: {identity.GRANT}"
     assert "s3cret" not in agent.said
     assert "wrong" not in agent.said
 
@@ -338,7 +347,8 @@ def test_who_may_not_write_is_told_where(
     assert agent.ends() == 77
     path = f"{deployment.path}/status"
     lacks = f"the ACL of {path} lacks the right c (create)"
-    reason = f"{path}/global can't be created: NoAuthError: {lacks}; connected as {identity.NOBODY}"
+    known = f"{identity.NOBODY}: {identity.GRANT}"
+    reason = f"{path}/global can't be created: NoAuthError: {lacks}; connected as {known}"
     assert agent.ending["reason"] == reason
     assert not (agent.directory / "ran").exists()
 

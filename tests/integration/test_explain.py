@@ -75,7 +75,10 @@ def test_what_nobody_provides_has_a_name(deployment: Deployment, containers: Con
     containers.start("two", "h1").says("waits")
     said = tool(deployment, "explain", status=1)
     assert "ROOT CAUSE  two/daemon: no service has the role 'won' (did you mean 'one'?)\n" in said
-    assert "ROOT CAUSE  no container of one was ever started\n" in said
+    assert (
+        "ROOT CAUSE  no container of one was ever started, or none has reached ZooKeeper: see its log\n"
+        in said
+    )
 
 
 def test_what_agents_tell_of_themselves_is_the_cause(deployment: Deployment, containers: Containers) -> None:
@@ -94,7 +97,8 @@ def test_what_agents_tell_of_themselves_is_the_cause(deployment: Deployment, con
 
     lines = eventually(said, "the check fails for long enough").splitlines()
     assert re.match(
-        r"ROOT CAUSE  rabbitmq/daemon on rab1 is not ready for 1\d s: exit status 69; see", lines[0]
+        r"ROOT CAUSE  rabbitmq/daemon on rab1 is not ready for 1\d s: check command: exit status 69; ",
+        lines[0],
     )
     assert lines[1] == "  blocks    tasks/user"
     assert re.match(r"ROOT CAUSE  web/daemon on h3 ended .* in stage exec, exit status 127: ", lines[2])
@@ -104,10 +108,10 @@ def test_what_agents_tell_of_themselves_is_the_cause(deployment: Deployment, con
 def test_a_daemon_that_is_not_ready_says_what_its_check_met(zk: KazooClient, deployment: Deployment) -> None:
     publish(deployment, "rabbitmq", definition())
     publish(deployment, "web", definition("rabbitmq/daemon", instances=3))
-    told = container("starting", "command check, exit status 69", since=time.time() - 3900, host="rab1")
+    told = container("starting", "check command: exit status 69", since=time.time() - 3900, host="rab1")
     zk.create(f"{deployment.path}/rabbitmq/.containers/1", json.dumps(told).encode(), makepath=True)
     assert (
-        "ROOT CAUSE  rabbitmq/daemon on rab1 is not ready for 1 h 5 min: command check, exit status 69;"
+        "ROOT CAUSE  rabbitmq/daemon on rab1 is not ready for 1 h 5 min: check command: exit status 69;"
         " see the log of rabbitmq\n"
         "  blocks    web/daemon (0 of 3 ready)\n"
     ) in tool(deployment, "explain", "web", status=1)
@@ -145,7 +149,10 @@ def test_a_definition_that_is_missing_is_named(deployment: Deployment, container
 @pytest.mark.parametrize(
     ("command", "cause"),
     [
-        ("python3 -m http.serverr", "ended before it was ready, 0 s ago: it ended 0 s after its start, "),
+        (
+            "python3 -m http.serverr",
+            "ended 0 s after its start, before it was ready, 0 s ago; only its launcher knows its exit ",
+        ),
         ("sleep {{ seconds }}", "ended 0 s ago in stage render, exit status 78: missing: seconds "),
     ],
 )

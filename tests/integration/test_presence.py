@@ -384,7 +384,7 @@ KINDS: Mapping[str, Callable[[int], Kind]] = {
         OBEDIENT,
         lambda agent: tell(agent, "READY=1"),
         lambda agent: tell(agent, "STOPPING=1"),
-        "the daemon has not sent READY=1",
+        "check notify: the daemon has not sent READY=1",
         "the daemon has announced that it is stopping",
     ),
     "tcp": lambda port: Kind(
@@ -392,32 +392,32 @@ KINDS: Mapping[str, Callable[[int], Kind]] = {
         OBEDIENT,
         lambda agent: tell(agent, f"{port}"),
         lambda agent: tell(agent, "close"),
-        f"port {port}: Connection refused",
-        f"port {port}: Connection refused",
+        f"check tcp port {port}: Connection refused",
+        f"check tcp port {port}: Connection refused",
     ),
     "http": lambda port: Kind(
         {"http": f"http://127.0.0.1:{port}/healthcheck", **QUICKLY},
         [sys.executable, "-c", ANSWERS, f"{port}"],
         heal,
         harm,
-        f"port {port}: HTTP status 503",
-        f"port {port}: HTTP status 503",
+        f"check http port {port}: HTTP status 503",
+        f"check http port {port}: HTTP status 503",
     ),
     "http that hangs": lambda port: Kind(
         {"http": f"http://127.0.0.1:{port}/healthcheck", "timeout": 0.5, **QUICKLY},
         ["sh", "-c", 'kill -STOP $$; exec "$@"', "sh", sys.executable, "-c", ANSWERS, f"{port}"],
         heal_and_go_on,
         lambda agent: agent.signal(signal.SIGSTOP),
-        f"port {port}: Connection refused",
-        f"port {port}: no answer within 0.5 s",
+        f"check http port {port}: Connection refused",
+        f"check http port {port}: no answer within 0.5 s",
     ),
     "command": lambda port: Kind(
         {"command": "test -e healthy", **QUICKLY},
         SLEEPS,
         heal,
         harm,
-        "exit status 1",
-        "exit status 1",
+        "check command: exit status 1",
+        "check command: exit status 1",
     ),
 }
 
@@ -552,6 +552,9 @@ def test_by_default_it_notifies_or_lives_for_20_s(patient: Patient) -> None:
     eventually(lambda: silent.state == speaks.state == "ready", "the probes know it")
     told = [(agent.directory / "run" / "state").stat().st_mtime - begun for agent in (silent, speaks)]
     assert told[0] >= 20 > told[1]
-    assert recovers.state == "starting the daemon has not sent READY=1" and not sites[2].instances()
+    assert (
+        recovers.state == "starting check notify: the daemon has not sent READY=1"
+        and not sites[2].instances()
+    )
     tell(recovers, "READY=1")
     sites[2].await_instances(1)

@@ -125,8 +125,23 @@ def test_all_that_is_missing_is_named_at_once(
         f"user (used in file two line 3; looked at {looked_at('user')}), "
         f"token (used in commands.go.env.TOKEN line 1; looked at {looked_at('token')}), "
         f"content of file three ({service}/files/three does not exist)"
+        "; publish a value, or use `kolla_mesos_ctl set password`"
     )
     assert not (tmp_path / "one").exists()
+
+
+def test_a_variable_that_only_another_host_has_is_named_with_that_host(
+    zk: KazooClient, deployment: Deployment, containers: Containers
+) -> None:
+    """The host's name is often what is wrong."""
+    publish(deployment, "web", {"commands": {"go": {"command": "true", "env": {"A": "{{ user }}"}}}})
+    zk.create(f"{deployment.path}/web/variables/web2/user", b"s3cret", makepath=True)
+    agent = containers.start("web", "web1")
+    assert agent.ends() == 78
+    assert agent.ending["reason"].endswith(
+        "; user has a value for web2 only; publish a value, or use `kolla_mesos_ctl set user`"
+    )
+    assert "s3cret" not in agent.said
 
 
 def test_missing_variables_may_be_empty_as_they_were_in_kolla_mesos(

@@ -21,6 +21,7 @@ from kazoo.security import make_acl
 from kolla_mesos_start.errors import NoConnection
 from kolla_mesos_start.operator import connection
 from kolla_mesos_start.settings import parse
+from kolla_mesos_start.zookeeper.identity import GRANT
 from tests.agents import Agent, Containers
 from tests.certificates import Authority
 from tests.conftest import Deployment, connected
@@ -189,7 +190,7 @@ def test_another_services_certificate_is_not_enough(whole: Whole) -> None:
     agent = whole.start(DB, **whole.secured.environment("web"))
     assert agent.ends() == 77
     assert f"{whole.deployment.path}/{DB} can't be read: NoAuthError" in agent.ending["reason"]
-    assert agent.ending["reason"].endswith("; connected as x509:CN=web")
+    assert agent.ending["reason"].endswith(f"; connected as x509:CN=web: {GRANT}")
 
 
 def test_check_says_who_it_is(whole: Whole) -> None:

@@ -237,7 +237,6 @@ def test_what_is_wrong_is_said_while_it_is_tried_again(places: Places, container
     mistake = MISTAKES["another CA"]
     agent = containers.start("web", **places.environ(mistake))
     why = f"the server's {mistake.why}"
-    agent.says(f"can't connect to ZooKeeper ({why}")
-    eventually(
-        lambda: f"waiting for a connection to ZooKeeper: {why}" in agent.health().stdout, "health says it"
-    )
+    where = f"a connection to ZooKeeper at {agent.environ['KOLLA_ZK_HOSTS']}: {why}"
+    agent.says(f"can't connect to ZooKeeper at {agent.environ['KOLLA_ZK_HOSTS']} ({why}")
+    eventually(lambda: f"waiting for {where}" in agent.health().stdout, "health says it")

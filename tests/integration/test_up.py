@@ -177,7 +177,8 @@ def test_what_ends_too_early_ends_the_start(up: Start, place: Path) -> None:
     assert run.ends() == 1
     assert re.search(r"\ndb@node-1  \| .*No such file.*\ndb@node-1  \| ended with status 2\n", run.said)
     assert "kolla_mesos_ctl: the deployment did not come up\nROOT CAUSE  " in run.said
-    assert "\nROOT CAUSE  db/daemon on node-1 ended before it was ready, " in run.said
+    cause = r"ROOT CAUSE  db/daemon on node-1 ended \d\.\d s after its start, .*, \d s ago; exit status 2"
+    assert len(re.findall(cause, run.said)) == 1 == run.said.count("after its start")
     assert "start it again" not in run.said
     assert "\n--- db@node-1: ended with status 2" in run.said
     assert "No such file" in run.said
@@ -387,14 +388,15 @@ def test_a_place_that_is_given_is_kept(up: Start, place: Path) -> None:
     [
         (["--replicas", "wbe=2"], 64, "is no service of the directory"),
         (["--deployment", "x"], 64, "is there already, of another x or of an `up` that was killed: "),
-        (["--hosts", "127.0.0.1:1"], 69, "no connection to ZooKeeper"),
+        (["--hosts", "127.0.0.1:1"], 69, "check --hosts or KOLLA_ZK_HOSTS, and that ZooKeeper runs there"),
+        (["--hosts", "{hosts}/typo"], 64, "the chroot /typo does not exist; create it, or correct it"),
     ],
 )
 def test_what_is_wrong_is_named(
     up: Start, zk: KazooClient, deployment: Deployment, words: list[str], status: int, expected: str
 ) -> None:
     zk.create(f"{deployment.prefix}/x", b"theirs")
-    run = up(*words, KOLLA_ZK_CONNECT_TIMEOUT="1")
+    run = up(*(word.format(hosts=deployment.hosts) for word in words), KOLLA_ZK_CONNECT_TIMEOUT="1")
     assert run.ends() == status
     assert expected in run.said
     assert zk.get(f"{deployment.prefix}/x")[0] == b"theirs"

@@ -107,7 +107,8 @@ def test_what_is_restarted_in_vain_ends_it(deployment: Deployment, containers: C
     publish(deployment, "web", {"service": {"daemon": {"command": "sleep {{ seconds }}"}}})
     with restarted(containers.start("web", "h1")):
         said = tool(deployment, "wait", "--timeout", "50", status=1)
-    assert said.count("web/daemon on h1 ended: missing: seconds") == 1
+    assert said.count("web/daemon on h1 ended in stage render\n") == 1
+    assert said.count("missing: seconds") == 1
     assert "ROOT CAUSE  web/daemon on h1 ended" in said
 
 
@@ -118,9 +119,26 @@ def test_a_daemon_that_ends_each_time_is_waited_for_and_named(
     publish(deployment, "web", {"service": {"daemon": {"command": "false"}}})
     with restarted(containers.start("web", "h1")):
         said = tool(deployment, "wait", "--timeout", "8", status=75)
-    assert said.count("web/daemon on h1 ended: it ended 0.") == 1
-    assert "ROOT CAUSE  web/daemon on h1 ended before it was ready, " in said
+    assert said.count("web/daemon on h1 ended before it was ready\n") == 1
+    assert "ROOT CAUSE  web/daemon on h1 ended 0." in said and said.count("after its start") == 1
     assert "start it again" not in said
+
+
+@pytest.mark.parametrize("mode", ["exec", "supervise"])
+def test_a_daemon_that_ends_and_that_nobody_starts_again_ends_it(
+    deployment: Deployment, containers: Containers, mode: str
+) -> None:
+    """There is no launcher: nothing will change. Its parent knows the exit status; else that is said."""
+    publish(deployment, "db", SLEEP)
+    publish(deployment, "web", {"service": {"daemon": {"command": ["sh", "-c", "exit 3"]}}})
+    containers.start("db", "h1")
+    containers.start("web", "h1", KOLLA_START_MODE=mode).ends()
+    said = tool(deployment, "wait", "--timeout", "100", status=1)
+    (cause,) = (line for line in said.splitlines() if "after its start" in line)
+    assert cause.startswith("ROOT CAUSE  web/daemon on h1 ended 0.")
+    assert ("; exit status 3; see the log" in cause) == (mode == "supervise")
+    assert ("only its launcher knows its exit status" in cause) == (mode == "exec")
+    assert cause.endswith("correct the cause, and start the container again")
 
 
 def test_what_is_mended_soon_does_not_end_it(

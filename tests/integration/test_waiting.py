@@ -784,7 +784,11 @@ def requests(zookeeper: Server, session: str) -> tuple[int, str]:
             r"slow/load \(running, for 3\d s, attempt 1 runs on web3\), "
             r"mq/daemon \(0 of 1 instances ready\)",
         ),
-        ("lock", r"slow/load has waited 3\d s while web3 is running it"),
+        (
+            "lock",
+            r"slow/load has waited 3\d s while web3 is running it for \d+ s \(it holds the lock\); it has no "
+            "`timeout`: if it hangs, kill its process there, and set one in the definition",
+        ),
         (
             "definition",
             r"waiting for the definition for 3\d s: the definition {path}/nothing is not published yet",
@@ -793,13 +797,16 @@ def requests(zookeeper: Server, session: str) -> tuple[int, str]:
         (
             "deployment",
             r"waiting for the definition for 3\d s: the deployment {prefix}-typo/site is not there, "
-            r"nor the definition {prefix}-typo/site/web",
+            r"nor the definition {prefix}-typo/site/web: correct KOLLA_APP_ID, or publish it",
         ),
         (
             "chroot",
-            r"waiting for the definition for 3\d s: the chroot /nowhere of KOLLA_ZK_HOSTS is not there; .*",
+            r"waiting for the definition for 3\d s: the chroot /nowhere is not there: correct .*",
         ),
-        ("connection", r"no connection to ZooKeeper at 127\.0\.0\.1:1 for 3\d s \(.*\); retrying"),
+        (
+            "connection",
+            r"no connection to ZooKeeper at 127\.0\.0\.1:1 for 3\d s \(.*\); retrying; check KOLLA.*",
+        ),
     ],
 )
 def test_what_is_missing_is_told_every_half_minute(

@@ -7,6 +7,8 @@ from typing import Any
 import pytest
 
 from kolla_mesos_start.operator import causes, explain
+from kolla_mesos_start.operator.live import UNKNOWN_STATUS
+from kolla_mesos_start.tree.states import NO_TIMEOUT
 from tests.operator_tools.trees import NOW, Tree, container, definition, deployment, one_time, ready
 
 TASK = definition(commands={"sync": one_time()}, daemon=False)
@@ -15,10 +17,17 @@ FAILED = {"attempt": 3, "host": "h1", "message": "exit status 1", "started": NOW
 SEE = "; see the log of"
 FAILED_THERE = "failed on h1 1 min ago: exit status 1 (3 attempts in all); see the log of"
 ENDED = {"stage": "render", "command": "web/daemon", "reason": "missing: x", "status": 78, "retriable": False}
-CRASHED = {"stage": "daemon", "command": "web/daemon", "reason": "it ended 0.4 s", "retriable": True}
+CRASHED = {
+    "stage": "daemon",
+    "command": "web/daemon",
+    "reason": "ended 0.4 s after its start",
+    "retriable": True,
+}
+CRASHED_THERE = f"ended 0.4 s after its start, 1 min ago; {UNKNOWN_STATUS}; see the log of web there"
+NEVER = "was ever started, or none has reached ZooKeeper: see its log"
 OUTSIDE = {"external": {"tcp": "u:80"}}
 OUTSIDE_NAME = "external tcp u:80"
-WANTED = "is wanted (`instances` of its definition)"
+WANTED = causes.TOO_FEW
 NEW = {"path": "web/daemon", "generation": "2", "exclusive": True, "count": 2}
 
 
@@ -83,7 +92,7 @@ CASES: dict[str, tuple[Tree, list[tuple[str, str]]]] = {
     ),
     "failed": (
         {"job": TASK, STATE: "error", DETAIL: FAILED},
-        [("failed", f"job/sync {FAILED_THERE} job there, mend it, and start it again")],
+        [("failed", f"job/sync {FAILED_THERE} job there, correct the cause, and start it again")],
     ),
     "failed, and another container tries it again": (
         {"job": TASK, STATE: "error", DETAIL: FAILED, LOCK: "h2"},
@@ -102,7 +111,7 @@ CASES: dict[str, tuple[Tree, list[tuple[str, str]]]] = {
             "status/h1/web/ended": {**ENDED, "stage": "bootstrap", "command": "web/sync"},
             **ready("web", "1"),
         },
-        [("failed", f"web/sync {FAILED_THERE} web there, mend it, and start it again")],
+        [("failed", f"web/sync {FAILED_THERE} web there, correct the cause, and start it again")],
     ),
     "failed, and its container has ended, and another one tries it again": (
         {
@@ -193,7 +202,7 @@ CASES: dict[str, tuple[Tree, list[tuple[str, str]]]] = {
             LOCK: "h1",
             "job/.containers/1": container("bootstrapping"),
         },
-        [("running", "job/sync has run on h1 for 1 min (attempt 1), and holds its lock")],
+        [("running", f"job/sync has run on h1 for 1 min (attempt 1), and holds its lock; {NO_TIMEOUT}")],
     ),
     "running, and the container has said nothing yet": (
         {
@@ -203,7 +212,7 @@ CASES: dict[str, tuple[Tree, list[tuple[str, str]]]] = {
             LOCK: "h1",
             "job/.containers": "",
         },
-        [("running", "job/sync has run on h1 for 1 min (attempt 1), and holds its lock")],
+        [("running", f"job/sync has run on h1 for 1 min (attempt 1), and holds its lock; {NO_TIMEOUT}")],
     ),
     "who ran it is gone": (
         {
@@ -223,6 +232,19 @@ CASES: dict[str, tuple[Tree, list[tuple[str, str]]]] = {
             (
                 "not ready",
                 f"web/daemon on web1 is not ready for 2 min 10 s: command check, exit status 69{SEE} web",
+            )
+        ],
+    ),
+    "a check that never succeeds": (
+        {
+            "web": definition(),
+            "web/.containers/1": container("starting", "check tcp port 1: refused", since=NOW - 130),
+        },
+        [
+            (
+                "not ready",
+                "web/daemon on web1 is not ready for 2 min 10 s: check tcp port 1: refused; the daemon runs:"
+                f" correct its configuration, or `ready` in its definition{SEE} web",
             )
         ],
     ),
@@ -298,7 +320,7 @@ CASES: dict[str, tuple[Tree, list[tuple[str, str]]]] = {
     ),
     "a daemon that ended before it was ready, alone": (
         {"web": definition(instances=2), "status/web2/web/ended": CRASHED, **ready("web", "1")},
-        [("gave up", "web/daemon on web2 ended before it was ready, 1 min ago: it ended 0.4 s")],
+        [("ended", f"web/daemon on web2 {CRASHED_THERE}, correct the cause, and start the container again")],
     ),
     "a daemon that ended before it was ready, with its successor": (
         {
@@ -308,7 +330,7 @@ CASES: dict[str, tuple[Tree, list[tuple[str, str]]]] = {
             "web/.containers/2": container("starting", host="web2"),
         },
         [
-            ("gave up", "web/daemon on web2 ended before it was ready, 1 min ago: it ended 0.4 s"),
+            ("gave up", f"web/daemon on web2 {CRASHED_THERE}"),
             ("starting", "web/daemon on web2 has been starting for 0 s"),
         ],
     ),
@@ -336,16 +358,16 @@ CASES: dict[str, tuple[Tree, list[tuple[str, str]]]] = {
     ),
     "failed, and its container has ended over it": (
         {"job": TASK, STATE: "error", DETAIL: FAILED, "status/h1/job/ended": {**ENDED, "stage": "bootstrap"}},
-        [("failed", f"job/sync {FAILED_THERE} job there, mend it, and start it again")],
+        [("failed", f"job/sync {FAILED_THERE} job there, correct the cause, and start it again")],
     ),
-    "never started": ({"a/web": definition()}, [("absent", "no container of a/web was ever started")]),
+    "never started": ({"a/web": definition()}, [("absent", f"no container of a/web {NEVER}")]),
     "gone": (
         {"a/web": definition(), "a/web/.containers": "", "status/global/web": "a/web"},
         [("absent", "no container of a/web is left: start it again")],
     ),
     "never started, its role being claimed by publish": (
         {"a/web": definition(), **PREPARED},
-        [("absent", "no container of a/web was ever started")],
+        [("absent", f"no container of a/web {NEVER}")],
     ),
     "gone, its role being claimed by publish": (
         {"a/web": definition(), **PREPARED, "status/global/web/daemon": "waiting"},
@@ -458,7 +480,7 @@ CASES: dict[str, tuple[Tree, list[tuple[str, str]]]] = {
         {"web": definition({"members": "a/bd"}), "web/.containers/1": container("waiting"), "a/db": TASK},
         [
             ("no provider", "web/daemon: there is no service 'a/bd' (did you mean 'a/db'?)"),
-            ("absent", "no container of a/db was ever started"),
+            ("absent", f"no container of a/db {NEVER}"),
         ],
     ),
     "unreadable": (
@@ -524,7 +546,13 @@ CASES: dict[str, tuple[Tree, list[tuple[str, str]]]] = {
             "c": definition(commands={"z": one_time("a/daemon")}),
             **{f"{each}/.containers/1": container("waiting") for each in "abc"},
         },
-        [("cycle", "a cycle, in which each waits for the next: a/daemon -> a/x -> b/y -> c/z -> a/daemon")],
+        [
+            (
+                "cycle",
+                "a cycle, in which each waits for the next: a/daemon -> a/x -> b/y -> c/z -> a/daemon;"
+                " remove a dependency",
+            )
+        ],
     ),
 }
 
@@ -583,6 +611,24 @@ def test_what_is_blocked_stands_in_one_line_for_each_chain() -> None:
     ]
 
 
+def test_a_definition_that_can_not_be_read_blocks_what_depends_on_it() -> None:
+    tree = {"db": "[]", "web": definition("db/daemon"), "web/.containers/1": container("waiting")}
+    assert explained(tree) == [
+        "ROOT CAUSE  the definition of db can't be read: expected a JSON object, found a list",
+        "  blocks    web/daemon",
+    ]
+
+
+@pytest.mark.parametrize(("seconds", "final"), [(9, False), (11, True)])
+def test_a_daemon_that_ended_is_given_up_when_no_container_takes_its_place(
+    seconds: float, final: bool
+) -> None:
+    """A launcher may be about to start it again."""
+    tree = {"web": definition(), "status/web1/web/ended": CRASHED}
+    (cause,) = causes.find(deployment(tree, NOW - 60), NOW - 60 + seconds)
+    assert (cause.is_stuck, cause.is_final) == (True, final)
+
+
 def test_what_blocks_most_comes_first() -> None:
     lines = explained({**CHAIN, "alone": definition()})
     assert [line[:22] for line in lines if line.startswith("ROOT")] == [
@@ -605,7 +651,7 @@ def test_a_container_that_does_not_start_blocks_whoever_waits_for_it() -> None:
         f"ROOT CAUSE  rabbitmq/daemon on rab1 is not ready for 2 min 10 s: exit status 69{SEE} rabbitmq",
         f"  blocks    rabbitmq_tasks/user <- {SHOP} <- haproxy/daemon",
         "            rabbitmq_tasks/user <- stats/daemon",
-        "ROOT CAUSE  no container of shop-api was ever started",
+        "ROOT CAUSE  no container of shop-api was ever started, or none has reached ZooKeeper: see its log",
         f"  blocks    {SHOP} <- haproxy/daemon",
     ]
 

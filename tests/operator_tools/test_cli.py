@@ -118,7 +118,8 @@ def test_the_environment_alone_is_enough() -> None:
         ("status --hosts zoo --prefix p", "connection: 1 issue: --prefix is 'p': expected the absolute .*"),
         (
             "status --hosts zoo --ca nofile",
-            "connection: 1 issue: --ca is '{here}/nofile': expected a file that this user can read",
+            "connection: 1 issue: --ca is '{here}/nofile': expected a file that this user can read (No such"
+            " file or directory)",
         ),
         (
             "status --hosts zoo --key pyproject.toml",

@@ -384,6 +384,13 @@ def test_who_names_no_deployment_is_told_which_there_are(zk: KazooClient, deploy
     assert done.stderr == f"{question}\n"
 
 
+def test_a_missing_chroot_is_named(deployment: Deployment) -> None:
+    """Not the deployment below it."""
+    hosts = f"{deployment.hosts}/typo"
+    said = ctl(deployment, "status", status=66, KOLLA_ZK_HOSTS=hosts).stderr
+    assert said == "kolla_mesos_ctl: the chroot /typo does not exist: correct --hosts or KOLLA_ZK_HOSTS\n"
+
+
 def test_a_deployment_that_is_missing_is_looked_for_below_the_chroot(deployment: Deployment) -> None:
     """Which is shown: with another one it may be there."""
     within = deployment._replace(hosts=f"{deployment.hosts}{deployment.prefix}", prefix="/")

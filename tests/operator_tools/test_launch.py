@@ -117,7 +117,7 @@ MISTAKES = {
     "a tag of nothing": ("tag: 2026.10", "tag: ' '", 1, "tag: expected the name of a generation"),
     "no command": ('rc", look]', 'rc", [look]]', 12, "try[1]: expected a command, in one line"),
     "a list": (LAUNCH, "[]", None, "expected a mapping"),
-    "bad YAML": ("defaults: {", "defaults: {{", 6, "bad YAML: expected"),
+    "bad YAML": ("defaults: {", "defaults: {{", 6, "bad YAML: the { of line 5 is not closed"),
     "too few hosts": (
         "[ctl-1, ctl-2]",
         "[ctl-1]",

@@ -81,7 +81,7 @@ def test_what_may_be_missing_and_what_is_tested_for_truth() -> None:
         ("a\n{% if b %}\n{{ c }}", 2, "Unexpected end"),
         ("a\n\n{{ b | upperr }}", 3, "No filter named 'upperr'"),
         ("{{ b is evenn }}", 1, "No test named 'evenn'"),
-        ("a\n{{ b", 2, "unexpected end"),
+        ("a\n{{ b", 2, "the tag is not closed: add '}}'"),
         ("{{ " + "(" * 3000 + "b" + ")" * 3000 + " }}", 1, "nested too deep"),
         ("{{ b" + ".c" * 3000 + " }}", 1, "nested too deep"),
         ("{{ " + "1" * 5000 + " + b }}", 1, "too long"),

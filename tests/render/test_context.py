@@ -716,8 +716,8 @@ def test_an_operation_that_fails_on_empty_text_is_an_error_if_missing_is_empty(t
 @pytest.mark.parametrize(
     ("template", "reason"),
     [
-        ("\n\n{% if %}", "a line 3: Expected an expression, got 'end of statement block'"),
-        ("{{ distro", "a line 1: unexpected end of template, expected 'end of print statement'."),
+        ("\n\n{% if %}", "a line 3: Expected an expression, got '%}'"),
+        ("{{ distro", "a line 1: the tag is not closed: add '}}'"),
         ("\n{{ distro | nothing }}", "a line 2: No filter named 'nothing'."),
         ("\n{% endfor %}", "a line 2: Encountered unknown tag 'endfor'."),
         ("\n{{ 1 // 0 }}", "a line 2: ZeroDivisionError"),
