@@ -53,6 +53,8 @@ def run(invocation: Invocation) -> int:
 def _print(deployment: Deployment, out: Console) -> None:
     services = _ordered(deployment)
     lines = [Line(headline(deployment), "bold"), Line(""), *_listed(services, services, time.time())]
+    if deployment.publication.problem:
+        lines.insert(0, Line(deployment.publication.problem, "bold red"))
     show(out, lines)
 
 
@@ -265,9 +267,11 @@ def describe(attempt: int, host: str, message: str) -> str:
 
 def as_data(deployment: Deployment) -> dict[str, Any]:
     """The same for a program."""
+    mark = deployment.publication.mark
     return {
         "deployment": deployment.id,
         "up": deployment.is_up,
+        "unfinished_publication": mark and {"by": mark.by, "begun": mark.begun},
         "services": [_service_data(service) for service in deployment.services.values()],
     }
 
