@@ -54,6 +54,10 @@ def run(invocation: Invocation) -> int:
     wanted = _read(invocation.options.file)
     check_chroot(client, invocation.settings)
     znodes = invocation.znodes
+    plan = _plan(client, invocation.options.file, wanted)
+    if plan:
+        securing.require_operator(client, znodes, plan)
+        client.plan = plan
     with publication.locked(client, znodes, RESTORE) as lock:
         return _restore(invocation, lock, wanted)
 

@@ -15,7 +15,7 @@ from kazoo.security import make_acl, make_digest_acl
 
 from kolla_mesos_start.operator import directory, publication
 from kolla_mesos_start.operator.publish import Publisher
-from kolla_mesos_start.tree.znodes import Znodes
+from kolla_mesos_start.tree.znodes import PUBLICATION, Znodes
 from tests.conftest import Deployment
 from tests.publishing import write_files
 
@@ -54,7 +54,7 @@ def ctl(
 def tree(zk: KazooClient, path: str) -> dict[str, bytes]:
     """Every znode below `path` that holds something, by its path from there."""
     found = {}
-    for name in zk.get_children(path):
+    for name in set(zk.get_children(path)) - {PUBLICATION}:
         child = f"{path}/{name}"
         data = zk.get(child)[0]
         found.update({f"{name}/{rest}": value for rest, value in tree(zk, child).items()})
