@@ -94,8 +94,15 @@ class Held:
         finished = self._last._replace(finished=_now())
         changes = [*changes, Change(self._mark, finished.encoded())]
         batches = _batches(self._steps(changes, {**before, self._mark: b""}))
-        if len(batches) > 1:
-            self.begin()
+        if len(batches) == 1 and not self.is_begun:
+            try:
+                self._commit(batches[0])
+                return
+            except TooLarge:
+                if len(changes) <= 2:  # one, and the mark
+                    raise
+                batches = [[step] for step in batches[0]]
+        self.begin()
         for batch in batches:
             self._commit_or_split(batch)
         self.is_begun = False
@@ -133,9 +140,8 @@ class Held:
         try:
             self._commit(steps)
         except TooLarge:
-            if len({change.path for change, _ in steps} - {self._mark}) < 2:
+            if len(steps) == 1:
                 raise
-            self.begin()
             for step in steps:
                 self._commit([step])
 

@@ -313,7 +313,7 @@ class Publisher:
             *(Change(f"{self.root}/{node}", None) for node in values.removed),
             *self._changes(definitions),
         ]
-        if services != NOTHING:
+        if services.removed or services.emptied:
             self.lock.begin()
             self.lock.write(changes, self.before)
             self.remove(services)

@@ -12,7 +12,7 @@ from __future__ import annotations
 import math
 from functools import partial
 
-from kolla_mesos_start.errors import NoRight, TooLarge
+from kolla_mesos_start.errors import NoRight
 from kolla_mesos_start.log import Logger
 from kolla_mesos_start.loop import now
 from kolla_mesos_start.zookeeper.session import check_size, jittered
@@ -168,8 +168,6 @@ class Ephemerals:
         self._complaints: set[str] = set()
         session.on_connected(self._look_again)
         session.on_watch(self._fired)
-        if on_denied is None:
-            session.on_too_large(self._complain_of_size)
 
     def keep(self, path: str, data: bytes) -> Ephemeral:
         """Have an ephemeral at `path`, in this session and in every later one."""
@@ -300,9 +298,6 @@ class Ephemerals:
         if path not in self._complaints:
             self._complaints.add(path)
             log.warning(message, shown or path)
-
-    def _complain_of_size(self, path: str, size: int) -> None:
-        self._complain("%s; retrying", path, TooLarge(path, size).reason)
 
     def _look_again(self) -> None:
         for ephemeral in self.all.values():

@@ -483,9 +483,10 @@ class Session:
         self._pending.popleft()  # Not before the reply is read: what can't be read is no answer.
         self._answered_at = min(self._answered_at, now())
         if self._losses:
-            from kolla_mesos_start.zookeeper.losses import largest_path
+            from kolla_mesos_start.zookeeper.losses import SMALL, largest_path, size_of
 
-            self._losses.answered(largest_path(request.operation))
+            if size_of(request.operation) > SMALL:  # A read of the same znode says nothing.
+                self._losses.answered(largest_path(request.operation))
         if isinstance(request.operation, Close):
             request.done(value, error)
         else:

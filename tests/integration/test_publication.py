@@ -102,7 +102,7 @@ def test_it_gives_up_after_a_while(deployment: Deployment, client: Client, zk: K
     znodes = znodes_of(deployment)
     with publication.locked(client, znodes):
         with (
-            pytest.raises(Busy, match="the publication by .* since"),
+            pytest.raises(Busy, match=r"the publication by .* since"),
             publication.locked(zk, znodes, limit=0.2),
         ):
             pass
