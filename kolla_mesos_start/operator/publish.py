@@ -108,7 +108,9 @@ Write a directory of definitions, files and variables to ZooKeeper.
 DIR holds variables/<name> or variables.yml, and for each service services/<service>/ with
 definition.yml, files/<name>, and variables of its own: variables/<name>, variables/<host>/<name>
 or variables.yml. Nothing is written before everything is right, as `validate` finds it; what is
-published already counts as there. A definition is written last. At the end the containers are named that
+published already counts as there. Only one publication of a deployment runs at a time: a second one waits,
+for up to 60 s (then status 75). If it is not too large it takes effect at one moment. Otherwise definitions
+are written last, and until then `status` and `explain` report that it has not finished. At the end the containers are named that
 run what is older, until they are started again.
 
 A secret of DIR's secrets.yml that has no value is generated, and added to FILE of --secrets before anything

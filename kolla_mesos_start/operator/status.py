@@ -53,8 +53,6 @@ def run(invocation: Invocation) -> int:
 def _print(deployment: Deployment, out: Console) -> None:
     services = _ordered(deployment)
     lines = [Line(headline(deployment), "bold"), Line(""), *_listed(services, services, time.time())]
-    if deployment.publication.problem:
-        lines.insert(0, Line(deployment.publication.problem, "bold red"))
     show(out, lines)
 
 
@@ -128,6 +126,8 @@ def headline(deployment: Deployment) -> str:
         text += f"; {counted(stale, 'container')} with an older definition"
     if old_files:  # It is up: what became of a publication would be asked of `explain` only.
         text += f"; {counted(old_files, 'container')} with older files, see explain"
+    if deployment.publication.problem:
+        text += f"; {deployment.publication.problem}"
     return text
 
 
