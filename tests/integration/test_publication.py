@@ -226,3 +226,26 @@ def test_a_start_is_not_held_up_for_ever(
     assert agent.ends() == 0
     assert agent.said.count("publish again; going on with what is there") == 1
     assert (tmp_path / "conf").read_text() == "a a"
+
+
+def test_running_daemons_wait_for_a_publication(
+    deployment: Deployment, root: Path, zk: KazooClient, containers: Containers, tmp_path: Path
+) -> None:
+    """Their files never hold a part of it."""
+    daemon = {
+        "command": "sleep 600",
+        "ready": {"alive": 0},
+        "on_change": {"command": "true"},
+        "files": {"conf": {"dest": str(tmp_path / "conf")}},
+    }
+    write_files(root, services__svc__definition_yml=json.dumps({"service": {"daemon": daemon}}))
+    ctl(deployment, "publish", str(root))
+    agent = containers.start("svc")
+    eventually(lambda: agent.health("--ready").returncode == 0, "it is ready")
+    leave_unfinished(zk, deployment)
+    zk.set(f"{deployment.path}/variables/one", b"b")
+    agent.says("publication begun at 12:00 by root on h has not finished; waiting for at most 30 s")
+    assert (tmp_path / "conf").read_text() == "a a"
+    ctl(deployment, "publish", str(write_files(root, variables_yml="one: b\ntwo: b\n")))
+    eventually(lambda: (tmp_path / "conf").read_text() != "a a", "the files are refreshed")
+    assert (tmp_path / "conf").read_text() == "b b"
