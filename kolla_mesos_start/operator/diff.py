@@ -12,7 +12,15 @@ from typing import Any, Callable, NamedTuple
 from kazoo.client import KazooClient
 from rich.text import Text
 
-from kolla_mesos_start.operator import changes, directory, generated, layouts, outdated, published
+from kolla_mesos_start.operator import (
+    changes,
+    directory,
+    generated,
+    layouts,
+    outdated,
+    publication,
+    published,
+)
 from kolla_mesos_start.operator.changes import CREATED, Change, Mask
 from kolla_mesos_start.operator.directory import VARIABLES, Deployment
 from kolla_mesos_start.operator.findings import counted
@@ -49,6 +57,9 @@ def run(invocation: Invocation) -> int:
     deployment, unreadable = layouts.read(invocation.options, invocation.settings.deployment_id)
     refuse(unreadable)
     znodes = _paths(invocation)
+    mark = publication.interrupted(invocation.client, znodes)
+    if mark:
+        invocation.err.print(f"warning: {mark.problem}", markup=False)
     before = published.nodes(invocation.client, znodes)
     deployment = generated.complete(deployment, invocation.given, before).deployment
     secrets = layouts.hidden(invocation.options, deployment)
@@ -57,7 +68,7 @@ def run(invocation: Invocation) -> int:
         invocation.print_json(_as_json(found))
     else:
         _print(invocation, found, prune)
-    return 1 if found.changed or (prune and found.only_prune) else 0
+    return 1 if found.changed or mark or (prune and found.only_prune) else 0
 
 
 def _paths(invocation: Invocation) -> Znodes:

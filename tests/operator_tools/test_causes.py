@@ -43,6 +43,7 @@ def of_generation(*generations: str) -> Tree:
 # What stands in the tree, and (kind, text) of each cause.
 # What publishing with acl.yml makes.
 PREPARED = {"a/web/.acl": "x509:CN=web:cdrw", "a/web/.containers": "", "status/global/web": "a/web"}
+KILLED = {"what": "publication", "by": "root on h", "begun": "12:00", "finished": None}
 CASES: dict[str, tuple[Tree, list[tuple[str, str]]]] = {
     "all is up": ({"db": definition(), **ready("db", "1")}, []),
     "its files do not follow what is published": (
@@ -553,6 +554,17 @@ CASES: dict[str, tuple[Tree, list[tuple[str, str]]]] = {
                 " remove a dependency",
             )
         ],
+    ),
+    "a publication that was killed comes first": (
+        {".publication": KILLED, "db": definition()},
+        [
+            ("unfinished", "publication begun at 12:00 by root on h has not finished: publish again"),
+            ("absent", "no container of db was ever started"),
+        ],
+    ),
+    "somebody is publishing": (
+        {".publication": KILLED, ".publication/1": "root on h", "db": definition(), **ready("db", "1")},
+        [("publishing", "publication begun at 12:00 by root on h has not finished yet")],
     ),
 }
 
