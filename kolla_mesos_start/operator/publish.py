@@ -250,7 +250,7 @@ class Publisher:
         """Write everything. An agent that reads a new definition finds all that it needs."""
         self.write(directory.nodes(deployment))
         if plan is not None:
-            securing.make(self.client, self.znodes, plan)
+            securing.make(self.client, self.znodes, plan, directory.definitions(deployment))
         self.write(directory.definitions(deployment))
 
     def create(self, nodes: Contents) -> None:

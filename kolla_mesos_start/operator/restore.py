@@ -115,7 +115,7 @@ def _write(client: KazooClient, znodes: Znodes, found: Snapshot, wanted: Snapsho
     publisher.write(wanted.contents)
     publisher.remove(published.others(before, wanted.published))
     if plan:
-        securing.make(client, znodes, plan)
+        securing.make(client, znodes, plan, wanted.definitions)
     _record(client, znodes, continued(found.recorded, wanted.recorded))
     for path, data in definitions.items():
         connection.write(client, path, data)

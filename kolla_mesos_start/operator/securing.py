@@ -6,14 +6,18 @@ ACL a znode has is decided in `acl`. An ACL is changed by compare-and-set with i
 
 from __future__ import annotations
 
+import contextlib
+import json
 import os
 from collections.abc import Mapping
 
-from kolla_mesos_start.errors import AccessDenied
+from kolla_mesos_start.definition.document import load
+from kolla_mesos_start.errors import AccessDenied, BadDefinition
 from kolla_mesos_start.operator import acl, connection
 from kolla_mesos_start.operator.acl import ALL, Acl, Plan
 from kolla_mesos_start.operator.connection import Client, Stands, Unanswered
-from kolla_mesos_start.tree.znodes import Znodes
+from kolla_mesos_start.render.published_generation import generations
+from kolla_mesos_start.tree.znodes import RECORDED_GENERATIONS, Znodes
 
 
 def wider(client: Client, znodes: Znodes, plan: Plan) -> dict[str, Acl]:
@@ -56,9 +60,13 @@ def made(client: Client, znodes: Znodes) -> frozenset[str]:
     )
 
 
-def make(client: Client, znodes: Znodes, plan: Plan) -> None:
-    """Make what agents need, and have no right to make."""
-    recorded = {f"{znodes.deployment}/{node}": data for node, data in plan.recorded().items()}
+def make(client: Client, znodes: Znodes, plan: Plan, definitions: Mapping[str, bytes]) -> None:
+    """Make what agents need, and have no right to make.
+
+    They may not read the `definitions` of other services; a part of these is recorded for them.
+    """
+    nodes = {**plan.recorded(), **_generations(definitions)}
+    recorded = {f"{znodes.deployment}/{node}": data for node, data in nodes.items()}
     made = {f"{znodes.deployment}/{node}": data for node, data in plan.made().items()}
     there = connection.read(client, [*recorded, *made])
     connection.create_parents(client, [*recorded, *made])
@@ -67,6 +75,16 @@ def make(client: Client, znodes: Znodes, plan: Plan) -> None:
     for path, data in recorded.items():
         if path not in absent and there[path] != data:
             connection.write(client, path, data)
+
+
+def _generations(definitions: Mapping[str, bytes]) -> Mapping[str, bytes]:
+    """Which commands of each service have a generation; a definition that can't be read has none."""
+    found = {}
+    for service, definition in definitions.items():
+        with contextlib.suppress(BadDefinition):
+            commands = generations(load(definition).root)
+            found[f"{service}/{RECORDED_GENERATIONS}"] = json.dumps({"commands": commands}).encode()
+    return found
 
 
 def _node(znodes: Znodes, path: str) -> str:

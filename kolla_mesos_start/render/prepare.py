@@ -74,6 +74,14 @@ class Preparer:
         self._settings, self._znodes = settings, published.znodes
         self._loop = published.client.loop
 
+    def of(self, service: str) -> Preparer:
+        """Reads another service's definition, whose images may be of any generation."""
+        from kolla_mesos_start.tree.published import Published
+
+        znodes = self._znodes._replace(service_name=service)
+        settings = self._settings._replace(generation=None)
+        return Preparer(settings, Published(self.published.client, znodes), self.facts)
+
     def read_graph(self, definition: Definition) -> tuple[Graph, Mapping[str, Stamp | None]]:
         """The graph of a definition, and the stamps of the znodes that it comes from, None where none was.
 

@@ -6,17 +6,19 @@ Pure decisions on a `query.View` of znodes. Nothing here reads, writes or waits.
 from __future__ import annotations
 
 import json
+from types import MappingProxyType
 
-from kolla_mesos_start.definition.forms import GLOBAL, bad_service
-from kolla_mesos_start.definition.model import External, Members
+from kolla_mesos_start.definition.forms import ANY, GLOBAL, bad_service
+from kolla_mesos_start.definition.model import Dependency, External, Members
 from kolla_mesos_start.records import NamedTuple
 from kolla_mesos_start.zookeeper.query import children_of, data_of
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Mapping
+    from typing import Optional
 
-    from kolla_mesos_start.definition.model import Command, Dependency
+    from kolla_mesos_start.definition.model import Command
     from kolla_mesos_start.tree.znodes import CommandZnodes, Znodes
     from kolla_mesos_start.zookeeper.query import Query, View, Znode
 
@@ -52,7 +54,7 @@ class Unmet(NamedTuple):
             return f"members of {dependency.service}"
         if isinstance(dependency, External):
             return dependency.what
-        named = dependency.generation is not None and not dependency.is_daemon
+        named = dependency.generation not in (None, ANY) and not dependency.is_daemon
         generation = f" generation {dependency.generation}" if named else ""
         return f"{dependency.path}{generation}{'' if dependency.scope == GLOBAL else ' on this host'}"
 
@@ -187,33 +189,84 @@ def state_of(view: View, path: str) -> tuple[str | None, float | None]:
 # -- dependencies ---------------------------------------------------------------------------------
 
 
-def queries(dependency: Dependency | Members, znodes: Znodes, view: View) -> list[Query]:
-    """What must be read to decide whether the dependency is satisfied. Grows with what is found."""
+def queries(
+    dependency: Dependency | Members, znodes: Znodes, view: View, image: str | None = None
+) -> list[Query]:
+    """What must be read to decide whether the dependency is satisfied. Grows with what is found.
+
+    `image` is the generation of the code in the container that has the dependency, None where that is not
+    known.
+    """
     if isinstance(dependency, Members):
         return [children_of(znodes.party(dependency.service), dependency.count)]
     at = znodes.command(dependency.scope, dependency.path)
     if dependency.is_daemon:
         return _instance_queries(dependency, znodes, view)
-    if dependency.generation is not None:
+    if dependency.generation not in (None, ANY):
         return [data_of(at.generation(dependency.generation))]
     if dependency.count is not None:
         return [children_of(znodes.command(GLOBAL, dependency.path).hosts, dependency.count)]
     # Most commands have no generations: only where the state doesn't say `done` is one looked for.
     known = data_of(at.state) in view and state_of(view, at.state)[0] != DONE
-    return [data_of(at.state), *([children_of(at.generations)] if known else [])]
+    found = [data_of(at.state), *([children_of(at.generations)] if known else [])]
+    if image is not None and dependency.generation is None:
+        found += [data_of(at.generations), data_of(at.generation(image))]
+    return found
 
 
-def unmet(dependency: Dependency | Members, view: View, znodes: Znodes) -> Unmet | None:
-    """What is missing for the dependency, or None if it is satisfied."""
+if TYPE_CHECKING:
+    # By path and scope of a one-time command: its published generation; None if it has none, or is not known.
+    Published = Mapping[tuple[str, str], Optional[str]]
+
+
+def unmet(
+    dependency: Dependency | Members,
+    view: View,
+    znodes: Znodes,
+    image: str | None = None,
+    published: Published = MappingProxyType({}),
+) -> Unmet | None:
+    """What is missing for the dependency, or None if it is satisfied.
+
+    `image` is the same as in `queries`. `published` must have its command if it `needs_published`.
+    """
     if isinstance(dependency, Members):
         return _unmet_members(dependency, view, znodes)
     if dependency.is_daemon:
         return _unmet_instances(dependency, view, znodes)
-    if dependency.generation is not None:
+    if dependency.generation not in (None, ANY):
         return _unmet_generation(dependency, view, znodes)
     if dependency.count is not None:
         return _unmet_hosts(dependency, view, znodes)
-    return _unmet_done(dependency, view, znodes)
+    return _unmet_done(dependency, view, znodes) or _unmet_own(dependency, view, znodes, image, published)
+
+
+def needs_published(dependency: Dependency | Members, view: View, znodes: Znodes, image: str | None) -> bool:
+    """Whether it is decided by the generation that is published for the command.
+
+    The command is done, but not for the generation of this image. If that is the published one, this
+    container must not start on what an older generation has left; any other container need not wait.
+    """
+    if image is None or not isinstance(dependency, Dependency):
+        return False
+    if dependency.is_daemon or dependency.generation is not None or dependency.count is not None:
+        return False
+    at = znodes.command(dependency.scope, dependency.path)
+    is_once = view.get(data_of(at.generations)) is not None  # Plain commands have no such znode.
+    own_is_missing = view.get(data_of(at.generation(image))) is None
+    return is_once and own_is_missing and _unmet_done(dependency, view, znodes) is None
+
+
+def _unmet_own(
+    dependency: Dependency, view: View, znodes: Znodes, image: str | None, published: Published
+) -> Unmet | None:
+    if (
+        not needs_published(dependency, view, znodes, image)
+        or published.get((dependency.path, dependency.scope)) != image
+    ):
+        return None
+    at = znodes.command(dependency.scope, dependency.path)
+    return Unmet(dependency, f"not done for generation {image}, which this image has", detail=at.detail)
 
 
 def _unmet_members(dependency: Members, view: View, znodes: Znodes) -> Unmet | None:

@@ -9,6 +9,8 @@
         .party/<id>                         presence (ephemeral)
         .containers/<id>                    what a container is doing now (ephemeral)
         .acl                                the ACL of what its agents create, if it was published with one
+        .generations                        the generations in its definition, for others, if it was
+                                            published with an ACL
       .acl                                  acl.yml, as it was published
       status/<scope>/<role>                 the service that owns the role    (scope: global, or a host)
       status/<host>/<role>/ended            how the last start there that went wrong ended
@@ -31,7 +33,7 @@ from kolla_mesos_start.records import NamedTuple
 
 RESERVED = ("variables", "status", "files")
 """Names that the last segment of a service can't have."""
-RECORDED_ACL = ".acl"
+RECORDED_ACL, RECORDED_GENERATIONS = ".acl", ".generations"
 
 
 class CommandZnodes(NamedTuple):
@@ -105,6 +107,10 @@ class Znodes(NamedTuple):
     @property
     def recorded_acl(self) -> str:
         return f"{self.definition}/{RECORDED_ACL}"
+
+    @property
+    def recorded_generations(self) -> str:
+        return f"{self.definition}/{RECORDED_GENERATIONS}"
 
     def file(self, name: str) -> str:
         return f"{self.definition}/files/{name}"
