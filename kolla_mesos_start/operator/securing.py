@@ -11,12 +11,11 @@ import json
 import os
 from collections.abc import Mapping
 
-from kolla_mesos_start.definition.document import load
+from kolla_mesos_start.definition.document import generations, load
 from kolla_mesos_start.errors import AccessDenied, BadDefinition
 from kolla_mesos_start.operator import acl, connection
 from kolla_mesos_start.operator.acl import ALL, Acl, Plan
 from kolla_mesos_start.operator.connection import Client, Stands, Unanswered
-from kolla_mesos_start.render.published_generation import generations
 from kolla_mesos_start.tree.znodes import RECORDED_GENERATIONS, Znodes
 
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 
-from kolla_mesos_start.definition.document import load
+from kolla_mesos_start.definition.document import generations, load
 from kolla_mesos_start.errors import AccessDenied, BadDefinition, CannotRender
 from kolla_mesos_start.records import NamedTuple
 from kolla_mesos_start.tree.published import Definition
@@ -20,8 +20,6 @@ if TYPE_CHECKING:
     from kolla_mesos_start.definition.model import Dependency
     from kolla_mesos_start.render.prepare import Preparer
     from kolla_mesos_start.tree.published import Published, Stamp
-
-KEYS = ("run_once", "generation")
 
 
 class Generation(NamedTuple):
@@ -68,14 +66,3 @@ def _source(published: Published) -> tuple[str, Definition]:
         if znode is None:
             raise
         return path, Definition(znode.data, znode.stat.mzxid, znode.stat.version)
-
-
-def generations(root: Mapping[str, object]) -> dict[str, dict[str, object]]:
-    """The part of a definition that says which commands have a generation: by the command's name."""
-    commands = root.get("commands")
-    commands = commands if isinstance(commands, dict) else {}
-    return {
-        name: {key: command[key] for key in KEYS if key in command}
-        for name, command in commands.items()
-        if isinstance(command, dict) and command.get("generation") is not None
-    }

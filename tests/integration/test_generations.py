@@ -21,7 +21,7 @@ from tests.agents import Agent, restarted
 from tests.integration.test_one_time import SERVICE, Site, said_at
 from tests.integration.test_one_time import site as site
 from tests.publishing import publish
-from tests.tool import tool
+from tests.tool import run_ctl
 from tests.waiting import eventually
 
 HELD = (sys.executable, str(Path(__file__).with_name("held_agent.py")))
@@ -148,7 +148,7 @@ def test_a_daemon_waits_for_the_migration_of_its_own_generation(site: Site, befo
     front.release("2.0")
     new = front.start("2.0")
     new.says(ITS_OWN)
-    assert ITS_OWN.rpartition(": ")[2] in tool(site.deployment, "explain", "front", status=None)
+    assert ITS_OWN.rpartition(": ")[2] in run_ctl(site.deployment, "explain").stdout
     old, unknown = front.start("1.0", "web2"), front.start(None, "web3")
     runs_daemon(old)
     runs_daemon(unknown)
