@@ -65,8 +65,9 @@ class Variables(NamedTuple):
 class Published:
     """One deployment's tree, as one service reads it."""
 
-    def __init__(self, client: Client, znodes: Znodes) -> None:
-        self.client, self.znodes = client, znodes
+    def __init__(self, client: Client, znodes: Znodes, source: str | None = None) -> None:
+        """`source` is the path of the definition, if that is not the service's own znode."""
+        self.client, self.znodes, self.source = client, znodes, source or znodes.definition
         self._watches = client.watches
         self._warnings: set[str] = set()
 
@@ -105,7 +106,7 @@ class Published:
 
     def definition(self) -> Definition:
         """The definition as it stands now; BadDefinition where there is none."""
-        path = self.znodes.definition
+        path = self.source
         znode = self.client.read([path])[path]
         if znode is None or not znode.data.strip():
             raise BadDefinition([f"{path} is not published{self._nearest()}"])
@@ -177,7 +178,7 @@ class Published:
 
     def variables(self, names: Collection[str]) -> Variables:
         """Each variable from where it is first there: host before service before deployment."""
-        definition = self.znodes.definition
+        definition = self.source
         places = {name: self.znodes.variable(name) for name in names}
         # Sent in this order, answered in this order: no request of its own is needed to look at the
         # definition before or after.

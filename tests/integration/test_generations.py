@@ -148,7 +148,7 @@ def test_a_daemon_waits_for_the_migration_of_its_own_generation(site: Site, befo
     front.release("2.0")
     new = front.start("2.0")
     new.says(ITS_OWN)
-    assert ITS_OWN.rpartition(": ")[2] in run_ctl(site.deployment, "explain").stdout
+    assert "db/sync <- front/daemon" in run_ctl(site.deployment, "explain").stdout
     old, unknown = front.start("1.0", "web2"), front.start(None, "web3")
     runs_daemon(old)
     runs_daemon(unknown)
