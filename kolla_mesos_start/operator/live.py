@@ -272,6 +272,8 @@ class Live:
             if command.run_once:
                 yield children_of(at.lock)
                 yield from states.once_queries(command, self.znodes._replace(host=scope), view)
+                if command.generation is not None:  # Containers of an older definition may wait.
+                    yield from states.mark_queries(at, view)
         for dependency in command.inside:
             for host, image in product(_asking(dependency, hosts), images):
                 yield from states.queries(dependency, self.znodes._replace(host=host), view, image)

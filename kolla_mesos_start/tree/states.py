@@ -32,6 +32,7 @@ ERROR = "error"
 
 MAX_DETAIL = 4096  # bytes of the `detail` znode
 MAX_MESSAGE = 1024  # bytes of the message in it
+KEPT_MARKS = 16  # of a command; the oldest are deleted when it is done for another generation
 MAX_MARK = 64  # bytes of the znode of a generation
 MAX_STATE = 64  # bytes that are shown of a state's text
 MAX_REGISTERED = 16384  # bytes of what a container says of itself
@@ -75,8 +76,8 @@ class Detail(NamedTuple):
     """The last attempt of a command. `finished` is None while it has no outcome.
 
     `claim` identifies the attempt, `token` grows with every attempt, `after` is the token of the one
-    before (see `token_of`). Times are seconds since the epoch, for people only. `message` never holds
-    output or command text.
+    before (see `token_of`). `newest` is the generation of the last attempt before that succeeded. Times
+    are seconds since the epoch, for people only. `message` never holds output or command text.
     """
 
     attempt: int = 0
@@ -90,13 +91,21 @@ class Detail(NamedTuple):
     after: int | None = None
     token: int | None = None
     message: str = ""
+    newest: str | None = None
+
+    @property
+    def newest_done(self) -> str | None:
+        """The generation that was done last, as far as attempts say it."""
+        return self.generation if self.state == DONE else self.newest
 
     def encoded(self) -> bytes:
         """At most MAX_DETAIL bytes of JSON; message and generation are cut until it fits."""
         limit = MAX_MESSAGE
         while True:
             short = self._replace(
-                message=cut(self.message, limit), generation=self.generation and cut(self.generation, limit)
+                message=cut(self.message, limit),
+                generation=self.generation and cut(self.generation, limit),
+                newest=self.newest and cut(self.newest, limit),
             )
             fields = {name: value for name, value in short._asdict().items() if value is not None}
             data = json.dumps(fields).encode()
@@ -118,6 +127,7 @@ DETAIL_TYPES: dict[str, tuple[type, ...]] = {
     "after": (int, *NULL),
     "token": (int, *NULL),
     "message": TEXT,
+    "newest": TEXT + NULL,
 }
 
 
@@ -395,16 +405,27 @@ def _unmet_done(dependency: Dependency, view: View, znodes: Znodes) -> Unmet | N
 def once_queries(command: Command, znodes: Znodes, view: View) -> list[Query]:
     """What must be read to decide whether a one-time command is done.
 
-    The names of its marks are read first: with them in the view, the marks are queried too.
+    The names of its marks are read first. The marks themselves are of interest only while its own is missing.
     """
     at = once_znodes(command, znodes)
     if command.generation is None:
         return [data_of(at.state), data_of(at.detail)]
-    return _mark_queries(at, view)
+    if is_done(command, znodes, view):
+        return [children_of(at.generations), data_of(at.detail)]
+    return mark_queries(at, view)
 
 
-def _mark_queries(at: CommandZnodes, view: View) -> list[Query]:
+def mark_queries(at: CommandZnodes, view: View) -> list[Query]:
+    """What must be read to find the newest mark.
+
+    The names do not say which one that is. Where too many marks are left, that of the last attempt that has
+    succeeded is enough: its token is the largest.
+    """
     names = view.get(children_of(at.generations), ())
+    if len(names) > KEPT_MARKS:
+        last = decode_detail(view.get(data_of(at.detail)))
+        newest = at.generation(last.newest_done or "").rpartition("/")[2]
+        names = [newest] if newest in names else names
     return [
         children_of(at.generations),
         *(data_of(f"{at.generations}/{name}") for name in names),
@@ -449,7 +470,7 @@ def _marks(at: CommandZnodes, view: View) -> list[Mark]:
 
 def retirement_queries(at: CommandZnodes, view: View) -> list[Query]:
     """What must be read to decide whether the command at `at` has retired an image, or is about to."""
-    return [*_mark_queries(at, view), children_of(at.lock)]
+    return [*mark_queries(at, view), children_of(at.lock)]
 
 
 def under_way(at: CommandZnodes, view: View) -> str | None:

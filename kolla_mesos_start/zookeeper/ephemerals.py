@@ -88,7 +88,8 @@ class Ephemeral:
     """One ephemeral, and what is known of it. Decides what comes next, and does nothing.
 
     `data` may change at any time; `written` is what the server has of it, as far as is known. `interval`:
-    seconds between two writes, at least; `write_after`: when the next one may be.
+    seconds between two writes, at least; `write_after`: when the next one may be. `denied`: why ZooKeeper
+    refused the last step; empty once it is ours.
     """
 
     def __init__(self, path: str, data: bytes, *, wanted: bool, owner: str = UNKNOWN) -> None:
@@ -100,6 +101,7 @@ class Ephemeral:
         self.busy = False
         self.not_before = 0.0
         self.refusals = 0
+        self.denied = ""
         self.discarded = False  # not to be remembered once it is gone
 
     @property
@@ -127,7 +129,7 @@ class Ephemeral:
         self.busy = False
         self.owner = owner_of(session, ours, former, self.held)
         if self.owner == OURS:
-            self.held, self.refusals = True, 0
+            self.held, self.refusals, self.denied = True, 0, ""
 
     def unsure(self, not_before: float = 0.0) -> None:
         """Something has happened to it: find out what, but not before that instant."""
@@ -292,6 +294,7 @@ class Ephemerals:
         if self._on_denied and isinstance(error, (NoAuthError, InvalidACLError)):
             self._on_denied(denied)
         ephemeral.refused(now())
+        ephemeral.denied = denied.reason
         self._complain("%s; retrying", ephemeral.path, denied.reason)
 
     def _complain(self, message: str, path: str, shown: str = "") -> None:

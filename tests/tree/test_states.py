@@ -413,6 +413,27 @@ def test_a_newer_mark_supersedes_an_older_definition(
     assert (mark.name.rsplit("/", 1)[1] if mark else None) == superseded_by
 
 
+@pytest.mark.parametrize(
+    ("detail", "generation", "read"),
+    [
+        # It is done: nothing else matters.
+        (Detail(), "g3", []),
+        # The last success is the newest, whatever has failed or begun since.
+        (Detail(state="done", generation="g7"), "g", ["g7"]),
+        (Detail(state="running", generation="g", newest="g7"), "g", ["g7"]),
+        # Nothing says it: all are read.
+        (Detail(state="done", generation="forgotten"), "g", [f"g{n}" for n in range(500)]),
+        (Detail(), "g", [f"g{n}" for n in range(500)]),
+    ],
+)
+def test_far_too_many_marks_are_not_all_read(detail: Detail, generation: str, read: list[str]) -> None:
+    tree = {f"{SYNC}/generations/g{n}": b"%d 3" % n for n in range(500)}
+    tree[f"{SYNC}/detail"] = detail.encoded()
+    view = once_view(one_time(generation=generation), tree)
+    marks = [query.path.rpartition("/")[2] for query in view if "/generations/" in query.path]
+    assert sorted(marks) == sorted(read)
+
+
 def test_tokens_are_compared_as_numbers() -> None:
     """As text 99 would be greater than 100."""
     tree = {f"{SYNC}/generations/v1": b"99 5", f"{SYNC}/generations/v2": b"100 50"}
