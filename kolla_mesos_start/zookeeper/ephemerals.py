@@ -272,19 +272,30 @@ class Ephemerals:
             ephemeral.unsure()  # Replaced; or gone meanwhile, by itself.
 
     def _create_parents(self, ephemeral: Ephemeral) -> None:
-        # If the deployment itself is gone this fails too: it is never created by us.
         ephemeral.refused(now())
         above = [entry for entry in self.parents if ephemeral.path.startswith(entry[0] + "/")]
-        for path, data in above:
-            self._session.request(Create(path, data, self.acl, 0), partial(self._on_parent, ephemeral))
-        if not above:
+        if above:
+            self._create_parent(ephemeral, above, created=False)
+        else:
             self._complain("%s can't be created: its parent is missing", ephemeral.path)
 
-    def _on_parent(self, ephemeral: Ephemeral, value: Any, error: Error) -> None:
-        if not error:
-            ephemeral.unsure()
-        elif isinstance(error, NoNodeError):
-            self._complain("%s can't be created: the deployment is gone", ephemeral.path)
+    def _create_parent(
+        self, ephemeral: Ephemeral, above: Sequence[tuple[str, bytes]], *, created: bool
+    ) -> None:
+        """The first of these, and then the others; `created`: one before them was."""
+        (path, data), *others = above
+
+        def on_reply(value: Any, error: Error) -> None:
+            if isinstance(error, NoNodeError):
+                # The deployment itself is never created by us, and the others would be refused too.
+                self._complain("%s can't be created: the deployment is gone", ephemeral.path)
+            elif not isinstance(error, (ConnectionLoss, SessionExpiredError)):
+                if others:
+                    self._create_parent(ephemeral, others, created=created or not error)
+                elif created or not error:
+                    ephemeral.unsure()
+
+        self._session.request(Create(path, data, self.acl, 0), on_reply)
 
     def _failed(self, ephemeral: Ephemeral, done: str, error: KazooException) -> None:
         if isinstance(error, (ConnectionLoss, SessionExpiredError)):
