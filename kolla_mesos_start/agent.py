@@ -13,6 +13,7 @@ import gc
 import os
 import signal
 import sys
+from functools import partial
 
 from kolla_mesos_start import log as logs
 from kolla_mesos_start import settings as environment
@@ -37,9 +38,10 @@ if TYPE_CHECKING:
     from typing import NoReturn
 
     from kolla_mesos_start.commands.bootstrap import Bootstrap
-    from kolla_mesos_start.definition.model import Command, Graph
+    from kolla_mesos_start.definition.model import Command, Dependency, Graph
     from kolla_mesos_start.files import Content
     from kolla_mesos_start.render.prepare import Prepared, Preparer
+    from kolla_mesos_start.render.published_generation import Generation
     from kolla_mesos_start.settings import Acl, Settings
     from kolla_mesos_start.tree.ended import Ended
     from kolla_mesos_start.tree.presence import Registration
@@ -150,7 +152,9 @@ class Agent:
         from kolla_mesos_start.wait import Waiting
 
         self._reach("wait")
-        waiting = Waiting(tree, report, settings.wait_timeout, settings.generation)
+        waiting = Waiting(
+            tree, report, settings.wait_timeout, settings.generation, partial(_published_generation, preparer)
+        )
         for runnable in waiting:
             prepared = self._render(settings, preparer, runnable.command, report)
             if runnable.command.is_daemon:
@@ -452,6 +456,12 @@ class Agent:
             self.bootstrap.on_stop(signum)
         else:
             raise Stopped(signum, signal.Signals(signum).name)
+
+
+def _published_generation(preparer: Preparer, dependency: Dependency) -> Generation:
+    from kolla_mesos_start.render.published_generation import published_generation  # Few containers ask.
+
+    return published_generation(preparer, dependency)
 
 
 def _import_what_follows(graph: Graph) -> None:

@@ -8,13 +8,16 @@ lies outside the deployment that of `outside`.
 from __future__ import annotations
 
 import time
+from types import MappingProxyType
 
+from kolla_mesos_start.definition.forms import ANY
 from kolla_mesos_start.definition.model import Dependency, External
 from kolla_mesos_start.errors import DependenciesNotSatisfied
 from kolla_mesos_start.log import PROGRESS_INTERVAL, Logger
 from kolla_mesos_start.loop import now
 from kolla_mesos_start.records import NamedTuple
 from kolla_mesos_start.tree import states
+from kolla_mesos_start.tree.published import stamp
 from kolla_mesos_start.tree.states import Unmet
 from kolla_mesos_start.zookeeper.lock import Queues
 from kolla_mesos_start.zookeeper.query import data_of
@@ -23,9 +26,11 @@ from kolla_mesos_start.zookeeper.wire import NoNodeError
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
+    from typing import Callable
 
     from kolla_mesos_start.definition.model import Command, Members
     from kolla_mesos_start.outside import Answer, Outside
+    from kolla_mesos_start.render.published_generation import Generation
     from kolla_mesos_start.report import Report
     from kolla_mesos_start.tree.status import StatusTree
     from kolla_mesos_start.tree.znodes import Znodes
@@ -68,13 +73,15 @@ class Blocked(NamedTuple):
 
 class Progress(NamedTuple):
     """Own commands, those that this container has `passed`, the definition's zxid, the generation of the
-    code in the image, where that is known, and what those outside have answered."""
+    code in the image, where that is known, what those outside have answered, and the generations that are
+    published for commands of others, where they decide."""
 
     own: frozenset[str]
     passed: frozenset[str]
     definition: int
     image: str | None
     answers: Mapping[External, Answer]
+    published: states.Published = MappingProxyType({})
 
 
 def judge(command: Command, view: View, znodes: Znodes, progress: Progress) -> Runnable | Blocked | None:
@@ -118,7 +125,7 @@ def _queries(
 ) -> set[Query]:
     if isinstance(dependency, External) or _is_passage(dependency, progress):
         return set()
-    return set(states.queries(dependency, znodes, view))
+    return set(states.queries(dependency, znodes, view, progress.image))
 
 
 def _is_passage(dependency: Dependency | Members, progress: Progress) -> bool:
@@ -126,7 +133,7 @@ def _is_passage(dependency: Dependency | Members, progress: Progress) -> bool:
     return (
         isinstance(dependency, Dependency)
         and dependency.path in progress.own
-        and dependency.generation is None
+        and dependency.generation in (None, ANY)
         and dependency.count is None
     )
 
@@ -145,17 +152,23 @@ def _unmet(
             return Unmet(dependency, "not run by this container yet")
         if _is_passage(dependency, progress):
             return None
-    return states.unmet(dependency, view, znodes)
+    return states.unmet(dependency, view, znodes, progress.image, progress.published)
 
 
 class Waiting:
     """The commands of one definition that this container has not passed yet."""
 
     def __init__(
-        self, tree: StatusTree, report: Report, limit: float | None, image: str | None = None
+        self,
+        tree: StatusTree,
+        report: Report,
+        limit: float | None,
+        image: str | None = None,
+        published: Callable[[Dependency], Generation] | None = None,
     ) -> None:
         """`limit`: seconds for which a command may wait on its dependencies; None: for ever. `image`: the
-        generation of the code in it, where that is known."""
+        generation of the code in it, where that is known; then `published` reads the generation that is
+        published for the command of a dependency."""
         self._tree, self._report, self._limit = tree, report, limit
         self._client, self._watches, self._znodes = tree.client, tree.client.watches, tree.znodes
         self._queues = Queues(tree.client, tree.znodes.host)
@@ -164,6 +177,8 @@ class Waiting:
         own = frozenset(command.path for command in tree.graph.commands)
         self._progress = Progress(own, frozenset(), tree.definition, image, {})
         self._outside = _outside(tree)
+        self._read_published = published
+        self._generations: dict[Dependency, Generation] = {}
         self._superseded: set[str] = set()
         self._begun: dict[str, float] = {}
 
@@ -252,6 +267,7 @@ class Waiting:
                 log.info("%s", self._describe(waiting))
 
     def _judge(self, command: Command) -> Runnable | Blocked:
+        self._look_up_generations(command)
         verdict = judge(command, self._watches.results, self._znodes, self._progress)
         if verdict is None:
             return self._contend(command)
@@ -263,6 +279,20 @@ class Waiting:
             # Who stands behind us may have a use for the lock that we have none for.
             self._queues.give_back(self._lock(command))
         return verdict
+
+    def _look_up_generations(self, command: Command) -> None:
+        """Learn which generations are published for commands of other services, where that decides."""
+        results, image = self._watches.results, self._progress.image
+        for dependency in command.inside:
+            if not states.needs_published(dependency, results, self._znodes, image):
+                continue
+            assert isinstance(dependency, Dependency) and image is not None and self._read_published
+            known = self._generations.get(dependency)
+            if known is None or _has_changed(known, results):
+                found = self._generations[dependency] = self._read_published(dependency)
+                published = {(dependency.path, dependency.scope): found.name}
+                self._progress = self._progress._replace(published={**self._progress.published, **published})
+                _warn_of_generation(command, dependency, found, image)
 
     def _contend(self, command: Command) -> Runnable | Blocked:
         lock = self._lock(command)
@@ -294,6 +324,9 @@ class Waiting:
         found: set[Query] = set()
         for blocked in waiting:
             found |= queries(blocked, self._watches.results, self._znodes, self._progress)
+            for dependency in blocked.command.inside:
+                if isinstance(dependency, Dependency) and dependency in self._generations:
+                    found.update(map(data_of, self._generations[dependency].stamps))
             if blocked.command.run_once is not None:
                 found.update(self._queues.queries(self._lock(blocked.command)))
         return found
@@ -350,6 +383,33 @@ class Waiting:
     def _state_of(self, unmet: Unmet) -> str:
         znode = self._watches.results.get(data_of(unmet.detail)) if unmet.detail else None
         return states.describe(unmet, states.decode_detail(znode), time.time())
+
+
+def _has_changed(known: Generation, view: View) -> bool:
+    """Whether the generation that was read comes from znodes that are others by now."""
+    return any(
+        data_of(path) in view and stamp(view[data_of(path)]) != before
+        for path, before in known.stamps.items()
+    )
+
+
+def _warn_of_generation(command: Command, dependency: Dependency, found: Generation, image: str) -> None:
+    """Warn of an image whose generation is neither done nor published, as far as that is known."""
+    if found.unknown:
+        why = f"whether that is the published generation is not known: {found.unknown}"
+    elif found.name not in (None, image):
+        why = f"it is published for generation {found.name}"
+    else:
+        return
+    log.warning(
+        "%s: %s is done, but not for generation %s, which this image has; %s. Any generation is enough."
+        ' If this is intended, write "generation": "%s" in the dependency',
+        command.path,
+        dependency.path,
+        image,
+        why,
+        ANY,
+    )
 
 
 def _outside(tree: StatusTree) -> Outside | None:

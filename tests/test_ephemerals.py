@@ -425,6 +425,36 @@ def test_missing_parents_are_created_first(ephemerals: Ephemerals, session: Sess
     assert (ephemeral.step, ephemeral.not_before) == ("look", 0.0)
 
 
+@pytest.mark.parametrize("first", [None, NodeExistsError(), NoAuthError()])
+def test_one_parent_is_created_after_the_other(session: Session, first: Exception | None) -> None:
+    """The first may be there already, or be what only an operator creates."""
+    ephemerals = Ephemerals(session, (), [("/kolla/site", b""), ("/kolla/site/infra", b"")])  # type: ignore[arg-type]
+    ephemeral = ephemerals.keep(PATH, b"")
+    ephemerals.run()
+    session.answer(None, NoNodeError())
+    assert session.answer(None, first).path == "/kolla/site"
+    assert ephemeral.not_before > 0.0
+    assert session.answer("/kolla/site/infra").path == "/kolla/site/infra"
+    assert (ephemeral.step, ephemeral.not_before) == ("look", 0.0)
+
+
+def test_where_the_deployment_is_gone_an_attempt_is_three_requests(session: Session) -> None:
+    """A thousand containers go on trying, for as long as nobody stops them."""
+    parents = [
+        ("/kolla/site/infra", b"parent"),
+        ("/kolla/site/infra/db", b""),
+        (PATH.rpartition("/")[0], b""),
+    ]
+    ephemerals = Ephemerals(session, (), parents)  # type: ignore[arg-type]
+    ephemerals.keep(PATH, b"").unsure()
+    ephemerals.run()
+    sent = []
+    while session.requests:
+        sent.append(type(session.answer(None, NoNodeError())).__name__)
+        ephemerals.run()
+    assert sent == ["Exists", "Create", "Create"]
+
+
 @pytest.mark.parametrize(
     ("path", "said"),
     [(PATH, "the deployment is gone"), ("/kolla/site/other/x", "its parent is missing")],

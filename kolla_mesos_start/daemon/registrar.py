@@ -95,9 +95,12 @@ class Registrar:
         if not self.ended:
             self.presence.show(self.readiness.ready)
             refreshing = self._refresher.reason if self._refresher else ""
-            self.reporter.tell(
-                self.readiness.ready, self.readiness.reason or refreshing, self.readiness.stopped
-            )
+            if self.readiness.ready and self.presence.denied:
+                self.reporter.tell_denied(self.presence.denied)
+            else:
+                self.reporter.tell(
+                    self.readiness.ready, self.readiness.reason or refreshing, self.readiness.stopped
+                )
         return self.ended
 
     def stop(self) -> None:
@@ -245,7 +248,7 @@ class StatusReporter:
         self._log_at, self._write_at = self._unready_since + UNREADY_LONG, math.inf
         self._stage: Stage = "waiting"
         self._text = ""
-        self._complained = False
+        self._was_ready = self._complained = False
 
     @property
     def deadline(self) -> float:
@@ -254,7 +257,8 @@ class StatusReporter:
 
     def tell(self, ready: bool, reason: str, stopped: bool = False) -> None:
         """Say what has changed; `reason` is why it is not ready, `stopped` that this was asked for."""
-        stage: Stage = "ready" if ready else "unready" if self._stage in ("ready", "unready") else "starting"
+        self._was_ready = self._was_ready or ready
+        stage: Stage = "ready" if ready else "unready" if self._was_ready else "starting"
         if ready and self._stage != "ready":
             log.info("the daemon is ready")
             self._log_at = math.inf
@@ -262,13 +266,22 @@ class StatusReporter:
             log.log("info" if stopped else "warning", "the daemon is no longer ready: %s", reason)
             self._unready_since = now()
             self._log_at = self._unready_since + UNREADY_LONG
-        if (stage, reason) != (self._stage, self._text):
-            self._stage, self._text = stage, reason
+        self._show(stage, reason)
+
+    def tell_denied(self, why: str) -> None:
+        """The daemon is ready, but others can't find it. It must not be killed for that: it is `starting`."""
+        self._log_at = math.inf  # The ephemeral was refused: that is in the log.
+        self._show("starting", f"not registered: {why}")
+
+    def _show(self, stage: Stage, text: str) -> None:
+        if (stage, text) != (self._stage, self._text):
+            self._stage, self._text = stage, text
             self._write()
 
     def end(self) -> None:
         """The daemon has ended."""
         self._stage, self._text, self._log_at = "ended", "the daemon has ended", math.inf
+        self._was_ready = False
         self._write()
 
     def run(self, ready: bool) -> None:

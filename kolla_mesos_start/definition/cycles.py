@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from kolla_mesos_start.definition.fields import nearest
-from kolla_mesos_start.definition.forms import DAEMON
+from kolla_mesos_start.definition.forms import ANY, DAEMON
 from kolla_mesos_start.definition.model import Dependency
 
 TYPE_CHECKING = False
@@ -41,7 +41,7 @@ def _why_never(step: Command, dependency: Dependency, by_name: Mapping[str, Comm
         return f"this definition has no {dependency.name}{nearest(dependency.name, by_name)}"
     if target.is_daemon:
         return f"a cycle: {step.name} -> {DAEMON} -> {step.name}, since the daemon comes last"
-    if dependency.generation is not None and target.generation is None:
+    if dependency.generation not in (None, ANY) and target.generation is None:
         return f"{target.name} has no generations"
     return None
 

@@ -132,3 +132,14 @@ def _walk(root: object) -> Iterator[tuple[str, object]]:
             left.extend((sublabel(label, key), item) for key, item in value.items())
         elif isinstance(value, list):
             left.extend(labelled(label, value))
+
+
+def generations(root: Mapping[str, object]) -> dict[str, dict[str, object]]:
+    """The part of a definition that says which commands have a generation: by the command's name."""
+    commands = root.get("commands")
+    commands = commands if isinstance(commands, dict) else {}
+    return {
+        name: {key: command[key] for key in ("run_once", "generation") if key in command}
+        for name, command in commands.items()
+        if isinstance(command, dict) and command.get("generation") is not None
+    }

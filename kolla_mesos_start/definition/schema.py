@@ -12,7 +12,7 @@ from kolla_mesos_start.definition import argv, forms
 from kolla_mesos_start.definition.cycles import check_own_dependencies
 from kolla_mesos_start.definition.document import digest, json_type
 from kolla_mesos_start.definition.fields import Fields, Reading, to_boolean
-from kolla_mesos_start.definition.forms import DAEMON, ENDED, GLOBAL, LOCAL
+from kolla_mesos_start.definition.forms import ANY, DAEMON, ENDED, GLOBAL, LOCAL
 from kolla_mesos_start.definition.model import (
     Command,
     Dependency,
@@ -230,6 +230,8 @@ def _dependency(fields: Fields) -> Dependency | None:
         exclusive=fields.boolean("exclusive", False),
         timeout=fields.seconds("timeout", None, least=LEAST),
     )
+    if dependency.is_daemon and dependency.generation == ANY:
+        dependency = dependency._replace(generation=None)
     fields.require("path", "role/command (or members: the path of a service, or external: tcp or http)")
     if dependency.exclusive and not (dependency.is_daemon and dependency.generation):
         fields.report("exclusive", f"is only allowed on role/{DAEMON}, with generation")

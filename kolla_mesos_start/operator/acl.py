@@ -20,7 +20,7 @@ from typing import Any, NamedTuple
 from kolla_mesos_start.definition.fields import nearest
 from kolla_mesos_start.definition.forms import GLOBAL, bad_segment, bad_service
 from kolla_mesos_start.definition.texts import labelled, sublabel
-from kolla_mesos_start.tree.znodes import PUBLICATION, RECORDED_ACL, RESERVED
+from kolla_mesos_start.tree.znodes import PUBLICATION, RECORDED_ACL, RECORDED_GENERATIONS, RESERVED
 
 Acl = Mapping[str, str]
 Issues = list["tuple[str, str]"]
@@ -71,6 +71,8 @@ class Plan(NamedTuple):
         service = "/".join(names[:at])
         if names[at : at + 1] and names[at] in BY_AGENTS:
             return [service], everybody
+        if names[at : at + 1] == [RECORDED_GENERATIONS]:
+            return (), everybody
         is_above = not node or any(each.startswith(f"{node}/") for each in everybody)
         return (), everybody if is_above and service not in everybody else [service]
 

@@ -12,7 +12,7 @@ from posixpath import normpath
 from typing import NamedTuple
 from urllib.parse import urlsplit
 
-from kolla_mesos_start.definition.forms import DAEMON, GLOBAL, LOCAL
+from kolla_mesos_start.definition.forms import ANY, DAEMON, GLOBAL, LOCAL
 from kolla_mesos_start.definition.model import (
     Command,
     Dependency,
@@ -261,13 +261,13 @@ def generations_that_cannot_be(readings: Sequence[Reading]) -> Iterator[Issue]:
     """Dependencies on a generation that no container will have."""
     roles = by_role(readings)
     for service, _, dependency, label in needs(readings):
-        if not isinstance(dependency, Dependency) or dependency.generation is None:
+        if not isinstance(dependency, Dependency) or dependency.generation in (None, ANY):
             continue
         owner = roles.get(dependency.role)
         if owner is None or owner.graph is None:
             continue
         if dependency.is_daemon:
-            wrong = _no_such_image(dependency.generation, owner)
+            wrong = _no_such_image(dependency.generation or "", owner)
         else:
             target = next((each for each in owner.graph.commands if each.path == dependency.path), None)
             wrong = _no_such_mark(dependency, target) if target else ""

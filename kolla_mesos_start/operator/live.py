@@ -10,8 +10,9 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from datetime import datetime
+from itertools import chain, product
 from types import MappingProxyType
 from typing import Any, NamedTuple
 
@@ -259,6 +260,7 @@ class Live:
         self.znodes, self._given = znodes, given
         self._sources: dict[bytes, Source] = {}
         self._definitions: dict[tuple[object, ...], Definition] = {}
+        self._published: states.Published = {}
 
     # -- what must be read --------------------------------------------------------------------------
 
@@ -269,8 +271,9 @@ class Live:
             found.update(self._below_service(name, view))
             definition = self._definition(name, view)
             if definition and definition.graph:
+                images = self._images(name, view)
                 for command in definition.graph.steps:
-                    found.update(self._below_command(command, name, view))
+                    found.update(self._below_command(command, images, view))
             else:  # Its containers run on by what they have read.
                 found.add(children_of(self._daemon(name).ready))
         return {query._replace(required=1) for query in found}
@@ -307,7 +310,7 @@ class Live:
         silent = set(view.get(children_of(f"{path}/{PARTY}"), ())).difference(told)
         yield from (data_of(f"{path}/{PARTY}/{each}") for each in silent)
 
-    def _below_command(self, command: Command, service: str, view: View) -> Iterator[Query]:
+    def _below_command(self, command: Command, images: Iterable[str | None], view: View) -> Iterator[Query]:
         hosts = hosts_of(command.path.split("/")[0], self.znodes, view)
         for scope in _scopes(command, hosts):
             at = self.znodes._replace(host=scope).command(scope, command.path)
@@ -319,15 +322,19 @@ class Live:
             if command.run_once:
                 yield children_of(at.lock)
                 yield from states.once_queries(command, self.znodes._replace(host=scope), view)
+                if command.generation is not None:  # Containers of an older definition may wait.
+                    yield from states.mark_queries(at, view)
         for dependency in command.inside:
-            for host in _asking(dependency, hosts):
-                yield from states.queries(dependency, self.znodes._replace(host=host), view)
+            for host, image in product(_asking(dependency, hosts), images):
+                yield from states.queries(dependency, self.znodes._replace(host=host), view, image)
 
     # -- what it means --------------------------------------------------------------------------------
 
     def deployment(self, view: View) -> Deployment:
         """The deployment, once all `queries` are answered."""
-        services = {name: self._service(name, view) for name in service_names(self.znodes, view)}
+        names = service_names(self.znodes, view)
+        self._published = dict(chain.from_iterable(self._generations(name, view) for name in names))
+        services = {name: self._service(name, view) for name in names}
         return Deployment(self.znodes.deployment_id, services, self._publication(view))
 
     def _publication(self, view: View) -> Publication:
@@ -408,7 +415,7 @@ class Live:
                     command,
                     done[command.path],
                     tuple(self._attempts(command, view)),
-                    (*self._unmet(command, done, view), *_unmet_outside(command, containers)),
+                    (*self._unmet(command, done, containers, view), *_unmet_outside(command, containers)),
                     superseded=once
                     and states.superseded_by(command, self.znodes, view, oldest or 0) is not None,
                 )
@@ -433,8 +440,11 @@ class Live:
                 detail = states.decode_detail(view.get(data_of(at.detail)))
                 yield Attempt(scope, state, since, detail, len(view.get(children_of(at.lock), ())))
 
-    def _unmet(self, command: Command, done: Mapping[str, bool], view: View) -> Iterator[Unmet]:
-        """Each unmet dependency once, on the first host where it is."""
+    def _unmet(
+        self, command: Command, done: Mapping[str, bool], containers: Sequence[Container], view: View
+    ) -> Iterator[Unmet]:
+        """Each unmet dependency once, for the first host and the first generation of an image where it is."""
+        images = {container.generation for container in containers if container.is_live} or {None}
         hosts = hosts_of(command.path.split("/")[0], self.znodes, view)
         for dependency in command.inside:
             if isinstance(dependency, Dependency) and dependency.path in done and dependency.count is None:
@@ -442,11 +452,28 @@ class Live:
                 if not done[dependency.path]:
                     yield Unmet(dependency, "not done")
                 continue
-            for host in _asking(dependency, hosts):
-                found = states.unmet(dependency, view, self.znodes._replace(host=host))
+            for host, image in product(_asking(dependency, hosts), sorted(images, key=str)):
+                found = states.unmet(
+                    dependency, view, self.znodes._replace(host=host), image, self._published
+                )
                 if found:
                     yield found
                     break
+
+    def _generations(self, name: str, view: View) -> Iterator[tuple[tuple[str, str], str]]:
+        """The generations that are published for the one-time commands of a service."""
+        definition = self._definition(name, view)
+        for command in definition.graph.commands if definition and definition.graph else ():
+            if command.run_once and command.generation:
+                yield (command.path, command.run_once), command.generation
+
+    def _images(self, name: str, view: View) -> set[str | None]:
+        """The generations of the images of a service's containers; None if none says which it has."""
+        path = f"{self.znodes.service(name)}/{CONTAINERS}"
+        told = [view.get(data_of(f"{path}/{each}")) for each in view.get(children_of(path), ())]
+        # Where images have no generation, thousands of containers need not be looked into.
+        with_one = [znode for znode in told if znode and b'"generation": "' in znode.data]
+        return {states.decode_registered(znode).generation for znode in with_one} or {None}
 
     # -- definitions ----------------------------------------------------------------------------------
 

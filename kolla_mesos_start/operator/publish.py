@@ -312,11 +312,10 @@ class Publisher:
 
         Otherwise definitions are written last. An agent that reads a new one finds all that it needs.
         """
-        missing, there = securing.missing(self.client, self.znodes, plan) if plan else ({}, {})
+        texts = directory.definitions(deployment)
+        missing, there = securing.missing(self.client, self.znodes, plan, texts) if plan else ({}, {})
         self.before.update(there)
-        contents, definitions = map(
-            self._paths, (directory.nodes(deployment), directory.definitions(deployment))
-        )
+        contents, definitions = map(self._paths, (directory.nodes(deployment), texts))
         values, services = old.apart()
         changes = [
             *self._changes({**contents, **missing}),

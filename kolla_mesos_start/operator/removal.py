@@ -31,7 +31,7 @@ from kolla_mesos_start.operator.directory import FILES, VARIABLES
 from kolla_mesos_start.operator.invocation import Invocation, Subcommand
 from kolla_mesos_start.operator.recorded import State
 from kolla_mesos_start.operator.services import on_hosts
-from kolla_mesos_start.tree.znodes import Znodes
+from kolla_mesos_start.tree.znodes import RECORDED_GENERATIONS, Znodes
 
 TRIES = 50  # Each is refused only where a container has written between two requests.
 BATCH = 2000  # znodes in one transaction: less than a server's jute.maxbuffer
@@ -39,7 +39,7 @@ UNFINISHED = "what is left goes when the command is given once more"
 PLACES = ("lock", "ready")  # below a command: where containers contend, and where they are ready
 
 
-PARTS = (VARIABLES, FILES, *BY_AGENTS, acl.NODE)  # below a service
+PARTS = (VARIABLES, FILES, *BY_AGENTS, acl.NODE, RECORDED_GENERATIONS)  # below a service
 
 
 class InUse(AgentError):

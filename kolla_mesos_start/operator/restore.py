@@ -136,7 +136,7 @@ def _write(
     publisher.write(wanted.contents)
     publisher.remove(published.others(before, wanted.published))
     if plan:
-        securing.make(client, znodes, plan)
+        securing.make(client, znodes, plan, wanted.definitions)
     _record(client, znodes, continued(found.recorded, wanted.recorded))
     publisher.write(wanted.definitions, is_last=True)
 

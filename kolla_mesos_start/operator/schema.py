@@ -117,7 +117,8 @@ DEPENDENCY: Mapping[str, Schema] = {
         **_or_null(_integer(least=1)),
     },
     "generation": {
-        "description": "the one for which it must be done; of a daemon: that its instances must have",
+        "description": "the one for which it must be done (any: one of them); of a daemon: that its instances"
+        " must have",
         **GENERATION,
     },
     "exclusive": {

@@ -6,14 +6,17 @@ ACL a znode has is decided in `acl`. An ACL is changed by compare-and-set with i
 
 from __future__ import annotations
 
+import contextlib
+import json
 import os
 from collections.abc import Mapping
 
-from kolla_mesos_start.errors import AccessDenied
+from kolla_mesos_start.definition.document import generations, load
+from kolla_mesos_start.errors import AccessDenied, BadDefinition
 from kolla_mesos_start.operator import acl, connection
 from kolla_mesos_start.operator.acl import ALL, Acl, Plan
 from kolla_mesos_start.operator.connection import Client, Stands, Unanswered
-from kolla_mesos_start.tree.znodes import Znodes
+from kolla_mesos_start.tree.znodes import RECORDED_GENERATIONS, Znodes
 
 
 def wider(client: Client, znodes: Znodes, plan: Plan) -> dict[str, Acl]:
@@ -56,21 +59,37 @@ def made(client: Client, znodes: Znodes) -> frozenset[str]:
     )
 
 
-def make(client: Client, znodes: Znodes, plan: Plan) -> None:
-    """Make what agents need, and have no right to make."""
-    wanted, there = missing(client, znodes, plan)
+def make(client: Client, znodes: Znodes, plan: Plan, definitions: Mapping[str, bytes]) -> None:
+    """Create what agents need and have no right to create."""
+    wanted, there = missing(client, znodes, plan, definitions)
     connection.create_parents(client, wanted)
     connection.write_together(client, wanted, there.keys())
 
 
-def missing(client: Client, znodes: Znodes, plan: Plan) -> tuple[dict[str, bytes], dict[str, bytes]]:
-    """What agents need and have no right to make, as far as it is missing; and those znodes that exist."""
-    recorded = {f"{znodes.deployment}/{node}": data for node, data in plan.recorded().items()}
+def missing(
+    client: Client, znodes: Znodes, plan: Plan, definitions: Mapping[str, bytes]
+) -> tuple[dict[str, bytes], dict[str, bytes]]:
+    """What agents need and have no right to create, as far as it is missing; and those znodes that exist.
+
+    They may not read the `definitions` of other services; a part of these is recorded for them.
+    """
+    nodes = {**plan.recorded(), **_generations(definitions)}
+    recorded = {f"{znodes.deployment}/{node}": data for node, data in nodes.items()}
     made = {f"{znodes.deployment}/{node}": data for node, data in plan.made().items()}
     read = connection.read(client, [*recorded, *made])
     there = {path: data for path, data in read.items() if data is not None}
     absent = {path: data for path, data in made.items() if path not in there}
     return {**absent, **{path: data for path, data in recorded.items() if there.get(path) != data}}, there
+
+
+def _generations(definitions: Mapping[str, bytes]) -> Mapping[str, bytes]:
+    """Which commands of each service have a generation; a definition that can't be read has none."""
+    found = {}
+    for service, definition in definitions.items():
+        with contextlib.suppress(BadDefinition):
+            commands = generations(load(definition).root)
+            found[f"{service}/{RECORDED_GENERATIONS}"] = json.dumps({"commands": commands}).encode()
+    return found
 
 
 def _node(znodes: Znodes, path: str) -> str:

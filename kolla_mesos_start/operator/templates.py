@@ -29,6 +29,8 @@ _ENVIRONMENT = Environment()
 _SPECIAL = {"loop", "self", "super", "caller", "varargs", "kwargs", *_ENVIRONMENT.globals}
 # What is no text; all other variables are.
 _OBJECTS = {"groups", "hostvars", "cpu_count"}
+# Functions whose first argument is a service.
+_LISTING = {"list_addresses_by_service", "list_ips_by_service", "ready_instances"}
 _ENVIRONMENT.filters.update(bool=bool, regex_replace=str)
 # What can fail for a value that is there, so that only rendering tells.
 _RISKY = (nodes.Add, nodes.Sub, nodes.Mul, nodes.Div, nodes.FloorDiv, nodes.Mod, nodes.Pow, nodes.Neg)
@@ -166,7 +168,7 @@ def _optional(tree: _Tree) -> Iterator[str]:
 
 def _listed(tree: _Tree) -> Iterator[Listed]:
     for call in tree.all(nodes.Call):
-        if isinstance(call.node, nodes.Name) and call.node.name in ("list_ips_by_service", "ready_instances"):
+        if isinstance(call.node, nodes.Name) and call.node.name in _LISTING:
             yield from (Listed(name, False, call.lineno) for name in _constants(call.args[:1]))
     for item in tree.all(nodes.Getitem):
         if isinstance(item.node, nodes.Name) and item.node.name == "groups":

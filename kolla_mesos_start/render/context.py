@@ -40,6 +40,7 @@ BUILTIN = PARTIES | {
     IMAGE_GENERATION,
     "inventory_hostname",
     "kolla_hostname",
+    "list_addresses_by_service",
     "list_ips_by_service",
     "ready_instances",
     "service_name",
@@ -264,7 +265,8 @@ def _values(context: Context, text: Text, sandbox: Sandbox) -> dict[str, object]
         cpu_count=context.cpu_count,
         get_hostname=lambda: context.hostname,
         get_ip_address=lambda interface=None: _ip_address(context, interface),
-        list_ips_by_service=_list_ips_by_service(context),
+        list_addresses_by_service=_list_by_service(context, "address"),
+        list_ips_by_service=_list_by_service(context, "private_address"),
         ready_instances=_ReadyInstances(context),
     )
     if context.image_generation is not None:
@@ -285,20 +287,22 @@ def _ip_address(context: Context, interface: object) -> str:
     return context.get_ip_address(name) if name or isinstance(interface, str) else ""
 
 
-def _list_ips_by_service(context: Context) -> Callable[..., str]:
-    def list_ips_by_service(
+def _list_by_service(context: Context, field: str) -> Callable[..., str]:
+    """A function that lists this address of each member of a service, in one text."""
+
+    def list_by_service(
         name: object, port: object = None, separator: object = ",", prefix: object = None
     ) -> str:
         service, before, after = str(name), str(prefix or ""), f":{port}" if port else ""
         members = context.members(service) if service else ()  # A missing name is reported later.
         in_url = bool(after) or before.endswith("//")
-        addresses = sorted(member["private_address"] for member in members)
+        addresses = sorted(member[field] for member in members)
         return str(separator).join(
             f"{before}[{address}]{after}" if in_url and ":" in address else f"{before}{address}{after}"
             for address in addresses
         )
 
-    return list_ips_by_service
+    return list_by_service
 
 
 class _ReadyInstances:

@@ -74,6 +74,18 @@ class Preparer:
         self._settings, self._znodes = settings, published.znodes
         self._loop = published.client.loop
 
+    def of(self, service: str, *, recorded: bool = False) -> Preparer:
+        """For another service, whose images may be of any generation.
+
+        `recorded`: with the part of its definition that is recorded for all services.
+        """
+        from kolla_mesos_start.tree.published import Published
+
+        znodes = self._znodes._replace(service_name=service)
+        settings = self._settings._replace(generation=None)
+        source = znodes.recorded_generations if recorded else None
+        return Preparer(settings, Published(self.published.client, znodes, source), self.facts)
+
     def read_graph(self, definition: Definition) -> tuple[Graph, Mapping[str, Stamp | None]]:
         """The graph of a definition, and the stamps of the znodes that it comes from, None where none was.
 
@@ -82,7 +94,7 @@ class Preparer:
         document = load(definition.data)
         texts = schema.early_texts(document)
         names = context.variable_names(texts, self._loop.compute)
-        stamps: dict[str, Stamp | None] = {self._znodes.definition: (definition.version, definition.zxid)}
+        stamps: dict[str, Stamp | None] = {self.published.source: (definition.version, definition.zxid)}
         variables: Mapping[str, str] = {}
         if names:
             variables, read, _ = self._variables(names)

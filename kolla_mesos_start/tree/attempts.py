@@ -40,7 +40,6 @@ if TYPE_CHECKING:
 log = Logger(__name__)
 
 SCOPES = (LOCAL, GLOBAL)
-KEPT_MARKS = 16  # Whoever waits reads them all; the oldest go with a new one.
 
 
 class Lost(Exception):
@@ -138,7 +137,7 @@ class Attempts:
                     return Claim(
                         found, znode.stat.version, states.token_of(found, znode.stat.mzxid), unfinished, sent
                     )
-                self._check_due(command, self._read_once(command, at))
+                self._check_due(command, self._read_once(command, at, znode))
             found = states.decode_detail(znode)
             unfinished = found.started is not None and found.finished is None
             detail = Detail(
@@ -148,6 +147,7 @@ class Attempts:
                 generation=command.generation,
                 started=time.time(),
                 state=RUNNING,
+                newest=found.newest_done,
                 after=None if found.started is None else states.token_of(found, znode.stat.mzxid),
             )
             sent = now()
@@ -174,9 +174,9 @@ class Attempts:
         ]
         return self._client.transaction(operations, f"{at.detail}: claiming {command.path}")[0]
 
-    def _read_once(self, command: Command, at: CommandZnodes) -> View:
+    def _read_once(self, command: Command, at: CommandZnodes, detail: Znode) -> View:
         """What says whether it is done. To be read after `detail`, whose version guards the claim."""
-        view: dict[Query, Any] = {}
+        view: dict[Query, Any] = {data_of(at.detail): detail}
         if command.generation is not None:
             view[children_of(at.generations)] = self._client.children([at.generations])[at.generations] or ()
         queries = states.once_queries(command, self._znodes, view)
@@ -253,13 +253,13 @@ class Attempts:
             return
         at = states.once_znodes(command, self._znodes)
         names = self._client.children([at.generations])[at.generations] or ()
-        if len(names) <= KEPT_MARKS:
+        if len(names) <= states.KEPT_MARKS:
             return
         found = self._client.read(f"{at.generations}/{name}" for name in names)
         marks = sorted(
             (states.decode_mark(path, znode) for path, znode in found.items()), key=lambda mark: mark.token
         )
-        for mark in marks[:-KEPT_MARKS]:
+        for mark in marks[: -states.KEPT_MARKS]:
             self._client.session.request(Delete(mark.name, -1), lambda value, error: None)
 
     def _read_detail(self, at: CommandZnodes) -> tuple[Znode, Detail]:

@@ -35,7 +35,8 @@ def member(data: bytes, private_interface: str) -> Facts:
     """The facts of a member of a party.
 
     kolla-mesos wrote no `private_address`: then it is the address of the interface that is called
-    `private_interface`, else that of the member's own `api_interface`.
+    `private_interface`, else that of the member's own `api_interface`. Nor did it write the `address` that
+    is registered for others: then it is the private one.
     """
     facts = _facts(data, ("ansible_hostname", "api_interface"))
     public = facts.get(f"ansible_{facts['api_interface']}")
@@ -45,7 +46,8 @@ def member(data: bytes, private_interface: str) -> Facts:
     addresses = [one["ipv4"]["address"] for one in interfaces if "ipv4" in one]
     if "private_address" not in facts and not addresses:
         raise Unfit("private_address: missing")
-    return {"private_address": next(iter(addresses), None), **facts}
+    private = facts.get("private_address", next(iter(addresses), None))
+    return {"private_address": private, "address": private, **facts}
 
 
 def instance(data: bytes) -> Facts:

@@ -78,6 +78,11 @@ class Presence:
         return party, member
 
     @property
+    def denied(self) -> str:
+        """Why ZooKeeper refuses to have the daemon shown as ready; empty if it does not."""
+        return next((each.denied for each in self._instances if each.wanted and each.denied), "")
+
+    @property
     def withdrawn(self) -> bool:
         """Whether no ready instance of this daemon can be found any more."""
         return all(instance.owner in (NONE, OTHER) for instance in self._instances)

@@ -67,8 +67,9 @@ class Variables(NamedTuple):
 class Published:
     """One deployment's tree, as one service reads it."""
 
-    def __init__(self, client: Client, znodes: Znodes) -> None:
-        self.client, self.znodes = client, znodes
+    def __init__(self, client: Client, znodes: Znodes, source: str | None = None) -> None:
+        """`source` is the path of the definition, if that is not the service's own znode."""
+        self.client, self.znodes, self.source = client, znodes, source or znodes.definition
         self._watches = client.watches
         self._warnings: set[str] = set()
         self._given_up = 0  # the zxid of a publication's beginning, after which it was waited for in vain
@@ -113,7 +114,7 @@ class Published:
 
     def definition(self) -> Definition:
         """The definition as it stands now; BadDefinition where there is none."""
-        path = self.znodes.definition
+        path = self.source
         znode = self._read_published([self.znodes.publication, path])[path]
         if znode is None or not znode.data.strip():
             raise BadDefinition([f"{path} is not published{self._nearest()}"])
@@ -241,7 +242,7 @@ class Published:
         return Variables(values, stamps, self._state(found))
 
     def _state_paths(self) -> tuple[str, str]:
-        return self.znodes.definition, self.znodes.publication
+        return self.source, self.znodes.publication
 
     def _state(self, found: Mapping[str, Znode | None]) -> State:
         """What changes with the definition, and with each publication."""

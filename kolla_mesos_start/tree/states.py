@@ -6,17 +6,19 @@ Pure decisions on a `query.View` of znodes. Nothing here reads, writes or waits.
 from __future__ import annotations
 
 import json
+from types import MappingProxyType
 
-from kolla_mesos_start.definition.forms import GLOBAL, bad_service
-from kolla_mesos_start.definition.model import External, Members
+from kolla_mesos_start.definition.forms import ANY, GLOBAL, bad_service
+from kolla_mesos_start.definition.model import Dependency, External, Members
 from kolla_mesos_start.records import NamedTuple
 from kolla_mesos_start.zookeeper.query import children_of, data_of
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Mapping
+    from typing import Optional
 
-    from kolla_mesos_start.definition.model import Command, Dependency
+    from kolla_mesos_start.definition.model import Command
     from kolla_mesos_start.tree.znodes import CommandZnodes, Znodes
     from kolla_mesos_start.zookeeper.query import Query, View, Znode
 
@@ -30,6 +32,7 @@ ERROR = "error"
 
 MAX_DETAIL = 4096  # bytes of the `detail` znode
 MAX_MESSAGE = 1024  # bytes of the message in it
+KEPT_MARKS = 16  # of a command; the oldest are deleted when it is done for another generation
 MAX_MARK = 64  # bytes of the znode of a generation
 MAX_STATE = 64  # bytes that are shown of a state's text
 MAX_REGISTERED = 16384  # bytes of what a container says of itself
@@ -52,7 +55,7 @@ class Unmet(NamedTuple):
             return f"members of {dependency.service}"
         if isinstance(dependency, External):
             return dependency.what
-        named = dependency.generation is not None and not dependency.is_daemon
+        named = dependency.generation not in (None, ANY) and not dependency.is_daemon
         generation = f" generation {dependency.generation}" if named else ""
         return f"{dependency.path}{generation}{'' if dependency.scope == GLOBAL else ' on this host'}"
 
@@ -77,8 +80,8 @@ class Detail(NamedTuple):
     """The last attempt of a command. `finished` is None while it has no outcome.
 
     `claim` identifies the attempt, `token` grows with every attempt, `after` is the token of the one
-    before (see `token_of`). Times are seconds since the epoch, for people only. `message` never holds
-    output or command text.
+    before (see `token_of`). `newest` is the generation of the last attempt before that succeeded. Times
+    are seconds since the epoch, for people only. `message` never holds output or command text.
     """
 
     attempt: int = 0
@@ -92,13 +95,21 @@ class Detail(NamedTuple):
     after: int | None = None
     token: int | None = None
     message: str = ""
+    newest: str | None = None
+
+    @property
+    def newest_done(self) -> str | None:
+        """The generation that was done last, as far as attempts say it."""
+        return self.generation if self.state == DONE else self.newest
 
     def encoded(self) -> bytes:
         """At most MAX_DETAIL bytes of JSON; message and generation are cut until it fits."""
         limit = MAX_MESSAGE
         while True:
             short = self._replace(
-                message=cut(self.message, limit), generation=self.generation and cut(self.generation, limit)
+                message=cut(self.message, limit),
+                generation=self.generation and cut(self.generation, limit),
+                newest=self.newest and cut(self.newest, limit),
             )
             fields = {name: value for name, value in short._asdict().items() if value is not None}
             data = json.dumps(fields).encode()
@@ -120,6 +131,7 @@ DETAIL_TYPES: dict[str, tuple[type, ...]] = {
     "after": (int, *NULL),
     "token": (int, *NULL),
     "message": TEXT,
+    "newest": TEXT + NULL,
 }
 
 
@@ -191,33 +203,84 @@ def state_of(view: View, path: str) -> tuple[str | None, float | None]:
 # -- dependencies ---------------------------------------------------------------------------------
 
 
-def queries(dependency: Dependency | Members, znodes: Znodes, view: View) -> list[Query]:
-    """What must be read to decide whether the dependency is satisfied. Grows with what is found."""
+def queries(
+    dependency: Dependency | Members, znodes: Znodes, view: View, image: str | None = None
+) -> list[Query]:
+    """What must be read to decide whether the dependency is satisfied. Grows with what is found.
+
+    `image` is the generation of the code in the container that has the dependency, None where that is not
+    known.
+    """
     if isinstance(dependency, Members):
         return [children_of(znodes.party(dependency.service), dependency.count)]
     at = znodes.command(dependency.scope, dependency.path)
     if dependency.is_daemon:
         return _instance_queries(dependency, znodes, view)
-    if dependency.generation is not None:
+    if dependency.generation not in (None, ANY):
         return [data_of(at.generation(dependency.generation))]
     if dependency.count is not None:
         return [children_of(znodes.command(GLOBAL, dependency.path).hosts, dependency.count)]
     # Most commands have no generations: only where the state doesn't say `done` is one looked for.
     known = data_of(at.state) in view and state_of(view, at.state)[0] != DONE
-    return [data_of(at.state), *([children_of(at.generations)] if known else [])]
+    found = [data_of(at.state), *([children_of(at.generations)] if known else [])]
+    if image is not None and dependency.generation is None:
+        found += [data_of(at.generations), data_of(at.generation(image))]
+    return found
 
 
-def unmet(dependency: Dependency | Members, view: View, znodes: Znodes) -> Unmet | None:
-    """What is missing for the dependency, or None if it is satisfied."""
+if TYPE_CHECKING:
+    # By path and scope of a one-time command: its published generation; None if it has none, or is not known.
+    Published = Mapping[tuple[str, str], Optional[str]]
+
+
+def unmet(
+    dependency: Dependency | Members,
+    view: View,
+    znodes: Znodes,
+    image: str | None = None,
+    published: Published = MappingProxyType({}),
+) -> Unmet | None:
+    """What is missing for the dependency, or None if it is satisfied.
+
+    `image` is the same as in `queries`. `published` must have its command if it `needs_published`.
+    """
     if isinstance(dependency, Members):
         return _unmet_members(dependency, view, znodes)
     if dependency.is_daemon:
         return _unmet_instances(dependency, view, znodes)
-    if dependency.generation is not None:
+    if dependency.generation not in (None, ANY):
         return _unmet_generation(dependency, view, znodes)
     if dependency.count is not None:
         return _unmet_hosts(dependency, view, znodes)
-    return _unmet_done(dependency, view, znodes)
+    return _unmet_done(dependency, view, znodes) or _unmet_own(dependency, view, znodes, image, published)
+
+
+def needs_published(dependency: Dependency | Members, view: View, znodes: Znodes, image: str | None) -> bool:
+    """Whether it is decided by the generation that is published for the command.
+
+    The command is done, but not for the generation of this image. If that is the published one, this
+    container must not start on what an older generation has left; any other container need not wait.
+    """
+    if image is None or not isinstance(dependency, Dependency):
+        return False
+    if dependency.is_daemon or dependency.generation is not None or dependency.count is not None:
+        return False
+    at = znodes.command(dependency.scope, dependency.path)
+    is_once = view.get(data_of(at.generations)) is not None  # Plain commands have no such znode.
+    own_is_missing = view.get(data_of(at.generation(image))) is None
+    return is_once and own_is_missing and _unmet_done(dependency, view, znodes) is None
+
+
+def _unmet_own(
+    dependency: Dependency, view: View, znodes: Znodes, image: str | None, published: Published
+) -> Unmet | None:
+    if (
+        not needs_published(dependency, view, znodes, image)
+        or published.get((dependency.path, dependency.scope)) != image
+    ):
+        return None
+    at = znodes.command(dependency.scope, dependency.path)
+    return Unmet(dependency, f"not done for generation {image}, which this image has", detail=at.detail)
 
 
 def _unmet_members(dependency: Members, view: View, znodes: Znodes) -> Unmet | None:
@@ -346,16 +409,27 @@ def _unmet_done(dependency: Dependency, view: View, znodes: Znodes) -> Unmet | N
 def once_queries(command: Command, znodes: Znodes, view: View) -> list[Query]:
     """What must be read to decide whether a one-time command is done.
 
-    The names of its marks are read first: with them in the view, the marks are queried too.
+    The names of its marks are read first. The marks themselves are of interest only while its own is missing.
     """
     at = once_znodes(command, znodes)
     if command.generation is None:
         return [data_of(at.state), data_of(at.detail)]
-    return _mark_queries(at, view)
+    if is_done(command, znodes, view):
+        return [children_of(at.generations), data_of(at.detail)]
+    return mark_queries(at, view)
 
 
-def _mark_queries(at: CommandZnodes, view: View) -> list[Query]:
+def mark_queries(at: CommandZnodes, view: View) -> list[Query]:
+    """What must be read to find the newest mark.
+
+    The names do not say which one that is. Where too many marks are left, that of the last attempt that has
+    succeeded is enough: its token is the largest.
+    """
     names = view.get(children_of(at.generations), ())
+    if len(names) > KEPT_MARKS:
+        last = decode_detail(view.get(data_of(at.detail)))
+        newest = at.generation(last.newest_done or "").rpartition("/")[2]
+        names = [newest] if newest in names else names
     return [
         children_of(at.generations),
         *(data_of(f"{at.generations}/{name}") for name in names),
@@ -400,7 +474,7 @@ def _marks(at: CommandZnodes, view: View) -> list[Mark]:
 
 def retirement_queries(at: CommandZnodes, view: View) -> list[Query]:
     """What must be read to decide whether the command at `at` has retired an image, or is about to."""
-    return [*_mark_queries(at, view), children_of(at.lock)]
+    return [*mark_queries(at, view), children_of(at.lock)]
 
 
 def under_way(at: CommandZnodes, view: View) -> str | None:

@@ -9,6 +9,8 @@
         .party/<id>                         presence (ephemeral)
         .containers/<id>                    what a container is doing now (ephemeral)
         .acl                                the ACL of what its agents create, if it was published with one
+        .generations                        the generations in its definition, for others, if it was
+                                            published with an ACL
       .acl                                  acl.yml, as it was published
       .publication                          who published last, when, and whether that has finished
         <id>__lock__<number>                who is publishing, or waits to      (ephemeral)
@@ -33,8 +35,7 @@ from kolla_mesos_start.records import NamedTuple
 
 RESERVED = ("variables", "status", "files")
 """Names that the last segment of a service can't have."""
-RECORDED_ACL = ".acl"
-PUBLICATION = ".publication"
+RECORDED_ACL, RECORDED_GENERATIONS, PUBLICATION = ".acl", ".generations", ".publication"
 
 
 class CommandZnodes(NamedTuple):
@@ -112,6 +113,10 @@ class Znodes(NamedTuple):
     @property
     def recorded_acl(self) -> str:
         return f"{self.definition}/{RECORDED_ACL}"
+
+    @property
+    def recorded_generations(self) -> str:
+        return f"{self.definition}/{RECORDED_GENERATIONS}"
 
     def file(self, name: str) -> str:
         return f"{self.definition}/files/{name}"

@@ -88,7 +88,8 @@ class Ephemeral:
     """One ephemeral, and what is known of it. Decides what comes next, and does nothing.
 
     `data` may change at any time; `written` is what the server has of it, as far as is known. `interval`:
-    seconds between two writes, at least; `write_after`: when the next one may be.
+    seconds between two writes, at least; `write_after`: when the next one may be. `denied`: why ZooKeeper
+    refused the last step; empty once it is ours.
     """
 
     def __init__(self, path: str, data: bytes, *, wanted: bool, owner: str = UNKNOWN) -> None:
@@ -100,6 +101,7 @@ class Ephemeral:
         self.busy = False
         self.not_before = 0.0
         self.refusals = 0
+        self.denied = ""
         self.discarded = False  # not to be remembered once it is gone
 
     @property
@@ -127,7 +129,7 @@ class Ephemeral:
         self.busy = False
         self.owner = owner_of(session, ours, former, self.held)
         if self.owner == OURS:
-            self.held, self.refusals = True, 0
+            self.held, self.refusals, self.denied = True, 0, ""
 
     def unsure(self, not_before: float = 0.0) -> None:
         """Something has happened to it: find out what, but not before that instant."""
@@ -270,19 +272,30 @@ class Ephemerals:
             ephemeral.unsure()  # Replaced; or gone meanwhile, by itself.
 
     def _create_parents(self, ephemeral: Ephemeral) -> None:
-        # If the deployment itself is gone this fails too: it is never created by us.
         ephemeral.refused(now())
         above = [entry for entry in self.parents if ephemeral.path.startswith(entry[0] + "/")]
-        for path, data in above:
-            self._session.request(Create(path, data, self.acl, 0), partial(self._on_parent, ephemeral))
-        if not above:
+        if above:
+            self._create_parent(ephemeral, above, created=False)
+        else:
             self._complain("%s can't be created: its parent is missing", ephemeral.path)
 
-    def _on_parent(self, ephemeral: Ephemeral, value: Any, error: Error) -> None:
-        if not error:
-            ephemeral.unsure()
-        elif isinstance(error, NoNodeError):
-            self._complain("%s can't be created: the deployment is gone", ephemeral.path)
+    def _create_parent(
+        self, ephemeral: Ephemeral, above: Sequence[tuple[str, bytes]], *, created: bool
+    ) -> None:
+        """The first of these, and then the others; `created`: one before them was."""
+        (path, data), *others = above
+
+        def on_reply(value: Any, error: Error) -> None:
+            if isinstance(error, NoNodeError):
+                # The deployment itself is never created by us, and the others would be refused too.
+                self._complain("%s can't be created: the deployment is gone", ephemeral.path)
+            elif not isinstance(error, (ConnectionLoss, SessionExpiredError)):
+                if others:
+                    self._create_parent(ephemeral, others, created=created or not error)
+                elif created or not error:
+                    ephemeral.unsure()
+
+        self._session.request(Create(path, data, self.acl, 0), on_reply)
 
     def _failed(self, ephemeral: Ephemeral, done: str, error: KazooException) -> None:
         if isinstance(error, (ConnectionLoss, SessionExpiredError)):
@@ -292,6 +305,7 @@ class Ephemerals:
         if self._on_denied and isinstance(error, (NoAuthError, InvalidACLError)):
             self._on_denied(denied)
         ephemeral.refused(now())
+        ephemeral.denied = denied.reason
         self._complain("%s; retrying", ephemeral.path, denied.reason)
 
     def _complain(self, message: str, path: str, shown: str = "") -> None:

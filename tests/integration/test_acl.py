@@ -186,6 +186,33 @@ def test_files_follow_what_is_published(zk: KazooClient, site: Site, containers:
     assert world(zk, site.path) == []
 
 
+def test_a_container_learns_the_generation_that_is_published_for_a_command_of_others(
+    site: Site, containers: Containers
+) -> None:
+    """It may not read their definition: it must start neither before its migration, nor never."""
+    with (site.root / "variables.yml").open("a") as file:
+        file.write("release: '1'\n")
+    write_files(
+        site.root,
+        services__infra__db__db__definition_yml=DB_DEFINITION.replace("'1'", "'{{ release }}'"),
+        services__app__front__definition_yml="service: {daemon: {command: sleep 100, ready: {alive: 0},"
+        " dependencies: [db/sync]}}\n",
+    )
+    site.ctl("publish")
+    db = containers.start(DB, "db1", KOLLA_ZK_AUTH_FILE=site.auth("db"), **MORE)
+    are_ready({DB: db})
+    site.ctl("set", "release", "2")
+    new, other = (
+        containers.start(
+            FRONT, "web1", KOLLA_ZK_AUTH_FILE=site.auth("front"), **{**MORE, "KOLLA_GENERATION": image}
+        )
+        for image in ("2", "3")
+    )
+    new.says("front/daemon waits for db/sync: not done for generation 2, which this image has")
+    are_ready({FRONT: other})
+    assert "3, which this image has; it is published for generation 2" in other.said
+
+
 def test_nobody_reads_or_writes_what_is_anothers(
     zk: KazooClient, site: Site, containers: Containers, clients: Mapping[str, KazooClient]
 ) -> None:

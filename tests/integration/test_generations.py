@@ -18,9 +18,10 @@ import pytest
 
 from tests import instances
 from tests.agents import Agent, restarted
-from tests.integration.test_one_time import Site, said_at
+from tests.integration.test_one_time import SERVICE, Site, said_at
 from tests.integration.test_one_time import site as site
 from tests.publishing import publish
+from tests.tool import run_ctl
 from tests.waiting import eventually
 
 HELD = (sys.executable, str(Path(__file__).with_name("held_agent.py")))
@@ -102,6 +103,85 @@ def test_a_container_that_does_not_say_its_generation_is_warned(site: Site) -> N
     assert len(site.runs()) == 1
     assert agent.said.count("KOLLA_GENERATION is not set") == 1
     assert said_at(agent, "KOLLA_GENERATION is not set") < said_at(agent, "db/sync: starting")
+
+
+# -- who depends on it ------------------------------------------------------------------------------
+
+WEB = "web/front"
+ITS_OWN = "front/daemon waits for db/sync: not done for generation 2.0, which this image has"
+NOT_ITS_OWN = "db/sync is done, but not for generation"
+
+
+class Front:
+    """A daemon with a plain dependency on `db/sync`, which is for the generation in a shared variable."""
+
+    def __init__(self, site: Site, dependency: object = "db/sync") -> None:
+        self.site = site
+        daemon = {"command": ["sleep", "1000"], "dependencies": [dependency], "ready": {"alive": 0}}
+        publish(site.deployment, WEB, {"service": {"daemon": daemon}})
+
+    def release(self, generation: str | None) -> None:
+        """Publish the migration for this generation."""
+        keys = {} if generation is None else {"generation": "{{ release }}"}
+        commands = {"sync": self.site.once(gate=None, **keys)}
+        shared = {"release": generation or "none"}
+        publish(self.site.deployment, SERVICE, {"commands": commands}, shared=shared)
+
+    def migrate(self, generation: str) -> None:
+        assert self.site.start(KOLLA_GENERATION=generation).ends() == 0
+
+    def start(self, generation: str | None, host: str = "web1") -> Agent:
+        image = {} if generation is None else {"KOLLA_GENERATION": generation}
+        return self.site.containers.start(WEB, host, **image)
+
+
+def runs_daemon(agent: Agent) -> None:
+    eventually(lambda: "sleep" in agent.processes.values(), "the daemon runs")
+
+
+@pytest.mark.parametrize("before", ["1.0", None])
+def test_a_daemon_waits_for_the_migration_of_its_own_generation(site: Site, before: str | None) -> None:
+    """Also where the migration had no generation before. Containers of other images go on."""
+    front = Front(site)
+    front.release(before)
+    front.migrate("1.0")
+    front.release("2.0")
+    new = front.start("2.0")
+    new.says(ITS_OWN)
+    assert "db/sync <- front/daemon" in run_ctl(site.deployment, "explain").stdout
+    old, unknown = front.start("1.0", "web2"), front.start(None, "web3")
+    runs_daemon(old)
+    runs_daemon(unknown)
+    strange = front.start("0.9", "web4")
+    runs_daemon(strange)
+    assert [each.said.count(NOT_ITS_OWN) for each in (old, unknown, strange)] == [before is None, 0, 1]
+    assert "0.9, which this image has; it is published for generation 2.0" in strange.said
+    assert "sleep" not in new.processes.values()
+    front.migrate("2.0")
+    runs_daemon(new)
+    assert NOT_ITS_OWN not in new.said
+
+
+def test_a_daemon_that_waits_for_its_generation_goes_on_once_the_upgrade_is_given_up(site: Site) -> None:
+    front = Front(site)
+    front.release("1.0")
+    front.migrate("1.0")
+    front.release("2.0")
+    new = front.start("2.0")
+    new.says(ITS_OWN)
+    site.zk.set(f"{site.deployment.path}/variables/release", b"1.0")
+    runs_daemon(new)
+    assert "2.0, which this image has; it is published for generation 1.0" in new.said
+
+
+def test_any_generation_is_enough_for_a_dependency_that_says_so(site: Site) -> None:
+    front = Front(site, {"path": "db/sync", "generation": "any"})
+    front.release("1.0")
+    new = front.start("2.0")
+    new.says("front/daemon waits for db/sync: not started")
+    front.migrate("1.0")
+    runs_daemon(new)
+    assert NOT_ITS_OWN not in new.said
 
 
 # -- the end of an upgrade --------------------------------------------------------------------------

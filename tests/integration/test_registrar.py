@@ -18,6 +18,7 @@ from kazoo.client import KazooClient
 from kazoo.protocol.states import WatchedEvent
 from kazoo.security import make_acl
 
+from kolla_mesos_start.health import health as probe
 from tests.conftest import Deployment
 from tests.waiting import eventually
 from tests.zookeeper import Server, free_port
@@ -547,3 +548,26 @@ def test_a_refusal_ends_nobody(container: Container, zk: KazooClient) -> None:
     eventually(lambda: "NoAuthError" in container.log.read_text(), "it says so")
     zk.set_acls(parent, [make_acl("world", "anyone", all=True)])
     eventually(exists(zk, container.ready), "it is ready", seconds=60)
+
+
+def test_while_its_registration_is_denied_it_is_not_ready_and_alive(
+    container: Container, zookeeper: Server, zk: KazooClient, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A probe for readiness says what is denied. One for liveness must not end a daemon that works."""
+
+    def health(*options: str) -> tuple[int, str]:
+        status = probe(options, {"KOLLA_RUN_DIR": str(container.run_dir)})
+        return status, capsys.readouterr().out
+
+    zk.ensure_path(container.service)
+    container.start(SLEEP, ALIVE)
+    eventually(lambda: health("--ready")[0] == 0, "it is ready")
+    parent = container.parents[4][0]
+    zk.set_acls(parent, [make_acl("world", "anyone", read=True, admin=True)])
+    expire(zookeeper, container.session)
+    eventually(lambda: health("--ready")[0] == 1, "it is not registered any more")
+    said = f"not registered: {container.ready} can't be created: NoAuthError: the ACL of"
+    assert said in health("--ready")[1]
+    assert health()[0] == 0
+    zk.set_acls(parent, [make_acl("world", "anyone", all=True)])
+    eventually(lambda: health("--ready")[0] == 0, "it is registered again", seconds=60)

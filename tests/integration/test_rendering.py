@@ -195,6 +195,7 @@ def test_templates_know_who_else_is_there(
     template = """\
 {{ list_ips_by_service('infra/db', port=3306) == get_ip_address() ~ ':3306,' ~ get_ip_address() ~ ':3306' }}
 {{ groups['db'] == [inventory_hostname] * 2 }} {{ groups['nobody'] }} {{ list_ips_by_service('no/body') }}.
+{{ list_addresses_by_service('infra/db', 3306) }}
 {{ hostvars[inventory_hostname]['ansible_' + api_interface]['ipv4']['address'] == get_ip_address() }}
 {% for one in ready_instances('infra/db') %}{{ one.host }}={{ one.address }}:{{ one.ports[0] }}
 {% endfor %}"""
@@ -207,7 +208,7 @@ def test_templates_know_who_else_is_there(
         )
     assert agent.ends() == 0
     assert (tmp_path / "conf").read_text() == (
-        "True\nTrue [] .\nTrue\ndb1=192.0.2.1:3301\ndb2=192.0.2.2:3302\n"
+        "True\nTrue [] .\n192.0.2.1:3306,192.0.2.2:3306\nTrue\ndb1=192.0.2.1:3301\ndb2=192.0.2.2:3302\n"
     )
 
 

@@ -177,7 +177,7 @@ class Run:
         znodes = Znodes(settings.prefix, settings.deployment_id, "", "")
         client = connection.connect(settings)
         client.plan = plan
-        securing.make(client, znodes, plan)
+        securing.make(client, znodes, plan, {})
         securing.secure(client, znodes, plan)
         connection.close(client)
 

@@ -31,9 +31,9 @@ def test_the_services_that_a_template_lists() -> None:
     """Those that it names; which others it finds in a variable, only an agent knows."""
     template = read(
         "{{ list_ips_by_service('a/b', port) }}\n{{ ready_instances(c) }}{{ ready_instances(name='d') }}"
-        "{% for m in groups['e'] %}{{ groups[m] }}{% endfor %}"
+        "{% for m in groups['e'] %}{{ groups[m] }}{% endfor %}\n{{ list_addresses_by_service('f') }}"
     )
-    assert template.listed == (("a/b", False, 1), ("e", True, 2))
+    assert sorted(template.listed) == [("a/b", False, 1), ("e", True, 2), ("f", False, 3)]
 
 
 @pytest.mark.parametrize(

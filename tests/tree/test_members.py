@@ -80,6 +80,12 @@ def test_a_member_has_a_private_address(facts: dict[str, Any], interface: str, a
     assert member(encoded(facts), interface)["private_address"] == address
 
 
+@pytest.mark.parametrize(("facts", "address"), [(FACTS, "one.example.org"), (OLD_FACTS, "10.0.0.1")])
+def test_a_member_has_the_address_that_it_registered(facts: dict[str, Any], address: str) -> None:
+    """kolla-mesos registered none: then it is the private one."""
+    assert member(encoded(facts), "eth1")["address"] == address
+
+
 BAD_TEXTS = [
     "",
     7,

@@ -137,10 +137,48 @@ def test_a_dependency_is_satisfied_by_the_znodes_of_its_kind(
     assert (missing.found if missing else None) == found
 
 
-def complete_view(tree: Tree, wanted: Dependency | Members) -> View:
+V1, V2 = f"{SYNC}/generations/v1", f"{SYNC}/generations/v2"
+ONCE = {f"{SYNC}/generations": b""}
+OWN = "not done for generation v2, which this image has"
+
+
+@pytest.mark.parametrize(
+    ("wanted", "tree", "image", "published", "found"),
+    [
+        # The image is of the published generation: that one must be done.
+        (dependency(), {SYNC: b"done", V1: b"7 3", **ONCE}, "v2", "v2", OWN),
+        (dependency(), {SYNC: b"running", V1: b"7 3", **ONCE}, "v2", "v2", OWN),
+        (dependency(), {SYNC: b"done", V2: b"9 5", **ONCE}, "v2", "v2", None),
+        (dependency(), {SYNC: b"waiting", **ONCE}, "v2", "v2", "not begun, waiting"),
+        # It was done before it had generations.
+        (dependency(), {SYNC: b"done", **ONCE}, "v2", "v2", OWN),
+        # For any other image one that is done is enough, and where there is none.
+        (dependency(), {SYNC: b"done", V1: b"7 3", **ONCE}, "v1", "v2", None),
+        (dependency(), {SYNC: b"running", V1: b"7 3", **ONCE}, "v1", "v2", None),
+        (dependency(), {SYNC: b"done", V1: b"7 3", **ONCE}, "v0", "v2", None),
+        (dependency(), {SYNC: b"done", V1: b"7 3", **ONCE}, None, "v2", None),
+        (dependency(), {SYNC: b"done", V1: b"7 3", **ONCE}, "v2", None, None),
+        # A plain command has no generations.
+        (dependency(), {SYNC: b"done"}, "v2", "v2", None),
+        # The dependency says which it needs.
+        (dependency(generation="any"), {SYNC: b"done", V1: b"7 3", **ONCE}, "v2", "v2", None),
+        (dependency(generation="v1"), {SYNC: b"done", V1: b"7 3", **ONCE}, "v2", "v2", None),
+        # What is published for the deployment does not decide what each host does once.
+        (dependency(scope="local"), {LOCAL_SYNC: b"done"}, "v2", "v2", None),
+    ],
+)
+def test_an_image_of_the_published_generation_needs_that_generation(
+    wanted: Dependency, tree: Tree, image: str | None, published: str | None, found: str | None
+) -> None:
+    view = complete_view(tree, wanted, image)
+    missing = states.unmet(wanted, view, ZNODES, image, {("db/sync", "global"): published})
+    assert (missing.found if missing else None) == found
+
+
+def complete_view(tree: Tree, wanted: Dependency | Members, image: str | None = None) -> View:
     """The answers to all that is asked for a dependency, each of which may ask for more."""
     view: View = {}
-    while (queries := set(states.queries(wanted, ZNODES, view))) - view.keys():
+    while (queries := set(states.queries(wanted, ZNODES, view, image))) - view.keys():
         view = view_of(tree, queries)
     return view
 
@@ -373,6 +411,27 @@ def test_a_newer_mark_supersedes_an_older_definition(
     """A replica that was stopped for a while must not run an old migration after a new one."""
     mark = states.superseded_by(command, ZNODES, once_view(command, tree), definition)
     assert (mark.name.rsplit("/", 1)[1] if mark else None) == superseded_by
+
+
+@pytest.mark.parametrize(
+    ("detail", "generation", "read"),
+    [
+        # It is done: nothing else matters.
+        (Detail(), "g3", []),
+        # The last success is the newest, whatever has failed or begun since.
+        (Detail(state="done", generation="g7"), "g", ["g7"]),
+        (Detail(state="running", generation="g", newest="g7"), "g", ["g7"]),
+        # Nothing says it: all are read.
+        (Detail(state="done", generation="forgotten"), "g", [f"g{n}" for n in range(500)]),
+        (Detail(), "g", [f"g{n}" for n in range(500)]),
+    ],
+)
+def test_far_too_many_marks_are_not_all_read(detail: Detail, generation: str, read: list[str]) -> None:
+    tree = {f"{SYNC}/generations/g{n}": b"%d 3" % n for n in range(500)}
+    tree[f"{SYNC}/detail"] = detail.encoded()
+    view = once_view(one_time(generation=generation), tree)
+    marks = [query.path.rpartition("/")[2] for query in view if "/generations/" in query.path]
+    assert sorted(marks) == sorted(read)
 
 
 def test_tokens_are_compared_as_numbers() -> None:

@@ -179,8 +179,8 @@ quadlet: a directory for each host, whose files belong into /etc/containers/syst
 makes systemd units of them. What another attempt can't mend, by its exit status, is not started again.
 
 compose: a file for each host, for podman-compose or docker compose; on standard output a document for each.
-Compose knows no exit statuses: there such a container is started again; and one that is not healthy is only
-shown to be so.
+Compose knows no exit statuses: it starts such a container again. It does not restart an unhealthy container:
+watch the output of `docker compose ps`, and restart such a container yourself.
 
 quadlet and compose: what has no placement is on node-1 and so on, as for `up`.
 
