@@ -61,8 +61,14 @@ SLOW = 10.0  # seconds; an agent logs a daemon that takes longer to become ready
 SHOWN = 3  # hosts that a line names
 CLOCK_STEP = 1.0  # seconds; containers say since when in whole ones
 IMAGE = "image of generation"
+# Why a container that was ready is there no more, and for how long.
+GONE = {
+    "refresh": "it has not come back from its refresh, begun {} ago",
+    "ended": "its daemon ended {} ago",
+    "killed": "it had become ready {} ago, and was killed, or its host was lost",
+}
 # What may only seem so: znodes that change together are read one after the other.
-MAY_SEEM = frozenset(("absent", "abandoned", "elsewhere"))
+MAY_SEEM = frozenset(("absent", "abandoned", "elsewhere", "gone"))
 MEND_REFRESH = "; mend that and publish, or run `kolla_mesos_start refresh` in the container"
 
 
@@ -97,8 +103,10 @@ def find(deployment: Deployment, now: float) -> list[Cause]:
     older, and before what only needs a restart; and what blocks most before the rest."""
     edges = _edges(deployment)
     found = [*_cycles(edges), *_missing(deployment)]
+    # What waits for a generation names the containers of other ones.
+    with_images = all(cause.kind != "generation" for cause in found)
     for service in deployment.services.values():
-        found += _of_service(service, now)
+        found += _of_service(service, now, with_images)
     causes = [cause._replace(blocks=tuple(_chains(cause, edges))) for cause in found]
     touched = frozenset().union(*(cause.touches for cause in causes))
     for service in deployment.services.values():
@@ -317,7 +325,7 @@ def _no_members(step: Step, members: Members, deployment: Deployment) -> Cause |
 # -- one service ----------------------------------------------------------------------------------------
 
 
-def _of_service(service: Service, now: float) -> Iterator[Cause]:
+def _of_service(service: Service, now: float, with_images: bool) -> Iterator[Cause]:
     """What keeps it from being up, whatever the others do."""
     if not service.definition:
         yield Cause("no definition", f"{service.name} has no definition: publish it", (_node(service.name),))
@@ -329,7 +337,7 @@ def _of_service(service: Service, now: float) -> Iterator[Cause]:
         yield Cause("claimed", text, (_node(service.name),))
     else:
         yield from _of_refreshes(service, now)
-        yield from _of_restarts(service, now)
+        yield from _of_restarts(service, now, with_images)
         if not service.is_up:
             yield from _of_what_is_missing(service, now)
 
@@ -343,7 +351,7 @@ def _of_what_is_missing(service: Service, now: float) -> Iterator[Cause]:
 def _of_refreshes(service: Service, now: float) -> Iterator[Cause]:
     """What the registrars of ready daemons say of their files; and who does not come back from a refresh."""
     path = f"{service.role}/{DAEMON}"
-    yield from (_of_gone(service, gone, now) for gone in service.gone if gone.why == "refresh")
+    yield from _of_gone(service, [each for each in service.gone if each.why == "refresh"], now)
     for each in service.containers:
         if each.stage == "ready" and each.reason and not each.needs_restart:
             kind = "refresh failed" if each.keeps_old_files else "refreshing"
@@ -354,21 +362,22 @@ def _of_refreshes(service: Service, now: float) -> Iterator[Cause]:
             yield Cause("refreshing", f"{path} on {each.host} is about to be refreshed: {what}", (path,))
 
 
-def _of_gone(service: Service, gone: Gone, now: float) -> Cause:
-    """A container that was ready, and is not there any more."""
-    path, ago = f"{service.role}/{DAEMON}", f"{lasting(now - gone.since)} ago"
-    why = {
-        "refresh": f"; it has not come back from its refresh, begun {ago}",
-        "ended": f"; its daemon ended {ago}",
-        "killed": f"; it had become ready {ago}, and was killed, or its host was lost",
-    }[gone.why]
-    text = f"{path} on {gone.host}: its container is gone{why}; see its log, and start it again"
-    kind = "refresh failed" if gone.why == "refresh" else "gone"
-    # When it was killed is not known.
-    return Cause(kind, text, (path,), at=gone.since if gone.why == "ended" else None)
+def _of_gone(service: Service, gone: Sequence[Gone], now: float) -> Iterator[Cause]:
+    """Containers that were ready, and are not there any more; those of one kind together."""
+    path = f"{service.role}/{DAEMON}"
+    for why, words in GONE.items():
+        found = [each for each in gone if each.why == why]
+        if found:
+            since = max(each.since for each in found)
+            hosts = _listed(sorted(each.host for each in found))
+            text = f"{path} on {hosts}: its container is gone; {words.format(lasting(now - since))}"
+            kind = "refresh failed" if why == "refresh" else "gone"
+            # When it was killed is not known.
+            at = since if why == "ended" else None
+            yield Cause(kind, f"{text}; see its log, and start it again", (path,), at=at)
 
 
-def _of_restarts(service: Service, now: float) -> Iterator[Cause]:
+def _of_restarts(service: Service, now: float, with_images: bool) -> Iterator[Cause]:
     """The containers that run what is older than what is published, until somebody restarts them."""
     path = f"{service.role}/{DAEMON}"
     groups: dict[tuple[str, ...], list[Container]] = defaultdict(list)
@@ -377,13 +386,14 @@ def _of_restarts(service: Service, now: float) -> Iterator[Cause]:
             groups[tuple(behind.what for behind in each.behind)].append(each)
     for names, containers in groups.items():
         older = [name for name in names if not name.startswith(IMAGE)]
-        what = [f"an {name}" for name in names if name.startswith(IMAGE)]
+        what = [f"an {name}" for name in names if with_images and name.startswith(IMAGE)]
         since = min(behind.since for behind in containers[0].behind)
         if older:
             what.append(f"an older {_listed(older)} (changed {lasting(now - since)} ago)")
         remedy = "restart it" if len(older) == len(names) else "start one of the other image instead"
-        text = f"{path} on {_hosts(containers)} runs {' and '.join(what)}: {remedy}"
-        yield Cause("restart", text, (path,), at=since)
+        if what:
+            text = f"{path} on {_hosts(containers)} runs {' and '.join(what)}: {remedy}"
+            yield Cause("restart", text, (path,), at=since)
 
 
 def _of_older(service: Service) -> Iterator[Cause]:
@@ -478,14 +488,14 @@ def _of_containers(service: Service, found: set[str], now: float) -> Iterator[Ca
     left = {each.host: each.zxid for each in service.ended if each.host not in hosts}
     left.update({each.host: each.left for each in service.gone})
     recent = set(sorted(left, key=lambda host: -left[host])[: max(missing, 0)])
-    ended = [each for each in service.ended if each.host in recent]
-    gone = [each for each in service.gone if each.host in recent and each.why != "refresh"]
+    ended = {each.host for each in service.ended}
+    gone = [each for each in service.gone if each.host in recent - ended and each.why != "refresh"]
     for each in ends(service):
         # A command that has failed says so itself.
         says = each.stage == "bootstrap" and found.intersection(("failed", "failing"))
         if not says and (each.host in hosts or each.host in recent):
             yield _of_end(service, each, now)
-    yield from (_of_gone(service, each, now) for each in gone if each.host not in {e.host for e in ended})
+    yield from _of_gone(service, gone, now)
     held = any(attempt.contenders for step in service.steps for attempt in step.attempts)
     # Who holds a lock is there, though it says what it does a moment later.
     missing -= held and not live

@@ -170,7 +170,7 @@ class _Watch:
     def _say_ends(self, service: Service) -> None:
         """How its starts go wrong: once, though a launcher repeats them every second."""
         for ended in causes.ends(service):
-            kind = ended._replace(reason="", at=0.0)
+            kind = ended._replace(reason="", at=0.0, zxid=0)
             if kind not in self._ends:
                 self._ends.add(kind)
                 what = ended.command or service.role
