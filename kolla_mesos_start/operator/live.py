@@ -262,7 +262,7 @@ class Live:
 
     def queries(self, view: View) -> set[Query]:
         """What must be known; call it again when that is known, until nothing is new."""
-        found = set(self._scaffold(view))
+        found = {*self._scaffold(view), *self._unread.shared_queries(view)}
         self._unread.look(view)
         for name in service_names(self.znodes, view):
             found.update(self._below_service(name, view))
@@ -310,7 +310,6 @@ class Live:
         """What tells whether its containers, if there are any, have read what is published."""
         if not view.get(children_of(f"{self.znodes.service(name)}/{CONTAINERS}"), ()):
             return
-        yield from self._unread.shared_queries(view)
         asked = list(self._unread.queries(name, graph, view))
         yield from asked
         if all(query in view for query in asked):
