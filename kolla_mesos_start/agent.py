@@ -30,7 +30,7 @@ from kolla_mesos_start.facts import HostFacts
 from kolla_mesos_start.health import StateFile
 from kolla_mesos_start.log import Logger
 from kolla_mesos_start.loop import Loop, now, reap
-from kolla_mesos_start.report import Report
+from kolla_mesos_start.report import Report, facts_of
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -157,6 +157,7 @@ class Agent:
         )
         for runnable in waiting:
             prepared = self._render(settings, preparer, runnable.command, report)
+            report.renew(_facts(settings, tree, prepared))
             if runnable.command.is_daemon:
                 self._refuse_retired(settings, tree, report)
                 self._become_daemon(settings, prepared, registration, report)
@@ -322,13 +323,14 @@ class Agent:
         copied = CopyOnce(settings.state_dir) if settings.copy_once else None
         # What is published has changed since this start has begun: so may the files have.
         if copied and copied.done(command.path) and not self.begins_again:
-            return preparer.prepare(command, with_files=False)
+            prepared = preparer.prepare(command, with_files=False)
+            return prepared._replace(read=copied.read(command.path))
         prepared = preparer.prepare(command)
         if copied:
             copied.require()
         self._place(settings, prepared, report)
         if copied:
-            copied.record(command.path)
+            copied.record(command.path, prepared.read)
         return prepared
 
     def _place(self, settings: Settings, prepared: Prepared, report: Report) -> None:
@@ -471,6 +473,14 @@ def _import_what_follows(graph: Graph) -> None:
         import kolla_mesos_start.commands.bootstrap
     else:
         import kolla_mesos_start.daemon.launch  # noqa: F401
+
+
+def _facts(settings: Settings, tree: StatusTree, prepared: Prepared) -> bytes:
+    """What the container shows of itself once a command is rendered."""
+    # Its registrar watches what the files were rendered from.
+    follows = bool(prepared.step.on_change and prepared.seen) and not settings.copy_once
+    shown = (settings.host, tree.definition, tree.graph.digest, settings.generation)
+    return facts_of(*shown, prepared.read, follows)
 
 
 def _servers(settings: Settings) -> Servers:

@@ -41,6 +41,7 @@ TAKES_LONG = (
     "it takes long: `kolla_mesos_start health` and the container's log say why; this need not be waited for"
 )
 
+CHANGED = "its command, environment or check has changed: restart the container"
 NO_LONGER = "its definition has no on_change any more: its files stay as they are until it is started again"
 
 
@@ -147,13 +148,15 @@ def refresh(
     command = on_change.value if on_change.kind == "command" else None
     placed = _place(preparer, prepared, exported, command, untold, check_wanted)
     is_same = digest(prepared.step) == started
+    kept = [f"{each.name} {each.absent}" for each in prepared.contents if each.is_kept]
+    shown = (settings.host, definition.zxid, graph.digest, settings.generation)
     return Refreshed(
         seen=prepared.seen,
         failure="",
         listed=prepared.listed,
         written=[content.name for content in placed],
-        note="; ".join(f"{each.name} {each.absent}" for each in prepared.contents if each.is_kept),
-        facts=facts_of(settings.host, definition.zxid, graph.digest, settings.generation) if is_same else b"",
+        note="; ".join([*kept, *([] if is_same else [CHANGED])]),
+        facts=facts_of(*shown, prepared.read, bool(prepared.seen)) if is_same else b"",
         kind=on_change.kind,
         signal=str(on_change.value) if on_change.kind == "signal" else "",
     )

@@ -97,18 +97,34 @@ def _cut(reason: str) -> str:
 
 
 def shown_by(host: str, definition: int, digest: str, generation: str | None, path: str) -> Shown:
-    """For a container of `host`; the arguments are those of `facts_of`."""
+    """For a container of `host` that has rendered nothing yet; the arguments are those of `facts_of`."""
     return Shown(path, facts_of(host, definition, digest, generation), now() + FIRST)
 
 
-def facts_of(host: str, definition: int, digest: str, generation: str | None) -> bytes:
+def facts_of(
+    host: str,
+    definition: int,
+    digest: str,
+    generation: str | None,
+    read: int | None = None,
+    follows: bool = False,
+) -> bytes:
     """What the znode of a container always holds.
 
-    `definition` is the mzxid of its definition, `digest` that of its graph, `generation` its image's.
+    `definition` is the mzxid of its definition, `digest` that of its graph, `generation` its image's. `read`
+    is the zxid up to which it has read what it runs from; None: it has rendered nothing yet. `follows`: the
+    files of its daemon are refreshed after a change.
     """
     import json
 
-    facts = {"host": host, "definition": f"{definition:#x}", "digest": digest, "generation": generation}
+    facts = {
+        "host": host,
+        "definition": f"{definition:#x}",
+        "digest": digest,
+        "generation": generation,
+        "read": None if read is None else f"{read:#x}",
+        "follows": follows,
+    }
     return json.dumps(facts).encode()
 
 

@@ -104,4 +104,11 @@ def test_a_long_reason_is_cut(report: Report, tmp_path: Path) -> None:
 def test_the_definition_is_its_mzxid_in_hex() -> None:
     """As ZooKeeper's shell shows it."""
     facts = json.loads(shown_by("h1", 0x1F, "d1e5", "2026.1", PATH).facts)
-    assert facts == {"host": "h1", "definition": "0x1f", "digest": "d1e5", "generation": "2026.1"}
+    assert facts == {
+        "host": "h1",
+        "definition": "0x1f",
+        "digest": "d1e5",
+        "generation": "2026.1",
+        "read": None,
+        "follows": False,
+    }

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 class CopyOnce(NamedTuple):
     """The markers of this container.
 
-    Use: `if not done(path): require(), place(...), record(path)`. If a start ends before `record`,
+    Use: `if not done(path): require(), place(...), record(path, read)`. If a start ends before `record`,
     the next start writes the files again.
     """
 
@@ -51,11 +51,22 @@ class CopyOnce(NamedTuple):
             os.close(fd)
             os.unlink(temporary, dir_fd=directory)
 
-    def record(self, command_path: str) -> None:
-        """Remember that the files of `role/command` are written, for as long as the container exists."""
+    def record(self, command_path: str, read: int) -> None:
+        """Remember that the files of `role/command` are written, for as long as the container exists.
+
+        `read` is the zxid up to which their content was read.
+        """
         marker = Content(command_path, self._marker(command_path), None, None, 0o644, b"")
         with self._explained():
-            write(marker, b"")
+            write(marker, b"%x" % read)
+
+    def read(self, command_path: str) -> int:
+        """The zxid that was recorded with files that are `done`; 0 where the marker holds none."""
+        with self._explained(), open(self._marker(command_path), "rb") as marker:
+            try:
+                return int(marker.read(), 16)
+            except ValueError:
+                return 0
 
     @property
     def _markers(self) -> str:

@@ -23,9 +23,11 @@ from kolla_mesos_start.operator.live import (
     Container,
     Deployment,
     Ended,
+    Gone,
     Service,
     Step,
 )
+from kolla_mesos_start.operator.unread import BEGUN
 from kolla_mesos_start.tree.states import ERROR, NO_TIMEOUT, RETRY, RUNNING, Unmet
 
 # What is met: whether somebody has to do something, and whether nothing will mend it by itself.
@@ -48,7 +50,9 @@ KINDS: Mapping[str, tuple[bool, bool]] = {
     "unanswered": (False, False),
     "too many": (True, False),
     "elsewhere": (True, False),
-    "stale": (True, False),
+    "gone": (True, False),
+    "refresh failed": (True, True),
+    "restart": (True, False),
     "refreshing": (False, False),
     "claimed": (True, True),
     "cycle": (True, True),
@@ -62,19 +66,29 @@ CHECK_FAILS = "the daemon runs: correct its configuration, or `ready` in its def
 NOT_REPLACED = 10.0  # seconds; a launcher starts a container again sooner
 SHOWN = 3  # hosts that a line names
 CLOCK_STEP = 1.0  # seconds; containers say since when in whole ones
-BEGUN = ("starting", "unready", "ready")  # stages of a daemon
+IMAGE = "image of generation"
+# Why a container that was ready is there no more, and for how long.
+GONE = {
+    "refresh": "it has not come back from its refresh, begun {} ago",
+    "ended": "its daemon ended {} ago",
+    "killed": "it had become ready {} ago, and was killed, or its host was lost",
+}
 # What may only seem so: znodes that change together are read one after the other.
-MAY_SEEM = frozenset(("absent", "abandoned", "elsewhere"))
+MAY_SEEM = frozenset(("absent", "abandoned", "elsewhere", "gone"))
 MEND_REFRESH = "; mend that and publish, or run `kolla_mesos_start refresh` in the container"
 
 
 class Cause(NamedTuple):
-    """`nodes` is where it is; `blocks` are chains of steps, a later one begins where it branches off."""
+    """`nodes` is where it is; `blocks` are chains of steps, a later one begins where it branches off.
+
+    `at`: when it came about (seconds since the epoch); None: that is not known, or does not matter.
+    """
 
     kind: str
     text: str
     nodes: tuple[str, ...]
     blocks: tuple[tuple[str, ...], ...] = ()
+    at: float | None = None
 
     @property
     def is_stuck(self) -> bool:
@@ -91,18 +105,26 @@ class Cause(NamedTuple):
 
 
 def find(deployment: Deployment, now: float) -> list[Cause]:
-    """All causes: what is stuck first, and what blocks most before the rest."""
+    """All causes: what is stuck first; of that what came about since the last publication, before what is
+    older, and before what only needs a restart; and what blocks most before the rest."""
     edges = _edges(deployment)
     found = [*_cycles(edges), *_missing(deployment)]
+    # What waits for a generation names the containers of other ones.
+    with_images = all(cause.kind != "generation" for cause in found)
     for service in deployment.services.values():
-        found += _of_service(service, now)
+        found += _of_service(service, now, with_images)
     causes = [cause._replace(blocks=tuple(_chains(cause, edges))) for cause in found]
     touched = frozenset().union(*(cause.touches for cause in causes))
     for service in deployment.services.values():
         if not service.is_up and not nodes(service) & touched:
             causes += _of_older(service)
-    causes.sort(key=lambda each: (not each.is_stuck, -len(each.touches), each.nodes[0], each.kind))
-    return [*_publication(deployment), *causes]
+
+    def rank(cause: Cause) -> tuple[object, ...]:
+        is_old = cause.at is not None and cause.at + CLOCK_STEP < deployment.published
+        age = 2 if cause.kind == "restart" else 1 if is_old else 0
+        return (not cause.is_stuck, age, -len(cause.touches), cause.nodes[0], cause.kind)
+
+    return [*_publication(deployment), *sorted(causes, key=rank)]
 
 
 def _publication(deployment: Deployment) -> Iterator[Cause]:
@@ -321,7 +343,7 @@ def _no_members(step: Step, members: Members, deployment: Deployment) -> Cause |
 # -- one service ----------------------------------------------------------------------------------------
 
 
-def _of_service(service: Service, now: float) -> Iterator[Cause]:
+def _of_service(service: Service, now: float, with_images: bool) -> Iterator[Cause]:
     """What keeps it from being up, whatever the others do."""
     if not service.definition:
         yield Cause("no definition", f"{service.name} has no definition: publish it", (_node(service.name),))
@@ -332,7 +354,8 @@ def _of_service(service: Service, now: float) -> Iterator[Cause]:
         text = f"{service.name}: its role {service.role} is claimed by {service.owner}; rename one of them"
         yield Cause("claimed", text, (_node(service.name),))
     else:
-        yield from _of_refreshes(service)
+        yield from _of_refreshes(service, now)
+        yield from _of_restarts(service, now, with_images)
         if not service.is_up:
             yield from _of_what_is_missing(service, now)
 
@@ -343,22 +366,60 @@ def _of_what_is_missing(service: Service, now: float) -> Iterator[Cause]:
     yield from _of_containers(service, {cause.kind for cause in found}, now)
 
 
-def _of_refreshes(service: Service) -> Iterator[Cause]:
-    """What the registrars of ready daemons say of their files."""
+def _of_refreshes(service: Service, now: float) -> Iterator[Cause]:
+    """What the registrars of ready daemons say of their files; and who does not come back from a refresh."""
+    path = f"{service.role}/{DAEMON}"
+    yield from _of_gone(service, [each for each in service.gone if each.why == "refresh"], now)
     for each in service.containers:
-        if each.stage == "ready" and each.reason:
-            kind = "stale" if each.keeps_old_files else "refreshing"
-            path = f"{service.role}/{DAEMON}"
+        if each.stage == "ready" and each.reason and not each.needs_restart:
+            kind = "refresh failed" if each.keeps_old_files else "refreshing"
             advice = MEND_REFRESH if REFRESH_FAILED in each.reason else ""
             yield Cause(kind, f"{path} on {each.host} is ready; {each.reason}{advice}", (path,))
+        elif each.is_refreshing:
+            what = _listed(other.what for other in each.behind)
+            yield Cause("refreshing", f"{path} on {each.host} is about to be refreshed: {what}", (path,))
+
+
+def _of_gone(service: Service, gone: Sequence[Gone], now: float) -> Iterator[Cause]:
+    """Containers that were ready, and are not there any more; those of one kind together."""
+    path = f"{service.role}/{DAEMON}"
+    for why, words in GONE.items():
+        found = [each for each in gone if each.why == why]
+        if found:
+            since = max(each.since for each in found)
+            hosts = _listed(sorted(each.host for each in found))
+            text = f"{path} on {hosts}: its container is gone; {words.format(lasting(now - since))}"
+            kind = "refresh failed" if why == "refresh" else "gone"
+            # When it was killed is not known.
+            at = since if why == "ended" else None
+            yield Cause(kind, f"{text}; see its log, and start it again", (path,), at=at)
+
+
+def _of_restarts(service: Service, now: float, with_images: bool) -> Iterator[Cause]:
+    """The containers that run what is older than what is published, until somebody restarts them."""
+    path = f"{service.role}/{DAEMON}"
+    groups: dict[tuple[str, ...], list[Container]] = defaultdict(list)
+    for each in service.containers:
+        if each.stage in BEGUN and each.needs_restart:
+            groups[tuple(behind.what for behind in each.behind)].append(each)
+    for names, containers in groups.items():
+        older = [name for name in names if not name.startswith(IMAGE)]
+        what = [f"an {name}" for name in names if with_images and name.startswith(IMAGE)]
+        since = min(behind.since for behind in containers[0].behind)
+        if older:
+            what.append(f"an older {_listed(older)} (changed {lasting(now - since)} ago)")
+        remedy = "restart it" if len(older) == len(names) else "start one of the other image instead"
+        if what:
+            text = f"{path} on {_hosts(containers)} runs {' and '.join(what)}: {remedy}"
+            yield Cause("restart", text, (path,), at=since)
 
 
 def _of_older(service: Service) -> Iterator[Cause]:
     """Who waits for what is not asked for any more, where all that is asked for is there."""
     for each in service.containers:
-        if each.stage == "waiting" and service.is_stale(each):
+        if each.stage == "waiting" and each.runs_older_definition:
             text = f"{service.name} on {each.host} waits by an older definition: restart it; {each.reason}"
-            yield Cause("stale", text, (_node(service.name),))
+            yield Cause("restart", text, (_node(service.name),))
 
 
 def _of_step(service: Service, step: Step, now: float) -> Iterator[Cause]:
@@ -401,10 +462,10 @@ def _of_attempt(service: Service, step: Step, attempt: Attempt, now: float) -> C
     )
     if attempt.state == RETRY or others:
         text = f"{step.path} failed{where} {age} ago and is tried again: {what}"
-        return Cause("failing", text, (step.path,))
+        return Cause("failing", text, (step.path,), at=attempt.since)
     log = f"see the log of {service.name}{' there' if where else ''}"
     text = f"{step.path} failed{where} {age} ago: {what}; {log}, correct the cause, and start it again"
-    return Cause("failed", text, (step.path,))
+    return Cause("failed", text, (step.path,), at=attempt.since)
 
 
 def _of_daemon(service: Service, step: Step, now: float) -> Iterator[Cause]:
@@ -430,7 +491,12 @@ def _of_daemon(service: Service, step: Step, now: float) -> Iterator[Cause]:
 
 
 def _hosts(containers: Sequence[Container]) -> str:
-    names = sorted(each.host for each in containers)
+    return _listed(sorted(each.host for each in containers))
+
+
+def _listed(found: Iterable[str]) -> str:
+    """As many names as a line has room for."""
+    names = list(found)
     more = f" and {len(names) - SHOWN} more" if len(names) > SHOWN else ""
     return ", ".join(names[:SHOWN]) + more
 
@@ -439,16 +505,23 @@ def _of_containers(service: Service, found: set[str], now: float) -> Iterator[Ca
     """Who is not there, and why."""
     live = [each for each in service.containers if each.is_live]
     missing = (1 if service.is_task else service.wanted) - len(live)
+    hosts = {each.host for each in live}
+    # The youngest explain who is missing now; older ones are of containers that others have replaced.
+    left = {each.host: each.zxid for each in service.ended if each.host not in hosts}
+    left.update({each.host: each.left for each in service.gone})
+    recent = set(sorted(left, key=lambda host: -left[host])[: max(missing, 0)])
+    ended = {each.host for each in service.ended}
+    gone = [each for each in service.gone if each.host in recent - ended and each.why != "refresh"]
     for each in ends(service):
         # A command that has failed says so itself.
-        if not (each.stage == "bootstrap" and found.intersection(("failed", "failing"))):
+        says = each.stage == "bootstrap" and found.intersection(("failed", "failing"))
+        if not says and (each.host in hosts or each.host in recent):
             yield _of_end(service, each, now)
-    hosts = {each.host for each in live}
-    ended = [each for each in service.ended if each.host not in hosts]
+    yield from _of_gone(service, gone, now)
     held = any(attempt.contenders for step in service.steps for attempt in step.attempts)
     # Who holds a lock is there, though it says what it does a moment later.
     missing -= held and not live
-    if missing > len(ended) and "failed" not in found and (service.tells or not held):
+    if missing > len(recent) and "failed" not in found and (service.tells or not held):
         yield Cause("absent", _absence(service, len(live)), (_node(service.name),))
 
 
@@ -482,12 +555,13 @@ def _of_end(service: Service, ended: Ended, now: float) -> Cause:
     successors = [each for each in service.containers if each.host == ended.host and each.is_live]
     # What is wrong may have been mended since; it will show when that one goes on.
     if any(_waits(each, now) for each in successors):
-        return Cause("gave up", f"{text}; the next start has not come so far yet", where)
+        return Cause("gave up", f"{text}; the next start has not come so far yet", where, at=ended.at)
     if ended.stage == DAEMON:
         text = f"{text}; see the log of {service.name} there"
         if not successors and age >= NOT_REPLACED:  # There is no launcher, or it does not try any more.
-            return Cause("ended", f"{text}, correct the cause, and start the container again", where)
-    return Cause("gave up" if ended.retriable else "ended", text, where)
+            text = f"{text}, correct the cause, and start the container again"
+            return Cause("ended", text, where, at=ended.at)
+    return Cause("gave up" if ended.retriable else "ended", text, where, at=ended.at)
 
 
 def _waits(container: Container, now: float) -> bool:

@@ -69,7 +69,7 @@ SUBCOMMANDS = (
     ),
     Listed("status", "status.SUBCOMMAND", "what each service and each container is doing"),
     Listed("explain", "explain.SUBCOMMAND", "why a deployment is not up: root causes, and what each blocks"),
-    Listed("wait", "wait.SUBCOMMAND", "block until services are up"),
+    Listed("wait", "wait.SUBCOMMAND", "block until services are up, and run what is published"),
     Listed("timeline", "history.SUBCOMMAND", "how the start went, and what decided how long it took"),
     Listed("graph", "graph.SUBCOMMAND", "what depends on what"),
     Listed("rerun", "rerun.SUBCOMMAND", "have a one-time command run once more"),

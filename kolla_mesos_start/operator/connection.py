@@ -378,6 +378,7 @@ def answers(
 
     def start(query: Query) -> Any:
         ask = client.get_children_async if query.children else client.get_async
+        ask = client.exists_async if query.stat else ask
         return ask(query.path, _watcher(watch, query))
 
     def read_all() -> dict[Query, Any]:
@@ -385,11 +386,12 @@ def answers(
         return {query: _result(query.path, reply) for query, reply in replies}
 
     found = _send(client, read_all)
-    absent = [query for query, result in found.items() if result is None]
+    absent = [query for query, result in found.items() if result is None and not query.stat]
     if watch:
         _await_creation(client, absent, watch)
     for query, result in found.items():
-        found[query] = tuple(sorted(result or ())) if query.children else _znode(result)
+        if not query.stat:
+            found[query] = tuple(sorted(result or ())) if query.children else _znode(result)
     return dict(found)
 
 

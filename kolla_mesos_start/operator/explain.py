@@ -76,17 +76,19 @@ def _label(path: str, deployment: Deployment) -> str:
 def _data(found: Sequence[Cause], services: Sequence[Service]) -> dict[str, Any]:
     return {
         "stuck": any(cause.is_stuck for cause in found),
-        "causes": [
-            {
-                "kind": cause.kind,
-                "stuck": cause.is_stuck,
-                "final": cause.is_final,
-                "text": cause.text,
-                "blocks": [list(chain) for chain in cause.blocks],
-            }
-            for cause in found
-        ],
+        "causes": [cause_data(cause) for cause in found],
         "up": [service.name for service in services if service.is_up],
+    }
+
+
+def cause_data(cause: Cause) -> dict[str, Any]:
+    """A cause for a program."""
+    return {
+        "kind": cause.kind,
+        "stuck": cause.is_stuck,
+        "final": cause.is_final,
+        "text": cause.text,
+        "blocks": [list(chain) for chain in cause.blocks],
     }
 
 

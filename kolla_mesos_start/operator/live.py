@@ -24,15 +24,17 @@ from kolla_mesos_start.errors import BadDefinition, CannotRender
 from kolla_mesos_start.operator import instances
 from kolla_mesos_start.operator.directory import VARIABLES
 from kolla_mesos_start.operator.mounted import HINT
+from kolla_mesos_start.operator.unread import Behind, Unread
 from kolla_mesos_start.operator.validation import build_graph, known_graph, rendered
 from kolla_mesos_start.render.context import variable_names
 from kolla_mesos_start.tree import states
 from kolla_mesos_start.tree.publication import Mark, unfinished
 from kolla_mesos_start.tree.states import Detail, Unmet, printable
 from kolla_mesos_start.tree.znodes import RECORDED_ACL, RESERVED, CommandZnodes, Znodes
-from kolla_mesos_start.zookeeper.query import Query, Znode, children_of, data_of
+from kolla_mesos_start.zookeeper.query import Query, Znode, children_of, data_of, stat_of
 
 CONTAINERS, PARTY, ENDED = ".containers", ".party", "ended"
+DEFINITION = "definition"
 PRESENT = "present"  # It is there; what it is doing it does not say.
 SUFFIX = "__party__"
 # What a registrar says of a daemon that is ready, whose files do not follow what is published any more.
@@ -41,6 +43,11 @@ REFRESH_FAILED = "the refresh of its files failed"
 REFRESH_STUCK = ("no other instance refreshes until", "ZooKeeper refuses a turn")
 # Of a daemon in exec mode: no process of ours is its parent.
 UNKNOWN_STATUS = "only its launcher knows its exit status (KOLLA_START_MODE is exec)"
+# What it says of a refresh that is not over; and where only another start brings what is published.
+REFRESHING = ("its files are to be refreshed", "its files are being refreshed", "its files were refreshed")
+RUNNING_STATE = b"running"
+REFRESH_IN_VAIN = ("restart the container", "until it is started again")
+MAX_HOST = 253  # characters of a host's name
 MAX_DATA = 16 * 1024  # bytes of what a container has written about itself
 
 
@@ -82,7 +89,8 @@ class View(dict[Query, Any]):
 class Container(NamedTuple):
     """One container that is there. `since` is when its stage began (seconds since the epoch); `ready`:
     it is among the ready instances. `definition` is the mzxid that it runs, `digest` says what an agent reads
-    of that; None: it does not say."""
+    of that, `read` is the zxid up to which it has read; None: it does not say. `follows`: its files are
+    refreshed after a change. `behind`: what it runs that is published otherwise by now."""
 
     id: str
     host: str
@@ -94,6 +102,9 @@ class Container(NamedTuple):
     digest: str | None
     generation: str | None
     ready: bool
+    read: int | None = None
+    follows: bool = False
+    behind: tuple[Behind, ...] = ()
 
     @property
     def is_live(self) -> bool:
@@ -107,6 +118,29 @@ class Container(NamedTuple):
             words in self.reason for words in (REFRESH_FAILED, *REFRESH_STUCK)
         )
 
+    @property
+    def needs_restart(self) -> bool:
+        """Whether it runs something that is published otherwise, and no refresh will bring."""
+        cannot = any(words in self.reason for words in REFRESH_IN_VAIN)
+        return any(cannot or not (self.follows and each.is_followed) for each in self.behind)
+
+    @property
+    def is_refreshing(self) -> bool:
+        """Whether a refresh of its files is due, or not over."""
+        if self.keeps_old_files:
+            return False
+        under_way = self.stage == "ready" and self.reason.startswith(REFRESHING)
+        return under_way or (bool(self.behind) and not self.needs_restart)
+
+    @property
+    def runs_older_definition(self) -> bool:
+        return any(each.what == DEFINITION for each in self.behind)
+
+    @property
+    def is_current(self) -> bool:
+        """Whether it runs what is published."""
+        return not (self.behind or self.is_refreshing or self.keeps_old_files)
+
 
 class Ended(NamedTuple):
     """How the last start on a host went wrong: its last line, and when. `retriable`: the same container may
@@ -119,6 +153,7 @@ class Ended(NamedTuple):
     retriable: bool
     status: int | None
     at: float
+    zxid: int
 
     def how(self, ago: str = "") -> str:
         """In words, to follow a name: with the exit status, or why that is not known."""
@@ -128,6 +163,19 @@ class Ended(NamedTuple):
         # Otherwise it was to be started again with new files, and could not be.
         how = self.reason if self.reason.startswith("ended ") else f"ended: {self.reason}"
         return f"{how}{ago and ','}{ago}; {status or UNKNOWN_STATUS}"
+
+
+class Gone(NamedTuple):
+    """A container that was ready on a host and is there no longer, since the zxid `left`.
+
+    `why` is `refresh` (it has not come back from one that began at `since`), `ended` (its daemon did, at
+    `since`) or `killed` (it had been ready since then).
+    """
+
+    host: str
+    left: int
+    since: float
+    why: str
 
 
 class Attempt(NamedTuple):
@@ -171,6 +219,7 @@ class Service(NamedTuple):
     begun: bool
     tells: bool
     owner: str
+    gone: tuple[Gone, ...]
 
     @property
     def role(self) -> str:
@@ -196,12 +245,6 @@ class Service(NamedTuple):
         """Whether another service has claimed its role: then no container of it begins."""
         return self.owner not in ("", self.name)
 
-    def is_stale(self, container: Container) -> bool:
-        """Whether it runs another definition than the one that is published, by what an agent reads of it."""
-        if container.definition in (None, self.definition):
-            return False
-        return self.graph is None or container.digest != self.graph.digest
-
 
 class Publication(NamedTuple):
     """The last publication if it has not finished, and whether somebody is publishing now."""
@@ -220,6 +263,8 @@ class Deployment(NamedTuple):
 
     id: str
     services: Mapping[str, Service]
+    published: float
+    """when something was published last (seconds since the epoch)"""
     publication: Publication = Publication(None, False)
 
     @property
@@ -258,6 +303,7 @@ class Live:
     def __init__(self, znodes: Znodes, given: Mapping[str, str] = MappingProxyType({})) -> None:
         """`znodes` are those of the deployment, of no service; `given` is what only containers have."""
         self.znodes, self._given = znodes, given
+        self._unread = Unread(znodes, given.keys())
         self._sources: dict[bytes, Source] = {}
         self._definitions: dict[tuple[object, ...], Definition] = {}
         self._published: states.Published = {}
@@ -266,7 +312,8 @@ class Live:
 
     def queries(self, view: View) -> set[Query]:
         """What must be known; call it again when that is known, until nothing is new."""
-        found = set(self._scaffold(view))
+        found = {*self._scaffold(view), *self._unread.shared_queries(view)}
+        self._unread.look(view)
         for name in service_names(self.znodes, view):
             found.update(self._below_service(name, view))
             definition = self._definition(name, view)
@@ -274,6 +321,8 @@ class Live:
                 images = self._images(name, view)
                 for command in definition.graph.steps:
                     found.update(self._below_command(command, images, view))
+                found.update(self._not_read(name, definition.graph, view))
+                found.update(self._gone_queries(name, definition, view))
             else:  # Its containers run on by what they have read.
                 found.add(children_of(self._daemon(name).ready))
         return {query._replace(required=1) for query in found}
@@ -310,6 +359,26 @@ class Live:
         silent = set(view.get(children_of(f"{path}/{PARTY}"), ())).difference(told)
         yield from (data_of(f"{path}/{PARTY}/{each}") for each in silent)
 
+    def _not_read(self, name: str, graph: Graph, view: View) -> Iterator[Query]:
+        """What tells whether its containers, if there are any, have read what is published."""
+        if not view.get(children_of(f"{self.znodes.service(name)}/{CONTAINERS}"), ()):
+            return
+        asked = list(self._unread.queries(name, graph, view))
+        yield from asked
+        if all(query in view for query in asked):
+            containers = list(self._containers(name, view))
+            yield from self._unread.template_queries(name, graph, containers, view)
+
+    def _gone_queries(self, name: str, definition: Definition, view: View) -> Iterator[Query]:
+        """What tells which of its containers have been there, if some are missing."""
+        role, path = name.rsplit("/", 1)[-1], self.znodes.service(name)
+        daemon = definition.graph.daemon if definition.graph else None
+        if daemon is None or len(view.get(children_of(f"{path}/{CONTAINERS}"), ())) >= definition.wanted:
+            return
+        for host in hosts_of(role, self.znodes, view):
+            at = self.znodes._replace(host=host).command(LOCAL, daemon.path)
+            yield from (stat_of(at.ready), data_of(at.state))
+
     def _below_command(self, command: Command, images: Iterable[str | None], view: View) -> Iterator[Query]:
         hosts = hosts_of(command.path.split("/")[0], self.znodes, view)
         for scope in _scopes(command, hosts):
@@ -317,6 +386,10 @@ class Live:
             yield data_of(at.state)
             if command.is_daemon:
                 yield children_of(at.ready)
+                if command.width is not None:
+                    slots = f"{at.refreshes}/slots"
+                    yield children_of(slots)
+                    yield from (data_of(f"{slots}/{each}") for each in view.get(children_of(slots), ()))
                 continue
             yield data_of(at.detail)
             if command.run_once:
@@ -332,10 +405,16 @@ class Live:
 
     def deployment(self, view: View) -> Deployment:
         """The deployment, once all `queries` are answered."""
+        self._unread.look(view)
         names = service_names(self.znodes, view)
         self._published = dict(chain.from_iterable(self._generations(name, view) for name in names))
         services = {name: self._service(name, view) for name in names}
-        return Deployment(self.znodes.deployment_id, services, self._publication(view))
+        read = [view.get(data_of(self.znodes.service(name))) for name in services]
+        stats = [znode.stat for znode in read if znode]
+        own = f"{self.znodes.status}/"
+        stats += [stat for each, stat in view.items() if each.stat and stat and not each.path.startswith(own)]
+        published = max((stat.mtime / 1000 for stat in stats), default=0.0)
+        return Deployment(self.znodes.deployment_id, services, published, self._publication(view))
 
     def _publication(self, view: View) -> Publication:
         znode = view.get(data_of(self.znodes.publication))
@@ -346,7 +425,8 @@ class Live:
         role = name.rsplit("/", 1)[-1]
         definition = self._definition(name, view) or NOT_PUBLISHED
         published = view.get(data_of(self.znodes.service(name)))
-        containers = tuple(self._containers(name, view))
+        there = tuple(self._containers(name, view))
+        containers = tuple(self._compared(name, definition.graph, there, view))
         owner = view.get(data_of(self.znodes.owner(GLOBAL, role)))
         ended = tuple(self._ended(role, view))
         steps = self._steps(definition, containers, view) if definition.graph else ()
@@ -365,6 +445,7 @@ class Live:
             begun=recorded or bool(containers or ended),
             tells=CONTAINERS in below,
             owner=printable(owner.data.decode("utf-8", "replace")) if owner else "",
+            gone=tuple(self._gone(name, containers, view)),
         )
 
     def _daemon(self, name: str) -> CommandZnodes:
@@ -382,6 +463,23 @@ class Live:
                     seen.add(identity(each))
                     yield _container(identity(each), znode, identity(each) in ready)
 
+    def _compared(
+        self, name: str, graph: Graph | None, containers: tuple[Container, ...], view: View
+    ) -> Iterator[Container]:
+        """The containers, each with what it runs that is published otherwise."""
+        published = view.get(data_of(self.znodes.service(name)))
+        current = published.stat.mzxid if published and published.data.strip() else 0
+        since = published.stat.mtime / 1000 if published else 0.0
+        for each in containers:
+            behind = []
+            if each.definition not in (None, current) and (graph is None or each.digest != graph.digest):
+                behind.append(Behind(DEFINITION, True, since))
+            if graph is not None:
+                behind += self._unread.behind(name, graph, each, containers, view)
+                image = other_generation(graph, each, containers)
+                behind += [Behind(image, False, since)] if image else []
+            yield each._replace(behind=tuple(behind)) if behind else each
+
     def _ended(self, role: str, view: View) -> Iterator[Ended]:
         for host in hosts_of(role, self.znodes, view):
             znode = view.get(data_of(f"{self.znodes.status}/{host}/{role}/{ENDED}"))
@@ -395,7 +493,27 @@ class Live:
                     retriable=told.get("retriable") is True,
                     status=told["status"] if isinstance(told.get("status"), int) else None,
                     at=znode.stat.mtime / 1000,
+                    zxid=znode.stat.mzxid,
                 )
+
+    def _gone(self, name: str, containers: Sequence[Container], view: View) -> Iterator[Gone]:
+        """What is known of containers that are there no longer."""
+        role, slots = name.rsplit("/", 1)[-1], f"{self._daemon(name).refreshes}/slots"
+        there = {each.id for each in containers}
+        hosts = {each.host for each in containers if each.is_live}
+        for each in view.get(children_of(slots), ()):
+            znode = view.get(data_of(f"{slots}/{each}"))
+            host = _slot_host(znode.data) if znode else ""
+            if identity(each) not in there and host and host not in hosts:
+                hosts.add(host)
+                yield Gone(host, znode.stat.mzxid, znode.stat.mtime / 1000, "refresh")
+        for host in hosts_of(role, self.znodes, view):
+            at = self.znodes._replace(host=host).command(LOCAL, f"{role}/{DAEMON}")
+            ready, state = view.get(stat_of(at.ready)), view.get(data_of(at.state))
+            # It has had a child, and has none.
+            if host not in hosts and state and ready and ready.cversion and not ready.numChildren:
+                why = "killed" if state.data == RUNNING_STATE else "ended"
+                yield Gone(host, ready.pzxid, state.stat.mtime / 1000, why)
 
     # -- steps ----------------------------------------------------------------------------------------
 
@@ -654,7 +772,26 @@ def _container(name: str, znode: Znode, ready: bool) -> Container:
         digest=text_of(told, "digest") or None,
         generation=generation or None,
         ready=ready,
+        read=_zxid(text_of(told, "read")),
+        follows=told.get("follows") is True,
     )
+
+
+def other_generation(graph: Graph, container: Container, others: Sequence[Container]) -> str:
+    """The generation of its image, if another one is published, or none and others run another one."""
+    own = container.generation
+    published = sorted({command.generation for command in graph.commands if command.generation})
+    if own is None or own in published or not container.is_live:
+        return ""
+    if published:
+        return f"image of generation {own} (published: {', '.join(published)})"
+    beside = sorted({each.generation for each in others if each.is_live and each.generation} - {own})
+    return f"image of generation {own}, another container one of generation {beside[0]}" if beside else ""
+
+
+def _slot_host(data: bytes) -> str:
+    """The host of an instance that has a slot for its refresh, or had one; see `daemon.turns`."""
+    return printable(data.decode("utf-8", "replace").partition(" ")[2].partition(":")[0])[:MAX_HOST]
 
 
 def told_by(znode: Znode | None) -> Mapping[str, Any]:

@@ -26,6 +26,7 @@ from kolla_mesos_start.operator.live import Container, Deployment, Service, Step
 from kolla_mesos_start.operator.mirror import Mirror, mirror, named
 from kolla_mesos_start.tree.states import ERROR, RETRY, RUNNING
 
+SHOWN = 3  # names of what a container has not read
 TICK = 1.0  # seconds; for how long something has lasted is shown in them
 COLOURS = {
     "ready": "green",
@@ -120,16 +121,21 @@ def headline(deployment: Deployment) -> str:
     """How much of it is up."""
     services = deployment.services.values()
     text = f"{deployment.id}: {sum(service.is_up for service in services)} of {len(services)} services up"
-    found = [(service, each) for service in services for each in service.containers]
-    stale = sum(service.is_stale(each) for service, each in found)
-    old_files = sum(each.keeps_old_files for _, each in found)
-    if stale:
-        text += f"; {counted(stale, 'container')} with an older definition"
+    parts = [text, *not_current([each for service in services for each in service.containers])]
+    return "; ".join(filter(None, [*parts, deployment.publication.problem]))
+
+
+def not_current(containers: Sequence[Container]) -> Iterator[str]:
+    """How many run something older than what is published, by what becomes of them."""
+    restart = sum(each.needs_restart for each in containers)
+    refreshing = sum(each.is_refreshing for each in containers)
+    old_files = sum(each.keeps_old_files for each in containers)
+    if restart:
+        yield f"{counted(restart, 'container')} {'needs' if restart == 1 else 'need'} a restart"
+    if refreshing:
+        yield f"{counted(refreshing, 'container')} refreshing"
     if old_files:  # It is up: what became of a publication would be asked of `explain` only.
-        text += f"; {counted(old_files, 'container')} with older files, see explain"
-    if deployment.publication.problem:
-        text += f"; {deployment.publication.problem}"
-    return text
+        yield f"{counted(old_files, 'container')} with older files, see explain"
 
 
 def _ordered(deployment: Deployment) -> Sequence[Service]:
@@ -192,10 +198,10 @@ def _head(service: Service, width: int) -> Line:
         return Line(f"{service.name:{width}}  unreadable: ", "bold red", "; ".join(service.issues))
     what = "done" if service.is_task else "ready"
     state = f"{service.name:{width}}  {service.ready} of {service.wanted} {what}"
-    stale = sum(map(service.is_stale, service.containers))
-    if stale:  # Who waits for a roll-out must not read that all are ready, and go.
-        state += f", {stale} with an older definition"
-    style = "bold green" if service.is_up and not stale else "bold yellow"
+    # Who waits for a roll-out must not read that all are ready, and go.
+    state = ", ".join([state, *not_current(service.containers)])
+    is_current = all(each.is_current for each in service.containers)
+    style = "bold green" if service.is_up and is_current else "bold yellow"
     stages = _stages(service)
     return Line(state, style, f"  {stages}" if stages else "")
 
@@ -237,19 +243,27 @@ def _numbered(name: str) -> Sequence[tuple[str, int]]:
 
 
 def _container(service: Service, container: Container, now: float) -> Row:
-    runs = ", ".join(filter(None, (container.generation, _age_of_definition(service, container))))
+    runs = ", ".join(filter(None, (container.generation, _age(service, container))))
     reason, command = container.reason, container.command
     doing = reason if command in reason else f"{command}: {reason}" if reason else command
     style = COLOURS.get(container.stage, "red")
     return Row((container.host, container.stage, lasting(now - container.since), runs), doing, style)
 
 
-def _age_of_definition(service: Service, container: Container) -> str:
-    """Whether it runs an older one, where any container of its service does."""
-    if service.is_stale(container):
-        return "older definition"
-    mixed = container.definition and any(map(service.is_stale, service.containers))
-    return "current definition" if mixed else ""
+def _age(service: Service, container: Container) -> str:
+    """What it runs that is older, where any container of its service does, and what brings the newer."""
+    if container.behind:
+        remedy = "restart it" if container.needs_restart else "refreshing" if container.is_refreshing else ""
+        return f"older {older(container)}{remedy and f' ({remedy})'}"
+    mixed = container.definition and any(each.behind for each in service.containers)
+    return "current" if mixed else ""
+
+
+def older(container: Container) -> str:
+    """What a container runs that is published otherwise by now, as far as a line has room for it."""
+    names = [each.what for each in container.behind]
+    more = f" and {len(names) - SHOWN} more" if len(names) > SHOWN else ""
+    return ", ".join(names[:SHOWN]) + more
 
 
 def _attempts(step: Step, now: float) -> Iterator[Row]:
@@ -287,14 +301,7 @@ def _service_data(service: Service) -> dict[str, Any]:
         "wanted": service.wanted,
         "definition": f"{service.definition:x}" if service.definition else None,
         "issues": list(service.issues),
-        "containers": [
-            {
-                **container._asdict(),
-                "definition": None if container.definition is None else f"{container.definition:x}",
-                "stale": service.is_stale(container),
-            }
-            for container in service.containers
-        ],
+        "containers": [_container_data(container) for container in service.containers],
         "commands": [
             {
                 "path": step.path,
@@ -308,6 +315,25 @@ def _service_data(service: Service) -> dict[str, Any]:
     }
 
 
+def _container_data(container: Container) -> dict[str, Any]:
+    data = container._asdict()
+    behind = data.pop("behind")
+    refresh = "failed" if container.keeps_old_files else "pending" if container.is_refreshing else None
+    return {
+        **data,
+        "definition": _hex(container.definition),
+        "read": _hex(container.read),
+        "stale": bool(behind),
+        "older": [each.what for each in behind],
+        "needs_restart": container.needs_restart,
+        "refresh": refresh,
+    }
+
+
+def _hex(zxid: int | None) -> str | None:
+    return None if zxid is None else f"{zxid:x}"
+
+
 def _add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("service", metavar="SERVICE", nargs="?", help="only this one, by its name or role")
     parser.add_argument("--watch", action="store_true", help="redraw after every change, until Ctrl-C")
@@ -318,9 +344,10 @@ SUBCOMMAND = Subcommand(
     description="""\
 Show the services of a deployment, ready of wanted, and what each container is doing and since when.
 
-Beside a container stands its generation, and "older definition" if it runs another definition than the
-one that is published: restart it. `--format json` has the definitions' zxids. The exit status is 0 if all
-are up, else 1.
+Beside a container stands its generation, and what it runs that is older than what is published: its
+definition, variables or files (by name), or its image. "restart it" says that only a restart brings the
+newer ones; with on_change, "refreshing" says that they follow by themselves. `--format json` has the zxids.
+The exit status is 0 if all are up, else 1.
 """,
     example="kolla_mesos_ctl status --watch --deployment site",
     add_arguments=_add_arguments,

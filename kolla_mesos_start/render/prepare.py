@@ -41,7 +41,7 @@ class Prepared(NamedTuple):
     """A command with all strings rendered, the ids that it runs with, and the contents of its files.
 
     `seen`: what in ZooKeeper all that was made from. `listed`: by file, the services whose instances stand
-    in it.
+    in it. `read`: a zxid; the values and contents include every change up to it.
     """
 
     step: Step
@@ -49,6 +49,7 @@ class Prepared(NamedTuple):
     contents: Sequence[Content]
     seen: Seen
     listed: Listed
+    read: int
 
     def environ(self, base: Mapping[str, str]) -> dict[str, str]:
         """The environment of the command: `base`, the account of its user, and its own `env`."""
@@ -59,11 +60,15 @@ class Prepared(NamedTuple):
 
 
 class Inputs(NamedTuple):
-    """What a command is rendered from: the content of each file (None if missing), templates, variables."""
+    """What a command is rendered from: the content of each file (None if missing), templates, variables.
+
+    `read` is as in Prepared.
+    """
 
     sources: Mapping[str, bytes | None]
     texts: Sequence[Text]
     variables: Mapping[str, str]
+    read: int
 
 
 class Preparer:
@@ -126,18 +131,21 @@ class Preparer:
             file.name: [name for name, some in renderer.listed(file.name).items() if some] + gone[file.name]
             for file in step.files
         }
-        return Prepared(step, self._ids(step), placed, seen, now)
+        return Prepared(step, self._ids(step), placed, seen, now, inputs.read)
 
     def _read(self, files: Sequence[File], strings: Sequence[Text]) -> Inputs:
         """Read all that the files and strings need, again if something is published meanwhile."""
+        client = self.published.client
         if not files and not strings:
-            return Inputs({}, (), {})
+            return Inputs({}, (), {}, client.session.zxid)
         while True:
+            # Whatever the server has answered by now, later reads include.
+            read = client.session.zxid
             before, sources = self._read_sources(files)
             texts = (*strings, *_templates(files, sources))
             variables, _, after = self._variables(context.variable_names(texts, self._loop.compute))
-            if before == after:
-                return Inputs(sources, texts, variables)
+            if before == after and max(zxid or 0 for zxid in client.seen.values()) <= read:
+                return Inputs(sources, texts, variables, read)
 
     def _variables(self, names: frozenset[str]) -> Variables:
         """Each variable from KOLLA_VARIABLES_DIR, or else from ZooKeeper."""

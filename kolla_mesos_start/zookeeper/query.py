@@ -24,11 +24,13 @@ class Query(NamedTuple):
     tuple of the names below it (empty where there is none).
 
     `required`: how many names are waited for. The fewer are missing, the sooner the names are read again.
+    `stat`: only the ZnodeStat, for which no right to read is needed; the agent never asks for it.
     """
 
     path: str
     children: bool
     required: int = 1
+    stat: bool = False
 
 
 def data_of(path: str) -> Query:
@@ -37,6 +39,10 @@ def data_of(path: str) -> Query:
 
 def children_of(path: str, required: int = 1) -> Query:
     return Query(path, children=True, required=required)
+
+
+def stat_of(path: str) -> Query:
+    return Query(path, children=False, stat=True)
 
 
 if TYPE_CHECKING:

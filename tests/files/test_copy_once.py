@@ -31,7 +31,7 @@ def start(state: Path, commands: dict[str, Content]) -> None:
         if not once.done(path):
             once.require()
             place([wanted])
-            once.record(path)
+            once.record(path, 0x1F)
 
 
 def test_copy_once_writes_on_the_first_start_only(home: Path, uid: int) -> None:
@@ -157,8 +157,9 @@ def test_each_command_has_a_marker_of_its_own(tmp_path: Path) -> None:
     for number, name in enumerate(names):
         assert [once.done(other) for other in names] == [True] * number + [False] * (len(names) - number)
         once.require()
-        once.record(name)
-        once.record(name)
+        once.record(name, 1)
+        once.record(name, 0x1F)
+        assert once.read(name) == 0x1F
     assert os.listdir(tmp_path) == ["state"]
     assert os.listdir(tmp_path / "state") == ["copied"]
     assert len(os.listdir(tmp_path / "state" / "copied")) == len(names)

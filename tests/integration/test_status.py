@@ -101,7 +101,7 @@ def test_a_container_says_what_it_does_and_what_it_runs(zk: KazooClient, deploym
     line = tool(deployment, "status", "web", status=1).splitlines()[3]
     assert line.split(maxsplit=6) == [
         *("web1", "starting", "1", "h", "5", "min"),
-        "2026.1, older definition  web/daemon: tcp 80: refused",
+        "2026.1, older definition (restart it)  web/daemon: tcp 80: refused",
     ]
     found = json.loads(tool(deployment, "status", "web", "--format", "json", status=1))["services"][0]
     assert found["definition"] != found["containers"][0]["definition"] == f"{old:x}"

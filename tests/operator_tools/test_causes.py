@@ -7,9 +7,19 @@ from typing import Any
 import pytest
 
 from kolla_mesos_start.operator import causes, explain
-from kolla_mesos_start.operator.live import UNKNOWN_STATUS
+from kolla_mesos_start.operator.live import UNKNOWN_STATUS, Live
 from kolla_mesos_start.tree.states import NO_TIMEOUT
-from tests.operator_tools.trees import NOW, Tree, container, definition, deployment, one_time, ready
+from tests.operator_tools.trees import (
+    NOW,
+    ZNODES,
+    Tree,
+    container,
+    definition,
+    deployment,
+    one_time,
+    ready,
+    view,
+)
 
 TASK = definition(commands={"sync": one_time()}, daemon=False)
 STATE, DETAIL, LOCK = (f"status/global/job/sync{end}" for end in ("", "/detail", "/lock/x__lock__0000000000"))
@@ -54,7 +64,7 @@ CASES: dict[str, tuple[Tree, list[tuple[str, str]]]] = {
         },
         [
             (
-                "stale",
+                "refresh failed",
                 "db/daemon on web1 is ready; the refresh of its files failed: no variable a; mend that"
                 " and publish, or run `kolla_mesos_start refresh` in the container",
             )
@@ -71,7 +81,7 @@ CASES: dict[str, tuple[Tree, list[tuple[str, str]]]] = {
         },
         [
             (
-                "stale",
+                "restart",
                 "web on web1 waits by an older definition: restart it; web/daemon waits for x",
             )
         ],
@@ -86,7 +96,7 @@ CASES: dict[str, tuple[Tree, list[tuple[str, str]]]] = {
         },
         [
             (
-                "stale",
+                "refresh failed",
                 "db/daemon on web1 is ready; its turn: no other instance refreshes until that is mended",
             )
         ],
@@ -540,6 +550,42 @@ CASES: dict[str, tuple[Tree, list[tuple[str, str]]]] = {
         {"b/web": definition(), "status/global/web": "a/web", "b/web/.containers/1": container("waiting")},
         [("claimed", "b/web: its role web is claimed by a/web; rename one of them")],
     ),
+    "killed": (
+        {
+            "web": definition(instances=2),
+            **ready("web", "1"),
+            "status/h1/web/daemon": "running",
+            "status/h1/web/daemon/ready": "",
+        },
+        [
+            (
+                "gone",
+                "web/daemon on h1: its container is gone; it had become ready 1 min ago, and was killed, or"
+                " its host was lost; see its log, and start it again",
+            )
+        ],
+    ),
+    "killed by its refresh": (
+        {
+            "web": {
+                "service": {
+                    "instances": 2,
+                    "daemon": {"command": "x", "on_change": {"signal": "HUP"}, "width": 1},
+                }
+            },
+            **ready("web", "1"),
+            "status/global/web/daemon/refreshes/slots/2__party__": "1f h1",
+            "status/h1/web/daemon": "running",
+            "status/h1/web/daemon/ready": "",
+        },
+        [
+            (
+                "refresh failed",
+                "web/daemon on h1: its container is gone; it has not come back from its refresh, begun 1 min"
+                " ago; see its log, and start it again",
+            )
+        ],
+    ),
     "a cycle": (
         {
             "a": definition(commands={"x": one_time("b/y")}),
@@ -584,6 +630,42 @@ def test_each_kind_is_told_apart(name: str) -> None:
     tree, expected = CASES[name]
     found = causes.find(deployment(tree, NOW - 60), NOW)
     assert [(cause.kind, cause.text) for cause in found] == expected
+
+
+def test_what_explains_who_is_missing_now_is_said_and_no_older_failure() -> None:
+    """The one on h2 was replaced by another container, before the one on h1 was killed."""
+    tree = {
+        "web": definition(instances=2),
+        **ready("web", "1"),
+        "status/h1/web/daemon": "running",
+        "status/h1/web/daemon/ready": "",
+        "status/h2/web/ended": ENDED,
+    }
+    zxids = {"status/h1/web/daemon/ready": 1200, "status/h2/web/ended": 1100}
+    (cause,) = causes.find(deployment(tree, zxids=zxids), NOW)
+    assert (cause.kind, cause.text.partition(":")[0]) == ("gone", "web/daemon on h1")
+    zxids["status/h2/web/ended"] = 1300
+    (cause,) = causes.find(deployment(tree, zxids=zxids), NOW)
+    assert (cause.kind, cause.text.partition(" ended")[0]) == ("ended", "web/daemon on h2")
+
+
+def test_what_came_about_since_the_last_publication_comes_first() -> None:
+    """Though what is older blocks more; and what is up, but needs a restart, comes last."""
+    tree = {
+        "job": TASK,
+        STATE: "error",
+        DETAIL: FAILED,
+        "api": definition("job/sync"),
+        "api/.containers/1": container("waiting"),
+        "db": definition(),
+        "variables/x": "y",
+        "web": definition(),
+        **ready("web", "1"),
+        "web/.containers/1": container("ready", definition="3e7"),
+    }
+    live = Live(ZNODES)
+    found = live.deployment(view(live, tree, {STATE: NOW - 600}))
+    assert [cause.kind for cause in causes.find(found, NOW)] == ["absent", "failed", "restart"]
 
 
 def test_every_kind_has_a_case() -> None:

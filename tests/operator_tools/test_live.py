@@ -171,7 +171,7 @@ def test_a_command_of_each_host_is_done_when_it_is_on_all() -> None:
 def test_an_older_definition_is_stale() -> None:
     tree = {"web": definition(), "web/.containers/1": container("ready", definition="3e7")}
     found = deployment(tree).services["web"]
-    assert found.is_stale(found.containers[0])
+    assert found.containers[0].runs_older_definition
 
 
 def test_another_count_of_instances_makes_nothing_stale() -> None:
@@ -180,7 +180,7 @@ def test_another_count_of_instances_makes_nothing_stale() -> None:
     told = {**container("ready", definition="3e7"), "digest": old}
     for published, stale in ((definition(instances=3), False), (definition("a/b"), True)):
         found = deployment({"web": published, "web/.containers/1": told}).services["web"]
-        assert found.is_stale(found.containers[0]) is stale
+        assert found.containers[0].runs_older_definition is stale
 
 
 def test_what_only_has_variables_is_not_published() -> None:

@@ -53,14 +53,14 @@ def test_what_is_not_up_comes_first_and_says_why() -> None:
         "bad": "{",
         "empty/variables/x": "1",
     }
-    assert shown(tree)[:2] == ["site: 1 of 6 services up; 1 container with an older definition", ""]
+    assert shown(tree)[:2] == ["site: 1 of 6 services up; 1 container needs a restart", ""]
     assert [line.split(maxsplit=1)[0] for line in shown(tree) if line[:1].isalpha()] == [
         *("site:", "bad", "empty", "job", "none", "z/web", "a")
     ]
     text = " ".join(" ".join(shown(tree, width=200)).split())
     for words in (
-        "z/web 0 of 2 ready, 1 with an older definition 1 unready",
-        "web1 unready 1 min 15 s older definition http: 503",
+        "z/web 0 of 2 ready, 1 container needs a restart 1 unready",
+        "web1 unready 1 min 15 s older definition (restart it) http: 503",
         "h2 ended 0 s web/daemon: missing: x (the agent's exit status: 78)",
         "sync error 0 s attempt 3 on h1: exit status 1",
         "- absent no container of it was ever started",
@@ -79,15 +79,15 @@ def test_a_roll_out_shows_how_far_it_is() -> None:
         "web/.containers/2": container("ready", definition="3e7", host="h2", generation="5"),
     }
     assert shown(tree)[2:] == [
-        "web  2 of 2 ready, 2 with an older definition",
-        "  h1  ready  0 s  older definition",
-        "  h2  ready  0 s  5, older definition",
+        "web  2 of 2 ready, 2 containers need a restart",
+        "  h1  ready  0 s  older definition (restart it)",
+        "  h2  ready  0 s  5, older definition (restart it)",
     ]
     tree["web/.containers/2"] = container("ready", definition="3e8", host="h2", generation="6")
     assert shown(tree)[2:] == [
-        "web  2 of 2 ready, 1 with an older definition",
-        "  h1  ready  0 s  older definition",
-        "  h2  ready  0 s  6, current definition",
+        "web  2 of 2 ready, 1 container needs a restart",
+        "  h1  ready  0 s  older definition (restart it)",
+        "  h2  ready  0 s  6, current",
     ]
     tree["web/.containers/1"] = container("ready", definition="3e8", host="h1", generation="6")
     assert shown(tree)[2:] == ["web  2 of 2 ready", "  h1  ready  0 s  6", "  h2  ready  0 s  6"]
@@ -98,7 +98,7 @@ def test_who_looks_for_what_was_published_sees_files_that_do_not_follow() -> Non
     tree = {"web": definition(), **ready("web", "1")}
     for reason, head in (
         ("the refresh of its files failed: missing: x", "; 1 container with older files, see explain"),
-        ("its files are being refreshed", ""),
+        ("its files are being refreshed", "; 1 container refreshing"),
     ):
         tree["web/.containers/1"] = container("ready", reason)
         assert shown(tree)[0] == f"site: 1 of 1 services up{head}"

@@ -50,19 +50,26 @@ def ready(role: str, *ids: str, service: str = "") -> dict[str, Any]:
     }
 
 
-def deployment(tree: Tree, changed: float = NOW) -> Deployment:
-    """What the tool makes of znodes; every znode has the mzxid 1000, and was written at `changed`.
+def deployment(
+    tree: Tree, changed: float = NOW, zxids: Mapping[str, int] = MappingProxyType({})
+) -> Deployment:
+    """What the tool makes of znodes; every znode has the mzxid 1000, but those in `zxids`, and was written at
+    `changed`.
 
     A text is written as it is, all else as JSON. Parents come by themselves.
     """
     live = Live(ZNODES)
-    return live.deployment(view(live, tree, changed=changed))
+    return live.deployment(view(live, tree, changed=changed, zxids=zxids))
 
 
 def view(
-    live: Live, tree: Tree, times: Mapping[str, float] = MappingProxyType({}), changed: float = NOW
+    live: Live,
+    tree: Tree,
+    times: Mapping[str, float] = MappingProxyType({}),
+    changed: float = NOW,
+    zxids: Mapping[str, int] = MappingProxyType({}),
 ) -> View:
-    """All that `live` wants to know; `times` are those of single znodes."""
+    """All that `live` wants to know; `times` and `zxids` are those of single znodes."""
     nodes = {f"{ZNODES.deployment}/{path}": value for path, value in tree.items()}
     instants = {f"{ZNODES.deployment}/{path}": instant for path, instant in times.items()}
     for path in list(nodes):
@@ -76,7 +83,9 @@ def view(
     def answer(query: Query) -> Any:
         if query.children:
             return tuple(sorted(below.get(query.path, ())))
-        return _znode(nodes, query.path, instants.get(query.path, changed))
+        zxid = zxids.get(query.path[len(ZNODES.deployment) + 1 :], 1000)
+        znode = _znode(nodes, query.path, instants.get(query.path, changed), zxid, len(below[query.path]))
+        return znode.stat if znode and query.stat else znode
 
     found = View()
     while missing := live.queries(found) - found.keys():
@@ -84,10 +93,10 @@ def view(
     return found
 
 
-def _znode(nodes: Tree, path: str, changed: float) -> Znode | None:
+def _znode(nodes: Tree, path: str, changed: float, zxid: int, children: int) -> Znode | None:
     if path not in nodes:
         return None
     value = nodes[path]
     data = (value if isinstance(value, str) else json.dumps(value)).encode()
     instant = int(changed * 1000)
-    return Znode(data, ZnodeStat(1, 1000, instant, instant, 0, 0, 0, 0, len(data), 0, 1))
+    return Znode(data, ZnodeStat(1, zxid, instant, instant, 0, 1, 0, 0, len(data), children, zxid))

@@ -1,0 +1,208 @@
+"""From a publication until all containers run it: what `status`, `explain` and `wait` say meanwhile.
+
+Whole agents and the operator's tool against a real ZooKeeper.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+import time
+from typing import Any
+
+import pytest
+from kazoo.client import KazooClient
+
+from tests.agents import Containers
+from tests.conftest import Deployment
+from tests.integration.test_refresh import DAEMON, Web, fleet, heard
+from tests.integration.test_refresh import web as web
+from tests.publishing import publish
+from tests.tool import run_ctl, tool
+from tests.waiting import eventually
+
+REDIS = "infra/redis"
+
+
+def redis(on_change: dict[str, Any] | None = None, **daemon: Any) -> dict[str, Any]:
+    """A daemon whose file holds a secret."""
+    whole = {"command": "sleep 600", "ready": {"alive": 0}, "on_change": on_change, **daemon}
+    files = {"redis.conf": {"dest": "{{ directory }}/redis.conf"}}
+    return {"service": {"daemon": {**whole, "files": files}}}
+
+
+def start_redis(deployment: Deployment, containers: Containers, definition: dict[str, Any]) -> None:
+    """Publish it, and have one container of it ready."""
+    shared = {"redis_password": "old", "other": "1", "directory": str(containers.directory)}
+    publish(deployment, REDIS, definition, files={"redis.conf": "pass {{ redis_password }}"}, shared=shared)
+    containers.start(REDIS, "h1").says("the daemon is ready")
+    eventually(lambda: run_ctl(deployment, "status").returncode == 0, "redis is up")
+
+
+def status(deployment: Deployment) -> dict[str, Any]:
+    """What the tool says of the first container."""
+    said = json.loads(tool(deployment, "status", "--format", "json"))
+    container: dict[str, Any] = said["services"][0]["containers"][0]
+    return container
+
+
+# -- what has not been read ---------------------------------------------------------------------------
+
+
+def test_a_rotated_secret_stays_visible_until_its_container_is_restarted(
+    deployment: Deployment, containers: Containers
+) -> None:
+    """By name, never by value; what the service does not use makes nothing stale."""
+    start_redis(deployment, containers, redis())
+    tool(deployment, "wait", "--timeout", "30")
+    tool(deployment, "set", "other", "2")
+    assert status(deployment)["stale"] is False
+    tool(deployment, "set", "redis_password", "r0tated")
+    container = status(deployment)
+    assert (container["stale"], container["older"]) == (True, ["variable redis_password"])
+    assert (container["needs_restart"], container["refresh"]) == (True, None)
+    said = tool(deployment, "status")
+    assert "site: 1 of 1 services up; 1 container needs a restart" in said
+    assert "older variable redis_password (restart it)" in said
+    explained = tool(deployment, "explain", status=1)
+    assert "ROOT CAUSE  redis/daemon on h1 runs an older variable redis_password (changed " in explained
+    begun = time.monotonic()
+    waited = tool(deployment, "wait", "--timeout", "50", status=1)
+    assert time.monotonic() - begun < 30
+    assert "redis/daemon on h1 runs an older variable redis_password" in waited
+    assert not any("r0tated" in each for each in (said, explained, waited))
+    agent = containers._agents[0]
+    agent.end()
+    containers.start(REDIS, "h1").says("the daemon is ready")
+    tool(deployment, "wait", "--timeout", "30")
+    assert status(deployment)["stale"] is False
+
+
+@pytest.mark.parametrize("place", ["file", "host", "service"])
+def test_what_is_nearer_to_a_container_counts(
+    deployment: Deployment, containers: Containers, zk: KazooClient, place: str
+) -> None:
+    """A file, and a variable that appears for the service or its host; not for another host."""
+    start_redis(deployment, containers, redis())
+    tool(deployment, "set", "redis_password", "x", "--service", REDIS, "--host", "h2")
+    assert status(deployment)["older"] == []
+    if place == "file":
+        zk.set(f"{deployment.path}/{REDIS}/files/redis.conf", b"new")
+    else:
+        host = ["--host", "h1"] if place == "host" else []
+        tool(deployment, "set", "redis_password", "x", "--service", REDIS, *host)
+    assert status(deployment)["older"] == [
+        "file redis.conf" if place == "file" else "variable redis_password"
+    ]
+
+
+def test_what_is_published_while_a_container_waits_is_read_when_its_turn_comes(
+    deployment: Deployment, containers: Containers
+) -> None:
+    """Its definition was read before, its variables after."""
+    publish(deployment, "db", {"service": {"daemon": {"command": "sleep 600", "ready": {"alive": 0}}}})
+    shared = {"redis_password": "old", "directory": str(containers.directory)}
+    files = {"redis.conf": "pass {{ redis_password }}"}
+    publish(deployment, REDIS, redis(dependencies=["db/daemon"]), files=files, shared=shared)
+    agent = containers.start(REDIS, "h1")
+    agent.says("waits")
+    tool(deployment, "set", "redis_password", "new")
+    containers.start("db", "h1").says("ready")
+    agent.says("the daemon is ready")
+    tool(deployment, "wait", "--timeout", "30")
+    assert (containers.directory / "redis.conf").read_text() == "pass new"
+
+
+def test_an_image_of_another_generation_is_stale(deployment: Deployment, containers: Containers) -> None:
+    """Where no generation is published: if a service runs two."""
+    for number in ("1", "2"):
+        directory = {"directory": str(containers.directory)}
+        publish(deployment, REDIS, redis(), files={"redis.conf": "x"}, shared=directory)
+        containers.start(REDIS, f"h{number}", KOLLA_GENERATION=number).says("the daemon is ready")
+    said = tool(deployment, "explain", status=1)
+    assert "redis/daemon on h1 runs an image of generation 1, another container one of generation 2" in said
+    sync = {"sync": {"command": "true", "run_once": True, "generation": "2"}}
+    publish(deployment, REDIS, {**redis(), "commands": sync})
+    containers.start(REDIS, "h3", KOLLA_GENERATION="2").says("the daemon is ready")
+    said = tool(deployment, "explain", status=1)
+    assert "redis/daemon on h1 runs an image of generation 1 (published: 2)" in said
+
+
+# -- a roll-out -----------------------------------------------------------------------------------------
+
+
+def test_waiting_after_a_publication_is_waiting_for_its_refresh(web: Web, deployment: Deployment) -> None:
+    """The daemon runs with the new value when it ends."""
+    web.set(greeting="hello")
+    web.publish("{{ greeting }}")
+    agents = [web.start(host) for host in ("w1", "w2")]
+    for number in range(3):
+        tool(deployment, "set", "greeting", f"new{number}")
+        assert "refreshing" in tool(deployment, "status")
+        tool(deployment, "wait", "--timeout", "50")
+        assert all(heard(agent)[number:] == [f"SIGHUP new{number}"] for agent in agents)
+    assert not status(deployment)["stale"]
+
+
+def test_waiting_ends_early_if_a_refresh_has_failed(web: Web, deployment: Deployment) -> None:
+    web.publish("old")
+    web.start()
+    web.publish("{{ nowhere }}")
+    begun = time.monotonic()
+    said = tool(deployment, "wait", "--timeout", "50", status=1)
+    assert time.monotonic() - begun < 40
+    assert "the refresh of its files failed: missing: nowhere" in said
+
+
+def test_what_a_refresh_can_not_bring_needs_a_restart(web: Web, deployment: Deployment) -> None:
+    """Its files are new by then."""
+    web.publish("old")
+    agent = web.start()
+    web.publish("new", env={"A": "b"})
+    said = tool(deployment, "wait", "--timeout", "50", status=1)
+    assert heard(agent) == ["SIGHUP new"]
+    assert "web/daemon on web1 runs an older definition, file web.conf (changed " in said
+    assert "restart it" in said
+
+
+def test_a_container_that_its_refresh_has_killed_has_a_line_of_its_own(
+    web: Web, deployment: Deployment, zk: KazooClient
+) -> None:
+    """Before what went wrong earlier elsewhere; and `wait` ends early."""
+    dying = DAEMON.replace(
+        'with open("heard"',
+        'if open("web.conf").read() == "poison":\n        os._exit(1)\n    with open("heard"',
+    )
+    command = [sys.executable, "-I", "-S", "-c", dying]
+    agents = fleet(web, "old", 1, command=command)
+    ended = {"stage": "render", "command": "web/daemon", "reason": "missing: x", "retriable": True}
+    zk.create(f"{deployment.path}/status/other/web/ended", json.dumps(ended).encode(), makepath=True)
+    web.publish("poison", width=1, command=command)
+    said = tool(deployment, "wait", "web=5", "--timeout", "50", status=1)
+    (dead,) = (host for host, agent in agents.items() if not agent.running)
+    words = f"web/daemon on {dead}: its container is gone; it has not come back from its refresh, begun "
+    assert words in said
+    explained = tool(deployment, "explain", status=1).splitlines()
+    assert explained[0].startswith(f"ROOT CAUSE  {words}")
+
+
+# -- for programs -----------------------------------------------------------------------------------------
+
+
+def test_waiting_says_its_outcome_to_programs(deployment: Deployment, containers: Containers) -> None:
+    start_redis(deployment, containers, redis())
+    assert tool(deployment, "wait", "--quiet", "--timeout", "30") == ""
+    found = json.loads(tool(deployment, "wait", "--format", "json", "--timeout", "30"))
+    assert (found["outcome"], found["missing"], found["causes"]) == ("up", [], [])
+    tool(deployment, "set", "redis_password", "new")
+    found = json.loads(run_ctl(deployment, "wait", "--format", "json").stdout)
+    assert (found["outcome"], found["missing"]) == ("restart", ["redis"])
+    assert found["restart"] == [
+        {"service": REDIS, "host": "h1", "id": status(deployment)["id"], "older": ["variable redis_password"]}
+    ]
+    publish(deployment, "never", redis())
+    found = json.loads(
+        tool(deployment, "wait", "never", "--format", "json", "--quiet", "--timeout", "1", status=75)
+    )
+    assert (found["outcome"], found["missing"]) == ("timeout", ["never"])
+    assert found["causes"][0]["kind"] == "absent"
