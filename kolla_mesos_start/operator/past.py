@@ -58,7 +58,7 @@ def lines(past: Past, columns: int) -> Iterator[str]:
 
 def as_json(past: Past) -> Mapping[str, object]:
     """All of it, for programs; the shape is documented in the help of `timeline`."""
-    path = timeline.critical_path(past.finished)
+    path = set(timeline.critical_path(past.finished))
     steps = [
         {
             "command": event.step.name,
