@@ -110,7 +110,7 @@ class NotInstalled(AgentError):
 
 
 # Options that delete something are never suggested: a suggestion may be followed without reading the help.
-DELETING = {"--prune", "--force", "--absent-hosts"}
+DELETING = ("--prune", "--force", "--absent-hosts")
 
 
 class Help(argparse.HelpFormatter):
@@ -139,7 +139,9 @@ class Parser(argparse.ArgumentParser):
             from kolla_mesos_start.operator.invocation import nearest  # A mistake pays for its import.
 
             option = unknown[0].partition("=")[0]
-            meant = nearest(option, self._option_string_actions.keys() - DELETING)
+            meant = nearest(option, self._option_string_actions)
+            if any(repr(each) in meant for each in DELETING):
+                meant = ""
             self.error(f"unknown: {' '.join(unknown)}{meant}")
         return found, unknown
 

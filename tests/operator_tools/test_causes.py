@@ -605,7 +605,7 @@ CASES: dict[str, tuple[Tree, list[tuple[str, str]]]] = {
         {".publication": KILLED, "db": definition()},
         [
             ("unfinished", "publication begun at 12:00 by root on h has not finished: publish again"),
-            ("absent", "no container of db was ever started"),
+            ("absent", f"no container of db {NEVER}"),
         ],
     ),
     "somebody is publishing": (
