@@ -26,7 +26,7 @@ from kolla_mesos_start.errors import (
     where,
 )
 from kolla_mesos_start.facts import HostFacts
-from kolla_mesos_start.health import StateFile
+from kolla_mesos_start.health import JOURNAL, StateFile
 from kolla_mesos_start.log import Logger
 from kolla_mesos_start.loop import Loop, now, reap
 from kolla_mesos_start.report import Report
@@ -125,6 +125,7 @@ class Agent:
         settings = self._settle()
         _warn_of_open_files(settings)
         report = self.report = Report(StateFile.take(settings.run_dir))
+        _complete_refresh(settings.run_dir)
         preparer = self._connect(
             settings, lambda cause: report.write("waiting", f"for a connection to ZooKeeper: {cause}")
         )
@@ -180,6 +181,7 @@ class Agent:
         import marshal
 
         from kolla_mesos_start.daemon.handoff import Refreshed, plain
+        from kolla_mesos_start.files.journal import recover
         from kolla_mesos_start.refresh import end_with, refresh
 
         with open(order, "rb") as file:
@@ -193,6 +195,7 @@ class Agent:
             # Like the daemon, its files stand an outage of any length.
             settings = self._settle()._replace(connect_timeout=None)
             wanted = end_with(self.loop, registrar)
+            recover(settings.run_dir)
             preparer = self._connect(settings, lambda cause: None)
             self.stage = "refresh"
             write(refresh(preparer, settings, self.exported, listed, started, untold, wanted))
@@ -458,6 +461,23 @@ def _import_what_follows(graph: Graph) -> None:
         import kolla_mesos_start.commands.bootstrap
     else:
         import kolla_mesos_start.daemon.launch  # noqa: F401
+
+
+def _complete_refresh(run_dir: str) -> None:
+    """Complete what a refresh has begun that was killed together with this container."""
+    journal = f"{run_dir}/{JOURNAL}"
+    if not os.path.lexists(journal):
+        return
+    from kolla_mesos_start.files.journal import recover
+
+    try:
+        recover(run_dir)
+        log.warning("a refresh was killed while it replaced files: that is completed now")
+    except CannotWrite as error:
+        # All files are placed again before the daemon starts.
+        log.warning("a refresh was killed while it replaced files, some of which are old: %s", error.reason)
+        with contextlib.suppress(OSError):
+            os.unlink(journal)
 
 
 def _servers(settings: Settings) -> Servers:
