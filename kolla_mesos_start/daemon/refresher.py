@@ -227,7 +227,8 @@ class Refresher:
             self._child = _spawn(self._order.environ, [order, report])
             pidfd = os.pidfd_open(self._child)
         except OSError as error:
-            self._finish(1, f"it can't be started: {error.strerror}")
+            os.close(report)
+            self._try_again(1, f"it can't be started: {error.strerror}")
             return
         finally:
             os.close(order)
@@ -245,13 +246,11 @@ class Refresher:
         is_cut_short = bool(left) or reported is None
         # It may have placed files of which the daemon has not been told.
         self._untold = self._untold or is_cut_short
-        self._killed = self._killed + 1 if is_cut_short else 0
+        self._killed = self._killed if is_cut_short else 0
         found = reported or Refreshed({}, ending(status))
         self._adopt(found)
         if is_cut_short:
-            delay = min(FIRST_RETRY * 2 ** (self._killed - 1), LONGEST_RETRY)
-            self._finish(max(status, 1), f"{found.failure}{left}; trying again in {delay:g} s")
-            self._due = now() + delay
+            self._try_again(max(status, 1), f"{found.failure}{left}")
         elif found.failure:
             self._finish(max(status, 1), found.failure)
         elif found.kind and (found.written or self._untold):
@@ -260,6 +259,13 @@ class Refresher:
             self._settle()
         else:
             self._finish(0, found.note or "nothing has changed in its files")
+
+    def _try_again(self, status: int, failure: str) -> None:
+        """It failed for a reason that is not in what is published."""
+        delay = retry_after(self._killed)
+        self._killed += 1
+        self._finish(status, f"{failure}; trying again in {delay:g} s")
+        self._due = now() + delay
 
     def _adopt(self, found: Refreshed) -> None:
         """Watch what was read now; after a failure also what was read before, since each of it may help."""
@@ -304,6 +310,11 @@ class Refresher:
         self._answer(status, text or "refreshed; the daemon was told, and is ready")
 
 
+def retry_after(killed: int) -> float:
+    """The seconds until a killed refresh is tried again, if so many were killed just before it."""
+    return min(FIRST_RETRY * (1 << min(killed, 10)), LONGEST_RETRY)
+
+
 def read_report(report: int) -> Refreshed | None:
     """What a refresh has reported; None if it was killed before, or meanwhile."""
     with open(report, "rb") as file:
@@ -332,10 +343,10 @@ def complete(run_dir: str) -> str:
     try:
         recover(run_dir, wait=False)
     except BlockingIOError:
-        return "; it was replacing files: another process completes that"
+        return "; another process completes the files that it was replacing"
     except CannotWrite as error:
-        return f"; it was replacing files, and only some of them are new: {error.reason}"
-    return "; it was replacing files: they are all in place now"
+        return f"; of the files that it was replacing only some are new: {error.reason}"
+    return "; the files that it was replacing are all in place now"
 
 
 def quiet_after(key: tuple[str, bool], known: Collection[tuple[str, bool]]) -> float:

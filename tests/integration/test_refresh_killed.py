@@ -49,12 +49,13 @@ class Container:
         self._deployment, self._place = deployment, place
         (place / "sitecustomize.py").write_text(KILLS)
 
-    def start(self, mode: str = "exec", on_change: object = HUP) -> Agent:
+    def start(self, mode: str = "exec") -> Agent:
         """A container that is ready, with all its files old."""
         daemon = {
             "command": [sys.executable, "-I", "-S", "-c", DAEMON],
             "ready": {"alive": 0},
-            "on_change": on_change,
+            "on_change": HUP,
+            "width": 1,
             "files": {name: {"dest": f"{{{{ directory }}}}/{name}"} for name in NAMES},
         }
         self.web.set(word="old")
