@@ -3,10 +3,10 @@
     <run_dir>/journal    there while files are being replaced: which ones, and by what
 
 All new files are complete, under temporary names, before the journal is written; it is removed when each is
-in its place. Whoever finds a journal does what is left, so that all files are new (`recover`). Without a
-journal nothing has been replaced. It holds paths, owners and modes, but no content.
+in its place. A process that finds a journal does what is left, so that all files are new (`recover`). Without
+a journal nothing is half done. It holds paths, owners and modes, but no content.
 
-A process that is at it holds a lock on the journal.
+The process that replaces files holds a lock on the journal.
 """
 
 from __future__ import annotations
@@ -51,9 +51,9 @@ def clear(run_dir: str) -> None:
 
 
 def replace_all(steps: Sequence[Step], run_dir: str) -> None:
-    """Do all steps; if this process is killed, all or none.
+    """Do all steps; if this process is killed, all or none. The journal of an earlier call is replaced.
 
-    This replaces a journal that is there. CannotWrite where a step fails: then the journal stays.
+    CannotWrite where a step fails: then the journal stays.
     """
     if not steps:
         with suppress(FileNotFoundError):
@@ -66,9 +66,10 @@ def replace_all(steps: Sequence[Step], run_dir: str) -> None:
 
 
 def recover(run_dir: str, *, wait: bool = True) -> bool:
-    """Do what a process has left that was killed; returns whether there was anything.
+    """Do what is left after a process was killed; returns whether there was anything.
 
-    If another process is at it: waits for that, or raises BlockingIOError. CannotWrite where a step fails.
+    If a living process is doing it, this waits for its end, or raises BlockingIOError. CannotWrite where a
+    step fails.
     """
     path = f"{run_dir}/{JOURNAL}"
     try:
@@ -78,14 +79,14 @@ def recover(run_dir: str, *, wait: bool = True) -> bool:
     except OSError as error:
         raise CannotWrite(f"{path} can't be read: {strerror(error)}: remove it") from error
     with open(fd, "rb") as file:
-        _lock(fd, wait)
         there = os.fstat(fd)
-        if there.st_nlink == 0:  # The other process was at its end, or has turned back.
-            return recover(run_dir, wait=wait)
         if not stat.S_ISREG(there.st_mode) or there.st_uid != os.geteuid() or there.st_mode & 0o077:
             raise CannotWrite(
                 f"{path} is not a private file of uid {os.geteuid()}: restart the container, or remove it"
             )
+        _lock(fd, wait)  # Whoever else could lock it has been ruled out.
+        if os.fstat(fd).st_nlink == 0:  # The other process has finished, or has written another journal.
+            return recover(run_dir, wait=wait)
         try:
             steps = [Step(Content(*content), new) for content, new in marshal.load(file)]
         except (EOFError, TypeError, ValueError) as error:
@@ -124,7 +125,10 @@ def _writable(run_dir: str) -> Iterator[int]:
 
 
 def _finish_in_child(steps: Sequence[Step], run_dir: str) -> None:
-    """Do the steps in a process that survives a kill of this one and of its registrar. An error is ours."""
+    """Do the steps in a process that survives when this one and its registrar are killed.
+
+    If that process fails, the caller repeats the steps, and so meets the error itself.
+    """
     try:
         child = os.fork()
     except OSError:

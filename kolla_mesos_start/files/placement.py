@@ -65,12 +65,14 @@ def place(contents: Sequence[Content], check: Check = accept) -> None:
 
 
 def wanted(contents: Sequence[Content]) -> Sequence[Content]:
-    wanted = [content for content in contents if content.data is not None]
-    check_dests(wanted)
-    return wanted
+    """Those that have content; CannotWrite where a dest is not possible."""
+    contents = [content for content in contents if content.data is not None]
+    check_dests(contents)
+    return contents
 
 
 def run_check(content: Content, path: str | None, check: Check) -> None:
+    """Check the new content at this path, if the file has a check."""
     if content.check and path:
         check(content, path)
 

@@ -88,7 +88,7 @@ def stage(content: Content, run_dir: str) -> tuple[str, int] | None:
             return None
         is_mounted = found != "create" and is_mount(directory, content.basename)
         if is_mounted:
-            os.close(_open_mounted(directory, content))  # Fail before anything is replaced.
+            _refuse_read_only(directory, content)
         if not is_mounted or content.check:
             fd, name = _complete(directory, content, data)
             return f"{content.directory}/{name}", fd
@@ -251,7 +251,9 @@ def _rename(directory: int, content: Content, temporary: str, data: bytes) -> No
 
 def _rewrite(directory: int, content: Content, data: bytes) -> None:
     """Write into the file itself: a rename can't replace a bind mount."""
-    with closing(_open_mounted(directory, content)) as fd:
+    with _mount_explained(content):
+        fd = _open_mounted(directory, content)
+    with closing(fd):
         _reserve(fd, len(data))
         _set_owner_and_mode(fd, content)
         write_all(fd, data)
@@ -262,9 +264,16 @@ def _rewrite(directory: int, content: Content, data: bytes) -> None:
     log.info("%s: written", content.dest)
 
 
-def _open_mounted(directory: int, content: Content) -> int:
+def _refuse_read_only(directory: int, content: Content) -> None:
+    """Find a mount that can't be written before any other file is replaced."""
+    with _mount_explained(content), suppress(PermissionError):  # `_rewrite` may change the mode.
+        os.close(os.open(content.basename, os.O_WRONLY | O_CAREFUL, dir_fd=directory))
+
+
+@contextmanager
+def _mount_explained(content: Content) -> Iterator[None]:
     try:
-        return _open_to_write(directory, content)
+        yield
     except OSError as error:
         raise CannotWrite(
             f"config file {content.name}: {content.dest} is a mount of its own and can't be written:"
@@ -272,7 +281,7 @@ def _open_mounted(directory: int, content: Content) -> int:
         ) from error
 
 
-def _open_to_write(directory: int, content: Content) -> int:
+def _open_mounted(directory: int, content: Content) -> int:
     try:
         return os.open(content.basename, os.O_WRONLY | O_CAREFUL, dir_fd=directory)
     except PermissionError:

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import fcntl
 import itertools
 import marshal
 import os
 import signal
 import subprocess
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -133,16 +135,21 @@ def test_recovery_leaves_a_living_process_alone(home: Path, run_dir: str, uid: i
     read, write_end = os.pipe()
 
     def action() -> None:
+        os.close(write_end)
         before_call("rename", 3, lambda: os.read(read, 1))
         place_all(wanted(home), run_dir)
 
+    def is_alone() -> bool:
+        with suppress(BlockingIOError):
+            return recover(run_dir, wait=False)
+        return False
+
     placing = start_child(action, uid)
     eventually(lambda: is_begun(run_dir), "it replaces files")
-    with pytest.raises(BlockingIOError):
-        recover(run_dir, wait=False)
+    assert in_child(is_alone, uid).value is False
     assert not is_new(home)
     recovering = start_child(lambda: recover(run_dir), uid)
-    os.write(write_end, b"..")
+    os.write(write_end, b".")
     assert end_child(*placing).error is None
     assert end_child(*recovering).value is False
     assert is_new(home)
@@ -212,7 +219,9 @@ def test_a_journal_of_another_user_is_not_followed(root: None, home: Path, run_d
     path.write_bytes(marshal.dumps([(plain, None)]))
     path.chmod(0o600)
     own(path, NOBODY)
-    refused()
+    with path.open("rb") as planted:  # Whoever wrote it can lock it: that must not hold up anybody.
+        fcntl.flock(planted, fcntl.LOCK_EX)
+        refused()
     own(path, 0)
     path.chmod(0o660)
     refused()
@@ -255,3 +264,20 @@ def test_the_journal_holds_no_content(home: Path, run_dir: str, uid: int) -> Non
     journal = Path(run_dir, "journal")
     assert b"xyzzy" not in journal.read_bytes()
     assert mode_of(journal) == 0o600
+
+
+def test_a_mounted_file_keeps_its_mode_if_nothing_is_replaced(
+    mounted: tuple[Path, Path, list[Mount]], run_dir: str, uid: int
+) -> None:
+    """A check of another file fails."""
+    source, dest, mounts = mounted
+    source.chmod(0o400)
+    files = [content(dest, b"new", name="mounted"), content(dest.parent / "b.conf", b"new")]
+    files[1] = files[1]._replace(check=("false",))
+
+    def refuse(content: Content, path: str) -> None:
+        raise CannotWrite("refused")
+
+    assert in_child(lambda: place_all(files, run_dir, refuse), uid, mounts).reason == "refused"
+    assert (source.read_bytes(), mode_of(source)) == (b"old", 0o400)
+    assert temporary_files(Path(run_dir)) == []

@@ -14,7 +14,7 @@ from kazoo.client import KazooClient
 
 from tests.agents import Agent, Containers
 from tests.conftest import Deployment
-from tests.integration.test_refresh import DAEMON, HUP, SERVICE, Web, heard
+from tests.integration.test_refresh import DAEMON, HUP, SERVICE, Web, by_hand, heard
 from tests.publishing import publish
 from tests.waiting import eventually
 
@@ -124,3 +124,15 @@ def test_a_restarted_container_completes_what_was_killed(
     zk.delete(f"{deployment.path}/{SERVICE}", recursive=True)
     agent.restart()
     eventually(lambda: found(agent) == {"new"}, "all files are new")
+
+
+def test_a_refresh_by_hand_completes_what_was_killed(container: Container) -> None:
+    """Where the registrar is gone too, nobody else does. It still says that nobody can be notified."""
+    agent = container.start()
+    container.kill(agent, 4, "registrar", "refresher", "renaming")
+    eventually(lambda: len(found(agent)) == 2, "the files are mixed")
+    done = by_hand(agent)
+    assert done.returncode == 1
+    assert "no daemon can be refreshed here" in done.stdout
+    assert "killed while it replaced files: that is completed now" in done.stdout
+    assert found(agent) == {"new"}
