@@ -27,7 +27,7 @@ from kolla_mesos_start.errors import (
     where,
 )
 from kolla_mesos_start.facts import HostFacts
-from kolla_mesos_start.health import StateFile
+from kolla_mesos_start.health import JOURNAL, StateFile
 from kolla_mesos_start.log import Logger
 from kolla_mesos_start.loop import Loop, now, reap
 from kolla_mesos_start.report import Report, facts_of
@@ -127,6 +127,7 @@ class Agent:
         settings = self._settle()
         _warn_of_open_files(settings)
         report = self.report = Report(StateFile.take(settings.run_dir))
+        _complete_refresh(settings.run_dir)
         preparer = self._connect(
             settings,
             lambda cause: report.write(
@@ -188,6 +189,7 @@ class Agent:
         import marshal
 
         from kolla_mesos_start.daemon.handoff import Refreshed, plain
+        from kolla_mesos_start.files.journal import recover
         from kolla_mesos_start.refresh import end_with, refresh
 
         with open(order, "rb") as file:
@@ -201,6 +203,7 @@ class Agent:
             # Like the daemon, its files stand an outage of any length.
             settings = self._settle()._replace(connect_timeout=None)
             wanted = end_with(self.loop, registrar)
+            recover(settings.run_dir)
             preparer = self._connect(settings, lambda cause: None)
             self.stage = "refresh"
             write(refresh(preparer, settings, self.exported, listed, started, untold, wanted))
@@ -481,6 +484,23 @@ def _facts(settings: Settings, tree: StatusTree, prepared: Prepared) -> bytes:
     follows = bool(prepared.step.on_change and prepared.seen) and not settings.copy_once
     shown = (settings.host, tree.definition, tree.graph.digest, settings.generation)
     return facts_of(*shown, prepared.read, follows)
+
+
+def _complete_refresh(run_dir: str) -> None:
+    """Complete what a refresh has begun that was killed together with this container."""
+    journal = f"{run_dir}/{JOURNAL}"
+    if not os.path.lexists(journal):
+        return
+    from kolla_mesos_start.files.journal import recover
+
+    try:
+        recover(run_dir)
+        log.warning("a refresh was killed while it replaced files: that is completed now")
+    except CannotWrite as error:
+        # All files are placed again before the daemon starts.
+        log.warning("a refresh was killed while it replaced files, some of which are old: %s", error.reason)
+        with contextlib.suppress(OSError):
+            os.unlink(journal)
 
 
 def _servers(settings: Settings) -> Servers:

@@ -9,6 +9,7 @@ ZooKeeper.
       lock      held by the agent, later by the registrar: held means that one of them runs
       gate      held (flock) while an agent takes the lock
       state     "<stage> <text>", one line
+      journal   there while a refresh replaces files (see files.journal)
 
 Other users may read lock and state, for their probes; but whoever can read a file can flock it too. So
 the lock is a write lock of fcntl(2) (F_OFD_SETLK; as flock's, it belongs to the open file), which needs
@@ -51,6 +52,7 @@ LOCK_TIMEOUT = 5.0  # seconds
 LOCK_RETRY_INTERVAL = 0.05  # seconds; flock itself can't wait with a time limit
 RUN_DIR_LIMIT = 80  # bytes: the whole path of a socket in it may have 107
 STATE_LIMIT = 16384  # bytes that are read of the state
+JOURNAL = "journal"
 # For files in directories where others may write too: follow no link, and do not block on a FIFO.
 O_CAREFUL = os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK
 
@@ -160,7 +162,10 @@ def _inspect(run_dir: str) -> tuple[str, bool, bool]:
     line = _read_state(f"{run_dir}/state")
     stage = line.partition(" ")[0]
     if held:
-        return (line or "no state yet", *VERDICTS.get(stage, (False, False)))
+        alive, ready = VERDICTS.get(stage, (False, False))
+        if ready and os.path.lexists(f"{run_dir}/{JOURNAL}"):
+            return "a refresh is replacing files: only some of them are new", alive, False
+        return line or "no state yet", alive, ready
     if stage in DAEMON_STAGES:
         return "daemon runs, unregistered", False, False
     return f"no agent runs here; last seen: {line or f'nothing in {run_dir}'}", False, False

@@ -17,7 +17,8 @@ from kolla_mesos_start.commands.guard import PR_SET_PDEATHSIG, prctl
 from kolla_mesos_start.commands.verdict import Verdicts
 from kolla_mesos_start.daemon.handoff import Refreshed
 from kolla_mesos_start.errors import AgentError, BadDefinition, Stopped, cause
-from kolla_mesos_start.files import place_all, restore
+from kolla_mesos_start.files.journal import recover
+from kolla_mesos_start.files.together import place_all, restore
 from kolla_mesos_start.health import default_run_dir
 from kolla_mesos_start.report import facts_of
 
@@ -48,7 +49,8 @@ NO_LONGER = "its definition has no on_change any more: its files stay as they ar
 def ask(environ: Mapping[str, str]) -> int:
     """Have the daemon's registrar refresh now; print what came of it, and return the exit status."""
     signal.signal(signal.SIGINT, signal.SIG_DFL)
-    path = f"{environ.get('KOLLA_RUN_DIR') or default_run_dir(os.getuid())}/refresh"
+    run_dir = environ.get("KOLLA_RUN_DIR") or default_run_dir(os.getuid())
+    path = f"{run_dir}/refresh"
     with socket.socket(socket.AF_UNIX) as connection:
         try:
             connection.connect(path)
@@ -57,11 +59,21 @@ def ask(environ: Mapping[str, str]) -> int:
             return 1
         except OSError as error:
             print(NOBODY.format(path=path, why=f"can't be connected to ({cause(error)})"))
+            _recover(run_dir)
             return 1
         answer = _answer(connection)
     status, _, text = answer.decode("utf-8", "replace").partition(" ")
     print(text.strip() or "the daemon has ended meanwhile")
     return int(status or 1)
+
+
+def _recover(run_dir: str) -> None:
+    """Without a registrar nobody else completes a refresh that was killed with it."""
+    try:
+        if recover(run_dir):
+            print("a refresh was killed while it replaced files: that is completed now")
+    except AgentError as error:
+        print(error.reason)
 
 
 def _answer(connection: socket.socket) -> bytes:
@@ -146,7 +158,7 @@ def refresh(
         published = preparer.published
         retirement.check_restart(published.client, published.znodes, graph, settings.generation)
     command = on_change.value if on_change.kind == "command" else None
-    placed = _place(preparer, prepared, exported, command, untold, check_wanted)
+    placed = _place(preparer, settings, prepared, exported, command, untold, check_wanted)
     is_same = digest(prepared.step) == started
     kept = [f"{each.name} {each.absent}" for each in prepared.contents if each.is_kept]
     shown = (settings.host, definition.zxid, graph.digest, settings.generation)
@@ -164,6 +176,7 @@ def refresh(
 
 def _place(
     preparer: Preparer,
+    settings: Settings,
     prepared: Prepared,
     exported: Mapping[str, str],
     command: Sequence[str] | None,
@@ -173,12 +186,12 @@ def _place(
     """Place the files; those that have changed, as they were. If the daemon can't be told, none has."""
     loop, service = preparer.published.client.loop, prepared.step.command.path
     with Verdicts(loop, service, prepared, exported) as verdicts:
-        placed = place_all(prepared.contents, verdicts.check)
+        placed = place_all(prepared.contents, settings.run_dir, verdicts.check)
         try:
             check_wanted()
             if command and (placed or untold):
                 verdicts.tell(command)
         except AgentError:
-            restore(placed)
+            restore(placed, settings.run_dir)
             raise
     return placed

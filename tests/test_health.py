@@ -82,6 +82,24 @@ def test_the_probe_prints_the_stage_while_the_lock_is_held(
     assert capsys.readouterr().out.splitlines() == [held, held, without, without]
 
 
+def test_a_container_is_not_ready_while_a_refresh_replaces_its_files(
+    capsys: pytest.CaptureFixture[str], run_dir: str, state_file: StateFile
+) -> None:
+    """Some files may be new and some old. It is alive, and its other states stay as they are."""
+    environ = {"KOLLA_RUN_DIR": run_dir}
+    journal = Path(run_dir, "journal")
+    journal.touch()
+    state_file.write("ready", "")
+    assert (health([], environ), health(["--ready"], environ)) == (0, 1)
+    assert "a refresh is replacing files" in capsys.readouterr().out
+    state_file.write("unready", "because")
+    assert health([], environ) == 1
+    assert capsys.readouterr().out == "unready because\n"
+    journal.unlink()
+    state_file.write("ready", "")
+    assert health(["--ready"], environ) == 0
+
+
 def test_every_stage_is_in_the_table() -> None:
     """A new stage needs a verdict here too."""
     assert {stage for stage, *_ in STAGES} == set(VERDICTS)

@@ -17,6 +17,8 @@ import sys
 from functools import partial
 
 from kolla_mesos_start.daemon.handoff import Refreshed, Refreshing, import_paths
+from kolla_mesos_start.errors import CannotWrite
+from kolla_mesos_start.health import JOURNAL
 from kolla_mesos_start.log import Logger
 from kolla_mesos_start.loop import now
 from kolla_mesos_start.zookeeper.wire import Exists, GetChildren2, NoNodeError
@@ -52,6 +54,7 @@ log = Logger(__name__)
 # Seconds: a publication has many znodes, and is over when nothing has changed for so long. An instance or a
 # member comes and goes by itself; a short while is for those that do so together.
 QUIET, SHORT_QUIET, LONGEST = 1.0, 0.2, 10.0
+FIRST_RETRY, LONGEST_RETRY = 1.0, 60.0  # seconds until a refresh that was killed is tried again
 SETTLE = 1.0  # seconds after which a daemon that has been told must be ready
 SOCKET = "refresh"  # in the run directory: who connects has a refresh at once
 NAME = "kolla_mesos_start refresh"
@@ -76,10 +79,12 @@ class Refresher:
         self.reason = ""
         self.turns: Turns | None = None
         self._session, self._loop, self._order, self._daemon = session, loop, order, daemon
+        self._run_dir = run_dir
         self._stage = IDLE
         self._settles_by = -math.inf  # how long the next refresh waits for a daemon that has been told
         self._unconfirmed = False  # It has been told, and has not been found ready since.
         self._untold = False  # It may have new files of which it could not be told.
+        self._killed = 0  # how many refreshes in a row
         self._known: Seen = dict(order.seen)
         self._unsure: set[tuple[str, bool]] = set()  # changed while a refresh runs
         self._first = self._due = math.inf  # since when something has changed, and when it is over
@@ -222,7 +227,8 @@ class Refresher:
             self._child = _spawn(self._order.environ, [order, report])
             pidfd = os.pidfd_open(self._child)
         except OSError as error:
-            self._finish(1, f"it can't be started: {error.strerror}")
+            os.close(report)
+            self._try_again(1, f"it can't be started: {error.strerror}")
             return
         finally:
             os.close(order)
@@ -236,15 +242,16 @@ class Refresher:
             return  # Its daemon has ended, and it was killed.
         status = os.waitstatus_to_exitcode(os.waitpid(self._child, 0)[1])
         self._child = None
-        with open(report, "rb") as file:
-            file.seek(0)
-            said = file.read()
-        killed = Refreshed({}, f"{NAME} ended with status {status}")
-        found = Refreshed(*marshal.loads(said)) if said else killed
-        # What has been killed may have placed files of which the daemon has not been told.
-        self._untold = self._untold or not said
+        reported, left = read_report(report), complete(self._run_dir)
+        is_cut_short = bool(left) or reported is None
+        # It may have placed files of which the daemon has not been told.
+        self._untold = self._untold or is_cut_short
+        self._killed = self._killed if is_cut_short else 0
+        found = reported or Refreshed({}, ending(status))
         self._adopt(found)
-        if found.failure:
+        if is_cut_short:
+            self._try_again(max(status, 1), f"{found.failure}{left}")
+        elif found.failure:
             self._finish(max(status, 1), found.failure)
         elif found.kind and (found.written or self._untold):
             self._tell(found)
@@ -252,6 +259,13 @@ class Refresher:
             self._settle()
         else:
             self._finish(0, found.note or "nothing has changed in its files")
+
+    def _try_again(self, status: int, failure: str) -> None:
+        """It failed for a reason that is not in what is published."""
+        delay = retry_after(self._killed)
+        self._killed += 1
+        self._finish(status, f"{failure}; trying again in {delay:g} s")
+        self._due = now() + delay
 
     def _adopt(self, found: Refreshed) -> None:
         """Watch what was read now; after a failure also what was read before, since each of it may help."""
@@ -294,6 +308,45 @@ class Refresher:
         if self.turns:
             self.turns.give_back(text if status else "")
         self._answer(status, text or "refreshed; the daemon was told, and is ready")
+
+
+def retry_after(killed: int) -> float:
+    """The seconds until a killed refresh is tried again, if so many were killed just before it."""
+    return min(FIRST_RETRY * (1 << min(killed, 10)), LONGEST_RETRY)
+
+
+def read_report(report: int) -> Refreshed | None:
+    """What a refresh has reported; None if it was killed before, or meanwhile."""
+    with open(report, "rb") as file:
+        file.seek(0)
+        try:
+            return Refreshed(*marshal.load(file))
+        except (EOFError, TypeError, ValueError):
+            return None
+
+
+def ending(status: int) -> str:
+    """How a refresh has ended that has not reported anything."""
+    if status >= 0:
+        return f"{NAME} ended with status {status}"
+    return f"it was killed by signal {-status}" + (
+        " (is the memory limit of the container too low?)" if -status == signal.SIGKILL else ""
+    )
+
+
+def complete(run_dir: str) -> str:
+    """Complete what a refresh was doing to the files; in words, empty if it was not replacing any."""
+    if not os.path.lexists(f"{run_dir}/{JOURNAL}"):
+        return ""
+    from kolla_mesos_start.files.journal import recover  # Few are killed.
+
+    try:
+        recover(run_dir, wait=False)
+    except BlockingIOError:
+        return "; another process completes the files that it was replacing"
+    except CannotWrite as error:
+        return f"; of the files that it was replacing only some are new: {error.reason}"
+    return "; the files that it was replacing are all in place now"
 
 
 def quiet_after(key: tuple[str, bool], known: Collection[tuple[str, bool]]) -> float:

@@ -2,6 +2,4 @@
 
 from kolla_mesos_start.files.content import Content as Content
 from kolla_mesos_start.files.placement import place as place
-from kolla_mesos_start.files.placement import place_all as place_all
 from kolla_mesos_start.files.placement import plan as plan
-from kolla_mesos_start.files.placement import restore as restore

@@ -17,7 +17,7 @@ def open_directory(path: str) -> int:
     missing = []
     while True:
         try:
-            directory = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
+            directory = existing(path)
             break
         except FileNotFoundError:
             path, name = os.path.split(path)
@@ -28,6 +28,11 @@ def open_directory(path: str) -> int:
         with closing(directory):
             directory = _create(directory, missing.pop())
     return directory
+
+
+def existing(path: str) -> int:
+    """Open a directory that is there."""
+    return os.open(path, os.O_RDONLY | os.O_DIRECTORY)
 
 
 def _create(directory: int, name: str) -> int:

@@ -1,6 +1,7 @@
 """Place the config files of one command, or say what placing them would change.
 
-What lives here: the functions over several files, and the advice for each error of the system.
+What lives here: the functions over several files, and the advice for each error of the system. Placing
+all or none is in `together`.
 Never here: what a file holds, who should own it, or whether it is wanted.
 """
 
@@ -8,19 +9,18 @@ from __future__ import annotations
 
 import errno
 import os
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import contextmanager
 
 from kolla_mesos_start.errors import CannotWrite
 from kolla_mesos_start.files.content import check_dests
 from kolla_mesos_start.files.directories import closing, strerror
-from kolla_mesos_start.files.writing import as_it_is, difference, staged
+from kolla_mesos_start.files.writing import difference, staged
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
     from kolla_mesos_start.files.content import Content
-    from kolla_mesos_start.files.writing import Staged
 
     # Raises where the new content of a file, at this path, is not right.
     Check = Callable[[Content, str], object]
@@ -39,11 +39,11 @@ _ADVICE = {
 }
 
 
-def _accept(content: Content, path: str) -> None:
+def accept(content: Content, path: str) -> None:
     """No check."""
 
 
-def place(contents: Sequence[Content], check: Check = _accept) -> None:
+def place(contents: Sequence[Content], check: Check = accept) -> None:
     """Write the files of one command, each whole or not at all.
 
     A file that is right already is not touched; `check` may refuse a new one. After an error the other
@@ -52,11 +52,11 @@ def place(contents: Sequence[Content], check: Check = _accept) -> None:
     at that dest.
     """
     problems = []
-    for content in _wanted(contents):
+    for content in wanted(contents):
         try:
-            with _explained(content), staged(content, content.data or b"") as new:
+            with explained(content), staged(content, content.data or b"") as new:
                 if new:
-                    _check(content, new, check)
+                    run_check(content, new.path, check)
                     new.commit()
         except CannotWrite as error:
             problems.append(error.reason)
@@ -64,53 +64,17 @@ def place(contents: Sequence[Content], check: Check = _accept) -> None:
         raise CannotWrite("; ".join(problems))
 
 
-def place_all(contents: Sequence[Content], check: Check = _accept) -> Sequence[Content]:
-    """Write all the files of one command, or none of them: as they were, those that have changed.
-
-    Raises what `place` does, and then has changed nothing.
-    """
-    with ExitStack() as stack:
-        ready = []
-        for content in _wanted(contents):
-            with _explained(content):
-                new = stack.enter_context(staged(content, content.data or b""))
-            if new:
-                ready.append((content, new))
-        for content, new in ready:
-            _check(content, new, check)
-        before: list[Content] = []
-        try:
-            for content, new in ready:
-                with _explained(content):
-                    before.append(as_it_is(content))
-                    new.commit()
-        except CannotWrite:
-            restore(before)
-            raise
-    return before
+def wanted(contents: Sequence[Content]) -> Sequence[Content]:
+    """Those that have content; CannotWrite where a dest is not possible."""
+    contents = [content for content in contents if content.data is not None]
+    check_dests(contents)
+    return contents
 
 
-def restore(before: Sequence[Content]) -> None:
-    """Undo `place_all`, which has returned this."""
-    for content in before:
-        with _explained(content):
-            if content.data is None:
-                with suppress(FileNotFoundError):
-                    os.unlink(content.dest)
-            if content.link is not None:
-                os.symlink(content.link, content.dest)
-    place(before)
-
-
-def _wanted(contents: Sequence[Content]) -> Sequence[Content]:
-    wanted = [content for content in contents if content.data is not None]
-    check_dests(wanted)
-    return wanted
-
-
-def _check(content: Content, new: Staged, check: Check) -> None:
-    if content.check and new.path:
-        check(content, new.path)
+def run_check(content: Content, path: str | None, check: Check) -> None:
+    """Check the new content at this path, if the file has a check."""
+    if content.check and path:
+        check(content, path)
 
 
 def plan(content: Content) -> str:
@@ -122,7 +86,7 @@ def plan(content: Content) -> str:
     if content.data is None:
         return "unchanged"
     check_dests([content])
-    with _explained(content):
+    with explained(content):
         try:
             directory = os.open(content.directory, os.O_PATH | os.O_DIRECTORY)
         except FileNotFoundError:
@@ -132,7 +96,7 @@ def plan(content: Content) -> str:
 
 
 @contextmanager
-def _explained(content: Content) -> Iterator[None]:
+def explained(content: Content) -> Iterator[None]:
     """Turn an OSError into a CannotWrite that names the file and its dest, and says what to do."""
     try:
         yield

@@ -24,11 +24,16 @@ O_CAREFUL = os.O_NOFOLLOW | os.O_NONBLOCK
 def open_temporary(directory: int) -> tuple[int, str]:
     """Create an empty, locked file in `directory`; returns its descriptor and its name."""
     while True:
-        name = TEMPORARY_PREFIX + os.urandom(8).hex()
+        name = temporary_name()
         fd = os.open(name, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, 0o600, dir_fd=directory)
         if _lock(fd):
             return fd, name
         os.close(fd)
+
+
+def temporary_name() -> str:
+    """A name that no other file has."""
+    return TEMPORARY_PREFIX + os.urandom(8).hex()
 
 
 def _lock(fd: int) -> bool:
@@ -65,7 +70,7 @@ def remove_leftovers(directory: int, path: str) -> None:
             )
 
 
-def discard(directory: int, name: str) -> None:
+def discard(directory: int | None, name: str) -> None:
     """Remove a temporary file, unless it is in its place by now."""
     try:
         os.unlink(name, dir_fd=directory)

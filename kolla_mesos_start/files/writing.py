@@ -1,7 +1,8 @@
 """Make one config file ready to be placed: whole, with its owner and mode, or not at all.
 
 What lives here: how the file differs from what it should be, and the three ways to make it right:
-change owner and mode, replace it by a rename, or rewrite it in place where it is a mount.
+change owner and mode, replace it by a rename, or rewrite it in place where it is a mount. How several files
+are replaced as one step is in `journal`.
 
 The last part of a path is never followed if it is a link, and all work on it goes through a
 descriptor of its directory, so no other file than `dest` can be written. Links among the parents
@@ -13,12 +14,13 @@ from __future__ import annotations
 import errno
 import os
 import stat
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from functools import partial
 
 from kolla_mesos_start.errors import CannotWrite
 from kolla_mesos_start.files.directories import (
     closing,
+    existing,
     is_mount,
     mode_of,
     open_directory,
@@ -69,6 +71,62 @@ def staged(content: Content, data: bytes) -> Iterator[Staged | None]:
         with _temporary(directory, content, data) as temporary:
             rename = partial(_rename, directory, content, temporary, data)
             yield Staged(f"{content.directory}/{temporary}", rewrite if is_mounted else rename)
+
+
+def stage(content: Content, run_dir: str) -> tuple[str, int] | None:
+    """Write the new content to a temporary file: its path, and the descriptor that keeps it locked.
+
+    None if the file is right already. The temporary file is beside dest, with the final owner and mode. A
+    mount can only be rewritten in place: then it is a private copy in `run_dir`, unless a check must see it.
+    """
+    data = content.data or b""
+    with closing(open_directory(content.directory)) as directory:
+        remove_leftovers(directory, content.directory)
+        found = difference(directory, content, data)
+        if found == "unchanged":
+            log.debug("%s is unchanged", content.dest)
+            return None
+        is_mounted = found != "create" and is_mount(directory, content.basename)
+        if is_mounted:
+            _refuse_read_only(directory, content)
+        if not is_mounted or content.check:
+            fd, name = _complete(directory, content, data)
+            return f"{content.directory}/{name}", fd
+    with closing(existing(run_dir)) as directory:
+        fd, name = _complete(directory, content._replace(uid=None, gid=None, mode=0o600), data)
+        return f"{run_dir}/{name}", fd
+
+
+def take(content: Content, new: str | None) -> None:
+    """Put the temporary file `new` in its place; None: remove what is there.
+
+    It may be repeated after a kill. A link is only made here: `new` is the temporary name for it.
+    """
+    # What is missing was put in its place before the kill.
+    with suppress(FileNotFoundError), closing(existing(content.directory)) as directory:
+        if new is None:
+            os.unlink(content.basename, dir_fd=directory)
+            log.info("%s: removed", content.dest)
+        else:
+            _put(directory, content, new)
+        sync_directory(directory)
+
+
+def _put(directory: int, content: Content, new: str) -> None:
+    if content.link is not None:
+        with suppress(FileExistsError):
+            os.symlink(content.link, new)
+    try:
+        os.rename(new, content.basename, dst_dir_fd=directory)
+    except OSError as error:
+        # A mount. Without /proc `is_mount` can't see that.
+        if error.errno not in (errno.EBUSY, errno.EXDEV):
+            raise
+        with open(os.open(new, os.O_RDONLY | O_CAREFUL), "rb") as file:
+            _rewrite(directory, content, file.read())
+        os.unlink(new)
+    else:
+        log.info("%s: written", content.dest)
 
 
 def write(content: Content, data: bytes) -> None:
@@ -155,16 +213,27 @@ def _correct(directory: int, content: Content) -> bool:
 @contextmanager
 def _temporary(directory: int, content: Content, data: bytes) -> Iterator[str]:
     """A temporary file with this content, its owner and mode; removed again unless it is renamed."""
-    fd, temporary = open_temporary(directory)
+    fd, temporary = _complete(directory, content, data)
     try:
         with closing(fd):  # It stays open, and so locked, until it is renamed.
-            _set_owner_and_mode(fd, content)
-            _write_all(fd, data)
-            _set_owner_and_mode(fd, content)  # Unless root writes, a write clears setuid and setgid.
-            os.fsync(fd)
             yield temporary
     finally:
         discard(directory, temporary)
+
+
+def _complete(directory: int, content: Content, data: bytes) -> tuple[int, str]:
+    """A new temporary file with this content, its owner and mode: its descriptor, and its name."""
+    fd, temporary = open_temporary(directory)
+    try:
+        _set_owner_and_mode(fd, content)
+        write_all(fd, data)
+        _set_owner_and_mode(fd, content)  # Unless root writes, a write clears setuid and setgid.
+        os.fsync(fd)
+    except BaseException:
+        os.close(fd)
+        discard(directory, temporary)
+        raise
+    return fd, temporary
 
 
 def _rename(directory: int, content: Content, temporary: str, data: bytes) -> None:
@@ -182,22 +251,34 @@ def _rename(directory: int, content: Content, temporary: str, data: bytes) -> No
 
 def _rewrite(directory: int, content: Content, data: bytes) -> None:
     """Write into the file itself: a rename can't replace a bind mount."""
-    try:
+    with _mount_explained(content):
         fd = _open_mounted(directory, content)
-    except OSError as error:
-        raise CannotWrite(
-            f"config file {content.name}: {content.dest} is a mount of its own and can't be written:"
-            f" {strerror(error)}: mount it writable for uid {os.geteuid()}, or choose another dest"
-        ) from error
     with closing(fd):
         _reserve(fd, len(data))
         _set_owner_and_mode(fd, content)
-        _write_all(fd, data)
+        write_all(fd, data)
         # Truncate after writing: truncating first would free blocks that a full file system may give away.
         os.ftruncate(fd, len(data))
         _set_owner_and_mode(fd, content)
         os.fsync(fd)
     log.info("%s: written", content.dest)
+
+
+def _refuse_read_only(directory: int, content: Content) -> None:
+    """Find a mount that can't be written before any other file is replaced."""
+    with _mount_explained(content), suppress(PermissionError):  # `_rewrite` may change the mode.
+        os.close(os.open(content.basename, os.O_WRONLY | O_CAREFUL, dir_fd=directory))
+
+
+@contextmanager
+def _mount_explained(content: Content) -> Iterator[None]:
+    try:
+        yield
+    except OSError as error:
+        raise CannotWrite(
+            f"config file {content.name}: {content.dest} is a mount of its own and can't be written:"
+            f" {strerror(error)}: mount it writable for uid {os.geteuid()}, or choose another dest"
+        ) from error
 
 
 def _open_mounted(directory: int, content: Content) -> int:
@@ -251,7 +332,7 @@ def _no_mode(content: Content) -> str:
     return f"config file {content.name}: {content.dest} can't have mode {content.mode:04o}"
 
 
-def _write_all(fd: int, data: bytes) -> None:
+def write_all(fd: int, data: bytes) -> None:
     rest = memoryview(data)
     while rest:
         rest = rest[os.write(fd, rest) :]

@@ -2,9 +2,21 @@
 
 from __future__ import annotations
 
+import marshal
+import os
+import signal
+
 import pytest
 
-from kolla_mesos_start.daemon.refresher import QUIET, SHORT_QUIET, quiet_after
+from kolla_mesos_start.daemon.handoff import Refreshed, plain
+from kolla_mesos_start.daemon.refresher import (
+    QUIET,
+    SHORT_QUIET,
+    ending,
+    quiet_after,
+    read_report,
+    retry_after,
+)
 
 READY = "/kolla/site/status/global/api/daemon/ready"
 KNOWN = {(READY, True), (f"{READY}/1", False), ("/kolla/site/variables/port", False)}
@@ -21,3 +33,34 @@ KNOWN = {(READY, True), (f"{READY}/1", False), ("/kolla/site/variables/port", Fa
 def test_instances_are_followed_sooner_than_a_publication(key: tuple[str, bool], expected: float) -> None:
     """They come and go by themselves, and load balancers should know soon."""
     assert quiet_after(key, KNOWN) == expected
+
+
+@pytest.mark.parametrize(("killed", "seconds"), [(0, 1), (1, 2), (5, 32), (6, 60), (10_000, 60)])
+def test_a_refresh_that_is_killed_again_and_again_is_tried_ever_less_often(
+    killed: int, seconds: float
+) -> None:
+    """It costs a full agent each time."""
+    assert retry_after(killed) == seconds
+
+
+def test_a_report_that_was_cut_off_by_a_kill_is_none() -> None:
+    """Whatever part of it was written."""
+    whole = marshal.dumps(plain(Refreshed({("/a", True): 1}, "no")))
+    for size in range(len(whole) + 1):
+        report = os.memfd_create("report")
+        os.write(report, whole[:size])
+        found = read_report(report)
+        assert found == (Refreshed({("/a", True): 1}, "no") if size == len(whole) else None)
+
+
+@pytest.mark.parametrize(
+    ("status", "words"),
+    [
+        (-signal.SIGKILL, "it was killed by signal 9 (is the memory limit of the container too low?)"),
+        (-signal.SIGSEGV, "it was killed by signal 11"),
+        (70, "kolla_mesos_start refresh ended with status 70"),
+    ],
+)
+def test_the_reason_of_a_refresh_without_a_report_says_how_it_ended(status: int, words: str) -> None:
+    """The kernel's OOM killer sends SIGKILL."""
+    assert ending(status) == words

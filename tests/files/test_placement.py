@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 from kolla_mesos_start import log
-from kolla_mesos_start.errors import CannotRender, CannotWrite
-from kolla_mesos_start.files import Content, place, place_all, plan, restore
+from kolla_mesos_start.errors import CannotWrite
+from kolla_mesos_start.files import place, plan
 from kolla_mesos_start.files.temporary import TEMPORARY_PREFIX
 from tests.files.children import (
     NOBODY,
@@ -290,112 +290,3 @@ def test_plan_of_a_link_is_a_rewrite(home: Path, uid: int) -> None:
 def test_plan_of_an_absent_optional_file_is_unchanged(tmp_path: Path) -> None:
     """Nothing would be written for it."""
     assert plan(content(tmp_path / "a" / "app.conf", None)) == "unchanged"
-
-
-# -- several files, all or none --
-
-
-def held(directory: Path) -> dict[str, tuple[bytes, int, int]]:
-    """What each file holds, its mode and its owner."""
-    files = [path for path in directory.iterdir() if path.is_file()]
-    return {path.name: (path.read_bytes(), path.stat().st_mode, path.stat().st_uid) for path in files}
-
-
-def fail_rename_to(failing: str) -> None:
-    """The disk fails when this file is put in its place; only in a child process."""
-    rename = os.rename
-
-    def renamed(source: str, dest: str, **directories: int) -> None:
-        if dest == failing:
-            raise OSError(errno.EIO, os.strerror(errno.EIO))
-        rename(source, dest, **directories)
-
-    setattr(os, "rename", renamed)  # noqa: B010 (its type is another one)
-
-
-def test_all_files_are_placed_or_none(root: None, home: Path, uid: int) -> None:
-    """A file that can't be written keeps the others from being changed; what was changed is undone."""
-    write(home / "a.conf", b"old", uid, 0o640)
-    (home / "b.conf").mkdir()
-    before = held(home)
-    wanted = [content(home / name, b"new", name=name) for name in ("a.conf", "new.conf", "b.conf")]
-    assert "b.conf is a directory" in in_child(lambda: place_all(wanted), uid).reason
-    assert held(home) == before
-
-
-@pytest.mark.parametrize("failing", [0, 1, 2])
-def test_a_failure_in_the_middle_leaves_the_files_as_they_were(home: Path, uid: int, failing: int) -> None:
-    """The disk may fail after the first file is in its place; a file that was not there goes again."""
-    write(home / "a.conf", b"old", uid, 0o640)
-    write(home / "b.conf", b"old", uid, 0o600)
-    own(home, uid)
-    before = held(home)
-    names = ["a.conf", "new.conf", "b.conf"]
-
-    def work() -> None:
-        fail_rename_to(names[failing])
-        place_all([content(home / name, b"new", name=name) for name in names])
-
-    assert f"{names[failing]} can't be written: Input/output error" in in_child(work, uid).reason
-    assert held(home) == before
-
-
-def test_what_was_placed_can_be_undone(home: Path, uid: int) -> None:
-    """The daemon could not be told: then its files are what it has read."""
-    write(home / "a.conf", b"old", uid, 0o640)
-    write(home / "same.conf", SECRET, uid, 0o600)
-    own(home, uid)
-    before = held(home)
-    wanted = [content(home / name, name=name) for name in ("a.conf", "new.conf", "same.conf")]
-
-    def work() -> None:
-        placed = place_all(wanted)
-        assert [each.name for each in placed] == ["a.conf", "new.conf"]
-        restore(placed)
-
-    assert in_child(work, uid).error is None
-    assert held(home) == before
-
-
-def test_a_link_that_was_replaced_comes_back(home: Path, uid: int) -> None:
-    """Whether it leads anywhere or not."""
-    write(home / "real.conf", b"old", uid, 0o640)
-    (home / "a.conf").symlink_to("real.conf")
-    (home / "b.conf").symlink_to("/nowhere")
-    own(home, uid)
-
-    def work() -> None:
-        restore(place_all([content(home / name, name=name) for name in ("a.conf", "b.conf")]))
-
-    assert in_child(work, uid).error is None
-    assert [os.readlink(home / name) for name in ("a.conf", "b.conf")] == ["real.conf", "/nowhere"]
-    assert (home / "real.conf").read_bytes() == b"old"
-
-
-def test_what_could_not_be_brought_back_is_not_replaced(root: None, home: Path, uid: int) -> None:
-    """Another user's file, which can't be read."""
-    write(home / "a.conf", b"old", 0, 0o600)
-    os.chown(home, NOBODY, NOBODY)
-    reason = in_child(lambda: place_all([content(home / "a.conf")]), NOBODY).reason
-    assert "a.conf can't be written: Permission denied" in reason
-    assert (home / "a.conf").read_bytes() == b"old"
-
-
-def test_a_new_file_must_pass_its_check(home: Path, uid: int) -> None:
-    """The check sees the complete new file beside its dest, before any file is changed."""
-    write(home / "a.conf", b"old", uid, 0o640)
-    own(home, uid)
-    before = held(home)
-    checked = content(home / "b.conf", name="b.conf")._replace(check=("true", "{}"))
-
-    def refuse(content: Content, path: str) -> None:
-        assert Path(path).read_bytes() == SECRET
-        assert Path(path).parent == home
-        raise CannotRender("refused")
-
-    for placing in (place_all, place):
-        with pytest.raises(CannotRender):
-            placing([checked, content(home / "a.conf")], refuse)
-        assert held(home) == before
-    write(home / "b.conf", SECRET, os.geteuid(), checked.mode)
-    place([checked], refuse)  # It is there already, and was checked then.

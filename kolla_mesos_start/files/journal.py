@@ -1,0 +1,162 @@
+"""Replace several config files as one step, even if the process that does it is killed.
+
+    <run_dir>/journal    there while files are being replaced: which ones, and by what
+
+All new files are complete, under temporary names, before the journal is written; it is removed when each is
+in its place. A process that finds a journal does what is left, so that all files are new (`recover`). Without
+a journal nothing is half done. It holds paths, owners and modes, but no content.
+
+The process that replaces files holds a lock on the journal.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import marshal
+import os
+import signal
+import stat
+from contextlib import contextmanager, suppress
+
+from kolla_mesos_start.errors import CannotWrite
+from kolla_mesos_start.files.content import Content
+from kolla_mesos_start.files.directories import closing, existing, strerror, sync_directory
+from kolla_mesos_start.files.placement import explained
+from kolla_mesos_start.files.temporary import O_CAREFUL, discard, open_temporary, remove_leftovers
+from kolla_mesos_start.files.writing import take, write_all
+from kolla_mesos_start.health import JOURNAL
+from kolla_mesos_start.records import NamedTuple
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+
+class Step(NamedTuple):
+    """One file to replace by the temporary file `new`; None: to remove. A content with `link` is a link."""
+
+    content: Content
+    new: str | None = None
+
+
+def is_begun(run_dir: str) -> bool:
+    """Whether files are being replaced, or a process that did so was killed."""
+    return os.path.lexists(f"{run_dir}/{JOURNAL}")
+
+
+def clear(run_dir: str) -> None:
+    """Remove what was left there by a process that was killed before it began to replace files."""
+    with _writable(run_dir) as directory:
+        remove_leftovers(directory, run_dir)
+
+
+def replace_all(steps: Sequence[Step], run_dir: str) -> None:
+    """Do all steps; if this process is killed, all or none. The journal of an earlier call is replaced.
+
+    CannotWrite where a step fails: then the journal stays.
+    """
+    if not steps:
+        with suppress(FileNotFoundError):
+            os.unlink(f"{run_dir}/{JOURNAL}")
+        return
+    with closing(_write(steps, run_dir)):  # It stays locked.
+        _finish_in_child(steps, run_dir)
+        if is_begun(run_dir):  # The child was killed or has failed.
+            _finish(steps, run_dir)
+
+
+def recover(run_dir: str, *, wait: bool = True) -> bool:
+    """Do what is left after a process was killed; returns whether there was anything.
+
+    If a living process is doing it, this waits for its end, or raises BlockingIOError. CannotWrite where a
+    step fails.
+    """
+    path = f"{run_dir}/{JOURNAL}"
+    try:
+        fd = os.open(path, os.O_RDWR | O_CAREFUL)
+    except FileNotFoundError:
+        return False
+    except OSError as error:
+        raise CannotWrite(f"{path} can't be read: {strerror(error)}: remove it") from error
+    with open(fd, "rb") as file:
+        there = os.fstat(fd)
+        if not stat.S_ISREG(there.st_mode) or there.st_uid != os.geteuid() or there.st_mode & 0o077:
+            raise CannotWrite(
+                f"{path} is not a private file of uid {os.geteuid()}: restart the container, or remove it"
+            )
+        _lock(fd, wait)  # Whoever else could lock it has been ruled out.
+        if os.fstat(fd).st_nlink == 0:  # The other process has finished, or has written another journal.
+            return recover(run_dir, wait=wait)
+        try:
+            steps = [Step(Content(*content), new) for content, new in marshal.load(file)]
+        except (EOFError, TypeError, ValueError) as error:
+            raise CannotWrite(f"{path} is not a journal of this version: remove it") from error
+        _finish(steps, run_dir)
+    return True
+
+
+def _write(steps: Sequence[Step], run_dir: str) -> int:
+    """Write the journal; returns the descriptor that keeps it locked."""
+    plain = [(tuple(step.content._replace(data=None, check=None)), step.new) for step in steps]
+    with _writable(run_dir) as directory:
+        fd, temporary = open_temporary(directory)
+        try:
+            write_all(fd, marshal.dumps(plain))
+            os.fsync(fd)
+            os.rename(temporary, JOURNAL, src_dir_fd=directory, dst_dir_fd=directory)
+            sync_directory(directory)
+        except BaseException:
+            os.close(fd)
+            discard(directory, temporary)
+            raise
+        return fd
+
+
+@contextmanager
+def _writable(run_dir: str) -> Iterator[int]:
+    try:
+        with closing(existing(run_dir)) as directory:
+            yield directory
+    except OSError as error:
+        raise CannotWrite(
+            f"{run_dir}/{JOURNAL} can't be written: {strerror(error)}: free space there, let uid"
+            f" {os.geteuid()} write there, or set KOLLA_RUN_DIR to another directory"
+        ) from error
+
+
+def _finish_in_child(steps: Sequence[Step], run_dir: str) -> None:
+    """Do the steps in a process that survives when this one and its registrar are killed.
+
+    If that process fails, the caller repeats the steps, and so meets the error itself.
+    """
+    try:
+        child = os.fork()
+    except OSError:
+        return
+    if child == 0:
+        try:
+            os.setsid()
+            signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())
+            _finish(steps, run_dir)
+        finally:
+            os._exit(0)
+    with suppress(ChildProcessError):  # Whoever started the agent may ignore SIGCHLD.
+        os.waitpid(child, 0)
+
+
+def _finish(steps: Sequence[Step], run_dir: str) -> None:
+    for content, new in steps:
+        with explained(content):
+            take(content, new)
+    with closing(existing(run_dir)) as directory:
+        os.unlink(JOURNAL, dir_fd=directory)
+        sync_directory(directory)
+
+
+def _lock(fd: int, wait: bool) -> None:
+    try:
+        fcntl.flock(fd, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
+    except BlockingIOError:
+        raise
+    except OSError:
+        pass  # This file system has no locks.

@@ -1,0 +1,74 @@
+"""Place all the config files of one command, or none: what a refresh does to those of a running daemon.
+
+What lives here: preparing that, and undoing it. How it survives a kill is in `journal`.
+"""
+
+from __future__ import annotations
+
+import os
+from contextlib import contextmanager
+
+from kolla_mesos_start.errors import CannotWrite
+from kolla_mesos_start.files.journal import Step, clear, is_begun, replace_all
+from kolla_mesos_start.files.placement import accept, explained, run_check, wanted
+from kolla_mesos_start.files.temporary import discard, temporary_name
+from kolla_mesos_start.files.writing import as_it_is, stage
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    from kolla_mesos_start.files.content import Content
+    from kolla_mesos_start.files.placement import Check
+
+
+def place_all(contents: Sequence[Content], run_dir: str, check: Check = accept) -> Sequence[Content]:
+    """Write all the files of one command, or none of them: as they were, those that have changed.
+
+    Raises what `place` does, and then has changed nothing. After a kill `journal.recover` completes it.
+    """
+    with _staged_all(wanted(contents), run_dir) as steps:
+        for step in steps:
+            run_check(step.content, step.new, check)
+        before = []
+        for step in steps:
+            with explained(step.content):
+                before.append(as_it_is(step.content))
+        try:
+            replace_all(steps, run_dir)
+        except CannotWrite:
+            restore(before, run_dir)
+            raise
+    return before
+
+
+def restore(before: Sequence[Content], run_dir: str) -> None:
+    """Undo `place_all`, which has returned this."""
+    with _staged_all(before, run_dir) as steps:
+        replace_all(steps, run_dir)
+
+
+@contextmanager
+def _staged_all(contents: Sequence[Content], run_dir: str) -> Iterator[Sequence[Step]]:
+    """What is to be replaced, with each new file complete; what is not needed is removed again."""
+    steps: list[Step] = []
+    fds: list[int] = []
+    clear(run_dir)
+    try:
+        for content in contents:
+            if content.data is None:
+                link = None if content.link is None else f"{content.directory}/{temporary_name()}"
+                steps.append(Step(content, link))
+                continue
+            with explained(content):
+                new = stage(content, run_dir)
+            if new:
+                steps.append(Step(content, new[0]))
+                fds.append(new[1])
+        yield steps
+    finally:
+        for step in steps:
+            if step.new and not is_begun(run_dir):
+                discard(None, step.new)
+        for fd in fds:
+            os.close(fd)
