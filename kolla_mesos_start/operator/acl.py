@@ -20,7 +20,7 @@ from typing import Any, NamedTuple
 from kolla_mesos_start.definition.fields import nearest
 from kolla_mesos_start.definition.forms import GLOBAL, bad_segment, bad_service
 from kolla_mesos_start.definition.texts import labelled, sublabel
-from kolla_mesos_start.tree.znodes import RECORDED_ACL, RESERVED
+from kolla_mesos_start.tree.znodes import RECORDED_ACL, RESERVED, TOKEN_FLOOR
 
 Acl = Mapping[str, str]
 Issues = list["tuple[str, str]"]
@@ -63,6 +63,8 @@ class Plan(NamedTuple):
         everybody, names = self.services.keys(), node.split("/")
         if names[0] == STATUS:
             return [each for each in everybody if _role(each) in names[2:3]], everybody
+        if node == TOKEN_FLOOR:
+            return (), everybody
         if names[0] == VARIABLES:
             return (), self.variables.get("/".join(names[1:]), everybody)
         at = next((at for at, name in enumerate(names) if _is_part(name)), len(names))

@@ -621,13 +621,16 @@ def create_together(client: KazooClient, nodes: Mapping[str, bytes]) -> None:
         before = absent
 
 
-def remove_all(client: KazooClient, paths: Sequence[str]) -> None:
-    """Remove the znodes at `paths`, children first as given; Refused where one has got a child meanwhile."""
+def remove_all(client: KazooClient, paths: Sequence[str], versions: Mapping[str, int]) -> None:
+    """Remove the znodes at `paths`, children first as given; Refused where one has got a child meanwhile.
+
+    A znode of `versions` that has another version by now stays, and so does its parent.
+    """
 
     def delete() -> None:
         # All are sent before the first reply is awaited; the server keeps their order.
-        for path, reply in [(path, client.delete_async(path)) for path in paths]:
-            with suppress(NoNodeError):
+        for path, reply in [(path, client.delete_async(path, versions.get(path, -1))) for path in paths]:
+            with suppress(NoNodeError, BadVersionError):
                 _reply(path, "deleted", reply)
 
     _retry(client, delete, "not all can be removed")

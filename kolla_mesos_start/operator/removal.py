@@ -22,6 +22,7 @@ from kolla_mesos_start.operator.directory import FILES, VARIABLES
 from kolla_mesos_start.operator.invocation import Invocation, Subcommand
 from kolla_mesos_start.operator.recorded import State
 from kolla_mesos_start.operator.services import on_hosts
+from kolla_mesos_start.operator.token_floor import keep_tokens
 from kolla_mesos_start.tree.znodes import Znodes
 
 TRIES = 50  # Each is refused only where a container has written between two requests.
@@ -215,7 +216,7 @@ def remove(client: KazooClient, tree: Tree, *, force: bool = False) -> int:
         pass
     with connection.unfinished(UNFINISHED):
         while paths := _listed(client, tree, force=False):
-            connection.remove_all(client, paths)
+            connection.remove_all(client, paths, keep_tokens(client, tree.znodes, paths))
     return before
 
 
@@ -229,7 +230,7 @@ def _remove_by_force(client: KazooClient, tree: Tree) -> None:
     for last in [False] * TRIES + [True]:
         paths = _listed(client, tree, force=True)
         try:
-            _delete(client, paths, "containers went on writing: not all is removed")
+            _delete(client, tree, paths, "containers went on writing: not all is removed")
             return
         except (Refused, Unanswered):
             if last:
@@ -243,19 +244,20 @@ def _forget(client: KazooClient, tree: Tree, force: bool) -> int:
     count = len(paths := _listed(client, tree, force=False))
     while paths:
         try:
-            _delete(client, paths, f"{tree.roots[0]} is left as it is")
+            _delete(client, tree, paths, f"{tree.roots[0]} is left as it is")
             break
         except Unanswered:
             paths = _listed(client, tree, force=False)  # None are left if it was applied.
     return count
 
 
-def _delete(client: KazooClient, paths: Sequence[str], what: str) -> None:
+def _delete(client: KazooClient, tree: Tree, paths: Sequence[str], what: str) -> None:
     """Remove the znodes at `paths`, children first as given, all or none if one request can hold them."""
+    versions = keep_tokens(client, tree.znodes, paths)
     for first in range(0, len(paths), BATCH):
         transaction = client.transaction()
         for path in paths[first : first + BATCH]:
-            transaction.delete(path)
+            transaction.delete(path, versions.get(path, -1))
         connection.commit(transaction, what)
 
 

@@ -25,9 +25,8 @@ from kolla_mesos_start.operator.connection import Client, Refused
 from kolla_mesos_start.operator.invocation import Invocation, NotThere, Subcommand
 from kolla_mesos_start.operator.publish import Publisher, check_chroot
 from kolla_mesos_start.operator.snapshot import counted, done_commands, take
-from kolla_mesos_start.tree.states import decode_detail
+from kolla_mesos_start.operator.token_floor import raise_floor
 from kolla_mesos_start.tree.znodes import Znodes
-from kolla_mesos_start.zookeeper.query import Znode
 
 
 class BadSnapshot(BadDefinition):
@@ -46,6 +45,7 @@ def run(invocation: Invocation) -> int:
     znodes = invocation.znodes
     found = take(client, znodes)
     same = (found.published, found.recorded) == (wanted.published, wanted.recorded)
+    same = same and found.floor >= wanted.floor
     if same and wanted.acl in (b"", found.acl):
         print(f"{znodes.deployment} is as in {file} already: {counted(wanted)}")
         return 0
@@ -63,7 +63,7 @@ def run(invocation: Invocation) -> int:
     if tree:
         removal.remove(client, tree)
     with connection.unfinished(f"the definitions of {znodes.deployment} are missing; restore it once more"):
-        _write(client, znodes, found, wanted, plan)
+        _write(client, znodes, wanted, plan)
     if take(client, znodes).published != wanted.published:
         raise Refused(f"somebody else has changed {znodes.deployment} meanwhile; restore it once more")
     print(f"restored {znodes.deployment} to what was {_origin(wanted)}: {counted(wanted)}")
@@ -107,7 +107,7 @@ def _print_differences(invocation: Invocation, found: Snapshot, wanted: Snapshot
         invocation.err.print(f"{name} is not done now, and will be", markup=False)
 
 
-def _write(client: KazooClient, znodes: Znodes, found: Snapshot, wanted: Snapshot, plan: Plan | None) -> None:
+def _write(client: KazooClient, znodes: Znodes, wanted: Snapshot, plan: Plan | None) -> None:
     before = published.nodes(client, znodes)
     publisher = Publisher(client, znodes, before, report=lambda change: None)
     definitions = _below(znodes, wanted.definitions)
@@ -116,7 +116,8 @@ def _write(client: KazooClient, znodes: Znodes, found: Snapshot, wanted: Snapsho
     publisher.remove(published.others(before, wanted.published))
     if plan:
         securing.make(client, znodes, plan)
-    _record(client, znodes, continued(found.recorded, wanted.recorded))
+    raise_floor(client, znodes, wanted.floor)
+    _record(client, znodes, wanted.recorded)
     for path, data in definitions.items():
         connection.write(client, path, data)
 
@@ -139,21 +140,6 @@ def segments(path: str) -> list[str]:
 
 def _below(znodes: Znodes, nodes: Mapping[str, bytes]) -> dict[str, bytes]:
     return {f"{znodes.deployment}/{path}": data for path, data in nodes.items()}
-
-
-def continued(found: Mapping[str, bytes], wanted: Mapping[str, bytes]) -> dict[str, bytes]:
-    """What to record, of two `Snapshot.recorded`: `wanted`, where no token is smaller than in `found`.
-
-    A token that was given to an attempt since the snapshot must not be given again.
-    """
-    nodes = dict(wanted)
-    for path in nodes.keys() & found.keys():
-        if path.rpartition("/")[2] == "detail":
-            last, kept = (decode_detail(Znode(each[path], None)) for each in (found, wanted))
-            if (last.token or 0) > (kept.token or 0):
-                attempt = last if kept.started is None else kept
-                nodes[path] = attempt._replace(token=last.token).encoded()
-    return nodes
 
 
 def _add_arguments(parser: argparse.ArgumentParser) -> None:

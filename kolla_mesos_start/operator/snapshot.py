@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import argparse
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
 from kazoo.client import KazooClient
@@ -20,7 +20,14 @@ from kolla_mesos_start.operator.archive import Snapshot, is_definition
 from kolla_mesos_start.operator.directory import FILES, VARIABLES
 from kolla_mesos_start.operator.invocation import Invocation, Subcommand
 from kolla_mesos_start.operator.recorded import State
-from kolla_mesos_start.tree.states import DONE, WAITING, decode_detail, token_of
+from kolla_mesos_start.tree.states import (
+    DONE,
+    MAX_FLOOR,
+    WAITING,
+    decode_detail,
+    decode_floor,
+    token_of,
+)
 from kolla_mesos_start.tree.znodes import Znodes
 from kolla_mesos_start.zookeeper.query import Znode
 
@@ -88,7 +95,9 @@ def _unfinished(snapshot: Snapshot) -> Iterator[str]:
 def _read(client: KazooClient, znodes: Znodes) -> Snapshot:
     record = f"{znodes.deployment}/{acl.NODE}"
     plan = connection.read(client, [record])[record] or b""
-    return Snapshot(_published(client, znodes), _recorded(client, znodes), acl=plan)
+    published, recorded = _published(client, znodes), _recorded(client, znodes)
+    # Read last: whoever has removed an attempt before it could be read had raised the floor by then.
+    return Snapshot(published, recorded, acl=plan, floor=_floor(client, znodes, recorded))
 
 
 def _published(client: KazooClient, znodes: Znodes) -> dict[str, bytes]:
@@ -148,6 +157,14 @@ def _detail(znode: Znode | None) -> bytes:
     if znode is None or detail.started is None:
         return b""
     return detail._replace(token=token_of(detail, znode.stat.mzxid)).encoded()
+
+
+def _floor(client: KazooClient, znodes: Znodes, recorded: Mapping[str, bytes]) -> int:
+    """The largest token that any attempt has had."""
+    floor = connection.znodes(client, [znodes.token_floor])[znodes.token_floor]
+    details = [data for path, data in recorded.items() if path.endswith("/detail")]
+    tokens = [decode_detail(Znode(data, None)).token or 0 for data in details]
+    return min(max([decode_floor(floor), *tokens]), MAX_FLOOR)
 
 
 # -- the command line -----------------------------------------------------------------------------

@@ -10,6 +10,7 @@
         .containers/<id>                    what a container is doing now (ephemeral)
         .acl                                the ACL of what its agents create, if it was published with one
       .acl                                  acl.yml, as it was published
+      .token_floor                          the largest fencing token that was removed with its znode
       status/<scope>/<role>                 the service that owns the role    (scope: global, or a host)
       status/<host>/<role>/ended            how the last start there that went wrong ended
       status/<scope>/<role>/<command>       state of a command
@@ -32,6 +33,7 @@ from kolla_mesos_start.records import NamedTuple
 RESERVED = ("variables", "status", "files")
 """Names that the last segment of a service can't have."""
 RECORDED_ACL = ".acl"
+TOKEN_FLOOR = ".token_floor"
 
 
 class CommandZnodes(NamedTuple):
@@ -105,6 +107,10 @@ class Znodes(NamedTuple):
     @property
     def recorded_acl(self) -> str:
         return f"{self.definition}/{RECORDED_ACL}"
+
+    @property
+    def token_floor(self) -> str:
+        return f"{self.deployment}/{TOKEN_FLOOR}"
 
     def file(self, name: str) -> str:
         return f"{self.definition}/files/{name}"

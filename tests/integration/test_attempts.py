@@ -124,9 +124,9 @@ def bench(zk: KazooClient, deployment: Deployment, client: Interrupted) -> Bench
     return Bench(zk, deployment, client)
 
 
-def watch(client: Client, path: str) -> None:
-    """Know what is at `path`, as an agent does that has waited."""
-    client.watches.watch([data_of(path)])
+def watch(client: Client, *paths: str) -> None:
+    """Know what is at each path, as an agent does that has waited."""
+    client.watches.watch(map(data_of, paths))
     assert client.loop.wait(client.watches.fresh, now() + 30)
 
 
@@ -140,7 +140,7 @@ def test_no_claim_succeeds_after_another_one(
     for number, command in enumerate(bench.commands):
         contender = bench.contend(command)
         if watched:
-            watch(client, bench.at(command).detail)
+            watch(client, bench.at(command).detail, bench.znodes.token_floor)
         client.interrupt(number + 1, lambda c=command: bench.claim_as_another(c, finishes=finishes))  # type: ignore[misc]
         try:
             claim = bench.attempts.claim(command, contender)
@@ -187,7 +187,7 @@ def test_no_claim_succeeds_once_there_is_no_need(
     for number, command in enumerate(bench.commands):
         contender = bench.contend(command)
         if watched:
-            watch(client, bench.at(command).detail)
+            watch(client, bench.at(command).detail, bench.znodes.token_floor)
         client.interrupt(number + 1, lambda c=command: finish(c))  # type: ignore[misc]
         try:
             bench.attempts.claim(command, contender)
