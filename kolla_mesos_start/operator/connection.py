@@ -36,7 +36,7 @@ from kazoo.exceptions import (
     SessionExpiredError,
 )
 from kazoo.handlers.threading import SequentialThreadingHandler
-from kazoo.protocol.states import KazooState, KeeperState
+from kazoo.protocol.states import KazooState, KeeperState, ZnodeStat
 from kazoo.security import ACL, Id, Permissions
 
 from kolla_mesos_start.errors import (
@@ -300,8 +300,12 @@ def znodes(client: KazooClient, paths: Iterable[str]) -> dict[str, Znode | None]
 
 def mzxids(client: KazooClient, paths: Iterable[str]) -> dict[str, int | None]:
     """The zxid of the last change at each of `paths`; None where no znode is."""
-    found = _read_together(client, client.exists_async, paths)
-    return {path: stat and stat.mzxid for path, stat in found.items()}
+    return {path: stat and stat.mzxid for path, stat in stats(client, paths).items()}
+
+
+def stats(client: KazooClient, paths: Iterable[str]) -> dict[str, ZnodeStat | None]:
+    """The stat of each of `paths`; None where no znode is."""
+    return _read_together(client, client.exists_async, paths)
 
 
 def children(client: KazooClient, paths: Iterable[str]) -> dict[str, Sequence[str]]:
