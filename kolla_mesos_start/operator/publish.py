@@ -23,6 +23,7 @@ from kolla_mesos_start.operator import (
     layouts,
     outdated,
     published,
+    removal,
     secrets_file,
     securing,
 )
@@ -93,7 +94,7 @@ def run(invocation: Invocation) -> int:
     with secrets_file.explained(invocation, completed):
         publisher.create({f"{VARIABLES}/{name}": data for name, data in completed.new.items()})
     publisher.publish(deployment, plan)
-    publisher.remove(old)
+    publisher.remove(withdrawn(invocation, before, deployment, old))
     print(f"published {options.directory} to {znodes.deployment}: {publisher.counts}")
     # Looked for afterwards: one that has started meanwhile may have read what was there before.
     outdated.show(invocation.out, outdated.outdated(invocation.client, znodes, deployment, publisher.changed))
@@ -145,6 +146,19 @@ def plan_removals(invocation: Invocation, before: Nodes, deployment: Deployment)
     for service in sorted(busy):
         invocation.err.print(f"kept {service}: it is not in the directory, but it has containers")
     return published.removals(before, deployment, gone - busy)
+
+
+def withdrawn(invocation: Invocation, before: Nodes, deployment: Deployment, old: Removals) -> Removals:
+    """What --prune removes, once its services are withdrawn. One whose container has started is named, and
+    stays."""
+    busy = set()
+    for service in old.services:
+        try:
+            removal.withdraw(invocation.client, invocation.znodes._replace(service_name=service))
+        except (removal.InUse, connection.Refused) as error:
+            busy.add(service)
+            invocation.err.print(f"kept {service}: it is not in the directory, but {error}", markup=False)
+    return published.removals(before, deployment, frozenset(old.services) - busy) if busy else old
 
 
 def check(invocation: Invocation, deployment: Deployment, before: Nodes, old: Removals) -> None:

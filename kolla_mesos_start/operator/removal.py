@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Iterable, Sequence, Set
+from contextlib import suppress
 from typing import NamedTuple
 
 from kazoo.client import KazooClient
@@ -235,6 +236,35 @@ def _remove_by_force(client: KazooClient, tree: Tree) -> None:
         except (Refused, Unanswered):
             if last:
                 raise
+
+
+def withdraw(client: KazooClient, znodes: Znodes) -> None:
+    """Remove what is published of a service, at one moment; what its containers have recorded stays.
+
+    InUse or Refused, and nothing is removed, if a container is there. Services below this one stay.
+    """
+    name = znodes.service_name
+    owners = [path for path, owner in recorded.roles(client, znodes).items() if owner == name]
+    places = _places(znodes, [name], recorded.states(client, znodes, owners))
+    while connection.read(client, [znodes.definition])[znodes.definition] is not None:
+        names = connection.children(client, [znodes.definition])[znodes.definition]
+        parts = [f"{znodes.definition}/{each}" for each in names if each in PARTS]
+        tree = Tree(znodes, parts, places, [name])
+        if there := who_is_there(client, tree):
+            raise InUse(there)
+        # The places go with the first request, whatever its size.
+        paths = sorted(_listed(client, tree, force=False), key=lambda path: path not in places)
+        transaction = client.transaction()
+        for path in paths[:BATCH]:
+            transaction.delete(path)
+        if len(parts) == len(names) and len(paths) <= BATCH:
+            transaction.delete(znodes.definition)
+        else:
+            transaction.set_data(znodes.definition, b"")
+        with suppress(Unanswered):
+            connection.commit(transaction, f"{name} is not removed")
+            connection.remove_all(client, paths[BATCH:], {})
+            return
 
 
 def _forget(client: KazooClient, tree: Tree, force: bool) -> int:

@@ -334,7 +334,7 @@ def test_a_service_whose_container_starts_meanwhile_is_kept_whole(
     assert zk.get(f"{deployment.path}/old")[0]
     left = {path: data for path, data in before.items() if not path.startswith("below")}
     assert tree(zk, f"{deployment.path}/old") == left
-    assert not zk.exists(f"{deployment.path}/old/below") and not zk.exists(f"{deployment.path}/above")
+    assert not zk.exists(f"{deployment.path}/old/below") and not zk.exists(f"{deployment.path}/above/gone")
     assert "kept old: " in capsys.readouterr().err
 
 
