@@ -50,7 +50,7 @@ def run(invocation: Invocation) -> int:
         print(f"{znodes.deployment} is as in {file} already: {counted(wanted)}")
         return 0
     plan = _plan(client, file, wanted)
-    tree = _tree(client, znodes, found) if found.published or found.recorded else None
+    tree = _tree(client, znodes, found) if found.published or _is_status_there(client, znodes) else None
     if tree:
         there = removal.who_is_there(client, tree)
         if there:
@@ -80,6 +80,11 @@ def _read(file: Path) -> Snapshot:
         raise BadUsage(f"{file} can't be read: {error.strerror}") from error
     except BadDefinition as error:
         raise BadSnapshot(file, error.issues) from error
+
+
+def _is_status_there(client: KazooClient, znodes: Znodes) -> bool:
+    """Also what is left of it after a restore that was killed, which no snapshot contains."""
+    return connection.read(client, [znodes.status])[znodes.status] is not None
 
 
 def _tree(client: KazooClient, znodes: Znodes, found: Snapshot) -> removal.Tree:

@@ -54,7 +54,7 @@ class Moved(Site):
         each = self.once("each", gate=None, lock="each.$KOLLA_HOSTNAME", run_once="host")
         tagged = self.once("tagged", gate=None, generation="1")
         commands = {"sync": self.once(gate=None), "each": each, "tagged": tagged}
-        publish(self.deployment, "infra/db", {"commands": commands}, variables={"size": "1"})
+        publish(self.deployment, "infra/db", {"commands": commands})
 
     def move(self) -> None:
         """The last attempts were made in another ensemble, whose zxids were larger."""
