@@ -143,7 +143,13 @@ def _parts(client: KazooClient, znodes: Znodes) -> tuple[Znodes, list[str]]:
     parts = [f"{znodes.definition}/{name}" for name in PARTS if name in names]
     if parts or connection.read(client, [znodes.definition])[znodes.definition]:
         return znodes, parts
-    return _parts(client, znodes._replace(service_name=services.find(client, znodes, znodes.service_name)))
+    # Of a service that was pruned, or whose removal was interrupted, only the status may be left.
+    owners = set(recorded.roles(client, znodes).values())
+    if znodes.service_name in owners:
+        return znodes, parts
+    known = owners.union(services.definitions(client, znodes))
+    name = services.chosen(znodes.service_name, known, znodes.deployment)
+    return _parts(client, znodes._replace(service_name=name))
 
 
 def remove_service(client: KazooClient, znodes: Znodes) -> int:

@@ -163,8 +163,7 @@ def _recorded(client: KazooClient, znodes: Znodes) -> dict[str, bytes]:
 
 def _states(client: KazooClient, kept: Sequence[State]) -> Iterator[tuple[str, bytes]]:
     view = _view(client, kept)
-    hosts = {(state.scope, state.path) for state in kept}
-    below: list[str] = []
+    listed = {(state.scope, state.path) for state in kept}
     for state in kept:
         at, text = state.at, view[data_of(state.at.state)]
         yield at.state, DONE.encode() if text and text.data == DONE.encode() else WAITING.encode()
@@ -172,14 +171,11 @@ def _states(client: KazooClient, kept: Sequence[State]) -> Iterator[tuple[str, b
         for place in (at.hosts,) if not state.is_one_time else (at.hosts, at.lock, at.generations):
             if place.rpartition("/")[2] in state.below:
                 yield place, b""
-                names = view.get(children_of(place), ())
-                # A host on which it has run for the first time since the states were listed is left out.
-                below += [
-                    f"{place}/{name}" for name in names if state.is_one_time or (name, state.path) in hosts
-                ]
-    for path, data in connection.read(client, below).items():
-        if data is not None:
-            yield path, data
+                for name in view.get(children_of(place), ()):  # None of the lock.
+                    znode = view[data_of(f"{place}/{name}")]
+                    # A host on which it has run for the first time since the states were listed is left out.
+                    if znode and (state.is_one_time or (name, state.path) in listed):
+                        yield f"{place}/{name}", znode.data
 
 
 def _view(client: KazooClient, kept: Iterable[State]) -> dict[Query, Any]:
@@ -197,6 +193,8 @@ def _view(client: KazooClient, kept: Iterable[State]) -> dict[Query, Any]:
         places = [place for state in pending for place in (state.at.generations, state.at.hosts)]
         queries = [*map(data_of, details), *map(data_of, paths), *map(children_of, places)]
         view.update(connection.answers(client, dict.fromkeys(queries)))
+        below = [data_of(f"{place}/{name}") for place in places for name in view[children_of(place)]]
+        view.update(connection.answers(client, below))
         after = connection.stats(client, details)
         changed = {
             state.path

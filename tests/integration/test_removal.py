@@ -92,6 +92,20 @@ def test_a_service_is_named_by_its_role_too(site: Site, zk: KazooClient) -> None
     assert "has no service 'web'" in ctl(site.deployment, "remove", "web", "--yes", status=66).stderr
 
 
+@pytest.mark.parametrize("name", ["shop/job", "job"])
+def test_a_removal_that_was_killed_is_finished_by_the_next_one(
+    site: Site, zk: KazooClient, name: str
+) -> None:
+    """Also if nothing that was published is left of the service."""
+    publish(site.deployment, "shop/job", {"commands": {"sync": site.once()}})
+    ctl(site.deployment, "adopt", "job/sync")
+    zk.set(f"{site.deployment.path}/shop/job", b"")
+    zk.delete(f"{site.deployment.path}/status/global/job/sync/lock")
+    assert "removed shop/job" in ctl(site.deployment, "remove", name, "--yes").stdout
+    assert "job" not in site.names(f"{site.deployment.path}/status/global")
+    assert not zk.exists(f"{site.deployment.path}/shop")
+
+
 def test_reset_forgets_what_is_done_and_nothing_else(site: Site, zk: KazooClient) -> None:
     """The one-time command runs again, once."""
     ran(site)
