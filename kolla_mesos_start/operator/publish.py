@@ -23,6 +23,7 @@ from kolla_mesos_start.operator import (
     layouts,
     outdated,
     published,
+    recorded,
     removal,
     secrets_file,
     securing,
@@ -151,10 +152,12 @@ def plan_removals(invocation: Invocation, before: Nodes, deployment: Deployment)
 def withdrawn(invocation: Invocation, before: Nodes, deployment: Deployment, old: Removals) -> Removals:
     """What --prune removes, once its services are withdrawn. One whose container has started is named, and
     stays."""
-    busy = set()
+    client, znodes, busy = invocation.client, invocation.znodes, set()
+    owners = recorded.roles(client, znodes) if old.services else {}
     for service in old.services:
+        roles = [path for path, owner in owners.items() if owner == service]
         try:
-            removal.withdraw(invocation.client, invocation.znodes._replace(service_name=service))
+            removal.withdraw(client, znodes._replace(service_name=service), roles)
         except (removal.InUse, connection.Refused) as error:
             busy.add(service)
             invocation.err.print(f"kept {service}: it is not in the directory, but {error}", markup=False)

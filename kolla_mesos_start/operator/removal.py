@@ -244,14 +244,14 @@ def _remove_by_force(client: KazooClient, tree: Tree) -> None:
                 raise
 
 
-def withdraw(client: KazooClient, znodes: Znodes) -> None:
+def withdraw(client: KazooClient, znodes: Znodes, roles: Iterable[str]) -> None:
     """Remove what is published of a service, at one moment; what its containers have recorded stays.
 
-    InUse or Refused, and nothing is removed, if a container is there. Services below this one stay.
+    `roles` are the znodes of its role. InUse or Refused, and nothing is removed, if a container is there.
+    Services below this one stay.
     """
     name = znodes.service_name
-    owners = [path for path, owner in recorded.roles(client, znodes).items() if owner == name]
-    places = _places(znodes, [name], recorded.states(client, znodes, owners))
+    places = _places(znodes, [name], recorded.states(client, znodes, roles))
     while connection.read(client, [znodes.definition])[znodes.definition] is not None:
         names = connection.children(client, [znodes.definition])[znodes.definition]
         parts = [f"{znodes.definition}/{each}" for each in names if each in PARTS]
