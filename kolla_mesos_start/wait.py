@@ -117,6 +117,7 @@ def queries(blocked: Blocked, view: View, znodes: Znodes, progress: Progress) ->
         found |= _queries(dependency, view, znodes, progress)
     if command.run_once is not None:
         found.update(states.once_queries(command, znodes, view))
+        found.add(data_of(znodes.token_floor))  # For the claim.
     return found
 
 

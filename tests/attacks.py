@@ -47,6 +47,7 @@ REFUSED = {
         delete app/web/web
         delete variables/secret
         write .acl
+        make .token_floor
         write infra/db/db/.acl
         write app/web/web/.acl
         delete .acl

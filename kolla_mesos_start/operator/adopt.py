@@ -89,7 +89,7 @@ def _record(
 def _token(client: KazooClient, contender: str, record: Record) -> int:
     """Larger than that of every attempt before; the next attempt's claim is younger than our contender."""
     znode = connection.znodes(client, [contender])[contender]
-    return max(znode.stat.czxid if znode else 0, (record.token or 0) + 1)
+    return max(znode.stat.czxid if znode else 0, record.token + 1)
 
 
 def _add_arguments(parser: argparse.ArgumentParser) -> None:

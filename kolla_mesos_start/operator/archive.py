@@ -1,7 +1,8 @@
 """A snapshot of a deployment as the bytes of a tar file, and back.
 
-    snapshot.json                       where and when it was taken, what containers had recorded, and the
-                                        digest of each other file: a part of a tar file is one too
+    snapshot.json                       where and when it was taken, what containers had recorded, the
+                                        token floor, and the digest of each other file: a part of a tar
+                                        file is one too
     acl.json                            who may do what, if that was published
     variables/<name>                    the rest is as in a directory that can be published
     services/<service>/definition.json
@@ -24,7 +25,7 @@ from typing import NamedTuple
 from kolla_mesos_start.definition.forms import bad_segment
 from kolla_mesos_start.errors import BadDefinition
 from kolla_mesos_start.operator.directory import FILES, MAX_DATA, VARIABLES
-from kolla_mesos_start.tree.states import printable
+from kolla_mesos_start.tree.states import MAX_FLOOR, printable
 
 FORMAT = 1
 ABOUT, ACL = "snapshot.json", "acl.json"
@@ -38,7 +39,7 @@ class Snapshot(NamedTuple):
     """What a deployment holds, by paths below it; `recorded` is what is below `status`.
 
     `deployment` and `taken` say, for people, where and when it was. `acl` is `acl.yml` as it is recorded, or
-    empty.
+    empty. `floor` is the largest fencing token so far.
     """
 
     published: Mapping[str, bytes]
@@ -46,6 +47,7 @@ class Snapshot(NamedTuple):
     deployment: str = ""
     taken: str = ""
     acl: bytes = b""
+    floor: int = 0
 
     @property
     def contents(self) -> dict[str, bytes]:
@@ -75,6 +77,7 @@ def pack(snapshot: Snapshot) -> bytes:
         "deployment": snapshot.deployment,
         "taken": snapshot.taken,
         "recorded": {path: data.decode(errors="replace") for path, data in snapshot.recorded.items()},
+        "token_floor": snapshot.floor,
         "sha256": {name: sha256(data).hexdigest() for name, data in files.items()},
     }
     members = {ABOUT: json.dumps(about, indent=2).encode(), **files}
@@ -145,7 +148,8 @@ def _about(data: bytes) -> tuple[Snapshot, Mapping[str, str]]:
         recorded = {str(path): text.encode() for path, text in about["recorded"].items()}
         origin = (printable(str(about[key])) for key in ("deployment", "taken"))
         deployment, taken = origin
-        return Snapshot({}, recorded, deployment, taken), dict(about["sha256"])
+        floor = int(about.get("token_floor", 0))  # Snapshots of earlier versions have none.
+        return Snapshot({}, recorded, deployment, taken, floor=floor), dict(about["sha256"])
     except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
         raise BadDefinition([f"{ABOUT}: not as a snapshot has it ({type(error).__name__})"]) from error
 
@@ -181,6 +185,8 @@ def _issues(snapshot: Snapshot) -> Iterator[str]:
             yield f"{path!r}: expected a path below {STATUS}"
         elif path != STATUS and path.rpartition("/")[0] not in snapshot.recorded:
             yield f"{path!r}: the znode above it is missing"
+    if not 0 <= snapshot.floor <= MAX_FLOOR:
+        yield f"{ABOUT}: token_floor: expected a number up to {MAX_FLOOR}"
     for path in snapshot.published:
         if path.split("/")[0] == STATUS:
             yield f"{path!r}: no service can have {STATUS} in its name"

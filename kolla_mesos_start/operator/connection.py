@@ -40,7 +40,7 @@ from kazoo.exceptions import (
 )
 from kazoo.handlers.threading import SequentialThreadingHandler
 from kazoo.protocol.serialization import Create, SetData, Transaction
-from kazoo.protocol.states import KazooState, KeeperState
+from kazoo.protocol.states import KazooState, KeeperState, ZnodeStat
 from kazoo.security import ACL, Id, Permissions
 
 from kolla_mesos_start.errors import (
@@ -350,8 +350,12 @@ def znodes(client: KazooClient, paths: Iterable[str]) -> dict[str, Znode | None]
 
 def mzxids(client: KazooClient, paths: Iterable[str]) -> dict[str, int | None]:
     """The zxid of the last change at each of `paths`; None where no znode is."""
-    found = _read_together(client, client.exists_async, paths)
-    return {path: stat and stat.mzxid for path, stat in found.items()}
+    return {path: stat and stat.mzxid for path, stat in stats(client, paths).items()}
+
+
+def stats(client: KazooClient, paths: Iterable[str]) -> dict[str, ZnodeStat | None]:
+    """The stat of each of `paths`; None where no znode is."""
+    return _read_together(client, client.exists_async, paths)
 
 
 def children(client: KazooClient, paths: Iterable[str]) -> dict[str, Sequence[str]]:
@@ -683,13 +687,16 @@ def create_together(client: KazooClient, nodes: Mapping[str, bytes]) -> None:
         before = absent
 
 
-def remove_all(client: KazooClient, paths: Sequence[str]) -> None:
-    """Remove the znodes at `paths`, children first as given; Refused where one has got a child meanwhile."""
+def remove_all(client: KazooClient, paths: Sequence[str], versions: Mapping[str, int]) -> None:
+    """Remove the znodes at `paths`, children first as given; Refused where one has got a child meanwhile.
+
+    A znode of `versions` that has another version by now stays, and so does its parent.
+    """
 
     def delete() -> None:
         # All are sent before the first reply is awaited; the server keeps their order.
-        for path, reply in [(path, client.delete_async(path)) for path in paths]:
-            with suppress(NoNodeError):
+        for path, reply in [(path, client.delete_async(path, versions.get(path, -1))) for path in paths]:
+            with suppress(NoNodeError, BadVersionError):
                 _reply(path, "deleted", reply)
 
     _retry(client, delete, "not all can be removed")

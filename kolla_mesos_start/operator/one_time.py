@@ -71,8 +71,8 @@ class Record(NamedTuple):
 
     is_done: bool
     detail: Detail
-    token: int | None
-    """that of the last attempt, None before the first"""
+    token: int
+    """the largest one so far"""
     znodes: Mapping[str, Znode | None]
 
 
@@ -162,12 +162,13 @@ def read_record(client: KazooClient, one: OneTime) -> Record:
     """What is recorded of the command now."""
     at = one.at
     names = connection.children(client, [at.generations])[at.generations]
-    found = connection.znodes(client, [at.state, at.detail, *(f"{at.generations}/{each}" for each in names)])
+    floor = one.znodes.token_floor
+    marks = [f"{at.generations}/{each}" for each in names]
+    found = connection.znodes(client, [at.state, at.detail, *marks, floor])
     view = {children_of(at.generations): names, **{data_of(path): each for path, each in found.items()}}
-    znode = found[at.detail]
-    detail = states.decode_detail(znode)
-    token = None if znode is None or detail.started is None else states.token_of(detail, znode.stat.mzxid)
-    return Record(states.is_done(one.command, one.znodes, view), detail, token, found)
+    token = states.largest_token(found[at.detail], found[floor])
+    is_done = states.is_done(one.command, one.znodes, view)
+    return Record(is_done, states.decode_detail(found[at.detail]), token, found)
 
 
 # -- the znodes of a command ----------------------------------------------------------------------

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Iterable, Iterator
+from functools import partial
 from typing import Callable, NamedTuple
 
 from kazoo.client import KazooClient
@@ -25,6 +26,8 @@ from kolla_mesos_start.operator import (
     outdated,
     publication,
     published,
+    recorded,
+    removal,
     secrets_file,
     securing,
 )
@@ -176,7 +179,7 @@ def write(invocation: Invocation, publisher: Publisher, work: Work) -> None:
         secure(invocation, publisher, work.plan)
     else:
         warn_of_secrets(invocation, work.completed.deployment)
-    publisher.publish(work.completed.deployment, work.plan, work.old)
+    publisher.publish(work.completed.deployment, work.plan, work.old, partial(withdrawn, invocation))
 
 
 def check_chroot(client: KazooClient, config: Settings) -> None:
@@ -194,6 +197,21 @@ def plan_removals(invocation: Invocation, before: Nodes, deployment: Deployment)
     for service in sorted(busy):
         invocation.err.print(f"kept {service}: it is not in the directory, but it has containers")
     return published.removals(before, deployment, gone - busy)
+
+
+def withdrawn(invocation: Invocation, old: Removals) -> Removals:
+    """What --prune removes, once its services are withdrawn. A service whose container has started is named,
+    and kept."""
+    client, znodes, busy = invocation.client, invocation.znodes, set()
+    owners = recorded.roles(client, znodes)
+    for service in old.services:
+        roles = [path for path, owner in owners.items() if owner == service]
+        try:
+            removal.withdraw(client, znodes._replace(service_name=service), roles)
+        except (removal.InUse, connection.Refused) as error:
+            busy.add(service)
+            invocation.err.print(f"kept {service}: it is not in the directory, but {error}", markup=False)
+    return old.without(busy)
 
 
 def check(invocation: Invocation, deployment: Deployment, before: Nodes, old: Removals) -> None:
@@ -307,10 +325,17 @@ class Publisher:
         self.counts = Counts()
         self.changed: list[str] = []  # nodes below the deployment
 
-    def publish(self, deployment: Deployment, plan: Plan | None = None, old: Removals = NOTHING) -> None:
+    def publish(
+        self,
+        deployment: Deployment,
+        plan: Plan | None = None,
+        old: Removals = NOTHING,
+        withdraw: Callable[[Removals], Removals] = lambda services: services,
+    ) -> None:
         """Write everything and remove what is old: at one moment, if one transaction can hold it.
 
-        Otherwise definitions are written last. An agent that reads a new one finds all that it needs.
+        Otherwise definitions are written last: an agent that reads a new one finds all that it needs.
+        `withdraw` returns those of the services that can be removed now.
         """
         texts = directory.definitions(deployment)
         missing, there = securing.missing(self.client, self.znodes, plan, texts) if plan else ({}, {})
@@ -325,7 +350,7 @@ class Publisher:
         if services.removed or services.emptied:
             self.lock.begin()
             self.lock.write(changes, self.before)
-            self.remove(services)
+            self.remove(withdraw(services))
             changes = []
         self.lock.publish(changes, self.before)
         self._note_written({**contents, **definitions})

@@ -119,6 +119,11 @@ class Removals(NamedTuple):
     def services(self) -> Sequence[str]:
         return [node for node in (*self.removed, *self.emptied) if not _parts(node)[1]]
 
+    def without(self, services: Set[str]) -> Removals:
+        """These, except all that belongs to the given services."""
+        removed = [node for node in self.removed if _parts(node)[0] not in services]
+        return Removals(removed, [node for node in self.emptied if node not in services])
+
     def apart(self) -> tuple[Removals, Removals]:
         """The variables and files of services that stay; and whole services."""
         services = set(self.services)

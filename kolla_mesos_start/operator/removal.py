@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Iterable, Sequence, Set
+from contextlib import suppress
 from typing import NamedTuple
 
 from kazoo.client import KazooClient
@@ -31,6 +32,7 @@ from kolla_mesos_start.operator.directory import FILES, VARIABLES
 from kolla_mesos_start.operator.invocation import Invocation, Subcommand
 from kolla_mesos_start.operator.recorded import State
 from kolla_mesos_start.operator.services import on_hosts
+from kolla_mesos_start.operator.token_floor import keep_tokens
 from kolla_mesos_start.tree.znodes import RECORDED_GENERATIONS, Znodes
 
 TRIES = 50  # Each is refused only where a container has written between two requests.
@@ -157,7 +159,13 @@ def _parts(client: KazooClient, znodes: Znodes) -> tuple[Znodes, list[str]]:
     parts = [f"{znodes.definition}/{name}" for name in PARTS if name in names]
     if parts or connection.read(client, [znodes.definition])[znodes.definition]:
         return znodes, parts
-    return _parts(client, znodes._replace(service_name=services.find(client, znodes, znodes.service_name)))
+    # Of a service that was pruned, or whose removal was interrupted, only the status may be left.
+    owners = set(recorded.roles(client, znodes).values())
+    if znodes.service_name in owners:
+        return znodes, parts
+    known = owners.union(services.definitions(client, znodes))
+    name = services.chosen(znodes.service_name, known, znodes.deployment)
+    return _parts(client, znodes._replace(service_name=name))
 
 
 def remove_service(client: KazooClient, znodes: Znodes) -> int:
@@ -244,7 +252,7 @@ def remove(client: KazooClient, tree: Tree, *, force: bool = False) -> int:
         pass
     with connection.unfinished(UNFINISHED):
         while paths := _listed(client, tree, force=False):
-            connection.remove_all(client, paths)
+            connection.remove_all(client, paths, keep_tokens(client, tree.znodes, paths))
     return before
 
 
@@ -258,11 +266,40 @@ def _remove_by_force(client: KazooClient, tree: Tree) -> None:
     for last in [False] * TRIES + [True]:
         paths = _listed(client, tree, force=True)
         try:
-            _delete(client, paths, "containers went on writing: not all is removed")
+            _delete(client, tree, paths, "containers went on writing: not all is removed")
             return
         except (Refused, Unanswered):
             if last:
                 raise
+
+
+def withdraw(client: KazooClient, znodes: Znodes, roles: Iterable[str]) -> None:
+    """Remove what is published of a service, at one moment; what its containers have recorded stays.
+
+    `roles` are the znodes of its role. InUse or Refused, and nothing is removed, if a container is there.
+    Services below this one stay.
+    """
+    name = znodes.service_name
+    places = _places(znodes, [name], recorded.states(client, znodes, roles))
+    while connection.read(client, [znodes.definition])[znodes.definition] is not None:
+        names = connection.children(client, [znodes.definition])[znodes.definition]
+        parts = [f"{znodes.definition}/{each}" for each in names if each in PARTS]
+        tree = Tree(znodes, parts, places, [name])
+        if there := who_is_there(client, tree):
+            raise InUse(there)
+        # The places go with the first request, whatever its size.
+        paths = sorted(_listed(client, tree, force=False), key=lambda path: path not in places)
+        transaction = client.transaction()
+        for path in paths[:BATCH]:
+            transaction.delete(path)
+        if len(parts) == len(names) and len(paths) <= BATCH:
+            transaction.delete(znodes.definition)
+        else:
+            transaction.set_data(znodes.definition, b"")
+        with suppress(Unanswered):
+            connection.commit(transaction, f"{name} is not removed")
+            connection.remove_all(client, paths[BATCH:], {})
+            return
 
 
 def _forget(client: KazooClient, tree: Tree, force: bool) -> int:
@@ -272,19 +309,20 @@ def _forget(client: KazooClient, tree: Tree, force: bool) -> int:
     count = len(paths := _listed(client, tree, force=False))
     while paths:
         try:
-            _delete(client, paths, f"{tree.roots[0]} is left as it is")
+            _delete(client, tree, paths, f"{tree.roots[0]} is left as it is")
             break
         except Unanswered:
             paths = _listed(client, tree, force=False)  # None are left if it was applied.
     return count
 
 
-def _delete(client: KazooClient, paths: Sequence[str], what: str) -> None:
+def _delete(client: KazooClient, tree: Tree, paths: Sequence[str], what: str) -> None:
     """Remove the znodes at `paths`, children first as given, all or none if one request can hold them."""
+    versions = keep_tokens(client, tree.znodes, paths)
     for first in range(0, len(paths), BATCH):
         transaction = client.transaction()
         for path in paths[first : first + BATCH]:
-            transaction.delete(path)
+            transaction.delete(path, versions.get(path, -1))
         connection.commit(transaction, what)
 
 

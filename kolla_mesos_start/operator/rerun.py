@@ -68,7 +68,7 @@ def _take_back(client: KazooClient, one: OneTime, record: Record, transaction: T
     for name in succeeded if len(marks) < 2 else ():
         transaction.delete(f"{hosts}/{name}")
     when = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
-    return record.detail._replace(token=record.token, message=f"taken back by {operator()} at {when}")
+    return record.detail._replace(message=f"taken back by {operator()} at {when}")
 
 
 def _take_back_everywhere(client: KazooClient, one: OneTime) -> None:

@@ -34,10 +34,9 @@ from kolla_mesos_start.operator.invocation import Invocation, NotThere, Subcomma
 from kolla_mesos_start.operator.publication import Held
 from kolla_mesos_start.operator.publish import Publisher, check_chroot
 from kolla_mesos_start.operator.snapshot import counted, done_commands, take
+from kolla_mesos_start.operator.token_floor import raise_floor
 from kolla_mesos_start.tree.publication import RESTORE
-from kolla_mesos_start.tree.states import decode_detail
 from kolla_mesos_start.tree.znodes import Znodes
-from kolla_mesos_start.zookeeper.query import Znode
 
 
 class BadSnapshot(BadDefinition):
@@ -66,12 +65,13 @@ def _restore(invocation: Invocation, lock: Held, wanted: Snapshot) -> int:
     client, znodes, file = invocation.client, invocation.znodes, invocation.options.file
     found = take(client, znodes)
     same = (found.published, found.recorded) == (wanted.published, wanted.recorded)
+    same = same and found.floor >= wanted.floor
     if same and wanted.acl in (b"", found.acl):
         lock.publish([], {})  # An earlier restore may have been interrupted at its very end.
         print(f"{znodes.deployment} is as in {file} already: {counted(wanted)}")
         return 0
     plan = _plan(client, file, wanted)
-    tree = _tree(client, znodes, found) if found.published or found.recorded else None
+    tree = _tree(client, znodes, found) if found.published or _is_status_there(client, znodes) else None
     if tree:
         there = removal.who_is_there(client, tree)
         if there:
@@ -84,7 +84,7 @@ def _restore(invocation: Invocation, lock: Held, wanted: Snapshot) -> int:
     lock.begin()
     if tree:
         removal.remove(client, tree)
-    _write(client, znodes, lock, found, wanted, plan)
+    _write(client, znodes, lock, wanted, plan)
     if take(client, znodes).published != wanted.published:
         raise Refused(f"somebody else has changed {znodes.deployment} meanwhile; restore it once more")
     print(f"restored {znodes.deployment} to what was {_origin(wanted)}: {counted(wanted)}")
@@ -101,6 +101,11 @@ def _read(file: Path) -> Snapshot:
         raise BadUsage(f"{file} can't be read: {error.strerror}") from error
     except BadDefinition as error:
         raise BadSnapshot(file, error.issues) from error
+
+
+def _is_status_there(client: KazooClient, znodes: Znodes) -> bool:
+    """Also what is left of it after a restore that was killed, which no snapshot contains."""
+    return connection.read(client, [znodes.status])[znodes.status] is not None
 
 
 def _tree(client: KazooClient, znodes: Znodes, found: Snapshot) -> removal.Tree:
@@ -128,16 +133,15 @@ def _print_differences(invocation: Invocation, found: Snapshot, wanted: Snapshot
         invocation.err.print(f"{name} is not done now, and will be", markup=False)
 
 
-def _write(
-    client: Client, znodes: Znodes, lock: Held, found: Snapshot, wanted: Snapshot, plan: Plan | None
-) -> None:
+def _write(client: Client, znodes: Znodes, lock: Held, wanted: Snapshot, plan: Plan | None) -> None:
     before = published.nodes(client, znodes)
     publisher = Publisher(client, znodes, before, lock, report=lambda change: None)
     publisher.write(wanted.contents)
     publisher.remove(published.others(before, wanted.published))
     if plan:
         securing.make(client, znodes, plan, wanted.definitions)
-    _record(client, znodes, continued(found.recorded, wanted.recorded))
+    raise_floor(client, znodes, wanted.floor)
+    _record(client, znodes, wanted.recorded)
     publisher.write(wanted.definitions, is_last=True)
 
 
@@ -159,21 +163,6 @@ def segments(path: str) -> list[str]:
 
 def _below(znodes: Znodes, nodes: Mapping[str, bytes]) -> dict[str, bytes]:
     return {f"{znodes.deployment}/{path}": data for path, data in nodes.items()}
-
-
-def continued(found: Mapping[str, bytes], wanted: Mapping[str, bytes]) -> dict[str, bytes]:
-    """What to record, of two `Snapshot.recorded`: `wanted`, where no token is smaller than in `found`.
-
-    A token that was given to an attempt since the snapshot must not be given again.
-    """
-    nodes = dict(wanted)
-    for path in nodes.keys() & found.keys():
-        if path.rpartition("/")[2] == "detail":
-            last, kept = (decode_detail(Znode(each[path], None)) for each in (found, wanted))
-            if (last.token or 0) > (kept.token or 0):
-                attempt = last if kept.started is None else kept
-                nodes[path] = attempt._replace(token=last.token).encoded()
-    return nodes
 
 
 def _add_arguments(parser: argparse.ArgumentParser) -> None:

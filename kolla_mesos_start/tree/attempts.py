@@ -120,14 +120,21 @@ class Attempts:
 
     def _claim(self, command: Command, contender: str) -> Claim:
         """What is watched says whether it is due, if no event is still to be read: had it been done or
-        claimed since, `detail` would have another version, and the claim be refused."""
+        claimed since, `detail` would have another version, and the claim be refused.
+
+        The token floor needs no check of its own: an operator who removes `detail` raises the floor first,
+        and removes our contender too.
+        """
         at = states.once_znodes(command, self._znodes)
         name = os.urandom(16).hex()
         unfinished, sent = False, now()
         watches = self._client.watches
-        znode: Znode | None = watches.results.get(data_of(at.detail)) if watches.fresh() else None
+        known: View = watches.results if watches.fresh() else {}
+        znode: Znode | None = known.get(data_of(at.detail))
+        floor: Znode | None = None
         if znode is not None:
-            self._check_due(command, watches.results)
+            self._check_due(command, known)
+            floor = known[data_of(self._znodes.token_floor)]
         # What the claim itself changes need not be read again.
         watches.watch([data_of(contender)])
         while True:
@@ -137,7 +144,9 @@ class Attempts:
                     return Claim(
                         found, znode.stat.version, states.token_of(found, znode.stat.mzxid), unfinished, sent
                     )
-                self._check_due(command, self._read_once(command, at, znode))
+                view = self._read_once(command, at, znode)
+                self._check_due(command, view)
+                floor = view[data_of(self._znodes.token_floor)]
             found = states.decode_detail(znode)
             unfinished = found.started is not None and found.finished is None
             detail = Detail(
@@ -148,7 +157,7 @@ class Attempts:
                 started=time.time(),
                 state=RUNNING,
                 newest=found.newest_done,
-                after=None if found.started is None else states.token_of(found, znode.stat.mzxid),
+                after=states.largest_token(znode, floor) or None,
             )
             sent = now()
             try:
@@ -175,12 +184,13 @@ class Attempts:
         return self._client.transaction(operations, f"{at.detail}: claiming {command.path}")[0]
 
     def _read_once(self, command: Command, at: CommandZnodes, detail: Znode) -> View:
-        """What says whether it is done. To be read after `detail`, whose version guards the claim."""
+        """What says whether it is done, and the floor. Read after `detail`: its version guards the claim."""
         view: dict[Query, Any] = {data_of(at.detail): detail}
         if command.generation is not None:
             view[children_of(at.generations)] = self._client.children([at.generations])[at.generations] or ()
         queries = states.once_queries(command, self._znodes, view)
-        found = self._client.read(query.path for query in queries if not query.children)
+        paths = [query.path for query in queries if not query.children]
+        found = self._client.read([*paths, self._znodes.token_floor])
         view.update((data_of(path), znode) for path, znode in found.items())
         return view
 

@@ -34,6 +34,7 @@ MAX_DETAIL = 4096  # bytes of the `detail` znode
 MAX_MESSAGE = 1024  # bytes of the message in it
 KEPT_MARKS = 16  # of a command; the oldest are deleted when it is done for another generation
 MAX_MARK = 64  # bytes of the znode of a generation
+MAX_FLOOR = 2**62  # A service may forge its own tokens: above this there is enough room for those of others.
 MAX_STATE = 64  # bytes that are shown of a state's text
 MAX_REGISTERED = 16384  # bytes of what a container says of itself
 MAX_NAME = 64  # characters that are shown of another container's host or generation
@@ -79,9 +80,10 @@ NO_TIMEOUT = "it has no `timeout`: if it hangs, kill its process there, and set 
 class Detail(NamedTuple):
     """The last attempt of a command. `finished` is None while it has no outcome.
 
-    `claim` identifies the attempt, `token` grows with every attempt, `after` is the token of the one
-    before (see `token_of`). `newest` is the generation of the last attempt before that succeeded. Times
-    are seconds since the epoch, for people only. `message` never holds output or command text.
+    `claim` identifies the attempt, and `token` grows with every attempt: it exceeds `after`, which is the
+    token of the attempt before, or the token floor (see `token_of`). `newest` is the generation of the last
+    attempt before that succeeded. Times are seconds since the epoch, for people only. `message` never holds
+    output or command text.
     """
 
     attempt: int = 0
@@ -163,10 +165,28 @@ def printable(text: str) -> str:
 def token_of(detail: Detail, mzxid: int) -> int:
     """The token of the last attempt; `mzxid` is that of the znode with the `detail`.
 
-    It is the zxid of the claim, which is known once the claim is written; and one more than the token
-    before where that is larger: zxids are smaller after a tree was moved to another ensemble.
+    It is the zxid of the claim, which is known once the claim is written; and one more than `after`
+    where that is larger: zxids are smaller after a tree was moved to another ensemble.
     """
     return detail.token or max(mzxid, (detail.after or 0) + 1)
+
+
+def largest_token(znode: Znode | None, floor: Znode | None) -> int:
+    """The largest token that any attempt has had, as far as `detail` and the token floor say; 0 before the
+    first attempt."""
+    detail = decode_detail(znode)
+    last = 0 if znode is None or detail.started is None else token_of(detail, znode.stat.mzxid)
+    return max(last, decode_floor(floor))
+
+
+def decode_floor(znode: Znode | None) -> int:
+    """The token floor: every later attempt in the deployment has a larger token. Garbage counts as 0."""
+    data = znode.data if znode and len(znode.data) <= MAX_MARK else b""
+    try:
+        floor = int(data or b"0")
+    except ValueError:
+        return 0
+    return floor if 0 <= floor <= MAX_FLOOR else 0
 
 
 def cut(message: str, limit: int) -> str:

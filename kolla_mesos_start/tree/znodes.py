@@ -14,6 +14,7 @@
       .acl                                  acl.yml, as it was published
       .publication                          who published last, when, and whether that has finished
         <id>__lock__<number>                who is publishing, or waits to      (ephemeral)
+      .token_floor                          the largest fencing token that was removed with its znode
       status/<scope>/<role>                 the service that owns the role    (scope: global, or a host)
       status/<host>/<role>/ended            how the last start there that went wrong ended
       status/<scope>/<role>/<command>       state of a command
@@ -35,7 +36,8 @@ from kolla_mesos_start.records import NamedTuple
 
 RESERVED = ("variables", "status", "files")
 """Names that the last segment of a service can't have."""
-RECORDED_ACL, RECORDED_GENERATIONS, PUBLICATION = ".acl", ".generations", ".publication"
+RECORDED_ACL, RECORDED_GENERATIONS = ".acl", ".generations"
+PUBLICATION, TOKEN_FLOOR = ".publication", ".token_floor"
 
 
 class CommandZnodes(NamedTuple):
@@ -117,6 +119,10 @@ class Znodes(NamedTuple):
     @property
     def recorded_generations(self) -> str:
         return f"{self.definition}/{RECORDED_GENERATIONS}"
+
+    @property
+    def token_floor(self) -> str:
+        return f"{self.deployment}/{TOKEN_FLOOR}"
 
     def file(self, name: str) -> str:
         return f"{self.definition}/files/{name}"

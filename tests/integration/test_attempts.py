@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Iterator, Sequence
+from contextlib import suppress
 from typing import Any, Callable
 
 import pytest
@@ -16,6 +17,7 @@ from kolla_mesos_start.definition.forms import GLOBAL
 from kolla_mesos_start.definition.model import Command
 from kolla_mesos_start.errors import AccessDenied
 from kolla_mesos_start.loop import Loop, now
+from kolla_mesos_start.operator.token_floor import keep_tokens
 from kolla_mesos_start.tree.attempts import Attempts, Lost, Outcome
 from kolla_mesos_start.tree.status import StatusTree
 from kolla_mesos_start.tree.znodes import CommandZnodes, Znodes
@@ -124,9 +126,9 @@ def bench(zk: KazooClient, deployment: Deployment, client: Interrupted) -> Bench
     return Bench(zk, deployment, client)
 
 
-def watch(client: Client, path: str) -> None:
-    """Know what is at `path`, as an agent does that has waited."""
-    client.watches.watch([data_of(path)])
+def watch(client: Client, *paths: str) -> None:
+    """Know what is at each path, as an agent does that has waited."""
+    client.watches.watch(map(data_of, paths))
     assert client.loop.wait(client.watches.fresh, now() + 30)
 
 
@@ -140,7 +142,7 @@ def test_no_claim_succeeds_after_another_one(
     for number, command in enumerate(bench.commands):
         contender = bench.contend(command)
         if watched:
-            watch(client, bench.at(command).detail)
+            watch(client, bench.at(command).detail, bench.znodes.token_floor)
         client.interrupt(number + 1, lambda c=command: bench.claim_as_another(c, finishes=finishes))  # type: ignore[misc]
         try:
             claim = bench.attempts.claim(command, contender)
@@ -187,7 +189,7 @@ def test_no_claim_succeeds_once_there_is_no_need(
     for number, command in enumerate(bench.commands):
         contender = bench.contend(command)
         if watched:
-            watch(client, bench.at(command).detail)
+            watch(client, bench.at(command).detail, bench.znodes.token_floor)
         client.interrupt(number + 1, lambda c=command: finish(c))  # type: ignore[misc]
         try:
             bench.attempts.claim(command, contender)
@@ -195,6 +197,34 @@ def test_no_claim_succeeds_once_there_is_no_need(
             assert bench.detail(command)["claim"] == "theirs"
         else:
             assert not client.was_interrupted
+
+
+@pytest.mark.parametrize("watched", [False, True], ids=["unknown", "watched"])
+def test_no_claim_takes_a_token_that_was_removed_meanwhile(
+    zk: KazooClient, bench: Bench, client: Interrupted, watched: bool
+) -> None:
+    """Another container has claimed and failed, and an operator has then reset the command by force."""
+    ahead, claimed = 10**12, 0
+
+    def remove(at: CommandZnodes) -> None:
+        zk.set(at.detail, b'{"claim": "theirs", "started": 1, "finished": 2, "token": %d}' % ahead)
+        keep_tokens(zk, bench.znodes, [at.detail])
+        zk.delete(at.state, recursive=True)
+        for path in (at.state, at.detail, at.lock, at.generations, at.hosts):
+            zk.create(path, b"")
+
+    for number, command in enumerate(bench.commands):
+        contender, at = bench.contend(command), bench.at(command)
+        if zk.exists(bench.znodes.token_floor):
+            zk.delete(bench.znodes.token_floor)
+        if watched:
+            watch(client, at.detail, bench.znodes.token_floor)
+        client.interrupt(number + 1, lambda at=at: remove(at))  # type: ignore[misc]
+        with suppress(Lost):
+            claim = bench.attempts.claim(command, contender)
+            assert claim.token > ahead or not client.was_interrupted
+            claimed += 1
+    assert 0 < claimed < PLENTY
 
 
 @pytest.mark.parametrize("finishes", [False, True], ids=["claims", "finishes"])

@@ -8,12 +8,13 @@ import shutil
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 from kazoo.client import KazooClient
 from kazoo.security import make_acl, make_digest_acl
 
-from kolla_mesos_start.operator import directory, publication
+from kolla_mesos_start.operator import cli, directory, publication
 from kolla_mesos_start.operator.publish import Publisher
 from kolla_mesos_start.tree.znodes import PUBLICATION, Znodes
 from tests.conftest import Deployment
@@ -300,6 +301,41 @@ def test_a_service_with_containers_is_kept_and_named(
     done = publish(root, deployment, "--prune")
     assert "kept old: it is not in the directory, but it has containers" in done.stderr
     assert {"old", "old/variables/x"} <= set(tree(zk, deployment.path))
+
+
+@pytest.mark.parametrize("where", [".party", ".containers"])
+def test_a_service_whose_container_starts_meanwhile_is_kept_whole(
+    zk: KazooClient,
+    deployment: Deployment,
+    root: Path,
+    where: str,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """It is named, and the others are removed, also one below it."""
+    names, definition = ("old", "old/below", "above/gone"), "commands: {a: {command: 'true'}}"
+    for name in names:
+        write_files(root / "services" / name, definition_yml=definition, variables__x="1", files__y="2")
+    publish(root, deployment)
+    for name in names:
+        zk.create(f"{deployment.path}/{name}/{where}")
+    before = tree(zk, f"{deployment.path}/old")
+    shutil.rmtree(root / "services" / "old")
+    shutil.rmtree(root / "services" / "above")
+    written = Publisher.publish
+
+    def start(*given: Any) -> None:
+        written(*given)
+        zk.create(f"{deployment.path}/old/{where}/1", ephemeral=True)
+
+    monkeypatch.setattr(Publisher, "publish", start)
+    place = ["--deployment", deployment.id, "--prefix", deployment.prefix, "--hosts", deployment.hosts]
+    cli.run(["publish", str(root), "--prune", *place])
+    assert zk.get(f"{deployment.path}/old")[0]
+    left = {path: data for path, data in before.items() if not path.startswith("below")}
+    assert tree(zk, f"{deployment.path}/old") == left
+    assert not zk.exists(f"{deployment.path}/old/below") and not zk.exists(f"{deployment.path}/above/gone")
+    assert "kept old: " in capsys.readouterr().err
 
 
 def test_variables_and_files_that_are_published_already_count(

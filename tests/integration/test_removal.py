@@ -25,6 +25,7 @@ from tests.tool import TOOL, ctl, environ, run_ctl
 from tests.waiting import eventually
 from tests.zookeeper import HOST, Process, Server, free_port
 
+KEPT = {"variables/region", ".token_floor"}  # without any service
 DAEMON = {"service": {"daemon": {"command": ["sleep", "600"], "ready": {"alive": 0.1}}}}
 
 
@@ -74,12 +75,12 @@ def test_a_service_goes_with_all_that_is_known_of_it(site: Site, zk: KazooClient
     assert f"removed infra/db from {site.deployment.path}: " in done.stdout
     assert "db/sync" in done.stderr
     left = tree(zk, site.deployment.path)
-    assert left.keys() == {"variables/region", "infra/db/web", "infra/db/web/variables/size"}
+    assert left.keys() == {*KEPT, "infra/db/web", "infra/db/web/variables/size"}
     assert site.names(f"{site.deployment.path}/infra/db") == ["web"]
     assert site.names(f"{site.deployment.path}/status/global") == []
     ctl(site.deployment, "remove", "infra/db/web", "--yes")
-    assert tree(zk, site.deployment.path).keys() == {"variables/region"}
-    assert site.names(site.deployment.path) == ["status", "variables"]
+    assert tree(zk, site.deployment.path).keys() == KEPT
+    assert site.names(site.deployment.path) == [".token_floor", "status", "variables"]
 
 
 def test_a_service_is_named_by_its_role_too(site: Site, zk: KazooClient) -> None:
@@ -91,6 +92,20 @@ def test_a_service_is_named_by_its_role_too(site: Site, zk: KazooClient) -> None
     assert "has no service 'web'" in ctl(site.deployment, "remove", "web", "--yes", status=66).stderr
 
 
+@pytest.mark.parametrize("name", ["shop/job", "job"])
+def test_a_removal_that_was_killed_is_finished_by_the_next_one(
+    site: Site, zk: KazooClient, name: str
+) -> None:
+    """Also if nothing that was published is left of the service."""
+    publish(site.deployment, "shop/job", {"commands": {"sync": site.once()}})
+    ctl(site.deployment, "adopt", "job/sync")
+    zk.set(f"{site.deployment.path}/shop/job", b"")
+    zk.delete(f"{site.deployment.path}/status/global/job/sync/lock")
+    assert "removed shop/job" in ctl(site.deployment, "remove", name, "--yes").stdout
+    assert "job" not in site.names(f"{site.deployment.path}/status/global")
+    assert not zk.exists(f"{site.deployment.path}/shop")
+
+
 def test_reset_forgets_what_is_done_and_nothing_else(site: Site, zk: KazooClient) -> None:
     """The one-time command runs again, once."""
     ran(site)
@@ -98,7 +113,8 @@ def test_reset_forgets_what_is_done_and_nothing_else(site: Site, zk: KazooClient
     assert "db/sync" in ctl(site.deployment, "reset", "--yes").stderr
     assert not zk.exists(f"{site.deployment.path}/status")
     published = {path: data for path, data in before.items() if not path.startswith("status/")}
-    assert tree(zk, site.deployment.path) == published
+    left = tree(zk, site.deployment.path)
+    assert left.pop(".token_floor") and left == published
     ran(site)
     assert len(site.runs()) == 2
 

@@ -5,13 +5,17 @@ from __future__ import annotations
 import json
 import os
 import signal
+import threading
+from collections.abc import Iterable
+from concurrent.futures import ThreadPoolExecutor
+from itertools import count
 from pathlib import Path
 from typing import Any
 
 import pytest
 from kazoo.client import KazooClient
 
-from kolla_mesos_start.operator import cli, restore
+from kolla_mesos_start.operator import archive, cli, connection, recorded, restore, snapshot
 from kolla_mesos_start.operator.connection import Refused
 from tests.agents import Containers
 from tests.conftest import Deployment
@@ -19,6 +23,10 @@ from tests.integration.test_one_time import Site
 from tests.integration.test_publish import tree
 from tests.publishing import publish
 from tests.tool import ctl
+
+AHEAD = 2**40  # a token
+NOT_PUBLISHED = ("status/", ".token_floor")
+ROUNDS = int(os.environ.get("ROUNDS", "1"))
 
 
 @pytest.fixture
@@ -58,7 +66,7 @@ def contents(site: Site) -> dict[str, bytes]:
     return {
         path: data
         for path, data in found.items()
-        if not any(each in f"{path}/" for each in ("/detail/", "/.containers/"))
+        if not any(each in f"{path}/" for each in ("/detail/", "/.containers/", ".token_floor/"))
     }
 
 
@@ -132,6 +140,84 @@ def test_an_attempt_that_runs_is_one_without_an_outcome(site: Site, tmp_path: Pa
     assert (second.previous, second.token > first.token) == ("unfinished", True)
 
 
+def keep_changing(site: Site, over: threading.Event) -> None:
+    """Attempts without a pause: those with an odd number succeed, the others have taken that back."""
+    detail, mark = (f"{site.at('tagged')}/{name}" for name in ("detail", "generations/1"))
+    for number in count(1):
+        if over.is_set():
+            return
+        done = number % 2 == 1
+        transaction = site.zk.transaction()
+        found = {"attempt": number, "started": 1.0, "token": AHEAD + number}
+        transaction.set_data(detail, json.dumps(found).encode())
+        transaction.set_data(site.at("tagged"), b"done" if done else b"waiting")
+        if done:
+            transaction.create(mark, b"1 1")
+        else:
+            transaction.delete(mark)
+        assert not any(isinstance(result, Exception) for result in transaction.commit())
+
+
+def test_a_command_that_keeps_changing_is_saved_as_it_was_at_one_moment(site: Site, tmp_path: Path) -> None:
+    """State, last attempt and mark belong together, although they change while they are read."""
+    ctl(site.deployment, "adopt", "db/tagged")
+    site.zk.delete(f"{site.at('tagged')}/generations/1")
+    over, file, at = threading.Event(), tmp_path / "site.tar", "status/global/db/tagged"
+    with ThreadPoolExecutor() as pool:
+        writer = pool.submit(keep_changing, site, over)
+        try:
+            for _ in range(ROUNDS):
+                ctl(site.deployment, "snapshot", str(file))
+                saved = archive.unpack(file.read_bytes()).recorded
+                done = json.loads(saved[f"{at}/detail"])["attempt"] % 2 == 1
+                assert (saved[at] == b"done", f"{at}/generations/1" in saved) == (done, done)
+        finally:
+            over.set()
+    writer.result()
+
+
+def test_an_attempt_between_any_two_readings_does_not_prolong_it(
+    site: Site, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As of a command that is tried again every second, in a deployment that takes longer to read."""
+    ctl(site.deployment, "adopt", "db/sync")
+    detail, states, readings = f"{site.at()}/detail", recorded.states, count(1)
+
+    def changing(*given: Any) -> Any:
+        number = next(readings)
+        site.zk.set(detail, json.dumps({"attempt": number, "started": 1.0, "token": number}).encode())
+        assert number < 10
+        return states(*given)
+
+    monkeypatch.setattr(recorded, "states", changing)
+    where = ["--deployment", "site", "--prefix", site.deployment.prefix, "--hosts", site.deployment.hosts]
+    cli.run(["snapshot", str(tmp_path / "site.tar"), *where])
+
+
+def test_what_is_published_is_saved_as_it_was_at_one_moment(
+    site: Site, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What changes while it is read is read again, for a limited time."""
+    file, stats = str(tmp_path / "site.tar"), connection.stats
+    words = ["snapshot", file, "--deployment", "site", "--prefix", site.deployment.prefix]
+    rest = [f"{number}" for number in range(3)]
+
+    def publish_more(client: KazooClient, paths: Iterable[str]) -> Any:
+        value = rest.pop().encode() if rest else b"last"
+        if value != b"last" or keeps_changing:
+            site.zk.set(f"{site.deployment.path}/variables/tag", value)
+        return stats(client, paths)
+
+    keeps_changing = False
+    monkeypatch.setattr(connection, "stats", publish_more)
+    cli.run([*words, "--hosts", site.deployment.hosts])
+    assert archive.unpack(Path(file).read_bytes()).published["variables/tag"] == b"0"
+    keeps_changing = True
+    monkeypatch.setattr(snapshot, "PATIENCE", 0.1)
+    with pytest.raises(Refused, match="/site/variables/tag keeps changing"):
+        cli.run([*words, "--hosts", site.deployment.hosts])
+
+
 def test_what_is_something_else_is_replaced_only_if_asked_for(
     site: Site, zk: KazooClient, tmp_path: Path
 ) -> None:
@@ -150,8 +236,8 @@ def test_what_is_something_else_is_replaced_only_if_asked_for(
     assert "s3cret" not in done.stderr and "0th3r" not in done.stderr
     ctl(site.deployment, "restore", file, "--yes")
     after = tree(zk, site.deployment.path)
-    shared = {path: data for path, data in before.items() if not path.startswith("status/")}
-    assert {path: data for path, data in after.items() if not path.startswith("status/")} == shared
+    shared = {path: data for path, data in before.items() if not path.startswith(NOT_PUBLISHED)}
+    assert {path: data for path, data in after.items() if not path.startswith(NOT_PUBLISHED)} == shared
     assert not zk.exists(f"{site.deployment.path}/other")
     assert site.start("web1").ends() == 0
     assert names(site) == ["sync@web1", "tagged@web1", "host@web1"]
@@ -184,8 +270,8 @@ def test_one_that_was_killed_is_repeated(site: Site, zk: KazooClient, tmp_path: 
     said = ctl(site.deployment, "restore", file, "--yes").stderr
     assert "removed other/svc/variables/x\n" in said and "new     infra/db\n" in said
     after = contents(site)
-    assert {path: data for path, data in before.items() if not path.startswith("status/")} == {
-        path: data for path, data in after.items() if not path.startswith("status/")
+    assert {path: data for path, data in before.items() if not path.startswith(NOT_PUBLISHED)} == {
+        path: data for path, data in after.items() if not path.startswith(NOT_PUBLISHED)
     }
     assert not zk.exists(f"{site.deployment.path}/other")
     assert site.start("web1").ends() == 0

@@ -32,7 +32,7 @@ RECORDED = {
     "status/global/db/sync/generations": b"",
     "status/global/db/sync/generations/a%2Fb": b"7 5",
 }
-SNAPSHOT = Snapshot(PUBLISHED, RECORDED, "/kolla/site", "2026-01-01T00:00:00Z", b'{"operator": "x"}')
+SNAPSHOT = Snapshot(PUBLISHED, RECORDED, "/kolla/site", "2026-01-01T00:00:00Z", b'{"operator": "x"}', 2**62)
 
 
 def tar(**members: bytes) -> bytes:
@@ -63,6 +63,10 @@ def sparse(size: int) -> bytes:
 
 def test_what_was_packed_is_unpacked() -> None:
     assert unpack(pack(SNAPSHOT)) == SNAPSHOT
+
+
+def test_a_snapshot_of_an_earlier_version_has_no_token_floor() -> None:
+    assert unpack(tar(snapshot_json=about())).floor == 0
 
 
 def test_only_its_owner_can_read_what_is_in_it() -> None:
@@ -105,6 +109,9 @@ def test_it_can_be_unpacked_and_published(tmp_path: Path) -> None:
         ),
         (tar(snapshot_json=about(), variables__x=b"1"), "variables/x: not as it was"),
         (tar(snapshot_json=about(sha256=5)), "not as a snapshot has it"),
+        (tar(snapshot_json=about(token_floor="x")), "not as a snapshot has it"),
+        (tar(snapshot_json=about(token_floor=-1)), "token_floor: expected a number"),
+        (tar(snapshot_json=about(token_floor=2**62 + 1)), "token_floor: expected a number"),
         (sparse(7 * 1024**3), "variables/x: expected a regular file"),
         (gzip.compress(pack(SNAPSHOT)), "not a tar file"),
         (tar(snapshot_json=about(), other=b""), "other: unknown name"),

@@ -598,6 +598,29 @@ def test_a_token_is_larger_than_the_one_before(detail: Detail, mzxid: int, token
     assert states.token_of(detail, mzxid) == token
 
 
+@pytest.mark.parametrize(
+    ("detail", "floor", "token"),
+    [
+        (None, None, 0),
+        (b"", b"5000", 5000),
+        (b'{"started": 1, "token": 7}', None, 7),
+        (b'{"started": 1, "token": 7}', b"5000", 5000),
+        (b'{"started": 1, "token": 5000}', b"7", 5000),
+        (b'{"started": 1, "after": 5000}', b"7", 5001),
+        # What nobody has written here, or a service that forges its own tokens.
+        (None, b"five", 0),
+        (None, b"-5", 0),
+        (None, b"%d" % 2**62, 2**62),
+        (None, b"%d" % (2**62 + 1), 0),
+    ],
+)
+def test_the_token_floor_counts_as_an_earlier_attempt(
+    detail: bytes | None, floor: bytes | None, token: int
+) -> None:
+    found, least = (None if data is None else znode(data) for data in (detail, floor))
+    assert states.largest_token(found, least) == token
+
+
 details = st.builds(
     Detail,
     attempt=st.integers(1, 10**6),
