@@ -147,16 +147,17 @@ def confirmed(found: Iterable[Cause], again: Iterable[Cause]) -> list[Cause]:
 def _edges(deployment: Deployment) -> Mapping[str, list[str]]:
     """For each node those that it blocks."""
     edges: dict[str, list[str]] = defaultdict(list)
+    roles = deployment.roles
     for service in deployment.services.values():
         if service.is_ousted:  # Its steps have the names of another one's.
             continue
         open_steps = [step for step in service.steps if not step.done]
         for step in [step for step in service.steps if step.done and open_steps]:
             for unmet in _standing(service, step):
-                edges[_target(unmet, deployment)].append(open_steps[-1].path)
+                edges[_target(unmet, roles)].append(open_steps[-1].path)
         for step in open_steps:
             for unmet in step.unmet:
-                edges[_target(unmet, deployment)].append(step.path)
+                edges[_target(unmet, roles)].append(step.path)
             if step.command.is_daemon:  # It comes last.
                 for other in open_steps[:-1]:
                     if step.path not in edges[other.path]:
@@ -179,14 +180,14 @@ def _node(service: str) -> str:
     return f"service {service}"
 
 
-def _target(unmet: Unmet, deployment: Deployment) -> str:
+def _target(unmet: Unmet, roles: Mapping[str, Service]) -> str:
     """The node that a dependency waits for; itself, as text, if there is none."""
     dependency = unmet.dependency
     if isinstance(dependency, Members):
         return _node(dependency.service)
     if isinstance(dependency, External):
         return dependency.what
-    service = deployment.roles.get(dependency.role)
+    service = roles.get(dependency.role)
     if service and service.graph is None:
         return _node(service.name)
     return dependency.path if service and _step(service, dependency.path) else f"-> {dependency.path}"
@@ -242,10 +243,11 @@ def _cycles(edges: Mapping[str, Sequence[str]]) -> Iterator[Cause]:
 def _missing(deployment: Deployment) -> Iterator[Cause]:
     """What no published service provides, or not as it is asked for; each once."""
     found: dict[tuple[str, tuple[str, ...]], Cause] = {}
+    roles = deployment.roles
     for service in deployment.services.values():
         for step in service.steps:
             for unmet in _standing(service, step):
-                cause = _mismatch(service, step, unmet, deployment)
+                cause = _mismatch(service, step, unmet, deployment, roles)
                 if cause:
                     found.setdefault((cause.kind, cause.nodes), cause)
     for kind, nodes in found:
@@ -253,7 +255,9 @@ def _missing(deployment: Deployment) -> Iterator[Cause]:
             yield found[kind, nodes]
 
 
-def _mismatch(waiting: Service, step: Step, unmet: Unmet, deployment: Deployment) -> Cause | None:
+def _mismatch(
+    waiting: Service, step: Step, unmet: Unmet, deployment: Deployment, roles: Mapping[str, Service]
+) -> Cause | None:
     dependency = unmet.dependency
     if isinstance(dependency, Members):
         return _no_members(step, dependency, deployment)
@@ -262,10 +266,10 @@ def _mismatch(waiting: Service, step: Step, unmet: Unmet, deployment: Deployment
         alone = all(isinstance(each.dependency, External) for each in step.unmet)
         kind = "outside" if alone else "unanswered"
         return Cause(kind, f"{dependency.what}: {unmet.found}", (dependency.what,))
-    node = _target(unmet, deployment)
-    service = deployment.roles.get(dependency.role)
+    node = _target(unmet, roles)
+    service = roles.get(dependency.role)
     if service is None:
-        others = deployment.roles.keys() - {step.path.partition("/")[0]}
+        others = roles.keys() - {step.path.partition("/")[0]}
         why = f"no service has the role {dependency.role!r}{nearest(dependency.role, others)}"
         return Cause("no provider", f"{step.path}: {why}", (node,))
     if service.graph is None:

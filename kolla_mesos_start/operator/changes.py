@@ -111,5 +111,6 @@ def affected(changed: Iterable[str], texts: Mapping[str, bytes]) -> set[str]:
             name = re.compile(rb"\b%s\b" % re.escape(node.partition("/")[2].encode()))
             services |= {service for service, text in texts.items() if name.search(text)}
         else:
-            services |= {each for each in texts if f"{node}/".startswith(f"{each}/")}
+            names = node.split("/")
+            services |= texts.keys() & {"/".join(names[:count]) for count in range(1, len(names) + 1)}
     return services

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import argparse
 import subprocess
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import NamedTuple
 
 from kolla_mesos_start.definition.model import Dependency, Members
@@ -84,8 +84,9 @@ def of(deployment: Deployment) -> Graph:
     ]
     outside = [(external, step) for _, step in steps.values() for external in step.command.outside]
     edges += [Edge(external.what, step.path, "") for external, step in outside]
+    before = _before(edges)
     for service in deployment.services.values():
-        edges += _to_daemon(service, edges)
+        edges += _to_daemon(service, before)
     others = dict.fromkeys(external.what for external, _ in outside)
     nodes += [Node(what, "", OUTSIDE, "outside the deployment") for what in others]
     known = {node.path for node in nodes}
@@ -116,12 +117,20 @@ def _edge(dependency: Dependency | Members, step: Step, deployment: Deployment) 
     return Edge(dependency.path, step.path, ", ".join(filter(None, words)))
 
 
-def _to_daemon(service: Service, edges: Sequence[Edge]) -> list[Edge]:
+def _before(edges: Sequence[Edge]) -> Mapping[str, Sequence[Edge]]:
+    """The edges to each step, by its path."""
+    found: dict[str, list[Edge]] = {}
+    for edge in edges:
+        found.setdefault(edge.after, []).append(edge)
+    return found
+
+
+def _to_daemon(service: Service, before: Mapping[str, Sequence[Edge]]) -> list[Edge]:
     """A daemon comes after all commands of its service: from those that nothing else of it comes after."""
     own = [step.path for step in service.steps]
     if service.is_task or not own:
         return []
-    followed = {edge.before for edge in edges if edge.after in own}
+    followed = {edge.before for path in own for edge in before.get(path, ())}
     return [Edge(path, own[-1], "") for path in own[:-1] if path not in followed]
 
 
@@ -133,11 +142,11 @@ def text(graph: Graph) -> Iterator[Line]:
     width = max((len(node.path) for node in graph.nodes), default=0)
     state = max((len(node.label) for node in graph.nodes), default=0)
     styles = {DONE: "green", RUNNING: "cyan", RETRY: "yellow", ERROR: "red", MISSING: "red"}
+    edges = _before(graph.edges)
     for node in graph.nodes:
         before = [
             f"{edge.before} ({edge.label})" if edge.label else edge.before
-            for edge in graph.edges
-            if edge.after == node.path
+            for edge in edges.get(node.path, ())
         ]
         head = f"{node.path:{width}}  {node.label:{state}}  "
         yield Line(head, styles.get(node.state, ""), f"<- {', '.join(before)}" if before else "")
