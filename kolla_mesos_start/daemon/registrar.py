@@ -123,8 +123,8 @@ class Registrar:
         # Who is no parent can't know whether it was told to stop: what is said is true in either case.
         if why or not (self.presence.was_ready or self._stopping):
             lived = f"ended {now() - self._started:.1f} s after its start, before it was ready"
-            if not why:
-                log.warning("the daemon %s%s", lived, "" if status is None else f"; exit status {status}")
+            if status is not None and not why:  # Otherwise its launcher says how it ended.
+                log.warning("the daemon %s; exit status %d", lived, status)
             ending = _ending(self.reporter.command, why or lived, status, retriable=not why)
         if ending and self.session.connected:  # First of all: its container is not shown any more soon.
             self.presence.tell_end(ending)

@@ -11,6 +11,7 @@ import pytest
 from kazoo.client import KazooClient
 
 from kolla_mesos_start.operator import causes
+from kolla_mesos_start.operator.causes import CHECK_FAILS
 from kolla_mesos_start.operator.cli import parser
 from kolla_mesos_start.operator.invocation import Invocation
 from kolla_mesos_start.operator.mirror import mirror
@@ -112,7 +113,7 @@ def test_a_daemon_that_is_not_ready_says_what_its_check_met(zk: KazooClient, dep
     zk.create(f"{deployment.path}/rabbitmq/.containers/1", json.dumps(told).encode(), makepath=True)
     assert (
         "ROOT CAUSE  rabbitmq/daemon on rab1 is not ready for 1 h 5 min: check command: exit status 69;"
-        " see the log of rabbitmq\n"
+        f" {CHECK_FAILS}; see the log of rabbitmq\n"
         "  blocks    web/daemon (0 of 3 ready)\n"
     ) in tool(deployment, "explain", "web", status=1)
 

@@ -316,8 +316,9 @@ def test_a_daemon_that_ends_before_it_is_ready_is_told_until_one_is_ready(
     assert agent.ends() == 3
     ended = eventually(site.ended, "it is told")
     assert ended.pop("when") <= time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
-    assert re.fullmatch(r"ended \d\.\d s after its start, before it was ready", ended.pop("reason"))
+    assert re.fullmatch(r"ended \d+\.\d s after its start, before it was ready", ended.pop("reason"))
     status = 3 if mode == "supervise" else None
+    assert ("before it was ready; exit status 3\n" in agent.said) == (mode == "supervise")
     assert ended == {"stage": "daemon", "command": "api/daemon", "retriable": True, "status": status}
     (agent.directory / "mended").touch()
     agent.restart()

@@ -177,7 +177,7 @@ def test_what_ends_too_early_ends_the_start(up: Start, place: Path) -> None:
     assert run.ends() == 1
     assert re.search(r"\ndb@node-1  \| .*No such file.*\ndb@node-1  \| ended with status 2\n", run.said)
     assert "kolla_mesos_ctl: the deployment did not come up\nROOT CAUSE  " in run.said
-    cause = r"ROOT CAUSE  db/daemon on node-1 ended \d\.\d s after its start, .*, \d s ago; exit status 2"
+    cause = r"ROOT CAUSE  db/daemon on node-1 ended \d+\.\d s after its start, .*, \d+ s ago; exit status 2"
     assert len(re.findall(cause, run.said)) == 1 == run.said.count("after its start")
     assert "start it again" not in run.said
     assert "\n--- db@node-1: ended with status 2" in run.said
