@@ -28,7 +28,9 @@ from kolla_mesos_start.tree.states import printable
 from kolla_mesos_start.tree.znodes import Znodes
 
 LIMIT = 60.0  # seconds to wait for another publication
-LARGEST = 512 * 1024  # bytes of one transaction: half of a server's default for jute.maxbuffer
+ATOMIC = 512 * 1024  # bytes of a publication in one transaction: half of a server's default of jute.maxbuffer
+# Bytes of each transaction of a larger one. Servers keep the last 500 transactions in memory.
+PART = 64 * 1024
 HEADER = 9  # bytes that a transaction adds to each operation
 TRIES = 50  # Each is refused only where somebody without the lock has written between two requests.
 MAX_SHOWN = 200  # bytes of what others have written, in a message
@@ -93,17 +95,16 @@ class Held:
             return
         finished = self._last._replace(finished=_now())
         changes = [*changes, Change(self._mark, finished.encoded())]
-        batches = _batches(self._steps(changes, {**before, self._mark: b""}))
-        if len(batches) == 1 and not self.is_begun:
+        steps = self._steps(changes, {**before, self._mark: b""})
+        if sum(map(_size, steps)) <= ATOMIC and not self.is_begun:
             try:
-                self._commit(batches[0])
+                self._commit(steps)
                 return
             except TooLarge:
                 if len(changes) <= 2:  # one, and the mark
                     raise
-                batches = [[step] for step in batches[0]]
         self.begin()
-        for batch in batches:
+        for batch in _batches(steps):
             self._commit_or_split(batch)
         self.is_begun = False
 
@@ -174,17 +175,20 @@ def _now() -> str:
 
 
 def _batches(steps: Iterable[Step]) -> list[list[Step]]:
-    """The steps in their order, as many at a time as one transaction may hold."""
+    """The steps in their order, as many at a time as one transaction shall hold."""
     batches: list[list[Step]] = []
-    size = LARGEST
+    size = PART
     for step in steps:
-        needs = len(step[1].serialize()) + HEADER
-        if size + needs > LARGEST:
+        if size + _size(step) > PART:
             batches.append([])
             size = 0
         batches[-1].append(step)
-        size += needs
+        size += _size(step)
     return batches
+
+
+def _size(step: Step) -> int:
+    return len(step[1].serialize()) + HEADER
 
 
 def interrupted(client: KazooClient, znodes: Znodes) -> Mark | None:

@@ -99,7 +99,7 @@ def run(invocation: Invocation) -> int:
         client.plan = deployment.acl
     with publication.locked(client, znodes) as lock:
         if lock.interrupted:
-            invocation.err.print(f"note: {lock.interrupted.problem}", markup=False)
+            invocation.err.print(f"note: an earlier {lock.interrupted}", markup=False)
         before = published.nodes(client, znodes)
         if before or work is None:
             work = prepare(invocation, deployment, before)
@@ -251,8 +251,9 @@ def planned(client: Client, deployment: Deployment, before: Nodes, old: Removals
 def check_acl(invocation: Invocation, deployment: Deployment) -> int:
     """Name what is wider than planned; 77 if anything is."""
     if deployment.acl is None:
-        directory_ = invocation.options.directory
-        raise BadUsage(f"--check-acl: {directory_} has no acl.yml, so that no ACL is planned")
+        raise BadUsage(
+            f"--check-acl: {invocation.options.directory} has no acl.yml, so that no ACL is planned"
+        )
     before = published.nodes(invocation.client, invocation.znodes)
     plan = prepare(invocation, deployment, before).plan or deployment.acl
     found = securing.wider(invocation.client, invocation.require_deployment(), plan)
