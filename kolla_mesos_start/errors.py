@@ -96,6 +96,20 @@ class RefusedByServer(AgentError):
         super().__init__(f"{what}: ZooKeeper refuses it ({type(error).__name__})")
 
 
+class TooLarge(AgentError):
+    """The servers drop the connection because of the size of a request."""
+
+    status = 69
+    retriable = True
+
+    def __init__(self, path: str, size: int) -> None:
+        super().__init__(
+            f"{path} can't be written: the connection was lost several times right after {size} bytes were"
+            " sent: the limit of the servers (jute.maxbuffer) is probably lower: raise it on all of them, or"
+            " make this smaller"
+        )
+
+
 class CannotWrite(AgentError):
     """A config file, or a file of the agent's own state, can't be written."""
 

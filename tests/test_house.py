@@ -31,9 +31,11 @@ SHARED = (
     "kolla_mesos_start.render.sandbox",
     "kolla_mesos_start.render.variables_dir",
     "kolla_mesos_start.settings",
+    "kolla_mesos_start.tree.publication",
     "kolla_mesos_start.tree.states",
     "kolla_mesos_start.tree.znodes",
     "kolla_mesos_start.zookeeper.identity",
+    "kolla_mesos_start.zookeeper.losses",
     "kolla_mesos_start.zookeeper.query",
     "kolla_mesos_start.zookeeper.tls",
 )

@@ -15,7 +15,7 @@ import time
 from kolla_mesos_start.daemon.handoff import Refreshing
 from kolla_mesos_start.daemon.notify_socket import NotifySocket, Senders
 from kolla_mesos_start.daemon.readiness import Check, CommandCheck, Readiness, http, tcp
-from kolla_mesos_start.errors import CannotWrite
+from kolla_mesos_start.errors import CannotWrite, TooLarge
 from kolla_mesos_start.health import StateFile
 from kolla_mesos_start.log import PROGRESS_INTERVAL, Logger
 from kolla_mesos_start.loop import Loop, now
@@ -56,6 +56,7 @@ class Registrar:
             password=handoff.session_password,
             zxid=handoff.zxid,
         )
+        self.session.on_too_large(lambda path, size: log.warning("%s; retrying", TooLarge(path, size).reason))
         self.presence = Presence(self.session, Registration(*handoff.registration))
         self._check, self._rules = _check(handoff), Check(*handoff.check)
         self._started, self._stopping = now(), False

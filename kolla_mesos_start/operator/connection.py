@@ -12,9 +12,11 @@ import math
 import socket
 import struct
 import threading
+import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
 from concurrent.futures import Future, TimeoutError
 from contextlib import contextmanager, suppress
+from functools import partial
 from typing import Any, Callable, NamedTuple, TypeVar
 
 from kazoo.client import KazooClient, TransactionRequest
@@ -36,6 +38,7 @@ from kazoo.exceptions import (
     SessionExpiredError,
 )
 from kazoo.handlers.threading import SequentialThreadingHandler
+from kazoo.protocol.serialization import Create, SetData, Transaction
 from kazoo.protocol.states import KazooState, KeeperState
 from kazoo.security import ACL, Id, Permissions
 
@@ -47,6 +50,7 @@ from kolla_mesos_start.errors import (
     BadDefinition,
     NoConnection,
     NoRight,
+    TooLarge,
     cause,
     causes,
     handshake_cause,
@@ -55,6 +59,7 @@ from kolla_mesos_start.operator.acl import NODE, Acl, Plan, joined, parse
 from kolla_mesos_start.settings import Settings
 from kolla_mesos_start.tree.znodes import Znodes
 from kolla_mesos_start.zookeeper.identity import ANSWER_TIMEOUT, WhoAmI, names
+from kolla_mesos_start.zookeeper.losses import SMALL, SOON, Losses, largest_path, size_of
 from kolla_mesos_start.zookeeper.query import Query, Znode
 from kolla_mesos_start.zookeeper.tls import explain, make_context
 
@@ -71,6 +76,7 @@ RETRY = {"max_tries": -1, "delay": 0.05, "backoff": 1.5, "max_delay": 1.0}
 DENIED = (NoAuthError, AuthFailedError, InvalidACLError)
 # What a request meets whose fate is unknown.
 LOST = (ConnectionLoss, OperationTimeoutError, SessionExpiredError)
+WRITES = (Create, SetData, Transaction)
 # What others have done to a znode of a transaction that is refused.
 MEANWHILE = {
     NoNodeError: "was removed",
@@ -147,6 +153,7 @@ class Client(KazooClient):  # type: ignore[misc]
         self._deployment = Znodes(settings.prefix, settings.deployment_id, "", "").deployment
         self._plans: list[Plan | None] = []
         self._default = joined((f"{scheme}:{name}", letters) for scheme, name, letters in settings.acl)
+        self._losses = Losses()
 
     @property
     def plan(self) -> Plan | None:
@@ -161,6 +168,10 @@ class Client(KazooClient):  # type: ignore[misc]
     def plan(self, plan: Plan) -> None:
         self._plans.append(plan)
 
+    def forget_plan(self) -> None:
+        """Read it again when it is needed."""
+        self._plans.clear()
+
     def planned(self, path: str) -> Sequence[ACL]:
         """The ACL of what is created at `path`."""
         if self.plan is None:
@@ -173,6 +184,23 @@ class Client(KazooClient):  # type: ignore[misc]
 
     def transaction(self) -> TransactionRequest:
         return _Transaction(self)
+
+    def _call(self, request: Any, reply: Any) -> Any:
+        if isinstance(request, WRITES) and (size := size_of(request)) > SMALL:
+            reply.rawlink(partial(self._count, largest_path(request), size, time.monotonic()))
+        return super()._call(request, reply)
+
+    def _count(self, path: str, size: int, sent: float, reply: Any) -> None:
+        """A large request has ended. Runs on a thread of kazoo's."""
+        if isinstance(reply.exception, ConnectionLoss):
+            self._losses.lost(path, size, soon=time.monotonic() - sent < SOON)
+        else:
+            self._losses.answered(path)
+
+    def check_size(self) -> None:
+        """Raise TooLarge if the servers drop the connection because of the size of a request."""
+        if found := self._losses.culprit():
+            raise TooLarge(*found)
 
 
 class _Transaction(TransactionRequest):  # type: ignore[misc]
@@ -381,8 +409,17 @@ def _read_together(client: KazooClient, start: Callable[[str], Any], paths: Iter
 
 
 def _send(client: KazooClient, request: Callable[[], Any]) -> Any:
+    def attempt() -> Any:
+        _check_size(client)
+        return request()
+
     with interruptible(client):
-        return client.retry(request)
+        return client.retry(attempt)
+
+
+def _check_size(client: KazooClient) -> None:
+    if isinstance(client, Client):
+        client.check_size()
 
 
 @contextmanager
@@ -579,6 +616,7 @@ def commit(transaction: TransactionRequest, what: str) -> None:
         with interruptible(transaction.client):
             results = transaction.commit()
     except LOST as lost:
+        _check_size(transaction.client)
         raise Unanswered(f"{what}: the connection to ZooKeeper was lost") from lost
     # An operation that was fine is answered with one of these, since another one was not.
     followers = (RolledBackError, RuntimeInconsistency)

@@ -16,6 +16,7 @@ from kolla_mesos_start.errors import (
     NoConnection,
     NoRight,
     RefusedByServer,
+    TooLarge,
 )
 from kolla_mesos_start.log import Logger
 from kolla_mesos_start.loop import now
@@ -120,6 +121,7 @@ class Client:
         self._closing = False
         self.session.on_connected(self._check_timeout)
         self.session.on_refused(self._refuse)
+        self.session.on_too_large(self._refuse_size)
         loop.add(self.session)
         loop.add(self.ephemerals)
 
@@ -186,6 +188,10 @@ class Client:
         if self._closing:
             return
         raise AccessDenied("ZooKeeper refused the credentials of KOLLA_ZK_AUTH_FILE")
+
+    def _refuse_size(self, path: str, size: int) -> None:
+        if not self._closing:
+            raise TooLarge(path, size)
 
     def _deny(self, denied: NoRight) -> None:
         if not self._closing:

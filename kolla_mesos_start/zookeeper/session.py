@@ -45,6 +45,7 @@ if TYPE_CHECKING:
 
     from kolla_mesos_start.loop import Interest
     from kolla_mesos_start.zookeeper.connect import Address, Steps
+    from kolla_mesos_start.zookeeper.losses import Losses
 
     Done = Callable[[Any, Optional[KazooException]], object]
 
@@ -128,6 +129,7 @@ class Session:
         self._connected_handlers: list[Callable[[], object]] = []
         self._watch_handlers: list[Callable[[str], object]] = []
         self._refused_handlers: list[Callable[[], object]] = []
+        self._too_large_handlers: list[Callable[[str, int], object]] = []
         self._events: deque[Callable[[], object]] = deque()
         self._xid = 0
         self._hosts: list[tuple[str, int]] = []
@@ -140,6 +142,8 @@ class Session:
         self._pings: deque[float] = deque()  # when each one that waits for its reply was sent
         self._failures, self._silences, self._not_before = 0, 0, 0.0
         self._refusals = 0
+        self._losses: Losses | None = None  # of large requests, once there was one
+        self._answered_at = math.inf  # when the first request of this connection was answered
         self._opened = self._sent = self._heard = self._answered_ping = 0.0
         self._ran = self._lost_at = now()
         self._lost = False
@@ -156,6 +160,10 @@ class Session:
     def on_refused(self, handler: Callable[[], object]) -> None:
         """Have `handler` run when the servers refuse our credentials; the session goes on trying."""
         self._refused_handlers.append(handler)
+
+    def on_too_large(self, handler: Callable[[str, int], object]) -> None:
+        """Have `handler(path, size)` run when the servers drop the connection because of a request's size."""
+        self._too_large_handlers.append(handler)
 
     @property
     def error(self) -> str:
@@ -326,6 +334,7 @@ class Session:
         self.sessions += not self.id
         self.id, self.password, self.timeout = answer.session_id, answer.passwd, answer.time_out / 1000
         self._socket, self.connected, self._opened, self._silences = connection, True, now(), 0
+        self._answered_at = math.inf
         self._causes.clear()
         for scheme, credential in self.servers.auth:
             self._send(int_struct.pack(AUTH_XID) + int_struct.pack(Auth.type), Auth(0, scheme, credential))
@@ -363,6 +372,8 @@ class Session:
             if not self._closing:
                 log.warning("%s (%s); retrying", words, self.error)
             self._lost = True
+        if self._pending:
+            self._count_losses(closed=isinstance(error, ConnectionError))
         if isinstance(error, PermissionError):
             self._not_before = now() + min(REFUSED_MOST, REFUSED * 2**self._refusals)
             self._refusals = min(self._refusals + 1, 10)
@@ -374,6 +385,20 @@ class Session:
             self._not_before = now() + jittered(delay, 0.4)
             self._failures += 1
         self._drop()
+
+    def _count_losses(self, closed: bool) -> None:
+        """Find a request that is too large for the servers; `closed`: they have closed the connection."""
+        from kolla_mesos_start.zookeeper.losses import SMALL, SOON, Losses, largest_path, size_of
+
+        for request in self._pending:
+            size = size_of(request.operation)
+            if size > SMALL:
+                self._losses = self._losses or Losses()
+                soon = closed and now() - request.sent < SOON and request.sent >= self._answered_at
+                self._losses.lost(largest_path(request.operation), size, soon=soon)
+        found = self._losses and self._losses.culprit()
+        if found:
+            self._events.extend(partial(handler, *found) for handler in self._too_large_handlers)
 
     def _drop(self) -> None:
         if self._task:
@@ -456,6 +481,12 @@ class Session:
             if self.servers.chroot:
                 value = _unrooted(self.servers.chroot, request.operation, value)
         self._pending.popleft()  # Not before the reply is read: what can't be read is no answer.
+        self._answered_at = min(self._answered_at, now())
+        if self._losses:
+            from kolla_mesos_start.zookeeper.losses import SMALL, largest_path, size_of
+
+            if size_of(request.operation) > SMALL:  # A read of the same znode says nothing.
+                self._losses.answered(largest_path(request.operation))
         if isinstance(request.operation, Close):
             request.done(value, error)
         else:

@@ -1,0 +1,115 @@
+"""Requests that are larger than the servers' jute.maxbuffer: they end with a message, and outages do not."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from kazoo.client import KazooClient
+
+from kolla_mesos_start.zookeeper.losses import TIMES, Losses
+from tests.agents import Containers
+from tests.conftest import Deployment, connected, made
+from tests.link import Link
+from tests.publishing import publish, write_files
+from tests.tool import ctl
+from tests.waiting import eventually
+from tests.zookeeper import Server
+
+LIMIT = 20_000  # bytes
+
+
+@pytest.fixture(scope="module")
+def narrow(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+    """A server that takes small requests only."""
+    with Server(tmp_path_factory.mktemp("narrow"), java=[f"-Djute.maxbuffer={LIMIT}"]) as server:
+        yield server
+
+
+@pytest.fixture
+def narrow_zk(narrow: Server) -> Iterator[KazooClient]:
+    yield from connected(narrow)
+
+
+@pytest.fixture
+def narrow_deployment(narrow: Server, narrow_zk: KazooClient) -> Iterator[Deployment]:
+    yield from made(narrow, narrow_zk)
+
+
+def test_a_value_that_is_too_large_is_named(narrow_deployment: Deployment) -> None:
+    done = ctl(narrow_deployment, "set", "big", "-", given="x" * 30_000, status=69)
+    assert f"{narrow_deployment.path}/variables/big can't be written: " in done.stderr
+    assert "jute.maxbuffer" in done.stderr and "bytes" in done.stderr
+
+
+def test_a_publication_is_split_until_it_fits(
+    narrow_deployment: Deployment, narrow_zk: KazooClient, tmp_path: Path
+) -> None:
+    """What is too large by itself is named; the rest is marked as not finished."""
+    root = write_files(tmp_path / "site", **{f"variables__v{n}": "x" * 5000 for n in range(10)})
+    ctl(narrow_deployment, "publish", str(root))
+    assert len(narrow_zk.get_children(f"{narrow_deployment.path}/variables")) == 10
+    assert json.loads(narrow_zk.get(f"{narrow_deployment.path}/.publication")[0])["finished"]
+    write_files(root, variables__v3="y" * 5000, variables__large="x" * 30_000)
+    done = ctl(narrow_deployment, "publish", str(root), status=69)
+    assert f"{narrow_deployment.path}/variables/large can't be written" in done.stderr
+
+
+def test_an_agent_names_what_is_too_large(
+    narrow_deployment: Deployment, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    """The states of very many commands, for one."""
+    commands = {f"command-{'x' * 40}-{n}": {"command": "true"} for n in range(100)}
+    publish(narrow_deployment, "svc", {"commands": commands})
+    containers = Containers(tmp_path_factory.mktemp("c"), narrow_deployment.environ)
+    agent = containers.start("svc")
+    try:
+        assert agent.ends() == 69
+        assert "jute.maxbuffer" in agent.ending["reason"]
+        assert f"{narrow_deployment.path}/status/" in agent.ending["reason"]
+    finally:
+        containers.end()
+
+
+def test_an_outage_that_comes_again_and_again_is_no_matter_of_size(
+    link: Link, deployment: Deployment, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    """Large requests are under way each time."""
+    commands = {f"command-{'x' * 40}-{n}": {"command": "true"} for n in range(100)}
+    publish(deployment, "svc", {"commands": commands})
+    containers = Containers(tmp_path_factory.mktemp("c"), deployment._replace(hosts=link.hosts).environ)
+    agent = containers.start("svc")
+    try:
+        for number in range(8):
+            link.kill()
+            link.launch()
+            eventually(
+                lambda number=number: (
+                    agent.said.count("connected to ZooKeeper again") > number  # type: ignore[misc]
+                    or not agent.running
+                ),
+                "it is connected again, or through",
+            )
+        assert agent.ends() == 0
+    finally:
+        containers.end()
+
+
+def test_only_losses_in_a_row_right_after_sending_count() -> None:
+    """An answer, or a late loss, begins anew; of several the largest is named."""
+    losses = Losses()
+    for _ in range(TIMES - 1):
+        losses.lost("/a", 5000, soon=True)
+    losses.answered("/a")
+    losses.lost("/a", 5000, soon=True)
+    assert losses.culprit() is None
+    for soon in (True, False, True, True):
+        losses.lost("/a", 5000, soon=soon)
+        losses.lost("/b", 9000, soon=soon)
+    assert losses.culprit() is None
+    losses.lost("/a", 5000, soon=True)
+    losses.lost("/b", 9000, soon=True)
+    assert losses.culprit() == ("/b", 9000)
+    assert losses.culprit() is None
