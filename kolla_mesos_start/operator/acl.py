@@ -20,7 +20,7 @@ from typing import Any, NamedTuple
 from kolla_mesos_start.definition.fields import nearest
 from kolla_mesos_start.definition.forms import GLOBAL, bad_segment, bad_service
 from kolla_mesos_start.definition.texts import labelled, sublabel
-from kolla_mesos_start.tree.znodes import RECORDED_ACL, RESERVED
+from kolla_mesos_start.tree.znodes import PUBLICATION, RECORDED_ACL, RESERVED
 
 Acl = Mapping[str, str]
 Issues = list["tuple[str, str]"]
@@ -61,6 +61,8 @@ class Plan(NamedTuple):
     def _services(self, node: str) -> tuple[Collection[str], Collection[str]]:
         """Those that may work at a znode, and those that may read it."""
         everybody, names = self.services.keys(), node.split("/")
+        if names[0] == PUBLICATION:
+            return (), everybody
         if names[0] == STATUS:
             return [each for each in everybody if _role(each) in names[2:3]], everybody
         if names[0] == VARIABLES:

@@ -16,7 +16,7 @@ from kazoo.client import KazooClient, TransactionRequest
 from kolla_mesos_start.definition.forms import GLOBAL
 from kolla_mesos_start.errors import BadUsage
 from kolla_mesos_start.operator import connection, one_time, services
-from kolla_mesos_start.operator.invocation import Invocation, Subcommand
+from kolla_mesos_start.operator.invocation import Invocation, Subcommand, operator
 from kolla_mesos_start.operator.one_time import OneTime, Record
 from kolla_mesos_start.operator.rerun import add_command
 from kolla_mesos_start.tree.states import DONE, Detail, encode_mark
@@ -38,7 +38,7 @@ def run(invocation: Invocation) -> int:
         who = f": attempt {record.detail.attempt} on {record.detail.host}" if record.detail.host else ""
         print(f"{one.what} is done already{who}; {record.detail.message or 'nothing was changed'}")
     else:
-        print(f"{one.what} is recorded as done, by {one_time.operator()}; no container runs it")
+        print(f"{one.what} is recorded as done, by {operator()}; no container runs it")
     return 0
 
 
@@ -82,7 +82,7 @@ def _record(
         finished=now,
         state=DONE,
         token=token,
-        message=f"adopted by {one_time.operator()}",
+        message=f"adopted by {operator()}",
     )
 
 

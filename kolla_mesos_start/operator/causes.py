@@ -52,7 +52,10 @@ KINDS: Mapping[str, tuple[bool, bool]] = {
     "refreshing": (False, False),
     "claimed": (True, True),
     "cycle": (True, True),
+    "publishing": (False, False),
+    "unfinished": (True, True),
 }
+OF_ALL = ("publishing", "unfinished")  # what concerns every service
 SLOW = 10.0  # seconds; an agent logs a daemon that takes longer to become ready
 SHOWN = 3  # hosts that a line names
 CLOCK_STEP = 1.0  # seconds; containers say since when in whole ones
@@ -95,7 +98,16 @@ def find(deployment: Deployment, now: float) -> list[Cause]:
     for service in deployment.services.values():
         if not service.is_up and not nodes(service) & touched:
             causes += _of_older(service)
-    return sorted(causes, key=lambda each: (not each.is_stuck, -len(each.touches), each.nodes[0], each.kind))
+    causes.sort(key=lambda each: (not each.is_stuck, -len(each.touches), each.nodes[0], each.kind))
+    return [*_publication(deployment), *causes]
+
+
+def _publication(deployment: Deployment) -> Iterator[Cause]:
+    """What is published may be half of it, so that nothing else is worth a look before."""
+    publication = deployment.publication
+    if publication.problem:
+        kind = "publishing" if publication.is_running else "unfinished"
+        yield Cause(kind, publication.problem, ("publication",))
 
 
 def confirmed(found: Iterable[Cause], again: Iterable[Cause]) -> list[Cause]:
@@ -487,4 +499,4 @@ def nodes(service: Service) -> frozenset[str]:
 
 def concerning(causes: Iterable[Cause], service: Service) -> list[Cause]:
     """Those that keep one service from being up."""
-    return [cause for cause in causes if nodes(service) & cause.touches]
+    return [cause for cause in causes if cause.kind in OF_ALL or nodes(service) & cause.touches]

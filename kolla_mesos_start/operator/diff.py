@@ -12,7 +12,15 @@ from typing import Any, Callable, NamedTuple
 from kazoo.client import KazooClient
 from rich.text import Text
 
-from kolla_mesos_start.operator import changes, directory, generated, layouts, outdated, published
+from kolla_mesos_start.operator import (
+    changes,
+    directory,
+    generated,
+    layouts,
+    outdated,
+    publication,
+    published,
+)
 from kolla_mesos_start.operator.changes import CREATED, Change, Mask
 from kolla_mesos_start.operator.directory import VARIABLES, Deployment
 from kolla_mesos_start.operator.findings import counted
@@ -47,6 +55,9 @@ def run(invocation: Invocation) -> int:
     deployment, unreadable = layouts.read(invocation.options, invocation.settings.deployment_id)
     refuse(unreadable)
     znodes = invocation.require_deployment()
+    mark = publication.interrupted(invocation.client, znodes)
+    if mark:
+        invocation.err.print(f"warning: {mark.problem}", markup=False)
     before = published.nodes(invocation.client, znodes)
     deployment = generated.complete(deployment, invocation.given, before).deployment
     secrets = layouts.hidden(invocation.options, deployment)
@@ -55,7 +66,7 @@ def run(invocation: Invocation) -> int:
         invocation.print_json(_as_json(found))
     else:
         _print(invocation, found)
-    return 1 if found.changed else 0
+    return 1 if found.changed or mark else 0
 
 
 SUBCOMMAND = Subcommand(

@@ -8,9 +8,11 @@ from __future__ import annotations
 
 import argparse
 import difflib
+import getpass
 import json
 import os
 import re
+import socket
 from collections.abc import Iterable, Mapping
 from contextlib import ExitStack
 from typing import Any, Callable, NamedTuple
@@ -218,6 +220,15 @@ def _flag(option: str) -> str:
 def add_format(parser: argparse.ArgumentParser) -> None:
     """The option of all that print data."""
     parser.add_argument("--format", choices=("text", "json"), default="text", help="default: %(default)s")
+
+
+def operator() -> str:
+    """Who changes something, and from where."""
+    try:
+        user = getpass.getuser()
+    except (KeyError, OSError):  # The user has no name.
+        user = str(os.getuid())
+    return f"{user} on {socket.gethostname()}"
 
 
 def nearest(name: str, others: Iterable[str]) -> str:

@@ -26,6 +26,7 @@ from kolla_mesos_start.operator.mounted import HINT
 from kolla_mesos_start.operator.validation import build_graph, known_graph, rendered
 from kolla_mesos_start.render.context import variable_names
 from kolla_mesos_start.tree import states
+from kolla_mesos_start.tree.publication import Mark, unfinished
 from kolla_mesos_start.tree.states import Detail, Unmet, printable
 from kolla_mesos_start.tree.znodes import RECORDED_ACL, RESERVED, CommandZnodes, Znodes
 from kolla_mesos_start.zookeeper.query import Query, Znode, children_of, data_of
@@ -167,11 +168,24 @@ class Service(NamedTuple):
         return self.graph is None or container.digest != self.graph.digest
 
 
+class Publication(NamedTuple):
+    """The last publication if it has not finished, and whether somebody is publishing now."""
+
+    mark: Mark | None
+    is_running: bool
+
+    @property
+    def problem(self) -> str:
+        """That it has not finished; empty if it has."""
+        return "" if self.mark is None else f"{self.mark} yet" if self.is_running else self.mark.problem
+
+
 class Deployment(NamedTuple):
     """All services by their names."""
 
     id: str
     services: Mapping[str, Service]
+    publication: Publication = Publication(None, False)
 
     @property
     def roles(self) -> Mapping[str, Service]:
@@ -181,7 +195,7 @@ class Deployment(NamedTuple):
 
     @property
     def is_up(self) -> bool:
-        return all(service.is_up for service in self.services.values())
+        return self.publication.mark is None and all(service.is_up for service in self.services.values())
 
 
 class Source(NamedTuple):
@@ -230,6 +244,8 @@ class Live:
     def _scaffold(self, view: View) -> Iterator[Query]:
         """The services, the scopes, the roles in them, and how starts ended there."""
         yield from _tree(self.znodes, view)
+        yield data_of(self.znodes.publication)
+        yield children_of(self.znodes.publication)
         yield children_of(self.znodes.status)
         for scope in view.get(children_of(self.znodes.status), ()):
             yield children_of(f"{self.znodes.status}/{scope}")
@@ -278,7 +294,12 @@ class Live:
     def deployment(self, view: View) -> Deployment:
         """The deployment, once all `queries` are answered."""
         services = {name: self._service(name, view) for name in service_names(self.znodes, view)}
-        return Deployment(self.znodes.deployment_id, services)
+        return Deployment(self.znodes.deployment_id, services, self._publication(view))
+
+    def _publication(self, view: View) -> Publication:
+        znode = view.get(data_of(self.znodes.publication))
+        mark = unfinished(znode.data) if znode else None
+        return Publication(mark, bool(view.get(children_of(self.znodes.publication))))
 
     def _service(self, name: str, view: View) -> Service:
         role = name.rsplit("/", 1)[-1]

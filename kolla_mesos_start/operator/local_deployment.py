@@ -21,7 +21,7 @@ from kazoo.exceptions import NoNodeError
 from kolla_mesos_start.definition.document import load
 from kolla_mesos_start.definition.forms import GLOBAL, LOCAL
 from kolla_mesos_start.definition.model import Command, Graph, Members
-from kolla_mesos_start.operator import directory, mounted, published
+from kolla_mesos_start.operator import directory, mounted, publication, published
 from kolla_mesos_start.operator.containers import Container, end_all, processes_of
 from kolla_mesos_start.operator.directory import Contents, Deployment
 from kolla_mesos_start.operator.publish import Counts, Publisher
@@ -92,9 +92,10 @@ class LocalDeployment:
         self._read_definitions(deployment)
         self.check_files(deployment)
         znodes = Znodes(self.prefix, self.id, "", "")
-        before = published.nodes(self.client, znodes)
-        publisher = Publisher(self.client, znodes, before, report=lambda change: None)
-        publisher.publish(deployment)
+        with publication.locked(self.client, znodes) as lock:
+            before = published.nodes(self.client, znodes)
+            publisher = Publisher(self.client, znodes, before, lock, report=lambda change: None)
+            publisher.publish(deployment)
         return publisher.counts
 
     def read(self) -> Deployment:

@@ -7,9 +7,6 @@ where a container has claimed it, or what is published has changed. What is chan
 
 from __future__ import annotations
 
-import getpass
-import os
-import socket
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from typing import Callable, NamedTuple
@@ -25,7 +22,7 @@ from kolla_mesos_start.definition.schema import early_texts
 from kolla_mesos_start.errors import AgentError, BadDefinition, BadUsage, NoRight
 from kolla_mesos_start.operator import connection, services
 from kolla_mesos_start.operator.connection import Refused, Unanswered
-from kolla_mesos_start.operator.invocation import Invocation, NotThere, nearest
+from kolla_mesos_start.operator.invocation import Invocation, NotThere, nearest, operator
 from kolla_mesos_start.operator.validation import build_graph
 from kolla_mesos_start.operator.variables import places
 from kolla_mesos_start.render.context import variable_names
@@ -263,12 +260,3 @@ def _may_try_again(client: KazooClient, one: OneTime, contender: str) -> bool:
     found = connection.znodes(client, [contender, *one.versions])
     same = all((each := found[path]) and each.stat.version == one.versions[path] for path in one.versions)
     return bool(same and found[contender])
-
-
-def operator() -> str:
-    """Who changes something, and from where."""
-    try:
-        user = getpass.getuser()
-    except (KeyError, OSError):  # The user has no name.
-        user = str(os.getuid())
-    return f"{user} on {socket.gethostname()}"

@@ -1,17 +1,18 @@
 """`kolla_mesos_ctl publish`: a directory becomes a deployment's tree in ZooKeeper.
 
-    read the directory -> validate -> write variables and files -> write definitions -> remove
+    read the directory -> take the lock -> validate -> write and remove
 
-What lives here: the writing. What is wrong is found in `validation`.
-Nothing is written before everything is right, definitions are written last, and what is unchanged
-is not written again: publishing twice is the same as publishing once.
+What lives here: what is to be written. What is wrong is found in `validation`; the lock, the mark and the
+transactions are in `publication`.
+Nothing is written before everything is right, and what is unchanged is not written again: publishing
+twice is the same as publishing once.
 """
 
 from __future__ import annotations
 
 import argparse
-from collections.abc import Iterable, Set
-from typing import Callable
+from collections.abc import Iterable, Iterator
+from typing import Callable, NamedTuple
 
 from kazoo.client import KazooClient
 
@@ -22,6 +23,7 @@ from kolla_mesos_start.operator import (
     directory,
     layouts,
     outdated,
+    publication,
     published,
     secrets_file,
     securing,
@@ -31,8 +33,10 @@ from kolla_mesos_start.operator.changes import is_secret, is_variable
 from kolla_mesos_start.operator.connection import Client
 from kolla_mesos_start.operator.directory import FILES, VARIABLES, Contents, Deployment
 from kolla_mesos_start.operator.findings import ERROR, Finding, counted
+from kolla_mesos_start.operator.generated import Completed
 from kolla_mesos_start.operator.invocation import Invocation, Subcommand
-from kolla_mesos_start.operator.published import Nodes, Removals
+from kolla_mesos_start.operator.publication import Change, Held
+from kolla_mesos_start.operator.published import NOTHING, Nodes, Removals
 from kolla_mesos_start.operator.validate import shown
 from kolla_mesos_start.operator.validation import validate
 from kolla_mesos_start.settings import Settings
@@ -72,31 +76,26 @@ def run(invocation: Invocation) -> int:
     refuse(unreadable)
     for name in deployment.left_out:
         print(f"left out {options.directory / name}")
-    check_chroot(invocation.client, config)
-    if options.check_acl and deployment.acl is None:
-        raise BadUsage(f"--check-acl: {options.directory} has no acl.yml, so that no ACL is planned")
-    before = published.nodes(invocation.client, znodes)
-    completed = secrets_file.complete(invocation, deployment, before)
-    deployment = completed.deployment
-    old = plan_removals(invocation, before, deployment) if options.prune else Removals((), ())
-    if not options.no_validate:
-        check(invocation, deployment, before, old)
-    plan = planned(invocation.client, deployment, before, old)
-    if options.check_acl and plan:
-        return check_acl(invocation, plan)
-    secrets_file.keep(invocation, completed)
-    publisher = Publisher(invocation.client, znodes, before)
-    if plan:
-        secure(invocation, publisher, plan)
-    else:
-        warn_of_secrets(invocation, deployment)
-    with secrets_file.explained(invocation, completed):
-        publisher.create({f"{VARIABLES}/{name}": data for name, data in completed.new.items()})
-    publisher.publish(deployment, plan)
-    publisher.remove(old)
+    client = invocation.client
+    check_chroot(client, config)
+    if options.check_acl:
+        return check_acl(invocation, deployment)
+    work = prepare_new(invocation, deployment)
+    if deployment.acl:
+        securing.require_operator(client, znodes, deployment.acl)
+        client.plan = deployment.acl
+    with publication.locked(client, znodes) as lock:
+        if lock.interrupted:
+            invocation.err.print(f"note: an earlier {lock.interrupted}", markup=False)
+        before = published.nodes(client, znodes)
+        if before or work is None:
+            work = prepare(invocation, deployment, before)
+        publisher = Publisher(client, znodes, before, lock)
+        write(invocation, publisher, work)
     print(f"published {options.directory} to {znodes.deployment}: {publisher.counts}")
     # Looked for afterwards: one that has started meanwhile may have read what was there before.
-    outdated.show(invocation.out, outdated.outdated(invocation.client, znodes, deployment, publisher.changed))
+    deployment = work.completed.deployment
+    outdated.show(invocation.out, outdated.outdated(client, znodes, deployment, publisher.changed))
     return 0
 
 
@@ -109,8 +108,10 @@ Write a directory of definitions, files and variables to ZooKeeper.
 DIR holds variables/<name> or variables.yml, and for each service services/<service>/ with
 definition.yml, files/<name>, and variables of its own: variables/<name>, variables/<host>/<name>
 or variables.yml. Nothing is written before everything is right, as `validate` finds it; what is
-published already counts as there. A definition is written last. At the end the containers are named that
-run what is older, until they are started again.
+published already counts as there. Only one publication of a deployment runs at a time: a second one waits,
+for up to 60 s (then status 75). If it is not too large it takes effect at one moment. Otherwise definitions
+are written last, and until then `status` and `explain` report that it has not finished. At the end the
+containers are named that run what is older, until they are started again.
 
 A secret of DIR's secrets.yml that has no value is generated, and added to FILE of --secrets before anything
 is published. One that is published already stays as it is, and is added to FILE: to have another
@@ -128,6 +129,46 @@ DIR may also have kolla-mesos's own layout: services/<project>/<service>.yml.j2,
 
 
 # -- the stages -----------------------------------------------------------------------------------
+
+
+class Work(NamedTuple):
+    """What is to be done: `completed` is written, `old` removed, and `plan` says who may do what."""
+
+    completed: Completed
+    old: Removals
+    plan: Plan | None
+
+
+def prepare_new(invocation: Invocation, deployment: Deployment) -> Work | None:
+    """Prepare the first publication; None if the deployment exists.
+
+    It must not be created, not even for the lock, where the directory has errors.
+    """
+    client, znodes = invocation.client, invocation.znodes
+    if connection.read(client, [znodes.deployment])[znodes.deployment] is not None:
+        return None
+    return prepare(invocation, deployment, {})
+
+
+def prepare(invocation: Invocation, deployment: Deployment, before: Nodes) -> Work:
+    """Find out what is to be done, and refuse what is wrong."""
+    options = invocation.options
+    completed = secrets_file.complete(invocation, deployment, before)
+    deployment = completed.deployment
+    old = plan_removals(invocation, before, deployment) if options.prune else NOTHING
+    if not options.no_validate:
+        check(invocation, deployment, before, old)
+    return Work(completed, old, planned(invocation.client, deployment, before, old))
+
+
+def write(invocation: Invocation, publisher: Publisher, work: Work) -> None:
+    """Do it."""
+    secrets_file.keep(invocation, work.completed)
+    if work.plan:
+        secure(invocation, publisher, work.plan)
+    else:
+        warn_of_secrets(invocation, work.completed.deployment)
+    publisher.publish(work.completed.deployment, work.plan, work.old)
 
 
 def check_chroot(client: KazooClient, config: Settings) -> None:
@@ -181,8 +222,14 @@ def planned(client: Client, deployment: Deployment, before: Nodes, old: Removals
     return plan and plan.only(there - set(old.services))
 
 
-def check_acl(invocation: Invocation, plan: Plan) -> int:
+def check_acl(invocation: Invocation, deployment: Deployment) -> int:
     """Name what is wider than planned; 77 if anything is."""
+    if deployment.acl is None:
+        raise BadUsage(
+            f"--check-acl: {invocation.options.directory} has no acl.yml, so that no ACL is planned"
+        )
+    before = published.nodes(invocation.client, invocation.znodes)
+    plan = prepare(invocation, deployment, before).plan or deployment.acl
     found = securing.wider(invocation.client, invocation.require_deployment(), plan)
     for path, more in found.items():
         print(f"{path}: {acl.shown(more)}, which acl.yml does not plan")
@@ -233,57 +280,84 @@ class Counts:
 
 
 class Publisher:
-    """Writes a deployment into its tree, in which `before` stands. `report` gets a line for each change."""
+    """Writes a deployment into its tree, where `before` was found. `report` gets a line for each change.
+
+    `lock` is the lock of publications, which we hold.
+    """
 
     def __init__(
-        self, client: KazooClient, znodes: Znodes, before: Nodes, report: Callable[[str], object] = print
+        self,
+        client: KazooClient,
+        znodes: Znodes,
+        before: Nodes,
+        lock: Held,
+        report: Callable[[str], object] = print,
     ) -> None:
-        self.client, self.znodes = client, znodes
+        self.client, self.znodes, self.lock = client, znodes, lock
         self.root = znodes.deployment
-        self.before = {f"{self.root}/{node}": data for node, data in before.items()}
+        self.before = {self.root: b"", **self._paths(before)}
         self.report = report
         self.counts = Counts()
         self.changed: list[str] = []  # nodes below the deployment
-        self.created: Set[str] = frozenset()  # already, by `create`
 
-    def publish(self, deployment: Deployment, plan: Plan | None = None) -> None:
-        """Write everything. An agent that reads a new definition finds all that it needs."""
-        self.write(directory.nodes(deployment))
-        if plan is not None:
-            securing.make(self.client, self.znodes, plan)
-        self.write(directory.definitions(deployment))
+    def publish(self, deployment: Deployment, plan: Plan | None = None, old: Removals = NOTHING) -> None:
+        """Write everything and remove what is old: at one moment, if one transaction can hold it.
 
-    def create(self, nodes: Contents) -> None:
-        """Create all of these or none. Refused where somebody else has created one of them meanwhile."""
-        wanted = {f"{self.root}/{node}": data for node, data in nodes.items()}
-        self.create_parents(wanted)
-        transaction = self.client.transaction()
+        Otherwise definitions are written last. An agent that reads a new one finds all that it needs.
+        """
+        missing, there = securing.missing(self.client, self.znodes, plan) if plan else ({}, {})
+        self.before.update(there)
+        contents, definitions = map(
+            self._paths, (directory.nodes(deployment), directory.definitions(deployment))
+        )
+        values, services = old.apart()
+        changes = [
+            *self._changes({**contents, **missing}),
+            *(Change(f"{self.root}/{node}", None) for node in values.removed),
+            *self._changes(definitions),
+        ]
+        if services.removed or services.emptied:
+            self.lock.begin()
+            self.lock.write(changes, self.before)
+            self.remove(services)
+            changes = []
+        self.lock.publish(changes, self.before)
+        self._note_written({**contents, **definitions})
+        for node in values.removed:
+            self.note("removed", f"{self.root}/{node}")
+
+    def write(self, nodes: Contents, *, is_last: bool = False) -> None:
+        """Create what is absent, rewrite what differs, leave the rest; `is_last`: the publication ends so."""
+        wanted = self._paths(nodes)
+        write = self.lock.publish if is_last else self.lock.write
+        write(self._changes(wanted), self.before)
+        self._note_written(wanted)
+
+    def _paths(self, nodes: Contents) -> dict[str, bytes]:
+        return {f"{self.root}/{node}": data for node, data in nodes.items()}
+
+    def _changes(self, wanted: Contents) -> Iterator[Change]:
+        """Those that differ, each after the znodes above it that are absent."""
+        created: set[str] = set()
         for path, data in wanted.items():
-            transaction.create(path, data)
-        connection.commit(transaction, f"{counted(len(nodes), 'secret')} can't be published")
-        self.before.update(wanted)
-        self.created = frozenset(wanted)
+            if self.before.get(path) != data:
+                above = [path]
+                while (parent := above[-1].rpartition("/")[0]) not in self.before and parent not in created:
+                    above.append(parent)
+                created.update(above)
+                yield from (Change(each, is_parent=True) for each in above[:0:-1])
+                yield Change(path, data)
 
-    def write(self, nodes: Contents) -> None:
-        """Create what is absent, rewrite what differs, leave the rest."""
-        wanted = {f"{self.root}/{node}": data for node, data in nodes.items()}
-        changed = {path: data for path, data in wanted.items() if self.before.get(path) != data}
-        self.create_parents(path for path in changed if path not in self.before)
-        connection.write_together(self.client, changed, self.before.keys())
-        for path in wanted:
-            change = "updated" if self._is_there(path) and path not in self.created else "created"
-            self.note(change if path in changed or path in self.created else "unchanged", path)
-        self.before.update(changed)
+    def _note_written(self, wanted: Contents) -> None:
+        for path, data in wanted.items():
+            change = "updated" if self._is_there(path) else "created"
+            self.note("unchanged" if self.before.get(path) == data else change, path)
+        self.before.update(wanted)
 
     def _is_there(self, path: str) -> bool:
         """An empty definition counts as absent: its znode was first the parent of its variables."""
         is_definition = f"/{VARIABLES}/" not in path and f"/{FILES}/" not in path
         return bool(self.before.get(path)) or (path in self.before and not is_definition)
-
-    def create_parents(self, paths: Iterable[str]) -> None:
-        """Create the znodes above `paths` that are absent."""
-        created = connection.create_parents(self.client, paths, self.before.keys())
-        self.before.update(dict.fromkeys(created, b""))
 
     def remove(self, old: Removals) -> None:
         """Remove what is in the way of nothing any more, deepest first."""

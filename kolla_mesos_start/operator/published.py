@@ -119,6 +119,16 @@ class Removals(NamedTuple):
     def services(self) -> Sequence[str]:
         return [node for node in (*self.removed, *self.emptied) if not _parts(node)[1]]
 
+    def apart(self) -> tuple[Removals, Removals]:
+        """The variables and files of services that stay; and whole services."""
+        services = set(self.services)
+        whole = [node for node in self.removed if _parts(node)[0] in services]
+        values = [node for node in self.removed if _parts(node)[0] not in services]
+        return Removals(values, ()), Removals(whole, self.emptied)
+
+
+NOTHING = Removals((), ())
+
 
 def gone(nodes: Nodes, own: Deployment) -> frozenset[str]:
     """The services that are published, and not in the directory."""

@@ -17,7 +17,7 @@ from kolla_mesos_start.definition.forms import GLOBAL
 from kolla_mesos_start.errors import BadUsage
 from kolla_mesos_start.operator import connection, one_time, services
 from kolla_mesos_start.operator.connection import Refused
-from kolla_mesos_start.operator.invocation import Invocation, Subcommand
+from kolla_mesos_start.operator.invocation import Invocation, Subcommand, operator
 from kolla_mesos_start.operator.one_time import OneTime, Record
 from kolla_mesos_start.tree.states import DONE, WAITING, Detail
 from kolla_mesos_start.zookeeper.query import Znode
@@ -68,9 +68,7 @@ def _take_back(client: KazooClient, one: OneTime, record: Record, transaction: T
     for name in succeeded if len(marks) < 2 else ():
         transaction.delete(f"{hosts}/{name}")
     when = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
-    return record.detail._replace(
-        token=record.token, message=f"taken back by {one_time.operator()} at {when}"
-    )
+    return record.detail._replace(token=record.token, message=f"taken back by {operator()} at {when}")
 
 
 def _take_back_everywhere(client: KazooClient, one: OneTime) -> None:

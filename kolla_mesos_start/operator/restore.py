@@ -17,14 +17,24 @@ from pathlib import Path
 from kazoo.client import KazooClient
 
 from kolla_mesos_start.errors import BadDefinition, BadUsage
-from kolla_mesos_start.operator import archive, connection, published, recorded, removal, securing
+from kolla_mesos_start.operator import (
+    archive,
+    connection,
+    publication,
+    published,
+    recorded,
+    removal,
+    securing,
+)
 from kolla_mesos_start.operator.acl import Plan
 from kolla_mesos_start.operator.archive import Snapshot
 from kolla_mesos_start.operator.confirmation import DECLINED, add_yes, confirmed
 from kolla_mesos_start.operator.connection import Client, Refused
 from kolla_mesos_start.operator.invocation import Invocation, NotThere, Subcommand
+from kolla_mesos_start.operator.publication import Held
 from kolla_mesos_start.operator.publish import Publisher, check_chroot
 from kolla_mesos_start.operator.snapshot import counted, done_commands, take
+from kolla_mesos_start.tree.publication import RESTORE
 from kolla_mesos_start.tree.states import decode_detail
 from kolla_mesos_start.tree.znodes import Znodes
 from kolla_mesos_start.zookeeper.query import Znode
@@ -40,13 +50,24 @@ class BadSnapshot(BadDefinition):
 
 def run(invocation: Invocation) -> int:
     """All stages. A deployment that holds something else is replaced only if the operator says so."""
-    client, file = invocation.client, invocation.options.file
-    wanted = _read(file)
+    client = invocation.client
+    wanted = _read(invocation.options.file)
     check_chroot(client, invocation.settings)
     znodes = invocation.znodes
+    plan = _plan(client, invocation.options.file, wanted)
+    if plan:
+        securing.require_operator(client, znodes, plan)
+        client.plan = plan
+    with publication.locked(client, znodes, RESTORE) as lock:
+        return _restore(invocation, lock, wanted)
+
+
+def _restore(invocation: Invocation, lock: Held, wanted: Snapshot) -> int:
+    client, znodes, file = invocation.client, invocation.znodes, invocation.options.file
     found = take(client, znodes)
     same = (found.published, found.recorded) == (wanted.published, wanted.recorded)
     if same and wanted.acl in (b"", found.acl):
+        lock.publish([], {})  # An earlier restore may have been interrupted at its very end.
         print(f"{znodes.deployment} is as in {file} already: {counted(wanted)}")
         return 0
     plan = _plan(client, file, wanted)
@@ -60,10 +81,10 @@ def run(invocation: Invocation) -> int:
             return DECLINED
     if plan:
         securing.secure(client, znodes, plan)
+    lock.begin()
     if tree:
         removal.remove(client, tree)
-    with connection.unfinished(f"the definitions of {znodes.deployment} are missing; restore it once more"):
-        _write(client, znodes, found, wanted, plan)
+    _write(client, znodes, lock, found, wanted, plan)
     if take(client, znodes).published != wanted.published:
         raise Refused(f"somebody else has changed {znodes.deployment} meanwhile; restore it once more")
     print(f"restored {znodes.deployment} to what was {_origin(wanted)}: {counted(wanted)}")
@@ -107,18 +128,17 @@ def _print_differences(invocation: Invocation, found: Snapshot, wanted: Snapshot
         invocation.err.print(f"{name} is not done now, and will be", markup=False)
 
 
-def _write(client: KazooClient, znodes: Znodes, found: Snapshot, wanted: Snapshot, plan: Plan | None) -> None:
+def _write(
+    client: Client, znodes: Znodes, lock: Held, found: Snapshot, wanted: Snapshot, plan: Plan | None
+) -> None:
     before = published.nodes(client, znodes)
-    publisher = Publisher(client, znodes, before, report=lambda change: None)
-    definitions = _below(znodes, wanted.definitions)
-    publisher.create_parents([znodes.status, *definitions])
+    publisher = Publisher(client, znodes, before, lock, report=lambda change: None)
     publisher.write(wanted.contents)
     publisher.remove(published.others(before, wanted.published))
     if plan:
         securing.make(client, znodes, plan)
     _record(client, znodes, continued(found.recorded, wanted.recorded))
-    for path, data in definitions.items():
-        connection.write(client, path, data)
+    publisher.write(wanted.definitions, is_last=True)
 
 
 def _plan(client: Client, file: Path, wanted: Snapshot) -> Plan | None:

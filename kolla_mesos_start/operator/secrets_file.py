@@ -15,7 +15,6 @@ from typing import BinaryIO
 
 from kolla_mesos_start.errors import BadDefinition, BadUsage, CannotWrite, listed
 from kolla_mesos_start.operator import formats, generated, private_file
-from kolla_mesos_start.operator.connection import Refused
 from kolla_mesos_start.operator.directory import Deployment
 from kolla_mesos_start.operator.findings import counted
 from kolla_mesos_start.operator.generated import Completed
@@ -54,19 +53,6 @@ def keep(invocation: Invocation, completed: Completed) -> None:
     if file.exists() and file.stat().st_mode & READ_BY_OTHERS:
         warning = f"warning: {file} can be read by others than its owner: chmod 600 {file}"
         invocation.err.print(warning, markup=False)
-
-
-@contextmanager
-def explained(invocation: Invocation, completed: Completed) -> Iterator[None]:
-    """Say what to do where another run has published the secrets that this one has just generated."""
-    try:
-        yield
-    except Refused as error:
-        file = invocation.options.secrets
-        raise Refused(
-            f"another run has published secrets meanwhile, and {file} has other values now: remove the lines"
-            f" of {listed(completed.new)} from it, and start this again"
-        ) from error
 
 
 def add(file: Path, values: Mapping[str, str]) -> None:

@@ -34,7 +34,7 @@ def secure(client: Client, znodes: Znodes, plan: Plan) -> dict[str, Acl]:
     data = plan.recorded()[acl.NODE]
     if not found and connection.read(client, [record])[record] == data:
         return {}
-    _require_operator(client, znodes, plan)
+    require_operator(client, znodes, plan)
     client.plan = plan
     connection.create_parents(client, [record])
     connection.write(client, record, data)  # Tools that create something meanwhile follow it already.
@@ -58,15 +58,19 @@ def made(client: Client, znodes: Znodes) -> frozenset[str]:
 
 def make(client: Client, znodes: Znodes, plan: Plan) -> None:
     """Make what agents need, and have no right to make."""
+    wanted, there = missing(client, znodes, plan)
+    connection.create_parents(client, wanted)
+    connection.write_together(client, wanted, there.keys())
+
+
+def missing(client: Client, znodes: Znodes, plan: Plan) -> tuple[dict[str, bytes], dict[str, bytes]]:
+    """What agents need and have no right to make, as far as it is missing; and those znodes that exist."""
     recorded = {f"{znodes.deployment}/{node}": data for node, data in plan.recorded().items()}
     made = {f"{znodes.deployment}/{node}": data for node, data in plan.made().items()}
-    there = connection.read(client, [*recorded, *made])
-    connection.create_parents(client, [*recorded, *made])
-    absent = {path: data for path, data in {**made, **recorded}.items() if there[path] is None}
-    connection.create_each(client, absent)
-    for path, data in recorded.items():
-        if path not in absent and there[path] != data:
-            connection.write(client, path, data)
+    read = connection.read(client, [*recorded, *made])
+    there = {path: data for path, data in read.items() if data is not None}
+    absent = {path: data for path, data in made.items() if path not in there}
+    return {**absent, **{path: data for path, data in recorded.items() if there.get(path) != data}}, there
 
 
 def _node(znodes: Znodes, path: str) -> str:
@@ -75,7 +79,9 @@ def _node(znodes: Znodes, path: str) -> str:
 
 def _differing(client: Client, znodes: Znodes, plan: Plan) -> dict[str, Stands]:
     """What stands with another ACL than is planned."""
-    paths = [znodes.deployment, *connection.below(client, [znodes.deployment])]
+    below = connection.below(client, [znodes.deployment])
+    # Who waits for the lock of publications is gone soon.
+    paths = [znodes.deployment, *(path for path in below if not path.startswith(f"{znodes.publication}/"))]
     return _different(znodes, plan, connection.acls(client, paths))
 
 
@@ -83,7 +89,7 @@ def _different(znodes: Znodes, plan: Plan, stands: Mapping[str, Stands]) -> dict
     return {path: each for path, each in stands.items() if each.acl != plan.acl(_node(znodes, path))}
 
 
-def _require_operator(client: Client, znodes: Znodes, plan: Plan) -> None:
+def require_operator(client: Client, znodes: Znodes, plan: Plan) -> None:
     """Try it out: make a znode that is the operator's alone, write to it, and remove it, at one moment."""
     path = znodes.deployment
     while connection.read(client, [path])[path] is None:
@@ -96,7 +102,7 @@ def _require_operator(client: Client, znodes: Znodes, plan: Plan) -> None:
     try:
         connection.commit(transaction, "not secured")
     except Unanswered:
-        _require_operator(client, znodes, plan)
+        require_operator(client, znodes, plan)
     except AccessDenied as error:
         raise AccessDenied(
             f"this connection is not that of {acl.name(plan.operator)}, the operator of acl.yml: give its"

@@ -126,6 +126,8 @@ def headline(deployment: Deployment) -> str:
         text += f"; {counted(stale, 'container')} with an older definition"
     if old_files:  # It is up: what became of a publication would be asked of `explain` only.
         text += f"; {counted(old_files, 'container')} with older files, see explain"
+    if deployment.publication.problem:
+        text += f"; {deployment.publication.problem}"
     return text
 
 
@@ -265,9 +267,11 @@ def describe(attempt: int, host: str, message: str) -> str:
 
 def as_data(deployment: Deployment) -> dict[str, Any]:
     """The same for a program."""
+    mark = deployment.publication.mark
     return {
         "deployment": deployment.id,
         "up": deployment.is_up,
+        "unfinished_publication": mark and {"by": mark.by, "begun": mark.begun},
         "services": [_service_data(service) for service in deployment.services.values()],
     }
 

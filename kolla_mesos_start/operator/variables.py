@@ -17,11 +17,12 @@ from kazoo.client import KazooClient
 
 from kolla_mesos_start.definition.forms import GLOBAL, bad_segment
 from kolla_mesos_start.errors import AgentError, BadUsage
-from kolla_mesos_start.operator import connection, published, recorded, services
+from kolla_mesos_start.operator import connection, publication, published, recorded, services
 from kolla_mesos_start.operator.directory import FILES, MAX_DATA, Deployment, Service
 from kolla_mesos_start.operator.findings import ERROR, Finding, Source
 from kolla_mesos_start.operator.invocation import Invocation, Subcommand, add_format, nearest
 from kolla_mesos_start.operator.mounted import NAME
+from kolla_mesos_start.operator.publication import Change, Held
 from kolla_mesos_start.operator.publish import Publisher
 from kolla_mesos_start.operator.validation import validate
 from kolla_mesos_start.tree.znodes import Znodes
@@ -65,8 +66,10 @@ def run_set(invocation: Invocation) -> int:
     znodes, name = _place(invocation)
     _note_given(invocation, name)
     path = places(znodes, name)[0]
-    publisher = Publisher(invocation.client, znodes, published.nodes(invocation.client, znodes))
-    publisher.write({_node(znodes, path): data})
+    client = invocation.client
+    with publication.locked(client, znodes) as lock:
+        publisher = Publisher(client, znodes, published.nodes(client, znodes), lock)
+        publisher.write({_node(znodes, path): data})
     if publisher.counts.by_change["unchanged"]:
         print(f"{path} has this value already{'' if data else ': it is empty'}")
         return 0
@@ -80,8 +83,13 @@ def run_set(invocation: Invocation) -> int:
 
 def run_unset(invocation: Invocation) -> int:
     """Remove one value, and say which one holds now. StillNeeded where a service would not start then."""
-    client = invocation.client
     znodes, name = _place(invocation)
+    with publication.locked(invocation.client, znodes) as lock:
+        return _unset(invocation, lock, znodes, name)
+
+
+def _unset(invocation: Invocation, lock: Held, znodes: Znodes, name: str) -> int:
+    client = invocation.client
     path, *further = places(znodes, name)
     if path not in _values(client, [path]):
         return _not_set(invocation, znodes, name)
@@ -92,7 +100,7 @@ def run_unset(invocation: Invocation) -> int:
             f"{'; '.join(needing.values())}: without a value the next start of its containers fails;"
             " set another value instead, or give --force; nothing was changed"
         )
-    connection.remove(client, path)
+    lock.write([Change(path, None)], {path: b""})
     print(f"removed {path}")
     left = next(iter(_values(client, further)), None)
     where = "the whole deployment" if not znodes.service_name else znodes.service_name

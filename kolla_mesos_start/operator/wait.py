@@ -94,11 +94,12 @@ class _Watch:
         for service in left:
             self._say_ends(service)
         everything = causes.find(deployment, time.time())
-        mine = [causes.concerning(everything, service) for service in left]
+        of_all = [cause for cause in everything if cause.kind in causes.OF_ALL]
+        mine = [of_all, *(causes.concerning(everything, service) for service in left)]
         self.found = [cause for cause in everything if any(cause in each for each in mine)]
         self.final = [cause for cause in self.found if cause.is_final]
         self._since = min(self._since, time.monotonic()) if self.final else math.inf
-        return [service.role for service in left]
+        return [service.role for service in left] or ["the publication" for _ in of_all]
 
     def _say_ends(self, service: Service) -> None:
         """How its starts go wrong: once, though a launcher repeats them every second."""

@@ -10,6 +10,8 @@
         .containers/<id>                    what a container is doing now (ephemeral)
         .acl                                the ACL of what its agents create, if it was published with one
       .acl                                  acl.yml, as it was published
+      .publication                          who published last, when, and whether that has finished
+        <id>__lock__<number>                who is publishing, or waits to      (ephemeral)
       status/<scope>/<role>                 the service that owns the role    (scope: global, or a host)
       status/<host>/<role>/ended            how the last start there that went wrong ended
       status/<scope>/<role>/<command>       state of a command
@@ -32,6 +34,7 @@ from kolla_mesos_start.records import NamedTuple
 RESERVED = ("variables", "status", "files")
 """Names that the last segment of a service can't have."""
 RECORDED_ACL = ".acl"
+PUBLICATION = ".publication"
 
 
 class CommandZnodes(NamedTuple):
@@ -87,6 +90,10 @@ class Znodes(NamedTuple):
     @property
     def deployment(self) -> str:
         return f"{self.prefix}/{self.deployment_id}"
+
+    @property
+    def publication(self) -> str:
+        return f"{self.deployment}/{PUBLICATION}"
 
     @property
     def definition(self) -> str:

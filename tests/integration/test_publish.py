@@ -13,9 +13,9 @@ import pytest
 from kazoo.client import KazooClient
 from kazoo.security import make_acl, make_digest_acl
 
-from kolla_mesos_start.operator import directory
+from kolla_mesos_start.operator import directory, publication
 from kolla_mesos_start.operator.publish import Publisher
-from kolla_mesos_start.tree.znodes import Znodes
+from kolla_mesos_start.tree.znodes import PUBLICATION, Znodes
 from tests.conftest import Deployment
 from tests.publishing import write_files
 
@@ -54,7 +54,7 @@ def ctl(
 def tree(zk: KazooClient, path: str) -> dict[str, bytes]:
     """Every znode below `path` that holds something, by its path from there."""
     found = {}
-    for name in zk.get_children(path):
+    for name in set(zk.get_children(path)) - {PUBLICATION}:
         child = f"{path}/{name}"
         data = zk.get(child)[0]
         found.update({f"{name}/{rest}": value for rest, value in tree(zk, child).items()})
@@ -125,7 +125,7 @@ def test_the_definition_is_written_last(zk: KazooClient, deployment: Deployment,
             name: zk.get(f"{deployment.path}/a/db{name}")[1].mzxid
             for name in ("/variables/size", "/files/conf", "")
         }
-        assert max(zxids, key=lambda name: zxids[name]) == ""
+        assert zxids[""] == max(zxids.values())
 
 
 def test_what_changed_is_rewritten_and_listed_by_path(
@@ -356,8 +356,9 @@ def test_what_others_have_changed_meanwhile_is_written_all_the_same(
     before = {"variables": b"", "variables/region": b"old", "a": b"", "a/db": b"old", "a/db/variables": b""}
     for path in ("variables", "a/db/variables/size", "a/db/files", "a/db/variables/web1"):
         zk.create(f"{deployment.path}/{path}", makepath=True)
-    publisher = Publisher(zk, znodes, before, report=lambda change: None)
-    publisher.publish(directory.read(root))
+    with publication.locked(zk, znodes) as lock:
+        publisher = Publisher(zk, znodes, before, lock, report=lambda change: None)
+        publisher.publish(directory.read(root))
     assert {"variables/region", "a/db", "a/db/variables/size"} <= set(tree(zk, deployment.path))
 
 

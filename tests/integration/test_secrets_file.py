@@ -13,12 +13,13 @@ import pytest
 from kazoo.client import KazooClient
 
 from kolla_mesos_start.operator import cli, formats, secrets_file
-from kolla_mesos_start.operator.connection import Refused
 from kolla_mesos_start.operator.generated import Completed
 from kolla_mesos_start.operator.invocation import Invocation
 from tests.conftest import Deployment
 from tests.integration.test_publish import DEFINITION, TOOL, ctl, publish
 from tests.publishing import write_files
+from tests.tool import environ
+from tests.waiting import LIMIT
 
 
 @pytest.fixture
@@ -221,25 +222,28 @@ def test_several_runs_at_once_agree_on_the_secrets(
     assert {"region": "one", **values(file)} == in_tree(zk, deployment)
 
 
-def test_secrets_that_another_run_has_published_meanwhile_are_not_replaced(
+def test_two_runs_at_the_same_time_agree_on_the_secrets(
     zk: KazooClient, deployment: Deployment, root: Path, file: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Nor mixed with those of this run. It says what to do, and then takes them."""
-    keep = secrets_file.keep
+    """The second one waits, and takes those of the first."""
+    keep, other = secrets_file.keep, file.with_name("other.yml")
+    runs: list[subprocess.Popen[str]] = []
 
     def be_slow(invocation: Invocation, completed: Completed) -> None:
         keep(invocation, completed)
-        publish(root, deployment, "--secrets", str(file.with_name("other.yml")))
+        words = [sys.executable, str(TOOL), "publish", str(root), "--secrets", str(other)]
+        run = subprocess.Popen(words, env=environ(deployment), stderr=subprocess.PIPE, text=True)
+        runs.append(run)
+        assert run.stderr is not None
+        assert "waiting for the publication by " in run.stderr.readline()
 
     monkeypatch.setattr(secrets_file, "keep", be_slow)
     words = ["publish", str(root), "--deployment", deployment.id, "--prefix", deployment.prefix]
-    with pytest.raises(Refused, match=f"{file} has other values now: remove the lines of db_pin, ring"):
-        cli.run([*words, "--hosts", deployment.hosts, "--secrets", str(file)])
-    others = values(file.with_name("other.yml"))
-    assert in_tree(zk, deployment) == {"region": "one", **others}
-    file.write_text("")
-    publish(root, deployment, "--secrets", str(file))
-    assert values(file) == others
+    cli.run([*words, "--hosts", deployment.hosts, "--secrets", str(file)])
+    with runs[0] as run:
+        assert run.wait(LIMIT) == 0
+    assert values(file) == values(other)
+    assert in_tree(zk, deployment) == {"region": "one", **values(file)}
 
 
 def test_the_openstack_example_is_published_with_secrets_of_its_own(

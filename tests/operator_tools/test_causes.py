@@ -34,6 +34,7 @@ def of_generation(*generations: str) -> Tree:
 # What stands in the tree, and (kind, text) of each cause.
 # What publishing with acl.yml makes.
 PREPARED = {"a/web/.acl": "x509:CN=web:cdrw", "a/web/.containers": "", "status/global/web": "a/web"}
+KILLED = {"what": "publication", "by": "root on h", "begun": "12:00", "finished": None}
 CASES: dict[str, tuple[Tree, list[tuple[str, str]]]] = {
     "all is up": ({"db": definition(), **ready("db", "1")}, []),
     "its files do not follow what is published": (
@@ -525,6 +526,17 @@ CASES: dict[str, tuple[Tree, list[tuple[str, str]]]] = {
             **{f"{each}/.containers/1": container("waiting") for each in "abc"},
         },
         [("cycle", "a cycle, in which each waits for the next: a/daemon -> a/x -> b/y -> c/z -> a/daemon")],
+    ),
+    "a publication that was killed comes first": (
+        {".publication": KILLED, "db": definition()},
+        [
+            ("unfinished", "publication begun at 12:00 by root on h has not finished: publish again"),
+            ("absent", "no container of db was ever started"),
+        ],
+    ),
+    "somebody is publishing": (
+        {".publication": KILLED, ".publication/1": "root on h", "db": definition(), **ready("db", "1")},
+        [("publishing", "publication begun at 12:00 by root on h has not finished yet")],
     ),
 }
 

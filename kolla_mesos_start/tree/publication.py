@@ -1,0 +1,48 @@
+"""The mark that a publication leaves: who published last, when, and whether that has finished.
+
+Pure. Publishers write it (`operator.publication`); agents and tools read it.
+"""
+
+from __future__ import annotations
+
+import json
+
+from kolla_mesos_start.records import NamedTuple
+from kolla_mesos_start.tree.states import printable
+
+PUBLICATION, RESTORE = "publication", "restore"
+MEND = {PUBLICATION: "publish again", RESTORE: "restore again"}
+MAX_MARK = 1024  # bytes
+MAX_SHOWN = 200  # characters
+
+
+class Mark(NamedTuple):
+    """`what` is PUBLICATION or RESTORE; the times are in ISO 8601, `finished` is None until then."""
+
+    what: str
+    by: str
+    begun: str
+    finished: str | None
+
+    def encoded(self) -> bytes:
+        return json.dumps(self._asdict()).encode()
+
+    def __str__(self) -> str:
+        return f"{self.what} begun at {self.begun} by {self.by} has not finished"
+
+    @property
+    def problem(self) -> str:
+        """That it has not finished, and what to do."""
+        return f"{self}: {MEND[self.what]}"
+
+
+def unfinished(data: bytes) -> Mark | None:
+    """The last publication, if it has not finished."""
+    try:
+        found = json.loads(data) if len(data) <= MAX_MARK else {}
+    except (ValueError, RecursionError):
+        return None
+    if not isinstance(found, dict) or found.get("finished", "") is not None:
+        return None
+    begun, by = (printable(str(found.get(name))[:MAX_SHOWN]) for name in ("begun", "by"))
+    return Mark(RESTORE if found.get("what") == RESTORE else PUBLICATION, by, begun, None)
