@@ -1,6 +1,6 @@
 """Prepares one command to run: renders its strings and files from what is published now.
 
-All that a command needs is read together; if the definition changes meanwhile, it is read again.
+All that a command needs is read together; if something is published meanwhile, it is read again.
 Nothing is written here: `files` places the contents.
 """
 
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from kolla_mesos_start.definition.texts import Text
     from kolla_mesos_start.files import Content
     from kolla_mesos_start.settings import Settings
-    from kolla_mesos_start.tree.published import Definition, Facts, Published, Stamp, Variables
+    from kolla_mesos_start.tree.published import Definition, Facts, Published, Stamp, State, Variables
     from kolla_mesos_start.zookeeper.client import Seen
 
     T = TypeVar("T")
@@ -117,7 +117,7 @@ class Preparer:
         return Prepared(step, self._ids(step), placed, seen, now)
 
     def _read(self, files: Sequence[File], strings: Sequence[Text]) -> Inputs:
-        """Read all that the files and strings need, again if the definition changes meanwhile."""
+        """Read all that the files and strings need, again if something is published meanwhile."""
         if not files and not strings:
             return Inputs({}, (), {})
         while True:
@@ -161,10 +161,10 @@ class Preparer:
         if missing_files:
             raise CannotRender("missing: " + ", ".join(missing_files))
 
-    def _read_sources(self, files: Sequence[File]) -> tuple[int | None, Mapping[str, bytes | None]]:
-        """The zxid that the definition had before, and the content of each file, None if it is missing."""
-        zxid, published = self.published.files(file.name for file in files if file.mounted is None)
-        return zxid, {
+    def _read_sources(self, files: Sequence[File]) -> tuple[State, Mapping[str, bytes | None]]:
+        """What was published before, and the content of each file, None if it is missing."""
+        state, published = self.published.files(file.name for file in files if file.mounted is None)
+        return state, {
             file.name: published[file.name] if file.mounted is None else _read_mounted(file) for file in files
         }
 

@@ -1,7 +1,7 @@
 """What publishers and other containers have put into the tree: definition, variables, files, members.
 
-Only reads. A definition is published last, so what belongs to it is read between two looks at
-it: where it changed in between, everything is read again.
+Only reads. What belongs together is read between two looks at the definition and at the mark of the last
+publication. If one of them has changed in between, everything is read again.
 """
 
 from __future__ import annotations
@@ -15,25 +15,27 @@ from kolla_mesos_start.loop import now
 from kolla_mesos_start.records import NamedTuple
 from kolla_mesos_start.tree.znodes import RESERVED
 from kolla_mesos_start.zookeeper.client import Outage, text
-from kolla_mesos_start.zookeeper.query import data_of
+from kolla_mesos_start.zookeeper.query import Znode, data_of
+from kolla_mesos_start.zookeeper.wire import GetData
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-    from typing import Any, Callable
+    from typing import Any, Callable, Optional
 
     from kolla_mesos_start.report import Report
     from kolla_mesos_start.tree.znodes import Znodes
     from kolla_mesos_start.zookeeper.client import Client
-    from kolla_mesos_start.zookeeper.query import Znode
 
     Facts = Mapping[str, Any]
     Stamp = tuple[int, int]
+    State = tuple[Optional[int], ...]
 
 
 log = Logger(__name__)
 
 
+PATIENCE = 30.0  # seconds to wait for a publication that has begun
 # Most agents find their definition at once; one that doesn't should say so before half a minute is over.
 SOON = 1.0
 NEAREST = 3  # names that are looked at: one that is like ours may be on the way to a service only
@@ -54,12 +56,12 @@ class Definition(NamedTuple):
 class Variables(NamedTuple):
     """The values of the variables that are there, and the stamp of each znode where one was looked for.
 
-    `definition` is the zxid that the definition had afterwards.
+    `state` is what was published afterwards.
     """
 
     values: Mapping[str, str]
     stamps: Mapping[str, Stamp | None]
-    definition: int | None
+    state: State
 
 
 class Published:
@@ -69,6 +71,7 @@ class Published:
         self.client, self.znodes = client, znodes
         self._watches = client.watches
         self._warnings: set[str] = set()
+        self._given_up = 0  # the zxid of a publication's beginning, after which it was waited for in vain
 
     def await_definition(self, report: Report, limit: float | None) -> Definition:
         """The definition, once it is published; an empty one counts as not there yet.
@@ -82,6 +85,9 @@ class Published:
         begun = now()
         due = begun + SOON
         deadline = float("inf") if limit is None else begun + limit
+        marks: list[Any] = []
+        ask = GetData(self.znodes.publication, False)  # before the definition, so it is answered before
+        self.client.session.request(ask, lambda value, error: marks.append(value and Znode(*value)))
         self._watches.kept = frozenset([data_of(path)])
         self._watches.watch(())
         # Whether it is published is not known yet.
@@ -89,6 +95,8 @@ class Published:
         while True:
             self.client.loop.wait(lambda: self._published(path), min(deadline, due))
             znode = self._published(path)
+            if znode is not None and marks and self._await_publication(marks.pop(), report):
+                znode = self._published(path)
             if znode is not None:
                 return Definition(znode.data, znode.stat.mzxid, znode.stat.version)
             # They are of interest only now: most agents find their definition at once.
@@ -106,10 +114,49 @@ class Published:
     def definition(self) -> Definition:
         """The definition as it stands now; BadDefinition where there is none."""
         path = self.znodes.definition
-        znode = self.client.read([path])[path]
+        znode = self._read_published([self.znodes.publication, path])[path]
         if znode is None or not znode.data.strip():
             raise BadDefinition([f"{path} is not published{self._nearest()}"])
         return Definition(znode.data, znode.stat.mzxid, znode.stat.version)
+
+    def _read_published(self, paths: Iterable[str]) -> dict[str, Znode | None]:
+        """Read these, and the mark of the last publication among them: once it has finished, if that is soon.
+
+        That others publish is no change of what was read.
+        """
+        paths, mark = tuple(paths), self.znodes.publication
+        while True:
+            found = self.client.read(paths)
+            self.client.seen.pop((mark, False), None)
+            if not self._await_publication(found[mark]):
+                return found
+
+    def _await_publication(self, mark: Znode | None, report: Report | None = None) -> bool:
+        """Wait for a publication that has not finished, but not for long; whether there was one."""
+        if self._is_over(mark):
+            return False
+        from kolla_mesos_start.tree.publication import unfinished
+
+        assert mark is not None
+        what = unfinished(mark.data)
+        if what is None or mark.stat.mzxid == self._given_up:
+            return False
+        log.warning("%s; waiting for at most %g s", what, PATIENCE)
+        if report:
+            report.write("waiting", str(what))
+        query, deadline = data_of(self.znodes.publication), now() + PATIENCE
+        self._watches.watch([query])
+        found = self._watches.results
+        if not self.client.loop.wait(lambda: self._watches.fresh() and self._is_over(found[query]), deadline):
+            log.warning("%s; going on with what is there, which may be a part of it", what.problem)
+            self._given_up = mark.stat.mzxid
+        self._watches.watch(())
+        return True
+
+    @staticmethod
+    def _is_over(mark: Znode | None) -> bool:
+        """Most are: nothing is imported for them."""
+        return mark is None or b'"finished": null' not in mark.data
 
     def _published(self, path: str) -> Znode | None:
         znode: Znode | None = self._watches.results.get(data_of(path))
@@ -165,23 +212,21 @@ class Published:
         znode = self.client.read([path])[path]
         return text(path, znode.data) if znode else None
 
-    def files(self, names: Iterable[str]) -> tuple[int | None, dict[str, bytes | None]]:
-        """The content of each file (None where it isn't published), as it was once the definition
-        had the zxid that comes first."""
-        definition = self.znodes.definition
+    def files(self, names: Iterable[str]) -> tuple[State, dict[str, bytes | None]]:
+        """What was published before, and the content of each file, None where it isn't published."""
         paths = {name: self.znodes.file(name) for name in names}
-        found = self.client.read([definition, *paths.values()])
-        return _zxid(found[definition]), {
+        found = self._read_published([*self._state_paths(), *paths.values()])
+        return self._state(found), {
             name: znode.data if (znode := found[path]) else None for name, path in paths.items()
         }
 
     def variables(self, names: Collection[str]) -> Variables:
         """Each variable from where it is first there: host before service before deployment."""
-        definition = self.znodes.definition
         places = {name: self.znodes.variable(name) for name in names}
-        # Sent in this order, answered in this order: no request of its own is needed to look at the
-        # definition before or after.
-        found = self.client.read([*(path for paths in places.values() for path in paths), definition])
+        # Sent in this order, answered in this order: no request of its own is needed to look at what is
+        # published before or after.
+        wanted = [path for paths in places.values() for path in paths]
+        found = self._read_published([*wanted, *self._state_paths()])
         values = {}
         for name, paths in places.items():
             for path in paths:
@@ -190,7 +235,14 @@ class Published:
                     values[name] = text(path, znode.data)
                     break
         stamps = {path: stamp(found[path]) for paths in places.values() for path in paths}
-        return Variables(values, stamps, _zxid(found[definition]))
+        return Variables(values, stamps, self._state(found))
+
+    def _state_paths(self) -> tuple[str, str]:
+        return self.znodes.definition, self.znodes.publication
+
+    def _state(self, found: Mapping[str, Znode | None]) -> State:
+        """What changes with the definition, and with each publication."""
+        return tuple(znode.stat.mzxid if (znode := found[path]) else None for path in self._state_paths())
 
     # -- members ------------------------------------------------------------------------------------
 
@@ -282,11 +334,6 @@ class Published:
 def stamp(znode: Znode | None) -> Stamp | None:
     """The version and the mzxid of a znode: a version alone begins anew where the znode was made anew."""
     return (znode.stat.version, znode.stat.mzxid) if znode else None
-
-
-def _zxid(definition: Znode | None) -> int | None:
-    """That of the definition's last change; None where it is gone."""
-    return definition.stat.mzxid if definition else None
 
 
 def _is_service(parent: str, name: str) -> bool:

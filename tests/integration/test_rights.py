@@ -52,6 +52,7 @@ TEMPLATE = "{{ groups['db'] }} {{ ready_instances('infra/db/db') }} {{ local }}"
 # whether a znode may be created or deleted, the one above it says.
 NEEDED = [
     (WEB, "r"),
+    (".publication", "r"),
     (f"{WEB}/.acl", "r"),
     (f"{WEB}/variables/round", "r"),
     (f"{WEB}/variables/h1/local", "r"),
