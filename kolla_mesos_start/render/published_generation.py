@@ -11,6 +11,7 @@ import json
 from kolla_mesos_start.definition.document import generations, load
 from kolla_mesos_start.errors import AccessDenied, BadDefinition, CannotRender
 from kolla_mesos_start.records import NamedTuple
+from kolla_mesos_start.render.context import IMAGE_GENERATION
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -47,9 +48,12 @@ def published_generation(preparer: Preparer, dependency: Dependency) -> Generati
 
 def _read(preparer: Preparer, dependency: Dependency) -> Generation:
     definition = preparer.published.definition()
+    read = {preparer.published.source: (definition.version, definition.zxid)}
     command = generations(load(definition.data).root).get(dependency.name)
     if command is None:
-        return Generation(None, {})
+        return Generation(None, read)
+    if IMAGE_GENERATION in str(command["generation"]):
+        return Generation(None, read, f"it is that of any image that runs {dependency.path}")
     # The agents of that service read the rest; here it need not even be valid.
     alone = {"commands": {dependency.name: {"command": "true", **command}}}
     graph, stamps = preparer.read_graph(definition._replace(data=json.dumps(alone).encode()))

@@ -258,14 +258,18 @@ class Attempts:
         )
 
     def forget_oldest(self, command: Command) -> None:
-        """Delete the marks beyond those that are kept. What can't be deleted stays: it holds nothing up."""
+        """Delete the oldest marks, so that some are kept. What can't be deleted stays: it holds nothing up.
+
+        If far too many are left, only some of them are looked at: each that is deleted is older than as many
+        as are kept, and the next generation goes on with the others.
+        """
         if command.generation is None:
             return
         at = states.once_znodes(command, self._znodes)
         names = self._client.children([at.generations])[at.generations] or ()
         if len(names) <= states.KEPT_MARKS:
             return
-        found = self._client.read(f"{at.generations}/{name}" for name in names)
+        found = self._client.read(f"{at.generations}/{name}" for name in names[: 2 * states.KEPT_MARKS])
         marks = sorted(
             (states.decode_mark(path, znode) for path, znode in found.items()), key=lambda mark: mark.token
         )

@@ -174,6 +174,30 @@ def test_a_daemon_that_waits_for_its_generation_goes_on_once_the_upgrade_is_give
     assert "2.0, which this image has; it is published for generation 1.0" in new.said
 
 
+@pytest.mark.parametrize(
+    ("definition", "why"),
+    [
+        (b'{"commands": {"sync": {"run_once": true, "generation": "{{ image_generation }}"}}}', "any image"),
+        (b'{"commands": {"sync": {"run_once": true, "generation": "{{ nowhere }}"}}}', "missing: nowhere"),
+        (b'{"commands": [', "bad JSON"),
+        (b"[1]", "expected"),
+    ],
+)
+def test_a_generation_that_cannot_be_known_keeps_nobody_waiting(
+    site: Site, definition: bytes, why: str
+) -> None:
+    """It may never come; a warning says what to look at."""
+    front = Front(site)
+    front.release("1.0")
+    front.migrate("1.0")
+    site.zk.set(f"{site.deployment.path}/{SERVICE}", definition)
+    new = front.start("2.0")
+    runs_daemon(new)
+    (warning,) = [line for line in new.said.splitlines() if NOT_ITS_OWN in line]
+    assert "whether that is the published generation is not known: " in warning
+    assert why in warning
+
+
 def test_any_generation_is_enough_for_a_dependency_that_says_so(site: Site) -> None:
     front = Front(site, {"path": "db/sync", "generation": "any"})
     front.release("1.0")

@@ -1085,7 +1085,7 @@ def test_tokens_go_on_growing_in_another_ensemble(site: Site, zk: KazooClient) -
 
 
 def test_the_oldest_marks_go_with_a_new_one(site: Site, zk: KazooClient) -> None:
-    """Whoever waits for the command reads them all."""
+    """They would pile up."""
     for number in range(30):
         mark = f"{site.at()}/generations/0.{number}"
         zk.create(mark, f"{number + 1} {number + 1}".encode(), makepath=True)
@@ -1095,6 +1095,22 @@ def test_the_oldest_marks_go_with_a_new_one(site: Site, zk: KazooClient) -> None
     # What somebody else has put below one is no reason to hold up the outcome.
     newest = {"0.3", "1.0", *(f"0.{number}" for number in range(15, 30))}
     eventually(lambda: set(site.names(f"{site.at()}/generations")) == newest, "the oldest are gone")
+
+
+def test_far_too_many_marks_cost_a_bounded_number_of_requests(site: Site, zookeeper: Server) -> None:
+    """Somebody has made them by hand: neither a container that finds its own, nor the next one reads all."""
+    site.publish(sync=site.once(gate=None, generation="1.0"))
+    assert site.start().ends() == 0
+    for number in range(100):
+        site.zk.create(f"{site.at()}/generations/old{number}", b"%d 3" % (number + 1))
+    for generation, most in (("1.0", 30), ("2.0", 100)):
+        site.publish(sync=site.once(gate=None, generation=generation))
+        with closing(Line(zookeeper)) as line:
+            assert site.start(KOLLA_ZK_HOSTS=line.hosts).ends() == 0
+            (requests,) = line.connections
+        assert len(requests) < most
+    assert {"1.0", "2.0"} <= set(site.names(f"{site.at()}/generations"))
+    assert len(site.names(f"{site.at()}/generations")) == 86
 
 
 # -- plain commands -------------------------------------------------------------------------------
