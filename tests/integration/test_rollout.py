@@ -139,7 +139,7 @@ def test_waiting_after_a_publication_is_waiting_for_its_refresh(web: Web, deploy
     agents = [web.start(host) for host in ("w1", "w2")]
     (agents[0].directory / "hold").touch()
     tool(deployment, "set", "greeting", "held")
-    argv = [sys.executable, TOOL, "wait", "--timeout", "50"]
+    argv = [sys.executable, str(TOOL), "wait", "--timeout", "50"]
     with subprocess.Popen(argv, env=environ(deployment), stdout=subprocess.PIPE, text=True) as waiting:
         assert waiting.stdout is not None
         assert "refreshing" in waiting.stdout.readline()
@@ -147,6 +147,7 @@ def test_waiting_after_a_publication_is_waiting_for_its_refresh(web: Web, deploy
         eventually(lambda: "1 container refreshing" in tool(deployment, "status"), "one of them is done")
         assert waiting.poll() is None
         (agents[0].directory / "hold").unlink()
+        waiting.stdout.read()
     assert waiting.returncode == 0
     assert all(heard(agent) == ["SIGHUP held"] for agent in agents)
     tool(deployment, "set", "greeting", "new")
