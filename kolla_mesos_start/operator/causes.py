@@ -373,9 +373,11 @@ def _of_what_is_missing(service: Service, now: float) -> Iterator[Cause]:
 def _of_refreshes(service: Service, now: float) -> Iterator[Cause]:
     """What the registrars of ready daemons say of their files; and who does not come back from a refresh."""
     path = f"{service.role}/{DAEMON}"
-    yield from _of_gone(service, [each for each in service.gone if each.why == "refresh"], now)
+    if not service.is_up or not all(each.is_current for each in service.containers):
+        yield from _of_gone(service, [each for each in service.gone if each.why == "refresh"], now)
     for each in service.containers:
-        if each.stage == "ready" and each.reason and not each.needs_restart:
+        is_over = each.needs_restart and not each.keeps_old_files and not each.is_refreshing
+        if each.stage == "ready" and each.reason and not is_over:
             kind = "refresh failed" if each.keeps_old_files else "refreshing"
             advice = MEND_REFRESH if REFRESH_FAILED in each.reason else ""
             yield Cause(kind, f"{path} on {each.host} is ready; {each.reason}{advice}", (path,))

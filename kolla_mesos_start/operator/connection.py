@@ -358,6 +358,11 @@ def stats(client: KazooClient, paths: Iterable[str]) -> dict[str, ZnodeStat | No
     return _read_together(client, client.exists_async, paths)
 
 
+def sync(client: KazooClient, path: str) -> None:
+    """Have the server that is asked catch up with what others have been told."""
+    _send(client, lambda: client.sync(path))
+
+
 def children(client: KazooClient, paths: Iterable[str]) -> dict[str, Sequence[str]]:
     """The sorted names below each of `paths`; none where no znode is."""
     found = _read_together(client, client.get_children_async, paths)

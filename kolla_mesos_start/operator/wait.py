@@ -13,7 +13,7 @@ from rich.console import Console
 
 from kolla_mesos_start.definition.forms import DAEMON
 from kolla_mesos_start.errors import BadUsage, DependenciesNotSatisfied
-from kolla_mesos_start.operator import causes, explain
+from kolla_mesos_start.operator import causes, connection, explain
 from kolla_mesos_start.operator.causes import Cause
 from kolla_mesos_start.operator.invocation import Invocation, NotThere, Subcommand, add_format
 from kolla_mesos_start.operator.lines import show
@@ -57,7 +57,7 @@ def run(invocation: Invocation) -> int:
     out = Console(quiet=True) if is_quiet else invocation.out
     source = mirror(invocation, watching=True)
     # What was published through another server must be seen by the one that is asked here.
-    invocation.client.sync(invocation.znodes.deployment)
+    connection.sync(invocation.client, invocation.znodes.deployment)
     deadline = math.inf if options.timeout is None else began + options.timeout
     watch = _Watch(asked, out, began)
     with out.status("") as line:

@@ -6,6 +6,7 @@ Whole agents and the operator's tool against a real ZooKeeper.
 from __future__ import annotations
 
 import json
+import subprocess
 import sys
 import time
 from typing import Any
@@ -15,10 +16,10 @@ from kazoo.client import KazooClient
 
 from tests.agents import Containers
 from tests.conftest import Deployment
-from tests.integration.test_refresh import DAEMON, Web, fleet, heard
+from tests.integration.test_refresh import DAEMON, Web, fleet, heard, refreshed
 from tests.integration.test_refresh import web as web
 from tests.publishing import publish
-from tests.tool import run_ctl, tool
+from tests.tool import TOOL, environ, run_ctl, tool
 from tests.waiting import eventually
 
 REDIS = "infra/redis"
@@ -132,15 +133,26 @@ def test_an_image_of_another_generation_is_stale(deployment: Deployment, contain
 
 
 def test_waiting_after_a_publication_is_waiting_for_its_refresh(web: Web, deployment: Deployment) -> None:
-    """The daemon runs with the new value when it ends."""
+    """However long that takes; the daemon runs with the new value when it ends."""
     web.set(greeting="hello")
-    web.publish("{{ greeting }}")
+    web.publish("{{ greeting }}", {"check": "while [ -e hold ]; do sleep 0.05; done"})
     agents = [web.start(host) for host in ("w1", "w2")]
-    for number in range(3):
-        tool(deployment, "set", "greeting", f"new{number}")
-        assert "refreshing" in tool(deployment, "status")
-        tool(deployment, "wait", "--timeout", "50")
-        assert all(heard(agent)[number:] == [f"SIGHUP new{number}"] for agent in agents)
+    (agents[0].directory / "hold").touch()
+    tool(deployment, "set", "greeting", "held")
+    argv = [sys.executable, str(TOOL), "wait", "--timeout", "50"]
+    with subprocess.Popen(argv, env=environ(deployment), stdout=subprocess.PIPE, text=True) as waiting:
+        assert waiting.stdout is not None
+        assert "refreshing" in waiting.stdout.readline()
+        refreshed(agents[1])
+        eventually(lambda: "1 container refreshing" in tool(deployment, "status"), "one of them is done")
+        assert waiting.poll() is None
+        (agents[0].directory / "hold").unlink()
+        waiting.stdout.read()
+    assert waiting.returncode == 0
+    assert all(heard(agent) == ["SIGHUP held"] for agent in agents)
+    tool(deployment, "set", "greeting", "new")
+    tool(deployment, "wait", "--timeout", "50")
+    assert all(heard(agent)[1:] == ["SIGHUP new"] for agent in agents)
     assert not status(deployment)["stale"]
 
 
