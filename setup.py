@@ -59,10 +59,13 @@ setup(
     extras_require={
         # What people run outside containers.
         "operator": ["PyYAML>=5.4", "rich>=13", "shtab>=1.7"],
+        # What builds the pages of docs/.
+        "docs": ["PyYAML>=5.4", "furo", "rich>=13", "shtab>=1.7", "sphinx>=7"],
         "test": [
             "check-jsonschema",
             "cyclonedx-python-lib",
             "docutils",
+            "furo",
             "hypothesis",
             "jsonschema",
             "kubernetes-validate",
@@ -76,6 +79,7 @@ setup(
             "pytest-xdist",
             "ruff",
             "setuptools>=61",
+            "sphinx>=7",
             "types-PyYAML",
             "vermin",
         ],

@@ -20,7 +20,7 @@ registers, execs.
 """
 EPILOG = """\
 It is configured by environment variables: KOLLA_ZK_HOSTS and KOLLA_APP_ID are
-required. README.rst lists all of them, the keys of a definition, and the exit
+required. docs/reference lists all of them, the keys of a definition, and the exit
 statuses.
 """
 CHECK = """\

@@ -15,7 +15,7 @@ NO_ANSWER = "no answer in time"
 
 
 class AgentError(Exception):
-    """The base of all errors that end the agent.
+    """A defect of the agent. The base of all errors that end it.
 
     `status` is the exit status (from sysexits.h if it has one), `retriable` whether it may help to
     start the same container again. `command` is the `role/command` that failed, or None.
@@ -45,28 +45,32 @@ class Issues(AgentError):
 
 
 class Unkillable(AgentError):
-    """A process of a command can't be killed by the agent: it ends with its container only.
+    """A process of a command can't be killed by the agent.
+
+    It ends only with its container.
 
     The session that holds the command's lock must not be closed but expire, so that no other
     container starts the command earlier.
     """
 
+    status = 70
+
 
 class BadUsage(AgentError):
-    """An unknown word on the command line."""
+    """Bad usage: an unknown word on the command line."""
 
     status = 64
 
 
 class BadEnvironment(Issues):
-    """Environment variables that are missing or have bad values."""
+    """Environment variables are missing or have bad values."""
 
     status = 64
     subject = "environment"
 
 
 class BadDefinition(Issues):
-    """A definition that has errors."""
+    """The definition has errors."""
 
     status = 65
     subject = "definition"
@@ -87,7 +91,7 @@ class NoConnection(AgentError):
 
 
 class RefusedByServer(AgentError):
-    """ZooKeeper refuses what the agent may do, and needs: a quota is used up, for instance."""
+    """ZooKeeper permanently refuses a request, for example because of a quota."""
 
     status = 69
     retriable = True
@@ -117,14 +121,14 @@ class CannotWrite(AgentError):
 
 
 class DependenciesNotSatisfied(AgentError):
-    """A command has waited for its dependencies for longer than its limit."""
+    """The dependencies of a command were not satisfied within the limit."""
 
     status = 75
     retriable = True
 
 
 class Retired(AgentError):
-    """This image is older than what the deployment has been upgraded to."""
+    """This image is older than the generation to which the deployment has been upgraded."""
 
     status = 76
 
@@ -143,7 +147,7 @@ class Retired(AgentError):
 
 
 class AccessDenied(AgentError):
-    """ZooKeeper refused the credentials, or a znode's ACL refused the agent."""
+    """ZooKeeper refused the credentials, or the ACL of a znode refused the agent."""
 
     status = 77
 
@@ -182,7 +186,7 @@ class CannotRender(AgentError):
 
 
 class CannotExecute(AgentError):
-    """A program exists but can't be executed, or not as the given user."""
+    """The program exists but can't be executed, or not as the given user."""
 
     status = 126
 

@@ -1,7 +1,7 @@
-"""What somebody may try on a deployment with an acl.yml, and with which outcome: rows of README.
+"""Attacks on a deployment with an acl.yml, and their outcome: rows of docs/guide/secure.rst.
 
 What lives here: the table. It is tried out on real deployments by `integration/test_attacks_on_znodes.py`,
-and compared with README by `test_readme.py`.
+and compared with docs/guide/secure.rst by `test_docs.py`.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from typing import NamedTuple
 DB, TASK, WEB = "infra/db/db", "app/task", "app/web/web"
 SERVICE, STRANGER = "web", "stranger"
 
-# What is tried, in the words of README: a verb and a znode below the deployment. `*` is one that is there.
+# What is tried, in the words of that page: a verb and a znode below the deployment. `*` is one that is there.
 # By both attackers:
 REFUSED = {
     "Read the secrets of another service": """

@@ -88,64 +88,99 @@ NUMERIC: Schema = {"type": "integer", "minimum": 0}
 GENERATION = _or_null({"type": "string", "pattern": r"\S"})
 
 FILE: Mapping[str, Schema] = {
-    "dest": {"description": "where it is written: an absolute path", **ABSOLUTE},
+    "dest": {"description": "Where the file is written: an absolute path.", **ABSOLUTE},
     "owner": {
-        "description": "user or user:group",
+        "description": "``user`` or ``user:group``, names or numbers. Default: the agent's own.",
         **_either(_text(r"^[^\s:/]+(:[^\s:/]+)?$"), NUMERIC, NULL),
     },
     "perm": {
-        "description": "octal, in quotes; without it 0600",
+        "default": "0600",
+        "description": "The mode: octal, in quotes.",
         **_text("^([0-7]{3,4}|0o0*[0-7]{1,4})$"),
     },
-    "optional": {"description": "whether its content may be missing", **BOOLEAN},
-    "mounted": {"description": "a path in the container that has its content", **_or_null(ABSOLUTE)},
-    "template": {"description": "false: it is written as it is", **BOOLEAN},
-    "check": {"description": "a command that a new file must pass; {} is its path", **_or_null(COMMAND)},
+    "optional": {
+        "default": False,
+        "description": "The content may be missing; then no file is written.",
+        **BOOLEAN,
+    },
+    "mounted": {
+        "description": (
+            "Take the content from this absolute path in the container, such as a mounted ConfigMap."
+        ),
+        **_or_null(ABSOLUTE),
+    },
+    "template": {
+        "default": True,
+        "description": "false: the content is written as it is, not rendered.",
+        **BOOLEAN,
+    },
+    "check": {
+        "description": (
+            "A command that a new file must pass before it is placed. ``{}`` in it is the path of the "
+            "new file."
+        ),
+        **_or_null(COMMAND),
+    },
     "keep_last": {
-        "description": "true: it stays as it was while none of the instances that it lists is left",
+        "default": False,
+        "description": "true: the file stays as it was while no instance is left of a service that it lists.",
         **BOOLEAN,
     },
 }
 DEPENDENCY: Mapping[str, Schema] = {
-    "path": {"description": "role/command, or role/daemon", **_text(f"^{SEGMENT}/{SEGMENT}$")},
+    "path": {"description": "``role/command`` or ``role/daemon``.", **_text(f"^{SEGMENT}/{SEGMENT}$")},
     "scope": {
-        "description": "local: on the same host",
+        "default": "global",
+        "description": "``local``: on the same host.",
         **_either({"type": "string", "enum": [GLOBAL, LOCAL]}, TEMPLATE),
     },
     "count": {
-        "description": "ready instances of a daemon, hosts of a command; without it 1",
+        "default": 1,
+        "description": (
+            "The number of ready instances of a daemon, or of hosts on which a command has succeeded."
+        ),
         **_or_null(_integer(least=1)),
     },
     "generation": {
-        "description": "the one for which it must be done (any: one of them); of a daemon: that its instances"
-        " must have",
+        "description": (
+            "The generation for which a one-time command must be done (``any``: one of them), or that a "
+            "daemon's instances must have."
+        ),
         **GENERATION,
     },
     "exclusive": {
-        "description": "true: no container of the daemon's service may have another generation",
+        "default": False,
+        "description": "true: and no container of the daemon's service has another generation.",
         **BOOLEAN,
     },
-    "timeout": {"description": "seconds after which the agent ends", **_or_null(_seconds(schema.LEAST))},
+    "timeout": {
+        "description": "Seconds to wait for it; then the agent exits with status 75.",
+        **_or_null(_seconds(schema.LEAST)),
+    },
 }
 MEMBERS: Mapping[str, Schema] = {
     "members": {
-        "description": "a service, whose containers must be present",
+        "description": "The service whose containers must be present, by its whole path.",
         **_text(f"^{SEGMENT}(/{SEGMENT})*$"),
     },
-    "count": {"description": "how many; without it 1", **_integer(least=1)},
+    "count": {"default": 1, "description": "The number of members.", **_integer(least=1)},
     "timeout": DEPENDENCY["timeout"],
 }
 PROBES: Mapping[str, Schema] = {
-    "tcp": {"description": "host:port that accepts connections", **_text(f"^{ENDPOINT}$")},
-    "http": {"description": "a URL that answers with success", **_text(f"^{EXTERNAL_URL}$")},
+    "tcp": {"description": "``host:port`` that must accept connections.", **_text(f"^{ENDPOINT}$")},
+    "http": {
+        "description": "A URL that must answer with a status of 2xx or 3xx.",
+        **_text(f"^{EXTERNAL_URL}$"),
+    },
 }
 EXTERNAL: Mapping[str, Schema] = {
     "external": {
-        "description": "something outside the deployment, which must answer",
+        "description": ('``{"tcp": "host:port"}`` or ``{"http": url}``: something outside the deployment.'),
         **_object(PROBES, oneOf=[{"required": [kind]} for kind in PROBES]),
     },
     "interval": {
-        "description": "the most seconds between two questions; without it 10",
+        "default": 10,
+        "description": "The longest time between two attempts, in seconds.",
         **_seconds(schema.LEAST_INTERVAL),
     },
     "timeout": DEPENDENCY["timeout"],
@@ -169,50 +204,67 @@ DEPENDENCIES: Schema = {
 }
 CHECKS: Mapping[str, Schema] = {
     "notify": {
-        "description": "the daemon says READY=1, as sd_notify does",
+        "description": "true: the daemon sends READY=1 (sd_notify).",
         **_either({"const": True}, _text(_words("true", "yes"))),
     },
-    "tcp": {"description": "a port that accepts connections", **_integer(1, 65535)},
-    "http": {"description": "a URL that answers with success", **_text(f"^{URL}$")},
-    "command": {"description": "a command that succeeds", **COMMAND},
-    "alive": {"description": "seconds that the daemon has run for", **_seconds()},
+    "tcp": {"description": "A local port that must accept connections.", **_integer(1, 65535)},
+    "http": {"description": "A URL that must answer with a status of 2xx or 3xx.", **_text(f"^{URL}$")},
+    "command": {"description": "A command that must succeed.", **COMMAND},
+    "alive": {"description": "The daemon must have run for so many seconds.", **_seconds()},
 }
 TUNING: Mapping[str, Schema] = {
-    "interval": {"description": "seconds between checks; without it 10", **_seconds(schema.LEAST)},
-    "timeout": {"description": "seconds that one check may take; without it 5", **_seconds(schema.LEAST)},
-    "fall": {"description": "failures after which it is not ready; without it 3", **_integer(least=1)},
+    "interval": {"default": 10, "description": "Seconds between two checks.", **_seconds(schema.LEAST)},
+    "timeout": {"default": 5, "description": "Seconds that one check may take.", **_seconds(schema.LEAST)},
+    "fall": {
+        "default": 3,
+        "description": "After so many failures in a row the daemon is no longer ready.",
+        **_integer(least=1),
+    },
 }
 READY: Schema = _or_null(
     _object({**CHECKS, **TUNING}, oneOf=[{"maxProperties": 0}, *({"required": [check]} for check in CHECKS)])
 )
 REACTIONS: Mapping[str, Schema] = {
     "signal": {
-        "description": "the signal that it gets",
+        "description": "The signal that the daemon gets, such as ``HUP``.",
         **_either({"enum": [prefix + name for prefix in ("", "SIG") for name in SIGNALS]}, TEMPLATE),
     },
-    "command": {"description": "a command that is run in its container", **COMMAND},
+    "command": {"description": "A command that is run in the daemon's container.", **COMMAND},
     "restart": {
-        "description": "true: it is stopped and started again; only where KOLLA_START_MODE is supervise",
+        "description": "true: the daemon is stopped and started again. Needs ``KOLLA_START_MODE=supervise``.",
         **_either({"const": True}, _text(_words("true", "yes"))),
     },
 }
 ON_CHANGE: Schema = _or_null(_object(REACTIONS, oneOf=[{"required": [kind]} for kind in REACTIONS]))
 SHARED: Mapping[str, Schema] = {
-    "command": {"description": "a list is argv; a text with shell syntax runs in sh", **COMMAND},
-    "dependencies": {"description": "what must be done or ready before", **DEPENDENCIES},
+    "command": {
+        "description": (
+            "A list is argv. A string is split into words as a shell would and run directly; if it "
+            "contains shell syntax, it runs as ``/bin/sh -c``. ``kolla_extend_start`` is sourced, as in"
+            " Kolla's own start script."
+        ),
+        **COMMAND,
+    },
+    "dependencies": {"description": "What must be done or ready before: see *Dependencies*.", **DEPENDENCIES},
     "env": {
-        "description": "added to the environment; null is an empty variable",
+        "description": "Added to the environment. null sets an empty variable.",
         **_or_null(_mapping("^[^=]+$", {"type": ["string", "number", "boolean", "null"]})),
     },
     "files": {
-        "description": "config files, by the name of their content in files/",
+        "description": "Config files, by the name of their content in ``files/``: see *Files*.",
         **_or_null(_mapping(f"^{SEGMENT}$", _object(FILE, ["dest"], ["source"]))),
     },
-    "user": {"description": "who runs it", **_either(USER, NUMERIC, NULL)},
-    "retries": {"description": "attempts after the first; without it none", **_integer()},
-    "delay": {"description": "seconds between attempts; without it 5", **_seconds()},
-    "timeout": {"description": "seconds, then it is ended", **_or_null(_seconds(schema.LEAST))},
-    "stop_grace": {"description": "seconds between TERM and KILL; without it 10", **_seconds()},
+    "user": {
+        "description": "Run as this user, with its supplementary groups. Needs root. Default: unchanged.",
+        **_either(USER, NUMERIC, NULL),
+    },
+    "retries": {"default": 0, "description": "Attempts after the first one has failed.", **_integer()},
+    "delay": {"default": 5, "description": "Seconds between attempts.", **_seconds()},
+    "timeout": {
+        "description": "Seconds; then all processes of the command get TERM and, after ``stop_grace``, KILL.",
+        **_or_null(_seconds(schema.LEAST)),
+    },
+    "stop_grace": {"default": 10, "description": "Seconds between TERM and KILL.", **_seconds()},
 }
 STATUS: Schema = _either(
     {"type": "integer", "minimum": 0, "maximum": schema.MOST_STATUS},
@@ -220,12 +272,20 @@ STATUS: Schema = _either(
 )
 COMMANDS: Mapping[str, Schema] = {
     "run_once": {
-        "description": "true: once in the deployment; host: once on each host",
+        "default": False,
+        "description": '``true``: once in the deployment, under a lock. ``"host"``: once on each host.',
         **_either({"type": "boolean"}, _text(_words("true", "yes", "false", "no")), _text(r"^\s*host\s*$")),
     },
-    "generation": {"description": "with run_once: once for each value", **GENERATION},
+    "generation": {
+        "description": (
+            "With ``run_once``: once for each value, for example an image tag. An upgrade runs the "
+            "command again, a rollback does not."
+        ),
+        **GENERATION,
+    },
     "succeeds": {
-        "description": "the exit statuses that count as success; without it 0",
+        "default": [0],
+        "description": "The exit statuses that count as success. Any except 0 is logged as a warning.",
         **_or_null({"type": "array", "minItems": 1, "items": STATUS}),
     },
 }
@@ -239,15 +299,23 @@ STEP: Schema = _object(
     },
 )
 DAEMONS: Mapping[str, Schema] = {
-    "ready": {"description": "when it counts as ready", **READY},
+    "ready": {"description": "When the daemon counts as ready: see *Readiness*.", **READY},
     "retired_by": {
-        "description": "a one-time command: once it is done for a newer generation, older images start no"
-        " daemon",
+        "description": (
+            "``role/command``, the last step of an upgrade. Once it is done for a newer generation, "
+            "containers of older images exit with status 76 instead of starting the daemon."
+        ),
         **_or_null(_text(f"^{SEGMENT}/{SEGMENT}$")),
     },
-    "on_change": {"description": "how it is told that its files have changed", **ON_CHANGE},
+    "on_change": {
+        "description": (
+            "How the daemon is notified of changed files: see *on_change*. Without it, its files never "
+            "change."
+        ),
+        **ON_CHANGE,
+    },
     "width": {
-        "description": "how many instances may refresh at a time; without it all",
+        "description": "How many instances may refresh their files at the same time. Default: all.",
         **_or_null(_integer(least=1)),
     },
 }

@@ -26,9 +26,12 @@ from pathlib import Path
 from typing import Callable, NamedTuple
 
 import pytest
+import yaml
 from kazoo.client import KazooClient
 
-from kolla_mesos_start.operator import directory, layouts
+from kolla_mesos_start.definition import schema
+from kolla_mesos_start.definition.document import load
+from kolla_mesos_start.operator import cli, directory, layouts
 from kolla_mesos_start.operator.findings import ERROR
 from kolla_mesos_start.operator.validation import validate
 from tests import secured
@@ -39,6 +42,7 @@ from tests.documents import (
     DOCUMENTS,
     KEYSTONE,
     KUBERNETES,
+    PAGES,
     PODMAN,
     QUICKSTART,
     README,
@@ -53,6 +57,10 @@ from tests.quickstarts import copy_tests
 from tests.waiting import eventually
 from tests.zookeeper import Server
 
+GUIDE, REFERENCE, TUTORIAL = "docs/guide", "docs/reference", "docs/tutorial"
+AGENT, TREE = f"{REFERENCE}/agent.rst", f"{REFERENCE}/tree.rst"
+ARCHITECTURE = "docs/explanation/architecture.rst"
+FIRST_QUICKSTART = f"{TUTORIAL}/quickstart.rst"
 MIGRATION = "etc/examples/migration/README.rst"
 UPGRADE = "etc/examples/upgrade/README.rst"
 OPENSTACK = "etc/openstack/README.rst"
@@ -94,8 +102,11 @@ class Stranger:
         self._printed: dict[str, str] = {}
 
     def has_typed(self, document: str, start: str) -> str:
-        """What the block printed that begins so; it is typed once, whoever needs it first."""
-        text = the_block(document, start).text
+        """What the block that begins so has printed."""
+        return self.has_typed_text(the_block(document, start).text)
+
+    def has_typed_text(self, text: str) -> str:
+        """What the text has printed; it is typed once, for all tests together."""
         if text not in self._printed:
             self._printed[text] = self.types(text)
         return self._printed[text]
@@ -178,7 +189,7 @@ def names_the_stages(block: Block, ground: Ground) -> None:
     stages = re.findall(r"^(?:\W*)([a-z]{4,9})  +[a-z]", block.text, re.MULTILINE)
     drawn = (ROOT / "kolla_mesos_start/agent.py").read_text().split("\n\n")[1]
     assert sorted(stages) == sorted(drawn.replace("->", "").split())
-    tree = the_block(README, "<prefix>/").text
+    tree = the_block(TREE, "<prefix>/").text
     places = re.findall(r"\.?\w+/(?:<\w+>)?|<service>", block.text)
     assert len(places) == 5 and all(place in tree for place in places)
 
@@ -196,6 +207,84 @@ def abstract(line: str) -> str:
     return re.sub(r"\d+\.\d+", "N", re.sub(r"web-\d", "web-N", " ".join(words)))
 
 
+def are_the_stages(block: Block, ground: Ground) -> None:
+    """Those of `agent.py`."""
+    drawn = (ROOT / "kolla_mesos_start/agent.py").read_text().split("\n\n")[1]
+    assert [line.split()[0] for line in block.text.splitlines()] == drawn.replace("->", "").split()
+
+
+def is_typed_in_order(block: Block, ground: Ground) -> None:
+    """After all blocks of the page that come before it; the one with a mistake ends with status 1."""
+    for each in [found for found in BLOCKS if found.document == block.document]:
+        text = f"! ({each.text})" if "web/daemon:wbe" in each.text else each.text
+        said = ground.stranger.has_typed_text(text)
+        if text != each.text:
+            assert "definition.yml:5" in said and "'web'" in said, said
+        if each == block:
+            return
+
+
+def is_parsed(block: Block, ground: Ground) -> None:
+    """As a definition, by the agent's own parser."""
+    document = load(json.dumps(yaml.safe_load(block.text)).encode())
+    assert schema.build(document, "keystone-api", lambda text: text.text).steps
+
+
+def is_read_as_a_directory(block: Block, ground: Ground) -> None:
+    """Every file that it names is read, and nothing is left out."""
+    root = Path(tempfile.mkdtemp(dir=ground.containers.directory))
+    above = root
+    for line in block.text.splitlines():
+        indent, names = len(line) - len(line.lstrip()), re.split(" {2,}", line.strip())[0]
+        for name in names.split(", "):
+            path = (above if indent else root) / re.sub("<.*?>", "web", name.replace("<host>", "web1"))
+            if name.endswith("/"):
+                above = path
+                path.mkdir(parents=True)
+            else:
+                path.parent.mkdir(parents=True, exist_ok=True)
+                path.write_text("{}" if path.suffix == ".yml" else "")
+    assert {path.name for path in root.iterdir()} >= {"secrets.yml", "acl.yml", "launch.yml", "services"}
+    assert directory.read(root).left_out == ()
+
+
+def is_accepted_as_secrets(block: Block, ground: Ground) -> None:
+    root = Path(tempfile.mkdtemp(dir=ground.containers.directory))
+    (root / "secrets.yml").write_text(block.text)
+    (root / "variables.yml").write_text("region: one")
+    assert set(directory.read(root).secrets) == {line.partition(":")[0] for line in block.text.splitlines()}
+
+
+def is_published_and_waited_for(block: Block, ground: Ground) -> None:
+    """Nothing is started here, so that the second command is only parsed."""
+    publishing, waiting = block.text.split(" && ")
+    environ = {"KOLLA_ZK_HOSTS": ground.stranger.hosts, "KOLLA_DEPLOYMENT": "site"}
+    assert "published " in ground.stranger.types(publishing, **environ)
+    assert cli.parser().parse_args(shlex.split(waiting)[1:]).timeout == 600
+
+
+def forgets_a_host(block: Block, ground: Ground) -> None:
+    """One on which something has run."""
+    site = Deployment(ground.stranger.hosts, "/kolla", "site")
+    publish(site, "web", {"commands": {"once": {"command": "true"}}})
+    agent = ground.containers.start("web", "node1", **site.environ("web"))
+    assert agent.ends() == 0
+    environ = {"KOLLA_ZK_HOSTS": ground.stranger.hosts, "KOLLA_DEPLOYMENT": "site"}
+    assert "forgot node1" in ground.stranger.types(block.text, **environ)
+
+
+def is_in_the_help_of_manifests(block: Block, ground: Ground) -> None:
+    """With the reader's own names."""
+    usage = ground.stranger.types("kolla_mesos_ctl manifests --help")
+    assert re.sub("site|made/kubernetes", "*", block.text) in re.sub(
+        "NAME|DIR2", "*", " ".join(usage.split())
+    )
+
+
+def is_one_of_the_agents_commands(block: Block, ground: Ground) -> None:
+    assert block.text in the_block(AGENT, "kolla_mesos_start check").text
+
+
 def is_published(block: Block, ground: Ground) -> None:
     """All of it is new, and nothing is complained of."""
     ground.stranger.has_typed(README, "python3 -m venv")
@@ -206,7 +295,7 @@ def is_published(block: Block, ground: Ground) -> None:
 
 def is_started(block: Block, ground: Ground) -> None:
     """It says what the document says that it says, until it is told to stop."""
-    assert f"``{WAITS}``" in " ".join((ROOT / README).read_text(encoding="utf-8").split())
+    assert f"``{WAITS}``" in " ".join((ROOT / block.document).read_text(encoding="utf-8").split())
     is_published(the_block(README, "kolla_mesos_ctl publish"), ground)
     with ground.stranger.starts(block.text, WAITS):
         pass
@@ -389,7 +478,11 @@ def names_files_of_a_secret(block: Block, ground: Ground) -> None:
     """Variables of the agent; a test in containers has a pod with them."""
     for line in block.text.splitlines():
         name, place = line.split(": ")
-        assert name in {literal for row in table(README, "variable") for literal in literals(row[0])}
+        assert name in {
+            literal
+            for row in table(f"{REFERENCE}/environment.rst", "variable")
+            for literal in literals(row[0])
+        }
         assert Path(place).parent == Path("/etc/kolla-zookeeper")
 
 
@@ -402,11 +495,6 @@ def is_what_the_images_are_rendered_with(block: Block, ground: Ground) -> None:
         word[2:].replace("-", "_") for word in block.text.split("kolla-build ")[-1].split() if "--" in word
     ]
     assert options and all(f"{option}=" in source for option in options)
-
-
-def is_the_snippet(block: Block, ground: Ground) -> None:
-    """Which is built and started by a test of its own."""
-    assert f"{block.text}\n" == (ROOT / "Dockerfile.snippet").read_text(encoding="utf-8")
 
 
 def is_a_call_of_the_tests(block: Block, ground: Ground) -> None:
@@ -515,7 +603,7 @@ def places_the_containers(block: Block, ground: Ground) -> None:
 
 def is_in_what_is_made(block: Block, ground: Ground) -> None:
     """Ten lines of a file that the commands above them write, at their indent."""
-    ground.stranger.has_typed(README, MANIFESTS)
+    ground.stranger.has_typed(block.document, MANIFESTS)
     assert len(block.text.splitlines()) == 10
     files = [path.read_text() for path in (ground.stranger.checkout / "made").rglob("*.*")]
     indented = (textwrap.indent(block.text, " " * width) for width in range(0, 12, 2))
@@ -536,28 +624,53 @@ CLAIMS: Mapping[str, Mapping[str, Check]] = {
     README: {
         "in each container": names_the_stages,
         "bin/quickstart": is_typed,
-        "-- start 6 containers": is_what_the_quickstart_prints,
+        "commands:": is_parsed,
         "python3 -m venv": is_typed,
         "kolla_mesos_ctl publish": is_published,
-        MANIFESTS: is_typed,
-        "- name: KOLLA_APP_ID": is_in_what_is_made,
-        '"id": ': is_in_what_is_made,
-        "ContainerName=": is_in_what_is_made,
-        "nova-api:": is_in_what_is_made,
         START: is_started,
-        "kolla_mesos_start check": is_typed_in_a_container,
-        "<prefix>/<deployment>/": is_what_a_run_leaves,
-        '{"name": ': is_a_definition,
-        f"export KOLLA_ZK_HOSTS={ENSEMBLE}": shows_who_waits,
-        "kolla_mesos_ctl rerun": makes_it_run_again,
-        "operator: ": fits_the_example,
-        "tag: ": places_the_containers,
-        "serverCnxnFactory=": secures_an_ensemble,
-        "# kolla_mesos_start in a Kolla image": is_the_snippet,
-        '{\n  "id": ': is_in_a_manifest,
-        "containers:\n": is_in_a_manifest,
         "bin/test": is_a_call_of_the_tests,
     },
+    FIRST_QUICKSTART: {
+        "bin/quickstart": is_typed,
+        "-- start 6 containers": is_what_the_quickstart_prints,
+    },
+    f"{TUTORIAL}/first-service.rst": {"": is_typed_in_order},
+    f"{GUIDE}/publish.rst": {
+        "python3 -m venv": is_typed,
+        "variables.yml": is_read_as_a_directory,
+        "kolla_mesos_ctl publish": is_published,
+        START: is_started,
+    },
+    f"{GUIDE}/secrets.rst": {"mariadb_root_password: ": is_accepted_as_secrets},
+    f"{GUIDE}/kubernetes.rst": {
+        MANIFESTS: is_typed,
+        "- name: KOLLA_APP_ID": is_in_what_is_made,
+        "kubectl apply": is_in_the_help_of_manifests,
+        "containers:\n": is_in_a_manifest,
+    },
+    f"{GUIDE}/marathon.rst": {
+        MANIFESTS: is_typed,
+        '"id": ': is_in_what_is_made,
+        '{\n  "id": ': is_in_a_manifest,
+    },
+    f"{GUIDE}/podman.rst": {MANIFESTS: is_typed, "ContainerName=": is_in_what_is_made},
+    f"{GUIDE}/compose.rst": {MANIFESTS: is_typed, "nova-api:": is_in_what_is_made},
+    f"{GUIDE}/operate.rst": {
+        f"export KOLLA_ZK_HOSTS={ENSEMBLE}": shows_who_waits,
+        "kolla_mesos_ctl publish": is_published_and_waited_for,
+        "kolla_mesos_ctl rerun": makes_it_run_again,
+        "kolla_mesos_ctl reset": forgets_a_host,
+    },
+    f"{GUIDE}/live-change.rst": {
+        "service:": is_parsed,
+        "kolla_mesos_start refresh": is_one_of_the_agents_commands,
+    },
+    f"{GUIDE}/secure.rst": {"operator: ": fits_the_example, "serverCnxnFactory=": secures_an_ensemble},
+    f"{REFERENCE}/definition.rst": {'{"name": ': is_a_definition},
+    f"{REFERENCE}/launch.rst": {"tag: ": places_the_containers},
+    AGENT: {"kolla_mesos_start check": is_typed_in_a_container},
+    TREE: {"<prefix>/<deployment>/": is_what_a_run_leaves},
+    ARCHITECTURE: {"read ": are_the_stages},
     CONTRIBUTING: {
         "bin/test\n": is_a_call_of_the_tests,
         "bin/test tests/": is_a_call_of_the_tests,
@@ -602,7 +715,7 @@ CLAIMS: Mapping[str, Mapping[str, Check]] = {
         START: starts_the_upgrade,
     },
 }
-BLOCKS = [block for document in DOCUMENTS for block in blocks(document)]
+BLOCKS = [block for document in (*DOCUMENTS, *PAGES) for block in blocks(document)]
 
 
 def the_block(document: str, start: str) -> Block:
@@ -622,7 +735,7 @@ def test_a_block_is_executed(block: Block, ground: Ground) -> None:
 
 
 def test_every_claim_has_a_block() -> None:
-    """A check that nothing needs any more would look like one that watches."""
+    """A check that no block needs would look as if it tested something."""
     for document, claims in CLAIMS.items():
-        for start in claims:
+        for start in filter(None, claims):
             assert the_block(document, start)
