@@ -128,7 +128,10 @@ def test_check_writes_nothing(
     assert (znodes(zk, deployment.path), file_system(etc)) == before
     assert [path.name for path in agent.directory.iterdir()] == ["log"]
     assert set(before[0]) == {
-        *(f"{deployment.path}{name}" for name in ("", "/web", "/web/files", "/web/variables")),
+        *(
+            f"{deployment.path}{name}"
+            for name in ("", "/.publication", "/web", "/web/files", "/web/variables")
+        ),
         *(f"{deployment.path}/web/files/{name}" for name in ("same", "drift", "old", "deep_new")),
         f"{deployment.path}/web/variables/user",
     }
