@@ -162,11 +162,11 @@ class _Watch:
         for service in left:
             self._say_ends(service)
         of_all = [cause for cause in everything if cause.kind in causes.OF_ALL]
-        mine = [of_all, *(causes.concerning(everything, service) for service in left)]
-        self.found = [cause for cause in everything if any(cause in each for each in mine)]
+        mine = [causes.concerning(everything, service) for service in left]
+        self.found = [cause for cause in everything if any(cause in each for each in (of_all, *mine))]
         self.final = [cause for cause in self.found if cause.is_final]
         # Restarts come last: until then, whatever can happen without them is waited for.
-        if all(each and all(cause.kind == "restart" for cause in each) for each in mine):
+        if not of_all and all(each and all(cause.kind == "restart" for cause in each) for each in mine):
             self.final = self.found
         self._since = min(self._since, time.monotonic()) if self.final else math.inf
         return left
