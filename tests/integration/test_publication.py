@@ -231,6 +231,26 @@ def test_a_start_is_not_held_up_for_ever(
     assert (tmp_path / "conf").read_text() == "a a"
 
 
+def test_what_a_newer_definition_does_not_need_is_not_missed(
+    deployment: Deployment, root: Path, zk: KazooClient, containers: Containers, tmp_path: Path
+) -> None:
+    """A container that has read the older one begins again, instead of ending with 78."""
+    write_files(root, services__other__definition_yml="commands: {go: {command: 'true'}}\n")
+    task = TASK.replace("{command", "{dependencies: [other/go], command")
+    write_files(root, services__svc__definition_yml=task.format(tmp_path / "conf"))
+    ctl(deployment, "publish", str(root))
+    agent = containers.start("svc")
+    agent.says("svc/render waits for other/go")
+    (root / "services/svc/files/conf").rename(root / "services/svc/files/new")
+    newer = task.format(tmp_path / "new").replace("conf:", "new:")
+    write_files(root, services__svc__definition_yml=newer)
+    ctl(deployment, "publish", str(root), "--prune")
+    assert containers.start("other").ends() == 0
+    assert agent.ends() == 0
+    assert "has changed since it was read: beginning again" in agent.said
+    assert (tmp_path / "new").read_text() == "a a"
+
+
 def test_running_daemons_wait_for_a_publication(
     deployment: Deployment, root: Path, zk: KazooClient, containers: Containers, tmp_path: Path
 ) -> None:
