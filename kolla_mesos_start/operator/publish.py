@@ -17,7 +17,7 @@ from typing import Callable, NamedTuple
 
 from kazoo.client import KazooClient
 
-from kolla_mesos_start.errors import AccessDenied, BadDefinition, BadEnvironment, BadUsage
+from kolla_mesos_start.errors import AccessDenied, AgentError, BadDefinition, BadEnvironment, BadUsage
 from kolla_mesos_start.operator import (
     acl,
     connection,
@@ -43,6 +43,7 @@ from kolla_mesos_start.operator.published import NOTHING, Nodes, Removals
 from kolla_mesos_start.operator.validate import shown
 from kolla_mesos_start.operator.validation import validate
 from kolla_mesos_start.settings import Settings
+from kolla_mesos_start.tree.publication import RESTORE, Mark
 from kolla_mesos_start.tree.znodes import Znodes
 
 SHOWN = 5  # variables, in a message
@@ -52,6 +53,12 @@ class Refused(BadDefinition):
     """What validation has found; each error with its place."""
 
     subject = "error"
+
+
+class Half(AgentError):
+    """A restore has not finished: what is done is not recorded yet."""
+
+    status = 1
 
 
 def _add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -99,6 +106,7 @@ def run(invocation: Invocation) -> int:
         client.plan = deployment.acl
     with publication.locked(client, znodes) as lock:
         if lock.interrupted:
+            _require_restored(lock.interrupted)
             invocation.err.print(f"note: an earlier {lock.interrupted}", markup=False)
         before = published.nodes(client, znodes)
         if before or work is None:
@@ -180,6 +188,15 @@ def write(invocation: Invocation, publisher: Publisher, work: Work) -> None:
     else:
         warn_of_secrets(invocation, work.completed.deployment)
     publisher.publish(work.completed.deployment, work.plan, work.old, partial(withdrawn, invocation))
+
+
+def _require_restored(interrupted: Mark) -> None:
+    """Half, unless what has not finished is a publication."""
+    if interrupted.what == RESTORE:
+        raise Half(
+            f"{interrupted}, so one-time commands that are done may run again: restore again, or, without the"
+            " snapshot, `kolla_mesos_ctl reset` and publish; nothing was changed"
+        )
 
 
 def check_chroot(client: KazooClient, config: Settings) -> None:

@@ -20,6 +20,7 @@ from kolla_mesos_start.operator import (
     connection,
     dependents,
     hosts,
+    publication,
     published,
     recorded,
     securing,
@@ -33,6 +34,7 @@ from kolla_mesos_start.operator.invocation import Invocation, Subcommand
 from kolla_mesos_start.operator.recorded import State
 from kolla_mesos_start.operator.services import on_hosts
 from kolla_mesos_start.operator.token_floor import keep_tokens
+from kolla_mesos_start.tree.publication import RESTORE
 from kolla_mesos_start.tree.znodes import RECORDED_GENERATIONS, Znodes
 
 TRIES = 50  # Each is refused only where a container has written between two requests.
@@ -95,7 +97,8 @@ def run_remove(invocation: Invocation) -> int:
     _require_no_dependents(invocation, znodes)
     if not _may_go(invocation, tree, f"remove the service {name} from {znodes.deployment}", found):
         return DECLINED
-    count = remove(client, tree, force=invocation.options.force) + remove_service(client, znodes)
+    with publication.locked(client, znodes):
+        count = remove(client, tree, force=invocation.options.force) + remove_service(client, znodes)
     print(f"removed {name} from {znodes.deployment}: {count} znodes")
     return 0
 
@@ -111,8 +114,13 @@ def run_reset(invocation: Invocation) -> int:
     what = f"forget all that the containers of {znodes.deployment} have recorded"
     if not _may_go(invocation, tree, what, found):
         return DECLINED
-    count = remove(client, tree, force=invocation.options.force)
-    print(f"reset {znodes.deployment}: {count} znodes; its services are published as before")
+    with publication.locked(client, znodes) as lock:
+        count = remove(client, tree, force=invocation.options.force)
+        is_half = lock.interrupted is not None and lock.interrupted.what == RESTORE
+        if is_half:
+            lock.begin()  # Nothing is left to restore; but definitions may be missing.
+    then = "publish again: a restore has not finished" if is_half else "its services are published as before"
+    print(f"reset {znodes.deployment}: {count} znodes; {then}")
     return 0
 
 

@@ -17,7 +17,7 @@ from kazoo.client import KazooClient
 from kazoo.protocol.states import ZnodeStat
 
 from kolla_mesos_start.definition.forms import GLOBAL
-from kolla_mesos_start.operator import acl, archive, connection, private_file, recorded
+from kolla_mesos_start.operator import acl, archive, connection, private_file, publication, recorded
 from kolla_mesos_start.operator.archive import Snapshot, is_definition
 from kolla_mesos_start.operator.connection import Refused
 from kolla_mesos_start.operator.directory import FILES, VARIABLES
@@ -42,7 +42,14 @@ def run(invocation: Invocation) -> int:
     """Read the deployment and write the file, which only its owner can read: it holds every secret."""
     client, file = invocation.client, invocation.options.file
     znodes = invocation.require_deployment()
+    half = publication.interrupted(client, znodes)
     snapshot = take(client, znodes)
+    half = half or publication.interrupted(client, znodes)  # It may have begun meanwhile.
+    if half:
+        invocation.err.print(
+            f"warning: {half}: {file} may hold only a part of it; take another snapshot once it has finished",
+            markup=False,
+        )
     for name in _unfinished(snapshot):
         invocation.err.print(
             f"{name} runs, or was interrupted: in the snapshot it has no outcome", markup=False

@@ -70,20 +70,23 @@ def mark_of(zk: KazooClient, deployment: Deployment) -> Mark:
     return Mark(**json.loads(zk.get(f"{deployment.path}/.publication")[0]))
 
 
-def leave_unfinished(zk: KazooClient, deployment: Deployment) -> None:
+def leave_unfinished(zk: KazooClient, deployment: Deployment, what: str = "publication") -> None:
     """The mark of a publication that was killed."""
-    zk.set(f"{deployment.path}/.publication", Mark("publication", "root on h", "12:00", None).encoded())
+    zk.set(f"{deployment.path}/.publication", Mark(what, "root on h", "12:00", None).encoded())
 
+
+WRITES = [["set", "one", "b"], ["unset", "one"], ["publish", "ROOT"], ["remove", "svc"], ["reset"]]
 
 # -- the lock -------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("words", [["set", "one", "b"], ["unset", "one"], ["publish", "ROOT"]])
+@pytest.mark.parametrize("words", WRITES)
 def test_the_second_one_waits_and_names_the_first(
     deployment: Deployment, client: Client, root: Path, words: list[str]
 ) -> None:
     ctl(deployment, "publish", str(root), "--no-validate")
-    given = [str(root) if word == "ROOT" else word for word in words] + ["--force"][: words[0] == "unset"]
+    answer = {"unset": ["--force"], "remove": ["--yes"], "reset": ["--yes"]}.get(words[0], [])
+    given = [str(root) if word == "ROOT" else word for word in words] + answer
     with publication.locked(client, znodes_of(deployment)):
         run = subprocess.Popen(
             [sys.executable, str(TOOL), *given], env=environ(deployment), stderr=subprocess.PIPE, text=True
@@ -228,6 +231,26 @@ def test_a_start_is_not_held_up_for_ever(
     assert (tmp_path / "conf").read_text() == "a a"
 
 
+def test_what_a_newer_definition_does_not_need_is_not_missed(
+    deployment: Deployment, root: Path, zk: KazooClient, containers: Containers, tmp_path: Path
+) -> None:
+    """A container that has read the older one begins again, instead of ending with 78."""
+    write_files(root, services__other__definition_yml="commands: {go: {command: 'true'}}\n")
+    task = TASK.replace("{command", "{dependencies: [other/go], command")
+    write_files(root, services__svc__definition_yml=task.format(tmp_path / "conf"))
+    ctl(deployment, "publish", str(root))
+    agent = containers.start("svc")
+    agent.says("svc/render waits for other/go")
+    (root / "services/svc/files/conf").rename(root / "services/svc/files/new")
+    newer = task.format(tmp_path / "new").replace("conf:", "new:")
+    write_files(root, services__svc__definition_yml=newer)
+    ctl(deployment, "publish", str(root), "--prune")
+    assert containers.start("other").ends() == 0
+    assert agent.ends() == 0
+    assert "has changed since it was read: beginning again" in agent.said
+    assert (tmp_path / "new").read_text() == "a a"
+
+
 def test_running_daemons_wait_for_a_publication(
     deployment: Deployment, root: Path, zk: KazooClient, containers: Containers, tmp_path: Path
 ) -> None:
@@ -249,3 +272,47 @@ def test_running_daemons_wait_for_a_publication(
     ctl(deployment, "publish", str(write_files(root, variables_yml="one: b\ntwo: b\n")))
     eventually(lambda: (tmp_path / "conf").read_text() != "a a", "the files are refreshed")
     assert (tmp_path / "conf").read_text() == "b b"
+
+
+def test_a_snapshot_of_a_part_says_so(
+    deployment: Deployment, root: Path, zk: KazooClient, tmp_path: Path
+) -> None:
+    ctl(deployment, "publish", str(root))
+    file = str(tmp_path / "site.tar")
+    assert "has not finished" not in ctl(deployment, "snapshot", file).stderr
+    leave_unfinished(zk, deployment)
+    said = ctl(deployment, "snapshot", file).stderr
+    assert "publication begun at 12:00 by root on h has not finished" in said
+    assert f"{file} may hold only a part of it" in said
+
+
+# -- a restore that was killed --------------------------------------------------------------------
+
+
+def test_no_publication_passes_for_the_rest_of_a_restore(
+    deployment: Deployment, root: Path, zk: KazooClient, tmp_path: Path
+) -> None:
+    """What is done may not be recorded yet: one-time commands would run again."""
+    ctl(deployment, "publish", str(root))
+    file = str(tmp_path / "site.tar")
+    ctl(deployment, "snapshot", file)
+    leave_unfinished(zk, deployment, "restore")
+    said = ctl(deployment, "publish", str(root), status=1).stderr
+    assert "restore begun at 12:00 by root on h has not finished" in said
+    assert "nothing was changed" in said
+    assert mark_of(zk, deployment).finished is None
+    ctl(deployment, "restore", file)
+    ctl(deployment, "publish", str(root))
+
+
+def test_a_reset_replaces_a_restore_that_was_killed(
+    deployment: Deployment, root: Path, zk: KazooClient
+) -> None:
+    """For those who have lost the snapshot: then nothing is done, and what is published may be a part."""
+    ctl(deployment, "publish", str(root))
+    leave_unfinished(zk, deployment, "restore")
+    said = ctl(deployment, "reset", "--yes").stdout
+    assert "publish again" in said
+    assert mark_of(zk, deployment)[0::3] == ("publication", None)
+    ctl(deployment, "publish", str(root))
+    assert mark_of(zk, deployment).finished
