@@ -111,9 +111,13 @@ def run(invocation: Invocation) -> int:
         before = published.nodes(client, znodes)
         if before or work is None:
             work = prepare(invocation, deployment, before)
+        lock.left = left_over(lock.interrupted, before, work)
         publisher = Publisher(client, znodes, before, lock)
         write(invocation, publisher, work)
     print(f"published {options.directory} to {znodes.deployment}: {publisher.counts}")
+    if lock.interrupted and lock.left:
+        warning = lock.interrupted._replace(services=lock.left).problem
+        invocation.err.print(f"warning: the earlier {warning}", markup=False)
     # Looked for afterwards: one that has started meanwhile may have read what was there before.
     deployment = work.completed.deployment
     outdated.show(invocation.out, outdated.outdated(client, znodes, deployment, publisher.changed))
@@ -188,6 +192,13 @@ def write(invocation: Invocation, publisher: Publisher, work: Work) -> None:
     else:
         warn_of_secrets(invocation, work.completed.deployment)
     publisher.publish(work.completed.deployment, work.plan, work.old, partial(withdrawn, invocation))
+
+
+def left_over(interrupted: Mark | None, before: Nodes, work: Work) -> tuple[str, ...]:
+    """The services of an interrupted publication that are still published, and not in this one."""
+    there = {service.name for service in published.deployment(before).services}
+    there -= {service.name for service in work.completed.deployment.services} | set(work.old.services)
+    return tuple(name for name in interrupted.services if name in there) if interrupted else ()
 
 
 def _require_restored(interrupted: Mark) -> None:
@@ -365,12 +376,14 @@ class Publisher:
             *(Change(f"{self.root}/{node}", None) for node in values.removed),
             *self._changes(definitions),
         ]
+        names = {service.name for service in deployment.services}
+        names &= published.services_of(change.path[len(self.root) + 1 :] for change in changes)
         if services.removed or services.emptied:
-            self.lock.begin()
+            self.lock.begin(names)
             self.lock.write(changes, self.before)
             self.remove(withdraw(services))
             changes = []
-        self.lock.publish(changes, self.before)
+        self.lock.publish(changes, self.before, names)
         self._note_written({**contents, **definitions})
         for node in values.removed:
             self.note("removed", f"{self.root}/{node}")

@@ -21,7 +21,7 @@ from kolla_mesos_start.tree.znodes import Znodes
 from tests.agents import Containers
 from tests.conftest import Deployment
 from tests.publishing import write_files
-from tests.tool import TOOL, ctl, environ, run_ctl
+from tests.tool import TOOL, ctl, environ, run_ctl, tool
 from tests.waiting import LIMIT, eventually
 
 CONF = "{{ one }} {{ two }}"
@@ -201,6 +201,26 @@ def test_a_publication_that_was_killed_is_reported_until_it_is_repeated(
     assert mark_of(zk, deployment).finished
     assert "not finished" not in run_ctl(deployment, "status").stdout
     ctl(deployment, "diff", str(root))
+
+
+def test_another_directory_does_not_hide_it(deployment: Deployment, zk: KazooClient, tmp_path: Path) -> None:
+    """It stays unfinished until its services are published again, or removed."""
+    for name in ("big", "small"):
+        publish_directory(deployment, tmp_path / name, name, "1")
+    mark = Mark("publication", "root on h", "12:00", None, ("big",))
+    zk.set(f"{deployment.path}/.publication", mark.encoded())
+    said = publish_directory(deployment, tmp_path / "small", "small", "2")
+    assert "publication begun at 12:00 by root on h has not finished: publish again" in said
+    assert "(it has changes of big)" in tool(deployment, "explain", status=1)
+    publish_directory(deployment, tmp_path / "big", "big", "1")
+    assert mark_of(zk, deployment).finished is not None
+
+
+def publish_directory(deployment: Deployment, root: Path, service: str, value: str) -> str:
+    """Publish a directory with one service; what the tool prints."""
+    place = root / "services" / service
+    write_files(place, definition_yml="commands: {a: {command: 'true'}}", variables__x=value)
+    return tool(deployment, "publish", str(root))
 
 
 def test_a_starting_container_waits_for_a_publication(
