@@ -31,6 +31,7 @@ from kolla_mesos_start.operator.confirmation import DECLINED, add_yes, confirmed
 from kolla_mesos_start.operator.connection import Client, Refused, Unanswered
 from kolla_mesos_start.operator.directory import FILES, VARIABLES
 from kolla_mesos_start.operator.invocation import Invocation, Subcommand
+from kolla_mesos_start.operator.publication import Held
 from kolla_mesos_start.operator.recorded import State
 from kolla_mesos_start.operator.services import on_hosts
 from kolla_mesos_start.operator.token_floor import keep_tokens
@@ -86,8 +87,13 @@ class Tree(NamedTuple):
 
 def run_remove(invocation: Invocation) -> int:
     """A service: its definition, variables and files, and what its containers have recorded."""
+    services.check_name(invocation.options.service)
+    with publication.locked(invocation.client, invocation.require_deployment()):
+        return _remove(invocation)
+
+
+def _remove(invocation: Invocation) -> int:
     client, given = invocation.client, invocation.options.service
-    services.check_name(given)
     znodes, parts = _parts(client, invocation.require_deployment()._replace(service_name=given))
     name = znodes.service_name
     owners = [path for path, owner in recorded.roles(client, znodes).items() if owner == name]
@@ -97,8 +103,7 @@ def run_remove(invocation: Invocation) -> int:
     _require_no_dependents(invocation, znodes)
     if not _may_go(invocation, tree, f"remove the service {name} from {znodes.deployment}", found):
         return DECLINED
-    with publication.locked(client, znodes):
-        count = remove(client, tree, force=invocation.options.force) + remove_service(client, znodes)
+    count = remove(client, tree, force=invocation.options.force) + remove_service(client, znodes)
     print(f"removed {name} from {znodes.deployment}: {count} znodes")
     return 0
 
@@ -107,6 +112,11 @@ def run_reset(invocation: Invocation) -> int:
     """What containers have recorded, all or that of some hosts; what is published stays."""
     if invocation.options.host or invocation.options.absent_hosts:
         return _run_reset_hosts(invocation)
+    with publication.locked(invocation.client, invocation.require_deployment()) as lock:
+        return _reset(invocation, lock)
+
+
+def _reset(invocation: Invocation, lock: Held) -> int:
     client = invocation.client
     znodes = invocation.require_deployment()
     found = recorded.states(client, znodes, recorded.roles(client, znodes))
@@ -114,11 +124,10 @@ def run_reset(invocation: Invocation) -> int:
     what = f"forget all that the containers of {znodes.deployment} have recorded"
     if not _may_go(invocation, tree, what, found):
         return DECLINED
-    with publication.locked(client, znodes) as lock:
-        count = remove(client, tree, force=invocation.options.force)
-        is_half = lock.interrupted is not None and lock.interrupted.what == RESTORE
-        if is_half:
-            lock.begin()  # Nothing is left to restore; but definitions may be missing.
+    count = remove(client, tree, force=invocation.options.force)
+    is_half = lock.interrupted is not None and lock.interrupted.what == RESTORE
+    if is_half:
+        lock.begin()  # Nothing is left to restore; but definitions may be missing.
     then = "publish again: a restore has not finished" if is_half else "its services are published as before"
     print(f"reset {znodes.deployment}: {count} znodes; {then}")
     return 0

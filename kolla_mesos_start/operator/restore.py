@@ -142,6 +142,9 @@ def _write(client: Client, znodes: Znodes, lock: Held, wanted: Snapshot, plan: P
         securing.make(client, znodes, plan, wanted.definitions)
     raise_floor(client, znodes, wanted.floor)
     _record(client, znodes, wanted.recorded)
+    if take(client, znodes).recorded != wanted.recorded:
+        # A container that had read a definition before has made what was to be recorded.
+        raise Refused(f"a container has started meanwhile in {znodes.deployment}: stop it, and restore again")
     publisher.write(wanted.definitions, is_last=True)
 
 

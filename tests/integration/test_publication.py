@@ -100,6 +100,21 @@ def test_the_second_one_waits_and_names_the_first(
         assert run.wait(LIMIT) == 0
 
 
+def test_what_was_published_meanwhile_is_removed_too(
+    deployment: Deployment, client: Client, root: Path, zk: KazooClient
+) -> None:
+    """Nothing is left of the service."""
+    ctl(deployment, "publish", str(root))
+    line = [sys.executable, str(TOOL), "remove", "svc", "--yes"]
+    with publication.locked(client, znodes_of(deployment)):
+        run = subprocess.Popen(line, env=environ(deployment), stderr=subprocess.PIPE, text=True)
+        assert run.stderr is not None and "waiting for the publication" in run.stderr.readline()
+        zk.create(f"{deployment.path}/svc/variables/three", b"c", makepath=True)
+    with run:
+        assert run.wait(LIMIT) == 0
+    assert not zk.exists(f"{deployment.path}/svc")
+
+
 def test_it_gives_up_after_a_while(deployment: Deployment, client: Client, zk: KazooClient) -> None:
     """With 75, and leaves nothing in the queue."""
     znodes = znodes_of(deployment)
