@@ -431,7 +431,8 @@ class Agent:
         self.close(session=not isinstance(error, Unkillable))
         with contextlib.suppress(OSError):
             sys.stdout.flush()  # What a check has found so far comes before the last line.
-        logs.last_line(ending, self.termination_log)
+        if self.stage != "refresh":  # Its registrar reports that, and goes on.
+            logs.last_line(ending, self.termination_log)
         return error.status
 
     def _known_as(self) -> str:

@@ -134,7 +134,7 @@ or variables.yml. Nothing is written before everything is right, as `validate` f
 published already counts as there. Only one publication of a deployment runs at a time: a second one waits,
 for up to 60 s (then status 75). If it is not too large it takes effect at one moment. Otherwise definitions
 are written last, and until then `status` and `explain` report that it has not finished. At the end the
-containers are named that run what is older, until they are started again.
+containers that need a restart are listed.
 
 A secret of DIR's secrets.yml that has no value is generated, and added to FILE of --secrets before anything
 is published. One that is published already stays as it is, and is added to FILE: to have another

@@ -240,7 +240,8 @@ def _require_nobody(invocation: Invocation, there: str) -> None:
 def _print_again(invocation: Invocation, found: Sequence[State]) -> None:
     again = [state.name for state in recorded.done(invocation.client, found)]
     if again:
-        invocation.err.print(f"done, and forgotten then: {', '.join(sorted(again))}", markup=False)
+        names = ", ".join(sorted(again))
+        invocation.err.print(f"these completed commands will run again: {names}", markup=False)
 
 
 def who_is_there(client: KazooClient, tree: Tree) -> str:
