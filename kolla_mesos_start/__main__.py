@@ -52,7 +52,7 @@ def main() -> None:
     _fill_standard_descriptors()
     verb, show = ("run", False) if not arguments else _parse(arguments)
     if verb == "refresh":
-        from kolla_mesos_start.refresh import ask
+        from kolla_mesos_start.daemon.refresh_client import ask
 
         _exit(ask(os.environ))
 

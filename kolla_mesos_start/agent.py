@@ -189,8 +189,8 @@ class Agent:
         import marshal
 
         from kolla_mesos_start.daemon.handoff import Refreshed, plain
+        from kolla_mesos_start.daemon.refresh import end_with, refresh
         from kolla_mesos_start.files.journal import recover
-        from kolla_mesos_start.refresh import end_with, refresh
 
         with open(order, "rb") as file:
             listed, started, untold, registrar = marshal.load(file)
@@ -280,7 +280,7 @@ class Agent:
         _warn_of_pods(settings, graph)
         _warn_of_generations(settings, graph)
         if graph.daemon and graph.daemon.on_change:
-            from kolla_mesos_start.refresh import refuse_restart
+            from kolla_mesos_start.daemon.refresh import refuse_restart
 
             refuse_restart(settings, graph)
 

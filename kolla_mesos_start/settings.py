@@ -15,12 +15,11 @@ import re
 import socket
 
 from kolla_mesos_start.child_environ import CREDENTIALS
-from kolla_mesos_start.definition.forms import GLOBAL, bad_generation, unusable
+from kolla_mesos_start.definition.forms import GLOBAL, RESERVED, bad_generation, unusable
 from kolla_mesos_start.errors import AccessDenied, BadEnvironment
 from kolla_mesos_start.health import RUN_DIR_LIMIT as RUN_DIR_LIMIT
 from kolla_mesos_start.health import bad_run_dir, default_run_dir
 from kolla_mesos_start.records import NamedTuple
-from kolla_mesos_start.tree.znodes import RESERVED
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

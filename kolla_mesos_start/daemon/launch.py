@@ -203,8 +203,6 @@ class Launch:
                 "%s: on_change has no effect with KOLLA_CONFIG_STRATEGY=COPY_ONCE", prepared.step.command.path
             )
             return None
-        from kolla_mesos_start.refresh import digest
-
         return Refreshing(
             turns=self._shown.turns,
             width=prepared.step.command.width,
@@ -212,7 +210,7 @@ class Launch:
             seen=prepared.seen,
             listed=prepared.listed,
             environ=dict(os.environ),
-            started=digest(prepared.step),
+            started=prepared.step.start_digest,
         )
 
 

@@ -1,7 +1,7 @@
 """Has the files of a running daemon follow what is published, and tells the daemon.
 
 What lives here: when to refresh, and what follows once that is done. A full agent renders and places the
-files (`kolla_mesos_start.refresh`), started for each refresh, so that nothing of what it needs stays in
+files (`refresh`), started for each refresh, so that nothing of what it needs stays in
 memory. Whose turn it is among the instances of a service is the business of `turns`.
 """
 

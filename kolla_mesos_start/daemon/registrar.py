@@ -14,11 +14,12 @@ import time
 
 from kolla_mesos_start.daemon.handoff import Refreshing
 from kolla_mesos_start.daemon.notify_socket import NotifySocket, Senders
-from kolla_mesos_start.daemon.readiness import Check, CommandCheck, Readiness, http, tcp
+from kolla_mesos_start.daemon.readiness import Check, CommandCheck, Readiness
 from kolla_mesos_start.errors import CannotWrite, TooLarge
 from kolla_mesos_start.health import StateFile
 from kolla_mesos_start.log import PROGRESS_INTERVAL, Logger
 from kolla_mesos_start.loop import Loop, now
+from kolla_mesos_start.probes import http, tcp
 from kolla_mesos_start.report import Report, Shown, utc, with_texts
 from kolla_mesos_start.tree.presence import Presence, Registration
 from kolla_mesos_start.zookeeper.session import Servers, Session

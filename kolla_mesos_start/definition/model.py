@@ -186,6 +186,14 @@ class Step(NamedTuple):
     """the program, to name it in an error; None if a template gave it (a secret, perhaps) or for a shell"""
 
     @property
+    def start_digest(self) -> int:
+        """A digest of everything that only a restart of the daemon can change."""
+        import zlib  # Only a daemon with `on_change` needs it.
+
+        command = self.command._replace(files=(), dependencies=(), retired_by=None, on_change=None)
+        return zlib.crc32(repr((self.argv, command)).encode())
+
+    @property
     def env(self) -> tuple[tuple[str, str], ...]:
         return self.command.env
 

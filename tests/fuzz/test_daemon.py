@@ -15,7 +15,8 @@ from kolla_mesos_start.commands import guard
 from kolla_mesos_start.daemon import readiness
 from kolla_mesos_start.daemon.handoff import Handoff, plain
 from kolla_mesos_start.daemon.notify_socket import NotifySocket, Senders, bind
-from kolla_mesos_start.daemon.readiness import Notified, http, notified_by
+from kolla_mesos_start.daemon.readiness import Notified, notified_by
+from kolla_mesos_start.probes import http
 from kolla_mesos_start.zookeeper.connect import Task
 from tests.fuzz.inputs import FAST, ODD, Fuzz, changed, changed_document, seeded
 from tests.fuzz.test_wire import connected_to

@@ -1,97 +1,33 @@
-"""The `refresh` command: render the files of a running daemon again, place all or none, and tell the daemon.
+"""The refresh stage: render the files of a running daemon again, and replace all of them or none.
 
-What lives here: the stage of the agent that the daemon's registrar starts for each refresh, and the word
-to the registrar by which an operator has one at once. When to refresh is the registrar's business
-(`daemon.refresher`), and so is telling the daemon, but by a command.
+The registrar starts an agent for each refresh, and that agent runs this stage. `refresher` decides when, and
+signals or restarts the daemon afterwards. A command that notifies the daemon runs here.
 """
 
 from __future__ import annotations
 
 import os
 import signal
-import socket
-import sys
-import zlib
 
 from kolla_mesos_start.commands.guard import PR_SET_PDEATHSIG, prctl
 from kolla_mesos_start.commands.verdict import Verdicts
 from kolla_mesos_start.daemon.handoff import Refreshed
-from kolla_mesos_start.errors import AgentError, BadDefinition, Stopped, cause
-from kolla_mesos_start.files.journal import recover
+from kolla_mesos_start.errors import AgentError, BadDefinition, Stopped
 from kolla_mesos_start.files.together import place_all, restore
-from kolla_mesos_start.health import default_run_dir
 from kolla_mesos_start.report import facts_of
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
-    from kolla_mesos_start.definition.model import Graph, Step
+    from kolla_mesos_start.definition.model import Graph
     from kolla_mesos_start.files import Content
     from kolla_mesos_start.loop import Loop
     from kolla_mesos_start.render.prepare import Prepared, Preparer
     from kolla_mesos_start.settings import Settings
 
-NOBODY = (
-    "no daemon can be refreshed here: {path} {why}. Either its container has not come so far, or its"
-    " definition has no on_change: then restart the container"
-)
-DENIED = "{path} can't be connected to: run this as the agent's user, or as root"
-LONG = 10.0  # seconds
-TAKES_LONG = (
-    "it takes long: `kolla_mesos_start health` and the container's log say why; this need not be waited for"
-)
-
 CHANGED = "its command, environment or check has changed: restart the container"
 NO_LONGER = "its definition has no on_change any more: its files stay as they are until it is started again"
-
-
-def ask(environ: Mapping[str, str]) -> int:
-    """Have the daemon's registrar refresh now; print what came of it, and return the exit status."""
-    signal.signal(signal.SIGINT, signal.SIG_DFL)
-    run_dir = environ.get("KOLLA_RUN_DIR") or default_run_dir(os.getuid())
-    path = f"{run_dir}/refresh"
-    with socket.socket(socket.AF_UNIX) as connection:
-        try:
-            connection.connect(path)
-        except PermissionError:
-            print(DENIED.format(path=path))
-            return 1
-        except OSError as error:
-            print(NOBODY.format(path=path, why=f"can't be connected to ({cause(error)})"))
-            _recover(run_dir)
-            return 1
-        answer = _answer(connection)
-    status, _, text = answer.decode("utf-8", "replace").partition(" ")
-    print(text.strip() or "the daemon has ended meanwhile")
-    return int(status or 1)
-
-
-def _recover(run_dir: str) -> None:
-    """Without a registrar nobody else completes a refresh that was killed with it."""
-    try:
-        if recover(run_dir):
-            print("a refresh was killed while it replaced files: that is completed now")
-    except AgentError as error:
-        print(error.reason)
-
-
-def _answer(connection: socket.socket) -> bytes:
-    """All that the registrar says; empty where it ends before."""
-    answer = b""
-    connection.settimeout(LONG)
-    while True:
-        try:
-            part = connection.recv(65536)
-        except socket.timeout:
-            print(TAKES_LONG, file=sys.stderr)
-            connection.settimeout(None)
-            continue
-        except ConnectionResetError:
-            return b""
-        if not part:
-            return answer
-        answer += part
 
 
 def end_with(loop: Loop, registrar: int) -> Callable[[], None]:
@@ -108,12 +44,6 @@ def end_with(loop: Loop, registrar: int) -> Callable[[], None]:
     prctl(PR_SET_PDEATHSIG, signal.SIGHUP)
     check()
     return check
-
-
-def digest(step: Step) -> int:
-    """Of all that a running daemon can't learn: another one asks for a restart."""
-    command = step.command._replace(files=(), dependencies=(), retired_by=None, on_change=None)
-    return zlib.crc32(repr((step.argv, command)).encode())
 
 
 def refuse_restart(settings: Settings, graph: Graph) -> None:
@@ -159,7 +89,7 @@ def refresh(
         retirement.check_restart(published.client, published.znodes, graph, settings.generation)
     command = on_change.value if on_change.kind == "command" else None
     placed = _place(preparer, settings, prepared, exported, command, untold, check_wanted)
-    is_same = digest(prepared.step) == started
+    is_same = prepared.step.start_digest == started
     kept = [f"{each.name} {each.absent}" for each in prepared.contents if each.is_kept]
     shown = (settings.host, definition.zxid, graph.digest, settings.generation)
     return Refreshed(
