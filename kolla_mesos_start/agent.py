@@ -34,7 +34,7 @@ from kolla_mesos_start.report import Report, facts_of
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Callable, Mapping
     from typing import NoReturn
 
     from kolla_mesos_start.commands.bootstrap import Bootstrap
@@ -42,15 +42,13 @@ if TYPE_CHECKING:
     from kolla_mesos_start.files import Content
     from kolla_mesos_start.render.prepare import Prepared, Preparer
     from kolla_mesos_start.render.published_generation import Generation
-    from kolla_mesos_start.settings import Acl, Settings
+    from kolla_mesos_start.settings import Settings
     from kolla_mesos_start.tree.ended import Ended
     from kolla_mesos_start.tree.presence import Registration
     from kolla_mesos_start.tree.published import Published
     from kolla_mesos_start.tree.status import StatusTree
     from kolla_mesos_start.wait import Runnable
     from kolla_mesos_start.zookeeper.client import Client
-    from kolla_mesos_start.zookeeper.session import Servers
-    from kolla_mesos_start.zookeeper.wire import ACL
 
 log = Logger(__name__)
 
@@ -246,13 +244,15 @@ class Agent:
         from kolla_mesos_start.zookeeper.client import Client
 
         self.stage = "connect"
-        acl = _acl(settings.acl)
-        client = self.client = Client(_servers(settings), settings.session_timeout, acl, self.loop)
+        acl = environment.zookeeper_acl(settings.acl)
+        client = self.client = Client(settings.servers, settings.session_timeout, acl, self.loop)
         client.dial()
 
+        from kolla_mesos_start.child_environ import child_environ, launcher_environ
         from kolla_mesos_start.hide import hide_memory
 
-        self.exported = _environ(settings)  # This reads a file that is root's once we're hidden.
+        # This reads a file that belongs to root once our memory is hidden.
+        self.exported = child_environ(launcher_environ(os.environ), copy_once=settings.copy_once)
         if not hide_memory():
             log.warning(
                 "this Python can't hide the memory of agent and registrar from processes of their user"
@@ -295,7 +295,7 @@ class Agent:
             recorded = published.recorded_acl()
             if recorded:
                 acl = environment.recorded_acl(published.znodes.recorded_acl, recorded)
-                published.client.create_with(_acl(acl))
+                published.client.create_with(environment.zookeeper_acl(acl))
 
     def _register(
         self, settings: Settings, tree: StatusTree, preparer: Preparer, report: Report
@@ -501,38 +501,6 @@ def _complete_refresh(run_dir: str) -> None:
         log.warning("a refresh was killed while it replaced files, some of which are old: %s", error.reason)
         with contextlib.suppress(OSError):
             os.unlink(journal)
-
-
-def _servers(settings: Settings) -> Servers:
-    from kolla_mesos_start.zookeeper.session import Servers
-
-    hosts = [host.rpartition(":") for host in settings.hosts.split(",")]
-    return Servers(
-        [(host.strip("[]"), int(port)) for host, _, port in hosts],
-        settings.chroot,
-        settings.auth,
-        settings.ca,
-        settings.cert,
-        settings.key,
-    )
-
-
-def _acl(entries: Sequence[Acl]) -> list[ACL]:
-    """What KOLLA_ZK_ACL says as ZooKeeper has it."""
-    from kolla_mesos_start.zookeeper.wire import ACL, Id
-
-    bits = {"r": 1, "w": 2, "c": 4, "d": 8, "a": 16}
-    return [
-        ACL(sum(bits[letter] for letter in set(perms)), Id(scheme, identity))
-        for scheme, identity, perms in entries
-    ]
-
-
-def _environ(settings: Settings) -> Mapping[str, str]:
-    """What commands and daemon find in their environment."""
-    from kolla_mesos_start.child_environ import child_environ, launcher_environ
-
-    return child_environ(launcher_environ(os.environ), copy_once=settings.copy_once)
 
 
 def _warn_of_pods(settings: Settings, graph: Graph) -> None:

@@ -35,6 +35,7 @@ SHARED = (
     "kolla_mesos_start.tree.publication",
     "kolla_mesos_start.tree.states",
     "kolla_mesos_start.tree.znodes",
+    "kolla_mesos_start.zookeeper.Labels",
     "kolla_mesos_start.zookeeper.identity",
     "kolla_mesos_start.zookeeper.losses",
     "kolla_mesos_start.zookeeper.query",
@@ -198,6 +199,12 @@ def kazoo() -> set[str]:
 def test_components_do_not_import_each_other_in_a_circle() -> None:
     """Imports for the type checker count, too."""
     assert cycles(components()) == set()
+
+
+@pytest.mark.parametrize("path", sorted((PACKAGE / "zookeeper").glob("*.py")), ids=module_name)
+def test_the_zookeeper_client_knows_no_variable_of_kolla(path: Path) -> None:
+    """Its caller passes the names of variables that a message needs."""
+    assert "KOLLA_" not in path.read_text(encoding="utf-8")
 
 
 @pytest.mark.parametrize("path", sorted((PACKAGE / "definition").glob("*.py")), ids=module_name)

@@ -79,10 +79,10 @@ class Refreshed(NamedTuple):
 class Handoff(NamedTuple):
     """All that the registrar needs, in plain types: it travels by marshal.
 
-    `timeout` is the session's, in seconds. `registration` is a Registration, `container` a report.Shown,
-    `service` whose the registrar is, for `ps`, `command` the daemon's path in its definition, `check` a
-    readiness.Check, `check_ids` (uid, gid, groups) or None; `addresses` are our own, where a port is looked
-    for.
+    `timeout` is the session's, in seconds. `labels` is a zookeeper.Labels, `registration` a Registration,
+    `container` a report.Shown, `service` whose the registrar is, for `ps`, `command` the daemon's path in its
+    definition, `check` a readiness.Check, `check_ids` (uid, gid, groups) or None; `addresses` are our own,
+    where a port is looked for.
     Descriptors: `lock_fd` holds the lock of `run_dir`, `pidfd` is the daemon's, `notify_fd` its
     notify socket, `exec_fd` (see `spawn`) is at its end once the agent has become the daemon, or is
     gone. `daemon` is the daemon's process id, `supervised` whether the registrar becomes its parent;
@@ -100,6 +100,7 @@ class Handoff(NamedTuple):
     ca: str | None
     cert: str | None
     key: str | None
+    labels: Sequence[str]
     registration: tuple[Any, ...]
     container: tuple[Any, ...]
     service: str

@@ -175,6 +175,7 @@ class Launch:
             ca=servers.ca,
             cert=servers.cert,
             key=servers.key,
+            labels=servers.labels,
             registration=self._shown,
             container=self._report.shown,
             service=settings.service_name,

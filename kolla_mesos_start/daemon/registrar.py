@@ -22,6 +22,7 @@ from kolla_mesos_start.loop import Loop, now
 from kolla_mesos_start.probes import http, tcp
 from kolla_mesos_start.report import Report, Shown, utc, with_texts
 from kolla_mesos_start.tree.presence import Presence, Registration
+from kolla_mesos_start.zookeeper import Labels
 from kolla_mesos_start.zookeeper.session import Servers, Session
 
 TYPE_CHECKING = False
@@ -51,7 +52,15 @@ class Registrar:
     def __init__(self, handoff: Handoff) -> None:
         self.loop = Loop()
         self.session = Session(
-            Servers(handoff.hosts, handoff.chroot, handoff.auth, handoff.ca, handoff.cert, handoff.key),
+            Servers(
+                handoff.hosts,
+                handoff.chroot,
+                handoff.auth,
+                handoff.ca,
+                handoff.cert,
+                handoff.key,
+                Labels(*handoff.labels),
+            ),
             min(LONGEST_SESSION, handoff.timeout),
             session_id=handoff.session_id,
             password=handoff.session_password,
