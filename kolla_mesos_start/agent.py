@@ -29,7 +29,8 @@ from kolla_mesos_start.errors import (
 from kolla_mesos_start.facts import HostFacts
 from kolla_mesos_start.health import JOURNAL, StateFile
 from kolla_mesos_start.log import Logger
-from kolla_mesos_start.loop import Loop, now, reap
+from kolla_mesos_start.loop import Loop, now
+from kolla_mesos_start.processes import hide_memory, reap
 from kolla_mesos_start.report import Report, facts_of
 
 TYPE_CHECKING = False
@@ -249,7 +250,6 @@ class Agent:
         client.dial()
 
         from kolla_mesos_start.child_environ import child_environ, launcher_environ
-        from kolla_mesos_start.hide import hide_memory
 
         # This reads a file that belongs to root once our memory is hidden.
         self.exported = child_environ(launcher_environ(os.environ), copy_once=settings.copy_once)

@@ -25,9 +25,9 @@ NEEDED = {"kazoo", "jinja2", "psutil", "retrying", "six"}
 SHARED = (
     "kolla_mesos_start.definition",
     "kolla_mesos_start.errors",
-    "kolla_mesos_start.hide",
     "kolla_mesos_start.open_files",
     "kolla_mesos_start.operator",
+    "kolla_mesos_start.processes",
     "kolla_mesos_start.render.context",
     "kolla_mesos_start.render.sandbox",
     "kolla_mesos_start.render.variables_dir",

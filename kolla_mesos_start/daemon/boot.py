@@ -13,7 +13,7 @@ import signal
 
 from kolla_mesos_start.daemon.handoff import DEAF_TO, NO_DAEMON, Handoff
 from kolla_mesos_start.errors import AgentError, where
-from kolla_mesos_start.hide import hide_memory
+from kolla_mesos_start.processes import hide_memory
 
 
 def main(record: int) -> None:

@@ -16,6 +16,7 @@ from collections.abc import Mapping
 from functools import partial
 from types import MappingProxyType
 
+from kolla_mesos_start.processes import fork
 from kolla_mesos_start.records import NamedTuple
 
 TYPE_CHECKING = False
@@ -134,18 +135,12 @@ def spawn(handoff: Handoff) -> tuple[int, Callable[[], None]]:
     exec_fd, held = os.pipe()
     record = _recorded(handoff._replace(exec_fd=exec_fd))
     fds = [record, exec_fd, handoff.lock_fd, handoff.pidfd, handoff.notify_fd]
-    argv = _argv(record, handoff.service)
-    # No signal may find the child with the agent's handlers.
-    mask = signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())
     try:
-        child = os.fork()
-        if child == 0:
-            _become(argv, fds)
+        child = fork(partial(_detach, _argv(record, handoff.service), fds))
     except OSError:
         os.close(held)
         raise
     finally:
-        signal.pthread_sigmask(signal.SIG_SETMASK, mask)
         os.close(record)
         os.close(exec_fd)
     return held, partial(_await_parent, child)
@@ -183,11 +178,14 @@ def _await_parent(parent: int) -> None:
             raise OSError(errno.EAGAIN, "no process can be started")
 
 
+def _detach(argv: list[str], fds: Sequence[int]) -> NoReturn:
+    os.setsid()
+    fork(partial(_become, argv, fds))
+    os._exit(0)
+
+
 def _become(argv: list[str], fds: Sequence[int]) -> NoReturn:
     try:
-        os.setsid()
-        if os.fork():
-            os._exit(0)
         for signum in signal.valid_signals():
             if callable(signal.getsignal(signum)):
                 signal.signal(signum, signal.SIG_DFL)
@@ -201,7 +199,6 @@ def _become(argv: list[str], fds: Sequence[int]) -> NoReturn:
         os.write(
             2, f"{argv[0]} can't be executed: {error.strerror}; the daemon stays unregistered\n".encode()
         )
-    finally:
         os._exit(127)
 
 

@@ -21,6 +21,7 @@ from kolla_mesos_start.errors import CannotWrite
 from kolla_mesos_start.health import JOURNAL
 from kolla_mesos_start.log import Logger
 from kolla_mesos_start.loop import now
+from kolla_mesos_start.processes import fork
 from kolla_mesos_start.zookeeper.wire import Exists, GetChildren2, NoNodeError
 
 TYPE_CHECKING = False
@@ -359,19 +360,13 @@ def quiet_after(key: tuple[str, bool], known: Collection[tuple[str, bool]]) -> f
 def _spawn(environ: Mapping[str, str], fds: Sequence[int]) -> int:
     """Start the agent that renders, with the container's environment; its output goes to the log."""
     argv = [sys.executable, "-c", BOOT, *map(str, fds), NAME, *import_paths()]
-    mask = signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())
-    try:
-        child = os.fork()
-        if child == 0:
-            try:
-                os.setsid()
-                os.dup2(2, 1)
-                for fd in fds:
-                    os.set_inheritable(fd, True)
-                signal.pthread_sigmask(signal.SIG_SETMASK, ())
-                os.execve(argv[0], argv, dict(environ))
-            finally:
-                os._exit(127)
-        return child
-    finally:
-        signal.pthread_sigmask(signal.SIG_SETMASK, mask)
+
+    def execute() -> None:
+        os.setsid()
+        os.dup2(2, 1)
+        for fd in fds:
+            os.set_inheritable(fd, True)
+        signal.pthread_sigmask(signal.SIG_SETMASK, ())
+        os.execve(argv[0], argv, dict(environ))
+
+    return fork(execute)

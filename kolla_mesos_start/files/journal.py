@@ -14,9 +14,9 @@ from __future__ import annotations
 import fcntl
 import marshal
 import os
-import signal
 import stat
 from contextlib import contextmanager, suppress
+from functools import partial
 
 from kolla_mesos_start.errors import CannotWrite
 from kolla_mesos_start.files.content import Content
@@ -25,6 +25,7 @@ from kolla_mesos_start.files.placement import explained
 from kolla_mesos_start.files.temporary import O_CAREFUL, discard, open_temporary, remove_leftovers
 from kolla_mesos_start.files.writing import take, write_all
 from kolla_mesos_start.health import JOURNAL
+from kolla_mesos_start.processes import fork
 from kolla_mesos_start.records import NamedTuple
 
 TYPE_CHECKING = False
@@ -130,18 +131,16 @@ def _finish_in_child(steps: Sequence[Step], run_dir: str) -> None:
     If that process fails, the caller repeats the steps, and so meets the error itself.
     """
     try:
-        child = os.fork()
+        child = fork(partial(_finish_alone, steps, run_dir))
     except OSError:
         return
-    if child == 0:
-        try:
-            os.setsid()
-            signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())
-            _finish(steps, run_dir)
-        finally:
-            os._exit(0)
     with suppress(ChildProcessError):  # Whoever started the agent may ignore SIGCHLD.
         os.waitpid(child, 0)
+
+
+def _finish_alone(steps: Sequence[Step], run_dir: str) -> None:
+    os.setsid()
+    _finish(steps, run_dir)
 
 
 def _finish(steps: Sequence[Step], run_dir: str) -> None:
