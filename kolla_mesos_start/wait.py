@@ -257,7 +257,13 @@ class Waiting:
                     continue  # What is said first is to be all of it.
                 brief = "; ".join(_brief(blocked) for blocked in waiting)
                 only = waiting[0].command.path if len(waiting) == 1 else ""
-                self._report.write("waiting", brief, only)
+                outside = {
+                    unmet.what: unmet.found
+                    for blocked in waiting
+                    for unmet in blocked.unmet
+                    if isinstance(unmet.dependency, External)
+                }
+                self._report.write("waiting", brief, only, outside=outside)
                 if silent:
                     silent = False
                     log.info("%s", brief)

@@ -28,6 +28,7 @@ SHARED = (
     "kolla_mesos_start.open_files",
     "kolla_mesos_start.operator",
     "kolla_mesos_start.processes",
+    "kolla_mesos_start.report",
     "kolla_mesos_start.render.context",
     "kolla_mesos_start.render.sandbox",
     "kolla_mesos_start.render.variables_dir",

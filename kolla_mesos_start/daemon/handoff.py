@@ -62,7 +62,8 @@ class Refreshing(NamedTuple):
 class Refreshed(NamedTuple):
     """What became of a refresh; all as in Refreshing. `failure`: why it failed, or empty text.
 
-    `written`: the names of the files that have changed. `note`: why others have not. `facts`: what the
+    `written`: the names of the files that have changed. `note`: why others have not, or why only a restart
+    brings the daemon up to date (`needs_restart`). `facts`: what the
     container shows of itself by now (see report.Shown); empty if its daemon would be started otherwise today.
     `kind` and `signal`: how the daemon is told by now (see OnChange); empty where there is nothing to tell.
     """
@@ -75,6 +76,7 @@ class Refreshed(NamedTuple):
     facts: bytes = b""
     kind: str = ""
     signal: str = ""
+    needs_restart: bool = False
 
 
 class Handoff(NamedTuple):

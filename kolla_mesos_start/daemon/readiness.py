@@ -15,6 +15,7 @@ import signal
 from kolla_mesos_start.errors import cause
 from kolla_mesos_start.loop import now
 from kolla_mesos_start.records import NamedTuple
+from kolla_mesos_start.report import CHECK
 from kolla_mesos_start.zookeeper.connect import Task
 
 TYPE_CHECKING = False
@@ -265,11 +266,21 @@ class Readiness:
             return ""
         if self._notified.stopping:
             return "it is being stopped" if self.stopped else "the daemon has announced that it is stopping"
-        if self._probe:
-            return self._failure
-        if self._check.kind == "notify" or (self._check.kind == "default" and self._notified.speaks):
+        age = "" if self._probe else f"the daemon has run for less than {_age(self._check):g} s"
+        return self._failing or age
+
+    @property
+    def code(self) -> str:
+        """`report.CHECK` if `reason` is that its check fails."""
+        return CHECK if self._failing and not (self.ready or self._notified.stopping) else ""
+
+    @property
+    def _failing(self) -> str:
+        if not self._probe and (
+            self._check.kind == "notify" or (self._check.kind == "default" and self._notified.speaks)
+        ):
             return "check notify: the daemon has not sent READY=1"
-        return f"the daemon has run for less than {_age(self._check):g} s"
+        return self._failure
 
     def notify(self, datagram: bytes) -> None:
         """Process what the daemon has sent to its notify socket."""

@@ -81,7 +81,7 @@ def refresh(
     prepared = preparer.prepare(graph.daemon, listed=listed)
     on_change = prepared.step.on_change
     if on_change is None:
-        return Refreshed(prepared.seen, "", listed, note=NO_LONGER)
+        return Refreshed(prepared.seen, "", listed, note=NO_LONGER, needs_restart=True)
     if on_change.kind == "restart":
         from kolla_mesos_start.daemon import retirement  # Few daemons are restarted.
 
@@ -101,6 +101,7 @@ def refresh(
         facts=facts_of(*shown, prepared.read, bool(prepared.seen)) if is_same else b"",
         kind=on_change.kind,
         signal=str(on_change.value) if on_change.kind == "signal" else "",
+        needs_restart=not is_same,
     )
 
 

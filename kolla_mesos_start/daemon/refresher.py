@@ -22,6 +22,14 @@ from kolla_mesos_start.health import JOURNAL
 from kolla_mesos_start.log import Logger
 from kolla_mesos_start.loop import now
 from kolla_mesos_start.processes import fork
+from kolla_mesos_start.report import (
+    REFRESH_FAILED,
+    REFRESH_PENDING,
+    REFRESH_RUNNING,
+    REFRESH_SETTLING,
+    REFRESH_STUCK,
+    RESTART,
+)
 from kolla_mesos_start.zookeeper.wire import Exists, GetChildren2, NoNodeError
 
 TYPE_CHECKING = False
@@ -71,13 +79,14 @@ BOOT = (
 class Refresher:
     """Refreshes one daemon; a source of the loop.
 
-    `reason`: what there is to say of the last refresh, or of the next one. With `turns` others may go first.
+    `reason`: what there is to say of the last refresh, or of the next one; `code`: see `report`. With `turns`
+    others may go first.
     """
 
     interest = None
 
     def __init__(self, session: Session, loop: Loop, order: Refreshing, run_dir: str, daemon: Told) -> None:
-        self.reason = ""
+        self.reason = self.code = ""
         self.turns: Turns | None = None
         self._session, self._loop, self._order, self._daemon = session, loop, order, daemon
         self._run_dir = run_dir
@@ -91,7 +100,7 @@ class Refresher:
         self._first = self._due = math.inf  # since when something has changed, and when it is over
         self._change = 0  # the zxid of the last change
         self._child: int | None = None
-        self._note = ""
+        self._note, self._needs_restart = "", False
         self._asking: list[socket.socket] = []  # who asks for a refresh by hand,
         self._served: list[socket.socket] = []  # and who has asked for the one that runs
         self._socket = self._listen(f"{run_dir}/{SOCKET}")
@@ -200,6 +209,7 @@ class Refresher:
             self._finish(0, "")
         if self._stage == WAITING and self.turns and self.turns.waiting_for:
             self.reason = f"its files are to be refreshed: {self.turns.waiting_for}"
+            self.code = REFRESH_STUCK if self.turns.stuck else REFRESH_PENDING
         if self._stage == RENDERING or now() < self._settles_by:
             return
         if self._asking:
@@ -233,7 +243,7 @@ class Refresher:
             return
         finally:
             os.close(order)
-        self.reason = "its files are being refreshed"
+        self.reason, self.code = "its files are being refreshed", REFRESH_RUNNING
         self._loop.listen(pidfd, partial(self._on_end, pidfd, report))
 
     def _on_end(self, pidfd: int, report: int) -> None:
@@ -275,7 +285,7 @@ class Refresher:
             self._known = {**before, **self._known}
         else:
             self._order = self._order._replace(listed=found.listed)
-            self._note = found.note
+            self._note, self._needs_restart = found.note, found.needs_restart
             if found.facts:
                 self._daemon.on_facts(found.facts)
         changed = {key for key, zxid in self._known.items() if before.get(key, -1) != zxid}
@@ -297,7 +307,8 @@ class Refresher:
 
     def _settle(self) -> None:
         """Wait until the daemon is ready; but not for ever, where something new is published."""
-        self._stage, self.reason = SETTLING, "its files were refreshed, and its check has not passed since"
+        self._stage, self.code = SETTLING, REFRESH_SETTLING
+        self.reason = "its files were refreshed, and its check has not passed since"
         self._settles_by = now() + LONGEST
 
     def _finish(self, status: int, text: str) -> None:
@@ -305,7 +316,10 @@ class Refresher:
         if status:
             log.warning("the refresh of the daemon's files failed: %s", text)
         self._stage, self._settles_by = IDLE, -math.inf
-        self.reason = f"the refresh of its files failed: {text}" if status else self._note
+        if status:
+            self.reason, self.code = f"the refresh of its files failed: {text}", REFRESH_FAILED
+        else:
+            self.reason, self.code = self._note, RESTART if self._needs_restart else ""
         if self.turns:
             self.turns.give_back(text if status else "")
         self._answer(status, text or "refreshed; the daemon was told, and is ready")

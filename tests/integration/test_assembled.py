@@ -383,6 +383,7 @@ def test_without_on_change_any_more_the_files_stay(web: Web) -> None:
     agent = web.start()
     web.publish("new", on_change=None)
     eventually(lambda: "no on_change any more" in web.reason(), "it is said")
+    assert web.code() == "restart"
     assert "no on_change any more" in by_hand(agent).stdout
     assert ((agent.directory / "web.conf").read_text(), heard(agent)) == ("old", [])
     web.publish("newer")
