@@ -123,7 +123,7 @@ class Agent:
 
     def run(self) -> int:
         """All stages. Returns the exit status of a task; a daemon takes this process over instead."""
-        settings = self._settle()
+        settings = self._read_environment()
         _warn_of_open_files(settings)
         report = self.report = Report(StateFile.take(settings.run_dir))
         _complete_refresh(settings.run_dir)
@@ -169,7 +169,7 @@ class Agent:
 
     def check(self, show: bool) -> int:
         """Say what a start would do to this container's files; write nothing at all. 1: some would change."""
-        settings = self._settle()
+        settings = self._read_environment()
         _warn_of_open_files(settings)
         self.termination_log = None  # It is for the end of the container, not for a check of it.
         preparer = self._connect(settings, lambda cause: None)
@@ -200,7 +200,7 @@ class Agent:
 
         try:
             # Like the daemon, its files stand an outage of any length.
-            settings = self._settle()._replace(connect_timeout=None)
+            settings = self._read_environment()._replace(connect_timeout=None)
             wanted = end_with(self.loop, registrar)
             recover(settings.run_dir)
             preparer = self._connect(settings, lambda cause: None)
@@ -221,7 +221,7 @@ class Agent:
         logs.configure("info", json_lines=os.environ.get("KOLLA_LOG_FORMAT") == "json")
         self.termination_log = environment.termination_log(os.environ)
 
-    def _settle(self) -> Settings:
+    def _read_environment(self) -> Settings:
         """The environment as settings; signals are heard from here on."""
         for signum in STOP_SIGNALS:
             self.loop.on_signal(signum, self._on_stop)
@@ -342,16 +342,16 @@ class Agent:
         if not any(content.check for content in prepared.contents):
             place(prepared.contents)
             return
-        from kolla_mesos_start.commands.verdict import Verdicts
+        from kolla_mesos_start.commands.file_checks import FileChecks
 
         guard = self.bootstrap.guard if self.bootstrap else None
-        with Verdicts(self.loop, settings.service_name, prepared, self.exported, guard) as verdicts:
+        with FileChecks(self.loop, settings.service_name, prepared, self.exported, guard) as checks:
 
             def check(content: Content, path: str) -> None:
                 # It may take long; what is said until then has come to its end.
                 what = f"{prepared.step.command.path} waits for the check of its file {content.name}"
                 report.write("waiting", what, prepared.step.command.path)
-                verdicts.check(content, path)
+                checks.check(content, path)
 
             place(prepared.contents, check)
 

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 
 NO_DAEMON = b"\0"  # the agent's word to a registrar that isn't needed after all
-DEAF_TO = (signal.SIGHUP, signal.SIGINT, signal.SIGTERM)  # they are for the daemon
+IGNORED_SIGNALS = (signal.SIGHUP, signal.SIGINT, signal.SIGTERM)  # they are for the daemon
 
 # The paths come as arguments: -I and -S keep site-packages, and what it costs to find them, away. The word
 # before them is for `ps`.
@@ -191,7 +191,7 @@ def _become(argv: list[str], fds: Sequence[int]) -> NoReturn:
         for signum in signal.valid_signals():
             if callable(signal.getsignal(signum)):
                 signal.signal(signum, signal.SIG_DFL)
-        for signum in DEAF_TO:
+        for signum in IGNORED_SIGNALS:
             signal.signal(signum, signal.SIG_IGN)
         signal.pthread_sigmask(signal.SIG_SETMASK, ())
         for fd in fds:

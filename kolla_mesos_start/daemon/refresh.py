@@ -9,8 +9,8 @@ from __future__ import annotations
 import os
 import signal
 
+from kolla_mesos_start.commands.file_checks import FileChecks
 from kolla_mesos_start.commands.guard import PR_SET_PDEATHSIG, prctl
-from kolla_mesos_start.commands.verdict import Verdicts
 from kolla_mesos_start.daemon.handoff import Refreshed
 from kolla_mesos_start.errors import AgentError, BadDefinition, Stopped
 from kolla_mesos_start.files.together import place_all, restore
@@ -116,12 +116,12 @@ def _place(
 ) -> Sequence[Content]:
     """Place the files; those that have changed, as they were. If the daemon can't be told, none has."""
     loop, service = preparer.published.client.loop, prepared.step.command.path
-    with Verdicts(loop, service, prepared, exported) as verdicts:
-        placed = place_all(prepared.contents, settings.run_dir, verdicts.check)
+    with FileChecks(loop, service, prepared, exported) as checks:
+        placed = place_all(prepared.contents, settings.run_dir, checks.check)
         try:
             check_wanted()
             if command and (placed or untold):
-                verdicts.tell(command)
+                checks.notify(command)
         except AgentError:
             restore(placed, settings.run_dir)
             raise

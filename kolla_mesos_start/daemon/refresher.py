@@ -2,7 +2,7 @@
 
 What lives here: when to refresh, and what follows once that is done. A full agent renders and places the
 files (`refresh`), started for each refresh, so that nothing of what it needs stays in
-memory. Whose turn it is among the instances of a service is the business of `turns`.
+memory. Whose turn it is among the instances of a service is the business of `rollout`.
 """
 
 from __future__ import annotations
@@ -37,12 +37,12 @@ if TYPE_CHECKING:
     from collections.abc import Collection, Mapping, Sequence
     from typing import Any, Protocol
 
-    from kolla_mesos_start.daemon.turns import Turns
+    from kolla_mesos_start.daemon.rollout import Rollout
     from kolla_mesos_start.loop import Loop
     from kolla_mesos_start.zookeeper.client import Seen
     from kolla_mesos_start.zookeeper.session import Session
 
-    class Told(Protocol):
+    class DaemonControl(Protocol):
         """The daemon, as a refresher deals with it."""
 
         def tell(self, kind: str, signame: str) -> str:
@@ -79,15 +79,17 @@ BOOT = (
 class Refresher:
     """Refreshes one daemon; a source of the loop.
 
-    `reason`: what there is to say of the last refresh, or of the next one; `code`: see `report`. With `turns`
-    others may go first.
+    `reason` describes the last refresh, or the next one; `code`: see `report`. With a `rollout` other instances
+    may go first.
     """
 
     interest = None
 
-    def __init__(self, session: Session, loop: Loop, order: Refreshing, run_dir: str, daemon: Told) -> None:
+    def __init__(
+        self, session: Session, loop: Loop, order: Refreshing, run_dir: str, daemon: DaemonControl
+    ) -> None:
         self.reason = self.code = ""
-        self.turns: Turns | None = None
+        self.rollout: Rollout | None = None
         self._session, self._loop, self._order, self._daemon = session, loop, order, daemon
         self._run_dir = run_dir
         self._stage = IDLE
@@ -207,16 +209,16 @@ class Refresher:
         if self._stage == SETTLING and self._daemon.confirmed():
             self._unconfirmed = False
             self._finish(0, "")
-        if self._stage == WAITING and self.turns and self.turns.waiting_for:
-            self.reason = f"its files are to be refreshed: {self.turns.waiting_for}"
-            self.code = REFRESH_STUCK if self.turns.stuck else REFRESH_PENDING
+        if self._stage == WAITING and self.rollout and self.rollout.waiting_for:
+            self.reason = f"its files are to be refreshed: {self.rollout.waiting_for}"
+            self.code = REFRESH_STUCK if self.rollout.stuck else REFRESH_PENDING
         if self._stage == RENDERING or now() < self._settles_by:
             return
         if self._asking:
             self.start()  # Whoever asks by hand has looked whose turn it is.
-        elif now() >= self._due and self.turns:
+        elif now() >= self._due and self.rollout:
             self._stage, self._due, self._first = WAITING, math.inf, math.inf
-            self.turns.want(self._change)
+            self.rollout.want(self._change)
         elif now() >= self._due:
             self.start()
 
@@ -267,7 +269,7 @@ class Refresher:
         elif found.kind and (found.written or self._untold):
             self._tell(found)
         elif self._unconfirmed:
-            self._settle()
+            self._await_ready()
         else:
             self._finish(0, found.note or "nothing has changed in its files")
 
@@ -303,9 +305,9 @@ class Refresher:
         self._daemon.confirm(now() + SETTLE)
         self._loop.call_at(now() + SETTLE, lambda: None)
         self._unconfirmed = True
-        self._settle()
+        self._await_ready()
 
-    def _settle(self) -> None:
+    def _await_ready(self) -> None:
         """Wait until the daemon is ready; but not for ever, where something new is published."""
         self._stage, self.code = SETTLING, REFRESH_SETTLING
         self.reason = "its files were refreshed, and its check has not passed since"
@@ -320,8 +322,8 @@ class Refresher:
             self.reason, self.code = f"the refresh of its files failed: {text}", REFRESH_FAILED
         else:
             self.reason, self.code = self._note, RESTART if self._needs_restart else ""
-        if self.turns:
-            self.turns.give_back(text if status else "")
+        if self.rollout:
+            self.rollout.give_back(text if status else "")
         self._answer(status, text or "refreshed; the daemon was told, and is ready")
 
 

@@ -184,10 +184,10 @@ class Registrar:
         order = Refreshing(*handoff.refreshing or ())
         refresher = Refresher(self.session, self.loop, order, handoff.run_dir, self)
         if order.width is not None:
-            from kolla_mesos_start.daemon.turns import Turns
+            from kolla_mesos_start.daemon.rollout import Rollout
 
             party, member = self.presence.member
-            refresher.turns = Turns(
+            refresher.rollout = Rollout(
                 self.session,
                 self.presence.acl,
                 order.turns,

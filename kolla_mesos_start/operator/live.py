@@ -800,7 +800,7 @@ def other_generation(graph: Graph, container: Container, others: Sequence[Contai
 
 
 def _slot_host(data: bytes) -> str:
-    """The host of an instance that has a slot for its refresh, or had one; see `daemon.turns`."""
+    """The host of an instance that has a slot for its refresh, or had one; see `daemon.rollout`."""
     return printable(data.decode("utf-8", "replace").partition(" ")[2].partition(":")[0])[:MAX_HOST]
 
 

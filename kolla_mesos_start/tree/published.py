@@ -330,7 +330,7 @@ class Published:
 
     def _facts(self, paths: Iterable[str], read: Callable[[bytes], Facts]) -> list[Facts]:
         """The facts that fit; others are left out, with one warning for each."""
-        from kolla_mesos_start.tree.members import Unfit
+        from kolla_mesos_start.tree.members import InvalidFacts
 
         facts: list[Facts] = []
         for path, znode in self.client.read(paths).items():
@@ -338,8 +338,8 @@ class Published:
                 continue  # It left between the two reads.
             try:
                 facts.append(read(znode.data))
-            except Unfit as unfit:
-                warning = f"{path} is left out: {unfit}"
+            except InvalidFacts as invalid:
+                warning = f"{path} is left out: {invalid}"
                 if warning not in self._warnings:
                     self._warnings.add(warning)
                     log.warning("%s", warning)

@@ -73,7 +73,7 @@ def blocking_reason(slots: Sequence[Slot], width: int, change: int) -> tuple[str
     return f"{len(counted)} of at most {width} instances refresh now" if is_full else "", False
 
 
-class Turns:
+class Rollout:
     """The turn of one instance. `on_turn` is called when it has come; `waiting_for` says why it has not.
 
     `stuck`: it will not come by itself.

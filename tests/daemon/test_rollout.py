@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from kolla_mesos_start.daemon.turns import Slot, blocking_reason
+from kolla_mesos_start.daemon.rollout import Slot, blocking_reason
 
 BUSY, FAILED = Slot("a", "", 10, False, 0), Slot("b", "it failed", 10, False, 0)
 OLD = Slot("c", "it failed long ago", 5, True, 0)
