@@ -79,8 +79,8 @@ BOOT = (
 class Refresher:
     """Refreshes one daemon; a source of the loop.
 
-    `reason` describes the last refresh, or the next one; `code`: see `report`. With a `rollout` other instances
-    may go first.
+    `reason` describes the last refresh, or the next one; `code`: see `report`. With a `rollout` other
+    instances may go first.
     """
 
     interest = None
