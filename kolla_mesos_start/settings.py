@@ -335,7 +335,7 @@ def _ensemble(text: str) -> tuple[str, str]:
     servers, slash, chroot = text.strip().removeprefix("zk://").partition("/")
     hosts = ",".join(_server(server.strip(), expected) for server in servers.split(","))
     if "," in chroot:
-        raise _Unexpected(f"{expected}; the chroot stands once, after the last server")
+        raise _Unexpected(f"{expected}; write the chroot once, after the last server")
     return hosts, _znode(slash + chroot, f"{expected}; {slash + chroot!r} is no path of a znode")
 
 

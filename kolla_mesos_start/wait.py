@@ -283,7 +283,7 @@ class Waiting:
                 log.warning("%s: %s", command.path, verdict.reason)
             self._superseded.add(command.path)
         if command.run_once is not None:
-            # Who stands behind us may have a use for the lock that we have none for.
+            # The next contender may be able to use the lock.
             self._queues.give_back(self._lock(command))
         return verdict
 

@@ -37,7 +37,7 @@ if TYPE_CHECKING:
 log = Logger(__name__)
 
 NEVER = float("inf")
-NOT_FOUND = 127  # a shell's status; what it did not find stands in its own output
+NOT_FOUND = 127  # a shell's status; its output names the program that it did not find
 RUNS_LONG = PROGRESS_INTERVAL
 
 # Variables in the environment of a one-time command.

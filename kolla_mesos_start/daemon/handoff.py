@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from kolla_mesos_start.zookeeper.client import Seen
 
 
-NO_DAEMON = b"\0"  # the agent's word to a registrar that isn't needed after all
+NO_DAEMON = b"\0"  # the agent's message to a registrar that is not needed
 IGNORED_SIGNALS = (signal.SIGHUP, signal.SIGINT, signal.SIGTERM)  # they are for the daemon
 
 # The paths come as arguments: -I and -S keep site-packages, and what it costs to find them, away. The word
@@ -65,7 +65,7 @@ class Refreshed(NamedTuple):
     `written`: the names of the files that have changed. `note`: why others have not, or why only a restart
     brings the daemon up to date (`needs_restart`). `facts`: what the
     container shows of itself by now (see report.Shown); empty if its daemon would be started otherwise today.
-    `kind` and `signal`: how the daemon is told by now (see OnChange); empty where there is nothing to tell.
+    `kind` and `signal`: how the daemon is notified (see OnChange); empty if there is nothing to notify it of.
     """
 
     seen: Seen
@@ -175,7 +175,7 @@ def _exec(argv: list[str]) -> NoReturn:
 
 def _await_parent(parent: int) -> None:
     """Wait until the registrar's parent has ended, which started it."""
-    with contextlib.suppress(ChildProcessError):  # whoever started the agent ignores SIGCHLD
+    with contextlib.suppress(ChildProcessError):  # the parent of the agent may ignore SIGCHLD
         if os.waitpid(parent, 0)[1] != 0:
             raise OSError(errno.EAGAIN, "no process can be started")
 

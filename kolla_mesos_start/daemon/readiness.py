@@ -35,7 +35,7 @@ MAX_INTERVAL_UNREADY = 1.0  # seconds between checks of a daemon that is not rea
 # Commands are checked less often: each check starts a process.
 FIRST_INTERVAL, SHARE_OF_AGE = 0.02, 0.25
 FIRST_INTERVAL_COMMAND, SHARE_OF_AGE_COMMAND = 0.1, 0.5
-INTERVAL_UNCONFIRMED = 0.25  # seconds between checks until a daemon has passed one after it was told
+INTERVAL_UNCONFIRMED = 0.25  # seconds between checks until a daemon has passed one after a refresh
 
 # -- rules ------------------------------------------------------------------------------------------
 

@@ -31,9 +31,9 @@ NO_LONGER = "its definition has no on_change any more: its files stay as they ar
 
 
 def end_with(loop: Loop, registrar: int) -> Callable[[], None]:
-    """End this refresh where its registrar dies, which is its parent: nobody would tell the daemon.
+    """End this refresh if its parent, the registrar, dies: then nothing would notify the daemon.
 
-    Returns what raises where that has happened.
+    Returns a function that raises Stopped if that has happened.
     """
 
     def check() -> None:
@@ -47,7 +47,7 @@ def end_with(loop: Loop, registrar: int) -> Callable[[], None]:
 
 
 def refuse_restart(settings: Settings, graph: Graph) -> None:
-    """BadDefinition where the agent does not stay as the parent that could start the daemon again."""
+    """BadDefinition if `on_change` is a restart, and the agent will not be the parent of the daemon."""
     on_change = graph.daemon.on_change if graph.daemon else None
     if on_change and on_change.kind == "restart" and not settings.supervise:
         raise BadDefinition(
@@ -67,11 +67,11 @@ def refresh(
     untold: bool,
     check_wanted: Callable[[], object],
 ) -> Refreshed:
-    """Refresh the daemon's files, and tell the daemon if that takes a command.
+    """Refresh the daemon's files, and run the command that notifies the daemon, if it has one.
 
-    `listed` and `started` are those of the registrar, `untold` whether an earlier refresh may have changed
-    the files. `check_wanted` raises where there is nobody any more to tell the daemon. Raises what a start
-    would; then nothing has changed.
+    `listed` and `started` come from the registrar. `untold`: an earlier refresh may have changed
+    files without notifying the daemon. `check_wanted` raises if the registrar is gone. Raises the errors of a
+    start; then nothing has changed.
     """
     definition = preparer.published.definition()
     graph, _ = preparer.read_graph(definition)
@@ -114,7 +114,7 @@ def _place(
     untold: bool,
     check_wanted: Callable[[], object],
 ) -> Sequence[Content]:
-    """Place the files; those that have changed, as they were. If the daemon can't be told, none has."""
+    """Place the files; returns those that changed. Restores them if the daemon can't be notified."""
     loop, service = preparer.published.client.loop, prepared.step.command.path
     with FileChecks(loop, service, prepared, exported) as checks:
         placed = place_all(prepared.contents, settings.run_dir, checks.check)

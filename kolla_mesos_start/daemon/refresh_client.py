@@ -19,18 +19,19 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
 NOBODY = (
-    "no daemon can be refreshed here: {path} {why}. Either its container has not come so far, or its"
-    " definition has no on_change: then restart the container"
+    "no daemon can be refreshed here: {path} {why}. Either it is not started yet, or its definition has no"
+    " on_change: then restart the container"
 )
 DENIED = "{path} can't be connected to: run this as the agent's user, or as root"
 LONG = 10.0  # seconds
 TAKES_LONG = (
-    "it takes long: `kolla_mesos_start health` and the container's log say why; this need not be waited for"
+    "it takes long: see `kolla_mesos_start health` and the container's log. The refresh goes on without this"
+    " command"
 )
 
 
 def ask(environ: Mapping[str, str]) -> int:
-    """Have the daemon's registrar refresh now; print what came of it, and return the exit status."""
+    """Have the registrar refresh the files now, print the result, and return the exit status."""
     signal.signal(signal.SIGINT, signal.SIG_DFL)
     run_dir = environ.get("KOLLA_RUN_DIR") or default_run_dir(os.getuid())
     path = f"{run_dir}/refresh"
@@ -46,12 +47,12 @@ def ask(environ: Mapping[str, str]) -> int:
             return 1
         answer = _answer(connection)
     status, _, text = answer.decode("utf-8", "replace").partition(" ")
-    print(text.strip() or "the daemon has ended meanwhile")
+    print(text.strip() or "the daemon ended during the refresh")
     return int(status or 1)
 
 
 def _recover(run_dir: str) -> None:
-    """Without a registrar nobody else completes a refresh that was killed with it."""
+    """Complete a refresh that was killed together with its registrar."""
     try:
         if recover(run_dir):
             print("a refresh was killed while it replaced files: that is completed now")
@@ -60,7 +61,7 @@ def _recover(run_dir: str) -> None:
 
 
 def _answer(connection: socket.socket) -> bytes:
-    """All that the registrar says; empty where it ends before."""
+    """The reply of the registrar; empty if it ends before."""
     answer = b""
     connection.settimeout(LONG)
     while True:

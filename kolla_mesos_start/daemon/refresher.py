@@ -1,8 +1,7 @@
-"""Has the files of a running daemon follow what is published, and tells the daemon.
+"""Refreshes the files of a running daemon when something they are rendered from changes.
 
-What lives here: when to refresh, and what follows once that is done. A full agent renders and places the
-files (`refresh`), started for each refresh, so that nothing of what it needs stays in
-memory. Whose turn it is among the instances of a service is the business of `rollout`.
+Here is when to refresh, and what follows. A full agent is started for each refresh; it renders and places the
+files (`refresh`), so that nothing of it stays in memory. `rollout` decides which instance comes next.
 """
 
 from __future__ import annotations
@@ -64,7 +63,7 @@ log = Logger(__name__)
 # member comes and goes by itself; a short while is for those that do so together.
 QUIET, SHORT_QUIET, LONGEST = 1.0, 0.2, 10.0
 FIRST_RETRY, LONGEST_RETRY = 1.0, 60.0  # seconds until a refresh that was killed is tried again
-SETTLE = 1.0  # seconds after which a daemon that has been told must be ready
+SETTLE = 1.0  # seconds after which a notified daemon must be ready
 SOCKET = "refresh"  # in the run directory: who connects has a refresh at once
 NAME = "kolla_mesos_start refresh"
 
@@ -93,9 +92,9 @@ class Refresher:
         self._session, self._loop, self._order, self._daemon = session, loop, order, daemon
         self._run_dir = run_dir
         self._stage = IDLE
-        self._settles_by = -math.inf  # how long the next refresh waits for a daemon that has been told
-        self._unconfirmed = False  # It has been told, and has not been found ready since.
-        self._untold = False  # It may have new files of which it could not be told.
+        self._settles_by = -math.inf  # how long the next refresh waits for a notified daemon
+        self._unconfirmed = False  # It was notified, and no check has passed since.
+        self._untold = False  # It may have new files without having been notified.
         self._killed = 0  # how many refreshes in a row
         self._known: Seen = dict(order.seen)
         self._unsure: set[tuple[str, bool]] = set()  # changed while a refresh runs
@@ -215,7 +214,7 @@ class Refresher:
         if self._stage == RENDERING or now() < self._settles_by:
             return
         if self._asking:
-            self.start()  # Whoever asks by hand has looked whose turn it is.
+            self.start()  # A refresh by hand does not wait for its turn.
         elif now() >= self._due and self.rollout:
             self._stage, self._due, self._first = WAITING, math.inf, math.inf
             self.rollout.want(self._change)
@@ -229,7 +228,9 @@ class Refresher:
 
     def start(self) -> None:
         """Start the agent that renders; a daemon that has not become ready may need just that."""
-        self._answer(1, "the daemon was told, and has not become ready since; its files are refreshed again")
+        self._answer(
+            1, "the daemon was notified, and has not become ready since; its files are refreshed again"
+        )
         self._stage, self._due, self._first = RENDERING, math.inf, math.inf
         self._served, self._asking = self._asking, []
         order, report = os.memfd_create("order"), os.memfd_create("report")
@@ -257,7 +258,7 @@ class Refresher:
         self._child = None
         reported, left = read_report(report), complete(self._run_dir)
         is_cut_short = bool(left) or reported is None
-        # It may have placed files of which the daemon has not been told.
+        # It may have placed files without notifying the daemon.
         self._untold = self._untold or is_cut_short
         self._killed = self._killed if is_cut_short else 0
         found = reported or Refreshed({}, ending(status))
@@ -299,9 +300,11 @@ class Refresher:
         failure = self._daemon.tell(found.kind, found.signal)
         self._untold = bool(failure)
         if failure:
-            self._finish(1, f"{failure}; its new files are placed, and it is told at the next refresh")
+            self._finish(1, f"{failure}; its new files are placed, and it is notified at the next refresh")
             return
-        log.info("refreshed %s; the daemon was told (%s)", ", ".join(found.written) or "before", found.kind)
+        log.info(
+            "refreshed %s; the daemon was notified (%s)", ", ".join(found.written) or "before", found.kind
+        )
         self._daemon.confirm(now() + SETTLE)
         self._loop.call_at(now() + SETTLE, lambda: None)
         self._unconfirmed = True
@@ -324,7 +327,7 @@ class Refresher:
             self.reason, self.code = self._note, RESTART if self._needs_restart else ""
         if self.rollout:
             self.rollout.give_back(text if status else "")
-        self._answer(status, text or "refreshed; the daemon was told, and is ready")
+        self._answer(status, text or "refreshed; the daemon was notified, and is ready")
 
 
 def retry_after(killed: int) -> float:

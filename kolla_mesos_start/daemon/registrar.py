@@ -130,7 +130,7 @@ class Registrar:
         that it could not be started again.
         """
         ending = None
-        # Who is no parent can't know whether it was told to stop: what is said is true in either case.
+        # Only its parent knows whether it was asked to stop. The message is true in either case.
         if why or not (self.presence.was_ready or self._stopping):
             lived = f"ended {now() - self._started:.1f} s after its start, before it was ready"
             if status is not None and not why:  # Otherwise its launcher says how it ended.
@@ -201,7 +201,7 @@ class Registrar:
         return refresher
 
     def tell(self, kind: str, signame: str) -> str:
-        """Tell the daemon of new files, by a signal or otherwise; why that can't be done."""
+        """Notify the daemon of new files by a signal or a restart; returns why that failed, or empty text."""
         if kind == "signal":
             try:
                 signal.pidfd_send_signal(self._pidfd, signal.Signals[f"SIG{signame}"])

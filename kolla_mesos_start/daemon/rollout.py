@@ -101,7 +101,7 @@ class Rollout:
         self._releasing = False
         self._watched: set[str] = set()
         self.waiting_for, self.stuck = "", False
-        session.on_connected(self._look_anew)
+        session.on_connected(self._look_again)
         session.on_watch(self._fired)
 
     def want(self, change: int) -> None:
@@ -131,7 +131,7 @@ class Rollout:
         if path in self._watched:
             self._look()
 
-    def _look_anew(self) -> None:
+    def _look_again(self) -> None:
         self._busy = False
         if self._content and not self._content.startswith(FAILED):
             self._content = self._own()  # The session may be another one.
@@ -239,7 +239,7 @@ class Rollout:
         if reason:
             self._looked(reason, stuck)
             return
-        # Containers that were replaced leave theirs; whoever comes back meanwhile has changed it.
+        # Containers that were replaced leave theirs. One that comes back meanwhile has changed its own.
         left = [Delete(f"{self._path}/slots/{slot.name}", slot.version) for slot in slots if slot.gone]
         self._request(Transaction([*steps, *left]), self._on_taken)
 
@@ -269,7 +269,7 @@ class Rollout:
         self._request(Exists(daemon, True), self._on_daemon)
 
     def _on_daemon(self, stat: Any) -> None:
-        if stat is None:  # They are not ours to create, and whoever registers the daemon will.
+        if stat is None:  # The container that registers the daemon creates them.
             self._looked("the states of its service were removed from ZooKeeper")
             return
         for path in (self._path, f"{self._path}/slots"):
@@ -279,7 +279,7 @@ class Rollout:
     def _request(self, operation: Any, on_answer: Callable[[Any], object]) -> None:
         """Request it; the answer is None where there is no such znode, or there is one already.
 
-        In an outage there is none: all is looked at anew afterwards.
+        In an outage there is none: everything is read again afterwards.
         """
         session = self._session.id
 

@@ -113,7 +113,7 @@ class Ready(NamedTuple):
 
 
 class OnChange(NamedTuple):
-    """How a daemon is told of new files: `kind` is `signal`, `command` or `restart`.
+    """How a daemon is notified of new files: `kind` is `signal`, `command` or `restart`.
 
     `value` is a signal's name without SIG, a command (an argv in a Step), or None.
     """

@@ -85,7 +85,7 @@ def recover(run_dir: str, *, wait: bool = True) -> bool:
             raise CannotWrite(
                 f"{path} is not a private file of uid {os.geteuid()}: restart the container, or remove it"
             )
-        _lock(fd, wait)  # Whoever else could lock it has been ruled out.
+        _lock(fd, wait)  # No other process can have locked it.
         if os.fstat(fd).st_nlink == 0:  # The other process has finished, or has written another journal.
             return recover(run_dir, wait=wait)
         try:
@@ -134,7 +134,7 @@ def _finish_in_child(steps: Sequence[Step], run_dir: str) -> None:
         child = fork(partial(_finish_alone, steps, run_dir))
     except OSError:
         return
-    with suppress(ChildProcessError):  # Whoever started the agent may ignore SIGCHLD.
+    with suppress(ChildProcessError):  # The parent of the agent may ignore SIGCHLD.
         os.waitpid(child, 0)
 
 

@@ -11,7 +11,7 @@ from kolla_mesos_start.records import NamedTuple
 from kolla_mesos_start.tree.states import printable
 
 PUBLICATION, RESTORE = "publication", "restore"
-MEND = {PUBLICATION: "publish again", RESTORE: "restore again"}
+REMEDY = {PUBLICATION: "publish again", RESTORE: "restore again"}
 MAX_MARK = 1024  # bytes
 MAX_SHOWN = 200  # characters
 
@@ -33,7 +33,7 @@ class Mark(NamedTuple):
     @property
     def problem(self) -> str:
         """That it has not finished, and what to do."""
-        return f"{self}: {MEND[self.what]}"
+        return f"{self}: {REMEDY[self.what]}"
 
 
 def unfinished(data: bytes) -> Mark | None:

@@ -113,7 +113,7 @@ class Published:
             due = PROGRESS_INTERVAL + (begun if due == begun + SOON else due)
 
     def definition(self) -> Definition:
-        """The definition as it stands now; BadDefinition where there is none."""
+        """The definition that is published now. BadDefinition if there is none."""
         path = self.source
         znode = self._read_published([self.znodes.publication, path])[path]
         if znode is None or not znode.data.strip():
@@ -347,7 +347,7 @@ class Published:
 
 
 def stamp(znode: Znode | None) -> Stamp | None:
-    """The version and the mzxid of a znode: a version alone begins anew where the znode was made anew."""
+    """The version and the mzxid of a znode: a version alone starts again with a new znode."""
     return (znode.stat.version, znode.stat.mzxid) if znode else None
 
 

@@ -52,7 +52,7 @@ if TYPE_CHECKING:
         KazooException,
     )
 
-    # What stands at a path (False) or the names below it (True): the zxid of its last change; None: nothing.
+    # The data at a path (False) or the names below it (True): the zxid of its last change; None: nothing.
     Seen = dict[tuple[str, bool], Optional[int]]
 
 log = Logger(__name__)

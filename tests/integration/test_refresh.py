@@ -123,7 +123,7 @@ def heard(agent: Agent) -> list[str]:
 
 
 def refreshed(agent: Agent, times: int = 1) -> None:
-    eventually(lambda: agent.said.count("the daemon was told") >= times, f"refreshed {times} times")
+    eventually(lambda: agent.said.count("the daemon was notified") >= times, f"refreshed {times} times")
 
 
 def by_hand(agent: Agent) -> subprocess.CompletedProcess[str]:
@@ -452,7 +452,7 @@ def test_a_refresh_by_hand_happens_at_once(web: Web) -> None:
     agent = web.start()
     web.publish("new")
     done = by_hand(agent)
-    assert (done.returncode, done.stdout) == (0, "refreshed; the daemon was told, and is ready\n")
+    assert (done.returncode, done.stdout) == (0, "refreshed; the daemon was notified, and is ready\n")
     assert heard(agent) == ["SIGHUP new"]
     web.publish("{{ nowhere }}")
     done = by_hand(agent)
