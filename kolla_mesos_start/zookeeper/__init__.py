@@ -17,3 +17,6 @@ class Labels(NamedTuple):
     session_timeout: str = "session timeout"
     identity: str = "identity"
     """what two clients must not share"""
+
+
+NO_LABELS = Labels()

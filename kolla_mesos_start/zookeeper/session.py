@@ -19,7 +19,7 @@ from functools import partial
 from kolla_mesos_start.errors import AgentError, cause, causes, handshake_cause
 from kolla_mesos_start.log import PROGRESS_INTERVAL, Logger
 from kolla_mesos_start.loop import now
-from kolla_mesos_start.zookeeper import Labels
+from kolla_mesos_start.zookeeper import NO_LABELS, Labels
 from kolla_mesos_start.zookeeper.connect import Task, agree_on_tls, connect_any, resolve, would_block
 from kolla_mesos_start.zookeeper.wire import (
     EXCEPTIONS,
@@ -66,7 +66,6 @@ PING_AFTER, DEAD_AFTER, FORGOTTEN_AFTER, HANDSHAKE_TIMEOUT = 1 / 3, 0.6, 1 / 2, 
 # An election takes less than half a second: with a steeper growth most clients would sleep through its end.
 BACK_OFF, BACK_OFF_FACTOR, BACK_OFF_MOST = 0.05, 1.25, 0.5  # seconds
 REFUSED, REFUSED_MOST = 1.0, 60.0  # seconds; refused credentials are seldom accepted the next moment
-NO_LABELS = Labels()
 STABLE = 1.0  # seconds; a connection that ended sooner counts as a failure, so that no loop spins
 
 

@@ -11,7 +11,7 @@ import socket
 
 from kolla_mesos_start.errors import NO_ANSWER, cause, handshake_cause
 from kolla_mesos_start.stand_ins import import_without
-from kolla_mesos_start.zookeeper import Labels
+from kolla_mesos_start.zookeeper import NO_LABELS, Labels
 
 # It would bring regular expressions, to make PEM of other formats.
 import_without("ssl", {"base64": ()})
@@ -22,7 +22,6 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-NO_LABELS = Labels()
 # What may be wrong with the server's certificate, by OpenSSL's number (X509_V_ERR_...).
 VERIFICATION = {
     9: "is not valid yet (compare the clocks)",
