@@ -737,7 +737,7 @@ def _unmet_outside(command: Command, containers: Sequence[Container]) -> Iterato
         said = {
             container.host: container.outside[external.what]
             for container in containers
-            if container.is_live and external.what in container.outside
+            if container.is_live and container.outside.get(external.what)
         }
         if said:
             host, why = min(said.items())
