@@ -24,21 +24,24 @@ required. docs/reference lists all of them, the keys of a definition, and the
 exit statuses.
 """
 CHECK = """\
-Validate the definition and render all files, and say of each what a start would
-do to it; write nothing. The exit status is 1 if a file would change, 0 if none
-would. For what would end a start it is the same as of that start.
+Validate the definition, render all files, and print what a start would do to
+each file. Nothing is written. The exit status is 0 if no file would change,
+and 1 if a file would change. An error that would end a start has the same
+exit status here.
 """
 HEALTH = """\
-Say in one line what this container is doing. The exit status is 1 if its daemon
-was ready and fails its check now, or if nothing runs. It asks no ZooKeeper: it
-reads what the agent keeps in KOLLA_RUN_DIR, so run it in the container.
+Print in one line what this container is doing. The exit status is 1 if its
+daemon was ready and now fails its check, or if nothing runs. This command
+does not connect to ZooKeeper. It reads files in KOLLA_RUN_DIR, so run it in
+the container.
 """
 
 
 REFRESH = """\
-Render the files of this container's daemon again, place them and tell the
-daemon, as its `on_change` says: now, and whoever else refreshes. It returns when
-the daemon is ready again. Run it in the container, as the agent's user or root.
+Render the files of this container's daemon again, replace those that have
+changed, and notify the daemon as its `on_change` says. Does not wait for
+other instances. Returns when the daemon is ready again. Run it in the
+container, as the agent's user or root.
 """
 
 
@@ -52,7 +55,7 @@ def main() -> None:
     _fill_standard_descriptors()
     verb, show = ("run", False) if not arguments else _parse(arguments)
     if verb == "refresh":
-        from kolla_mesos_start.refresh import ask
+        from kolla_mesos_start.daemon.refresh_client import ask
 
         _exit(ask(os.environ))
 
@@ -106,7 +109,7 @@ def _parse(arguments: list[str]) -> tuple[str, bool]:
     commands.add_parser("run", help="start the container (the entrypoint; the default)")
     check = commands.add_parser(
         "check",
-        help="say what a start would change of the files, which is status 1; write nothing",
+        help="print which files a start would change; write nothing",
         description=CHECK,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )

@@ -31,12 +31,13 @@ from kolla_mesos_start.errors import (
 from kolla_mesos_start.facts import HostFacts
 from kolla_mesos_start.health import JOURNAL, StateFile
 from kolla_mesos_start.log import Logger
-from kolla_mesos_start.loop import Loop, now, reap
+from kolla_mesos_start.loop import Loop, now
+from kolla_mesos_start.processes import hide_memory, reap
 from kolla_mesos_start.report import Report, facts_of
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Callable, Mapping
     from typing import NoReturn
 
     from kolla_mesos_start.commands.bootstrap import Bootstrap
@@ -44,15 +45,13 @@ if TYPE_CHECKING:
     from kolla_mesos_start.files import Content
     from kolla_mesos_start.render.prepare import Prepared, Preparer
     from kolla_mesos_start.render.published_generation import Generation
-    from kolla_mesos_start.settings import Acl, Settings
+    from kolla_mesos_start.settings import Settings
     from kolla_mesos_start.tree.ended import Ended
     from kolla_mesos_start.tree.presence import Registration
     from kolla_mesos_start.tree.published import Published
     from kolla_mesos_start.tree.status import StatusTree
     from kolla_mesos_start.wait import Runnable
     from kolla_mesos_start.zookeeper.client import Client
-    from kolla_mesos_start.zookeeper.session import Servers
-    from kolla_mesos_start.zookeeper.wire import ACL
 
 log = Logger(__name__)
 
@@ -126,7 +125,7 @@ class Agent:
 
     def run(self) -> int:
         """All stages. Returns the exit status of a task; a daemon takes this process over instead."""
-        settings = self._settle()
+        settings = self._read_environment()
         _warn_of_open_files(settings)
         report = self.report = Report(StateFile.take(settings.run_dir))
         _complete_refresh(settings.run_dir)
@@ -176,7 +175,7 @@ class Agent:
 
     def check(self, show: bool) -> int:
         """Say what a start would do to this container's files; write nothing at all. 1: some would change."""
-        settings = self._settle()
+        settings = self._read_environment()
         _warn_of_open_files(settings)
         self.termination_log = None  # It is for the end of the container, not for a check of it.
         preparer = self._connect(settings, lambda cause: None)
@@ -195,8 +194,8 @@ class Agent:
         import marshal
 
         from kolla_mesos_start.daemon.handoff import Refreshed, plain
+        from kolla_mesos_start.daemon.refresh import end_with, refresh
         from kolla_mesos_start.files.journal import recover
-        from kolla_mesos_start.refresh import end_with, refresh
 
         with open(order, "rb") as file:
             listed, started, untold, registrar = marshal.load(file)
@@ -207,7 +206,7 @@ class Agent:
 
         try:
             # Like the daemon, its files stand an outage of any length.
-            settings = self._settle()._replace(connect_timeout=None)
+            settings = self._read_environment()._replace(connect_timeout=None)
             wanted = end_with(self.loop, registrar)
             recover(settings.run_dir)
             preparer = self._connect(settings, lambda cause: None)
@@ -228,7 +227,7 @@ class Agent:
         logs.configure("info", json_lines=os.environ.get("KOLLA_LOG_FORMAT") == "json")
         self.termination_log = environment.termination_log(os.environ)
 
-    def _settle(self) -> Settings:
+    def _read_environment(self) -> Settings:
         """The environment as settings; signals are heard from here on."""
         for signum in STOP_SIGNALS:
             self.loop.on_signal(signum, self._on_stop)
@@ -252,13 +251,14 @@ class Agent:
         from kolla_mesos_start.zookeeper.client import Client
 
         self.stage = "connect"
-        acl = _acl(settings.acl)
-        client = self.client = Client(_servers(settings), settings.session_timeout, acl, self.loop)
+        acl = environment.zookeeper_acl(settings.acl)
+        client = self.client = Client(settings.servers, settings.session_timeout, acl, self.loop)
         client.dial()
 
-        from kolla_mesos_start.hide import hide_memory
+        from kolla_mesos_start.child_environ import child_environ, launcher_environ
 
-        self.exported = _environ(settings)  # This reads a file that is root's once we're hidden.
+        # This reads a file that belongs to root once our memory is hidden.
+        self.exported = child_environ(launcher_environ(os.environ), copy_once=settings.copy_once)
         if not hide_memory():
             log.warning(
                 "this Python can't hide the memory of agent and registrar from processes of their user"
@@ -286,7 +286,7 @@ class Agent:
         _warn_of_pods(settings, graph)
         _warn_of_generations(settings, graph)
         if graph.daemon and graph.daemon.on_change:
-            from kolla_mesos_start.refresh import refuse_restart
+            from kolla_mesos_start.daemon.refresh import refuse_restart
 
             refuse_restart(settings, graph)
 
@@ -301,7 +301,7 @@ class Agent:
             recorded = published.recorded_acl()
             if recorded:
                 acl = environment.recorded_acl(published.znodes.recorded_acl, recorded)
-                published.client.create_with(_acl(acl))
+                published.client.create_with(environment.zookeeper_acl(acl))
 
     def _register(
         self, settings: Settings, tree: StatusTree, preparer: Preparer, report: Report
@@ -348,16 +348,16 @@ class Agent:
         if not any(content.check for content in prepared.contents):
             place(prepared.contents)
             return
-        from kolla_mesos_start.commands.verdict import Verdicts
+        from kolla_mesos_start.commands.file_checks import FileChecks
 
         guard = self.bootstrap.guard if self.bootstrap else None
-        with Verdicts(self.loop, settings.service_name, prepared, self.exported, guard) as verdicts:
+        with FileChecks(self.loop, settings.service_name, prepared, self.exported, guard) as checks:
 
             def check(content: Content, path: str) -> None:
                 # It may take long; what is said until then has come to its end.
                 what = f"{prepared.step.command.path} waits for the check of its file {content.name}"
                 report.write("waiting", what, prepared.step.command.path)
-                verdicts.check(content, path)
+                checks.check(content, path)
 
             place(prepared.contents, check)
 
@@ -516,38 +516,6 @@ def _complete_refresh(run_dir: str) -> None:
         log.warning("a refresh was killed while it replaced files, some of which are old: %s", error.reason)
         with contextlib.suppress(OSError):
             os.unlink(journal)
-
-
-def _servers(settings: Settings) -> Servers:
-    from kolla_mesos_start.zookeeper.session import Servers
-
-    hosts = [host.rpartition(":") for host in settings.hosts.split(",")]
-    return Servers(
-        [(host.strip("[]"), int(port)) for host, _, port in hosts],
-        settings.chroot,
-        settings.auth,
-        settings.ca,
-        settings.cert,
-        settings.key,
-    )
-
-
-def _acl(entries: Sequence[Acl]) -> list[ACL]:
-    """What KOLLA_ZK_ACL says as ZooKeeper has it."""
-    from kolla_mesos_start.zookeeper.wire import ACL, Id
-
-    bits = {"r": 1, "w": 2, "c": 4, "d": 8, "a": 16}
-    return [
-        ACL(sum(bits[letter] for letter in set(perms)), Id(scheme, identity))
-        for scheme, identity, perms in entries
-    ]
-
-
-def _environ(settings: Settings) -> Mapping[str, str]:
-    """What commands and daemon find in their environment."""
-    from kolla_mesos_start.child_environ import child_environ, launcher_environ
-
-    return child_environ(launcher_environ(os.environ), copy_once=settings.copy_once)
 
 
 def _warn_of_pods(settings: Settings, graph: Graph) -> None:

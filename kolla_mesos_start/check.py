@@ -56,7 +56,7 @@ def check(graph: Graph, preparer: Preparer, show: bool) -> int:
 
 
 def _connection(client: Client) -> str:
-    """Whom it talks to, and as whom."""
+    """The server, and our identity according to it."""
     session, identity = client.session, client.known_as()
     protected = "over TLS" if session.servers.ca else "without TLS"
     return (

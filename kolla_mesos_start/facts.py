@@ -9,11 +9,12 @@ import contextlib
 import os
 import select
 import signal
+from functools import partial
+
+from kolla_mesos_start.processes import fork
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from typing import NoReturn
-
     from kolla_mesos_start.settings import Settings
     from kolla_mesos_start.tree.published import Facts
 
@@ -32,11 +33,9 @@ class HostFacts:
         self._facts: Facts | None = None
         self._reader, writer = os.pipe()
         try:
-            self._child = os.fork()
+            self._child = fork(partial(_find, settings, writer))
         except OSError:
             self._child = -1  # There is no room for another process: it is done without.
-        if self._child == 0:
-            _find(settings, writer)
         os.close(writer)
 
     def __call__(self) -> Facts:
@@ -77,12 +76,9 @@ class HostFacts:
         return heard
 
 
-def _find(settings: Settings, writer: int) -> NoReturn:
-    try:
-        import json
+def _find(settings: Settings, writer: int) -> None:
+    import json
 
-        from kolla_mesos_start import host
+    from kolla_mesos_start import host
 
-        os.write(writer, json.dumps(host.facts(settings)).encode())
-    finally:
-        os._exit(0)
+    os.write(writer, json.dumps(host.facts(settings)).encode())

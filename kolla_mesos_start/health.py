@@ -11,7 +11,7 @@ ZooKeeper.
       state     "<stage> <text>", one line
       journal   there while a refresh replaces files (see files.journal)
 
-Other users may read lock and state, for their probes; but whoever can read a file can flock it too. So
+Other users may read lock and state, for their probes; but a process that can read a file can flock it. So
 the lock is a write lock of fcntl(2) (F_OFD_SETLK; as flock's, it belongs to the open file), which needs
 the right to write. A reader's read lock would still keep the next agent from it: so each agent makes
 a new file, and locks it before others may open it. They may never open the gate.

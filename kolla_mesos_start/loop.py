@@ -204,20 +204,3 @@ def _wakeup_descriptor() -> int:
     os.set_blocking(write, False)
     signal.set_wakeup_fd(write, warn_on_full_buffer=False)
     return read
-
-
-def reap() -> list[tuple[int, int]]:
-    """Reap every child that has ended; returns their pids and wait statuses.
-
-    For SIGCHLD: orphans come to process 1 and to a subreaper, and are zombies until they are reaped.
-    """
-    reaped = []
-    try:
-        while True:
-            pid, status = os.waitpid(-1, os.WNOHANG)
-            if pid == 0:
-                break
-            reaped.append((pid, status))
-    except ChildProcessError:
-        pass
-    return reaped

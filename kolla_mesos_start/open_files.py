@@ -17,7 +17,7 @@ OTHERS_READ, OTHERS_ENTER = 0o004, 0o001
 def open_files(environ: Mapping[str, str]) -> Iterator[tuple[str, str, int]]:
     """The variable that names such a file, its path and its mode.
 
-    Whoever reads it can do in ZooKeeper all that we may.
+    A user who reads it has our rights in ZooKeeper.
     """
     key = "KOLLA_ZK_KEY" if environ.get("KOLLA_ZK_KEY") else "KOLLA_ZK_CERT"  # Without a key that holds it.
     for variable in ("KOLLA_ZK_AUTH_FILE", key):

@@ -1,16 +1,16 @@
-"""Asks what lies outside the deployment whether it answers, for as long as a command waits for it.
+"""Probes external services while a command waits for them.
 
-What lives here: when it is asked, and what it answered last. How it is asked is the business of
-`daemon.readiness`, what follows from an answer that of `wait`. Imported only where a definition asks for it.
+Here is when a service is probed, and its last answer. The probes are in `probes`; `wait` decides
+what follows. Imported only if a definition has an external dependency.
 """
 
 from __future__ import annotations
 
 import time
 
-from kolla_mesos_start.daemon.readiness import http, tcp
 from kolla_mesos_start.errors import cause
 from kolla_mesos_start.loop import now
+from kolla_mesos_start.probes import http, tcp
 from kolla_mesos_start.records import NamedTuple
 from kolla_mesos_start.zookeeper.connect import Task
 from kolla_mesos_start.zookeeper.session import jittered

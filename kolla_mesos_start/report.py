@@ -14,12 +14,24 @@ from kolla_mesos_start.records import NamedTuple
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from kolla_mesos_start.health import Stage, StateFile
     from kolla_mesos_start.zookeeper.ephemerals import Ephemeral, Ephemerals
+
+# What `reason` is about, for programs: they read this code, and never search in the sentence.
+CHECK = "check"  # the check of the daemon fails
+REFRESH_PENDING, REFRESH_RUNNING = "refresh-pending", "refresh-running"
+REFRESH_SETTLING = "refresh-settling"  # the daemon has new files, and its check has not passed since
+REFRESH_FAILED = "refresh-failed"
+REFRESH_STUCK = "refresh-stuck"  # another instance must become ready first
+NEVER_READY = "never-ready"  # in `ended`: the daemon ended before it was ready
+RESTART = "restart"  # only a restart brings the daemon up to date
 
 # Seconds: most starts are over before the first text is written, and cost their server nothing.
 FIRST, INTERVAL = 0.2, 1.0
 MAX_REASON = 1024  # characters
+MAX_OUTSIDE = 32  # external services that are named
 
 
 class Shown(NamedTuple):
@@ -41,16 +53,30 @@ class Report:
         self.state_file = state_file
         self._stage: Stage = "waiting"
         self._command, self._reason = command, ""
+        self._fields: dict[str, str | Mapping[str, str]] = {}
         self._since = time.time()
         self._facts = b""
         self._ephemeral: Ephemeral | None = None
 
-    def write(self, stage: Stage, reason: str, command: str = "") -> None:
-        """Say this from now on. Raises CannotWrite as `StateFile.write` does."""
+    def write(
+        self,
+        stage: Stage,
+        reason: str,
+        command: str = "",
+        code: str = "",
+        outside: Mapping[str, str] | None = None,
+    ) -> None:
+        """Show this from now on. Raises CannotWrite as `StateFile.write` does.
+
+        `code` is one of the codes above, or empty. `outside`: why external services have not answered.
+        """
         if (stage, command) != (self._stage, self._command):
             self._since = time.time()
         reason = _cut(reason)
         self._stage, self._command, self._reason = stage, command, reason
+        self._fields = {"code": code} if code else {}
+        if outside:
+            self._fields["outside"] = dict(list(outside.items())[:MAX_OUTSIDE])
         if self._ephemeral:
             self._ephemeral.data = self._text()
         self.state_file.write(stage, command if stage == "bootstrapping" else reason)
@@ -88,6 +114,7 @@ class Report:
             command=self._command or None,
             reason=self._reason,
             since=utc(self._since),
+            **self._fields,
         )
 
 
@@ -133,15 +160,20 @@ def utc(epoch: float) -> str:
     return time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(epoch))
 
 
-def with_texts(data: bytes, **texts: str | None) -> bytes:
+def with_texts(data: bytes, **texts: str | Mapping[str, str] | None) -> bytes:
     """The JSON object `data` with these members added. Not by `json`, which a registrar does without."""
     body = data.rstrip()[:-1].rstrip()
-    members = b", ".join(b'"%s": %s' % (name.encode(), _quoted(text)) for name, text in texts.items())
-    return body + (b"" if body.endswith(b"{") else b", ") + members + b"}"
+    return body + (b"" if body.endswith(b"{") else b", ") + _members(texts) + b"}"
 
 
-def _quoted(text: str | None) -> bytes:
+def _members(texts: Mapping[str, str | Mapping[str, str] | None]) -> bytes:
+    return b", ".join(b"%s: %s" % (_quoted(name), _quoted(text)) for name, text in texts.items())
+
+
+def _quoted(text: str | Mapping[str, str] | None) -> bytes:
     if text is None:
         return b"null"
+    if not isinstance(text, str):
+        return b"{%s}" % _members(text)
     shown = "".join(each if each.isprintable() else "\N{REPLACEMENT CHARACTER}" for each in text)
     return b'"%s"' % shown.replace("\\", "\\\\").replace('"', '\\"').encode()

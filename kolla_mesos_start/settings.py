@@ -15,17 +15,20 @@ import re
 import socket
 
 from kolla_mesos_start.child_environ import CREDENTIALS
-from kolla_mesos_start.definition.forms import GLOBAL, bad_generation, unusable
+from kolla_mesos_start.definition.forms import GLOBAL, RESERVED, bad_generation, unusable
 from kolla_mesos_start.errors import AccessDenied, BadEnvironment
 from kolla_mesos_start.health import RUN_DIR_LIMIT as RUN_DIR_LIMIT
 from kolla_mesos_start.health import bad_run_dir, default_run_dir
 from kolla_mesos_start.records import NamedTuple
-from kolla_mesos_start.tree.znodes import RESERVED
+from kolla_mesos_start.zookeeper import Labels
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
     from typing import TypeVar
+
+    from kolla_mesos_start.zookeeper.session import Servers
+    from kolla_mesos_start.zookeeper.wire import ACL
 
     T = TypeVar("T")
 
@@ -47,6 +50,16 @@ _OF_KUBERNETES = PREFIX + r"\w+_(SERVICE_(HOST|PORT\w*)|PORT(_[0-9]+_(TCP|UDP|SC
 NEVER_EMPTY = (*CREDENTIALS, "KOLLA_ZK_CA", "KOLLA_ZK_ACL")
 
 ZOOKEEPER_PORT = 2181
+LABELS = Labels(
+    hosts="KOLLA_ZK_HOSTS",
+    auth="KOLLA_ZK_AUTH_FILE",
+    ca="KOLLA_ZK_CA",
+    cert="KOLLA_ZK_CERT",
+    key="KOLLA_ZK_KEY",
+    connect_timeout="KOLLA_ZK_CONNECT_TIMEOUT",
+    session_timeout="KOLLA_ZK_SESSION_TIMEOUT",
+    identity="KOLLA_STATE_DIR",
+)
 WORLD: Acl = ("world", "anyone", "cdrwa")
 LOGLEVELS = ("debug", "info", "warning", "error")
 TERMINATION_LOG = "/dev/termination-log"
@@ -90,6 +103,33 @@ class Settings(NamedTuple):
     termination_log: str | None
     unknown: tuple[str, ...] = ()  # what is wrong with the names of variables that nothing reads
 
+    @property
+    def servers(self) -> Servers:
+        """The ensemble, for a session."""
+        from kolla_mesos_start.zookeeper.session import Servers
+
+        hosts = [host.rpartition(":") for host in self.hosts.split(",")]
+        return Servers(
+            [(host.strip("[]"), int(port)) for host, _, port in hosts],
+            self.chroot,
+            self.auth,
+            self.ca,
+            self.cert,
+            self.key,
+            LABELS,
+        )
+
+
+def zookeeper_acl(entries: Sequence[Acl]) -> list[ACL]:
+    """The entries in ZooKeeper's form."""
+    from kolla_mesos_start.zookeeper.wire import ACL, Id
+
+    bits = {"r": 1, "w": 2, "c": 4, "d": 8, "a": 16}
+    return [
+        ACL(sum(bits[letter] for letter in set(perms)), Id(scheme, identity))
+        for scheme, identity, perms in entries
+    ]
+
 
 def _read_text(path: str) -> str:
     if os.path.exists(path) and not os.path.isfile(path):
@@ -111,7 +151,7 @@ def _tls_issues(ca: str, cert: str | None, key: str | None) -> Sequence[str]:
     from kolla_mesos_start.zookeeper.tls import UnusableFiles, make_context
 
     try:
-        make_context(ca, cert, key)
+        make_context(ca, cert, key, labels=LABELS)
     except UnusableFiles as error:
         return error.issues
     return ()
@@ -295,7 +335,7 @@ def _ensemble(text: str) -> tuple[str, str]:
     servers, slash, chroot = text.strip().removeprefix("zk://").partition("/")
     hosts = ",".join(_server(server.strip(), expected) for server in servers.split(","))
     if "," in chroot:
-        raise _Unexpected(f"{expected}; the chroot stands once, after the last server")
+        raise _Unexpected(f"{expected}; write the chroot once, after the last server")
     return hosts, _znode(slash + chroot, f"{expected}; {slash + chroot!r} is no path of a znode")
 
 

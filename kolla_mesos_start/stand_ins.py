@@ -1,7 +1,7 @@
-"""Imports a library without what it needs for other purposes than ours.
+"""Imports a library without modules that it needs only for other purposes than ours.
 
-While the library is imported, empty modules stand in for those that cost much and are not used. Nothing
-here knows which they are: whoever imports says so, and why.
+During the import, empty modules replace those that are expensive and not used. The caller names them, and
+explains why.
 """
 
 from __future__ import annotations

@@ -257,7 +257,13 @@ class Waiting:
                     continue  # What is said first is to be all of it.
                 brief = "; ".join(_brief(blocked) for blocked in waiting)
                 only = waiting[0].command.path if len(waiting) == 1 else ""
-                self._report.write("waiting", brief, only)
+                outside = {
+                    unmet.what: unmet.found
+                    for blocked in waiting
+                    for unmet in blocked.unmet
+                    if isinstance(unmet.dependency, External)
+                }
+                self._report.write("waiting", brief, only, outside=outside)
                 if silent:
                     silent = False
                     log.info("%s", brief)
@@ -277,7 +283,7 @@ class Waiting:
                 log.warning("%s: %s", command.path, verdict.reason)
             self._superseded.add(command.path)
         if command.run_once is not None:
-            # Who stands behind us may have a use for the lock that we have none for.
+            # The next contender may be able to use the lock.
             self._queues.give_back(self._lock(command))
         return verdict
 

@@ -19,6 +19,7 @@ from kazoo.protocol.serialization import Create, Delete, Exists, SetData, Transa
 from kazoo.protocol.states import ZnodeStat
 
 from kolla_mesos_start.errors import AgentError, NoRight
+from kolla_mesos_start.settings import LABELS
 from kolla_mesos_start.zookeeper import ephemerals as module
 from kolla_mesos_start.zookeeper.ephemerals import (
     FORMER,
@@ -35,7 +36,7 @@ from kolla_mesos_start.zookeeper.ephemerals import (
     Ephemerals,
     owner_of,
 )
-from kolla_mesos_start.zookeeper.session import MAX_DATA
+from kolla_mesos_start.zookeeper.session import MAX_DATA, Servers
 from tests.conftest import LogLines
 
 SESSION = 7
@@ -188,6 +189,7 @@ class Session:
     """What ephemerals need of a session; each request waits for the test to answer it."""
 
     id = SESSION
+    servers = Servers([], labels=LABELS)
 
     def __init__(self) -> None:
         self.connected = True

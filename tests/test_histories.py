@@ -28,7 +28,7 @@ from kolla_mesos_start.wait import Blocked, Progress, Runnable, judge
 from kolla_mesos_start.zookeeper.ephemerals import FORMER, NONE, SETTLE, UNKNOWN, Ephemeral, owner_of
 from kolla_mesos_start.zookeeper.lock import standing
 from kolla_mesos_start.zookeeper.query import Query, Znode, children_of, data_of
-from kolla_mesos_start.zookeeper.watches import Knowledge
+from kolla_mesos_start.zookeeper.watches import WatchState
 
 # -- the lease ----------------------------------------------------------------------------------------
 
@@ -194,7 +194,7 @@ class Waiter:
         self.connected = True
         self.asked = 0
         self._last = last
-        self._knowledge = Knowledge()
+        self._watch_state = WatchState()
         self._paused: list[Query] = []
         self._standing = Blocked(self.command, ())
         self._place: str | None = None
@@ -203,22 +203,22 @@ class Waiter:
     def settle(self) -> None:
         """Hear what has been told, and ask what has to be asked, until there is nothing more."""
         while self.connected:
-            self._paused += [query for query in self.tree.fired if self._knowledge.fired(query)]
+            self._paused += [query for query in self.tree.fired if self._watch_state.fired(query)]
             self.tree.fired = []
             self._look()
-            due = sorted(self._knowledge.due())
+            due = sorted(self._watch_state.due())
             if not due and not self.tree.fired:
                 if not self._paused:
                     return
-                self._knowledge.resume(self._paused.pop())
+                self._watch_state.resume(self._paused.pop())
             for query in due:
                 answer = self.tree.ask(query)
                 self.connected = self.connected and self.asked != self._last
                 self.asked += 1
                 if self.connected:
-                    self._knowledge.arrived(query, answer)
+                    self._watch_state.arrived(query, answer)
                 else:
-                    self._knowledge.failed(query)
+                    self._watch_state.failed(query)
 
     def reconnect(self, renewed: bool) -> None:
         """With the session of before, or in a new one."""
@@ -227,29 +227,29 @@ class Waiter:
             self.tree.remove(self._place)
             self._place = None
         self.connected = True
-        self._knowledge.connected()
+        self._watch_state.connected()
 
     @property
     def _wanted(self) -> set[Query]:
         """What `Waiting` asks for, given what it knows."""
-        wanted = wait.queries(self._standing, self._knowledge.results, ZNODES, self.passage)
+        wanted = wait.queries(self._standing, self._watch_state.results, ZNODES, self.passage)
         return wanted | ({children_of(LOCK)} if self.command.run_once else set())
 
     @property
     def _knows(self) -> bool:
-        return self._knowledge.complete and self._wanted <= self._knowledge.results.keys()
+        return self._watch_state.complete and self._wanted <= self._watch_state.results.keys()
 
     def _look(self) -> None:
         if self._knows:
-            found = judge(self.command, self._knowledge.results, ZNODES, self.passage)
+            found = judge(self.command, self._watch_state.results, ZNODES, self.passage)
             self._standing = found if isinstance(found, Blocked) else Blocked(self.command, ())
-        self._knowledge.want(self._wanted)
+        self._watch_state.want(self._wanted)
 
     @property
     def decision(self) -> str:
         """In a word or two."""
         assert self._knows
-        view = self._knowledge.results
+        view = self._watch_state.results
         found = judge(self.command, view, ZNODES, self.passage)
         if isinstance(found, Runnable):
             return "pass" if found.already_done else "run"
@@ -482,7 +482,7 @@ ASKED: Sequence[tuple[str, bool, bool]] = [
 
 def test_what_is_asked_after_each_event() -> None:
     """Until an answer is younger than all that was told."""
-    knowledge, query = Knowledge(), data_of(SYNC)
+    knowledge, query = WatchState(), data_of(SYNC)
     arguments: dict[str, tuple[Any, ...]] = {"want": ([query],), "arrived": (query, None), "connected": ()}
     for event, asked, complete in ASKED:
         getattr(knowledge, event)(*arguments.get(event, (query,)))
@@ -505,7 +505,7 @@ PAUSES = [
 @pytest.mark.parametrize(("wanted", "known", "pause"), PAUSES)
 def test_names_are_read_again_the_sooner_the_fewer_are_missing(wanted: int, known: int, pause: float) -> None:
     """The last one at once."""
-    knowledge, query = Knowledge(), children_of(READY, wanted)
+    knowledge, query = WatchState(), children_of(READY, wanted)
     knowledge.want([query])
     assert knowledge.due() == {query}
     knowledge.arrived(query, tuple(map(str, range(known))))
@@ -519,7 +519,7 @@ def test_names_are_read_again_the_sooner_the_fewer_are_missing(wanted: int, know
 @pytest.mark.parametrize("event", ["connected", "want"])
 def test_a_pause_holds_up_nothing_that_is_read_anyway(event: str) -> None:
     """After a reconnection, or when it is wanted again; and it is not read once more after the pause."""
-    knowledge, query = Knowledge(), children_of(READY, 200)
+    knowledge, query = WatchState(), children_of(READY, 200)
     knowledge.want([query])
     knowledge.due()
     knowledge.arrived(query, ())

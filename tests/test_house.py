@@ -25,9 +25,10 @@ NEEDED = {"kazoo", "jinja2", "psutil", "retrying", "six"}
 SHARED = (
     "kolla_mesos_start.definition",
     "kolla_mesos_start.errors",
-    "kolla_mesos_start.hide",
     "kolla_mesos_start.open_files",
     "kolla_mesos_start.operator",
+    "kolla_mesos_start.processes",
+    "kolla_mesos_start.report",
     "kolla_mesos_start.render.context",
     "kolla_mesos_start.render.sandbox",
     "kolla_mesos_start.render.variables_dir",
@@ -35,6 +36,7 @@ SHARED = (
     "kolla_mesos_start.tree.publication",
     "kolla_mesos_start.tree.states",
     "kolla_mesos_start.tree.znodes",
+    "kolla_mesos_start.zookeeper.Labels",
     "kolla_mesos_start.zookeeper.identity",
     "kolla_mesos_start.zookeeper.losses",
     "kolla_mesos_start.zookeeper.query",
@@ -152,6 +154,37 @@ def loaded_by(statement: str) -> set[str]:
     return set(done.stdout.split())
 
 
+def component(name: str) -> str:
+    """The module or folder of our package that has a module; empty text for other packages."""
+    return name.split(".")[1] if name.startswith("kolla_mesos_start.") else ""
+
+
+def components() -> dict[str, set[str]]:
+    """Each component at the top level of the package, and the others that it imports."""
+    found: dict[str, set[str]] = {}
+    for path in sorted(PACKAGE.rglob("*.py")):
+        own = component(f"{module_name(path)}.")
+        names = {component(name) for name in imported(path)}
+        found.setdefault(own, set()).update(names - {own, ""})
+    return found
+
+
+def cycles(edges: dict[str, set[str]]) -> set[str]:
+    """The components that import themselves through others."""
+    left = dict(edges)
+    while True:
+        free = {name for name, others in left.items() if not others & left.keys()}
+        if not free:
+            break
+        left = {name: others for name, others in left.items() if name not in free}
+    # What only imports a cycle is not part of it.
+    while True:
+        free = left.keys() - {other for others in left.values() for other in others}
+        if not free:
+            return set(left)
+        left = {name: others for name, others in left.items() if name not in free}
+
+
 @pytest.fixture(scope="module")
 def bare() -> set[str]:
     """What a bare Python has loaded."""
@@ -162,6 +195,23 @@ def bare() -> set[str]:
 def kazoo() -> set[str]:
     """What the parts of kazoo bring that the agent is made of."""
     return loaded_by(f"import {', '.join(KAZOO_PARTS)}")
+
+
+def test_components_do_not_import_each_other_in_a_circle() -> None:
+    """Imports for the type checker count, too."""
+    assert cycles(components()) == set()
+
+
+@pytest.mark.parametrize("path", sorted((PACKAGE / "zookeeper").glob("*.py")), ids=module_name)
+def test_the_zookeeper_client_knows_no_variable_of_kolla(path: Path) -> None:
+    """Its caller passes the names of variables that a message needs."""
+    assert "KOLLA_" not in path.read_text(encoding="utf-8")
+
+
+@pytest.mark.parametrize("path", sorted((PACKAGE / "definition").glob("*.py")), ids=module_name)
+def test_the_definition_imports_nothing_but_records_and_errors(path: Path) -> None:
+    """It is pure; `test_what_decides_has_no_effects` forbids modules with effects."""
+    assert {component(name) for name in imported(path)} <= {"", "definition", "errors", "records"}
 
 
 @pytest.mark.parametrize("path", [*AGENT, ROOT / "bin" / "kolla_mesos_start"], ids=lambda path: path.name)

@@ -607,7 +607,7 @@ def test_reap_takes_every_child_that_has_ended_and_waits_for_none() -> None:
     """One SIGCHLD may stand for several; a child that runs is left alone, and no child is no error."""
     script = """
 import os, signal
-from kolla_mesos_start.loop import reap
+from kolla_mesos_start.processes import reap
 assert reap() == []
 statuses = []
 for status in (0, 3):
@@ -634,7 +634,8 @@ def test_a_child_that_ends_is_reaped_from_inside_the_wait(loop: Loop) -> None:
     """As process 1 does it. A process of its own, for it takes every child there is."""
     script = """
 import os, signal
-from kolla_mesos_start.loop import Loop, now, reap
+from kolla_mesos_start.loop import Loop, now
+from kolla_mesos_start.processes import reap
 loop, reaped = Loop(), []
 loop.on_signal(signal.SIGCHLD, lambda signum: reaped.extend(reap()))
 pids = {os.fork() or os._exit(0) for _ in range(20)}

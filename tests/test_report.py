@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from kolla_mesos_start.health import StateFile
-from kolla_mesos_start.report import MAX_REASON, Report, Shown, shown_by, utc, with_texts
+from kolla_mesos_start.report import MAX_OUTSIDE, MAX_REASON, Report, Shown, shown_by, utc, with_texts
 from kolla_mesos_start.zookeeper.ephemerals import Ephemeral
 
 PATH = "/kolla/site/shop/.containers/1"
@@ -62,6 +62,18 @@ def test_what_was_said_before_is_shown(report: Report) -> None:
         "for this",
         None,
     )
+
+
+def test_programs_read_a_code_and_no_sentence(report: Report) -> None:
+    """Fields that do not apply are left out; of external services only some are named."""
+    ephemeral = show(report)
+    assert not {"code", "outside"} & json.loads(ephemeral.data).keys()
+    report.write("ready", "its turn comes", "x/daemon", code="refresh-pending")
+    assert json.loads(ephemeral.data)["code"] == "refresh-pending"
+    report.write("waiting", "for much", outside={f"tcp {each}": 'a "b"' for each in range(1000)})
+    shown = json.loads(ephemeral.data)
+    assert "code" not in shown
+    assert (len(shown["outside"]), shown["outside"]["tcp 0"]) == (MAX_OUTSIDE, 'a "b"')
 
 
 def test_a_state_has_one_beginning_whatever_its_reason(

@@ -177,7 +177,7 @@ BAD = [
     ("KOLLA_ZK_HOSTS", "h1:2181/a/../b", "'/a/../b' is no path of a znode"),
     ("KOLLA_ZK_HOSTS", "h1:2181/a\tb", r"'/a\tb' is no path of a znode"),
     ("KOLLA_ZK_HOSTS", "h1:2181/\ue000", r"'/\ue000' is no path of a znode"),
-    ("KOLLA_ZK_HOSTS", "h1:2181/a,h2:2181/a", "the chroot stands once, after the last server"),
+    ("KOLLA_ZK_HOSTS", "h1:2181/a,h2:2181/a", "write the chroot once, after the last server"),
     ("KOLLA_APP_ID", "", "/<deployment>/<service>"),
     ("KOLLA_APP_ID", "prod/keystone", "/<deployment>/<service>"),
     ("KOLLA_APP_ID", "/prod", "/<deployment>/<service>"),

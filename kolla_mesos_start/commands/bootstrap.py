@@ -37,7 +37,7 @@ if TYPE_CHECKING:
 log = Logger(__name__)
 
 NEVER = float("inf")
-NOT_FOUND = 127  # a shell's status; what it did not find stands in its own output
+NOT_FOUND = 127  # a shell's status; its output names the program that it did not find
 RUNS_LONG = PROGRESS_INTERVAL
 
 # Variables in the environment of a one-time command.
@@ -45,7 +45,7 @@ TOKEN = "KOLLA_FENCING_TOKEN"
 PREVIOUS = "KOLLA_PREVIOUS_ATTEMPT"
 
 
-class Hold:
+class HeldLock:
     """A lock that is ours, as a source of the loop: it renews its lease while an attempt runs.
 
     `lost`: the contender is gone, or its session. `on_renewed` runs when the lease is longer.
@@ -203,7 +203,7 @@ class Bootstrap:
     def _attempt_once(self, prepared: Prepared, contender: str, last: bool) -> Outcome:
         command = prepared.step.command
         claim = self._attempts.claim(command, contender)
-        hold = Hold(self._client, contender, claim.sent)
+        hold = HeldLock(self._client, contender, claim.sent)
         self._claimed = True
         environ = {TOKEN: str(claim.token)}
         if claim.previous_unfinished:
@@ -228,7 +228,7 @@ class Bootstrap:
     # -- one process group ------------------------------------------------------------------------
 
     def _execute(
-        self, prepared: Prepared, extra: Mapping[str, str], hold: Hold | None, last: bool
+        self, prepared: Prepared, extra: Mapping[str, str], hold: HeldLock | None, last: bool
     ) -> Outcome:
         """Start the command, await its end and that of all its descendants, and say how it ended."""
         command = prepared.step.command
@@ -266,7 +266,7 @@ class Bootstrap:
         )
         return outcome
 
-    def _await_end(self, command: Command, hold: Hold | None) -> bool:
+    def _await_end(self, command: Command, hold: HeldLock | None) -> bool:
         """Wait until nothing of the command is left; True if it had to be ended for its timeout."""
 
         def lock_is_lost() -> bool:

@@ -11,9 +11,9 @@ import marshal
 import os
 import signal
 
-from kolla_mesos_start.daemon.handoff import DEAF_TO, NO_DAEMON, Handoff
+from kolla_mesos_start.daemon.handoff import IGNORED_SIGNALS, NO_DAEMON, Handoff
 from kolla_mesos_start.errors import AgentError, where
-from kolla_mesos_start.hide import hide_memory
+from kolla_mesos_start.processes import hide_memory
 
 
 def main(record: int) -> None:
@@ -29,7 +29,7 @@ def main(record: int) -> None:
 
 
 def _live(record: int) -> None:
-    for signum in DEAF_TO:
+    for signum in IGNORED_SIGNALS:
         # Not ignored: the command of a check would inherit that.
         signal.signal(signum, lambda number, frame: None)
     with contextlib.suppress(OSError), open("/proc/self/comm", "w") as comm:  # only for `ps`
@@ -37,7 +37,7 @@ def _live(record: int) -> None:
     hide_memory()  # From here on that name can't be written.
     with open(record, "rb") as file:
         handoff = Handoff(*marshal.load(file))
-    _settle_in(handoff)
+    _detach(handoff)
     if handoff.supervised:
         from kolla_mesos_start.daemon import supervise
 
@@ -52,7 +52,8 @@ def _live(record: int) -> None:
     registrar.run()
 
 
-def _settle_in(handoff: Handoff) -> None:
+def _detach(handoff: Handoff) -> None:
+    """Close the files that the agent was started with, and log as it did."""
     from kolla_mesos_start.log import configure
 
     nothing = os.open(os.devnull, os.O_RDWR)

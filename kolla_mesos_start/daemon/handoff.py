@@ -16,6 +16,7 @@ from collections.abc import Mapping
 from functools import partial
 from types import MappingProxyType
 
+from kolla_mesos_start.processes import fork
 from kolla_mesos_start.records import NamedTuple
 
 TYPE_CHECKING = False
@@ -26,8 +27,8 @@ if TYPE_CHECKING:
     from kolla_mesos_start.zookeeper.client import Seen
 
 
-NO_DAEMON = b"\0"  # the agent's word to a registrar that isn't needed after all
-DEAF_TO = (signal.SIGHUP, signal.SIGINT, signal.SIGTERM)  # they are for the daemon
+NO_DAEMON = b"\0"  # the agent's message to a registrar that is not needed
+IGNORED_SIGNALS = (signal.SIGHUP, signal.SIGINT, signal.SIGTERM)  # they are for the daemon
 
 # The paths come as arguments: -I and -S keep site-packages, and what it costs to find them, away. The word
 # before them is for `ps`.
@@ -61,9 +62,10 @@ class Refreshing(NamedTuple):
 class Refreshed(NamedTuple):
     """What became of a refresh; all as in Refreshing. `failure`: why it failed, or empty text.
 
-    `written`: the names of the files that have changed. `note`: why others have not. `facts`: what the
+    `written`: the names of the files that have changed. `note`: why others have not, or why only a restart
+    brings the daemon up to date (`needs_restart`). `facts`: what the
     container shows of itself by now (see report.Shown); empty if its daemon would be started otherwise today.
-    `kind` and `signal`: how the daemon is told by now (see OnChange); empty where there is nothing to tell.
+    `kind` and `signal`: how the daemon is notified (see OnChange); empty if there is nothing to notify it of.
     """
 
     seen: Seen
@@ -74,15 +76,16 @@ class Refreshed(NamedTuple):
     facts: bytes = b""
     kind: str = ""
     signal: str = ""
+    needs_restart: bool = False
 
 
 class Handoff(NamedTuple):
     """All that the registrar needs, in plain types: it travels by marshal.
 
-    `timeout` is the session's, in seconds. `registration` is a Registration, `container` a report.Shown,
-    `service` whose the registrar is, for `ps`, `command` the daemon's path in its definition, `check` a
-    readiness.Check, `check_ids` (uid, gid, groups) or None; `addresses` are our own, where a port is looked
-    for.
+    `timeout` is the session's, in seconds. `labels` is a zookeeper.Labels, `registration` a Registration,
+    `container` a report.Shown, `service` whose the registrar is, for `ps`, `command` the daemon's path in its
+    definition, `check` a readiness.Check, `check_ids` (uid, gid, groups) or None; `addresses` are our own,
+    where a port is looked for.
     Descriptors: `lock_fd` holds the lock of `run_dir`, `pidfd` is the daemon's, `notify_fd` its
     notify socket, `exec_fd` (see `spawn`) is at its end once the agent has become the daemon, or is
     gone. `daemon` is the daemon's process id, `supervised` whether the registrar becomes its parent;
@@ -100,6 +103,7 @@ class Handoff(NamedTuple):
     ca: str | None
     cert: str | None
     key: str | None
+    labels: Sequence[str]
     registration: tuple[Any, ...]
     container: tuple[Any, ...]
     service: str
@@ -133,18 +137,12 @@ def spawn(handoff: Handoff) -> tuple[int, Callable[[], None]]:
     exec_fd, held = os.pipe()
     record = _recorded(handoff._replace(exec_fd=exec_fd))
     fds = [record, exec_fd, handoff.lock_fd, handoff.pidfd, handoff.notify_fd]
-    argv = _argv(record, handoff.service)
-    # No signal may find the child with the agent's handlers.
-    mask = signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())
     try:
-        child = os.fork()
-        if child == 0:
-            _become(argv, fds)
+        child = fork(partial(_detach, _argv(record, handoff.service), fds))
     except OSError:
         os.close(held)
         raise
     finally:
-        signal.pthread_sigmask(signal.SIG_SETMASK, mask)
         os.close(record)
         os.close(exec_fd)
     return held, partial(_await_parent, child)
@@ -177,20 +175,23 @@ def _exec(argv: list[str]) -> NoReturn:
 
 def _await_parent(parent: int) -> None:
     """Wait until the registrar's parent has ended, which started it."""
-    with contextlib.suppress(ChildProcessError):  # whoever started the agent ignores SIGCHLD
+    with contextlib.suppress(ChildProcessError):  # the parent of the agent may ignore SIGCHLD
         if os.waitpid(parent, 0)[1] != 0:
             raise OSError(errno.EAGAIN, "no process can be started")
 
 
+def _detach(argv: list[str], fds: Sequence[int]) -> NoReturn:
+    os.setsid()
+    fork(partial(_become, argv, fds))
+    os._exit(0)
+
+
 def _become(argv: list[str], fds: Sequence[int]) -> NoReturn:
     try:
-        os.setsid()
-        if os.fork():
-            os._exit(0)
         for signum in signal.valid_signals():
             if callable(signal.getsignal(signum)):
                 signal.signal(signum, signal.SIG_DFL)
-        for signum in DEAF_TO:
+        for signum in IGNORED_SIGNALS:
             signal.signal(signum, signal.SIG_IGN)
         signal.pthread_sigmask(signal.SIG_SETMASK, ())
         for fd in fds:
@@ -200,7 +201,6 @@ def _become(argv: list[str], fds: Sequence[int]) -> NoReturn:
         os.write(
             2, f"{argv[0]} can't be executed: {error.strerror}; the daemon stays unregistered\n".encode()
         )
-    finally:
         os._exit(127)
 
 

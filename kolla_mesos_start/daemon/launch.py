@@ -59,7 +59,7 @@ class Launch:
                 "expect one: use `dumb-init --single-child --` as the ENTRYPOINT before the agent, "
                 "or KOLLA_START_MODE=supervise"
             )
-        notify, environ = self._settle(prepared, exported)
+        notify, environ = self._prepare(prepared, exported)
         # Closed by the exec, or by the end of this process: were it closed before, the registrar and
         # this process would fight for the session.
         with _needing_registrar(step):
@@ -72,7 +72,7 @@ class Launch:
             self._tell_started(step.command.path)
             with _needing_registrar(step):
                 await_registrar()
-            self._settle_signals()
+            self._handle_pending_signals()
             signal.pthread_sigmask(signal.SIG_SETMASK, ())
             with _executing(step, environ):
                 _become(prepared)
@@ -85,11 +85,11 @@ class Launch:
         from kolla_mesos_start.commands.guard_client import end_children
 
         step = prepared.step
-        notify, environ = self._settle(prepared, exported)
+        notify, environ = self._prepare(prepared, exported)
         log.info("%s: starting, supervised", step.command.path)
         try:
             self._tell_started(step.command.path)
-            self._settle_signals()
+            self._handle_pending_signals()
             with _executing(step, environ):
                 daemon = _spawn(prepared, environ)
             try:
@@ -105,7 +105,7 @@ class Launch:
             end_children(now() + KILL_TIMEOUT)
             self._tell_not_started(step.command.path)
 
-    def _settle(
+    def _prepare(
         self, prepared: Prepared, exported: Mapping[str, str]
     ) -> tuple[socket.socket, Mapping[str, str]]:
         """All that can be found wrong before anything is started; the notify socket, and the environment."""
@@ -146,7 +146,7 @@ class Launch:
         except OSError as error:
             raise BadEnvironment([f"KOLLA_RUN_DIR: {path} can't be made: {error.strerror}"]) from error
 
-    def _settle_signals(self) -> None:
+    def _handle_pending_signals(self) -> None:
         """Act on the signals that have come so far; later ones stay pending for the daemon."""
         signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())
         self._loop.wait(lambda: True)
@@ -175,6 +175,7 @@ class Launch:
             ca=servers.ca,
             cert=servers.cert,
             key=servers.key,
+            labels=servers.labels,
             registration=self._shown,
             container=self._report.shown,
             service=settings.service_name,
@@ -203,8 +204,6 @@ class Launch:
                 "%s: on_change has no effect with KOLLA_CONFIG_STRATEGY=COPY_ONCE", prepared.step.command.path
             )
             return None
-        from kolla_mesos_start.refresh import digest
-
         return Refreshing(
             turns=self._shown.turns,
             width=prepared.step.command.width,
@@ -212,7 +211,7 @@ class Launch:
             seen=prepared.seen,
             listed=prepared.listed,
             environ=dict(os.environ),
-            started=digest(prepared.step),
+            started=prepared.step.start_digest,
         )
 
 

@@ -1,7 +1,7 @@
 """When a daemon counts as ready.
 
-What lives here: the rules that decide it from notifications, checks and the daemon's age (pure), and
-the checks themselves, as steps for a single-threaded loop. Never here: who learns of it.
+Here are the rules that decide it from notifications, checks and the daemon's age (pure), and the check that
+runs a command. Checks over the network are in `probes`. What follows from readiness is in `registrar`.
 """
 
 from __future__ import annotations
@@ -15,7 +15,8 @@ import signal
 from kolla_mesos_start.errors import cause
 from kolla_mesos_start.loop import now
 from kolla_mesos_start.records import NamedTuple
-from kolla_mesos_start.zookeeper.connect import Task, agree_on_tls, connect_any, resolve, would_block
+from kolla_mesos_start.report import CHECK
+from kolla_mesos_start.zookeeper.connect import Task
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -34,8 +35,7 @@ MAX_INTERVAL_UNREADY = 1.0  # seconds between checks of a daemon that is not rea
 # Commands are checked less often: each check starts a process.
 FIRST_INTERVAL, SHARE_OF_AGE = 0.02, 0.25
 FIRST_INTERVAL_COMMAND, SHARE_OF_AGE_COMMAND = 0.1, 0.5
-INTERVAL_UNCONFIRMED = 0.25  # seconds between checks until a daemon has passed one after it was told
-STATUS_LINE_LIMIT, ANSWER_LIMIT = 1024, 1 << 16  # bytes
+INTERVAL_UNCONFIRMED = 0.25  # seconds between checks until a daemon has passed one after a refresh
 
 # -- rules ------------------------------------------------------------------------------------------
 
@@ -130,68 +130,7 @@ def _age(check: Check) -> float:
     return ALIVE if check.value is None else float(check.value)
 
 
-# -- checks: each returns why it failed, or an empty text -------------------------------------------
-
-
-def tcp(addresses: Sequence[str], port: int) -> Steps[str]:
-    """Whether one of our own addresses accepts a connection; else what the first of them met."""
-    reason = ""
-    for address in addresses:
-        try:
-            connection = yield from connect_any((yield from resolve(address, port)))
-        except OSError as error:
-            reason = reason or cause(error)
-        else:
-            connection.close()
-            return ""
-    return reason or "no address"
-
-
-def http(url: str) -> Steps[str]:
-    """Whether a GET is answered with 2xx or 3xx. Certificates are not verified: the daemon is our own."""
-    from urllib.parse import urlsplit
-
-    parts = urlsplit(url)
-    host, secure = parts.hostname or "", parts.scheme == "https"
-    connection = yield from connect_any((yield from resolve(host, parts.port or (443 if secure else 80))))
-    if secure:
-        import ssl
-
-        context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
-        context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
-        connection = yield from agree_on_tls(connection, context, host)
-    try:
-        target = (parts.path or "/") + (f"?{parts.query}" if parts.query else "")
-        netloc = parts.netloc.rpartition("@")[2]
-        connection.send(
-            f"GET {target} HTTP/1.0\r\nHost: {netloc}\r\nUser-Agent: kolla_mesos_start\r\n"
-            "Accept: */*\r\nConnection: close\r\n\r\n".encode()
-        )
-        answer = b""
-        # Read to the end: servers log an error when a client disconnects early.
-        while len(answer) < ANSWER_LIMIT:
-            try:
-                data = connection.recv(ANSWER_LIMIT)
-            except OSError as error:
-                if answer and not would_block(error):
-                    break
-                if not would_block(error):
-                    raise
-                yield connection.fileno(), select.POLLIN
-                continue
-            if not data:
-                break
-            answer += data
-    finally:
-        connection.close()
-    return _failure_of(answer)
-
-
-def _failure_of(answer: bytes) -> str:
-    words = answer[:STATUS_LINE_LIMIT].split(b"\r\n")[0].split()
-    if len(words) < 2 or not words[0].startswith(b"HTTP/") or len(words[1]) != 3 or not words[1].isdigit():
-        return "the answer is not HTTP"
-    return "" if words[1][:1] in b"23" else f"HTTP status {words[1].decode()}"
+# -- a check returns why it failed, or an empty text ------------------------------------------------
 
 
 class CommandCheck:
@@ -327,11 +266,21 @@ class Readiness:
             return ""
         if self._notified.stopping:
             return "it is being stopped" if self.stopped else "the daemon has announced that it is stopping"
-        if self._probe:
-            return self._failure
-        if self._check.kind == "notify" or (self._check.kind == "default" and self._notified.speaks):
+        age = "" if self._probe else f"the daemon has run for less than {_age(self._check):g} s"
+        return self._failing or age
+
+    @property
+    def code(self) -> str:
+        """`report.CHECK` if `reason` is that its check fails."""
+        return CHECK if self._failing and not (self.ready or self._notified.stopping) else ""
+
+    @property
+    def _failing(self) -> str:
+        if not self._probe and (
+            self._check.kind == "notify" or (self._check.kind == "default" and self._notified.speaks)
+        ):
             return "check notify: the daemon has not sent READY=1"
-        return f"the daemon has run for less than {_age(self._check):g} s"
+        return self._failure
 
     def notify(self, datagram: bytes) -> None:
         """Process what the daemon has sent to its notify socket."""

@@ -1,8 +1,7 @@
-"""Has the files of a running daemon follow what is published, and tells the daemon.
+"""Refreshes the files of a running daemon when something they are rendered from changes.
 
-What lives here: when to refresh, and what follows once that is done. A full agent renders and places the
-files (`kolla_mesos_start.refresh`), started for each refresh, so that nothing of what it needs stays in
-memory. Whose turn it is among the instances of a service is the business of `turns`.
+Here is when to refresh, and what follows. A full agent is started for each refresh; it renders and places the
+files (`refresh`), so that nothing of it stays in memory. `rollout` decides which instance comes next.
 """
 
 from __future__ import annotations
@@ -21,6 +20,15 @@ from kolla_mesos_start.errors import CannotWrite
 from kolla_mesos_start.health import JOURNAL
 from kolla_mesos_start.log import Logger
 from kolla_mesos_start.loop import now
+from kolla_mesos_start.processes import fork
+from kolla_mesos_start.report import (
+    REFRESH_FAILED,
+    REFRESH_PENDING,
+    REFRESH_RUNNING,
+    REFRESH_SETTLING,
+    REFRESH_STUCK,
+    RESTART,
+)
 from kolla_mesos_start.zookeeper.wire import Exists, GetChildren2, NoNodeError
 
 TYPE_CHECKING = False
@@ -28,12 +36,12 @@ if TYPE_CHECKING:
     from collections.abc import Collection, Mapping, Sequence
     from typing import Any, Protocol
 
-    from kolla_mesos_start.daemon.turns import Turns
+    from kolla_mesos_start.daemon.rollout import Rollout
     from kolla_mesos_start.loop import Loop
     from kolla_mesos_start.zookeeper.client import Seen
     from kolla_mesos_start.zookeeper.session import Session
 
-    class Told(Protocol):
+    class DaemonControl(Protocol):
         """The daemon, as a refresher deals with it."""
 
         def tell(self, kind: str, signame: str) -> str:
@@ -55,7 +63,7 @@ log = Logger(__name__)
 # member comes and goes by itself; a short while is for those that do so together.
 QUIET, SHORT_QUIET, LONGEST = 1.0, 0.2, 10.0
 FIRST_RETRY, LONGEST_RETRY = 1.0, 60.0  # seconds until a refresh that was killed is tried again
-SETTLE = 1.0  # seconds after which a daemon that has been told must be ready
+SETTLE = 1.0  # seconds after which a notified daemon must be ready
 SOCKET = "refresh"  # in the run directory: who connects has a refresh at once
 NAME = "kolla_mesos_start refresh"
 
@@ -70,27 +78,30 @@ BOOT = (
 class Refresher:
     """Refreshes one daemon; a source of the loop.
 
-    `reason`: what there is to say of the last refresh, or of the next one. With `turns` others may go first.
+    `reason` describes the last refresh, or the next one; `code`: see `report`. With a `rollout` other
+    instances may go first.
     """
 
     interest = None
 
-    def __init__(self, session: Session, loop: Loop, order: Refreshing, run_dir: str, daemon: Told) -> None:
-        self.reason = ""
-        self.turns: Turns | None = None
+    def __init__(
+        self, session: Session, loop: Loop, order: Refreshing, run_dir: str, daemon: DaemonControl
+    ) -> None:
+        self.reason = self.code = ""
+        self.rollout: Rollout | None = None
         self._session, self._loop, self._order, self._daemon = session, loop, order, daemon
         self._run_dir = run_dir
         self._stage = IDLE
-        self._settles_by = -math.inf  # how long the next refresh waits for a daemon that has been told
-        self._unconfirmed = False  # It has been told, and has not been found ready since.
-        self._untold = False  # It may have new files of which it could not be told.
+        self._settles_by = -math.inf  # how long the next refresh waits for a notified daemon
+        self._unconfirmed = False  # It was notified, and no check has passed since.
+        self._untold = False  # It may have new files without having been notified.
         self._killed = 0  # how many refreshes in a row
         self._known: Seen = dict(order.seen)
         self._unsure: set[tuple[str, bool]] = set()  # changed while a refresh runs
         self._first = self._due = math.inf  # since when something has changed, and when it is over
         self._change = 0  # the zxid of the last change
         self._child: int | None = None
-        self._note = ""
+        self._note, self._needs_restart = "", False
         self._asking: list[socket.socket] = []  # who asks for a refresh by hand,
         self._served: list[socket.socket] = []  # and who has asked for the one that runs
         self._socket = self._listen(f"{run_dir}/{SOCKET}")
@@ -197,15 +208,16 @@ class Refresher:
         if self._stage == SETTLING and self._daemon.confirmed():
             self._unconfirmed = False
             self._finish(0, "")
-        if self._stage == WAITING and self.turns and self.turns.waiting_for:
-            self.reason = f"its files are to be refreshed: {self.turns.waiting_for}"
+        if self._stage == WAITING and self.rollout and self.rollout.waiting_for:
+            self.reason = f"its files are to be refreshed: {self.rollout.waiting_for}"
+            self.code = REFRESH_STUCK if self.rollout.stuck else REFRESH_PENDING
         if self._stage == RENDERING or now() < self._settles_by:
             return
         if self._asking:
-            self.start()  # Whoever asks by hand has looked whose turn it is.
-        elif now() >= self._due and self.turns:
+            self.start()  # A refresh by hand does not wait for its turn.
+        elif now() >= self._due and self.rollout:
             self._stage, self._due, self._first = WAITING, math.inf, math.inf
-            self.turns.want(self._change)
+            self.rollout.want(self._change)
         elif now() >= self._due:
             self.start()
 
@@ -216,7 +228,9 @@ class Refresher:
 
     def start(self) -> None:
         """Start the agent that renders; a daemon that has not become ready may need just that."""
-        self._answer(1, "the daemon was told, and has not become ready since; its files are refreshed again")
+        self._answer(
+            1, "the daemon was notified, and has not become ready since; its files are refreshed again"
+        )
         self._stage, self._due, self._first = RENDERING, math.inf, math.inf
         self._served, self._asking = self._asking, []
         order, report = os.memfd_create("order"), os.memfd_create("report")
@@ -232,7 +246,7 @@ class Refresher:
             return
         finally:
             os.close(order)
-        self.reason = "its files are being refreshed"
+        self.reason, self.code = "its files are being refreshed", REFRESH_RUNNING
         self._loop.listen(pidfd, partial(self._on_end, pidfd, report))
 
     def _on_end(self, pidfd: int, report: int) -> None:
@@ -244,7 +258,7 @@ class Refresher:
         self._child = None
         reported, left = read_report(report), complete(self._run_dir)
         is_cut_short = bool(left) or reported is None
-        # It may have placed files of which the daemon has not been told.
+        # It may have placed files without notifying the daemon.
         self._untold = self._untold or is_cut_short
         self._killed = self._killed if is_cut_short else 0
         found = reported or Refreshed({}, ending(status))
@@ -256,7 +270,7 @@ class Refresher:
         elif found.kind and (found.written or self._untold):
             self._tell(found)
         elif self._unconfirmed:
-            self._settle()
+            self._await_ready()
         else:
             self._finish(0, found.note or "nothing has changed in its files")
 
@@ -274,7 +288,7 @@ class Refresher:
             self._known = {**before, **self._known}
         else:
             self._order = self._order._replace(listed=found.listed)
-            self._note = found.note
+            self._note, self._needs_restart = found.note, found.needs_restart
             if found.facts:
                 self._daemon.on_facts(found.facts)
         changed = {key for key, zxid in self._known.items() if before.get(key, -1) != zxid}
@@ -286,17 +300,20 @@ class Refresher:
         failure = self._daemon.tell(found.kind, found.signal)
         self._untold = bool(failure)
         if failure:
-            self._finish(1, f"{failure}; its new files are placed, and it is told at the next refresh")
+            self._finish(1, f"{failure}; its new files are placed, and it is notified at the next refresh")
             return
-        log.info("refreshed %s; the daemon was told (%s)", ", ".join(found.written) or "before", found.kind)
+        log.info(
+            "refreshed %s; the daemon was notified (%s)", ", ".join(found.written) or "before", found.kind
+        )
         self._daemon.confirm(now() + SETTLE)
         self._loop.call_at(now() + SETTLE, lambda: None)
         self._unconfirmed = True
-        self._settle()
+        self._await_ready()
 
-    def _settle(self) -> None:
+    def _await_ready(self) -> None:
         """Wait until the daemon is ready; but not for ever, where something new is published."""
-        self._stage, self.reason = SETTLING, "its files were refreshed, and its check has not passed since"
+        self._stage, self.code = SETTLING, REFRESH_SETTLING
+        self.reason = "its files were refreshed, and its check has not passed since"
         self._settles_by = now() + LONGEST
 
     def _finish(self, status: int, text: str) -> None:
@@ -304,10 +321,13 @@ class Refresher:
         if status:
             log.warning("the refresh of the daemon's files failed: %s", text)
         self._stage, self._settles_by = IDLE, -math.inf
-        self.reason = f"the refresh of its files failed: {text}" if status else self._note
-        if self.turns:
-            self.turns.give_back(text if status else "")
-        self._answer(status, text or "refreshed; the daemon was told, and is ready")
+        if status:
+            self.reason, self.code = f"the refresh of its files failed: {text}", REFRESH_FAILED
+        else:
+            self.reason, self.code = self._note, RESTART if self._needs_restart else ""
+        if self.rollout:
+            self.rollout.give_back(text if status else "")
+        self._answer(status, text or "refreshed; the daemon was notified, and is ready")
 
 
 def retry_after(killed: int) -> float:
@@ -359,19 +379,13 @@ def quiet_after(key: tuple[str, bool], known: Collection[tuple[str, bool]]) -> f
 def _spawn(environ: Mapping[str, str], fds: Sequence[int]) -> int:
     """Start the agent that renders, with the container's environment; its output goes to the log."""
     argv = [sys.executable, "-c", BOOT, *map(str, fds), NAME, *import_paths()]
-    mask = signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())
-    try:
-        child = os.fork()
-        if child == 0:
-            try:
-                os.setsid()
-                os.dup2(2, 1)
-                for fd in fds:
-                    os.set_inheritable(fd, True)
-                signal.pthread_sigmask(signal.SIG_SETMASK, ())
-                os.execve(argv[0], argv, dict(environ))
-            finally:
-                os._exit(127)
-        return child
-    finally:
-        signal.pthread_sigmask(signal.SIG_SETMASK, mask)
+
+    def execute() -> None:
+        os.setsid()
+        os.dup2(2, 1)
+        for fd in fds:
+            os.set_inheritable(fd, True)
+        signal.pthread_sigmask(signal.SIG_SETMASK, ())
+        os.execve(argv[0], argv, dict(environ))
+
+    return fork(execute)

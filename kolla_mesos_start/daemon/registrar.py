@@ -14,13 +14,15 @@ import time
 
 from kolla_mesos_start.daemon.handoff import Refreshing
 from kolla_mesos_start.daemon.notify_socket import NotifySocket, Senders
-from kolla_mesos_start.daemon.readiness import Check, CommandCheck, Readiness, http, tcp
+from kolla_mesos_start.daemon.readiness import Check, CommandCheck, Readiness
 from kolla_mesos_start.errors import CannotWrite, TooLarge
 from kolla_mesos_start.health import StateFile
 from kolla_mesos_start.log import PROGRESS_INTERVAL, Logger
 from kolla_mesos_start.loop import Loop, now
-from kolla_mesos_start.report import Report, Shown, utc, with_texts
+from kolla_mesos_start.probes import http, tcp
+from kolla_mesos_start.report import NEVER_READY, Report, Shown, utc, with_texts
 from kolla_mesos_start.tree.presence import Presence, Registration
+from kolla_mesos_start.zookeeper import Labels
 from kolla_mesos_start.zookeeper.session import Servers, Session
 
 TYPE_CHECKING = False
@@ -50,7 +52,15 @@ class Registrar:
     def __init__(self, handoff: Handoff) -> None:
         self.loop = Loop()
         self.session = Session(
-            Servers(handoff.hosts, handoff.chroot, handoff.auth, handoff.ca, handoff.cert, handoff.key),
+            Servers(
+                handoff.hosts,
+                handoff.chroot,
+                handoff.auth,
+                handoff.ca,
+                handoff.cert,
+                handoff.key,
+                Labels(*handoff.labels),
+            ),
             min(LONGEST_SESSION, handoff.timeout),
             session_id=handoff.session_id,
             password=handoff.session_password,
@@ -94,13 +104,13 @@ class Registrar:
         """
         if not self.ended:
             self.presence.show(self.readiness.ready)
-            refreshing = self._refresher.reason if self._refresher else ""
             if self.readiness.ready and self.presence.denied:
                 self.reporter.tell_denied(self.presence.denied)
             else:
-                self.reporter.tell(
-                    self.readiness.ready, self.readiness.reason or refreshing, self.readiness.stopped
-                )
+                reason, code = self.readiness.reason, self.readiness.code
+                if self._refresher and not reason:
+                    reason, code = self._refresher.reason, self._refresher.code
+                self.reporter.tell(self.readiness.ready, reason, self.readiness.stopped, code)
         return self.ended
 
     def stop(self) -> None:
@@ -120,7 +130,7 @@ class Registrar:
         that it could not be started again.
         """
         ending = None
-        # Who is no parent can't know whether it was told to stop: what is said is true in either case.
+        # Only its parent knows whether it was asked to stop. The message is true in either case.
         if why or not (self.presence.was_ready or self._stopping):
             lived = f"ended {now() - self._started:.1f} s after its start, before it was ready"
             if status is not None and not why:  # Otherwise its launcher says how it ended.
@@ -174,10 +184,10 @@ class Registrar:
         order = Refreshing(*handoff.refreshing or ())
         refresher = Refresher(self.session, self.loop, order, handoff.run_dir, self)
         if order.width is not None:
-            from kolla_mesos_start.daemon.turns import Turns
+            from kolla_mesos_start.daemon.rollout import Rollout
 
             party, member = self.presence.member
-            refresher.turns = Turns(
+            refresher.rollout = Rollout(
                 self.session,
                 self.presence.acl,
                 order.turns,
@@ -191,7 +201,7 @@ class Registrar:
         return refresher
 
     def tell(self, kind: str, signame: str) -> str:
-        """Tell the daemon of new files, by a signal or otherwise; why that can't be done."""
+        """Notify the daemon of new files by a signal or a restart; returns why that failed, or empty text."""
         if kind == "signal":
             try:
                 signal.pidfd_send_signal(self._pidfd, signal.Signals[f"SIG{signame}"])
@@ -247,7 +257,7 @@ class StatusReporter:
         self._unready_since = now()
         self._log_at, self._write_at = self._unready_since + UNREADY_LONG, math.inf
         self._stage: Stage = "waiting"
-        self._text = ""
+        self._text = self._code = ""
         self._was_ready = self._complained = False
 
     @property
@@ -255,8 +265,8 @@ class StatusReporter:
         """When the next line is due, or what could not be written is to be written again."""
         return min(self._log_at, self._write_at)
 
-    def tell(self, ready: bool, reason: str, stopped: bool = False) -> None:
-        """Say what has changed; `reason` is why it is not ready, `stopped` that this was asked for."""
+    def tell(self, ready: bool, reason: str, stopped: bool = False, code: str = "") -> None:
+        """Report a change. `reason` is why the daemon is not ready, `stopped`: it was asked to stop."""
         self._was_ready = self._was_ready or ready
         stage: Stage = "ready" if ready else "unready" if self._was_ready else "starting"
         if ready and self._stage != "ready":
@@ -266,21 +276,22 @@ class StatusReporter:
             log.log("info" if stopped else "warning", "the daemon is no longer ready: %s", reason)
             self._unready_since = now()
             self._log_at = self._unready_since + UNREADY_LONG
-        self._show(stage, reason)
+        self._show(stage, reason, code)
 
     def tell_denied(self, why: str) -> None:
         """The daemon is ready, but others can't find it. It must not be killed for that: it is `starting`."""
         self._log_at = math.inf  # The ephemeral was refused: that is in the log.
         self._show("starting", f"not registered: {why}")
 
-    def _show(self, stage: Stage, text: str) -> None:
-        if (stage, text) != (self._stage, self._text):
-            self._stage, self._text = stage, text
+    def _show(self, stage: Stage, text: str, code: str = "") -> None:
+        if (stage, text, code) != (self._stage, self._text, self._code):
+            self._stage, self._text, self._code = stage, text, code
             self._write()
 
     def end(self) -> None:
         """The daemon has ended."""
-        self._stage, self._text, self._log_at = "ended", "the daemon has ended", math.inf
+        self._stage, self._text, self._code = "ended", "the daemon has ended", ""
+        self._log_at = math.inf
         self._was_ready = False
         self._write()
 
@@ -296,7 +307,7 @@ class StatusReporter:
     def _write(self) -> None:
         self._write_at = math.inf
         try:
-            self.report.write(self._stage, self._text, self.command)
+            self.report.write(self._stage, self._text, self.command, self._code)
         except CannotWrite as error:
             # A full disk is no reason to end; it is written when there is room.
             self._write_at = now() + WRITE_AGAIN
@@ -311,6 +322,7 @@ def _ending(command: str, reason: str, status: int | None, *, retriable: bool) -
     return with_texts(
         b'{"retriable": %s, "status": %s}' % texts,
         stage="daemon",
+        code=NEVER_READY if retriable else None,
         command=command,
         reason=reason,
         when=utc(time.time()),

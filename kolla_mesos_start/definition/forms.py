@@ -16,8 +16,9 @@ if TYPE_CHECKING:
 
 
 DAEMON = "daemon"  # the name of the daemon beside the commands
-ENDED = "ended"  # what stands beside the states of commands, so no command may be called so
+ENDED = "ended"  # a znode beside the states of commands, so no command may have this name
 GLOBAL, LOCAL = "global", "local"  # scopes
+RESERVED = ("variables", "status", "files")  # names that the last segment of a service can't have
 ANY = "any"  # of a dependency: any generation that is done is enough
 # Those that a daemon may take for a word to it.
 SIGNALS = ("HUP", "INT", "QUIT", "USR1", "USR2", "ALRM", "TERM", "CONT", "URG", "WINCH", "IO", "PWR")

@@ -113,7 +113,7 @@ class Ready(NamedTuple):
 
 
 class OnChange(NamedTuple):
-    """How a daemon is told of new files: `kind` is `signal`, `command` or `restart`.
+    """How a daemon is notified of new files: `kind` is `signal`, `command` or `restart`.
 
     `value` is a signal's name without SIG, a command (an argv in a Step), or None.
     """
@@ -184,6 +184,14 @@ class Step(NamedTuple):
     """whether that shell would stay as the parent of a daemon"""
     program: str | None
     """the program, to name it in an error; None if a template gave it (a secret, perhaps) or for a shell"""
+
+    @property
+    def start_digest(self) -> int:
+        """A digest of everything that only a restart of the daemon can change."""
+        import zlib  # Only a daemon with `on_change` needs it.
+
+        command = self.command._replace(files=(), dependencies=(), retired_by=None, on_change=None)
+        return zlib.crc32(repr((self.argv, command)).encode())
 
     @property
     def env(self) -> tuple[tuple[str, str], ...]:

@@ -14,9 +14,9 @@ from __future__ import annotations
 import fcntl
 import marshal
 import os
-import signal
 import stat
 from contextlib import contextmanager, suppress
+from functools import partial
 
 from kolla_mesos_start.errors import CannotWrite
 from kolla_mesos_start.files.content import Content
@@ -25,6 +25,7 @@ from kolla_mesos_start.files.placement import explained
 from kolla_mesos_start.files.temporary import O_CAREFUL, discard, open_temporary, remove_leftovers
 from kolla_mesos_start.files.writing import take, write_all
 from kolla_mesos_start.health import JOURNAL
+from kolla_mesos_start.processes import fork
 from kolla_mesos_start.records import NamedTuple
 
 TYPE_CHECKING = False
@@ -84,7 +85,7 @@ def recover(run_dir: str, *, wait: bool = True) -> bool:
             raise CannotWrite(
                 f"{path} is not a private file of uid {os.geteuid()}: restart the container, or remove it"
             )
-        _lock(fd, wait)  # Whoever else could lock it has been ruled out.
+        _lock(fd, wait)  # No other process can have locked it.
         if os.fstat(fd).st_nlink == 0:  # The other process has finished, or has written another journal.
             return recover(run_dir, wait=wait)
         try:
@@ -130,18 +131,16 @@ def _finish_in_child(steps: Sequence[Step], run_dir: str) -> None:
     If that process fails, the caller repeats the steps, and so meets the error itself.
     """
     try:
-        child = os.fork()
+        child = fork(partial(_finish_alone, steps, run_dir))
     except OSError:
         return
-    if child == 0:
-        try:
-            os.setsid()
-            signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())
-            _finish(steps, run_dir)
-        finally:
-            os._exit(0)
-    with suppress(ChildProcessError):  # Whoever started the agent may ignore SIGCHLD.
+    with suppress(ChildProcessError):  # The parent of the agent may ignore SIGCHLD.
         os.waitpid(child, 0)
+
+
+def _finish_alone(steps: Sequence[Step], run_dir: str) -> None:
+    os.setsid()
+    _finish(steps, run_dir)
 
 
 def _finish(steps: Sequence[Step], run_dir: str) -> None:

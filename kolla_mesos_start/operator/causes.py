@@ -18,7 +18,6 @@ from kolla_mesos_start.operator.durations import lasting
 from kolla_mesos_start.operator.invocation import nearest
 from kolla_mesos_start.operator.live import (
     PRESENT,
-    REFRESH_FAILED,
     Attempt,
     Container,
     Deployment,
@@ -28,6 +27,7 @@ from kolla_mesos_start.operator.live import (
     Step,
 )
 from kolla_mesos_start.operator.unread import BEGUN
+from kolla_mesos_start.report import CHECK, REFRESH_FAILED
 from kolla_mesos_start.tree.states import ERROR, NO_TIMEOUT, RETRY, RUNNING, Unmet
 
 # What is met: whether somebody has to do something, and whether nothing will mend it by itself.
@@ -379,7 +379,7 @@ def _of_refreshes(service: Service, now: float) -> Iterator[Cause]:
         is_over = each.needs_restart and not each.keeps_old_files and not each.is_refreshing
         if each.stage == "ready" and each.reason and not is_over:
             kind = "refresh failed" if each.keeps_old_files else "refreshing"
-            advice = MEND_REFRESH if REFRESH_FAILED in each.reason else ""
+            advice = MEND_REFRESH if each.code == REFRESH_FAILED else ""
             yield Cause(kind, f"{path} on {each.host} is ready; {each.reason}{advice}", (path,))
         elif each.is_refreshing:
             what = _listed(other.what for other in each.behind)
@@ -487,7 +487,7 @@ def _of_daemon(service: Service, step: Step, now: float) -> Iterator[Cause]:
         first = min(slow, key=lambda each: each.since)
         text = f"{step.path} on {_hosts(slow)} is not ready for {lasting(now - first.since)}"
         why = first.reason or "its agent does not say why"
-        if first.reason.startswith("check "):
+        if first.code == CHECK:
             why = f"{why}; {CHECK_FAILS}"
         yield Cause("not ready", f"{text}: {why}; see the log of {service.name}", (step.path,))
     if starting:

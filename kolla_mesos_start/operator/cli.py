@@ -20,8 +20,8 @@ from typing import Any, NamedTuple, NoReturn, TextIO
 
 from kolla_mesos_start import __version__
 from kolla_mesos_start.errors import AccessDenied, AgentError, BadUsage, CannotWrite, Issues, where
-from kolla_mesos_start.hide import hide_memory
 from kolla_mesos_start.operator.folding import wrapped
+from kolla_mesos_start.processes import hide_memory
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

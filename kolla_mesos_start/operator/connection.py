@@ -57,7 +57,7 @@ from kolla_mesos_start.errors import (
     handshake_cause,
 )
 from kolla_mesos_start.operator.acl import NODE, Acl, Plan, joined, parse
-from kolla_mesos_start.settings import Settings
+from kolla_mesos_start.settings import LABELS, Settings
 from kolla_mesos_start.tree.znodes import Znodes
 from kolla_mesos_start.zookeeper.identity import ANSWER_TIMEOUT, WhoAmI, names
 from kolla_mesos_start.zookeeper.losses import SMALL, SOON, Losses, largest_path, size_of
@@ -119,8 +119,9 @@ class _Attempts(logging.Handler):
     def _explained(self, error: BaseException | None) -> str:
         if not isinstance(error, OSError):
             error = ConnectionResetError()  # kazoo has read the end of the stream.
-        has_cert = bool(self._settings.cert)
-        return explain(error, has_cert=has_cert) if self._settings.ca else handshake_cause(error)
+        if not self._settings.ca:
+            return handshake_cause(error)
+        return explain(error, has_cert=bool(self._settings.cert), labels=LABELS)
 
 
 class _Handler(SequentialThreadingHandler):  # type: ignore[misc]
@@ -162,7 +163,7 @@ class _Handler(SequentialThreadingHandler):  # type: ignore[misc]
             return connection
         with connection:  # TLS takes it over; or it failed.
             # The files are read for each connection: they may have been renewed.
-            context = make_context(config.ca, config.cert, config.key)
+            context = make_context(config.ca, config.cert, config.key, labels=LABELS)
             return context.wrap_socket(connection, server_hostname=hostname)
 
 
@@ -313,7 +314,7 @@ def known_as(client: KazooClient) -> str:
     answer = client.handler.async_result()
     client._call(WhoAmI(), answer)
     try:
-        return names(answer.get(timeout=ANSWER_TIMEOUT))
+        return names(answer.get(timeout=ANSWER_TIMEOUT), LABELS)
     except (KazooException, client.handler.timeout_exception):
         return ""
 

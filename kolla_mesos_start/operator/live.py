@@ -9,7 +9,6 @@ What an agent does not write (an older one has no `.containers`) is not made up:
 from __future__ import annotations
 
 import json
-import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from datetime import datetime
 from itertools import chain, product
@@ -27,6 +26,15 @@ from kolla_mesos_start.operator.mounted import HINT
 from kolla_mesos_start.operator.unread import Behind, Unread
 from kolla_mesos_start.operator.validation import build_graph, known_graph, rendered
 from kolla_mesos_start.render.context import variable_names
+from kolla_mesos_start.report import (
+    NEVER_READY,
+    REFRESH_FAILED,
+    REFRESH_PENDING,
+    REFRESH_RUNNING,
+    REFRESH_SETTLING,
+    REFRESH_STUCK,
+    RESTART,
+)
 from kolla_mesos_start.tree import states
 from kolla_mesos_start.tree.publication import Mark, unfinished
 from kolla_mesos_start.tree.states import Detail, Unmet, printable
@@ -37,16 +45,9 @@ CONTAINERS, PARTY, ENDED = ".containers", ".party", "ended"
 DEFINITION = "definition"
 PRESENT = "present"  # It is there; what it is doing it does not say.
 SUFFIX = "__party__"
-# What a registrar says of a daemon that is ready, whose files do not follow what is published any more.
-REFRESH_FAILED = "the refresh of its files failed"
-# What it says where its turn does not come by itself.
-REFRESH_STUCK = ("no other instance refreshes until", "ZooKeeper refuses a turn")
 # Of a daemon in exec mode: no process of ours is its parent.
 UNKNOWN_STATUS = "only its launcher knows its exit status (KOLLA_START_MODE is exec)"
-# What it says of a refresh that is not over; and where only another start brings what is published.
-REFRESHING = ("its files are to be refreshed", "its files are being refreshed", "its files were refreshed")
 RUNNING_STATE = b"running"
-REFRESH_IN_VAIN = ("restart the container", "until it is started again")
 MAX_HOST = 253  # characters of a host's name
 MAX_DATA = 16 * 1024  # bytes of what a container has written about itself
 
@@ -90,7 +91,8 @@ class Container(NamedTuple):
     """One container that is there. `since` is when its stage began (seconds since the epoch); `ready`:
     it is among the ready instances. `definition` is the mzxid that it runs, `digest` says what an agent reads
     of that, `read` is the zxid up to which it has read; None: it does not say. `follows`: its files are
-    refreshed after a change. `behind`: what it runs that is published otherwise by now."""
+    refreshed after a change. `behind`: what it runs that is published otherwise by now. `code`: the topic
+    of `reason`, see `report`. `outside`: why external services have not answered it."""
 
     id: str
     host: str
@@ -105,6 +107,8 @@ class Container(NamedTuple):
     read: int | None = None
     follows: bool = False
     behind: tuple[Behind, ...] = ()
+    code: str = ""
+    outside: Mapping[str, str] = MappingProxyType({})
 
     @property
     def is_live(self) -> bool:
@@ -114,22 +118,23 @@ class Container(NamedTuple):
     @property
     def keeps_old_files(self) -> bool:
         """Whether its daemon is ready, with files that do not follow what is published any more."""
-        return self.stage == "ready" and any(
-            words in self.reason for words in (REFRESH_FAILED, *REFRESH_STUCK)
-        )
+        return self.stage == "ready" and self.code in (REFRESH_FAILED, REFRESH_STUCK)
 
     @property
     def needs_restart(self) -> bool:
         """Whether it runs something that is published otherwise, and no refresh will bring."""
-        cannot = any(words in self.reason for words in REFRESH_IN_VAIN)
-        return any(cannot or not (self.follows and each.is_followed) for each in self.behind)
+        return any(self.code == RESTART or not (self.follows and each.is_followed) for each in self.behind)
 
     @property
     def is_refreshing(self) -> bool:
         """Whether a refresh of its files is due, or not over."""
         if self.keeps_old_files:
             return False
-        under_way = self.stage == "ready" and self.reason.startswith(REFRESHING)
+        under_way = self.stage == "ready" and self.code in (
+            REFRESH_PENDING,
+            REFRESH_RUNNING,
+            REFRESH_SETTLING,
+        )
         return under_way or (bool(self.behind) and not self.needs_restart)
 
     @property
@@ -154,6 +159,7 @@ class Ended(NamedTuple):
     status: int | None
     at: float
     zxid: int
+    code: str = ""
 
     def how(self, ago: str = "") -> str:
         """In words, to follow a name: with the exit status, or why that is not known."""
@@ -161,7 +167,7 @@ class Ended(NamedTuple):
         if self.stage != DAEMON:
             return f"ended{ago} in stage {self.stage}{status and ', '}{status}: {self.reason}"
         # Otherwise it was to be started again with new files, and could not be.
-        how = self.reason if self.reason.startswith("ended ") else f"ended: {self.reason}"
+        how = self.reason if self.code == NEVER_READY else f"ended: {self.reason}"
         return f"{how}{ago and ','}{ago}; {status or UNKNOWN_STATUS}"
 
 
@@ -494,6 +500,7 @@ class Live:
                     status=told["status"] if isinstance(told.get("status"), int) else None,
                     at=znode.stat.mtime / 1000,
                     zxid=znode.stat.mzxid,
+                    code=text_of(told, "code"),
                 )
 
     def _gone(self, name: str, containers: Sequence[Container], view: View) -> Iterator[Gone]:
@@ -728,10 +735,9 @@ def _unmet_outside(command: Command, containers: Sequence[Container]) -> Iterato
     """What does not answer from outside, as containers say that wait for it: only they can ask it."""
     for external in command.outside:
         said = {
-            container.host: found[1]
+            container.host: container.outside[external.what]
             for container in containers
-            if container.is_live
-            if (found := re.search(re.escape(f"{external.what}: ") + "([^,;]+)", container.reason))
+            if container.is_live and container.outside.get(external.what)
         }
         if said:
             host, why = min(said.items())
@@ -755,10 +761,12 @@ def _container(name: str, znode: Znode, ready: bool) -> Container:
     told = told_by(znode)
     since = _instant(told.get("since"), znode.stat.ctime / 1000)
     definition, generation = text_of(told, "definition"), text_of(told, "generation")
-    stage, reason = text_of(told, "state"), text_of(told, "reason")
+    stage, reason, code = text_of(told, "state"), text_of(told, "reason"), text_of(told, "code")
+    outside = told.get("outside")
     # It says what it does a moment after it has joined or left the ready instances, which others count.
     if ready:
-        stage, reason = "ready", reason if stage == "ready" else ""
+        if stage != "ready":
+            stage, reason, code = "ready", "", ""
     elif stage == "ready":
         stage = "unready"
     return Container(
@@ -774,6 +782,8 @@ def _container(name: str, znode: Znode, ready: bool) -> Container:
         ready=ready,
         read=_zxid(text_of(told, "read")),
         follows=told.get("follows") is True,
+        code=code,
+        outside={name: text_of(outside, name) for name in outside} if isinstance(outside, dict) else {},
     )
 
 
@@ -790,7 +800,7 @@ def other_generation(graph: Graph, container: Container, others: Sequence[Contai
 
 
 def _slot_host(data: bytes) -> str:
-    """The host of an instance that has a slot for its refresh, or had one; see `daemon.turns`."""
+    """The host of an instance that has a slot for its refresh, or had one; see `daemon.rollout`."""
     return printable(data.decode("utf-8", "replace").partition(" ")[2].partition(":")[0])[:MAX_HOST]
 
 

@@ -1,6 +1,6 @@
 """Variables from KOLLA_VARIABLES_DIR: a file for each, by its name, such as a Secret that is mounted.
 
-Only reads, each time anew. No message holds a value.
+It only reads, and reads again each time. No message holds a value.
 """
 
 from __future__ import annotations

@@ -77,11 +77,11 @@ class Attempts:
     def claim(self, command: Command, contender: str) -> Claim:
         """Begin an attempt under the lock that `contender` holds; Lost if that may not be done now.
 
-        What is claimed is what stands published at that moment. If that is not what was read, the lock
+        What is claimed is what is published at that moment. If that is not what was read, the lock
         is given back: Changed.
         """
         claim = self._claim(command, contender)
-        # The checks of a claim don't see a znode that was made anew, nor a nearer variable that has appeared.
+        # The checks of a claim don't see a znode that was deleted and created again, or a nearer variable.
         changed = self._tree.changed()
         unmet = None if changed else self._no_longer_exclusive(command)
         if changed is None and unmet is None:
@@ -205,7 +205,7 @@ class Attempts:
         """Write the outcome of a claimed attempt; Lost if another container has claimed since.
 
         Final outcomes release the lock. If the lock was lost but no container has claimed since,
-        the outcome still stands: the command had ended before anybody else could have begun.
+        the outcome is still valid: the command had ended before anybody else could have begun.
         """
         at = states.once_znodes(command, self._znodes)
         detail = claim.detail._replace(

@@ -1,8 +1,8 @@
 """How the last start on this host that went wrong ended.
 
-The start that ends tells it, and the next one that gets past it removes it. What fails before its command
-begins is seen nowhere else: there was no attempt, and the container is gone. A daemon that ends before it was
-ever ready is told by its registrar, in the stage DAEMON; past that is only a daemon that is ready.
+A start that fails writes it, and the next start that gets past that point removes it. A failure before a
+command begins is visible nowhere else: there was no attempt, and the container is gone. If a daemon ends
+before it was ready, its registrar writes this in the stage DAEMON; only a daemon that is ready removes it.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ ORDER = (*STAGES, PASSED)
 
 
 class Ended:
-    """What stands of an earlier start, from when this one begins; `path` is its znode."""
+    """The record of an earlier start, as this start finds it; `path` is its znode."""
 
     def __init__(self, client: Client, znodes: Znodes) -> None:
         self.path = znodes.ended

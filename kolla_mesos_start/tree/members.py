@@ -27,7 +27,7 @@ _HOST_NAME = re.compile("[A-Za-z0-9]([A-Za-z0-9_.-]*[A-Za-z0-9])?")
 _ZONE = re.compile("[A-Za-z0-9_.@~+-]{1,15}")  # the interface of a link-local address
 
 
-class Unfit(Exception):
+class InvalidFacts(Exception):
     """Facts that can't be used: which field, and what was expected there."""
 
 
@@ -41,11 +41,11 @@ def member(data: bytes, private_interface: str) -> Facts:
     facts = _facts(data, ("ansible_hostname", "api_interface"))
     public = facts.get(f"ansible_{facts['api_interface']}")
     if not isinstance(public, dict):
-        raise Unfit("api_interface: expected an interface among the facts")
+        raise InvalidFacts("api_interface: expected an interface among the facts")
     interfaces = (facts.get(f"ansible_{private_interface}", {}), public)
     addresses = [one["ipv4"]["address"] for one in interfaces if "ipv4" in one]
     if "private_address" not in facts and not addresses:
-        raise Unfit("private_address: missing")
+        raise InvalidFacts("private_address: missing")
     private = facts.get("private_address", next(iter(addresses), None))
     return {"private_address": private, "address": private, **facts}
 
@@ -57,22 +57,22 @@ def instance(data: bytes) -> Facts:
 
 def _facts(data: bytes, required: Sequence[str]) -> Facts:
     if len(data) > SIZE_LIMIT:
-        raise Unfit(f"it has more than {SIZE_LIMIT} bytes")
+        raise InvalidFacts(f"it has more than {SIZE_LIMIT} bytes")
     try:
         facts = json.loads(data)
     except (ValueError, RecursionError):
         facts = None
     if not isinstance(facts, dict):
-        raise Unfit("it is not a JSON object")
+        raise InvalidFacts("it is not a JSON object")
     for field, value in facts.items():
         if not _is_text(field):
-            raise Unfit("the name of a field: expected printable text")
+            raise InvalidFacts("the name of a field: expected printable text")
         fits, expected = FIELDS.get(field, INTERFACE if field.startswith("ansible_") else OTHER)
         if not fits(value):
-            raise Unfit(f"{field[:NAME_LIMIT]}: expected {expected}")
+            raise InvalidFacts(f"{field[:NAME_LIMIT]}: expected {expected}")
     for field in required:
         if field not in facts:
-            raise Unfit(f"{field}: missing")
+            raise InvalidFacts(f"{field}: missing")
     return facts
 
 

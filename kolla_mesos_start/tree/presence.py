@@ -39,8 +39,8 @@ class Registration(NamedTuple):
     added). `parents`, outermost first, may be made where they are missing. `states` say
     `running` for people. `acl`: (permission bits, scheme, id), for all that is made. `past`: what
     is no longer true once the daemon runs, and `past_when_ready` once it is ready; both are removed.
-    `ended`: where it stands how the daemon ended, if it never became ready. `turns`: where the instances
-    of the service take turns to refresh.
+    `ended`: the znode that records how the daemon ended, if it never became ready. `turns`: where the
+    instances of the service take turns to refresh.
     """
 
     presence: Sequence[tuple[str, bytes]]

@@ -11,7 +11,7 @@ from kolla_mesos_start.records import NamedTuple
 from kolla_mesos_start.tree.states import printable
 
 PUBLICATION, RESTORE = "publication", "restore"
-MEND = {PUBLICATION: "publish again", RESTORE: "restore again"}
+REMEDY = {PUBLICATION: "publish again", RESTORE: "restore again"}
 MAX_MARK = 256 * 1024  # bytes
 SHOWN = 5  # services, in a message
 MAX_SHOWN = 200  # characters
@@ -40,7 +40,7 @@ class Mark(NamedTuple):
         """That it has not finished, and what to do."""
         more = ", ..." if len(self.services) > SHOWN else ""
         names = f" (it has changes of {', '.join(self.services[:SHOWN])}{more})" if self.services else ""
-        return f"{self}: {MEND[self.what]}{names}"
+        return f"{self}: {REMEDY[self.what]}{names}"
 
 
 def unfinished(data: bytes) -> Mark | None:

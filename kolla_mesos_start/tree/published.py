@@ -113,7 +113,7 @@ class Published:
             due = PROGRESS_INTERVAL + (begun if due == begun + SOON else due)
 
     def definition(self) -> Definition:
-        """The definition as it stands now; BadDefinition where there is none."""
+        """The definition that is published now. BadDefinition if there is none."""
         path = self.source
         znode = self._read_published([self.znodes.publication, path])[path]
         if znode is None or not znode.data.strip():
@@ -330,7 +330,7 @@ class Published:
 
     def _facts(self, paths: Iterable[str], read: Callable[[bytes], Facts]) -> list[Facts]:
         """The facts that fit; others are left out, with one warning for each."""
-        from kolla_mesos_start.tree.members import Unfit
+        from kolla_mesos_start.tree.members import InvalidFacts
 
         facts: list[Facts] = []
         for path, znode in self.client.read(paths).items():
@@ -338,8 +338,8 @@ class Published:
                 continue  # It left between the two reads.
             try:
                 facts.append(read(znode.data))
-            except Unfit as unfit:
-                warning = f"{path} is left out: {unfit}"
+            except InvalidFacts as invalid:
+                warning = f"{path} is left out: {invalid}"
                 if warning not in self._warnings:
                     self._warnings.add(warning)
                     log.warning("%s", warning)
@@ -347,7 +347,7 @@ class Published:
 
 
 def stamp(znode: Znode | None) -> Stamp | None:
-    """The version and the mzxid of a znode: a version alone begins anew where the znode was made anew."""
+    """The version and the mzxid of a znode: a version alone starts again with a new znode."""
     return (znode.stat.version, znode.stat.mzxid) if znode else None
 
 

@@ -32,10 +32,9 @@ Only paths are made here; `zookeeper.client` reads and writes them.
 from __future__ import annotations
 
 from kolla_mesos_start.definition.forms import ENDED, GLOBAL, LOCAL
+from kolla_mesos_start.definition.forms import RESERVED as RESERVED
 from kolla_mesos_start.records import NamedTuple
 
-RESERVED = ("variables", "status", "files")
-"""Names that the last segment of a service can't have."""
 RECORDED_ACL, RECORDED_GENERATIONS = ".acl", ".generations"
 PUBLICATION, TOKEN_FLOOR = ".publication", ".token_floor"
 

@@ -22,7 +22,7 @@ from kolla_mesos_start.log import Logger
 from kolla_mesos_start.loop import now
 from kolla_mesos_start.zookeeper.ephemerals import Ephemerals
 from kolla_mesos_start.zookeeper.query import Znode
-from kolla_mesos_start.zookeeper.session import MAX_DATA, TO_CHECK, Session, check_size
+from kolla_mesos_start.zookeeper.session import MAX_DATA, Session, check_size
 from kolla_mesos_start.zookeeper.watches import Watches
 from kolla_mesos_start.zookeeper.wire import (
     OUTAGE,
@@ -52,7 +52,7 @@ if TYPE_CHECKING:
         KazooException,
     )
 
-    # What stands at a path (False) or the names below it (True): the zxid of its last change; None: nothing.
+    # The data at a path (False) or the names below it (True): the zxid of its last change; None: nothing.
     Seen = dict[tuple[str, bool], Optional[int]]
 
 log = Logger(__name__)
@@ -112,7 +112,7 @@ class Client:
     """
 
     def __init__(self, servers: Servers, timeout: float, acl: Sequence[ACL], loop: Loop) -> None:
-        self.loop, self.acl = loop, acl
+        self.loop, self.acl, self._labels = loop, acl, servers.labels
         self.session = Session(servers, timeout)
         self.watches = Watches(self.session, loop)
         self.ephemerals = Ephemerals(self.session, acl, on_denied=self._deny)
@@ -157,7 +157,8 @@ class Client:
         if not self.loop.wait(is_connected, deadline):
             raise NoConnection(
                 f"no connection to ZooKeeper at {self.session.servers} within {limit:g} s "
-                f"(KOLLA_ZK_CONNECT_TIMEOUT): {self.session.error or NO_ANSWER}; check {TO_CHECK}"
+                f"({self._labels.connect_timeout}): {self.session.error or NO_ANSWER}; "
+                f"check {self.session.servers.advice}"
             )
 
     def close(self) -> None:
@@ -179,15 +180,16 @@ class Client:
         if timeout < SHORT_SESSION and timeout != self._granted:
             log.warning(
                 "the server grants a session timeout of %g s: a short interruption will look like the end "
-                "of this container; raise KOLLA_ZK_SESSION_TIMEOUT, or the server's tickTime",
+                "of this container; raise %s, or the server's tickTime",
                 timeout,
+                self._labels.session_timeout,
             )
         self._granted = timeout
 
     def _refuse(self) -> None:
         if self._closing:
             return
-        raise AccessDenied("ZooKeeper refused the credentials of KOLLA_ZK_AUTH_FILE")
+        raise AccessDenied(f"ZooKeeper refused the credentials of {self._labels.auth}")
 
     def _refuse_size(self, path: str, size: int) -> None:
         if not self._closing:
@@ -265,7 +267,7 @@ class Client:
 
         (reply,) = self._send([WhoAmI()])
         self.loop.wait(lambda: reply.done, now() + ANSWER_TIMEOUT)
-        return names(reply.value) if reply.done and reply.error is None else ""
+        return names(reply.value, self._labels) if reply.done and reply.error is None else ""
 
     def read(self, paths: Iterable[str]) -> dict[str, Znode | None]:
         """The znode at each of `paths`, read together, without a watch."""

@@ -16,15 +16,17 @@ import os
 import select
 import signal
 import socket
+from functools import partial
 
 from kolla_mesos_start.errors import NO_ANSWER
 from kolla_mesos_start.loop import now
+from kolla_mesos_start.processes import fork
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     import ssl
     from collections.abc import Generator, Iterable
-    from typing import Any, NoReturn, TypeVar
+    from typing import Any, TypeVar
 
     from kolla_mesos_start.loop import Interest
 
@@ -41,9 +43,7 @@ def look_up(name: bytes, port: int) -> Steps[list[Any]]:
     reader, writer = os.pipe()
     try:
         try:
-            child = os.fork()
-            if child == 0:
-                _look_up_as_child(name, port, writer)
+            child = fork(partial(_look_up_as_child, name, port, writer))
         finally:
             os.close(writer)
     except OSError:  # No more processes for now: it is tried again, with the connection.
@@ -67,23 +67,19 @@ def look_up(name: bytes, port: int) -> Steps[list[Any]]:
     return list(found)
 
 
-def _look_up_as_child(name: bytes, port: int, writer: int) -> NoReturn:
+def _look_up_as_child(name: bytes, port: int, writer: int) -> None:
+    # The open files belong to the agent. While they are open here, others do not see that it has ended.
+    os.closerange(0, writer)
+    os.closerange(writer + 1, 1 << 16)
+    for signum in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
+        signal.signal(signum, signal.SIG_DFL)
+    signal.pthread_sigmask(signal.SIG_SETMASK, ())
     try:
-        # What is open here belongs to the agent: while it lives on here, the agent's end is not seen.
-        os.closerange(0, writer)
-        os.closerange(writer + 1, 1 << 16)
-        for signum in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
-            signal.signal(signum, signal.SIG_DFL)
-        try:
-            found = socket.getaddrinfo(name, port, type=socket.SOCK_STREAM)
-            plain = [
-                (int(family), int(kind), number, "", address) for family, kind, number, _, address in found
-            ]
-            os.write(writer, marshal.dumps((plain, "")))
-        except OSError as error:
-            os.write(writer, marshal.dumps((None, error.strerror or str(error))))
-    finally:
-        os._exit(0)
+        found = socket.getaddrinfo(name, port, type=socket.SOCK_STREAM)
+        plain = [(int(family), int(kind), number, "", address) for family, kind, number, _, address in found]
+        os.write(writer, marshal.dumps((plain, "")))
+    except OSError as error:
+        os.write(writer, marshal.dumps((None, error.strerror or str(error))))
 
 
 def _end_child(child: int) -> None:

@@ -225,7 +225,8 @@ class Ephemerals:
         owner = None if error else value.ephemeralOwner
         self._found(ephemeral, owner)
         if ephemeral.owner == OTHER and ephemeral.wanted:
-            self._complain("another container has taken %s: it uses the same KOLLA_STATE_DIR", ephemeral.path)
+            same = self._session.servers.labels.identity
+            self._complain(f"another container has taken %s: it uses the same {same}", ephemeral.path)
 
     def _found(self, ephemeral: Ephemeral, owner: int | None) -> None:
         ephemeral.looked(owner, self._session.id, self._session.former)

@@ -1,4 +1,4 @@
-"""Who the server takes us for. It is asked, since it decides: only for an error, or a check.
+"""Our identity according to the server. It is requested only for an error message, or for a check.
 
 `whoAmI` is a request of ZooKeeper 3.7, and kazoo does not have it.
 """
@@ -11,8 +11,9 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from kolla_mesos_start.zookeeper import Labels
+
 ANSWER_TIMEOUT = 1.0  # seconds
-NOBODY = "nobody (neither KOLLA_ZK_AUTH_FILE nor KOLLA_ZK_CERT is set)"
 
 
 class WhoAmI:
@@ -33,10 +34,15 @@ class WhoAmI:
         return found
 
 
-def names(identities: Sequence[tuple[str, str]]) -> str:
+def nobody(labels: Labels) -> str:
+    """The name of a client without credentials."""
+    return f"nobody (neither {labels.auth} nor {labels.cert} is set)"
+
+
+def names(identities: Sequence[tuple[str, str]], labels: Labels) -> str:
     """`digest:web`, `x509:CN=web`, or nobody."""
-    # Whoever connects has its address, too.
-    return ", ".join(f"{scheme}:{name}" for scheme, name in identities if scheme != "ip") or NOBODY
+    # Every client has its address as an identity, too.
+    return ", ".join(f"{scheme}:{name}" for scheme, name in identities if scheme != "ip") or nobody(labels)
 
 
 GRANT = "use another credential, or give this one the right (acl.yml, then publish)"

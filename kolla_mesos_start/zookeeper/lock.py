@@ -42,7 +42,7 @@ class Place(NamedTuple):
 
 
 def standing(lock: str, names: Iterable[str], name: str | None) -> Place | None:
-    """Where the contender `name` stands among all those below `lock`; None where it isn't there."""
+    """The position of the contender `name` among all below `lock`; None if it is not there."""
     ordered = ((_SEQUENCE.search(each), each) for each in names)
     queue = [each for _, each in sorted((match.group(1), each) for match, each in ordered if match)]
     if name not in queue:
@@ -68,7 +68,7 @@ class Queues:
         if place is None or self._gone(place.contender):
             place = self._look(lock, place)
         elif self._gone(place.before):
-            # Who comes later stands behind us: only several before us are worth another look.
+            # Later contenders come after us. Look again only if there are several before us.
             place = self._look(lock, place) if place.ahead > 1 else Place(place.contender, None, 0)
         self._places[lock] = place
         return None if place.before else place.contender

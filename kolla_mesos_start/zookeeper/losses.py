@@ -33,7 +33,7 @@ class Losses:
         self._counts.pop(path, None)
 
     def culprit(self) -> tuple[str, int] | None:
-        """The path and the size of the largest request that was lost too often; it is counted anew then."""
+        """The path and the size of the largest request that was lost too often; then counting starts over."""
         found = [path for path, count in self._counts.items() if count >= TIMES]
         if not found:
             return None

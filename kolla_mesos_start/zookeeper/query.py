@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 
 class Znode(NamedTuple):
-    """What stands at a path."""
+    """The content of a znode."""
 
     data: bytes
     stat: ZnodeStat

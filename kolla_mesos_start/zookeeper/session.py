@@ -19,6 +19,7 @@ from functools import partial
 from kolla_mesos_start.errors import AgentError, cause, causes, handshake_cause
 from kolla_mesos_start.log import PROGRESS_INTERVAL, Logger
 from kolla_mesos_start.loop import now
+from kolla_mesos_start.zookeeper import NO_LABELS, Labels
 from kolla_mesos_start.zookeeper.connect import Task, agree_on_tls, connect_any, resolve, would_block
 from kolla_mesos_start.zookeeper.wire import (
     EXCEPTIONS,
@@ -65,7 +66,6 @@ PING_AFTER, DEAD_AFTER, FORGOTTEN_AFTER, HANDSHAKE_TIMEOUT = 1 / 3, 0.6, 1 / 2, 
 # An election takes less than half a second: with a steeper growth most clients would sleep through its end.
 BACK_OFF, BACK_OFF_FACTOR, BACK_OFF_MOST = 0.05, 1.25, 0.5  # seconds
 REFUSED, REFUSED_MOST = 1.0, 60.0  # seconds; refused credentials are seldom accepted the next moment
-TO_CHECK = "KOLLA_ZK_HOSTS, and that ZooKeeper runs there"
 STABLE = 1.0  # seconds; a connection that ended sooner counts as a failure, so that no loop spins
 
 
@@ -73,7 +73,7 @@ class Servers:
     """The servers of an ensemble, and how a client authenticates. With `ca` the connection is TLS.
 
     `hosts`: (host, port) of each. `auth`: (scheme, credential) of each identity. `ca`, `cert`,
-    `key`: paths of PEM files.
+    `key`: paths of PEM files. `labels`: what messages call all these.
     """
 
     def __init__(
@@ -84,9 +84,15 @@ class Servers:
         ca: str | None = None,
         cert: str | None = None,
         key: str | None = None,
+        labels: Labels = NO_LABELS,
     ) -> None:
         self.hosts, self.chroot, self.auth = tuple(hosts), chroot, auth
-        self.ca, self.cert, self.key = ca, cert, key
+        self.ca, self.cert, self.key, self.labels = ca, cert, key, labels
+
+    @property
+    def advice(self) -> str:
+        """What to check where no server answers."""
+        return f"{self.labels.hosts}, and that ZooKeeper runs there"
 
     def __str__(self) -> str:
         return ",".join(_address(host, port) for host, port in self.hosts)
@@ -260,7 +266,7 @@ class Session:
                 self.servers,
                 away,
                 why,
-                TO_CHECK,
+                self.servers.advice,
             )
         if self._task is None:
             if now() < self._not_before:
@@ -295,11 +301,12 @@ class Session:
     def _open(self, addresses: Sequence[Address], host: str) -> Steps[tuple[socket.socket, Connect]]:
         connection = yield from connect_any(addresses)
         try:
-            if self.servers.ca:
+            servers = self.servers
+            if servers.ca:
                 from kolla_mesos_start.zookeeper.tls import make_context
 
                 # The files are read for each connection: they may have been renewed.
-                context = make_context(self.servers.ca, self.servers.cert, self.servers.key)
+                context = make_context(servers.ca, servers.cert, servers.key, labels=servers.labels)
                 connection = yield from agree_on_tls(connection, context, host)
             return connection, (yield from self._introduce(connection))
         except BaseException:
@@ -311,7 +318,7 @@ class Session:
         if self.servers.ca:
             from kolla_mesos_start.zookeeper.tls import explain
 
-            return explain(error, has_cert=bool(self.servers.cert))
+            return explain(error, has_cert=bool(self.servers.cert), labels=self.servers.labels)
         return handshake_cause(error)
 
     def _introduce(self, connection: socket.socket) -> Steps[Connect]:
@@ -377,7 +384,7 @@ class Session:
         if was_connected or not (self._lost or self._hosts):
             words = "lost the connection to ZooKeeper" if was_connected else "can't connect to ZooKeeper"
             if not self._closing:
-                advice = "" if was_connected else f"; check {TO_CHECK}"
+                advice = "" if was_connected else f"; check {self.servers.advice}"
                 log.warning("%s at %s (%s); retrying%s", words, self.servers, self.error, advice)
             self._lost = True
         if self._pending:

@@ -42,7 +42,7 @@ if TYPE_CHECKING:
 PAUSE, LONGEST_PAUSE = 0.01, 0.24
 
 
-class Knowledge:
+class WatchState:
     """What is wanted, what the server said of it last, and what is to be read. Decides, and reads nothing.
 
     `results`: what the server said last; `changes` counts replies.
@@ -139,58 +139,58 @@ class Watches:
 
     def __init__(self, session: Session, loop: Loop) -> None:
         self._session, self._loop = session, loop
-        self._knowledge = Knowledge()
+        self._watch_state = WatchState()
         self.kept: frozenset[Query] = frozenset()  # watched whatever else is
         session.on_connected(self._read_again)
         session.on_watch(self._fired)
 
     @property
     def results(self) -> dict[Query, Any]:
-        return self._knowledge.results
+        return self._watch_state.results
 
     @property
     def changes(self) -> int:
-        return self._knowledge.changes
+        return self._watch_state.changes
 
     def watch(self, queries: Iterable[Query]) -> None:
         """Keep `results` true for these queries and those `kept`, and for no others."""
-        self._knowledge.want({*queries, *self.kept})
+        self._watch_state.want({*queries, *self.kept})
         self._refresh()
 
     def forget(self, paths: Iterable[str]) -> None:
         """Stop watching these znodes: what becomes of them is our own doing."""
-        self.watch(self._knowledge.wanted - {data_of(path) for path in paths})
+        self.watch(self._watch_state.wanted - {data_of(path) for path in paths})
 
     def fresh(self) -> bool:
         """Whether `results` are what the server said last, about everything that is watched."""
-        return self._session.connected and self._knowledge.complete
+        return self._session.connected and self._watch_state.complete
 
     def answered(self) -> bool:
         """Whether `results` are an answer of this connection each, though perhaps not the last one."""
-        return self._session.connected and self._knowledge.answered
+        return self._session.connected and self._watch_state.answered
 
     def is_known(self, query: Query) -> bool:
         """Whether nothing has happened to it since its result, up to the last reply of the server."""
-        return self._session.connected and self._knowledge.is_known(query)
+        return self._session.connected and self._watch_state.is_known(query)
 
     def _fired(self, path: str) -> None:
-        for query in [query for query in self._knowledge.wanted if query.path == path]:
-            if pause := self._knowledge.fired(query):
+        for query in [query for query in self._watch_state.wanted if query.path == path]:
+            if pause := self._watch_state.fired(query):
                 # Up to a fifth sooner: not all who wait for the same should read at one instant.
                 self._loop.call_at(now() + jittered(pause * 0.9, 1 / 9), partial(self._resume, query))
         self._refresh()
 
     def _resume(self, query: Query) -> None:
-        self._knowledge.resume(query)
+        self._watch_state.resume(query)
         self._refresh()
 
     def _read_again(self) -> None:
-        self._knowledge.connected()
+        self._watch_state.connected()
         self._refresh()
 
     def _refresh(self) -> None:
         if self._session.connected:
-            for query in self._knowledge.due():
+            for query in self._watch_state.due():
                 ask = GetChildren if query.children else GetData
                 # Reading sets the watch, so nothing can happen between the two.
                 self._session.request(ask(query.path, True), partial(self._arrived, query))
@@ -198,28 +198,28 @@ class Watches:
     def _arrived(self, query: Query, value: Any, error: KazooException | None) -> None:
         if isinstance(error, NoNodeError):
             self._watch_for(query)
-        elif isinstance(error, (NoAuthError, AuthFailedError)) and query in self._knowledge.wanted:
+        elif isinstance(error, (NoAuthError, AuthFailedError)) and query in self._watch_state.wanted:
             raise NoRight(query.path, "read", error)
-        elif error is not None and not isinstance(error, OUTAGE) and query in self._knowledge.wanted:
+        elif error is not None and not isinstance(error, OUTAGE) and query in self._watch_state.wanted:
             raise RefusedByServer(query.path, error)
         elif error is not None:
             # The connection may be back by the time the failure is known: try again at once.
-            self._knowledge.failed(query)
+            self._watch_state.failed(query)
             self._refresh()
             return
         if query.children:
-            self._knowledge.arrived(query, tuple(sorted(value or ())))
+            self._watch_state.arrived(query, tuple(sorted(value or ())))
         else:
-            self._knowledge.arrived(query, Znode(*value) if value else None)
+            self._watch_state.arrived(query, Znode(*value) if value else None)
         self._refresh()
 
     def _watch_for(self, query: Query) -> None:
         """Watch for a znode that is not there: only `exists` sets a watch then. Its answer is not awaited."""
-        if query in self._knowledge.wanted:
+        if query in self._watch_state.wanted:
             self._session.request(Exists(query.path, True), partial(self._looked_for, query))
 
     def _looked_for(self, query: Query, value: Any, error: KazooException | None) -> None:
         # An error in an outage, after which everything is read again anyway.
         if error is None:
-            self._knowledge.changed(query)
+            self._watch_state.changed(query)
             self._refresh()

@@ -25,7 +25,8 @@ from kolla_mesos_start.commands import guard as guard_module
 from kolla_mesos_start.commands import guard_client
 from kolla_mesos_start.commands.guard_client import Ended, Guard
 from kolla_mesos_start.errors import AgentError
-from kolla_mesos_start.loop import Loop, now, reap
+from kolla_mesos_start.loop import Loop, now
+from kolla_mesos_start.processes import reap
 from tests.guarded import HANDSHAKE_TIMEOUT, PATH, SLEEP, TREES, lives, state
 from tests.waiting import eventually
 
@@ -36,7 +37,8 @@ REPOSITORY = str(Path(__file__).parents[2])
 AGENT = """
 import sys
 sys.path.insert(0, {repository!r})
-from kolla_mesos_start.loop import Loop, now, reap
+from kolla_mesos_start.loop import Loop, now
+from kolla_mesos_start.processes import reap
 from kolla_mesos_start.commands.guard_client import Guard
 import os, signal
 loop = Loop()

@@ -27,13 +27,12 @@ from kolla_mesos_start.daemon.readiness import (
     Notified,
     Readiness,
     Results,
-    http,
     is_ready,
     notified_by,
     pause,
-    tcp,
 )
 from kolla_mesos_start.loop import Loop, now
+from kolla_mesos_start.probes import http, tcp
 from kolla_mesos_start.zookeeper import connect as connect_module
 from kolla_mesos_start.zookeeper.connect import Task, connect
 from tests.waiting import eventually

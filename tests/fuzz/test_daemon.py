@@ -11,11 +11,12 @@ from typing import Any
 
 import pytest
 
+from kolla_mesos_start import probes
 from kolla_mesos_start.commands import guard
-from kolla_mesos_start.daemon import readiness
 from kolla_mesos_start.daemon.handoff import Handoff, plain
 from kolla_mesos_start.daemon.notify_socket import NotifySocket, Senders, bind
-from kolla_mesos_start.daemon.readiness import Notified, http, notified_by
+from kolla_mesos_start.daemon.readiness import Notified, notified_by
+from kolla_mesos_start.probes import http
 from kolla_mesos_start.zookeeper.connect import Task
 from tests.fuzz.inputs import FAST, ODD, Fuzz, changed, changed_document, seeded
 from tests.fuzz.test_wire import connected_to
@@ -35,6 +36,7 @@ ANSWERS = [
 HANDOFF = {
     "hosts": [["h1", 2181]],
     "session_password": b"p" * 16,
+    "labels": ["the list of servers"],
     "registration": [
         [["/kolla/site/a/.party/1", b"{}"]],
         [],
@@ -93,7 +95,7 @@ def test_the_answers_of_a_daemon_that_is_asked(fuzz: Fuzz, seed: int) -> None:
             answer, piece = tried
             server, ours = socket.socketpair()
             ours.setblocking(False)
-            monkeypatch.setattr(readiness, "connect_any", lambda addresses: connected_to(ours))
+            monkeypatch.setattr(probes, "connect_any", lambda addresses: connected_to(ours))
             check = Task(http("http://127.0.0.1:80/a?b"))
             with server:
                 check.run(True)

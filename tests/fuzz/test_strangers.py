@@ -63,14 +63,14 @@ def test_the_facts_of_a_member(fuzz: Fuzz, seed: int) -> None:
         for interface in ("eth1", "hostname"):
             try:
                 facts = members.member(data, interface)
-            except members.Unfit as unfit:
-                assert str(unfit).isprintable()
+            except members.InvalidFacts as invalid:
+                assert str(invalid).isprintable()
             else:
                 assert facts["private_address"].isprintable() and facts["ansible_hostname"].isprintable()
         try:
             facts = members.instance(data)
-        except members.Unfit as unfit:
-            assert str(unfit).isprintable()
+        except members.InvalidFacts as invalid:
+            assert str(invalid).isprintable()
         else:
             assert facts["host"].isprintable() and json.dumps(facts)
 

@@ -16,6 +16,7 @@ from kazoo.client import KazooClient
 from kolla_mesos_start.daemon import notify_socket
 from kolla_mesos_start.daemon.handoff import Handoff, spawn
 from kolla_mesos_start.health import StateFile
+from kolla_mesos_start.settings import LABELS
 
 
 def main(options: dict[str, Any]) -> None:
@@ -45,6 +46,7 @@ def main(options: dict[str, Any]) -> None:
             ca=None,
             cert=None,
             key=None,
+            labels=LABELS,
             registration=(
                 _entries(options["presence"]),
                 _entries(options["ready"]),

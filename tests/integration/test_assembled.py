@@ -114,7 +114,7 @@ def test_a_container_that_is_being_stopped_does_not_start_its_daemon_again(web: 
     agent.signal(signal.SIGTERM)
     eventually((agent.directory / "stopped").exists, "the daemon is ending")
     let_go(agent)
-    agent.says("the daemon was told")
+    agent.says("the daemon was notified")
     (agent.directory / "stays").unlink()
     assert agent.ends() == 3
     assert (agent.directory / "started").read_text() == "started\n"
@@ -290,7 +290,7 @@ def test_an_outage_loses_no_refresh(web: Web, link: Link) -> None:
     begun = time.monotonic()
     eventually(lambda: time.monotonic() > begun + 2 or not refreshes(agent), "a start would have given up")
     link.launch()
-    assert asking.communicate(timeout=LIMIT) == ("refreshed; the daemon was told, and is ready\n", "")
+    assert asking.communicate(timeout=LIMIT) == ("refreshed; the daemon was notified, and is ready\n", "")
     assert heard(agent) == ["SIGHUP new"]
 
 
@@ -383,6 +383,7 @@ def test_without_on_change_any_more_the_files_stay(web: Web) -> None:
     agent = web.start()
     web.publish("new", on_change=None)
     eventually(lambda: "no on_change any more" in web.reason(), "it is said")
+    assert web.code() == "restart"
     assert "no on_change any more" in by_hand(agent).stdout
     assert ((agent.directory / "web.conf").read_text(), heard(agent)) == ("old", [])
     web.publish("newer")
@@ -431,7 +432,7 @@ def test_who_asks_learns_that_nobody_can_answer_any_more(web: Web) -> None:
     eventually(lambda: Path("/proc/net/unix").read_text().count(path) == 2, "it waits for the answer")
     os.kill(agent.registrar, signal.SIGKILL)
     said, complained = asking.communicate(timeout=LIMIT)
-    assert (asking.returncode, said, complained) == (1, "the daemon has ended meanwhile\n", "")
+    assert (asking.returncode, said, complained) == (1, "the daemon ended during the refresh\n", "")
 
 
 @pytest.mark.parametrize(

@@ -17,6 +17,7 @@ from kazoo.client import KazooClient
 from kazoo.security import ACL, make_acl, make_digest_acl
 
 from kolla_mesos_start import __version__
+from kolla_mesos_start.settings import LABELS
 from kolla_mesos_start.zookeeper import identity
 from tests.agents import Agent, Containers
 from tests.conftest import Deployment
@@ -314,7 +315,7 @@ def test_who_may_not_read_is_told_where(
     agent = containers.start("web", **environ)
     assert agent.ends() == 77
     reason = f"{deployment.path}/web can't be read: NoAuthError: its ACL lacks the right r (read)"
-    known = line.rpartition(":")[0] if line else identity.NOBODY
+    known = line.rpartition(":")[0] if line else identity.nobody(LABELS)
     assert agent.ending["reason"] == f"{reason}; connected as {known}: {identity.GRANT}"
     assert "s3cret" not in agent.said
     assert "wrong" not in agent.said
@@ -347,7 +348,7 @@ def test_who_may_not_write_is_told_where(
     assert agent.ends() == 77
     path = f"{deployment.path}/status"
     lacks = f"the ACL of {path} lacks the right c (create)"
-    known = f"{identity.NOBODY}: {identity.GRANT}"
+    known = f"{identity.nobody(LABELS)}: {identity.GRANT}"
     reason = f"{path}/global can't be created: NoAuthError: {lacks}; connected as {known}"
     assert agent.ending["reason"] == reason
     assert not (agent.directory / "ran").exists()

@@ -111,7 +111,8 @@ def test_what_agents_tell_of_themselves_is_the_cause(deployment: Deployment, con
 def test_a_daemon_that_is_not_ready_says_what_its_check_met(zk: KazooClient, deployment: Deployment) -> None:
     publish(deployment, "rabbitmq", definition())
     publish(deployment, "web", definition("rabbitmq/daemon", instances=3))
-    told = container("starting", "check command: exit status 69", since=time.time() - 3900, host="rab1")
+    since = time.time() - 3900
+    told = container("starting", "check command: exit status 69", since=since, host="rab1", code="check")
     zk.create(f"{deployment.path}/rabbitmq/.containers/1", json.dumps(told).encode(), makepath=True)
     assert (
         "ROOT CAUSE  rabbitmq/daemon on rab1 is not ready for 1 h 5 min: check command: exit status 69;"

@@ -14,7 +14,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from kolla_mesos_start.hide import hide_memory
+from kolla_mesos_start.processes import hide_memory
 from tests import unprivileged
 from tests.agents import Containers
 from tests.conftest import Deployment

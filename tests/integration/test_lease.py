@@ -28,7 +28,7 @@ from kazoo.security import OPEN_ACL_UNSAFE
 
 from kolla_mesos_start.agent import Agent as Start
 from kolla_mesos_start.commands import guard
-from kolla_mesos_start.commands.bootstrap import Bootstrap, Hold
+from kolla_mesos_start.commands.bootstrap import Bootstrap, HeldLock
 from kolla_mesos_start.errors import AgentError
 from kolla_mesos_start.loop import Loop, now
 from kolla_mesos_start.zookeeper.client import Client
@@ -391,7 +391,7 @@ class Renewing:
         self.contender = f"{deployment.path}/contender"
         self.client.request(self.client.creation(self.contender, b"", EPHEMERAL), "contending")
         self.claimed = now()
-        self.hold = Hold(self.client, self.contender, self.claimed)
+        self.hold = HeldLock(self.client, self.contender, self.claimed)
         self.hold.on_renewed = self._prove
         self.proofs: list[tuple[float, float]] = []
         self.loop.add(self.hold)

@@ -338,7 +338,7 @@ def test_a_deployment_that_is_there_is_not_touched(
     environ = {"KOLLA_ZK_HOSTS": deployment.hosts, "KOLLA_SYSTEM_PREFIX": deployment.path}
     quickstart = start(environ=environ)
     assert quickstart.ends() == 64
-    assert f"{path} is there already" in quickstart.said
+    assert f"{path} exists already in ZooKeeper" in quickstart.said
     assert zk.get(path)[0] == b"theirs"
 
 

@@ -83,11 +83,14 @@ class Web:
         eventually(lambda: "the daemon is ready" in agent.said, f"{host} is ready")
         return agent
 
-    def reason(self, host: str = "web1") -> str:
+    def reason(self, host: str = "web1", field: str = "reason") -> str:
         """What the container of a host says of itself."""
-        return next(
-            (str(each["reason"]) for each in self.site.containers.values() if each["host"] == host), ""
-        )
+        containers = self.site.containers.values()
+        return next((str(each.get(field, "")) for each in containers if each["host"] == host), "")
+
+    def code(self, host: str = "web1") -> str:
+        """The code of that, for programs."""
+        return self.reason(host, "code")
 
     def explain(self) -> str:
         """What the operator's tool says of the deployment."""
@@ -120,7 +123,7 @@ def heard(agent: Agent) -> list[str]:
 
 
 def refreshed(agent: Agent, times: int = 1) -> None:
-    eventually(lambda: agent.said.count("the daemon was told") >= times, f"refreshed {times} times")
+    eventually(lambda: agent.said.count("the daemon was notified") >= times, f"refreshed {times} times")
 
 
 def by_hand(agent: Agent) -> subprocess.CompletedProcess[str]:
@@ -343,6 +346,7 @@ def test_a_refresh_that_fails_changes_nothing(web: Web, text: str, file: dict[st
     web.publish(text, file)
     eventually(lambda: words in web.reason(), "the reason is there")
     assert web.reason().startswith("the refresh of its files failed: ")
+    assert web.code() == "refresh-failed"
     assert agent.state.startswith("ready the refresh of its files failed")
     assert agent.health("--ready").returncode == 0
     assert (agent.directory / "web.conf").read_text() == "old"
@@ -398,6 +402,7 @@ def test_a_change_while_a_refresh_runs_leads_to_another_one(web: Web) -> None:
     (agent.directory / "hold").touch()
     web.publish("two", file)
     eventually(lambda: "being refreshed" in web.reason(), "a refresh runs")
+    assert web.code() == "refresh-running"
     web.publish("three", file)
     (agent.directory / "hold").unlink()
     eventually(lambda: heard(agent)[-1:] == ["SIGHUP three"], "the last one has come")
@@ -447,7 +452,7 @@ def test_a_refresh_by_hand_happens_at_once(web: Web) -> None:
     agent = web.start()
     web.publish("new")
     done = by_hand(agent)
-    assert (done.returncode, done.stdout) == (0, "refreshed; the daemon was told, and is ready\n")
+    assert (done.returncode, done.stdout) == (0, "refreshed; the daemon was notified, and is ready\n")
     assert heard(agent) == ["SIGHUP new"]
     web.publish("{{ nowhere }}")
     done = by_hand(agent)
@@ -592,6 +597,9 @@ def test_a_failed_refresh_keeps_the_others_from_theirs(web: Web) -> None:
     eventually(
         lambda: len([host for host in agents if web.reason(host)]) == 3, "the others say what they wait for"
     )
+    # The third one sees only that the second one waits before it.
+    codes = ["refresh-failed", "refresh-pending", "refresh-stuck"]
+    eventually(lambda: sorted(web.code(host) for host in agents) == codes, "programs see the same")
     asked = [len((agent.directory / "asked").read_text().splitlines()) for agent in agents.values()]
     assert sorted(asked) == [1, 1, 2]
     web.publish("mended", file, width=1)

@@ -14,7 +14,8 @@ import pytest
 from kazoo.client import KazooClient
 from kazoo.security import OPEN_ACL_UNSAFE, make_acl
 
-from kolla_mesos_start.zookeeper.identity import GRANT, NOBODY
+from kolla_mesos_start.settings import LABELS
+from kolla_mesos_start.zookeeper.identity import GRANT, nobody
 from tests import lossy_proxy
 from tests.agents import Containers
 from tests.conftest import Deployment
@@ -251,7 +252,7 @@ def test_whoever_may_only_read_is_told_so(site: Site, zk: KazooClient, words: li
     denied = ctl(site.deployment, *words, "--yes", status=77).stderr
     assert denied.splitlines()[-1] == (
         f"kolla_mesos_ctl: {site.at()}/lock can't be deleted: NoAuthError: the ACL of {site.at()} lacks the"
-        f" right d (delete); connected as {NOBODY}: {GRANT}"
+        f" right d (delete); connected as {nobody(LABELS)}: {GRANT}"
     )
     assert standing(site, zk) == before
     zk.set_acls(site.at(), OPEN_ACL_UNSAFE)

@@ -31,7 +31,6 @@ from kazoo.protocol.serialization import (
 )
 from kazoo.security import OPEN_ACL_UNSAFE, make_digest_acl
 
-from kolla_mesos_start.agent import _servers
 from kolla_mesos_start.errors import AccessDenied
 from kolla_mesos_start.loop import Loop, now
 from kolla_mesos_start.settings import parse
@@ -954,6 +953,6 @@ def test_a_server_at_an_ipv6_address(tmp_path: Path) -> None:
     """In brackets, as in a URL."""
     with Server(tmp_path / "server", settings={"clientPortAddress": "::"}) as server:
         settings = parse({"KOLLA_APP_ID": "/a/b", "KOLLA_ZK_HOSTS": f"[::1]:{server.port}"})
-        to = _servers(settings)
+        to = settings.servers
         assert str(to) == f"[::1]:{server.port}"
         end(connected(to))

@@ -31,6 +31,7 @@ CRASHED = {
     "stage": "daemon",
     "command": "web/daemon",
     "reason": "ended 0.4 s after its start",
+    "code": "never-ready",
     "retriable": True,
 }
 CRASHED_THERE = f"ended 0.4 s after its start, 1 min ago; {UNKNOWN_STATUS}; see the log of web there"
@@ -60,7 +61,9 @@ CASES: dict[str, tuple[Tree, list[tuple[str, str]]]] = {
         {
             "db": definition(),
             **ready("db", "1"),
-            "db/.containers/1": container("ready", "the refresh of its files failed: no variable a"),
+            "db/.containers/1": container(
+                "ready", "the refresh of its files failed: no variable a", code="refresh-failed"
+            ),
         },
         [
             (
@@ -91,7 +94,7 @@ CASES: dict[str, tuple[Tree, list[tuple[str, str]]]] = {
             "db": definition(),
             **ready("db", "1"),
             "db/.containers/1": container(
-                "ready", "its turn: no other instance refreshes until that is mended"
+                "ready", "its turn: no other instance refreshes until that is mended", code="refresh-stuck"
             ),
         },
         [
@@ -153,12 +156,11 @@ CASES: dict[str, tuple[Tree, list[tuple[str, str]]]] = {
             "job": definition(commands={"sync": one_time(OUTSIDE)}, daemon=False),
             "job/.containers/1": container(
                 "waiting",
-                f"job/sync waits for {OUTSIDE_NAME}: the name u can't be resolved: unknown, db/daemon: x",
+                "job/sync waits",
+                outside={OUTSIDE_NAME: "the name u can't be resolved: unknown"},
             ),
             "web": definition(OUTSIDE),
-            "web/.containers/1": container(
-                "waiting", f"web/a waits for x; web/daemon waits for {OUTSIDE_NAME}: refused; x"
-            ),
+            "web/.containers/1": container("waiting", "web/daemon waits", outside={OUTSIDE_NAME: "refused"}),
         },
         [("outside", f"{OUTSIDE_NAME}: the name u can't be resolved: unknown (asked from web1)")],
     ),
@@ -168,7 +170,7 @@ CASES: dict[str, tuple[Tree, list[tuple[str, str]]]] = {
             "status/global/web/sync": "done",
             **{
                 f"web/.containers/{i}": container(
-                    "waiting", f"web/sync waits for {OUTSIDE_NAME}: refused", host=f"h{i}"
+                    "waiting", "web/sync waits", host=f"h{i}", outside={OUTSIDE_NAME: "refused"}
                 )
                 for i in range(3)
             },
@@ -178,9 +180,7 @@ CASES: dict[str, tuple[Tree, list[tuple[str, str]]]] = {
     "something outside, that may answer once another service is up": (
         {
             "web": definition(OUTSIDE, "db/daemon"),
-            "web/.containers/1": container(
-                "waiting", f"web/daemon waits for {OUTSIDE_NAME}: refused, db/daemon: x"
-            ),
+            "web/.containers/1": container("waiting", "web/daemon waits", outside={OUTSIDE_NAME: "refused"}),
             "db": definition(),
             "db/.containers/1": container("starting", since=NOW - 1),
         },
@@ -194,14 +194,16 @@ CASES: dict[str, tuple[Tree, list[tuple[str, str]]]] = {
             "web": definition(commands={"sync": one_time(OUTSIDE)}),
             "status/global/web/sync": "done",
             **ready("web", "1"),
-            "web/.containers/2": container("waiting", f"web/sync waits for {OUTSIDE_NAME}: refused"),
+            "web/.containers/2": container("waiting", "web/sync waits", outside={OUTSIDE_NAME: "refused"}),
         },
         [],
     ),
     "something outside, of which no container says anything": (
         {
             "web": definition(OUTSIDE),
-            "web/.containers/1": container("waiting", f"web/daemon waits for {OUTSIDE_NAME}7: refused"),
+            "web/.containers/1": container(
+                "waiting", f"web/daemon waits for {OUTSIDE_NAME}: x", outside={f"{OUTSIDE_NAME}7": "refused"}
+            ),
         },
         [],
     ),
@@ -249,7 +251,9 @@ CASES: dict[str, tuple[Tree, list[tuple[str, str]]]] = {
     "a check that never succeeds": (
         {
             "web": definition(),
-            "web/.containers/1": container("starting", "check tcp port 1: refused", since=NOW - 130),
+            "web/.containers/1": container(
+                "starting", "check tcp port 1: refused", since=NOW - 130, code="check"
+            ),
         },
         [
             (

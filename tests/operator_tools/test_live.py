@@ -65,14 +65,18 @@ def test_one_container_is_counted_once() -> None:
         "[" * 9000,
         '"\\ud800"',
         '{"since": 1e999}',
+        '{"code": 7, "outside": ["external tcp u:80"]}',
+        '{"code": {}, "outside": {"external tcp u:80": 7}}',
     ],
 )
 def test_what_strangers_write_ends_nothing(data: str) -> None:
     """A container that says nothing that can be read is present."""
-    tree = {"web": definition(), "web/.containers/1": data, "status/h/web/ended": data}
+    asking = definition({"external": {"tcp": "u:80"}})
+    tree = {"web": asking, "web/.containers/1": data, "status/h/web/ended": data}
     found = deployment(tree).services["web"]
     assert [(each.stage, each.host, each.since) for each in found.containers] == [("present", "?", NOW)]
     assert [each.reason for each in found.ended] == ["it does not say why"]
+    assert not [each for step in found.steps for each in step.unmet]
 
 
 def test_no_control_character_of_theirs_is_shown() -> None:

@@ -96,11 +96,11 @@ def test_a_roll_out_shows_how_far_it_is() -> None:
 def test_who_looks_for_what_was_published_sees_files_that_do_not_follow() -> None:
     """All is up, so that nothing else would show it at a glance."""
     tree = {"web": definition(), **ready("web", "1")}
-    for reason, head in (
-        ("the refresh of its files failed: missing: x", "; 1 container with older files, see explain"),
-        ("its files are being refreshed", "; 1 container refreshing"),
+    for code, head in (
+        ("refresh-failed", "; 1 container with older files, see explain"),
+        ("refresh-running", "; 1 container refreshing"),
     ):
-        tree["web/.containers/1"] = container("ready", reason)
+        tree["web/.containers/1"] = container("ready", code=code)
         assert shown(tree)[0] == f"site: 1 of 1 services up{head}"
 
 

@@ -91,10 +91,10 @@ def test_who_has_rendered_nothing_yet_has_nothing_older(said: dict[str, Any]) ->
         ("variables/each", {"follows": True}, False, True),
         ("web", {"follows": True, "digest": "x"}, True, False),
         ("web", {"digest": "x"}, False, True),
-        ("variables/secret", {"follows": True, "reason": "its files are being refreshed"}, True, False),
-        ("variables/secret", {"follows": True, "reason": "the refresh of its files failed: x"}, False, False),
-        ("web", {"follows": True, "digest": "x", "reason": "x: restart the container"}, False, True),
-        ("variables/other", {"follows": True, "reason": "its files were refreshed, and"}, True, False),
+        ("variables/secret", {"follows": True, "code": "refresh-running"}, True, False),
+        ("variables/secret", {"follows": True, "code": "refresh-failed"}, False, False),
+        ("web", {"follows": True, "digest": "x", "code": "restart"}, False, True),
+        ("variables/other", {"follows": True, "code": "refresh-settling"}, True, False),
     ],
 )
 def test_what_brings_the_newer_one(node: str, said: dict[str, Any], refreshing: bool, restart: bool) -> None:

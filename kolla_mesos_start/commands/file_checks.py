@@ -1,6 +1,6 @@
-"""Commands that are run for their verdict: the check of a new config file, and what tells a daemon of it.
+"""Commands about config files: the check of a new file, and the command that notifies a daemon of it.
 
-They run under a guard, as all commands do: none outlives the agent. Nothing of them is recorded.
+They run under a guard, as all commands do: none outlives the agent. Nothing about them is recorded.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ TIMEOUT = 60.0  # seconds; a lock of theirs that nobody releases must not hold u
 PLACE = "{}"  # in the command of a check: the path of the new file
 
 
-class Verdicts:
+class FileChecks:
     """Runs such commands for one prepared command, with its environment and its user.
 
     To be closed, as a context: that ends its guard, and what still runs.
@@ -41,7 +41,7 @@ class Verdicts:
         self._given = guard if guard and not guard.gone else None
         self._own: Guard | None = None
 
-    def __enter__(self) -> Verdicts:
+    def __enter__(self) -> FileChecks:
         return self
 
     def __exit__(self, *error: object) -> None:
@@ -63,8 +63,8 @@ class Verdicts:
                 " see its output in the container's log"
             )
 
-    def tell(self, argv: Sequence[str]) -> None:
-        """Run the command that tells a daemon of its new files; CommandFailed where it fails."""
+    def notify(self, argv: Sequence[str]) -> None:
+        """Run the command that notifies the daemon of its new files. Raises CommandFailed."""
         failure = self._run("the command of on_change", argv)
         if failure:
             raise CommandFailed(f"the command of on_change failed: {failure}")

@@ -57,20 +57,27 @@ class Slot(NamedTuple):
     version: int
 
 
-def in_the_way(slots: Sequence[Slot], width: int, change: int) -> str:
-    """What keeps another instance from refreshing for what was published at the zxid `change`, or nothing."""
+def blocking_reason(slots: Sequence[Slot], width: int, change: int) -> tuple[str, bool]:
+    """Why another instance can't refresh for what was published at the zxid `change`, or empty text.
+
+    And whether that stays so until somebody does something.
+    """
     counted = [slot for slot in slots if not slot.failure or slot.since > change]
     failed = [slot for slot in counted if slot.failure]
     if failed:
         return (
             f"{failed[0].failure}: no other instance refreshes until that one is ready again, or something"
             " new is published"
-        )
-    return f"{len(counted)} of at most {width} instances refresh now" if len(counted) >= width else ""
+        ), True
+    is_full = len(counted) >= width
+    return f"{len(counted)} of at most {width} instances refresh now" if is_full else "", False
 
 
-class Turns:
-    """The turn of one instance. `on_turn` is called when it has come; `waiting_for` says why it has not."""
+class Rollout:
+    """The turn of one instance. `on_turn` is called when it has come; `waiting_for` says why it has not.
+
+    `stuck`: it will not come by itself.
+    """
 
     def __init__(
         self,
@@ -93,8 +100,8 @@ class Turns:
         self._content = b""  # of our slot; empty: we have none
         self._releasing = False
         self._watched: set[str] = set()
-        self.waiting_for = ""
-        session.on_connected(self._look_anew)
+        self.waiting_for, self.stuck = "", False
+        session.on_connected(self._look_again)
         session.on_watch(self._fired)
 
     def want(self, change: int) -> None:
@@ -124,7 +131,7 @@ class Turns:
         if path in self._watched:
             self._look()
 
-    def _look_anew(self) -> None:
+    def _look_again(self) -> None:
         self._busy = False
         if self._content and not self._content.startswith(FAILED):
             self._content = self._own()  # The session may be another one.
@@ -141,8 +148,8 @@ class Turns:
         self._busy, self._again, self._watched = True, False, set()
         self._request(GetData(self._slot, False), self._on_own_slot)
 
-    def _looked(self, waiting_for: str) -> None:
-        self.waiting_for, self._busy = waiting_for, False
+    def _looked(self, waiting_for: str, stuck: bool = False) -> None:
+        self.waiting_for, self.stuck, self._busy = waiting_for, stuck, False
         if self._again:
             self._look()
 
@@ -228,11 +235,11 @@ class Turns:
 
     def _decide(self, slots: Sequence[Slot], steps: Sequence[Any]) -> None:
         assert self._change is not None
-        reason = in_the_way(slots, self._width, self._change)
+        reason, stuck = blocking_reason(slots, self._width, self._change)
         if reason:
-            self._looked(reason)
+            self._looked(reason, stuck)
             return
-        # Containers that were replaced leave theirs; whoever comes back meanwhile has changed it.
+        # Containers that were replaced leave theirs. One that comes back meanwhile has changed its own.
         left = [Delete(f"{self._path}/slots/{slot.name}", slot.version) for slot in slots if slot.gone]
         self._request(Transaction([*steps, *left]), self._on_taken)
 
@@ -249,7 +256,7 @@ class Turns:
 
     def _on_changed(self, value: Any) -> None:
         self._again = True
-        self._looked(self.waiting_for)
+        self._looked(self.waiting_for, self.stuck)
 
     # -- requests -------------------------------------------------------------------------------
 
@@ -262,7 +269,7 @@ class Turns:
         self._request(Exists(daemon, True), self._on_daemon)
 
     def _on_daemon(self, stat: Any) -> None:
-        if stat is None:  # They are not ours to create, and whoever registers the daemon will.
+        if stat is None:  # The container that registers the daemon creates them.
             self._looked("the states of its service were removed from ZooKeeper")
             return
         for path in (self._path, f"{self._path}/slots"):
@@ -272,7 +279,7 @@ class Turns:
     def _request(self, operation: Any, on_answer: Callable[[Any], object]) -> None:
         """Request it; the answer is None where there is no such znode, or there is one already.
 
-        In an outage there is none: all is looked at anew afterwards.
+        In an outage there is none: everything is read again afterwards.
         """
         session = self._session.id
 
@@ -283,7 +290,7 @@ class Turns:
                 refusal = f"ZooKeeper refuses a turn in {self._path} ({type(error).__name__})"
                 log.warning("%s", refusal)
                 self._releasing = False
-                self._looked(refusal)
+                self._looked(refusal, stuck=True)
                 return
             on_answer(value)
 

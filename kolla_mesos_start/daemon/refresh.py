@@ -1,0 +1,128 @@
+"""The refresh stage: render the files of a running daemon again, and replace all of them or none.
+
+The registrar starts an agent for each refresh, and that agent runs this stage. `refresher` decides when, and
+signals or restarts the daemon afterwards. A command that notifies the daemon runs here.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+
+from kolla_mesos_start.commands.file_checks import FileChecks
+from kolla_mesos_start.commands.guard import PR_SET_PDEATHSIG, prctl
+from kolla_mesos_start.daemon.handoff import Refreshed
+from kolla_mesos_start.errors import AgentError, BadDefinition, Stopped
+from kolla_mesos_start.files.together import place_all, restore
+from kolla_mesos_start.report import facts_of
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping, Sequence
+
+    from kolla_mesos_start.definition.model import Graph
+    from kolla_mesos_start.files import Content
+    from kolla_mesos_start.loop import Loop
+    from kolla_mesos_start.render.prepare import Prepared, Preparer
+    from kolla_mesos_start.settings import Settings
+
+CHANGED = "its command, environment or check has changed: restart the container"
+NO_LONGER = "its definition has no on_change any more: its files stay as they are until it is started again"
+
+
+def end_with(loop: Loop, registrar: int) -> Callable[[], None]:
+    """End this refresh if its parent, the registrar, dies: then nothing would notify the daemon.
+
+    Returns a function that raises Stopped if that has happened.
+    """
+
+    def check() -> None:
+        if os.getppid() != registrar:
+            raise Stopped(signal.SIGHUP, "the death of its registrar: the daemon's files stay as they are")
+
+    loop.on_signal(signal.SIGHUP, lambda signum: check())
+    prctl(PR_SET_PDEATHSIG, signal.SIGHUP)
+    check()
+    return check
+
+
+def refuse_restart(settings: Settings, graph: Graph) -> None:
+    """BadDefinition if `on_change` is a restart, and the agent will not be the parent of the daemon."""
+    on_change = graph.daemon.on_change if graph.daemon else None
+    if on_change and on_change.kind == "restart" and not settings.supervise:
+        raise BadDefinition(
+            [
+                "service.daemon.on_change.restart: the agent is not its parent: set KOLLA_START_MODE to"
+                " supervise, or choose signal or command"
+            ]
+        )
+
+
+def refresh(
+    preparer: Preparer,
+    settings: Settings,
+    exported: Mapping[str, str],
+    listed: Mapping[str, Sequence[str]],
+    started: int,
+    untold: bool,
+    check_wanted: Callable[[], object],
+) -> Refreshed:
+    """Refresh the daemon's files, and run the command that notifies the daemon, if it has one.
+
+    `listed` and `started` come from the registrar. `untold`: an earlier refresh may have changed
+    files without notifying the daemon. `check_wanted` raises if the registrar is gone. Raises the errors of a
+    start; then nothing has changed.
+    """
+    definition = preparer.published.definition()
+    graph, _ = preparer.read_graph(definition)
+    if graph.daemon is None:
+        raise BadDefinition([f"{graph.service_name} has no daemon any more: remove its containers"])
+    refuse_restart(settings, graph)
+    prepared = preparer.prepare(graph.daemon, listed=listed)
+    on_change = prepared.step.on_change
+    if on_change is None:
+        return Refreshed(prepared.seen, "", listed, note=NO_LONGER, needs_restart=True)
+    if on_change.kind == "restart":
+        from kolla_mesos_start.daemon import retirement  # Few daemons are restarted.
+
+        published = preparer.published
+        retirement.check_restart(published.client, published.znodes, graph, settings.generation)
+    command = on_change.value if on_change.kind == "command" else None
+    placed = _place(preparer, settings, prepared, exported, command, untold, check_wanted)
+    is_same = prepared.step.start_digest == started
+    kept = [f"{each.name} {each.absent}" for each in prepared.contents if each.is_kept]
+    shown = (settings.host, definition.zxid, graph.digest, settings.generation)
+    return Refreshed(
+        seen=prepared.seen,
+        failure="",
+        listed=prepared.listed,
+        written=[content.name for content in placed],
+        note="; ".join([*kept, *([] if is_same else [CHANGED])]),
+        facts=facts_of(*shown, prepared.read, bool(prepared.seen)) if is_same else b"",
+        kind=on_change.kind,
+        signal=str(on_change.value) if on_change.kind == "signal" else "",
+        needs_restart=not is_same,
+    )
+
+
+def _place(
+    preparer: Preparer,
+    settings: Settings,
+    prepared: Prepared,
+    exported: Mapping[str, str],
+    command: Sequence[str] | None,
+    untold: bool,
+    check_wanted: Callable[[], object],
+) -> Sequence[Content]:
+    """Place the files; returns those that changed. Restores them if the daemon can't be notified."""
+    loop, service = preparer.published.client.loop, prepared.step.command.path
+    with FileChecks(loop, service, prepared, exported) as checks:
+        placed = place_all(prepared.contents, settings.run_dir, checks.check)
+        try:
+            check_wanted()
+            if command and (placed or untold):
+                checks.notify(command)
+        except AgentError:
+            restore(placed, settings.run_dir)
+            raise
+    return placed

@@ -1,0 +1,35 @@
+"""A process that is started by fork: its signals, and its end. `reap` is tested in test_loop.py."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+SCRIPT = """
+import os, signal
+from kolla_mesos_start.processes import fork
+
+def ends(work):
+    return os.waitstatus_to_exitcode(os.waitpid(fork(work), 0)[1])
+
+def blocked():
+    return signal.pthread_sigmask(signal.SIG_BLOCK, ())
+
+def fail():
+    raise ValueError("of the child")
+
+signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGUSR1])
+before = blocked()
+assert ends(lambda: None) == 127
+assert ends(lambda: os._exit(7)) == 7
+assert ends(lambda: os._exit(0 if signal.SIGTERM in blocked() else 1)) == 0
+assert ends(fail) == 127
+assert blocked() == before == {signal.SIGUSR1}
+print("once")
+"""
+
+
+def test_a_forked_process_never_returns_and_begins_with_signals_blocked() -> None:
+    """Whatever its work does, it ends; the signal mask of its parent stays as it was."""
+    done = subprocess.run([sys.executable, "-c", SCRIPT], capture_output=True, text=True, check=True)
+    assert done.stdout == "once\n"
