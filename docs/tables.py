@@ -20,7 +20,8 @@ from docutils.parsers.rst import Directive
 from docutils.statemachine import StringList
 
 from kolla_mesos_start import errors
-from kolla_mesos_start.operator import cli, schema
+from kolla_mesos_start.operator import cli
+from kolla_mesos_start.operator.commands import schema
 
 COLUMNS = "88"  # of the terminal for which --help is printed
 OBJECTS: Mapping[str, Mapping[str, Mapping[str, Any]]] = {

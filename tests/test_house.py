@@ -89,14 +89,14 @@ LEAN = {
 DECIDE = (
     *("definition/*", "zookeeper/query", "tree/znodes", "tree/states", "render/context", "commands/lease"),
     *(
-        "operator/acl",
-        "operator/live",
-        "operator/causes",
-        "operator/past",
-        "operator/timeline",
-        "operator/durations",
-        "operator/launch",
-        "operator/container_settings",
+        "operator/deployment/acl",
+        "operator/live/reader",
+        "operator/live/causes",
+        "operator/timeline/past",
+        "operator/timeline/critical_path",
+        "operator/terminal/durations",
+        "operator/deployment/launch",
+        "operator/deployment/container_settings",
         "operator/manifests/model",
         "operator/manifests/kubernetes",
         "operator/manifests/marathon",
@@ -242,7 +242,7 @@ with redirect_stdout(None), suppress(SystemExit):
     if not expected:
         assert not loaded & {"kazoo", "jinja2", "rich", "shtab", "yaml", "psutil", "difflib"}
     commands = {listed.place.rpartition(".")[0] for listed in SUBCOMMANDS}
-    named = {name for name in commands if f"kolla_mesos_start.operator.{name}" in loaded}
+    named = {name for name in commands if f"kolla_mesos_start.operator.commands.{name}" in loaded}
     assert named == expected
 
 

@@ -21,7 +21,7 @@ from typing import Any, NamedTuple, NoReturn, TextIO
 from kolla_mesos_start import __version__
 from kolla_mesos_start.errors import AccessDenied, AgentError, BadUsage, CannotWrite, Issues, where
 from kolla_mesos_start.hide import hide_memory
-from kolla_mesos_start.operator.folding import wrapped
+from kolla_mesos_start.operator.terminal.folding import wrapped
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -37,7 +37,7 @@ stand before or after the command. `kolla_mesos_ctl COMMAND --help` has an examp
 
 
 class Listed(NamedTuple):
-    """A subcommand in the list of all. `place` is its Subcommand: a module of this package, and a name in it.
+    """A subcommand in the list of all. `place` is its Subcommand: a module of `commands`, and a name in it.
 
     The module is imported when the subcommand is used: all of them together take a quarter of a second.
     """
@@ -50,7 +50,7 @@ class Listed(NamedTuple):
         """Import it. NotInstalled names a package that is missing."""
         module, _, name = self.place.rpartition(".")
         try:
-            found: Subcommand = getattr(import_module(f"{__package__}.{module}"), name)
+            found: Subcommand = getattr(import_module(f"{__package__}.commands.{module}"), name)
         except ModuleNotFoundError as missing:
             if not missing.name or missing.name.startswith("kolla_mesos_start"):
                 raise
@@ -70,7 +70,7 @@ SUBCOMMANDS = (
     Listed("status", "status.SUBCOMMAND", "what each service and each container is doing"),
     Listed("explain", "explain.SUBCOMMAND", "why a deployment is not up: root causes, and what each blocks"),
     Listed("wait", "wait.SUBCOMMAND", "block until services are up, and run what is published"),
-    Listed("timeline", "history.SUBCOMMAND", "how the start went, and what decided how long it took"),
+    Listed("timeline", "timeline.SUBCOMMAND", "how the start went, and what decided how long it took"),
     Listed("graph", "graph.SUBCOMMAND", "what depends on what"),
     Listed("rerun", "rerun.SUBCOMMAND", "have a one-time command run once more"),
     Listed("adopt", "adopt.SUBCOMMAND", "record a one-time command as done without running it"),
@@ -91,12 +91,12 @@ SUBCOMMANDS = (
     Listed("restore", "restore.SUBCOMMAND", "bring back what a snapshot holds, here or in another ensemble"),
     Listed(
         "up",
-        "up_directory.SUBCOMMAND",
+        "up.SUBCOMMAND",
         "run the whole deployment of a directory on this machine, to try it out",
     ),
     Listed(
         "manifests",
-        "manifests.command.SUBCOMMAND",
+        "manifests.SUBCOMMAND",
         "make the files with which a launcher starts a deployment",
     ),
     Listed("completion", "completion.SUBCOMMAND", "what completes this tool's words in a shell"),

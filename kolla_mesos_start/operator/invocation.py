@@ -24,8 +24,9 @@ from kolla_mesos_start import settings
 from kolla_mesos_start.definition.forms import bad_segment
 from kolla_mesos_start.errors import AgentError, BadEnvironment, BadUsage, listed
 from kolla_mesos_start.open_files import open_files
-from kolla_mesos_start.operator import connection, mounted
-from kolla_mesos_start.operator.connection import Client
+from kolla_mesos_start.operator.deployment import container_variables
+from kolla_mesos_start.operator.ensemble import connection
+from kolla_mesos_start.operator.ensemble.connection import Client
 from kolla_mesos_start.settings import Settings
 from kolla_mesos_start.tree.znodes import Znodes
 from kolla_mesos_start.zookeeper.identity import connected_as
@@ -127,7 +128,7 @@ class Invocation:
     @property
     def given(self) -> Mapping[str, str]:
         """What containers find in KOLLA_VARIABLES_DIR, as far as it is known here."""
-        return mounted.variables(self.environ)
+        return container_variables.variables(self.environ)
 
     @property
     def znodes(self) -> Znodes:

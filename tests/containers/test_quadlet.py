@@ -18,7 +18,7 @@ from typing import NamedTuple
 import pytest
 
 from kolla_mesos_start.operator import cli
-from kolla_mesos_start.operator.directory import read
+from kolla_mesos_start.operator.deployment.directory import read
 from kolla_mesos_start.operator.manifests import quadlet
 from kolla_mesos_start.operator.manifests.model import DATA, FINAL, SECRETS, Model, Site, build
 from tests import CHECKOUT

@@ -18,7 +18,7 @@ from typing import Callable, NamedTuple
 from kazoo.client import KazooClient
 from kazoo.exceptions import NoNodeError
 
-from kolla_mesos_start.operator.containers import AGENT, Container, processes_of
+from kolla_mesos_start.operator.local.containers import AGENT, Container, processes_of
 from tests.examples.keystone import Keystone
 from tests.examples.openstack import SYSTEM_PATH
 from tests.functional.command_lines import CommandLines

@@ -16,9 +16,9 @@ import psutil
 import pytest
 from kazoo.client import KazooClient
 
-from kolla_mesos_start.operator.containers import Container
-from kolla_mesos_start.operator.local_deployment import LocalDeployment
-from kolla_mesos_start.operator.private_zookeeper import free_port
+from kolla_mesos_start.operator.local.containers import Container
+from kolla_mesos_start.operator.local.local_deployment import LocalDeployment
+from kolla_mesos_start.operator.local.private_zookeeper import free_port
 from tests import EXAMPLES
 from tests.conftest import connected
 from tests.examples import openstack

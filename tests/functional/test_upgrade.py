@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from kolla_mesos_start.operator.containers import Container
+from kolla_mesos_start.operator.local.containers import Container
 from tests.arrangement import section
 from tests.conftest import connected
 from tests.examples.keystone import API, url

@@ -11,18 +11,11 @@ from typing import Any
 import pytest
 
 from kolla_mesos_start.errors import BadDefinition
-from kolla_mesos_start.operator import (
-    acl,
-    formats,
-    instances,
-    launch,
-    layouts,
-    services,
-    strict_yaml,
-)
-from kolla_mesos_start.operator.connection import recorded as plan_recorded
-from kolla_mesos_start.operator.findings import Source
-from kolla_mesos_start.operator.validation import validate
+from kolla_mesos_start.operator.deployment import acl, formats, instances, launch, layouts, strict_yaml
+from kolla_mesos_start.operator.deployment.findings import Source
+from kolla_mesos_start.operator.ensemble import services
+from kolla_mesos_start.operator.ensemble.connection import recorded as plan_recorded
+from kolla_mesos_start.operator.validation.rules import validate
 from tests.fuzz.inputs import (
     BYTES,
     FAST,

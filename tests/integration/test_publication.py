@@ -13,9 +13,9 @@ import pytest
 from kazoo.client import KazooClient
 
 from kolla_mesos_start import settings
-from kolla_mesos_start.operator import connection, publication
-from kolla_mesos_start.operator.connection import Client
-from kolla_mesos_start.operator.publication import Busy, Change, LockLost
+from kolla_mesos_start.operator.ensemble import connection, publication
+from kolla_mesos_start.operator.ensemble.connection import Client
+from kolla_mesos_start.operator.ensemble.publication import Busy, Change, LockLost
 from kolla_mesos_start.tree.publication import Mark
 from kolla_mesos_start.tree.znodes import Znodes
 from tests.agents import Containers

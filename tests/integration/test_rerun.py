@@ -16,10 +16,10 @@ from kazoo.client import KazooClient, TransactionRequest
 from kazoo.recipe.lock import Lock
 from kazoo.security import make_acl
 
-from kolla_mesos_start.operator import one_time
 from kolla_mesos_start.operator.cli import parser
-from kolla_mesos_start.operator.connection import Refused
+from kolla_mesos_start.operator.ensemble.connection import Refused
 from kolla_mesos_start.operator.invocation import Invocation
+from kolla_mesos_start.operator.live import one_time
 from kolla_mesos_start.tree.states import Detail
 from tests import lossy_proxy
 from tests.agents import Containers

@@ -12,8 +12,9 @@ from pathlib import Path
 import pytest
 from kazoo.client import KazooClient
 
-from kolla_mesos_start.operator import cli, formats, secrets_file
-from kolla_mesos_start.operator.generated import Completed
+from kolla_mesos_start.operator import cli
+from kolla_mesos_start.operator.deployment import formats, secrets_file
+from kolla_mesos_start.operator.deployment.secret_values import Completed
 from kolla_mesos_start.operator.invocation import Invocation
 from tests.conftest import Deployment
 from tests.integration.test_publish import DEFINITION, TOOL, ctl, publish

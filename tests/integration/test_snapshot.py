@@ -15,8 +15,10 @@ from typing import Any
 import pytest
 from kazoo.client import KazooClient
 
-from kolla_mesos_start.operator import archive, cli, connection, recorded, restore, snapshot
-from kolla_mesos_start.operator.connection import Refused
+from kolla_mesos_start.operator import cli
+from kolla_mesos_start.operator.commands import restore
+from kolla_mesos_start.operator.ensemble import archive, connection, snapshots, status_records
+from kolla_mesos_start.operator.ensemble.connection import Refused
 from tests.agents import Containers
 from tests.conftest import Deployment
 from tests.integration.test_one_time import Site
@@ -181,7 +183,7 @@ def test_an_attempt_between_any_two_readings_does_not_prolong_it(
 ) -> None:
     """As of a command that is tried again every second, in a deployment that takes longer to read."""
     ctl(site.deployment, "adopt", "db/sync")
-    detail, states, readings = f"{site.at()}/detail", recorded.states, count(1)
+    detail, states, readings = f"{site.at()}/detail", status_records.states, count(1)
 
     def changing(*given: Any) -> Any:
         number = next(readings)
@@ -189,7 +191,7 @@ def test_an_attempt_between_any_two_readings_does_not_prolong_it(
         assert number < 10
         return states(*given)
 
-    monkeypatch.setattr(recorded, "states", changing)
+    monkeypatch.setattr(status_records, "states", changing)
     where = ["--deployment", "site", "--prefix", site.deployment.prefix, "--hosts", site.deployment.hosts]
     cli.run(["snapshot", str(tmp_path / "site.tar"), *where])
 
@@ -213,7 +215,7 @@ def test_what_is_published_is_saved_as_it_was_at_one_moment(
     cli.run([*words, "--hosts", site.deployment.hosts])
     assert archive.unpack(Path(file).read_bytes()).published["variables/tag"] == b"0"
     keeps_changing = True
-    monkeypatch.setattr(snapshot, "PATIENCE", 0.1)
+    monkeypatch.setattr(snapshots, "PATIENCE", 0.1)
     with pytest.raises(Refused, match="/site/variables/tag keeps changing"):
         cli.run([*words, "--hosts", site.deployment.hosts])
 

@@ -23,8 +23,8 @@ import yaml
 from kazoo.client import KazooClient
 
 from kolla_mesos_start.definition.forms import LOCAL
-from kolla_mesos_start.operator.containers import Container, processes_of
-from kolla_mesos_start.operator.local_deployment import LocalDeployment
+from kolla_mesos_start.operator.local.containers import Container, processes_of
+from kolla_mesos_start.operator.local.local_deployment import LocalDeployment
 from tests.examples import whole
 from tests.examples.openstack import SYSTEM_PATH, WHOLE
 from tests.functional.cloud import noting

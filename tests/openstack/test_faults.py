@@ -13,9 +13,9 @@ from typing import NamedTuple
 import pytest
 from kazoo.client import KazooClient
 
-from kolla_mesos_start.operator import explain
-from kolla_mesos_start.operator.live import Live
-from kolla_mesos_start.operator.mirror import Mirror
+from kolla_mesos_start.operator.commands import explain
+from kolla_mesos_start.operator.live.mirror import Mirror
+from kolla_mesos_start.operator.live.reader import Live
 from kolla_mesos_start.tree.znodes import Znodes
 from tests.conftest import connected
 from tests.openstack.deployment import OpenStack

@@ -10,10 +10,10 @@ from typing import Any
 
 import pytest
 
-from kolla_mesos_start.operator import acl, layouts
-from kolla_mesos_start.operator.acl import Plan
-from kolla_mesos_start.operator.findings import WARNING, Finding
-from kolla_mesos_start.operator.validation import validate
+from kolla_mesos_start.operator.deployment import acl, layouts
+from kolla_mesos_start.operator.deployment.acl import Plan
+from kolla_mesos_start.operator.deployment.findings import WARNING, Finding
+from kolla_mesos_start.operator.validation.rules import validate
 from tests.publishing import write_files
 
 HASH = "A" * 27 + "="

@@ -12,8 +12,8 @@ from typing import Any
 import pytest
 
 from kolla_mesos_start.errors import BadDefinition
-from kolla_mesos_start.operator import directory
-from kolla_mesos_start.operator.archive import ABOUT, Snapshot, pack, unpack
+from kolla_mesos_start.operator.deployment import directory
+from kolla_mesos_start.operator.ensemble.archive import ABOUT, Snapshot, pack, unpack
 
 PUBLISHED = {
     "variables/region": b"one\n",

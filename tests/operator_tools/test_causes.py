@@ -6,8 +6,9 @@ from typing import Any
 
 import pytest
 
-from kolla_mesos_start.operator import causes, explain
-from kolla_mesos_start.operator.live import UNKNOWN_STATUS, Live
+from kolla_mesos_start.operator.commands import explain
+from kolla_mesos_start.operator.live import causes
+from kolla_mesos_start.operator.live.reader import UNKNOWN_STATUS, Live
 from kolla_mesos_start.tree.states import NO_TIMEOUT
 from tests.operator_tools.trees import (
     NOW,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from kolla_mesos_start.operator.changes import Change, Mask, affected, changes, is_secret
+from kolla_mesos_start.operator.deployment.changes import Change, Mask, affected, changes, is_secret
 
 
 def test_only_what_would_be_written_is_a_change() -> None:

@@ -24,7 +24,7 @@ from kazoo.security import make_acl, make_digest_acl
 
 from kolla_mesos_start import settings
 from kolla_mesos_start.errors import AccessDenied, BadEnvironment, NoConnection
-from kolla_mesos_start.operator import connection
+from kolla_mesos_start.operator.ensemble import connection
 from tests.certificates import certify
 from tests.conftest import Deployment
 from tests.link import Link

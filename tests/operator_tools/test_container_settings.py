@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from kolla_mesos_start.operator import directory
-from kolla_mesos_start.operator.container_settings import Settings, Volume
+from kolla_mesos_start.operator.deployment import directory
+from kolla_mesos_start.operator.deployment.container_settings import Settings, Volume
 from tests.publishing import write_files
 
 LAUNCH = """\

@@ -13,8 +13,8 @@ import psutil
 import pytest
 
 from kolla_mesos_start.errors import AgentError
-from kolla_mesos_start.operator import containers
-from kolla_mesos_start.operator.containers import AGENT, Container, end_all, processes_of
+from kolla_mesos_start.operator.local import containers
+from kolla_mesos_start.operator.local.containers import AGENT, Container, end_all, processes_of
 from tests import CHECKOUT
 
 
@@ -25,7 +25,7 @@ def test_a_checkout_runs_its_own_agent_and_an_installed_tool_the_installed_one(t
     copytree(CHECKOUT / package, tmp_path / "lib" / package, ignore=ignore_patterns("__pycache__"))
     statements = (
         f"import sys; sys.path.insert(0, {str(tmp_path / 'lib')!r})\n"
-        "from kolla_mesos_start.operator.containers import AGENT\n"
+        "from kolla_mesos_start.operator.local.containers import AGENT\n"
         "print(AGENT[1])"
     )
     found = subprocess.run((sys.executable, "-c", statements), capture_output=True, text=True, check=True)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from kolla_mesos_start.operator.dependents import dependents
+from kolla_mesos_start.operator.validation.dependents import dependents
 from kolla_mesos_start.tree.znodes import Znodes
 
 DAEMON = b'{"service": {"daemon": {"command": "x"}}}'

@@ -10,9 +10,9 @@ from typing import Callable
 import pytest
 
 from kolla_mesos_start.errors import BadDefinition, BadUsage
-from kolla_mesos_start.operator import directory
-from kolla_mesos_start.operator.directory import MAX_DATA
-from kolla_mesos_start.operator.validation import validate
+from kolla_mesos_start.operator.deployment import directory
+from kolla_mesos_start.operator.deployment.directory import MAX_DATA
+from kolla_mesos_start.operator.validation.rules import validate
 from tests.publishing import write_files
 
 DEFINITION = '{"commands": {"sync": {"command": "true"}}}'

@@ -11,7 +11,7 @@ import pytest
 from ruamel.yaml import YAML
 
 from kolla_mesos_start.errors import BadDefinition
-from kolla_mesos_start.operator import formats
+from kolla_mesos_start.operator.deployment import formats
 from tests.publishing import write_files
 
 

@@ -10,10 +10,10 @@ from pathlib import Path
 import pytest
 import yaml
 
-from kolla_mesos_start.operator import directory, layouts
-from kolla_mesos_start.operator.directory import KINDS, Deployment
-from kolla_mesos_start.operator.generated import MAKERS, complete
-from kolla_mesos_start.operator.validation import validate
+from kolla_mesos_start.operator.deployment import directory, layouts
+from kolla_mesos_start.operator.deployment.directory import KINDS, Deployment
+from kolla_mesos_start.operator.deployment.secret_values import MAKERS, complete
+from kolla_mesos_start.operator.validation.rules import validate
 from tests.publishing import write_files
 
 DEPLOYMENT = Deployment({}, [], (), secrets={"db": "password", "key": "fernet"})

@@ -15,7 +15,8 @@ from pathlib import Path
 import pytest
 import yaml
 
-from kolla_mesos_start.operator import cli, directory
+from kolla_mesos_start.operator import cli
+from kolla_mesos_start.operator.deployment import directory
 from tests import CHECKOUT
 
 ETC, GOLDEN = CHECKOUT / "etc", CHECKOUT / "tests" / "golden"

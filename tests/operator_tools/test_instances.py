@@ -9,9 +9,9 @@ import pytest
 
 from kolla_mesos_start.definition.document import load
 from kolla_mesos_start.errors import BadDefinition
-from kolla_mesos_start.operator.directory import Deployment, Service, Values
-from kolla_mesos_start.operator.instances import wanted, with_instances
-from kolla_mesos_start.operator.up_directory import plan
+from kolla_mesos_start.operator.deployment.directory import Deployment, Service, Values
+from kolla_mesos_start.operator.deployment.instances import wanted, with_instances
+from kolla_mesos_start.operator.local.directory_up import plan
 from tests.operator_tools import trees
 
 

@@ -14,8 +14,8 @@ import pytest
 from kolla_mesos_start.definition import schema as parser
 from kolla_mesos_start.definition.document import load
 from kolla_mesos_start.definition.model import Dependency, File
-from kolla_mesos_start.operator import schema
-from kolla_mesos_start.operator.directory import read
+from kolla_mesos_start.operator.commands import schema
+from kolla_mesos_start.operator.deployment.directory import read
 from tests.definition.examples import TEMPLATED
 
 ROOT = Path(__file__).parents[2]

@@ -8,10 +8,10 @@ from pathlib import Path
 import pytest
 
 from kolla_mesos_start.errors import BadUsage
-from kolla_mesos_start.operator import directory, kolla_layout
-from kolla_mesos_start.operator.directory import Deployment, Given
-from kolla_mesos_start.operator.findings import Finding, Source
-from kolla_mesos_start.operator.validation import validate
+from kolla_mesos_start.operator.deployment import directory, kolla_mesos
+from kolla_mesos_start.operator.deployment.directory import Deployment, Given
+from kolla_mesos_start.operator.deployment.findings import Finding, Source
+from kolla_mesos_start.operator.validation.rules import validate
 
 ALL = """\
 ---
@@ -100,9 +100,9 @@ def look(root: Path, files: dict[str, str] | None = None, **given: str) -> tuple
         path = root / name
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(content)
-    assert kolla_layout.is_one(root)
+    assert kolla_mesos.is_one(root)
     values = {name: Given(value, Source("--set")) for name, value in given.items()}
-    deployment, findings = kolla_layout.look(root, values, "site")
+    deployment, findings = kolla_mesos.look(root, values, "site")
     return deployment, [*findings, *validate(deployment, deployment_id="site")]
 
 

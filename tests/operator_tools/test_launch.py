@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
-from kolla_mesos_start.operator import directory
-from kolla_mesos_start.operator.directory import Deployment
-from kolla_mesos_start.operator.validation import validate
+from kolla_mesos_start.operator.deployment import directory
+from kolla_mesos_start.operator.deployment.directory import Deployment
+from kolla_mesos_start.operator.validation.rules import validate
 from tests.publishing import write_files
 
 ETC = Path(__file__).parents[2] / "etc"

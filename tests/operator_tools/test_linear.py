@@ -13,9 +13,11 @@ from typing import Any, Callable
 
 import pytest
 
-from kolla_mesos_start.operator import causes, graph, status, timeline_page
-from kolla_mesos_start.operator.history import History
-from kolla_mesos_start.operator.past import lines
+from kolla_mesos_start.operator.commands import graph, status
+from kolla_mesos_start.operator.live import causes
+from kolla_mesos_start.operator.timeline import html_page
+from kolla_mesos_start.operator.timeline.past import lines
+from kolla_mesos_start.operator.timeline.reader import History
 from tests.operator_tools.trees import NOW, ZNODES, container, definition, deployment, one_time, view
 
 SMALL, LARGE, GROWTH = 8, 32, 4  # services: so many times as many
@@ -89,7 +91,7 @@ def tell(services: int, *, is_up: bool) -> Callable[[], object]:
     def work() -> None:
         past = history.past(found, NOW + 9)
         list(lines(past, 100))
-        timeline_page.page(past)
+        html_page.page(past)
 
     return work
 

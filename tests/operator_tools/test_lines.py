@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from kolla_mesos_start.operator.folding import wrapped
+from kolla_mesos_start.operator.terminal.folding import wrapped
 
 
 def test_a_message_is_folded_between_words() -> None:

@@ -9,8 +9,8 @@ import pytest
 from kazoo.client import KazooClient
 
 from kolla_mesos_start.errors import BadDefinition
-from kolla_mesos_start.operator import timeline
-from kolla_mesos_start.operator.local_deployment import LocalDeployment
+from kolla_mesos_start.operator.local.local_deployment import LocalDeployment
+from kolla_mesos_start.operator.timeline import critical_path
 from tests.conftest import Deployment
 from tests.publishing import write_files
 from tests.waiting import eventually
@@ -66,9 +66,9 @@ def test_the_timeline_knows_everything_that_can_be_waited_for(pairs: LocalDeploy
     eventually(lambda: pairs.is_up, "all are ready")
     assert not pairs.broken
     steps = pairs.steps()
-    finished = timeline.Finished(steps)
+    finished = critical_path.Finished(steps)
     (user,) = (step for step in steps if step.container == "user@one")
-    needed = [(step.name, step.host) for step in timeline.needed(user, finished)]
+    needed = [(step.name, step.host) for step in critical_path.needed(user, finished)]
     assert {name for name, _ in needed} == {"twin/.party", "twin/prepare", "twin/daemon"}
     assert ("twin/prepare", "one") in needed
     for name in ("twin/.party", "twin/daemon"):
@@ -76,7 +76,7 @@ def test_the_timeline_knows_everything_that_can_be_waited_for(pairs: LocalDeploy
         last = sorted((step for step in steps if step.name == name), key=lambda step: step.finished)[-1]
         assert (name, last.host) in needed
     for step in steps:
-        assert step.started >= timeline.earliest_start(step, finished, pairs.started_at) - 0.002, step
+        assert step.started >= critical_path.earliest_start(step, finished, pairs.started_at) - 0.002, step
 
 
 def test_values_of_this_machine_are_added_to_those_of_the_directory(

@@ -16,7 +16,8 @@ import pytest
 import yaml
 
 from kolla_mesos_start import errors
-from kolla_mesos_start.operator import cli, directory
+from kolla_mesos_start.operator import cli
+from kolla_mesos_start.operator.deployment import directory
 from kolla_mesos_start.operator.manifests import kubernetes, names
 from kolla_mesos_start.operator.manifests.model import FINAL, IMAGE, UNAVAILABLE, Model, Site, build
 from tests import CHECKOUT

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from kolla_mesos_start.operator.outdated import _container
+from kolla_mesos_start.operator.live.outdated import _container
 
 
 @pytest.mark.parametrize("data", [None, b"", b"[]", b"{}", b'{"definition": 1}', b'{"a":' * 3000])

@@ -10,10 +10,10 @@ from typing import Any
 
 import pytest
 
-from kolla_mesos_start.operator import timeline
-from kolla_mesos_start.operator.history import History
-from kolla_mesos_start.operator.past import Past, advice, lines, trouble
-from kolla_mesos_start.operator.timeline_page import page
+from kolla_mesos_start.operator.timeline import critical_path
+from kolla_mesos_start.operator.timeline.html_page import page
+from kolla_mesos_start.operator.timeline.past import Past, advice, lines, trouble
+from kolla_mesos_start.operator.timeline.reader import History
 from kolla_mesos_start.zookeeper.query import data_of
 from tests.operator_tools.trees import NOW, ZNODES, container, definition, one_time, view
 
@@ -67,7 +67,7 @@ def test_times_are_those_of_the_servers() -> None:
 
 
 def test_the_critical_path_goes_through_services() -> None:
-    path = timeline.critical_path(past().finished)
+    path = critical_path.critical_path(past().finished)
     assert [step.name for step in path] == ["db/daemon", "job/sync", "web/daemon"]
 
 
@@ -88,11 +88,11 @@ def test_one_sentence_says_what_would_have_been_faster() -> None:
 
 def test_a_step_beside_another_one_saves_only_the_difference() -> None:
     """Two of one length: without one of them all still wait for the other."""
-    need = (timeline.Need("a/x"), timeline.Need("b/y"))
-    first = timeline.Step("a/x", "h", (), 0, 5)
-    second = timeline.Step("b/y", "h", (), 0, 4)
-    third = timeline.Step("c/daemon", "h", need, 5, 6)
-    assert timeline.gains([first, second, third], 0) == pytest.approx({first: 1, third: 1})
+    need = (critical_path.Need("a/x"), critical_path.Need("b/y"))
+    first = critical_path.Step("a/x", "h", (), 0, 5)
+    second = critical_path.Step("b/y", "h", (), 0, 4)
+    third = critical_path.Step("c/daemon", "h", need, 5, 6)
+    assert critical_path.gains([first, second, third], 0) == pytest.approx({first: 1, third: 1})
 
 
 def test_as_text_it_has_lanes_steps_and_the_sentence() -> None:

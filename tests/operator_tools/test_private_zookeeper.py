@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from kazoo.client import KazooClient
 
-from kolla_mesos_start.operator.private_zookeeper import HOST, PrivateZooKeeper, free_port
+from kolla_mesos_start.operator.local.private_zookeeper import HOST, PrivateZooKeeper, free_port
 from tests.waiting import eventually
 
 

@@ -13,8 +13,8 @@ from pathlib import Path
 
 import pytest
 
-from kolla_mesos_start.operator.containers import Container
-from kolla_mesos_start.operator.progress import ProgressView, Row, Size, fit, merge, row, terminal
+from kolla_mesos_start.operator.local.containers import Container
+from kolla_mesos_start.operator.local.progress import ProgressView, Row, Size, fit, merge, row, terminal
 
 WAITING = Row(
     "front@edge-1",

@@ -6,8 +6,9 @@ from collections.abc import Set
 
 import pytest
 
-from kolla_mesos_start.operator import directory, published
-from kolla_mesos_start.operator.directory import Deployment, Service, Values
+from kolla_mesos_start.operator.deployment import directory
+from kolla_mesos_start.operator.deployment.directory import Deployment, Service, Values
+from kolla_mesos_start.operator.ensemble import published
 
 NODES = {
     "variables": b"",

@@ -5,14 +5,14 @@ from __future__ import annotations
 import pytest
 
 from kolla_mesos_start.errors import BadUsage
-from kolla_mesos_start.operator.invocation import NotThere
-from kolla_mesos_start.operator.services import (
+from kolla_mesos_start.operator.ensemble.services import (
     chosen,
     counted_commands,
     follows,
     one_time_commands,
     used_variables,
 )
+from kolla_mesos_start.operator.invocation import NotThere
 
 
 def test_the_commands_that_a_dependency_counts() -> None:

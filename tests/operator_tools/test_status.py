@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
-from kolla_mesos_start.operator import status
-from kolla_mesos_start.operator.durations import lasting
-from kolla_mesos_start.operator.live import Deployment
+from kolla_mesos_start.operator.commands import status
+from kolla_mesos_start.operator.live.reader import Deployment
+from kolla_mesos_start.operator.terminal.durations import lasting
 from tests.large import znodes
 from tests.operator_tools.trees import NOW, container, definition, deployment, one_time, ready
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import jinja2
 import pytest
 
-from kolla_mesos_start.operator.templates import BadTemplate, read
+from kolla_mesos_start.operator.deployment.templates import BadTemplate, read
 
 
 @pytest.mark.parametrize(

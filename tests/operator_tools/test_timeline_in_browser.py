@@ -10,10 +10,10 @@ from typing import Any, Callable, NamedTuple
 import pytest
 from playwright.sync_api import Browser, Locator, Page, expect, sync_playwright
 
-from kolla_mesos_start.operator.history import History
-from kolla_mesos_start.operator.past import Event, Past
-from kolla_mesos_start.operator.timeline import Need, Step
-from kolla_mesos_start.operator.timeline_page import page as html
+from kolla_mesos_start.operator.timeline.critical_path import Need, Step
+from kolla_mesos_start.operator.timeline.html_page import page as html
+from kolla_mesos_start.operator.timeline.past import Event, Past
+from kolla_mesos_start.operator.timeline.reader import History
 from tests.operator_tools.trees import NOW, ZNODES, container, definition, view
 
 CHROMIUM = "/usr/bin/chromium-headless-shell"

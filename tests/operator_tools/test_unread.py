@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from kolla_mesos_start.operator.live import Container
+from kolla_mesos_start.operator.live.reader import Container
 from tests.operator_tools.trees import NOW, container, deployment, one_time
 
 FILES = {
@@ -106,7 +106,7 @@ def test_what_brings_the_newer_one(node: str, said: dict[str, Any], refreshing: 
 
 def test_of_a_variable_only_its_last_change_is_read() -> None:
     """No value of a secret comes into the tool."""
-    from kolla_mesos_start.operator.live import Live
+    from kolla_mesos_start.operator.live.reader import Live
     from tests.operator_tools.trees import ZNODES, view
 
     read = view(Live(ZNODES), {**TREE, "web/.containers/1": container("ready", read="0x1", since=NOW)})

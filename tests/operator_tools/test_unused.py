@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from kolla_mesos_start.operator import directory
-from kolla_mesos_start.operator.directory import Deployment
-from kolla_mesos_start.operator.validation import validate
+from kolla_mesos_start.operator.deployment import directory
+from kolla_mesos_start.operator.deployment.directory import Deployment
+from kolla_mesos_start.operator.validation.rules import validate
 from tests.publishing import write_files
 
 WEB = """\

@@ -13,11 +13,11 @@ import pytest
 from kazoo.client import KazooClient
 
 from kolla_mesos_start.errors import BadUsage
-from kolla_mesos_start.operator import up
-from kolla_mesos_start.operator.containers import processes_of
-from kolla_mesos_start.operator.local_deployment import LocalDeployment
-from kolla_mesos_start.operator.progress import Size
-from kolla_mesos_start.operator.up import STOP_SIGNALS, Restarts, Up
+from kolla_mesos_start.operator.local import up
+from kolla_mesos_start.operator.local.containers import processes_of
+from kolla_mesos_start.operator.local.local_deployment import LocalDeployment
+from kolla_mesos_start.operator.local.progress import Size
+from kolla_mesos_start.operator.local.up import STOP_SIGNALS, Restarts, Up
 from tests.conftest import Deployment
 from tests.publishing import write_files
 

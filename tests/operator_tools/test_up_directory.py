@@ -12,12 +12,12 @@ from kazoo.client import KazooClient
 from rich.console import Console
 
 from kolla_mesos_start.errors import BadDefinition, BadUsage
-from kolla_mesos_start.operator.container_settings import Settings
-from kolla_mesos_start.operator.containers import Container
-from kolla_mesos_start.operator.directory import Deployment, Service, Values
-from kolla_mesos_start.operator.launch import Launch
-from kolla_mesos_start.operator.log_stream import LogStream
-from kolla_mesos_start.operator.up_directory import DirectoryDeployment, pairs, plan, with_roles
+from kolla_mesos_start.operator.deployment.container_settings import Settings
+from kolla_mesos_start.operator.deployment.directory import Deployment, Service, Values
+from kolla_mesos_start.operator.deployment.launch import Launch
+from kolla_mesos_start.operator.local.containers import Container
+from kolla_mesos_start.operator.local.directory_up import DirectoryDeployment, pairs, plan, with_roles
+from kolla_mesos_start.operator.local.log_stream import LogStream
 
 NOTHING = Values({}, {})
 

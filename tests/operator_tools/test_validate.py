@@ -11,9 +11,9 @@ from pathlib import Path
 
 import pytest
 
-from kolla_mesos_start.operator import directory
-from kolla_mesos_start.operator.findings import Finding
-from kolla_mesos_start.operator.validation import validate
+from kolla_mesos_start.operator.deployment import directory
+from kolla_mesos_start.operator.deployment.findings import Finding
+from kolla_mesos_start.operator.validation.rules import validate
 from kolla_mesos_start.render import variables_dir
 from tests.publishing import write_files
 

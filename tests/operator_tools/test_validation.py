@@ -8,7 +8,7 @@ import pytest
 
 from kolla_mesos_start.definition.document import load
 from kolla_mesos_start.errors import BadDefinition, CannotRender
-from kolla_mesos_start.operator.validation import build_graph
+from kolla_mesos_start.operator.validation.rules import build_graph
 from kolla_mesos_start.tree.znodes import Znodes
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from kolla_mesos_start.operator.variables import SET, Changed, reader_lines
+from kolla_mesos_start.operator.commands.variables import SET, Changed, reader_lines
 from kolla_mesos_start.tree.znodes import Znodes
 
 SERVICE = "shop/web"

@@ -10,7 +10,7 @@ from typing import Any
 
 from kazoo.protocol.states import ZnodeStat
 
-from kolla_mesos_start.operator.live import Deployment, Live, View
+from kolla_mesos_start.operator.live.reader import Deployment, Live, View
 from kolla_mesos_start.tree.znodes import Znodes
 from kolla_mesos_start.zookeeper.query import Query, Znode
 

@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from kolla_mesos_start.operator import formats
+from kolla_mesos_start.operator.deployment import formats
 from kolla_mesos_start.operator.manifests import per_host
 from kolla_mesos_start.operator.manifests.model import HEALTH, Manifests, Model
 from kolla_mesos_start.operator.manifests.per_host import Container, Mount

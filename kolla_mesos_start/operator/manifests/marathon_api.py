@@ -25,7 +25,7 @@ from typing import Any, Callable, NamedTuple
 from urllib.parse import urlsplit, urlunsplit
 
 from kolla_mesos_start.errors import AccessDenied, AgentError, BadUsage, Issues, NoConnection, cause, listed
-from kolla_mesos_start.operator.connection import in_thread
+from kolla_mesos_start.operator.ensemble.connection import in_thread
 from kolla_mesos_start.operator.invocation import CONNECT_TIMEOUT
 
 TICK = 0.5  # seconds between two requests

@@ -13,7 +13,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
 from typing import Any
 
 from kolla_mesos_start.errors import AgentError, listed
-from kolla_mesos_start.operator.findings import counted
+from kolla_mesos_start.operator.deployment.findings import counted
 from kolla_mesos_start.operator.invocation import Invocation
 from kolla_mesos_start.operator.manifests import marathon
 from kolla_mesos_start.operator.manifests.marathon_api import (

@@ -17,8 +17,8 @@ from kolla_mesos_start.definition.forms import unusable
 from kolla_mesos_start.definition.model import Graph
 from kolla_mesos_start.definition.texts import Text
 from kolla_mesos_start.errors import CannotRender
-from kolla_mesos_start.operator import directory, instances
-from kolla_mesos_start.operator.container_settings import (
+from kolla_mesos_start.operator.deployment import directory, instances
+from kolla_mesos_start.operator.deployment.container_settings import (
     EACH,
     HOST,
     KEPT,
@@ -29,12 +29,12 @@ from kolla_mesos_start.operator.container_settings import (
     bad_place,
     is_port,
 )
-from kolla_mesos_start.operator.directory import Contents, Deployment, Service
-from kolla_mesos_start.operator.findings import ERROR, WARNING, Finding, Findings
-from kolla_mesos_start.operator.launch import NAME, Launch
+from kolla_mesos_start.operator.deployment.directory import Contents, Deployment, Service
+from kolla_mesos_start.operator.deployment.findings import ERROR, WARNING, Finding, Findings
+from kolla_mesos_start.operator.deployment.launch import NAME, Launch
+from kolla_mesos_start.operator.ensemble.services import template_texts
 from kolla_mesos_start.operator.manifests.names import names_of
-from kolla_mesos_start.operator.services import template_texts
-from kolla_mesos_start.operator.validation import (
+from kolla_mesos_start.operator.validation.rules import (
     build_graph,
     known_graph,
     missing_in,

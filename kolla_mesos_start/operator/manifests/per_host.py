@@ -9,8 +9,8 @@ import posixpath
 from collections.abc import Iterator, Mapping, Sequence
 from typing import NamedTuple
 
-from kolla_mesos_start.operator.container_settings import KEPT, SHARED, TEMPORARY
-from kolla_mesos_start.operator.launch import hosts_from
+from kolla_mesos_start.operator.deployment.container_settings import KEPT, SHARED, TEMPORARY
+from kolla_mesos_start.operator.deployment.launch import hosts_from
 from kolla_mesos_start.operator.manifests.model import (
     CREDENTIAL,
     CREDENTIAL_DIR,
