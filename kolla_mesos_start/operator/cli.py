@@ -136,7 +136,7 @@ class Parser(argparse.ArgumentParser):
         """Refuse what is unknown here: argparse would leave it to the parser of the whole command line."""
         found, unknown = super().parse_known_args(args, namespace)
         if unknown:
-            from kolla_mesos_start.operator.invocation import nearest  # A mistake pays for its import.
+            from kolla_mesos_start.operator.terminal.suggestions import nearest
 
             option = unknown[0].partition("=")[0]
             meant = nearest(option, self._option_string_actions)
@@ -147,7 +147,7 @@ class Parser(argparse.ArgumentParser):
 
     def _check_value(self, action: argparse.Action, value: str) -> None:
         if action.choices is not None and value not in action.choices:
-            from kolla_mesos_start.operator.invocation import nearest
+            from kolla_mesos_start.operator.terminal.suggestions import nearest
 
             meant = nearest(value, action.choices) or f": choose from {', '.join(action.choices)}"
             raise argparse.ArgumentError(action, f"{value!r} is unknown{meant}")
@@ -268,6 +268,7 @@ def parser() -> argparse.ArgumentParser:
     for each in SUBCOMMANDS:
         parents: Any = [common]
         words.add_parser(each.name, help=each.summary, listed=each, parents=parents, formatter_class=Help)
+    found.set_defaults(whole_parser=parser)  # for `completion`
     return found
 
 

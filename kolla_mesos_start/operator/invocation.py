@@ -7,13 +7,10 @@ agent could start needs no option at all.
 from __future__ import annotations
 
 import argparse
-import difflib
-import getpass
 import json
 import os
 import re
-import socket
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from contextlib import ExitStack
 from typing import Any, Callable, NamedTuple
 
@@ -27,6 +24,7 @@ from kolla_mesos_start.open_files import open_files
 from kolla_mesos_start.operator.deployment import container_variables
 from kolla_mesos_start.operator.ensemble import connection
 from kolla_mesos_start.operator.ensemble.connection import Client
+from kolla_mesos_start.operator.terminal.suggestions import NotThere, nearest
 from kolla_mesos_start.settings import Settings
 from kolla_mesos_start.tree.znodes import Znodes
 from kolla_mesos_start.zookeeper.identity import connected_as
@@ -47,17 +45,10 @@ ZK = "KOLLA_ZK_"
 KEPT = ("KOLLA_SYSTEM_PREFIX", "KOLLA_MISSING_VARIABLES")
 ZOOKEEPERS_OWN = "zookeeper"  # below the root of each ensemble
 DEPLOYMENT = "KOLLA_DEPLOYMENT"
-SHORTEST_SLIP = 5  # letters; shorter names are too much alike
 
 
 class Unnamed(BadUsage):
     """No deployment was named."""
-
-
-class NotThere(AgentError):
-    """A directory, deployment or service that was named and does not exist."""
-
-    status = 66
 
 
 class BadConnection(BadEnvironment):
@@ -222,40 +213,3 @@ def _flag(option: str) -> str:
 def add_format(parser: argparse._ActionsContainer) -> None:
     """The option of all that print data."""
     parser.add_argument("--format", choices=("text", "json"), default="text", help="default: %(default)s")
-
-
-def operator() -> str:
-    """Who changes something, and from where."""
-    try:
-        user = getpass.getuser()
-    except (KeyError, OSError):  # The user has no name.
-        user = str(os.getuid())
-    return f"{user} on {socket.gethostname()}"
-
-
-def nearest(name: str, others: Iterable[str]) -> str:
-    """What was probably meant, for the end of a message; nothing where there is nothing like it."""
-    found = difflib.get_close_matches(name, list(others), n=1)
-    return f" (did you mean {found[0]!r}?)" if found else ""
-
-
-def slip(name: str, others: Iterable[str]) -> str:
-    """As `nearest`, but only for one letter that is wrong, missing, too many, or swapped with the next.
-
-    Digits, and an s at the end, tell names apart that are both meant.
-    """
-    found = next((other for other in sorted(others) if _is_slip(name, other)), None)
-    return f" (did you mean {found!r}?)" if found else ""
-
-
-def _is_slip(name: str, other: str) -> bool:
-    if abs(len(name) - len(other)) > 1 or min(len(name), len(other)) < SHORTEST_SLIP:
-        return False
-    same = next(
-        (at for at, pair in enumerate(zip(name, other)) if pair[0] != pair[1]), min(len(name), len(other))
-    )
-    a, b = name[same:], other[same:]
-    if (a[:1] + b[:1]).isdigit() or {a, b} in ({""}, {"", "s"}):
-        return False
-    swapped = a[:2] == b[1::-1] and a[2:] == b[2:]
-    return swapped or a[1:] in (b, b[1:]) or a == b[1:]

@@ -15,9 +15,9 @@ from kazoo.client import KazooClient
 from kazoo.security import make_acl, make_digest_acl
 
 from kolla_mesos_start.operator import cli
-from kolla_mesos_start.operator.commands.publish import Publisher
 from kolla_mesos_start.operator.deployment import directory
 from kolla_mesos_start.operator.ensemble import publication
+from kolla_mesos_start.operator.ensemble.publisher import Publisher
 from kolla_mesos_start.tree.znodes import PUBLICATION, Znodes
 from tests.conftest import Deployment
 from tests.publishing import write_files

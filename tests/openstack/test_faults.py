@@ -13,7 +13,7 @@ from typing import NamedTuple
 import pytest
 from kazoo.client import KazooClient
 
-from kolla_mesos_start.operator.commands import explain
+from kolla_mesos_start.operator.live import explanation
 from kolla_mesos_start.operator.live.mirror import Mirror
 from kolla_mesos_start.operator.live.reader import Live
 from kolla_mesos_start.tree.znodes import Znodes
@@ -52,7 +52,7 @@ class Explaining:
 
     def _ask(self) -> None:
         while not self._ended.wait(LOOK_EVERY):
-            _, found = explain.look(lambda: Mirror(self._client, self._live).deployment())
+            _, found = explanation.look(lambda: Mirror(self._client, self._live).deployment())
             stuck = frozenset((each.kind, each.nodes[0]) for each in found if each.is_stuck)
             self.seen.append(Seen(time.monotonic(), stuck))
 

@@ -6,8 +6,7 @@ from typing import Any
 
 import pytest
 
-from kolla_mesos_start.operator.commands import explain
-from kolla_mesos_start.operator.live import causes
+from kolla_mesos_start.operator.live import causes, explanation
 from kolla_mesos_start.operator.live.reader import UNKNOWN_STATUS, Live
 from kolla_mesos_start.tree.states import NO_TIMEOUT
 from tests.operator_tools.trees import (
@@ -622,7 +621,7 @@ def test_what_may_only_seem_so_is_seen_twice() -> None:
     looks = [deployment(ended, NOW), deployment({**ended, STATE: "done", "web": definition()}, NOW)]
     kinds = [{each.kind for each in causes.find(each, NOW)} for each in looks]
     assert kinds == [{"abandoned", "absent"}, {"absent"}]
-    found = explain.look(iter(looks).__next__)
+    found = explanation.look(iter(looks).__next__)
     assert found == (looks[1], [])
 
 
@@ -692,7 +691,7 @@ CHAIN: dict[str, Any] = {
 
 def explained(tree: Tree) -> list[str]:
     found = deployment(tree)
-    shown = explain.lines(found, causes.find(found, NOW), list(found.services.values()))
+    shown = explanation.lines(found, causes.find(found, NOW), list(found.services.values()))
     return [line.whole().plain for line in shown]
 
 

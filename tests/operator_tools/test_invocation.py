@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from kolla_mesos_start.operator.invocation import slip
+from kolla_mesos_start.operator.terminal.suggestions import slip
 
 
 @pytest.mark.parametrize("name", ["web_pprt", "webport", "web_portt", "web_prot"])

@@ -12,12 +12,12 @@ import pytest
 import yaml
 
 from kolla_mesos_start.operator import cli
-from kolla_mesos_start.operator.commands.publish import Refused
 from kolla_mesos_start.operator.deployment import directory
 from kolla_mesos_start.operator.manifests import compose, quadlet
 from kolla_mesos_start.operator.manifests.model import FINAL, Manifests, Model, Site, build
 from kolla_mesos_start.operator.manifests.names import name_of
 from kolla_mesos_start.operator.manifests.per_host import by_host
+from kolla_mesos_start.operator.validation.refusal import Refused
 from tests.operator_tools.test_golden_manifests import DEPLOYMENTS, GOLDEN
 from tests.operator_tools.test_manifests import DAEMON, LAUNCH, model, site
 

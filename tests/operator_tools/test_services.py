@@ -12,7 +12,7 @@ from kolla_mesos_start.operator.ensemble.services import (
     one_time_commands,
     used_variables,
 )
-from kolla_mesos_start.operator.invocation import NotThere
+from kolla_mesos_start.operator.terminal.suggestions import NotThere
 
 
 def test_the_commands_that_a_dependency_counts() -> None:

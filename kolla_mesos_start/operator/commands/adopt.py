@@ -15,11 +15,11 @@ from kazoo.client import KazooClient, TransactionRequest
 
 from kolla_mesos_start.definition.forms import GLOBAL
 from kolla_mesos_start.errors import BadUsage
-from kolla_mesos_start.operator.commands.rerun import add_command
 from kolla_mesos_start.operator.ensemble import connection, services
-from kolla_mesos_start.operator.invocation import Invocation, Subcommand, operator
+from kolla_mesos_start.operator.invocation import Invocation, Subcommand
 from kolla_mesos_start.operator.live import one_time
-from kolla_mesos_start.operator.live.one_time import OneTime, Record
+from kolla_mesos_start.operator.live.one_time import OneTime, Record, add_command
+from kolla_mesos_start.operator.terminal.user import operator
 from kolla_mesos_start.tree.states import DONE, Detail, encode_mark
 
 

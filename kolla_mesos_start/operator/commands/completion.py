@@ -9,7 +9,6 @@ import argparse
 
 import shtab
 
-from kolla_mesos_start.operator import cli
 from kolla_mesos_start.operator.invocation import Invocation, Subcommand
 
 # What a shell completes an argument with, by its name in the help.
@@ -23,7 +22,7 @@ PATHS: dict[object, object] = {
 
 def run(invocation: Invocation) -> int:
     """Print the script."""
-    parser = cli.parser()
+    parser = invocation.options.whole_parser()
     _complete_paths(parser)
     print(shtab.complete(parser, invocation.options.shell))
     return 0

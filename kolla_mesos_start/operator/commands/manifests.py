@@ -15,9 +15,6 @@ from typing import Callable
 
 from kolla_mesos_start.definition.forms import bad_segment
 from kolla_mesos_start.errors import BadUsage, CannotWrite
-from kolla_mesos_start.operator.commands.publish import refuse
-from kolla_mesos_start.operator.commands.validate import shown
-from kolla_mesos_start.operator.commands.wait import seconds
 from kolla_mesos_start.operator.deployment import directory, layouts
 from kolla_mesos_start.operator.deployment.directory import Deployment
 from kolla_mesos_start.operator.deployment.findings import ERROR
@@ -25,6 +22,8 @@ from kolla_mesos_start.operator.deployment.private_file import write_public
 from kolla_mesos_start.operator.invocation import DEPLOYMENT, Invocation, Subcommand
 from kolla_mesos_start.operator.manifests import compose, kubernetes, marathon, quadlet
 from kolla_mesos_start.operator.manifests.model import FOREIGN, Manifests, Model, Site, build
+from kolla_mesos_start.operator.terminal.durations import seconds
+from kolla_mesos_start.operator.validation.refusal import refuse, shown
 from kolla_mesos_start.operator.validation.rules import validate
 
 # Each makes the files, and notes of what only the operator can make.

@@ -11,19 +11,16 @@ twice is the same as publishing once.
 from __future__ import annotations
 
 import argparse
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from functools import partial
-from typing import Callable, NamedTuple
+from typing import NamedTuple
 
-from kazoo.client import KazooClient
-
-from kolla_mesos_start.errors import AccessDenied, BadDefinition, BadEnvironment, BadUsage
-from kolla_mesos_start.operator.commands.validate import shown
+from kolla_mesos_start.errors import AccessDenied, BadUsage
 from kolla_mesos_start.operator.deployment import acl, directory, layouts, secrets_file
 from kolla_mesos_start.operator.deployment.acl import Plan
 from kolla_mesos_start.operator.deployment.changes import is_secret, is_variable
-from kolla_mesos_start.operator.deployment.directory import FILES, VARIABLES, Contents, Deployment
-from kolla_mesos_start.operator.deployment.findings import ERROR, Finding, counted
+from kolla_mesos_start.operator.deployment.directory import VARIABLES, Deployment
+from kolla_mesos_start.operator.deployment.findings import ERROR, counted
 from kolla_mesos_start.operator.deployment.secret_values import Completed
 from kolla_mesos_start.operator.ensemble import (
     acls,
@@ -34,21 +31,14 @@ from kolla_mesos_start.operator.ensemble import (
     status_records,
 )
 from kolla_mesos_start.operator.ensemble.connection import Client
-from kolla_mesos_start.operator.ensemble.publication import Change, Held
 from kolla_mesos_start.operator.ensemble.published import NOTHING, Nodes, Removals
+from kolla_mesos_start.operator.ensemble.publisher import Publisher, check_chroot
 from kolla_mesos_start.operator.invocation import Invocation, Subcommand
-from kolla_mesos_start.operator.live import outdated
+from kolla_mesos_start.operator.live import difference, outdated
+from kolla_mesos_start.operator.validation.refusal import refuse, shown
 from kolla_mesos_start.operator.validation.rules import validate
-from kolla_mesos_start.settings import Settings
-from kolla_mesos_start.tree.znodes import Znodes
 
 SHOWN = 5  # variables, in a message
-
-
-class Refused(BadDefinition):
-    """What validation has found; each error with its place."""
-
-    subject = "error"
 
 
 def _add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -78,8 +68,6 @@ def _add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(invocation: Invocation) -> int:
     """All stages, in order; what is done, and who has to be restarted, is printed: paths, never values."""
     if invocation.options.dry_run:
-        from kolla_mesos_start.operator.live import difference  # It imports this module.
-
         return difference.run(invocation)
     options, config, znodes = invocation.options, invocation.settings, invocation.znodes
     deployment, unreadable = layouts.read(options, config.deployment_id)
@@ -161,7 +149,7 @@ def prepare_new(invocation: Invocation, deployment: Deployment) -> Work | None:
 def prepare(invocation: Invocation, deployment: Deployment, before: Nodes) -> Work:
     """Find out what is to be done, and refuse what is wrong."""
     options = invocation.options
-    completed = secrets_file.complete(invocation, deployment, before)
+    completed = secrets_file.complete(deployment, invocation.given, before, options.secrets)
     deployment = completed.deployment
     old = plan_removals(invocation, before, deployment) if options.prune else NOTHING
     if not options.no_validate:
@@ -171,20 +159,12 @@ def prepare(invocation: Invocation, deployment: Deployment, before: Nodes) -> Wo
 
 def write(invocation: Invocation, publisher: Publisher, work: Work) -> None:
     """Do it."""
-    secrets_file.keep(invocation, work.completed)
+    secrets_file.keep(invocation.options.secrets, work.completed, invocation.err)
     if work.plan:
         secure(invocation, publisher, work.plan)
     else:
         warn_of_secrets(invocation, work.completed.deployment)
     publisher.publish(work.completed.deployment, work.plan, work.old, partial(withdrawn, invocation))
-
-
-def check_chroot(client: KazooClient, config: Settings) -> None:
-    """Refuse a chroot that does not exist: created for a typo, it would be a tree that no agent reads."""
-    if connection.read(client, ["/"])["/"] is None:
-        raise BadEnvironment(
-            [f"KOLLA_ZK_HOSTS: the chroot {config.chroot} does not exist; create it, or correct it"]
-        )
 
 
 def plan_removals(invocation: Invocation, before: Nodes, deployment: Deployment) -> Removals:
@@ -225,13 +205,6 @@ def check(invocation: Invocation, deployment: Deployment, before: Nodes, old: Re
     refuse(each for each in findings if each.severity == ERROR)
     for each in findings:
         invocation.err.print(shown(each))
-
-
-def refuse(errors: Iterable[Finding]) -> None:
-    """Raise Refused if there is any."""
-    issues = [f"{each.place}: {each.message}" for each in errors]
-    if issues:
-        raise Refused(issues)
 
 
 # -- acl.yml --------------------------------------------------------------------------------------
@@ -290,118 +263,3 @@ def _named(paths: Iterable[str]) -> str:
     names = sorted({path.rpartition("/")[2] for path in paths})
     more = ", ..." if len(names) > SHOWN else ""
     return f"{counted(len(names), 'variable')} ({', '.join(names[:SHOWN])}{more})"
-
-
-class Counts:
-    """How many znodes were created, updated, removed, left unchanged, and given another ACL."""
-
-    def __init__(self) -> None:
-        self.by_change = {"created": 0, "updated": 0, "removed": 0, "unchanged": 0}
-
-    def __str__(self) -> str:
-        return ", ".join(f"{count} {change}" for change, count in self.by_change.items())
-
-
-class Publisher:
-    """Writes a deployment into its tree, where `before` was found. `report` gets a line for each change.
-
-    `lock` is the lock of publications, which we hold.
-    """
-
-    def __init__(
-        self,
-        client: KazooClient,
-        znodes: Znodes,
-        before: Nodes,
-        lock: Held,
-        report: Callable[[str], object] = print,
-    ) -> None:
-        self.client, self.znodes, self.lock = client, znodes, lock
-        self.root = znodes.deployment
-        self.before = {self.root: b"", **self._paths(before)}
-        self.report = report
-        self.counts = Counts()
-        self.changed: list[str] = []  # nodes below the deployment
-
-    def publish(
-        self,
-        deployment: Deployment,
-        plan: Plan | None = None,
-        old: Removals = NOTHING,
-        withdraw: Callable[[Removals], Removals] = lambda services: services,
-    ) -> None:
-        """Write everything and remove what is old: at one moment, if one transaction can hold it.
-
-        Otherwise definitions are written last: an agent that reads a new one finds all that it needs.
-        `withdraw` returns those of the services that can be removed now.
-        """
-        texts = directory.definitions(deployment)
-        missing, there = acls.missing(self.client, self.znodes, plan, texts) if plan else ({}, {})
-        self.before.update(there)
-        contents, definitions = map(self._paths, (directory.nodes(deployment), texts))
-        values, services = old.apart()
-        changes = [
-            *self._changes({**contents, **missing}),
-            *(Change(f"{self.root}/{node}", None) for node in values.removed),
-            *self._changes(definitions),
-        ]
-        if services.removed or services.emptied:
-            self.lock.begin()
-            self.lock.write(changes, self.before)
-            self.remove(withdraw(services))
-            changes = []
-        self.lock.publish(changes, self.before)
-        self._note_written({**contents, **definitions})
-        for node in values.removed:
-            self.note("removed", f"{self.root}/{node}")
-
-    def write(self, nodes: Contents, *, is_last: bool = False) -> None:
-        """Create what is absent, rewrite what differs, leave the rest; `is_last`: the publication ends so."""
-        wanted = self._paths(nodes)
-        write = self.lock.publish if is_last else self.lock.write
-        write(self._changes(wanted), self.before)
-        self._note_written(wanted)
-
-    def _paths(self, nodes: Contents) -> dict[str, bytes]:
-        return {f"{self.root}/{node}": data for node, data in nodes.items()}
-
-    def _changes(self, wanted: Contents) -> Iterator[Change]:
-        """Those that differ, each after the znodes above it that are absent."""
-        created: set[str] = set()
-        for path, data in wanted.items():
-            if self.before.get(path) != data:
-                above = [path]
-                while (parent := above[-1].rpartition("/")[0]) not in self.before and parent not in created:
-                    above.append(parent)
-                created.update(above)
-                yield from (Change(each, is_parent=True) for each in above[:0:-1])
-                yield Change(path, data)
-
-    def _note_written(self, wanted: Contents) -> None:
-        for path, data in wanted.items():
-            change = "updated" if self._is_there(path) else "created"
-            self.note("unchanged" if self.before.get(path) == data else change, path)
-        self.before.update(wanted)
-
-    def _is_there(self, path: str) -> bool:
-        """An empty definition counts as absent: its znode was first the parent of its variables."""
-        is_definition = f"/{VARIABLES}/" not in path and f"/{FILES}/" not in path
-        return bool(self.before.get(path)) or (path in self.before and not is_definition)
-
-    def remove(self, old: Removals) -> None:
-        """Remove what is in the way of nothing any more, deepest first."""
-        for node in old.removed:
-            path = f"{self.root}/{node}"
-            for name in connection.children(self.client, [path])[path] if node in old.services else ():
-                connection.remove(self.client, f"{path}/{name}")  # What agents left there, empty by now.
-            connection.remove(self.client, path)
-            self.note("removed", path)
-        for node in old.emptied:
-            connection.write(self.client, f"{self.root}/{node}", b"")
-            self.note("removed", f"{self.root}/{node}")
-
-    def note(self, change: str, path: str) -> None:
-        self.counts.by_change[change] += 1
-        if change != "unchanged":
-            self.changed.append(path[len(self.root) + 1 :])
-            self.report(f"{change} {path}")

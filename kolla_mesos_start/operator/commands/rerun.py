@@ -17,9 +17,10 @@ from kolla_mesos_start.definition.forms import GLOBAL
 from kolla_mesos_start.errors import BadUsage
 from kolla_mesos_start.operator.ensemble import connection, services
 from kolla_mesos_start.operator.ensemble.connection import Refused
-from kolla_mesos_start.operator.invocation import Invocation, Subcommand, operator
+from kolla_mesos_start.operator.invocation import Invocation, Subcommand
 from kolla_mesos_start.operator.live import one_time
-from kolla_mesos_start.operator.live.one_time import OneTime, Record
+from kolla_mesos_start.operator.live.one_time import OneTime, Record, add_command
+from kolla_mesos_start.operator.terminal.user import operator
 from kolla_mesos_start.tree.states import DONE, WAITING, Detail
 from kolla_mesos_start.zookeeper.query import Znode
 
@@ -119,11 +120,6 @@ def _print_containers(client: KazooClient, one: OneTime, where: str) -> None:
         print(f"restart a container of {where}: {services.on_hosts(hosts)} may be past it")
     else:
         print(f"start a container of {where}: none is there now")
-
-
-def add_command(parser: argparse.ArgumentParser) -> None:
-    """What names a one-time command."""
-    parser.add_argument("command", metavar="ROLE/COMMAND", help="as in dependencies: keystone-api/db_sync")
 
 
 def _add_arguments(parser: argparse.ArgumentParser) -> None:

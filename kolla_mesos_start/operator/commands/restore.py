@@ -17,7 +17,6 @@ from pathlib import Path
 from kazoo.client import KazooClient
 
 from kolla_mesos_start.errors import BadDefinition, BadUsage
-from kolla_mesos_start.operator.commands.publish import Publisher, check_chroot
 from kolla_mesos_start.operator.deployment.acl import Plan
 from kolla_mesos_start.operator.ensemble import (
     acls,
@@ -31,10 +30,12 @@ from kolla_mesos_start.operator.ensemble import (
 from kolla_mesos_start.operator.ensemble.archive import Snapshot
 from kolla_mesos_start.operator.ensemble.connection import Client, Refused
 from kolla_mesos_start.operator.ensemble.publication import Held
+from kolla_mesos_start.operator.ensemble.publisher import Publisher, check_chroot
 from kolla_mesos_start.operator.ensemble.snapshots import counted, done_commands, take
 from kolla_mesos_start.operator.ensemble.token_floor import raise_floor
-from kolla_mesos_start.operator.invocation import Invocation, NotThere, Subcommand
+from kolla_mesos_start.operator.invocation import Invocation, Subcommand
 from kolla_mesos_start.operator.terminal.confirmation import DECLINED, add_yes, confirmed
+from kolla_mesos_start.operator.terminal.suggestions import NotThere
 from kolla_mesos_start.tree.publication import RESTORE
 from kolla_mesos_start.tree.znodes import Znodes
 
@@ -77,7 +78,8 @@ def _restore(invocation: Invocation, lock: Held, wanted: Snapshot) -> int:
         if there:
             raise removal.InUse(f"{there}: stop them first; nothing was changed")
         _print_differences(invocation, found, wanted)
-        if not confirmed(invocation, f"replace {znodes.deployment} by what was {_origin(wanted)}"):
+        what = f"replace {znodes.deployment} by what was {_origin(wanted)}"
+        if not confirmed(what, invocation.options, invocation.err):
             return DECLINED
     if plan:
         acls.secure(client, znodes, plan)

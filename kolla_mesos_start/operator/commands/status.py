@@ -18,8 +18,8 @@ from rich.text import Text
 
 from kolla_mesos_start.definition.forms import DAEMON
 from kolla_mesos_start.errors import BadUsage
-from kolla_mesos_start.operator.deployment.findings import counted
 from kolla_mesos_start.operator.invocation import Invocation, Subcommand, add_format
+from kolla_mesos_start.operator.live.explanation import not_current
 from kolla_mesos_start.operator.live.mirror import Mirror, mirror, named
 from kolla_mesos_start.operator.live.reader import Container, Deployment, Service, Step
 from kolla_mesos_start.operator.terminal.durations import lasting
@@ -123,19 +123,6 @@ def headline(deployment: Deployment) -> str:
     text = f"{deployment.id}: {sum(service.is_up for service in services)} of {len(services)} services up"
     parts = [text, *not_current([each for service in services for each in service.containers])]
     return "; ".join(filter(None, [*parts, deployment.publication.problem]))
-
-
-def not_current(containers: Sequence[Container]) -> Iterator[str]:
-    """How many run something older than what is published, by what becomes of them."""
-    restart = sum(each.needs_restart for each in containers)
-    refreshing = sum(each.is_refreshing for each in containers)
-    old_files = sum(each.keeps_old_files for each in containers)
-    if restart:
-        yield f"{counted(restart, 'container')} {'needs' if restart == 1 else 'need'} a restart"
-    if refreshing:
-        yield f"{counted(refreshing, 'container')} refreshing"
-    if old_files:  # It is up: what became of a publication would be asked of `explain` only.
-        yield f"{counted(old_files, 'container')} with older files, see explain"
 
 
 def _ordered(deployment: Deployment) -> Sequence[Service]:

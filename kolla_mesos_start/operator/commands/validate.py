@@ -7,14 +7,11 @@ from __future__ import annotations
 
 import argparse
 
-from rich.text import Text
-
 from kolla_mesos_start.operator.deployment import layouts
-from kolla_mesos_start.operator.deployment.findings import ERROR, WARNING, Finding, counted, in_order
+from kolla_mesos_start.operator.deployment.findings import ERROR, counted, in_order
 from kolla_mesos_start.operator.invocation import DEPLOYMENT, Invocation, Subcommand, add_format
+from kolla_mesos_start.operator.validation.refusal import shown
 from kolla_mesos_start.operator.validation.rules import validate
-
-COLOURS = {ERROR: "bold red", WARNING: "yellow"}
 
 
 def _add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -39,12 +36,6 @@ def run(invocation: Invocation) -> int:
             invocation.out.print(shown(each))
         invocation.out.print(", ".join(counted(count, what.rstrip("s")) for what, count in totals.items()))
     return 1 if errors else 0
-
-
-def shown(finding: Finding) -> Text:
-    """As compilers print it, so that editors find the line."""
-    colour = COLOURS[finding.severity]
-    return Text.assemble(f"{finding.place}: ", (finding.severity, colour), f": {finding.message}")
 
 
 SUBCOMMAND = Subcommand(

@@ -17,13 +17,15 @@ from kazoo.client import KazooClient
 
 from kolla_mesos_start.definition.forms import GLOBAL, bad_segment
 from kolla_mesos_start.errors import AgentError, BadUsage
-from kolla_mesos_start.operator.commands.publish import Publisher
 from kolla_mesos_start.operator.deployment.container_variables import NAME
 from kolla_mesos_start.operator.deployment.directory import FILES, MAX_DATA, Deployment, Service
 from kolla_mesos_start.operator.deployment.findings import ERROR, Finding, Source
 from kolla_mesos_start.operator.ensemble import connection, publication, published, services, status_records
 from kolla_mesos_start.operator.ensemble.publication import Change, Held
-from kolla_mesos_start.operator.invocation import Invocation, Subcommand, add_format, nearest
+from kolla_mesos_start.operator.ensemble.published import places
+from kolla_mesos_start.operator.ensemble.publisher import Publisher
+from kolla_mesos_start.operator.invocation import Invocation, Subcommand, add_format
+from kolla_mesos_start.operator.terminal.suggestions import nearest
 from kolla_mesos_start.operator.validation.rules import validate
 from kolla_mesos_start.tree.znodes import Znodes
 
@@ -115,11 +117,6 @@ def _unset(invocation: Invocation, lock: Held, znodes: Znodes, name: str) -> int
 
 
 # -- places and values ----------------------------------------------------------------------------
-
-
-def places(znodes: Znodes, name: str) -> Sequence[str]:
-    """Where a variable may stand for a service on a host, the first one wins; either may be empty."""
-    return [path for path in znodes.variable(name) if "//" not in path]
 
 
 def _node(znodes: Znodes, path: str) -> str:

@@ -13,15 +13,16 @@ from rich.console import Console
 
 from kolla_mesos_start.definition.forms import DAEMON
 from kolla_mesos_start.errors import BadUsage, DependenciesNotSatisfied
-from kolla_mesos_start.operator.commands import explain
-from kolla_mesos_start.operator.commands.status import not_current
 from kolla_mesos_start.operator.ensemble import connection
-from kolla_mesos_start.operator.invocation import Invocation, NotThere, Subcommand, add_format
-from kolla_mesos_start.operator.live import causes
+from kolla_mesos_start.operator.invocation import Invocation, Subcommand, add_format
+from kolla_mesos_start.operator.live import causes, explanation
 from kolla_mesos_start.operator.live.causes import Cause
+from kolla_mesos_start.operator.live.explanation import not_current
 from kolla_mesos_start.operator.live.mirror import mirror, named
 from kolla_mesos_start.operator.live.reader import Deployment, Ended, Service
+from kolla_mesos_start.operator.terminal.durations import seconds
 from kolla_mesos_start.operator.terminal.lines import show
+from kolla_mesos_start.operator.terminal.suggestions import NotThere
 
 SHOWN = 3  # names in the line that says what is waited for
 TICK = 1.0  # seconds between two looks at the clock
@@ -76,7 +77,7 @@ def run(invocation: Invocation) -> int:
     elif left:
         text = f"{outcome.words} after {time.monotonic() - began:.0f} s: "
         invocation.err.print(text + _brief(left), style="bold")
-        show(invocation.err, explain.lines(deployment, watch.reasons, ()))
+        show(invocation.err, explanation.lines(deployment, watch.reasons, ()))
     return outcome.status
 
 
@@ -112,7 +113,7 @@ def _data(
             for each in service.containers
             if each.needs_restart
         ],
-        "causes": [explain.cause_data(cause) for cause in reasons],
+        "causes": [explanation.cause_data(cause) for cause in reasons],
     }
 
 
@@ -204,14 +205,6 @@ def _goal(word: str) -> Goal:
     if not name or (equals and not (count.isascii() and count.isdigit())):
         raise BadUsage(f"{word!r}: expected SERVICE or SERVICE=N; see kolla_mesos_ctl wait --help")
     return Goal(name, int(count) if equals else None)
-
-
-def seconds(text: str) -> float:
-    """A span of the command line. ValueError for what is none."""
-    value = float(text)
-    if not 0 <= value < math.inf:
-        raise ValueError
-    return value
 
 
 def _add_arguments(parser: argparse.ArgumentParser) -> None:

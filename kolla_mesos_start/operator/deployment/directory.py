@@ -37,7 +37,7 @@ from kolla_mesos_start.operator.deployment.acl import Plan
 from kolla_mesos_start.operator.deployment.findings import ERROR, Finding, Source, Sources, from_issue
 from kolla_mesos_start.operator.deployment.instances import with_instances
 from kolla_mesos_start.operator.deployment.launch import Launch
-from kolla_mesos_start.operator.invocation import nearest
+from kolla_mesos_start.operator.terminal.suggestions import nearest
 from kolla_mesos_start.tree.znodes import RESERVED
 
 Contents = Mapping[str, bytes]

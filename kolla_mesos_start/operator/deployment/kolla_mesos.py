@@ -44,7 +44,7 @@ from kolla_mesos_start.operator.deployment.findings import (
     line_in,
 )
 from kolla_mesos_start.operator.deployment.templates import BadTemplate
-from kolla_mesos_start.operator.invocation import nearest
+from kolla_mesos_start.operator.terminal.suggestions import nearest
 from kolla_mesos_start.render.sandbox import Sandbox
 
 # What the deploy tool knew of Mesos, as on a single node, so that `--set` can say otherwise. The time is

@@ -21,7 +21,7 @@ from kolla_mesos_start.operator.deployment.directory import (
     is_znode_name,
 )
 from kolla_mesos_start.operator.deployment.findings import ERROR, Finding, Findings, Source, from_issue
-from kolla_mesos_start.operator.invocation import NotThere
+from kolla_mesos_start.operator.terminal.suggestions import NotThere
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

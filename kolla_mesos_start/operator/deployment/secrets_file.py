@@ -8,18 +8,18 @@ from __future__ import annotations
 
 import fcntl
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Container, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import BinaryIO
+
+from rich.console import Console
 
 from kolla_mesos_start.errors import BadDefinition, BadUsage, CannotWrite, listed
 from kolla_mesos_start.operator.deployment import formats, private_file, secret_values
 from kolla_mesos_start.operator.deployment.directory import Deployment
 from kolla_mesos_start.operator.deployment.findings import counted
 from kolla_mesos_start.operator.deployment.secret_values import Completed
-from kolla_mesos_start.operator.ensemble.published import Nodes
-from kolla_mesos_start.operator.invocation import Invocation
 
 HEADER = (
     b"# The secrets of a deployment, for --secrets of kolla_mesos_ctl. Keep this file, and keep it private.\n"
@@ -27,10 +27,11 @@ HEADER = (
 READ_BY_OTHERS = 0o044
 
 
-def complete(invocation: Invocation, deployment: Deployment, published: Nodes) -> Completed:
+def complete(
+    deployment: Deployment, given: Container[str], published: Mapping[str, bytes], file: Path | None
+) -> Completed:
     """The deployment with all its secrets. Raises BadUsage where a new one could not be kept."""
-    completed = secret_values.complete(deployment, invocation.given, published)
-    file: Path | None = invocation.options.secrets
+    completed = secret_values.complete(deployment, given, published)
     if completed.new and file is None:
         raise BadUsage(
             f"no value for {listed(completed.new)}: give --secrets FILE; what is generated is added to it"
@@ -38,9 +39,8 @@ def complete(invocation: Invocation, deployment: Deployment, published: Nodes) -
     return completed
 
 
-def keep(invocation: Invocation, completed: Completed) -> None:
+def keep(file: Path | None, completed: Completed, console: Console) -> None:
     """Add to the file what it does not have, before anything is published; how much, not what, is printed."""
-    file: Path | None = invocation.options.secrets
     if file is None:
         return
     values = {**completed.kept, **completed.new}
@@ -52,7 +52,7 @@ def keep(invocation: Invocation, completed: Completed) -> None:
         print(f"generated {counted(len(completed.new), 'secret')} into {file}")
     if file.exists() and file.stat().st_mode & READ_BY_OTHERS:
         warning = f"warning: {file} can be read by others than its owner: chmod 600 {file}"
-        invocation.err.print(warning, markup=False)
+        console.print(warning, markup=False)
 
 
 def add(file: Path, values: Mapping[str, str]) -> None:

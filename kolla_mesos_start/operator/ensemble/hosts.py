@@ -15,7 +15,7 @@ from kazoo.client import KazooClient
 from kolla_mesos_start.definition.forms import GLOBAL, bad_service
 from kolla_mesos_start.operator.ensemble import connection, services, status_records
 from kolla_mesos_start.operator.ensemble.status_records import State
-from kolla_mesos_start.operator.invocation import NotThere, nearest
+from kolla_mesos_start.operator.terminal.suggestions import NotThere, nearest
 from kolla_mesos_start.tree.znodes import Znodes
 
 

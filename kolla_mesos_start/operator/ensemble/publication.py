@@ -22,7 +22,7 @@ from kazoo.recipe.lock import Lock
 from kolla_mesos_start.errors import AgentError, NoRight, TooLarge
 from kolla_mesos_start.operator.ensemble import connection
 from kolla_mesos_start.operator.ensemble.connection import Client, Refused, Unanswered, log
-from kolla_mesos_start.operator.invocation import operator
+from kolla_mesos_start.operator.terminal.user import operator
 from kolla_mesos_start.tree.publication import PUBLICATION, Mark, unfinished
 from kolla_mesos_start.tree.states import printable
 from kolla_mesos_start.tree.znodes import Znodes

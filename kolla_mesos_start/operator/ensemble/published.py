@@ -170,3 +170,8 @@ def others(nodes: Nodes, wanted: Iterable[str]) -> Removals:
 def _with_parents(node: str) -> list[str]:
     names = node.split("/")
     return ["/".join(names[: depth + 1]) for depth in range(len(names))]
+
+
+def places(znodes: Znodes, name: str) -> Sequence[str]:
+    """Where a variable may stand for a service on a host, the first one wins; either may be empty."""
+    return [path for path in znodes.variable(name) if "//" not in path]

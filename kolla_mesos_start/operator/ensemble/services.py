@@ -17,7 +17,7 @@ from kolla_mesos_start.errors import BadUsage, CannotRender
 from kolla_mesos_start.operator.deployment.acl import BY_AGENTS
 from kolla_mesos_start.operator.ensemble import connection
 from kolla_mesos_start.operator.ensemble.published import walk
-from kolla_mesos_start.operator.invocation import NotThere, nearest
+from kolla_mesos_start.operator.terminal.suggestions import NotThere, nearest
 from kolla_mesos_start.render.context import file_text, variable_names
 from kolla_mesos_start.tree.states import printable
 from kolla_mesos_start.tree.znodes import RESERVED, Znodes

@@ -1,4 +1,4 @@
-"""`kolla_mesos_ctl snapshot`: what a deployment holds, and which one-time commands are done, in one file.
+"""What a deployment holds, and which of its one-time commands are done, as it is at one moment.
 
 Only reads. Definitions, variables and files are saved as they were at one moment, and so is the record of
 each one-time command: what has changed while it was read is read again. What containers show while they are
@@ -7,23 +7,20 @@ there, and what plain commands did, which run again at each start, is left out.
 
 from __future__ import annotations
 
-import argparse
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from pathlib import Path
 from typing import Any
 
 from kazoo.client import KazooClient
 from kazoo.protocol.states import ZnodeStat
 
 from kolla_mesos_start.definition.forms import GLOBAL
-from kolla_mesos_start.operator.deployment import acl, private_file
+from kolla_mesos_start.operator.deployment import acl
 from kolla_mesos_start.operator.deployment.directory import FILES, VARIABLES
-from kolla_mesos_start.operator.ensemble import archive, connection, status_records
+from kolla_mesos_start.operator.ensemble import connection, status_records
 from kolla_mesos_start.operator.ensemble.archive import Snapshot, is_definition
 from kolla_mesos_start.operator.ensemble.connection import Refused
 from kolla_mesos_start.operator.ensemble.status_records import State
-from kolla_mesos_start.operator.invocation import Invocation, Subcommand
 from kolla_mesos_start.tree.states import (
     DONE,
     MAX_FLOOR,
@@ -37,20 +34,6 @@ from kolla_mesos_start.zookeeper.query import Query, Znode, children_of, data_of
 
 PATIENCE = 30.0  # seconds; a publication may take so long
 LOCK_DEPTH = 4  # slashes in status/<scope>/<role>/<command>/lock
-
-
-def run(invocation: Invocation) -> int:
-    """Read the deployment and write the file, which only its owner can read: it holds every secret."""
-    client, file = invocation.client, invocation.options.file
-    znodes = invocation.require_deployment()
-    snapshot = take(client, znodes)
-    for name in _unfinished(snapshot):
-        invocation.err.print(
-            f"{name} runs, or was interrupted: in the snapshot it has no outcome", markup=False
-        )
-    private_file.write(file, archive.pack(snapshot))
-    print(f"wrote {file}: {counted(snapshot)}")
-    return 0
 
 
 def take(client: KazooClient, znodes: Znodes) -> Snapshot:
@@ -86,13 +69,6 @@ def name_of(path: str) -> str:
     """A command's name for a message, of the path of its state below the deployment."""
     _, scope, command = path.split("/", 2)
     return command if scope == GLOBAL else f"{command} on {scope}"
-
-
-def _unfinished(snapshot: Snapshot) -> Iterator[str]:
-    for path, data in snapshot.recorded.items():
-        detail = decode_detail(Znode(data, None)) if path.endswith("/detail") else None
-        if detail is not None and detail.started is not None and detail.finished is None:
-            yield name_of(path.rpartition("/")[0])
 
 
 # -- reading --------------------------------------------------------------------------------------
@@ -225,22 +201,3 @@ def _floor(client: KazooClient, znodes: Znodes, recorded: Mapping[str, bytes]) -
     details = [data for path, data in recorded.items() if path.endswith("/detail")]
     tokens = [decode_detail(Znode(data, None)).token or 0 for data in details]
     return min(max([decode_floor(floor), *tokens]), MAX_FLOOR)
-
-
-# -- the command line -----------------------------------------------------------------------------
-
-
-def _add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("file", metavar="FILE", type=Path, help="the tar file to write, or to replace")
-
-
-SUBCOMMAND = Subcommand(
-    description="""\
-Save the definitions, variables and files of the deployment, and which one-time commands are done, to
-one tar file that only its owner can read: it holds every secret. `restore` brings it back, here or in
-another ensemble. Unpacked, it is a directory that can be published.
-""",
-    example="kolla_mesos_ctl snapshot site.tar --deployment site",
-    add_arguments=_add_arguments,
-    run=run,
-)

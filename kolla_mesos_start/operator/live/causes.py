@@ -14,7 +14,6 @@ from typing import NamedTuple
 
 from kolla_mesos_start.definition.forms import DAEMON, LOCAL
 from kolla_mesos_start.definition.model import Dependency, External, Members
-from kolla_mesos_start.operator.invocation import nearest
 from kolla_mesos_start.operator.live.reader import (
     PRESENT,
     REFRESH_FAILED,
@@ -28,6 +27,7 @@ from kolla_mesos_start.operator.live.reader import (
 )
 from kolla_mesos_start.operator.live.unread import BEGUN
 from kolla_mesos_start.operator.terminal.durations import lasting
+from kolla_mesos_start.operator.terminal.suggestions import nearest
 from kolla_mesos_start.tree.states import ERROR, NO_TIMEOUT, RETRY, RUNNING, Unmet
 
 # What is met: whether somebody has to do something, and whether nothing will mend it by itself.

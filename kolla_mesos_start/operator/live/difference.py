@@ -1,27 +1,29 @@
-"""`kolla_mesos_ctl diff`: what publishing a directory would change, and who would still run the old.
+"""What publishing a directory would change, and the containers that would still run the old.
 
-What lives here: the command and how it prints. What differs, and what must be hidden, is in `changes`.
+What lives here: `kolla_mesos_ctl diff`, which is also `publish --dry-run`, and how it prints. What differs,
+and what must be hidden, is in `changes`.
 """
 
 from __future__ import annotations
 
-import argparse
 from collections.abc import Iterable, Sequence, Set
 from typing import Any, Callable, NamedTuple
 
 from kazoo.client import KazooClient
 from rich.text import Text
 
-from kolla_mesos_start.operator.commands.publish import check_chroot, refuse
 from kolla_mesos_start.operator.deployment import changes, directory, layouts, secret_values
 from kolla_mesos_start.operator.deployment.changes import CREATED, Change, Mask
 from kolla_mesos_start.operator.deployment.directory import VARIABLES, Deployment
 from kolla_mesos_start.operator.deployment.findings import counted
 from kolla_mesos_start.operator.ensemble import publication, published
 from kolla_mesos_start.operator.ensemble.published import Nodes
-from kolla_mesos_start.operator.invocation import Invocation, NotThere, Subcommand, add_format
+from kolla_mesos_start.operator.ensemble.publisher import check_chroot
+from kolla_mesos_start.operator.invocation import Invocation
 from kolla_mesos_start.operator.live import outdated
 from kolla_mesos_start.operator.live.outdated import Container
+from kolla_mesos_start.operator.terminal.suggestions import NotThere
+from kolla_mesos_start.operator.validation.refusal import refuse
 from kolla_mesos_start.tree.znodes import Znodes
 
 FEW = 3  # values of single hosts that are listed
@@ -37,11 +39,6 @@ class Difference(NamedTuple):
     kept: Sequence[str]
     running_old: Sequence[Container]
     mask: Mask
-
-
-def _add_arguments(parser: argparse.ArgumentParser) -> None:
-    layouts.add_arguments(parser)
-    add_format(parser)
 
 
 def run(invocation: Invocation) -> int:
@@ -73,21 +70,6 @@ def _paths(invocation: Invocation) -> Znodes:
     except NotThere as error:
         invocation.err.print(f"{error.reason}: everything is new", markup=False)
         return invocation.znodes
-
-
-SUBCOMMAND = Subcommand(
-    description="""\
-Show what publishing a directory would change, and the containers that would still run the old.
-
-Values whose names say that they are secrets are hidden, wherever they stand, and so are those that
-secrets.yml or --secrets names. What only
-`publish --prune` would remove is listed, and is no difference. The exit status is 1 if anything differs.
-Before the first publication everything is new. `publish --dry-run` does the same.
-""",
-    example="kolla_mesos_ctl diff etc/examples/keystone --deployment site",
-    add_arguments=_add_arguments,
-    run=run,
-)
 
 
 # -- reading --------------------------------------------------------------------------------------

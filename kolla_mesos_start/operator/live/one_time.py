@@ -7,6 +7,7 @@ where a container has claimed it, or what is published has changed. What is chan
 
 from __future__ import annotations
 
+import argparse
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from typing import Callable, NamedTuple
@@ -20,10 +21,12 @@ from kolla_mesos_start.definition.forms import GLOBAL, LOCAL, bad_path, bad_segm
 from kolla_mesos_start.definition.model import Command
 from kolla_mesos_start.definition.schema import early_texts
 from kolla_mesos_start.errors import AgentError, BadDefinition, BadUsage, NoRight
-from kolla_mesos_start.operator.commands.variables import places
 from kolla_mesos_start.operator.ensemble import connection, services
 from kolla_mesos_start.operator.ensemble.connection import Refused, Unanswered
-from kolla_mesos_start.operator.invocation import Invocation, NotThere, nearest, operator
+from kolla_mesos_start.operator.ensemble.published import places
+from kolla_mesos_start.operator.invocation import Invocation
+from kolla_mesos_start.operator.terminal.suggestions import NotThere, nearest
+from kolla_mesos_start.operator.terminal.user import operator
 from kolla_mesos_start.operator.validation.rules import build_graph
 from kolla_mesos_start.render.context import variable_names
 from kolla_mesos_start.tree import states
@@ -261,3 +264,8 @@ def _may_try_again(client: KazooClient, one: OneTime, contender: str) -> bool:
     found = connection.znodes(client, [contender, *one.versions])
     same = all((each := found[path]) and each.stat.version == one.versions[path] for path in one.versions)
     return bool(same and found[contender])
+
+
+def add_command(parser: argparse.ArgumentParser) -> None:
+    """What names a one-time command."""
+    parser.add_argument("command", metavar="ROLE/COMMAND", help="as in dependencies: keystone-api/db_sync")

@@ -21,10 +21,10 @@ from kazoo.exceptions import NoNodeError
 from kolla_mesos_start.definition.document import load
 from kolla_mesos_start.definition.forms import GLOBAL, LOCAL
 from kolla_mesos_start.definition.model import Command, Graph, Members
-from kolla_mesos_start.operator.commands.publish import Counts, Publisher
 from kolla_mesos_start.operator.deployment import container_variables, directory
 from kolla_mesos_start.operator.deployment.directory import Contents, Deployment
 from kolla_mesos_start.operator.ensemble import publication, published
+from kolla_mesos_start.operator.ensemble.publisher import Counts, Publisher
 from kolla_mesos_start.operator.local.containers import Container, end_all, processes_of
 from kolla_mesos_start.operator.timeline.critical_path import Need, Step
 from kolla_mesos_start.operator.validation.rules import build_graph, known_graph

@@ -38,9 +38,9 @@ from kolla_mesos_start.errors import (
     Issues,
     Stopped,
 )
-from kolla_mesos_start.operator.commands import explain
-from kolla_mesos_start.operator.commands.publish import check_chroot
 from kolla_mesos_start.operator.ensemble import connection
+from kolla_mesos_start.operator.ensemble.publisher import check_chroot
+from kolla_mesos_start.operator.live import explanation
 from kolla_mesos_start.operator.live.mirror import Mirror
 from kolla_mesos_start.operator.live.reader import Deployment, Ended, Live
 from kolla_mesos_start.operator.local.containers import Container, end_all
@@ -273,11 +273,11 @@ class Up(ABC, Generic[D]):
         live = Live(znodes, deployment.given)
         containers = deployment.containers
         seen, found = self.aside(
-            lambda: explain.look(
+            lambda: explanation.look(
                 lambda: _with_statuses(Mirror(deployment.client, live).deployment(), containers)
             )
         )
-        lines = explain.lines(seen, found, ())
+        lines = explanation.lines(seen, found, ())
         said = [what, *(line.whole().plain for line in lines), *_log_ends(deployment)]
         return "\n".join([*said, self.about_logs] if self.about_logs else said)
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 UNITS = (("d", 86400), ("h", 3600), ("min", 60), ("s", 1))
 
 
@@ -16,3 +18,11 @@ def lasting(seconds: float) -> str:
         if len(words) == 2:
             break
     return " ".join(filter(None, words)) or "0 s"
+
+
+def seconds(text: str) -> float:
+    """A span of the command line. ValueError for what is none."""
+    value = float(text)
+    if not 0 <= value < math.inf:
+        raise ValueError
+    return value

@@ -1,25 +1,19 @@
-"""`kolla_mesos_ctl timeline`: how a start went, from what it has left in ZooKeeper.
+"""How a start went, from what it has left in ZooKeeper.
 
 What lives here: which znodes tell it, and what each tells. Times are the servers': a znode's ctime and mtime.
 A `detail`, whose times are those of its container's clock, was written when the attempt ended; only how long
 that took is taken from it. Nobody writes when a daemon was executed: it counts as started once all that it
 needs was there. Only the last run is told with its times; that there was an earlier one shows in the number
 of znodes that were ever made below another one, and of attempts.
-`timeline` finds the critical path, `timeline_page` draws the page.
+`critical_path` finds the critical path, `html_page` draws the page.
 """
 
 from __future__ import annotations
 
-import argparse
-import time
 from collections.abc import Iterator, Mapping, Sequence
-from pathlib import Path
 
 from kolla_mesos_start.definition.forms import DAEMON, GLOBAL, LOCAL
 from kolla_mesos_start.definition.model import Command, Graph, Members
-from kolla_mesos_start.errors import CannotWrite
-from kolla_mesos_start.operator.invocation import Invocation, Subcommand, add_format
-from kolla_mesos_start.operator.live.mirror import Mirror
 from kolla_mesos_start.operator.live.reader import (
     CONTAINERS,
     PARTY,
@@ -31,9 +25,9 @@ from kolla_mesos_start.operator.live.reader import (
     text_of,
     told_by,
 )
-from kolla_mesos_start.operator.timeline import critical_path, html_page
+from kolla_mesos_start.operator.timeline import critical_path
 from kolla_mesos_start.operator.timeline.critical_path import Finished, Need, Step
-from kolla_mesos_start.operator.timeline.past import Event, Past, as_json, lines
+from kolla_mesos_start.operator.timeline.past import Event, Past
 from kolla_mesos_start.tree import states
 from kolla_mesos_start.tree.states import DONE
 from kolla_mesos_start.zookeeper.query import Query, Znode, children_of, data_of
@@ -236,50 +230,3 @@ class _Telling:
 def has_lost_names(znode: Znode | None) -> bool:
     """Whether more znodes were made below it than there are: it counts those made, and those deleted."""
     return znode is not None and znode.stat.cversion > znode.stat.numChildren
-
-
-# -- words ------------------------------------------------------------------------------------------------
-
-
-def run(invocation: Invocation) -> int:
-    """Draw it as text, or write the page."""
-    znodes = invocation.require_deployment()
-    history = History(znodes, invocation.given)
-    past = history.past(Mirror(invocation.client, history).view(), time.time())
-    page = invocation.options.html
-    if invocation.as_json:
-        invocation.print_json(as_json(past))
-    elif page is not None:
-        try:
-            page.write_text(html_page.page(past), encoding="utf-8")
-        except OSError as error:
-            raise CannotWrite(f"{page} can't be written: {error.strerror}") from error
-        invocation.out.print(f"wrote {page}")
-    else:
-        invocation.out.print("\n".join(lines(past, invocation.out.width)), markup=False)
-    return 0
-
-
-def _add_arguments(parser: argparse.ArgumentParser) -> None:
-    form = parser.add_mutually_exclusive_group()
-    form.add_argument("--html", metavar="FILE", type=Path, help="write a page to look at in a browser")
-    add_format(form)
-
-
-SUBCOMMAND = Subcommand(
-    description="""\
-Show how the start of a deployment went: what each container did when, the critical path, retries and
-failures. Times are ZooKeeper's. What came back since shows its last run, and says so ("started again",
-also if its session had expired); then this is not one start, and nothing is said of what decided it.
-
---format json prints an object: "deployment", "began" (seconds since the epoch, as all times), and "steps",
-a list in the order in which they began. Each step has "command" (role/command, or role/.party where another
-step needed a container to be present), "host", "state" ("done",
-or what it is doing), "started" (null where only the end is known), "finished" (of a step that is not done:
-now), "attempts", "message" (of the last failure, or null), "again" (why these are not the times of the first
-start, or null), and "critical" (whether it is on the critical path).
-""",
-    example="kolla_mesos_ctl timeline --html start.html --deployment site",
-    add_arguments=_add_arguments,
-    run=run,
-)

@@ -25,7 +25,7 @@ from kolla_mesos_start.definition.model import (
 )
 from kolla_mesos_start.definition.texts import sublabel
 from kolla_mesos_start.operator.deployment.findings import ERROR, WARNING
-from kolla_mesos_start.operator.invocation import nearest, slip
+from kolla_mesos_start.operator.terminal.suggestions import nearest, slip
 
 # Keys of the daemon that are none of Marathon's.
 MISPLACED = frozenset({"command", "files", "ready", "retries", "delay", "timeout", "stop_grace"})

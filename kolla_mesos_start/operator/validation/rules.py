@@ -37,7 +37,7 @@ from kolla_mesos_start.operator.deployment.findings import (
 )
 from kolla_mesos_start.operator.deployment.templates import BadTemplate, Template
 from kolla_mesos_start.operator.ensemble import services
-from kolla_mesos_start.operator.invocation import nearest
+from kolla_mesos_start.operator.terminal.suggestions import nearest
 from kolla_mesos_start.operator.validation import checks, unused
 from kolla_mesos_start.operator.validation.checks import Reading
 from kolla_mesos_start.render.context import BUILTIN, IMAGE_GENERATION, NO_PORT, Context, Renderer, file_text
