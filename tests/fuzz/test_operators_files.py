@@ -28,7 +28,7 @@ from tests.fuzz.inputs import (
     published,
     seeded,
 )
-from tests.operator_tools.test_kolla_layout import FILES
+from tests.operator_tools.deployment.test_kolla_mesos import FILES
 
 YAML = [path.read_bytes() for path in published("*.yml") if "kubernetes" not in path.parts]
 TOKENS = [

@@ -16,8 +16,7 @@ import pytest
 from kazoo.client import KazooClient
 
 from kolla_mesos_start.operator import cli
-from kolla_mesos_start.operator.commands import restore
-from kolla_mesos_start.operator.ensemble import archive, connection, snapshots, status_records
+from kolla_mesos_start.operator.ensemble import archive, connection, restoration, snapshots, status_records
 from kolla_mesos_start.operator.ensemble.connection import Refused
 from tests.agents import Containers
 from tests.conftest import Deployment
@@ -287,13 +286,13 @@ def test_nothing_is_told_to_be_restored_that_somebody_else_has_changed(
     file = str(tmp_path / "site.tar")
     ctl(site.deployment, "snapshot", file)
     ctl(site.deployment, "set", "size", "9")
-    record = restore._record
+    record = restoration._record
 
     def recorded(*given: Any) -> None:
         record(*given)
         zk.set(f"{site.deployment.path}/variables/tag", b"9")
 
-    monkeypatch.setattr(restore, "_record", recorded)
+    monkeypatch.setattr(restoration, "_record", recorded)
     where = ["--deployment", "site", "--prefix", site.deployment.prefix, "--hosts", site.deployment.hosts]
     with pytest.raises(Refused, match="somebody else has changed"):
         cli.run(["restore", file, "--yes", *where])

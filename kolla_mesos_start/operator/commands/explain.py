@@ -1,7 +1,4 @@
-"""`kolla_mesos_ctl explain`: why a deployment is not up, root causes first.
-
-What lives here: words. What is a cause is decided in `causes`.
-"""
+"""`kolla_mesos_ctl explain`: why a deployment is not up, root causes first."""
 
 from __future__ import annotations
 

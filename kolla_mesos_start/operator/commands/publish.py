@@ -2,8 +2,7 @@
 
     read the directory -> take the lock -> validate -> write and remove
 
-What lives here: what is to be written. What is wrong is found in `validation`; the lock, the mark and the
-transactions are in `publication`.
+What lives here: the stages. What is wrong is found in `validation`; how it is written is in `ensemble`.
 Nothing is written before everything is right, and what is unchanged is not written again: publishing
 twice is the same as publishing once.
 """

@@ -10,34 +10,21 @@ definition.
 from __future__ import annotations
 
 import argparse
-from collections.abc import Mapping, Sequence
-from itertools import groupby
+from collections.abc import Sequence
 from pathlib import Path
 
-from kazoo.client import KazooClient
-
 from kolla_mesos_start.errors import BadDefinition, BadUsage
-from kolla_mesos_start.operator.deployment.acl import Plan
-from kolla_mesos_start.operator.ensemble import (
-    acls,
-    archive,
-    connection,
-    publication,
-    published,
-    removal,
-    status_records,
-)
+from kolla_mesos_start.operator.ensemble import acls, archive, publication, removal
 from kolla_mesos_start.operator.ensemble.archive import Snapshot
-from kolla_mesos_start.operator.ensemble.connection import Client, Refused
+from kolla_mesos_start.operator.ensemble.connection import Refused
 from kolla_mesos_start.operator.ensemble.publication import Held
-from kolla_mesos_start.operator.ensemble.publisher import Publisher, check_chroot
+from kolla_mesos_start.operator.ensemble.publisher import check_chroot
+from kolla_mesos_start.operator.ensemble.restoration import is_status_there, old_tree, plan_of, write
 from kolla_mesos_start.operator.ensemble.snapshots import counted, done_commands, take
-from kolla_mesos_start.operator.ensemble.token_floor import raise_floor
 from kolla_mesos_start.operator.invocation import Invocation, Subcommand
 from kolla_mesos_start.operator.terminal.confirmation import DECLINED, add_yes, confirmed
 from kolla_mesos_start.operator.terminal.suggestions import NotThere
 from kolla_mesos_start.tree.publication import RESTORE
-from kolla_mesos_start.tree.znodes import Znodes
 
 
 class BadSnapshot(BadDefinition):
@@ -54,7 +41,7 @@ def run(invocation: Invocation) -> int:
     wanted = _read(invocation.options.file)
     check_chroot(client, invocation.settings)
     znodes = invocation.znodes
-    plan = _plan(client, invocation.options.file, wanted)
+    plan = plan_of(client, invocation.options.file, wanted)
     if plan:
         acls.require_operator(client, znodes, plan)
         client.plan = plan
@@ -71,8 +58,8 @@ def _restore(invocation: Invocation, lock: Held, wanted: Snapshot) -> int:
         lock.publish([], {})  # An earlier restore may have been interrupted at its very end.
         print(f"{znodes.deployment} is as in {file} already: {counted(wanted)}")
         return 0
-    plan = _plan(client, file, wanted)
-    tree = _tree(client, znodes, found) if found.published or _is_status_there(client, znodes) else None
+    plan = plan_of(client, file, wanted)
+    tree = old_tree(client, znodes, found) if found.published or is_status_there(client, znodes) else None
     if tree:
         there = removal.who_is_there(client, tree)
         if there:
@@ -86,7 +73,7 @@ def _restore(invocation: Invocation, lock: Held, wanted: Snapshot) -> int:
     lock.begin()
     if tree:
         removal.remove(client, tree)
-    _write(client, znodes, lock, wanted, plan)
+    write(client, znodes, lock, wanted, plan)
     if take(client, znodes).published != wanted.published:
         raise Refused(f"somebody else has changed {znodes.deployment} meanwhile; restore it once more")
     print(f"restored {znodes.deployment} to what was {_origin(wanted)}: {counted(wanted)}")
@@ -105,18 +92,6 @@ def _read(file: Path) -> Snapshot:
         raise BadSnapshot(file, error.issues) from error
 
 
-def _is_status_there(client: KazooClient, znodes: Znodes) -> bool:
-    """Also what is left of it after a restore that was killed, which no snapshot contains."""
-    return connection.read(client, [znodes.status])[znodes.status] is not None
-
-
-def _tree(client: KazooClient, znodes: Znodes, found: Snapshot) -> removal.Tree:
-    """What is to go first, while nobody is there: what is recorded, and all definitions."""
-    states = status_records.states(client, znodes, status_records.roles(client, znodes))
-    definitions = [znodes.service(name) for name in found.definitions]
-    return removal.status_tree(client, znodes, states)._replace(definitions=definitions)
-
-
 def _origin(snapshot: Snapshot) -> str:
     return f"{snapshot.deployment} at {snapshot.taken}"
 
@@ -133,38 +108,6 @@ def _print_differences(invocation: Invocation, found: Snapshot, wanted: Snapshot
         invocation.err.print(f"{name} is done now, and will not be", markup=False)
     for name in sorted(stays - done):
         invocation.err.print(f"{name} is not done now, and will be", markup=False)
-
-
-def _write(client: Client, znodes: Znodes, lock: Held, wanted: Snapshot, plan: Plan | None) -> None:
-    before = published.nodes(client, znodes)
-    publisher = Publisher(client, znodes, before, lock, report=lambda change: None)
-    publisher.write(wanted.contents)
-    publisher.remove(published.others(before, wanted.published))
-    if plan:
-        acls.make(client, znodes, plan, wanted.definitions)
-    raise_floor(client, znodes, wanted.floor)
-    _record(client, znodes, wanted.recorded)
-    publisher.write(wanted.definitions, is_last=True)
-
-
-def _plan(client: Client, file: Path, wanted: Snapshot) -> Plan | None:
-    """Who may do what: as it was, or, if nothing was planned then, as it is here."""
-    plan = connection.recorded(f"{archive.ACL} in {file}", wanted.acl) if wanted.acl else client.plan
-    return plan and plan.only(wanted.definitions.keys())
-
-
-def _record(client: KazooClient, znodes: Znodes, nodes: Mapping[str, bytes]) -> None:
-    """Make the znodes of each role in one request, as its agents make them: none finds a part of them."""
-    for _, paths in groupby(sorted(nodes, key=segments), key=lambda path: segments(path)[:3]):
-        connection.create_together(client, _below(znodes, {path: nodes[path] for path in paths}))
-
-
-def segments(path: str) -> list[str]:
-    return path.split("/")
-
-
-def _below(znodes: Znodes, nodes: Mapping[str, bytes]) -> dict[str, bytes]:
-    return {f"{znodes.deployment}/{path}": data for path, data in nodes.items()}
 
 
 def _add_arguments(parser: argparse.ArgumentParser) -> None:

@@ -1,6 +1,6 @@
 """`kolla_mesos_ctl status`: the services of a deployment, their containers, and what each is doing.
 
-What lives here: rows, and how many of them a terminal has room for. What they are made of is `live`'s.
+What lives here: rows, and how many of them a terminal has room for. What they are made of is `live.reader`'s.
 """
 
 from __future__ import annotations

@@ -6,50 +6,24 @@ from __future__ import annotations
 import argparse
 import math
 import time
-from collections.abc import Iterator, Sequence
-from typing import Any, NamedTuple
+from collections.abc import Sequence
+from typing import Any
 
 from rich.console import Console
 
-from kolla_mesos_start.definition.forms import DAEMON
-from kolla_mesos_start.errors import BadUsage, DependenciesNotSatisfied
+from kolla_mesos_start.errors import BadUsage
 from kolla_mesos_start.operator.ensemble import connection
 from kolla_mesos_start.operator.invocation import Invocation, Subcommand, add_format
-from kolla_mesos_start.operator.live import causes, explanation
+from kolla_mesos_start.operator.live import explanation
 from kolla_mesos_start.operator.live.causes import Cause
-from kolla_mesos_start.operator.live.explanation import not_current
-from kolla_mesos_start.operator.live.mirror import mirror, named
-from kolla_mesos_start.operator.live.reader import Deployment, Ended, Service
+from kolla_mesos_start.operator.live.mirror import mirror
+from kolla_mesos_start.operator.live.reader import Service
+from kolla_mesos_start.operator.live.waiting import Goal, Outcome, Watch
 from kolla_mesos_start.operator.terminal.durations import seconds
 from kolla_mesos_start.operator.terminal.lines import show
-from kolla_mesos_start.operator.terminal.suggestions import NotThere
 
 SHOWN = 3  # names in the line that says what is waited for
 TICK = 1.0  # seconds between two looks at the clock
-# Seconds for which a cause must be there: a publisher may be about to write the next definition, and a
-# launcher about to start a container again.
-SETTLE = 3.0
-
-
-class Goal(NamedTuple):
-    """A service, and how many of its instances are to be ready; None: as many as are wanted."""
-
-    name: str
-    count: int | None  # type: ignore[assignment]  # tuple.count is not used.
-
-    def is_met(self, service: Service) -> bool:
-        """Whether it is up so far, and runs what is published."""
-        if service.is_task:
-            return service.is_up
-        if self.count is not None:
-            return sum(each.ready and each.is_current for each in service.containers) >= self.count
-        return service.is_up and all(each.is_current or not each.ready for each in service.containers)
-
-    def progress(self, service: Service) -> str:
-        """How far it is."""
-        what = "done" if service.is_task else "ready"
-        ready = f"{service.role}: {service.ready} of {self.count or service.wanted} {what}"
-        return ", ".join([ready, *not_current(service.containers)])
 
 
 def run(invocation: Invocation) -> int:
@@ -62,7 +36,7 @@ def run(invocation: Invocation) -> int:
     # What was published through another server must be seen by the one that is asked here.
     connection.sync(invocation.client, invocation.znodes.deployment)
     deadline = math.inf if options.timeout is None else began + options.timeout
-    watch = _Watch(asked, out, began)
+    watch = Watch(asked, out, began)
     with out.status("") as line:
         while True:
             deployment = source.deployment()
@@ -79,20 +53,6 @@ def run(invocation: Invocation) -> int:
         invocation.err.print(text + _brief(left), style="bold")
         show(invocation.err, explanation.lines(deployment, watch.reasons, ()))
     return outcome.status
-
-
-class Outcome(NamedTuple):
-    """How it has ended: its name for programs, for people, and the exit status."""
-
-    name: str
-    words: str
-    status: int
-
-
-UP = Outcome("up", "up", 0)
-FAILED = Outcome("failed", "not up", 1)
-RESTART = Outcome("restart", "up, but something needs a restart,", 1)
-TIMEOUT = Outcome("timeout", "not up", DependenciesNotSatisfied.status)
 
 
 def _data(
@@ -122,82 +82,6 @@ def _brief(left: Sequence[Service]) -> str:
     names = [service.role for service in left]
     more = f" and {len(names) - SHOWN} more" if len(names) > SHOWN else ""
     return ", ".join(names[:SHOWN]) + more
-
-
-class _Watch:
-    """What has been seen so far. `found` are the causes of now, `final` those that nothing will mend without
-    somebody's help."""
-
-    def __init__(self, goals: Sequence[Goal], out: Console, began: float) -> None:
-        self.found: Sequence[Cause] = ()
-        self.final: Sequence[Cause] = ()
-        self._goals, self._out, self._began = goals, out, began
-        self._since = math.inf
-        self._said: dict[str, str] = {}
-        self._ends: set[Ended] = set()
-
-    @property
-    def is_hopeless(self) -> bool:
-        return time.monotonic() - self._since >= SETTLE
-
-    @property
-    def reasons(self) -> Sequence[Cause]:
-        """What to say of the services that are not up."""
-        return self.final or self.found
-
-    def outcome(self, left: Sequence[Service]) -> Outcome:
-        """What it comes to if waiting ends now."""
-        if not left:
-            return UP
-        if not self.is_hopeless:
-            return TIMEOUT
-        return RESTART if all(cause.kind == "restart" for cause in self.final) else FAILED
-
-    def look(self, deployment: Deployment) -> list[Service]:
-        """The services that are not up, or run something older; whatever has changed is printed."""
-        pairs = list(_pairs(self._goals, deployment))
-        for goal, service in pairs:
-            self._say(service.name, goal.progress(service))
-        everything = causes.find(deployment, time.time())
-        # While a publication is unfinished, nothing is known to be current.
-        is_unfinished = any(cause.kind in causes.OF_ALL for cause in everything)
-        left = [service for goal, service in pairs if is_unfinished or not goal.is_met(service)]
-        for service in left:
-            self._say_ends(service)
-        of_all = [cause for cause in everything if cause.kind in causes.OF_ALL]
-        mine = [of_all, *(causes.concerning(everything, service) for service in left)]
-        self.found = [cause for cause in everything if any(cause in each for each in mine)]
-        self.final = [cause for cause in self.found if cause.is_final]
-        # Restarts come last: until then, whatever can happen without them is waited for.
-        if all(each and all(cause.kind == "restart" for cause in each) for each in mine):
-            self.final = self.found
-        self._since = min(self._since, time.monotonic()) if self.final else math.inf
-        return left
-
-    def _say_ends(self, service: Service) -> None:
-        """How its starts go wrong: once, though a launcher repeats them every second."""
-        for ended in causes.ends(service):
-            kind = ended._replace(reason="", at=0.0, zxid=0)
-            if kind not in self._ends:
-                self._ends.add(kind)
-                # The cause comes at the end.
-                how = "before it was ready" if ended.stage == DAEMON else f"in stage {ended.stage}"
-                self._print(f"{ended.command or service.role} on {ended.host} ended {how}")
-
-    def _say(self, name: str, text: str) -> None:
-        if self._said.get(name) != text:
-            self._said[name] = text
-            self._print(text)
-
-    def _print(self, text: str) -> None:
-        self._out.print(f"{time.monotonic() - self._began:7.1f} s  {text}")
-
-
-def _pairs(goals: Sequence[Goal], deployment: Deployment) -> Iterator[tuple[Goal, Service]]:
-    if not deployment.services:
-        raise NotThere(f"{deployment.id} has no services: publish them first")
-    for goal in goals or [Goal(name, None) for name in deployment.services]:
-        yield goal, named(deployment, goal.name)
 
 
 def _goal(word: str) -> Goal:

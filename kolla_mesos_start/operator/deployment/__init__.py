@@ -1,1 +1,1 @@
-"""A deployment as data: its directory, the files in it, and what they say. Nothing here connects to anything."""
+"""A deployment as data: its directory, and what the files in it say. Nothing here connects to anything."""

@@ -5,7 +5,7 @@
     variables: {"db_root_password": ["infra/db/db"]}         # shared variables that only these may read
     hosts: ["h1", "h2"]                                      # where agents run
 
-Pure: what stands in ZooKeeper is read and changed in `securing`. An ACL is a mapping of identities, as
+Pure: what stands in ZooKeeper is read and changed in `ensemble.acls`. An ACL is a mapping of identities, as
 above, to letters of cdrwa.
 """
 

@@ -1,7 +1,7 @@
 """The operator's own file with the values of secrets, which is no part of a deployment's directory.
 
 What lives here: adding to it what was generated, or was published already. What that is comes from
-`generated`; the file is read with other variables, in `layouts`.
+`secret_values`; the file is read with other variables, in `layouts`.
 """
 
 from __future__ import annotations

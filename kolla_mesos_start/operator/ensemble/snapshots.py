@@ -21,14 +21,7 @@ from kolla_mesos_start.operator.ensemble import connection, status_records
 from kolla_mesos_start.operator.ensemble.archive import Snapshot, is_definition
 from kolla_mesos_start.operator.ensemble.connection import Refused
 from kolla_mesos_start.operator.ensemble.status_records import State
-from kolla_mesos_start.tree.states import (
-    DONE,
-    MAX_FLOOR,
-    WAITING,
-    decode_detail,
-    decode_floor,
-    token_of,
-)
+from kolla_mesos_start.tree.states import DONE, MAX_FLOOR, WAITING, decode_detail, decode_floor, token_of
 from kolla_mesos_start.tree.znodes import Znodes
 from kolla_mesos_start.zookeeper.query import Query, Znode, children_of, data_of
 

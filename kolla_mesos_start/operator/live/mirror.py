@@ -1,6 +1,6 @@
 """What has been read of a deployment, kept true by watches.
 
-What lives here: reading what `live` asks for, a level at a time, and again what has changed.
+What lives here: reading what `reader` asks for, a level at a time, and again what has changed.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """What running containers have not read yet of what is published: variables, files, definition, generation.
 
-Pure, as `live`, which asks it: `queries` says what must be read, `behind` what it means. Of variables only
+Pure, as `reader`, which asks it: `queries` says what must be read, `behind` what it means. Of variables only
 the zxids of their last changes are read, never a value.
 
 A deletion is not seen: it leaves no zxid.

@@ -1,4 +1,4 @@
-"""`kolla_mesos_ctl up`: the deployment of any directory, run on this machine to try it out.
+"""The deployment of any directory, run on this machine to try it out.
 
 What lives here: which containers there are, what each is given, and what can be tried next. The stages,
 from ZooKeeper to the end, are those of `up`.
@@ -25,11 +25,7 @@ from kazoo.client import KazooClient
 from kolla_mesos_start.definition.model import Command, File
 from kolla_mesos_start.definition.texts import Text
 from kolla_mesos_start.errors import AgentError, BadDefinition, BadUsage, CannotRender
-from kolla_mesos_start.operator.deployment import (
-    container_variables,
-    directory,
-    instances,
-)
+from kolla_mesos_start.operator.deployment import container_variables, directory, instances
 from kolla_mesos_start.operator.deployment.directory import Deployment, Service
 from kolla_mesos_start.operator.deployment.findings import ERROR
 from kolla_mesos_start.operator.deployment.instances import with_instances

@@ -3,7 +3,7 @@
     ZooKeeper -> publish -> start everything at once -> show progress -> timeline -> stay -> end
 
 What lives here: the stages, for any deployment; a subclass of Up says which. Running it is
-`local_deployment`'s, showing it `progress`'s and `timeline`'s. Signals are looked at between two
+`local_deployment`'s, showing it `progress`'s and `critical_path`'s. Signals are looked at between two
 steps only: so there is no moment at which something has been started and `end` does not know of it.
 """
 

@@ -1,1 +1,1 @@
-"""What a terminal is asked and shown: lines, questions, spans of time, suggestions. It knows no deployment."""
+"""What is asked and shown: lines, questions, spans of time, suggestions. It knows no deployment."""

@@ -1,4 +1,4 @@
-"""How long something has lasted, for people: in its two largest units."""
+"""Spans of time: how long something has lasted, for people, and those of the command line."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 """A start that is over, or under way: what happened when, and what that means in words.
 
-Pure; what ZooKeeper tells of it is read by `history`.
+Pure; what ZooKeeper tells of it is read by `reader`.
 """
 
 from __future__ import annotations

@@ -29,7 +29,7 @@ from kolla_mesos_start.operator.terminal.suggestions import nearest, slip
 
 # Keys of the daemon that are none of Marathon's.
 MISPLACED = frozenset({"command", "files", "ready", "retries", "delay", "timeout", "stop_grace"})
-IMAGE = "image-generation"  # a generation that only its agent knows, as `validation` renders it
+IMAGE = "image-generation"  # a generation that only its agent knows, as `rules` renders it
 SHORTEST_PROGRAM = 8  # letters
 OWN_ADDRESSES = ("127.0.0.1", "localhost", "::1")
 # Values that only stand for one that somebody still has to choose.

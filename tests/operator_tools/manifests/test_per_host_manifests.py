@@ -18,8 +18,8 @@ from kolla_mesos_start.operator.manifests.model import FINAL, Manifests, Model, 
 from kolla_mesos_start.operator.manifests.names import name_of
 from kolla_mesos_start.operator.manifests.per_host import by_host
 from kolla_mesos_start.operator.validation.refusal import Refused
-from tests.operator_tools.test_golden_manifests import DEPLOYMENTS, GOLDEN
-from tests.operator_tools.test_manifests import DAEMON, LAUNCH, model, site
+from tests.operator_tools.manifests.test_golden_manifests import DEPLOYMENTS, GOLDEN
+from tests.operator_tools.manifests.test_manifests import DAEMON, LAUNCH, model, site
 
 ODD = LAUNCH.replace("network: host", "network: own, ports: [81]").replace(
     '"$$(A){{ port }}"', r'"$A 5% \"x\n"'

@@ -13,8 +13,8 @@ from typing import Any, Callable
 
 import pytest
 
-from kolla_mesos_start.operator.commands import graph, status
-from kolla_mesos_start.operator.live import causes
+from kolla_mesos_start.operator.commands import status
+from kolla_mesos_start.operator.live import causes, graph
 from kolla_mesos_start.operator.timeline import html_page
 from kolla_mesos_start.operator.timeline.past import lines
 from kolla_mesos_start.operator.timeline.reader import History

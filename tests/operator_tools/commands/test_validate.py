@@ -17,8 +17,8 @@ from kolla_mesos_start.operator.validation.rules import validate
 from kolla_mesos_start.render import variables_dir
 from tests.publishing import write_files
 
-TOOL = Path(__file__).parents[2] / "bin" / "kolla_mesos_ctl"
-ETC = Path(__file__).parents[2] / "etc"
+TOOL = Path(__file__).parents[3] / "bin" / "kolla_mesos_ctl"
+ETC = Path(__file__).parents[3] / "etc"
 
 DB = """\
 commands:

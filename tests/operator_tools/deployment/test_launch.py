@@ -13,7 +13,7 @@ from kolla_mesos_start.operator.deployment.directory import Deployment
 from kolla_mesos_start.operator.validation.rules import validate
 from tests.publishing import write_files
 
-ETC = Path(__file__).parents[2] / "etc"
+ETC = Path(__file__).parents[3] / "etc"
 LAUNCH = """\
 tag: 2026.10
 hosts:

@@ -15,8 +15,8 @@ from kolla_mesos_start.operator.manifests import marathon
 from kolla_mesos_start.operator.manifests.model import Model, Workload
 from kolla_mesos_start.operator.manifests.names import names_of
 from tests.marathon import completed, wrong
-from tests.operator_tools.test_golden_manifests import DEPLOYMENTS, GOLDEN
-from tests.operator_tools.test_manifests import DAEMON, LAUNCH, model, site
+from tests.operator_tools.manifests.test_golden_manifests import DEPLOYMENTS, GOLDEN
+from tests.operator_tools.manifests.test_manifests import DAEMON, LAUNCH, model, site
 
 APP = dict[str, Any]
 

@@ -8,7 +8,7 @@ from xml.etree import ElementTree
 import pytest
 
 from kolla_mesos_start.errors import AgentError, BadUsage
-from kolla_mesos_start.operator.commands import graph
+from kolla_mesos_start.operator.live import graph
 from tests.operator_tools.trees import Tree, container, definition, deployment, one_time, ready
 
 TREE: Tree = {

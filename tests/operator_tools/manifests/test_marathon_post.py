@@ -25,7 +25,7 @@ from kolla_mesos_start.operator.manifests.marathon_post import NotDeployed
 from tests import CHECKOUT
 from tests.certificates import Authority
 from tests.marathon import Answer, Marathon, Request, serving
-from tests.operator_tools.test_manifests import LAUNCH, site
+from tests.operator_tools.manifests.test_manifests import LAUNCH, site
 from tests.waiting import eventually
 from tests.zookeeper import free_port
 

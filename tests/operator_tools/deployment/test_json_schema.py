@@ -14,11 +14,11 @@ import pytest
 from kolla_mesos_start.definition import schema as parser
 from kolla_mesos_start.definition.document import load
 from kolla_mesos_start.definition.model import Dependency, File
-from kolla_mesos_start.operator.commands import schema
+from kolla_mesos_start.operator.deployment import json_schema
 from kolla_mesos_start.operator.deployment.directory import read
 from tests.definition.examples import TEMPLATED
 
-ROOT = Path(__file__).parents[2]
+ROOT = Path(__file__).parents[3]
 SERVICE = "a/web"
 SHARED: dict[str, Any] = {
     "command": ["true", "x"],
@@ -97,7 +97,7 @@ def parser_accepts(definition: Any) -> bool:
 
 
 def schema_accepts(definition: Any) -> bool:
-    return bool(jsonschema.Draft7Validator(schema.DEFINITION).is_valid(definition))
+    return bool(jsonschema.Draft7Validator(json_schema.DEFINITION).is_valid(definition))
 
 
 def paths(value: Any, above: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]:
@@ -122,19 +122,19 @@ def changed(path: tuple[Any, ...], value: Any) -> Any:
 
 
 def test_the_schema_is_one() -> None:
-    jsonschema.Draft7Validator.check_schema(schema.DEFINITION)
+    jsonschema.Draft7Validator.check_schema(json_schema.DEFINITION)
 
 
 def test_the_names_of_the_keys_are_those_of_the_parser() -> None:
     """A key that is added to the parser is missed here."""
-    assert tuple(schema.SHARED) == parser.SHARED_KEYS
-    assert tuple(schema.COMMANDS) == parser.COMMAND_KEYS
-    assert tuple(schema.DAEMONS) == parser.DAEMON_KEYS
-    assert tuple(schema.CHECKS) == parser.CHECKS
-    assert tuple(schema.REACTIONS) == parser.REACTIONS
-    assert tuple(schema.PROBES) == parser.PROBES
-    assert tuple(schema.FILE) == File._fields[1:]
-    assert tuple(schema.DEPENDENCY) == Dependency._fields
+    assert tuple(json_schema.SHARED) == parser.SHARED_KEYS
+    assert tuple(json_schema.COMMANDS) == parser.COMMAND_KEYS
+    assert tuple(json_schema.DAEMONS) == parser.DAEMON_KEYS
+    assert tuple(json_schema.CHECKS) == parser.CHECKS
+    assert tuple(json_schema.REACTIONS) == parser.REACTIONS
+    assert tuple(json_schema.PROBES) == parser.PROBES
+    assert tuple(json_schema.FILE) == File._fields[1:]
+    assert tuple(json_schema.DEPENDENCY) == Dependency._fields
     assert parser_accepts(FULL)
     assert schema_accepts(FULL)
 
@@ -186,4 +186,6 @@ def test_templates_may_stand_wherever_the_parser_renders_them() -> None:
 )
 def test_the_examples_fit(example: str) -> None:
     for service in read(ROOT / "etc" / "examples" / example).services:
-        jsonschema.validate(json.loads(service.definition), schema.DEFINITION, jsonschema.Draft7Validator)
+        jsonschema.validate(
+            json.loads(service.definition), json_schema.DEFINITION, jsonschema.Draft7Validator
+        )
