@@ -27,7 +27,7 @@ KILL_TIMEOUT = 30.0  # seconds after KILL, on a busy machine
 
 def _agent() -> Path:
     """The agent's script: that of the checkout which holds this package, else the installed one."""
-    in_checkout = Path(__file__).resolve().parents[2] / "bin" / "kolla_mesos_start"
+    in_checkout = Path(__file__).resolve().parents[3] / "bin" / "kolla_mesos_start"
     return in_checkout if in_checkout.exists() else Path(sys.executable).with_name("kolla_mesos_start")
 
 
