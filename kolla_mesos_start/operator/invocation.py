@@ -23,7 +23,7 @@ from kolla_mesos_start.errors import AgentError, BadEnvironment, BadUsage, liste
 from kolla_mesos_start.open_files import open_files
 from kolla_mesos_start.operator.deployment import container_variables
 from kolla_mesos_start.operator.ensemble import connection
-from kolla_mesos_start.operator.ensemble.connection import Client
+from kolla_mesos_start.operator.ensemble.connection import OperatorClient
 from kolla_mesos_start.operator.terminal.suggestions import NotThere, nearest
 from kolla_mesos_start.settings import Settings
 from kolla_mesos_start.tree.znodes import Znodes
@@ -57,7 +57,7 @@ class BadConnection(BadEnvironment):
     subject = "connection"
 
 
-class Output(Console):
+class OutputConsole(Console):
     """rich would exit with a status of its own where whoever read has gone; `main` knows a better one."""
 
     def on_broken_pipe(self) -> None:
@@ -70,10 +70,10 @@ class Invocation:
 
     def __init__(self, options: argparse.Namespace, environ: Mapping[str, str], stack: ExitStack) -> None:
         self.options, self.environ = options, environ
-        self.out = Output(highlight=False, soft_wrap=True)
-        self.err = Output(stderr=True, highlight=False, soft_wrap=True)
+        self.out = OutputConsole(highlight=False, soft_wrap=True)
+        self.err = OutputConsole(stderr=True, highlight=False, soft_wrap=True)
         self._stack = stack
-        self._client: Client | None = None
+        self._client: OperatorClient | None = None
 
     @property
     def as_json(self) -> bool:
@@ -128,7 +128,7 @@ class Invocation:
         return Znodes(found.prefix, found.deployment_id, "", "")
 
     @property
-    def client(self) -> Client:
+    def client(self) -> OperatorClient:
         """The connection, made when it is first used, and closed at the end."""
         if self._client is None:
             settings = self.settings
@@ -146,7 +146,7 @@ class Invocation:
             )
             self.err.print(self._as_given(text), markup=False)
 
-    def as_whom(self) -> str:
+    def identity_hint(self) -> str:
         """For the end of a message: what an operator has to know who looks for a right that is missing."""
         is_connected = self._client is not None and self._client.connected
         return connected_as(connection.known_as(self._client)) if is_connected else ""
@@ -165,7 +165,7 @@ class Invocation:
             )
         return znodes
 
-    def which_there_are(self) -> str:
+    def list_deployments(self) -> str:
         """The deployments, for the end of a message that asks for one; nothing where that can't be known."""
         try:
             found = self._settings("operator")._replace(connect_timeout=connection.QUIET)

@@ -24,7 +24,7 @@ import psutil
 import pytest
 import yaml
 
-from kolla_mesos_start.operator.local.containers import Container
+from kolla_mesos_start.operator.local.containers import LocalContainer
 from kolla_mesos_start.operator.timeline import critical_path
 from tests.examples.keystone import API, HOSTS, MARIADB, MEMCACHED
 from tests.examples.openstack import EXAMPLE
@@ -231,7 +231,7 @@ def begin_request(cloud: Cloud, client: HTTPConnection) -> None:
     cloud.eventually(taken, "a worker has the request")
 
 
-def fingerprints(container: Container) -> dict[str, tuple[int, int]]:
+def fingerprints(container: LocalContainer) -> dict[str, tuple[int, int]]:
     """Of each config file what changes with every writing."""
     files = (container.root / "etc" / "keystone").iterdir()
     return {path.name: (path.stat().st_ino, path.stat().st_mtime_ns) for path in files}

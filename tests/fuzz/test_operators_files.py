@@ -12,7 +12,7 @@ import pytest
 
 from kolla_mesos_start.errors import BadDefinition
 from kolla_mesos_start.operator.deployment import acl, formats, instances, launch, layouts, strict_yaml
-from kolla_mesos_start.operator.deployment.findings import Source
+from kolla_mesos_start.operator.deployment.findings import DataSource
 from kolla_mesos_start.operator.ensemble import services
 from kolla_mesos_start.operator.ensemble.connection import recorded as plan_recorded
 from kolla_mesos_start.operator.validation.rules import validate
@@ -148,7 +148,7 @@ def test_launch_yml(fuzz: Fuzz, seed: int) -> None:
     """It says where containers run, or what is wrong in it."""
 
     def attempt(content: dict[str, Any]) -> None:
-        found, wrong = launch.parse(content, Source("launch.yml"), ["infra/web", "infra/db/db"])
+        found, wrong = launch.parse(content, DataSource("launch.yml"), ["infra/web", "infra/db/db"])
         assert all(str(each) for each in wrong)
         for service in ("infra/web", "infra/db/db"):
             found.hosts_of(service)

@@ -17,7 +17,7 @@ from kazoo.client import KazooClient
 
 from kolla_mesos_start.operator import cli
 from kolla_mesos_start.operator.ensemble import archive, connection, restoration, snapshots, status_records
-from kolla_mesos_start.operator.ensemble.connection import Refused
+from kolla_mesos_start.operator.ensemble.connection import ChangedMeanwhile
 from tests.agents import Containers
 from tests.conftest import Deployment
 from tests.integration.test_one_time import Site
@@ -215,7 +215,7 @@ def test_what_is_published_is_saved_as_it_was_at_one_moment(
     assert archive.unpack(Path(file).read_bytes()).published["variables/tag"] == b"0"
     keeps_changing = True
     monkeypatch.setattr(snapshots, "PATIENCE", 0.1)
-    with pytest.raises(Refused, match="/site/variables/tag keeps changing"):
+    with pytest.raises(ChangedMeanwhile, match="/site/variables/tag keeps changing"):
         cli.run([*words, "--hosts", site.deployment.hosts])
 
 
@@ -294,7 +294,7 @@ def test_nothing_is_told_to_be_restored_that_somebody_else_has_changed(
 
     monkeypatch.setattr(restoration, "_record", recorded)
     where = ["--deployment", "site", "--prefix", site.deployment.prefix, "--hosts", site.deployment.hosts]
-    with pytest.raises(Refused, match="somebody else has changed"):
+    with pytest.raises(ChangedMeanwhile, match="somebody else has changed"):
         cli.run(["restore", file, "--yes", *where])
     monkeypatch.undo()
     ctl(site.deployment, "restore", file, "--yes")

@@ -15,7 +15,7 @@ from kazoo.client import KazooClient
 
 from kolla_mesos_start.operator.live import explanation
 from kolla_mesos_start.operator.live.mirror import Mirror
-from kolla_mesos_start.operator.live.reader import Live
+from kolla_mesos_start.operator.live.reader import DeploymentReader
 from kolla_mesos_start.tree.znodes import Znodes
 from tests.conftest import connected
 from tests.openstack.deployment import OpenStack
@@ -44,7 +44,7 @@ class Explaining:
     """Asks again and again, in a thread of its own, as an operator would."""
 
     def __init__(self, client: KazooClient, cloud: OpenStack) -> None:
-        self._live = Live(Znodes(cloud.prefix, cloud.id, "", ""), cloud.given)
+        self._live = DeploymentReader(Znodes(cloud.prefix, cloud.id, "", ""), cloud.given)
         self._client, self._ended = client, threading.Event()
         self._thread = threading.Thread(target=self._ask, daemon=True)
         self.seen: list[Seen] = []

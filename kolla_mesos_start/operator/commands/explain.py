@@ -11,14 +11,14 @@ from kolla_mesos_start.operator.live import causes
 from kolla_mesos_start.operator.live.causes import Cause
 from kolla_mesos_start.operator.live.explanation import cause_data, lines, look
 from kolla_mesos_start.operator.live.mirror import mirror, named
-from kolla_mesos_start.operator.live.reader import Service
+from kolla_mesos_start.operator.live.reader import LiveService
 from kolla_mesos_start.operator.terminal.lines import show
 
 
 def run(invocation: Invocation) -> int:
     """Say why; 0 if nothing is stuck."""
     deployment, found = look(lambda: mirror(invocation).deployment())
-    services: Sequence[Service] = list(deployment.services.values())
+    services: Sequence[LiveService] = list(deployment.services.values())
     if invocation.options.service:
         services = [named(deployment, invocation.options.service)]
         found = causes.concerning(found, services[0])
@@ -29,7 +29,7 @@ def run(invocation: Invocation) -> int:
     return 1 if any(cause.is_stuck for cause in found) else 0
 
 
-def _data(found: Sequence[Cause], services: Sequence[Service]) -> dict[str, Any]:
+def _data(found: Sequence[Cause], services: Sequence[LiveService]) -> dict[str, Any]:
     return {
         "stuck": any(cause.is_stuck for cause in found),
         "causes": [cause_data(cause) for cause in found],

@@ -29,7 +29,7 @@ from kolla_mesos_start.operator.ensemble import (
     removal,
     status_records,
 )
-from kolla_mesos_start.operator.ensemble.connection import Client
+from kolla_mesos_start.operator.ensemble.connection import OperatorClient
 from kolla_mesos_start.operator.ensemble.published import NOTHING, Nodes, Removals
 from kolla_mesos_start.operator.ensemble.publisher import Publisher, check_chroot
 from kolla_mesos_start.operator.invocation import Invocation, Subcommand
@@ -184,7 +184,7 @@ def withdrawn(invocation: Invocation, old: Removals) -> Removals:
         roles = [path for path, owner in owners.items() if owner == service]
         try:
             removal.withdraw(client, znodes._replace(service_name=service), roles)
-        except (removal.InUse, connection.Refused) as error:
+        except (removal.InUse, connection.ChangedMeanwhile) as error:
             busy.add(service)
             invocation.err.print(f"kept {service}: it is not in the directory, but {error}", markup=False)
     return old.without(busy)
@@ -209,7 +209,7 @@ def check(invocation: Invocation, deployment: Deployment, before: Nodes, old: Re
 # -- acl.yml --------------------------------------------------------------------------------------
 
 
-def planned(client: Client, deployment: Deployment, before: Nodes, old: Removals) -> Plan | None:
+def planned(client: OperatorClient, deployment: Deployment, before: Nodes, old: Removals) -> Plan | None:
     """The directory's acl.yml, or else the last one, for the services that will be there."""
     plan = deployment.acl or client.plan
     there = {service.name for service in directory.enabled(deployment)}

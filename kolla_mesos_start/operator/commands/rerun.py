@@ -16,7 +16,7 @@ from kazoo.client import KazooClient, TransactionRequest
 from kolla_mesos_start.definition.forms import GLOBAL
 from kolla_mesos_start.errors import BadUsage
 from kolla_mesos_start.operator.ensemble import connection, services
-from kolla_mesos_start.operator.ensemble.connection import Refused
+from kolla_mesos_start.operator.ensemble.connection import ChangedMeanwhile
 from kolla_mesos_start.operator.invocation import Invocation, Subcommand
 from kolla_mesos_start.operator.live import one_time
 from kolla_mesos_start.operator.live.one_time import OneTime, Record, add_command
@@ -83,7 +83,7 @@ def _take_back_everywhere(client: KazooClient, one: OneTime) -> None:
     znode = connection.znodes(client, [at.state])[at.state]
     if znode is None or znode.data != DONE.encode() or is_done_somewhere():
         return
-    with suppress(Refused):  # A container has written since what has become of it.
+    with suppress(ChangedMeanwhile):  # A container has written since what has become of it.
         _write(client, at.state, WAITING, znode.stat.version)
         if is_done_somewhere():  # On another host meanwhile: its container has found `done`, and left it.
             _write(client, at.state, DONE, znode.stat.version + 1)

@@ -16,7 +16,7 @@ from pathlib import Path
 from kolla_mesos_start.errors import BadDefinition, BadUsage
 from kolla_mesos_start.operator.ensemble import acls, archive, publication, removal
 from kolla_mesos_start.operator.ensemble.archive import Snapshot
-from kolla_mesos_start.operator.ensemble.connection import Refused
+from kolla_mesos_start.operator.ensemble.connection import ChangedMeanwhile
 from kolla_mesos_start.operator.ensemble.publication import Held
 from kolla_mesos_start.operator.ensemble.publisher import check_chroot
 from kolla_mesos_start.operator.ensemble.restoration import is_status_there, old_tree, plan_of, write
@@ -75,7 +75,9 @@ def _restore(invocation: Invocation, lock: Held, wanted: Snapshot) -> int:
         removal.remove(client, tree)
     write(client, znodes, lock, wanted, plan)
     if take(client, znodes).published != wanted.published:
-        raise Refused(f"somebody else has changed {znodes.deployment} meanwhile; restore it once more")
+        raise ChangedMeanwhile(
+            f"somebody else has changed {znodes.deployment} meanwhile; restore it once more"
+        )
     print(f"restored {znodes.deployment} to what was {_origin(wanted)}: {counted(wanted)}")
     return 0
 

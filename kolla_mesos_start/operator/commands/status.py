@@ -21,7 +21,7 @@ from kolla_mesos_start.errors import BadUsage
 from kolla_mesos_start.operator.invocation import Invocation, Subcommand, add_format
 from kolla_mesos_start.operator.live.explanation import not_current
 from kolla_mesos_start.operator.live.mirror import Mirror, mirror, named
-from kolla_mesos_start.operator.live.reader import Container, Deployment, Service, Step
+from kolla_mesos_start.operator.live.reader import Container, LiveDeployment, LiveService, LiveStep
 from kolla_mesos_start.operator.terminal.durations import lasting
 from kolla_mesos_start.operator.terminal.lines import Line, joined, show
 from kolla_mesos_start.tree.states import ERROR, RETRY, RUNNING
@@ -52,13 +52,13 @@ def run(invocation: Invocation) -> int:
     return 0 if deployment.is_up else 1
 
 
-def _print(deployment: Deployment, out: Console) -> None:
+def _print(deployment: LiveDeployment, out: Console) -> None:
     services = _ordered(deployment)
     lines = [Line(headline(deployment), "bold"), Line(""), *_listed(services, services, time.time())]
     show(out, lines)
 
 
-def _chosen(source: Mirror, name: str | None) -> Deployment:
+def _chosen(source: Mirror, name: str | None) -> LiveDeployment:
     deployment = source.deployment()
     if name is None:
         return deployment
@@ -83,7 +83,7 @@ def _watch(invocation: Invocation) -> None:
 # -- what there is room for -----------------------------------------------------------------------------
 
 
-def fitting(deployment: Deployment, now: float, width: int, height: int) -> Text:
+def fitting(deployment: LiveDeployment, now: float, width: int, height: int) -> Text:
     """As much as a terminal has room for: what is not up comes first, and is shortened last."""
     services = _ordered(deployment)
     down = [service for service in services if not service.is_up]
@@ -108,7 +108,7 @@ def fitting(deployment: Deployment, now: float, width: int, height: int) -> Text
 
 
 def _crowded(
-    down: Sequence[Service], up: Sequence[Service], now: float, width: int, height: int
+    down: Sequence[LiveService], up: Sequence[LiveService], now: float, width: int, height: int
 ) -> Sequence[Line]:
     """Names in columns; in the room that is left a line for each that does not merely wait for others."""
     room = max(height - len(_grid(down, width)) - len(_grid(up, width)), 0)
@@ -117,7 +117,7 @@ def _crowded(
     return [*_listed(shown, (), now), *_grid(others, width), *_grid(up, width)]
 
 
-def headline(deployment: Deployment) -> str:
+def headline(deployment: LiveDeployment) -> str:
     """How much of it is up."""
     services = deployment.services.values()
     text = f"{deployment.id}: {sum(service.is_up for service in services)} of {len(services)} services up"
@@ -125,11 +125,11 @@ def headline(deployment: Deployment) -> str:
     return "; ".join(filter(None, [*parts, deployment.publication.problem]))
 
 
-def _ordered(deployment: Deployment) -> Sequence[Service]:
+def _ordered(deployment: LiveDeployment) -> Sequence[LiveService]:
     return sorted(deployment.services.values(), key=lambda service: (service.is_up, _numbered(service.name)))
 
 
-def _grid(services: Sequence[Service], width: int) -> Sequence[Line]:
+def _grid(services: Sequence[LiveService], width: int) -> Sequence[Line]:
     """Names in columns, with ready of wanted."""
     cells = [f"{each.role} {each.ready}/{each.wanted}" for each in services]
     if not cells:
@@ -144,7 +144,7 @@ def _grid(services: Sequence[Service], width: int) -> Sequence[Line]:
 # -- lines ----------------------------------------------------------------------------------------------
 
 
-def _listed(services: Sequence[Service], whole: Sequence[Service], now: float) -> list[Line]:
+def _listed(services: Sequence[LiveService], whole: Sequence[LiveService], now: float) -> list[Line]:
     """A line for each service, and one for each container of those in `whole`."""
     names = max((len(service.name) for service in services), default=0)
     rows = {service.name: [*_rows(service, now)] for service in whole}
@@ -160,7 +160,7 @@ def _listed(services: Sequence[Service], whole: Sequence[Service], now: float) -
     return lines
 
 
-def _brief(service: Service, width: int, now: float) -> Line:
+def _brief(service: LiveService, width: int, now: float) -> Line:
     """A service in one line: instead of its definition, what most of what is not ready is doing."""
     head = _head(service, width)
     doing = Counter(row.doing for row in _rows(service, now) if row.cells[1] not in ("ready", "finished"))
@@ -170,7 +170,7 @@ def _brief(service: Service, width: int, now: float) -> Line:
     return head._replace(rest=f"  {stages}{stages and ': '}{doing.most_common(1)[0][0]}")
 
 
-def _stages(service: Service) -> str:
+def _stages(service: LiveService) -> str:
     """How many containers are in which stage; nothing where "ready of wanted" says the same."""
     stages = Counter(container.stage for container in service.containers)
     if stages.keys() <= {"ready"}:
@@ -178,7 +178,7 @@ def _stages(service: Service) -> str:
     return ", ".join(f"{count} {stage}" for stage, count in stages.most_common())
 
 
-def _head(service: Service, width: int) -> Line:
+def _head(service: LiveService, width: int) -> Line:
     if not service.definition:
         return Line(f"{service.name:{width}}  no definition is published", "bold red")
     if service.graph is None:
@@ -193,7 +193,7 @@ def _head(service: Service, width: int) -> Line:
     return Line(state, style, f"  {stages}" if stages else "")
 
 
-class Row(NamedTuple):
+class StatusRow(NamedTuple):
     """Something in a service: who, in which state, for how long, what it runs; and what it is doing."""
 
     cells: tuple[str, str, str, str]
@@ -206,20 +206,20 @@ class Row(NamedTuple):
         return Line(f"{cells}  ", self.style, self.doing)
 
 
-def _rows(service: Service, now: float) -> Iterator[Row]:
+def _rows(service: LiveService, now: float) -> Iterator[StatusRow]:
     for container in sorted(service.containers, key=lambda each: (_numbered(each.host), each.id)):
         yield _container(service, container, now)
     if service.is_up:
         return
     if service.definition and not (service.containers or service.ended):
         why = "no container of it is left" if service.begun else "no container of it was ever started"
-        yield Row(("-", "absent", "", ""), why, "red")
+        yield StatusRow(("-", "absent", "", ""), why, "red")
     for ended in service.ended:
         status = "" if ended.status is None else f" (the agent's exit status: {ended.status})"
         doing = f"{ended.command or ended.stage}: {ended.reason}{status}"
         if ended.stage == DAEMON:
             doing = f"{ended.command} {ended.how()}"
-        yield Row((ended.host, "ended", lasting(now - ended.at), ""), doing, "red")
+        yield StatusRow((ended.host, "ended", lasting(now - ended.at), ""), doing, "red")
     for step in service.steps:
         yield from _attempts(step, now)
 
@@ -229,15 +229,15 @@ def _numbered(name: str) -> Sequence[tuple[str, int]]:
     return [(text, int(digits or 0)) for text, digits in re.findall(r"(\D*)(\d*)", name)]
 
 
-def _container(service: Service, container: Container, now: float) -> Row:
+def _container(service: LiveService, container: Container, now: float) -> StatusRow:
     runs = ", ".join(filter(None, (container.generation, _age(service, container))))
     reason, command = container.reason, container.command
     doing = reason if command in reason else f"{command}: {reason}" if reason else command
     style = COLOURS.get(container.stage, "red")
-    return Row((container.host, container.stage, lasting(now - container.since), runs), doing, style)
+    return StatusRow((container.host, container.stage, lasting(now - container.since), runs), doing, style)
 
 
-def _age(service: Service, container: Container) -> str:
+def _age(service: LiveService, container: Container) -> str:
     """What it runs that is older, where any container of its service does, and what brings the newer."""
     if container.behind:
         remedy = "restart it" if container.needs_restart else "refreshing" if container.is_refreshing else ""
@@ -253,14 +253,14 @@ def older(container: Container) -> str:
     return ", ".join(names[:SHOWN]) + more
 
 
-def _attempts(step: Step, now: float) -> Iterator[Row]:
+def _attempts(step: LiveStep, now: float) -> Iterator[StatusRow]:
     """What became of a command that is not done."""
     for attempt in step.attempts:
         if attempt.state in (RUNNING, RETRY, ERROR) and not (step.done or step.command.is_daemon):
             detail = attempt.detail
             words = describe(detail.attempt, detail.host, detail.message)
             cells = (step.command.name, attempt.state, lasting(now - attempt.since), "")
-            yield Row(cells, words, COLOURS.get(attempt.state, "red"))
+            yield StatusRow(cells, words, COLOURS.get(attempt.state, "red"))
 
 
 def describe(attempt: int, host: str, message: str) -> str:
@@ -269,7 +269,7 @@ def describe(attempt: int, host: str, message: str) -> str:
     return f"{where}: {message}" if message else where
 
 
-def as_data(deployment: Deployment) -> dict[str, Any]:
+def as_data(deployment: LiveDeployment) -> dict[str, Any]:
     """The same for a program."""
     mark = deployment.publication.mark
     return {
@@ -280,7 +280,7 @@ def as_data(deployment: Deployment) -> dict[str, Any]:
     }
 
 
-def _service_data(service: Service) -> dict[str, Any]:
+def _service_data(service: LiveService) -> dict[str, Any]:
     return {
         "name": service.name,
         "up": service.is_up,

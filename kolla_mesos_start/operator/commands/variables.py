@@ -19,9 +19,9 @@ from kolla_mesos_start.definition.forms import GLOBAL, bad_segment
 from kolla_mesos_start.errors import AgentError, BadUsage
 from kolla_mesos_start.operator.deployment.container_variables import NAME
 from kolla_mesos_start.operator.deployment.directory import FILES, MAX_DATA, Deployment, Service
-from kolla_mesos_start.operator.deployment.findings import ERROR, Finding, Source
+from kolla_mesos_start.operator.deployment.findings import ERROR, DataSource, Finding
 from kolla_mesos_start.operator.ensemble import connection, publication, published, services, status_records
-from kolla_mesos_start.operator.ensemble.publication import Change, Held
+from kolla_mesos_start.operator.ensemble.publication import Held, ZnodeChange
 from kolla_mesos_start.operator.ensemble.published import places
 from kolla_mesos_start.operator.ensemble.publisher import Publisher
 from kolla_mesos_start.operator.invocation import Invocation, Subcommand, add_format
@@ -102,7 +102,7 @@ def _unset(invocation: Invocation, lock: Held, znodes: Znodes, name: str) -> int
             f"{'; '.join(needing.values())}: without a value the next start of its containers fails;"
             " set another value instead; nothing was changed"
         )
-    lock.write([Change(path, None)], {path: b""})
+    lock.write([ZnodeChange(path, None)], {path: b""})
     print(f"removed {path}")
     left = next(iter(_values(client, further)), None)
     where = "the whole deployment" if not znodes.service_name else znodes.service_name
@@ -198,7 +198,7 @@ def _not_set(invocation: Invocation, znodes: Znodes, name: str) -> int:
 # -- who reads it ---------------------------------------------------------------------------------
 
 
-class Changed(NamedTuple):
+class ChangedVariable(NamedTuple):
     """A variable whose value at one place is changed, `znodes` being of that place. `nodes` are published.
 
     The templates of `readers` name it; their containers that are there now are on `hosts`, by service.
@@ -233,7 +233,7 @@ class Changed(NamedTuple):
         return found
 
 
-def _changed(client: KazooClient, znodes: Znodes, name: str) -> Changed:
+def _changed(client: KazooClient, znodes: Znodes, name: str) -> ChangedVariable:
     nodes = published.nodes(client, znodes)
     readers = [
         service
@@ -242,10 +242,12 @@ def _changed(client: KazooClient, znodes: Znodes, name: str) -> Changed:
         if name in services.used_variables(service.definition, service.files)
     ]
     hosts = services.containers(client, znodes, [each.name for each in readers])
-    return Changed(znodes, name, nodes, readers, hosts)
+    return ChangedVariable(znodes, name, nodes, readers, hosts)
 
 
-def _print_readers(invocation: Invocation, changed: Changed, why: str, but_for: Container[str] = ()) -> None:
+def _print_readers(
+    invocation: Invocation, changed: ChangedVariable, why: str, but_for: Container[str] = ()
+) -> None:
     """Say which containers have read the former value, and warn where no template names the variable."""
     if not changed.readers:
         what = changed.znodes.service_name or f"a service below {changed.znodes.deployment}"
@@ -255,7 +257,7 @@ def _print_readers(invocation: Invocation, changed: Changed, why: str, but_for: 
             print(line)
 
 
-def reader_lines(changed: Changed, service: str, why: str) -> Iterator[str]:
+def reader_lines(changed: ChangedVariable, service: str, why: str) -> Iterator[str]:
     """What the change means to the containers of a service that are there."""
     hosts = changed.hosts.get(service, ())
     found = changed.winners(service, hosts)
@@ -294,7 +296,7 @@ def _warn_of_host(invocation: Invocation, znodes: Znodes) -> None:
 # -- who needs it ---------------------------------------------------------------------------------
 
 
-def _needing(invocation: Invocation, changed: Changed) -> dict[str, str]:
+def _needing(invocation: Invocation, changed: ChangedVariable) -> dict[str, str]:
     """What needs the variable, by the service that would not start any more without the value."""
     before = published.deployment(changed.nodes)
     gone = _node(changed.znodes, changed.path)
@@ -320,7 +322,7 @@ def _errors(invocation: Invocation, deployment: Deployment, name: str, hosts: Se
     own = service._replace(variables=service.variables._replace(hosts=values))
     nodes = [name, *(f"{name}/{FILES}/{file}" for file in service.files)]
     findings = validate(
-        deployment._replace(services=[own], sources={node: Source(node) for node in nodes}),
+        deployment._replace(services=[own], sources={node: DataSource(node) for node in nodes}),
         deployment_id=invocation.settings.deployment_id,
         missing_is_empty=invocation.settings.missing_is_empty,
         given=invocation.given,

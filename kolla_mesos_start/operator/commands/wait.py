@@ -17,8 +17,8 @@ from kolla_mesos_start.operator.invocation import Invocation, Subcommand, add_fo
 from kolla_mesos_start.operator.live import explanation
 from kolla_mesos_start.operator.live.causes import Cause
 from kolla_mesos_start.operator.live.mirror import mirror
-from kolla_mesos_start.operator.live.reader import Service
-from kolla_mesos_start.operator.live.waiting import Goal, Outcome, Watch
+from kolla_mesos_start.operator.live.reader import LiveService
+from kolla_mesos_start.operator.live.waiting import Goal, WaitOutcome, Watch
 from kolla_mesos_start.operator.terminal.durations import seconds
 from kolla_mesos_start.operator.terminal.lines import show
 
@@ -56,7 +56,7 @@ def run(invocation: Invocation) -> int:
 
 
 def _data(
-    outcome: Outcome, left: Sequence[Service], reasons: Sequence[Cause], seconds: float
+    outcome: WaitOutcome, left: Sequence[LiveService], reasons: Sequence[Cause], seconds: float
 ) -> dict[str, Any]:
     return {
         "outcome": outcome.name,
@@ -77,7 +77,7 @@ def _data(
     }
 
 
-def _brief(left: Sequence[Service]) -> str:
+def _brief(left: Sequence[LiveService]) -> str:
     """Names that fit one line."""
     names = [service.role for service in left]
     more = f" and {len(names) - SHOWN} more" if len(names) > SHOWN else ""

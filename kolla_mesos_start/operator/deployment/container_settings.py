@@ -58,7 +58,7 @@ class Volume(NamedTuple):
     size: int = 0  # mebibytes, of one that is kept
 
 
-class Settings(NamedTuple):
+class ContainerSettings(NamedTuple):
     """How the containers of a service are launched; None is what the file does not say.
 
     `placement` is a role of hosts. `replicas` is EACH: one container on each of them; without it they are
@@ -80,20 +80,20 @@ class Settings(NamedTuple):
     variables: str | None = None
     credential: str | None = None
 
-    def over(self, defaults: Settings) -> Settings:
+    def over(self, defaults: ContainerSettings) -> ContainerSettings:
         """These, and the defaults for what they do not say."""
         own = {key: value for key, value in self._asdict().items() if value is not None}
         return defaults._replace(**{**own, "env": {**(defaults.env or {}), **(self.env or {})}})
 
 
-def read(reading: Reading, label: str, value: object, roles: Mapping[str, object]) -> Settings:
+def read(reading: Reading, label: str, value: object, roles: Mapping[str, object]) -> ContainerSettings:
     """What a mapping says; its mistakes are reported."""
 
     def bad_role(role: str) -> str | None:
         return None if role in roles else f"expected a role of `hosts`{nearest(role, roles)}"
 
-    fields = Fields(reading, label, value, Settings._fields)
-    return Settings(
+    fields = Fields(reading, label, value, ContainerSettings._fields)
+    return ContainerSettings(
         placement=fields.text("placement", None, bad_role),
         replicas=fields.text("replicas", None, _bad_replicas),
         image=fields.text("image", None, _bad_word),

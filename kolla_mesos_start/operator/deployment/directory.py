@@ -34,9 +34,9 @@ from typing import NamedTuple
 from kolla_mesos_start.errors import BadDefinition, BadUsage
 from kolla_mesos_start.operator.deployment import acl, formats, launch
 from kolla_mesos_start.operator.deployment.acl import Plan
-from kolla_mesos_start.operator.deployment.findings import ERROR, Finding, Source, Sources, from_issue
+from kolla_mesos_start.operator.deployment.findings import ERROR, DataSource, Finding, Sources, from_issue
 from kolla_mesos_start.operator.deployment.instances import with_instances
-from kolla_mesos_start.operator.deployment.launch import Launch
+from kolla_mesos_start.operator.deployment.launch import LaunchFile
 from kolla_mesos_start.operator.terminal.suggestions import nearest
 from kolla_mesos_start.tree.znodes import RESERVED
 
@@ -64,7 +64,7 @@ class Given(NamedTuple):
     """A variable of the command line, which wins over those of the directory, and where it comes from."""
 
     value: str
-    source: Source
+    source: DataSource
 
 
 class Values(NamedTuple):
@@ -104,7 +104,7 @@ class Deployment(NamedTuple):
     sources: Sources = MappingProxyType({})
     mistakes: Sequence[Finding] = ()
     unread: Set[str] = frozenset()
-    launch: Launch = Launch()
+    launch: LaunchFile = LaunchFile()
     secrets: Mapping[str, str] = MappingProxyType({})
     acl: Plan | None = None
 
@@ -123,7 +123,7 @@ def look(root: Path) -> tuple[Deployment, Sequence[Finding]]:
     BadUsage for a link that leads out of it: what is published must not depend on who publishes, or show
     a file that only they may read.
     """
-    reading = _Reading(root)
+    reading = _DirectoryPass(root)
     return reading.deployment(), reading.findings
 
 
@@ -163,13 +163,13 @@ def _under(parent: str, contents: Contents) -> dict[str, bytes]:
     return {f"{parent}/{name}": data for name, data in contents.items()}
 
 
-class _Reading:
+class _DirectoryPass:
     """One pass over the directory. It continues after a finding, so that one error has all of them."""
 
     def __init__(self, root: Path) -> None:
         self.root = root
         self.findings: list[Finding] = []
-        self.sources: dict[str, Source] = {}
+        self.sources: dict[str, DataSource] = {}
         self.unread: set[str] = set()
 
     def deployment(self) -> Deployment:
@@ -250,11 +250,11 @@ class _Reading:
         if target in map(os.path.realpath, link.parents):
             raise BadUsage(f"{link} is a link to {target}, which holds it: remove it")
 
-    def launched(self, services: Sequence[str]) -> Launch:
+    def launched(self, services: Sequence[str]) -> LaunchFile:
         """Where the containers of these services run."""
         paths = [path for path in self.entries(self.root) if _is(launch.NAME, path)]
         if not paths:
-            return Launch()
+            return LaunchFile()
         path, *others = paths
         for other in others:
             self.wrong(other, f"{path.name} is there too: keep one of them")
@@ -263,8 +263,8 @@ class _Reading:
         except BadDefinition as error:
             for issue in error.issues:
                 self.wrong(path, issue)
-            return Launch()
-        source = Source(self.relative(path), read=path.read_bytes)
+            return LaunchFile()
+        source = DataSource(self.relative(path), read=path.read_bytes)
         found, findings = launch.parse(content, source, services)
         self.findings += findings
         return found
@@ -312,7 +312,7 @@ class _Reading:
             for issue in error.issues:
                 self.wrong(path, issue)
         name = directory.relative_to(self.root / "services").as_posix()
-        self.sources[name] = Source(self.relative(path), read=path.read_bytes)
+        self.sources[name] = DataSource(self.relative(path), read=path.read_bytes)
         return Service(
             name=name,
             source=self.relative(path),
@@ -332,7 +332,7 @@ class _Reading:
             elif self.is_name(path):
                 data = self.read(path)
                 contents[path.name] = b"" if data is None else self.checked(path, data)
-                self.sources[self.node(directory) + path.name] = Source(self.relative(path))
+                self.sources[self.node(directory) + path.name] = DataSource(self.relative(path))
         return contents
 
     # -- variables --------------------------------------------------------------------------------
@@ -383,7 +383,7 @@ class _Reading:
 
     def value(self, path: Path) -> bytes:
         """A variable's value, without the newline that editors put at the end of each file."""
-        self.sources[self.node(path.parent) + path.name] = Source(self.relative(path))
+        self.sources[self.node(path.parent) + path.name] = DataSource(self.relative(path))
         data = self.read(path) or b""
         value = data[:-1] if data.endswith(b"\n") else data
         try:
@@ -414,7 +414,7 @@ class _Reading:
         contents = {}
         for name, value in values.items():
             text, label = formats.text(value), f"{prefix}{name}"
-            self.sources[node + name] = Source(self.relative(path), label, path.read_bytes)
+            self.sources[node + name] = DataSource(self.relative(path), label, path.read_bytes)
             if text is None:
                 self.wrong(path, f"{label}: expected a single value, found a list or a mapping", label)
             elif not is_znode_name(name):
@@ -487,7 +487,7 @@ def _is(stem: str, path: Path) -> bool:
     return path.stem == stem and path.suffix in formats.SUFFIXES
 
 
-def _on_each(service: Service, launched: Launch) -> Service:
+def _on_each(service: Service, launched: LaunchFile) -> Service:
     """The service, which wants as many containers as there are hosts if it has one on each."""
     if not launched.is_on_each(service.name):
         return service

@@ -11,7 +11,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Callable, NamedTuple
 
 from kolla_mesos_start.operator.deployment import formats
-from kolla_mesos_start.operator.deployment.formats import Place
+from kolla_mesos_start.operator.deployment.formats import TextPlace
 
 ERROR, WARNING = "error", "warning"
 
@@ -29,7 +29,7 @@ class Finding(NamedTuple):
         return f"{self.file}:{self.line}" if self.line else self.file
 
 
-class Source(NamedTuple):
+class DataSource(NamedTuple):
     """Where a znode's data comes from: a file, as a path in the directory, and a label in it.
 
     `read` returns the YAML in which the label is, or None for a file that is the data itself.
@@ -40,7 +40,7 @@ class Source(NamedTuple):
     read: Callable[[], bytes] | None = None
 
 
-Sources = Mapping[str, Source]
+Sources = Mapping[str, DataSource]
 
 
 def from_issue(file: str, issue: str, severity: str = ERROR) -> Finding:
@@ -73,7 +73,7 @@ class Findings:
         self._found: dict[tuple[str, int | None, str], Finding] = {}
         self._sources = sources
         self._lenient = tuple(f"{service}/" for service in lenient)
-        self._places: dict[str, Mapping[str, Place]] = {}
+        self._places: dict[str, Mapping[str, TextPlace]] = {}
 
     @property
     def found(self) -> Sequence[Finding]:
@@ -124,7 +124,7 @@ class Findings:
         if before is None or (before.severity, finding.severity) == (WARNING, ERROR):
             self._found[key] = finding
 
-    def _line(self, source: Source, label: str, line: int | None) -> int | None:
+    def _line(self, source: DataSource, label: str, line: int | None) -> int | None:
         places = self._places_of(source)
         full = f"{source.label}.{label}".strip(".")
         # What is missing has no line: that of what it is missing in.
@@ -135,7 +135,7 @@ class Findings:
             return line
         return place.line if line is None else place.text + line - 1
 
-    def _places_of(self, source: Source) -> Mapping[str, Place]:
+    def _places_of(self, source: DataSource) -> Mapping[str, TextPlace]:
         if source.file not in self._places and source.read is not None:
             self._places[source.file] = formats.places(source.read())
         return self._places.get(source.file, {})

@@ -96,20 +96,20 @@ def _is(text: bytes, before: object, more: Mapping[str, str]) -> bool:
         return False
 
 
-class Place(NamedTuple):
+class TextPlace(NamedTuple):
     """The line of a value's key, or of an item of a list, and the line on which its text begins."""
 
     line: int
     text: int
 
 
-def places(data: bytes) -> Mapping[str, Place]:
+def places(data: bytes) -> Mapping[str, TextPlace]:
     """Where each value of a document stands, by its label; nothing where the document can't be read."""
     try:
         from kolla_mesos_start.operator.deployment import strict_yaml
     except ModuleNotFoundError:
         return {}  # JSON is published without PyYAML too.
-    return {label: Place(*lines) for label, *lines in strict_yaml.places(data)}
+    return {label: TextPlace(*lines) for label, *lines in strict_yaml.places(data)}
 
 
 def dumped(documents: Iterable[object]) -> str:

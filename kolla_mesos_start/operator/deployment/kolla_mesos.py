@@ -36,9 +36,9 @@ from kolla_mesos_start.operator.deployment.directory import (
 from kolla_mesos_start.operator.deployment.findings import (
     ERROR,
     WARNING,
+    DataSource,
     Finding,
     Findings,
-    Source,
     first_lines,
     from_issue,
     line_in,
@@ -64,7 +64,7 @@ class Raw(NamedTuple):
     """The values of a file as they are written, and where each stands."""
 
     values: Mapping[str, Any]
-    sources: Mapping[str, Source]
+    sources: Mapping[str, DataSource]
 
 
 def is_one(root: Path) -> bool:
@@ -74,18 +74,18 @@ def is_one(root: Path) -> bool:
 
 def look(root: Path, given: Mapping[str, Given], deployment_id: str) -> tuple[Deployment, Sequence[Finding]]:
     """What the directory holds, and what can't be read in it. BadUsage for a link that leads out of it."""
-    reading = _Reading(root, given, deployment_id)
+    reading = _LayoutPass(root, given, deployment_id)
     return reading.deployment(), reading.findings
 
 
-class _Reading:
+class _LayoutPass:
     """One pass over the directory, which continues after a finding."""
 
     def __init__(self, root: Path, given: Mapping[str, Given], deployment_id: str) -> None:
         self.root = root
         self.findings: list[Finding] = []  # what can't be read
         self.mistakes: list[Finding] = []  # what the deploy tool published all the same
-        self.sources: dict[str, Source] = {}
+        self.sources: dict[str, DataSource] = {}
         # The projects whose values can't be read, an empty name standing for those of all; their services.
         self.unread: set[str] = set()
         self.unread_services: set[str] = set()
@@ -149,7 +149,7 @@ class _Reading:
             self.findings += [from_issue(file, issue) for issue in error.issues]
             self.unread.add(project)
             return Raw({}, {})
-        return Raw(values, {name: Source(file, name, path.read_bytes) for name in values})
+        return Raw(values, {name: DataSource(file, name, path.read_bytes) for name in values})
 
     def resolved(self, raw: Raw, others: Mapping[str, Any], project: str = "") -> dict[str, Any]:
         """The values, templates among them rendered with each other and the `others`."""
@@ -213,7 +213,7 @@ class _Reading:
         if isinstance(given, str) and not bad_service(given):
             name = given
         enabled = to_boolean(document.get("enabled", True)) is not False
-        self.sources[name] = Source(file, read=lambda: rendered or b"")
+        self.sources[name] = DataSource(file, read=lambda: rendered or b"")
         for variable in values:
             self.sources[f"{name}/{VARIABLES}/{variable}"] = own.sources[variable]
         if self.is_unread(path.parent.name):
@@ -283,7 +283,7 @@ class _Reading:
                 at.add(ERROR, service, f"{label}: {what}", label=label)
             for path in there:
                 directory.check_link(self.root / path, self.root)
-                self.sources.setdefault(f"{service}/{FILES}/{name}", Source(path))
+                self.sources.setdefault(f"{service}/{FILES}/{name}", DataSource(path))
             # Of a list the deploy tool merged what was there. oslo.config takes a section that is there
             # twice as one, and the later value wins.
             if there or absent or len(source) > 1:
@@ -307,7 +307,7 @@ def _slips(value: object, known: Set[str]) -> Sequence[tuple[int, str]]:
 def _joined(*raws: Raw) -> Raw:
     """The later ones win."""
     values: dict[str, Any] = {}
-    sources: dict[str, Source] = {}
+    sources: dict[str, DataSource] = {}
     for raw in raws:
         values.update(raw.values)
         sources.update(raw.sources)

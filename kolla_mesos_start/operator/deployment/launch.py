@@ -24,28 +24,35 @@ from kolla_mesos_start.definition.fields import Fields, Reading, nearest
 from kolla_mesos_start.definition.forms import GLOBAL, bad_generation, bad_segment
 from kolla_mesos_start.definition.texts import Text, labelled, sublabel
 from kolla_mesos_start.operator.deployment import container_settings
-from kolla_mesos_start.operator.deployment.container_settings import EACH, HOST, OWN, Settings
-from kolla_mesos_start.operator.deployment.findings import ERROR, WARNING, Finding, Findings, Source, counted
+from kolla_mesos_start.operator.deployment.container_settings import EACH, HOST, OWN, ContainerSettings
+from kolla_mesos_start.operator.deployment.findings import (
+    ERROR,
+    WARNING,
+    DataSource,
+    Finding,
+    Findings,
+    counted,
+)
 
 NAME = "launch"  # of the file
 SUGGESTED = "try"
 KEYS = ("tag", "hosts", "zookeeper", "defaults", "services", SUGGESTED)
 
 
-class Launch(NamedTuple):
+class LaunchFile(NamedTuple):
     """The whole file, which is `source`. `hosts` has at least one host for each role."""
 
-    source: Source = Source("")
+    source: DataSource = DataSource("")
     tag: str | None = None
     hosts: Mapping[str, Sequence[str]] = MappingProxyType({})
-    defaults: Settings = Settings()
-    services: Mapping[str, Settings] = MappingProxyType({})
+    defaults: ContainerSettings = ContainerSettings()
+    services: Mapping[str, ContainerSettings] = MappingProxyType({})
     suggested: Sequence[str] = ()
     zookeeper: str | None = None
 
-    def of(self, service: str) -> Settings:
+    def of(self, service: str) -> ContainerSettings:
         """What counts for a service: its own settings, else the defaults."""
-        return self.services.get(service, Settings()).over(self.defaults)
+        return self.services.get(service, ContainerSettings()).over(self.defaults)
 
     def label(self, service: str, key: str) -> str:
         """Where it stands what counts for a service."""
@@ -111,13 +118,13 @@ def hosts_from(named: Sequence[str], wanted: int) -> Sequence[str]:
 
 
 def parse(
-    content: Mapping[str, object], source: Source, services: Iterable[str]
-) -> tuple[Launch, Sequence[Finding]]:
+    content: Mapping[str, object], source: DataSource, services: Iterable[str]
+) -> tuple[LaunchFile, Sequence[Finding]]:
     """What the file says, or everything that is wrong in it. `services` are those of the directory."""
     reading = Reading(lambda text: text.text)
     top = Fields(reading, "", content, KEYS)
     hosts = _hosts(reading, top.mapping("hosts"))
-    launch = Launch(
+    launch = LaunchFile(
         source,
         top.text("tag", None, _bad_tag),
         hosts,
@@ -131,7 +138,7 @@ def parse(
     found = Findings({NAME: source})
     for issue in reading.issues:
         found.add_issue(ERROR, NAME, issue)
-    return Launch() if reading.issues else launch, found.found
+    return LaunchFile() if reading.issues else launch, found.found
 
 
 def _hosts(reading: Reading, given: Mapping[str, object]) -> Mapping[str, Sequence[str]]:
@@ -171,7 +178,7 @@ def bad_host(name: str) -> str | None:
 
 def _services(
     reading: Reading, given: Mapping[str, object], services: Set[str], hosts: Mapping[str, Sequence[str]]
-) -> Mapping[str, Settings]:
+) -> Mapping[str, ContainerSettings]:
     for name in sorted(given.keys() - services):
         what = f"is no service of the directory{nearest(name, services)}"
         reading.report(sublabel("services", name), what)
@@ -191,7 +198,7 @@ def _bad_hosts(text: str) -> str | None:
     return "expected h1:2181,h2:2181[/chroot]" if not text or " " in text else None
 
 
-def _check_placed(reading: Reading, launch: Launch) -> None:
+def _check_placed(reading: Reading, launch: LaunchFile) -> None:
     """Each host of which role?"""
     named = {sublabel("services", name): settings for name, settings in launch.services.items()}
     for label, settings in {"defaults": launch.defaults, **named}.items():

@@ -20,7 +20,7 @@ from kolla_mesos_start.operator.deployment.directory import (
     Given,
     is_znode_name,
 )
-from kolla_mesos_start.operator.deployment.findings import ERROR, Finding, Findings, Source, from_issue
+from kolla_mesos_start.operator.deployment.findings import ERROR, DataSource, Finding, Findings, from_issue
 from kolla_mesos_start.operator.terminal.suggestions import NotThere
 
 
@@ -84,7 +84,7 @@ def _with_acl(
             plan, issues = acl.parse(formats.values(path))
         except BadDefinition as error:
             return deployment, [*findings, *(from_issue(path.name, issue) for issue in error.issues)]
-        source = Source(path.name, read=path.read_bytes)
+        source = DataSource(path.name, read=path.read_bytes)
         wrong_in_it = Findings({acl.NODE: source})
         for label, issue in issues:
             wrong_in_it.add(ERROR, acl.NODE, f"{label}: {issue}", label=label)
@@ -105,7 +105,7 @@ def _given(options: argparse.Namespace) -> dict[str, Given]:
         name, equals, value = text.partition("=")
         if not equals:
             raise BadUsage(f"--set: expected NAME=VALUE, found no = after {name!r}")
-        found[_checked("--set", name, value)] = Given(value, Source("--set"))
+        found[_checked("--set", name, value)] = Given(value, DataSource("--set"))
     return found
 
 
@@ -137,7 +137,7 @@ def _from_file(path: Path) -> dict[str, Given]:
         text = formats.text(value)
         if text is None:
             raise BadUsage(f"{path}: {name}: expected a single value, found a list or a mapping")
-        found[_checked(str(path), name, text)] = Given(text, Source(str(path), name, path.read_bytes))
+        found[_checked(str(path), name, text)] = Given(text, DataSource(str(path), name, path.read_bytes))
     return found
 
 

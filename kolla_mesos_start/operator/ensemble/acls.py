@@ -16,18 +16,18 @@ from kolla_mesos_start.errors import AccessDenied, BadDefinition
 from kolla_mesos_start.operator.deployment import acl
 from kolla_mesos_start.operator.deployment.acl import ALL, Acl, Plan
 from kolla_mesos_start.operator.ensemble import connection
-from kolla_mesos_start.operator.ensemble.connection import Client, Stands, Unanswered
+from kolla_mesos_start.operator.ensemble.connection import CurrentAcl, OperatorClient, Unanswered
 from kolla_mesos_start.tree.znodes import RECORDED_GENERATIONS, Znodes
 
 
-def wider(client: Client, znodes: Znodes, plan: Plan) -> dict[str, Acl]:
+def wider(client: OperatorClient, znodes: Znodes, plan: Plan) -> dict[str, Acl]:
     """What others may do than is planned, by the path of the znode."""
     found = _differing(client, znodes, plan)
     more = {path: acl.wider(found[path].acl, plan.acl(_node(znodes, path))) for path in sorted(found)}
     return {path: each for path, each in more.items() if each}
 
 
-def secure(client: Client, znodes: Znodes, plan: Plan) -> dict[str, Acl]:
+def secure(client: OperatorClient, znodes: Znodes, plan: Plan) -> dict[str, Acl]:
     """Have the plan followed from now on, and by all that stands; the former ACL of what was changed.
 
     What agents are at is mended too. AccessDenied, and nothing is changed, where we are not the operator of
@@ -44,14 +44,16 @@ def secure(client: Client, znodes: Znodes, plan: Plan) -> dict[str, Acl]:
     connection.write(client, record, data)  # Tools that create something meanwhile follow it already.
     changed: dict[str, Acl] = {}
     while found:
-        wanted = {path: Stands(plan.acl(_node(znodes, path)), each.version) for path, each in found.items()}
+        wanted = {
+            path: CurrentAcl(plan.acl(_node(znodes, path)), each.version) for path, each in found.items()
+        }
         refused = connection.set_acls(client, wanted)
         changed.update((path, found[path].acl) for path in found.keys() - refused)
         found = _different(znodes, plan, connection.acls(client, refused))
     return changed
 
 
-def made(client: Client, znodes: Znodes) -> frozenset[str]:
+def made(client: OperatorClient, znodes: Znodes) -> frozenset[str]:
     """The paths of what `publish` makes for agents that have no right to."""
     return (
         frozenset(f"{znodes.deployment}/{node}" for node in client.plan.made())
@@ -60,7 +62,7 @@ def made(client: Client, znodes: Znodes) -> frozenset[str]:
     )
 
 
-def make(client: Client, znodes: Znodes, plan: Plan, definitions: Mapping[str, bytes]) -> None:
+def make(client: OperatorClient, znodes: Znodes, plan: Plan, definitions: Mapping[str, bytes]) -> None:
     """Create what agents need and have no right to create."""
     wanted, there = missing(client, znodes, plan, definitions)
     connection.create_parents(client, wanted)
@@ -68,7 +70,7 @@ def make(client: Client, znodes: Znodes, plan: Plan, definitions: Mapping[str, b
 
 
 def missing(
-    client: Client, znodes: Znodes, plan: Plan, definitions: Mapping[str, bytes]
+    client: OperatorClient, znodes: Znodes, plan: Plan, definitions: Mapping[str, bytes]
 ) -> tuple[dict[str, bytes], dict[str, bytes]]:
     """What agents need and have no right to create, as far as it is missing; and those znodes that exist.
 
@@ -97,7 +99,7 @@ def _node(znodes: Znodes, path: str) -> str:
     return path[len(znodes.deployment) + 1 :]
 
 
-def _differing(client: Client, znodes: Znodes, plan: Plan) -> dict[str, Stands]:
+def _differing(client: OperatorClient, znodes: Znodes, plan: Plan) -> dict[str, CurrentAcl]:
     """What stands with another ACL than is planned."""
     below = connection.below(client, [znodes.deployment])
     # Who waits for the lock of publications is gone soon.
@@ -105,11 +107,11 @@ def _differing(client: Client, znodes: Znodes, plan: Plan) -> dict[str, Stands]:
     return _different(znodes, plan, connection.acls(client, paths))
 
 
-def _different(znodes: Znodes, plan: Plan, stands: Mapping[str, Stands]) -> dict[str, Stands]:
+def _different(znodes: Znodes, plan: Plan, stands: Mapping[str, CurrentAcl]) -> dict[str, CurrentAcl]:
     return {path: each for path, each in stands.items() if each.acl != plan.acl(_node(znodes, path))}
 
 
-def require_operator(client: Client, znodes: Znodes, plan: Plan) -> None:
+def require_operator(client: OperatorClient, znodes: Znodes, plan: Plan) -> None:
     """Try it out: make a znode that is the operator's alone, write to it, and remove it, at one moment."""
     path = znodes.deployment
     while connection.read(client, [path])[path] is None:

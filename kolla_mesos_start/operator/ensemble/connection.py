@@ -166,7 +166,7 @@ class _Handler(SequentialThreadingHandler):  # type: ignore[misc]
             return context.wrap_socket(connection, server_hostname=hostname)
 
 
-class Client(KazooClient):  # type: ignore[misc]
+class OperatorClient(KazooClient):  # type: ignore[misc]
     """kazoo's. What it creates has the ACL that `acl.yml` plans; without one that of KOLLA_ZK_ACL."""
 
     def __init__(self, settings: Settings, **options: Any) -> None:
@@ -229,7 +229,7 @@ class _Transaction(TransactionRequest):  # type: ignore[misc]
         super().create(path, value, acl or self.client.planned(path), *others)
 
 
-def connect(settings: Settings) -> Client:
+def connect(settings: Settings) -> OperatorClient:
     """A connected client, which the caller closes (`close`).
 
     Raises NoConnection past KOLLA_ZK_CONNECT_TIMEOUT, and AccessDenied for refused credentials.
@@ -295,8 +295,8 @@ def in_thread(work: Callable[[], T]) -> Future[T]:
     return future
 
 
-def _new_client(settings: Settings, attempts: _Attempts) -> Client:
-    return Client(
+def _new_client(settings: Settings, attempts: _Attempts) -> OperatorClient:
+    return OperatorClient(
         settings,
         hosts=settings.hosts + settings.chroot,
         timeout=settings.session_timeout,
@@ -451,7 +451,7 @@ def _send(client: KazooClient, request: Callable[[], Any]) -> Any:
 
 
 def _check_size(client: KazooClient) -> None:
-    if isinstance(client, Client):
+    if isinstance(client, OperatorClient):
         client.check_size()
 
 
@@ -485,17 +485,17 @@ def _reply(path: str, done: str, reply: Any) -> Any:
         raise NoRight(path, done, error) from error
 
 
-class Stands(NamedTuple):
+class CurrentAcl(NamedTuple):
     """The ACL of a znode as it stands, and its version."""
 
     acl: Acl
     version: int
 
 
-def acls(client: KazooClient, paths: Iterable[str]) -> dict[str, Stands]:
+def acls(client: KazooClient, paths: Iterable[str]) -> dict[str, CurrentAcl]:
     """The ACL of each of `paths` where there is a znode."""
     found = {path: got for path, got in _read_together(client, client.get_acls_async, paths).items() if got}
-    return {path: Stands(_acl(path, acl), stat.acl_version) for path, (acl, stat) in found.items()}
+    return {path: CurrentAcl(_acl(path, acl), stat.acl_version) for path, (acl, stat) in found.items()}
 
 
 def _acl(path: str, found: Sequence[ACL]) -> Acl:
@@ -511,11 +511,11 @@ def _acl(path: str, found: Sequence[ACL]) -> Acl:
     )
 
 
-def set_acls(client: KazooClient, wanted: Mapping[str, Stands]) -> set[str]:
+def set_acls(client: KazooClient, wanted: Mapping[str, CurrentAcl]) -> set[str]:
     """Give each path its ACL, if the one that stands has that version; the paths where it has another."""
     refused: set[str] = set()
 
-    def start(path: str, each: Stands) -> Any:
+    def start(path: str, each: CurrentAcl) -> Any:
         return client.set_acls_async(path, entries(each.acl), each.version)
 
     def set_all() -> None:
@@ -631,7 +631,7 @@ def remove(client: KazooClient, path: str) -> None:
     _retry(client, delete, f"{path} can't be removed")
 
 
-class Refused(AgentError):
+class ChangedMeanwhile(AgentError):
     """A transaction was refused, and nothing of it applied: what it was made from has changed."""
 
     status = 1
@@ -658,15 +658,15 @@ def commit(transaction: TransactionRequest, what: str) -> None:
             raise NoRight(operation.path, DONE.get(type(operation).__name__, "read"), error)
         if isinstance(error, Exception) and not isinstance(error, followers):
             how = MEANWHILE.get(type(error), type(error).__name__)
-            raise Refused(f"{what}: {operation.path} {how} meanwhile; try again")
+            raise ChangedMeanwhile(f"{what}: {operation.path} {how} meanwhile; try again")
 
 
 @contextmanager
 def unfinished(what: str) -> Iterator[None]:
-    """Say how things stand where this ends before its end, by Ctrl-C for instance. Refused says it itself."""
+    """Say how far it got where this is interrupted, by Ctrl-C for instance. ChangedMeanwhile says it itself."""
     try:
         yield
-    except Refused:
+    except ChangedMeanwhile:
         raise
     except BaseException:
         log.warning("not finished: %s", what)
@@ -676,7 +676,7 @@ def unfinished(what: str) -> Iterator[None]:
 def create_together(client: KazooClient, nodes: Mapping[str, bytes]) -> None:
     """Create those of `nodes` that are absent, parents first as given, all or none of them.
 
-    Refused where the parent of all is missing.
+    ChangedMeanwhile where the parent of all is missing.
     """
     before: list[str] = []
     while absent := [path for path, data in read(client, nodes).items() if data is None]:
@@ -685,7 +685,7 @@ def create_together(client: KazooClient, nodes: Mapping[str, bytes]) -> None:
             transaction.create(path, nodes[path])
         try:
             commit(transaction, f"{absent[0]} can't be created")
-        except (Refused, Unanswered):
+        except (ChangedMeanwhile, Unanswered):
             # Somebody else has made a part of them; or it was applied, and only the reply was lost.
             if absent == before:
                 raise
@@ -693,7 +693,7 @@ def create_together(client: KazooClient, nodes: Mapping[str, bytes]) -> None:
 
 
 def remove_all(client: KazooClient, paths: Sequence[str], versions: Mapping[str, int]) -> None:
-    """Remove the znodes at `paths`, children first as given; Refused where one has got a child meanwhile.
+    """Remove the znodes at `paths`, children first as given; ChangedMeanwhile where one has got a child.
 
     A znode of `versions` that has another version by now stays, and so does its parent.
     """
@@ -723,6 +723,6 @@ def _retry(client: KazooClient, request: Callable[[], None], what: str) -> None:
     try:
         _send(client, request)
     except NotEmptyError as error:
-        raise Refused(f"{what}: something was made below it meanwhile; try again") from error
+        raise ChangedMeanwhile(f"{what}: something was made below it meanwhile; try again") from error
     except KazooException as error:
         raise AgentError(f"{what}: {type(error).__name__}") from error

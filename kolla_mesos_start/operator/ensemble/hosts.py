@@ -45,7 +45,7 @@ def read(client: KazooClient, znodes: Znodes) -> Recorded:
     return Recorded(sorted(hosts), states, marks, known.union(services.definitions(client, znodes)))
 
 
-class There(NamedTuple):
+class HostPresence(NamedTuple):
     """`by_host` says of each host with a container how that shows; `unknown` are the containers that do not
     say where they are."""
 
@@ -53,7 +53,7 @@ class There(NamedTuple):
     unknown: Sequence[str]
 
 
-def there(client: KazooClient, znodes: Znodes, found: Recorded) -> There:
+def there(client: KazooClient, znodes: Znodes, found: Recorded) -> HostPresence:
     """Where containers are: by what they show of themselves, who is ready, and who contends for a lock."""
     by_host, unknown = _holding(client, found.states), []
     for service, name, host in services.shown(client, znodes, found.services):
@@ -61,7 +61,7 @@ def there(client: KazooClient, znodes: Znodes, found: Recorded) -> There:
             unknown.append(f"a container of {service} ({name}) does not say on which host it is")
         else:
             by_host[host] = f"{host} has a container of {service}"
-    return There(by_host, unknown)
+    return HostPresence(by_host, unknown)
 
 
 def named(found: Recorded, names: Sequence[str]) -> list[str]:
@@ -72,12 +72,12 @@ def named(found: Recorded, names: Sequence[str]) -> list[str]:
     return sorted(set(names))
 
 
-def absent(found: Recorded, there: There) -> list[str]:
+def absent(found: Recorded, there: HostPresence) -> list[str]:
     """The hosts without a container."""
     return [host for host in found.hosts if host not in there.by_host]
 
 
-def in_use(there: There, names: Sequence[str]) -> str:
+def in_use(there: HostPresence, names: Sequence[str]) -> str:
     """Why these hosts may be in use, for a message; empty if they are not."""
     return "; ".join([*(there.by_host[name] for name in names if name in there.by_host), *there.unknown])
 

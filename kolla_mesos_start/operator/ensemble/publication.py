@@ -21,7 +21,7 @@ from kazoo.recipe.lock import Lock
 
 from kolla_mesos_start.errors import AgentError, NoRight, TooLarge
 from kolla_mesos_start.operator.ensemble import connection
-from kolla_mesos_start.operator.ensemble.connection import Client, Refused, Unanswered, log
+from kolla_mesos_start.operator.ensemble.connection import ChangedMeanwhile, OperatorClient, Unanswered, log
 from kolla_mesos_start.operator.terminal.user import operator
 from kolla_mesos_start.tree.publication import PUBLICATION, Mark, unfinished
 from kolla_mesos_start.tree.states import printable
@@ -50,7 +50,7 @@ class LockLost(AgentError):
     retriable = True
 
 
-class Change(NamedTuple):
+class ZnodeChange(NamedTuple):
     """What the znode at `path` shall hold; None: it shall be gone. A parent only has to exist."""
 
     path: str
@@ -62,7 +62,7 @@ class Change(NamedTuple):
         return found is not None if self.is_parent else found == self.data
 
 
-Step = tuple[Change, Any]
+Step = tuple[ZnodeChange, Any]
 """A change, and kazoo's operation that makes it."""
 
 
@@ -82,10 +82,10 @@ class Held:
     def begin(self) -> None:
         """Mark the publication as begun. This comes before its first write."""
         if not self.is_begun:
-            self.write([Change(self._mark, self._last.encoded())], {self._mark: b""})
+            self.write([ZnodeChange(self._mark, self._last.encoded())], {self._mark: b""})
             self.is_begun = True
 
-    def publish(self, changes: Iterable[Change], before: Mapping[str, bytes]) -> None:
+    def publish(self, changes: Iterable[ZnodeChange], before: Mapping[str, bytes]) -> None:
         """Make the last changes of a publication, and mark it as finished together with the last of them.
 
         Everything is one transaction if that is small enough, and nothing was written before.
@@ -94,7 +94,7 @@ class Held:
         if not (changes or self.is_begun or self.interrupted):
             return
         finished = self._last._replace(finished=_now())
-        changes = [*changes, Change(self._mark, finished.encoded())]
+        changes = [*changes, ZnodeChange(self._mark, finished.encoded())]
         steps = self._steps(changes, {**before, self._mark: b""})
         if sum(map(_size, steps)) <= ATOMIC and not self.is_begun:
             try:
@@ -108,7 +108,7 @@ class Held:
             self._commit_or_split(batch)
         self.is_begun = False
 
-    def write(self, changes: Iterable[Change], before: Mapping[str, bytes]) -> None:
+    def write(self, changes: Iterable[ZnodeChange], before: Mapping[str, bytes]) -> None:
         """Make these changes in their order, in as few transactions as possible.
 
         `before` has the data of the znodes that exist.
@@ -116,7 +116,7 @@ class Held:
         for batch in _batches(self._steps(changes, before)):
             self._commit_or_split(batch)
 
-    def _steps(self, changes: Iterable[Change], before: Mapping[str, bytes | None]) -> list[Step]:
+    def _steps(self, changes: Iterable[ZnodeChange], before: Mapping[str, bytes | None]) -> list[Step]:
         """What is left to do."""
         there = dict(before)
         steps = []
@@ -155,7 +155,7 @@ class Held:
             try:
                 connection.commit(transaction, "not published")
                 return
-            except (Refused, Unanswered):
+            except (ChangedMeanwhile, Unanswered):
                 # Somebody has written without the lock; or it was applied, and only the reply was lost.
                 there = connection.read(self._client, [self._contender, *(each.path for each in changes)])
                 if there[self._contender] is None:
@@ -212,10 +212,10 @@ def locked(
         with connection.interruptible(client):
             _acquire(client, lock, limit)
     except NoNodeError as error:
-        raise Refused(f"{mark} was removed meanwhile; try again") from error
+        raise ChangedMeanwhile(f"{mark} was removed meanwhile; try again") from error
     except connection.DENIED as error:
         raise NoRight(lock.create_path, "created", error) from error
-    if isinstance(client, Client):
+    if isinstance(client, OperatorClient):
         client.forget_plan()  # Another publication may have changed it while we waited.
     held = Held(client, mark, f"{mark}/{lock.node}", what, interrupted(client, znodes))
     try:

@@ -16,7 +16,7 @@ from kolla_mesos_start.operator.deployment import directory
 from kolla_mesos_start.operator.deployment.acl import Plan
 from kolla_mesos_start.operator.deployment.directory import FILES, VARIABLES, Contents, Deployment
 from kolla_mesos_start.operator.ensemble import acls, connection
-from kolla_mesos_start.operator.ensemble.publication import Change, Held
+from kolla_mesos_start.operator.ensemble.publication import Held, ZnodeChange
 from kolla_mesos_start.operator.ensemble.published import NOTHING, Nodes, Removals
 from kolla_mesos_start.settings import Settings
 from kolla_mesos_start.tree.znodes import Znodes
@@ -80,7 +80,7 @@ class Publisher:
         values, services = old.apart()
         changes = [
             *self._changes({**contents, **missing}),
-            *(Change(f"{self.root}/{node}", None) for node in values.removed),
+            *(ZnodeChange(f"{self.root}/{node}", None) for node in values.removed),
             *self._changes(definitions),
         ]
         if services.removed or services.emptied:
@@ -103,7 +103,7 @@ class Publisher:
     def _paths(self, nodes: Contents) -> dict[str, bytes]:
         return {f"{self.root}/{node}": data for node, data in nodes.items()}
 
-    def _changes(self, wanted: Contents) -> Iterator[Change]:
+    def _changes(self, wanted: Contents) -> Iterator[ZnodeChange]:
         """Those that differ, each after the znodes above it that are absent."""
         created: set[str] = set()
         for path, data in wanted.items():
@@ -112,8 +112,8 @@ class Publisher:
                 while (parent := above[-1].rpartition("/")[0]) not in self.before and parent not in created:
                     above.append(parent)
                 created.update(above)
-                yield from (Change(each, is_parent=True) for each in above[:0:-1])
-                yield Change(path, data)
+                yield from (ZnodeChange(each, is_parent=True) for each in above[:0:-1])
+                yield ZnodeChange(path, data)
 
     def _note_written(self, wanted: Contents) -> None:
         for path, data in wanted.items():

@@ -18,7 +18,7 @@ from kolla_mesos_start.operator.deployment import acl
 from kolla_mesos_start.operator.deployment.acl import BY_AGENTS
 from kolla_mesos_start.operator.deployment.directory import FILES, VARIABLES
 from kolla_mesos_start.operator.ensemble import acls, connection, services, status_records
-from kolla_mesos_start.operator.ensemble.connection import Client, Refused, Unanswered
+from kolla_mesos_start.operator.ensemble.connection import ChangedMeanwhile, OperatorClient, Unanswered
 from kolla_mesos_start.operator.ensemble.services import on_hosts
 from kolla_mesos_start.operator.ensemble.status_records import State
 from kolla_mesos_start.operator.ensemble.token_floor import keep_tokens
@@ -63,7 +63,7 @@ class Tree(NamedTuple):
 # -- trees --------------------------------------------------------------------------------------
 
 
-def status_tree(client: Client, znodes: Znodes, found: Iterable[State]) -> Tree:
+def status_tree(client: OperatorClient, znodes: Znodes, found: Iterable[State]) -> Tree:
     """All that is recorded; `found` are the states in it."""
     names = list(services.definitions(client, znodes))
     places = places_of(znodes, names, found)
@@ -124,7 +124,7 @@ def who_is_there(client: KazooClient, tree: Tree) -> str:
 
 
 def remove(client: KazooClient, tree: Tree, *, force: bool = False) -> int:
-    """Remove the tree; how many znodes it had. Refused where a container has come, unless `force`."""
+    """Remove the tree; how many znodes it had. ChangedMeanwhile if a container has come, unless `force`."""
     before = len(listed(client, tree, force=True))
     if force:
         with connection.unfinished(UNFINISHED):
@@ -150,7 +150,7 @@ def _remove_by_force(client: KazooClient, tree: Tree) -> None:
         try:
             _delete(client, tree, paths, "containers went on writing: not all is removed")
             return
-        except (Refused, Unanswered):
+        except (ChangedMeanwhile, Unanswered):
             if last:
                 raise
 
@@ -158,7 +158,7 @@ def _remove_by_force(client: KazooClient, tree: Tree) -> None:
 def withdraw(client: KazooClient, znodes: Znodes, roles: Iterable[str]) -> None:
     """Remove what is published of a service, at one moment; what its containers have recorded stays.
 
-    `roles` are the znodes of its role. InUse or Refused, and nothing is removed, if a container is there.
+    `roles` are the znodes of its role. If a container is there, nothing is removed: InUse or ChangedMeanwhile.
     Services below this one stay.
     """
     name = znodes.service_name

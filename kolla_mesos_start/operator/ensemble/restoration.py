@@ -14,7 +14,7 @@ from kazoo.client import KazooClient
 from kolla_mesos_start.operator.deployment.acl import Plan
 from kolla_mesos_start.operator.ensemble import acls, archive, connection, published, removal, status_records
 from kolla_mesos_start.operator.ensemble.archive import Snapshot
-from kolla_mesos_start.operator.ensemble.connection import Client
+from kolla_mesos_start.operator.ensemble.connection import OperatorClient
 from kolla_mesos_start.operator.ensemble.publication import Held
 from kolla_mesos_start.operator.ensemble.publisher import Publisher
 from kolla_mesos_start.operator.ensemble.token_floor import raise_floor
@@ -33,7 +33,7 @@ def old_tree(client: KazooClient, znodes: Znodes, found: Snapshot) -> removal.Tr
     return removal.status_tree(client, znodes, states)._replace(definitions=definitions)
 
 
-def write(client: Client, znodes: Znodes, lock: Held, wanted: Snapshot, plan: Plan | None) -> None:
+def write(client: OperatorClient, znodes: Znodes, lock: Held, wanted: Snapshot, plan: Plan | None) -> None:
     before = published.nodes(client, znodes)
     publisher = Publisher(client, znodes, before, lock, report=lambda change: None)
     publisher.write(wanted.contents)
@@ -45,7 +45,7 @@ def write(client: Client, znodes: Znodes, lock: Held, wanted: Snapshot, plan: Pl
     publisher.write(wanted.definitions, is_last=True)
 
 
-def plan_of(client: Client, file: Path, wanted: Snapshot) -> Plan | None:
+def plan_of(client: OperatorClient, file: Path, wanted: Snapshot) -> Plan | None:
     """Who may do what: as it was, or, if nothing was planned then, as it is here."""
     found = connection.recorded(f"{archive.ACL} in {file}", wanted.acl) if wanted.acl else client.plan
     return found and found.only(wanted.definitions.keys())

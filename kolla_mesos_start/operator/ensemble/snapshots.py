@@ -19,7 +19,7 @@ from kolla_mesos_start.operator.deployment import acl
 from kolla_mesos_start.operator.deployment.directory import FILES, VARIABLES
 from kolla_mesos_start.operator.ensemble import connection, status_records
 from kolla_mesos_start.operator.ensemble.archive import Snapshot, is_definition
-from kolla_mesos_start.operator.ensemble.connection import Refused
+from kolla_mesos_start.operator.ensemble.connection import ChangedMeanwhile
 from kolla_mesos_start.operator.ensemble.status_records import State
 from kolla_mesos_start.tree.states import DONE, MAX_FLOOR, WAITING, decode_detail, decode_floor, token_of
 from kolla_mesos_start.tree.znodes import Znodes
@@ -30,7 +30,7 @@ LOCK_DEPTH = 4  # slashes in status/<scope>/<role>/<command>/lock
 
 
 def take(client: KazooClient, znodes: Znodes) -> Snapshot:
-    """The deployment as it is now. Refused if something keeps changing while it is read."""
+    """The deployment as it is now. ChangedMeanwhile if something keeps changing while it is read."""
     taken = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
     published, plan = _published(client, znodes)
     recorded = _recorded(client, znodes)
@@ -113,7 +113,7 @@ def _change(stat: ZnodeStat | None) -> tuple[int, int] | None:
 
 def _check_patience(begun: float, changed: Iterable[str]) -> None:
     if time.monotonic() > begun + PATIENCE:
-        raise Refused(f"{min(changed)} keeps changing while it is read; try again later")
+        raise ChangedMeanwhile(f"{min(changed)} keeps changing while it is read; try again later")
 
 
 def _recorded(client: KazooClient, znodes: Znodes) -> dict[str, bytes]:

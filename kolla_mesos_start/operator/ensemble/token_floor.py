@@ -11,7 +11,7 @@ from contextlib import suppress
 from kazoo.client import KazooClient
 
 from kolla_mesos_start.operator.ensemble import connection
-from kolla_mesos_start.operator.ensemble.connection import Refused, Unanswered
+from kolla_mesos_start.operator.ensemble.connection import ChangedMeanwhile, Unanswered
 from kolla_mesos_start.tree.states import MAX_FLOOR, decode_floor, decode_mark, largest_token
 from kolla_mesos_start.tree.znodes import Znodes
 
@@ -52,5 +52,5 @@ def raise_floor(client: KazooClient, znodes: Znodes, token: int) -> None:
             transaction.create(path, b"%d" % token)
         else:
             transaction.set_data(path, b"%d" % token, znode.stat.version)
-        with suppress(*() if last else (Refused, Unanswered)):
+        with suppress(*() if last else (ChangedMeanwhile, Unanswered)):
             connection.commit(transaction, f"{path} can't be raised")

@@ -1,6 +1,6 @@
 """Why a deployment is not up: the causes, and what each of them blocks.
 
-Pure: a `Deployment` in, `Cause`s out. A cause is what would stay so if everything else were well; what
+Pure: a `LiveDeployment` in, `Cause`s out. A cause is what would stay so if everything else were well; what
 merely waits for others has none, and stands in what they block. The nodes of the graph are steps
 (`role/command`) and services; an edge leads from what blocks to what is blocked.
 """
@@ -19,11 +19,11 @@ from kolla_mesos_start.operator.live.reader import (
     REFRESH_FAILED,
     Attempt,
     Container,
-    Deployment,
-    Ended,
+    EndedStart,
     Gone,
-    Service,
-    Step,
+    LiveDeployment,
+    LiveService,
+    LiveStep,
 )
 from kolla_mesos_start.operator.live.unread import BEGUN
 from kolla_mesos_start.operator.terminal.durations import lasting
@@ -104,7 +104,7 @@ class Cause(NamedTuple):
         return frozenset(self.nodes).union(*self.blocks)
 
 
-def find(deployment: Deployment, now: float) -> list[Cause]:
+def find(deployment: LiveDeployment, now: float) -> list[Cause]:
     """All causes: what is stuck first; of that what came about since the last publication, before what is
     older, and before what only needs a restart; and what blocks most before the rest."""
     edges = _edges(deployment)
@@ -127,7 +127,7 @@ def find(deployment: Deployment, now: float) -> list[Cause]:
     return [*_publication(deployment), *sorted(causes, key=rank)]
 
 
-def _publication(deployment: Deployment) -> Iterator[Cause]:
+def _publication(deployment: LiveDeployment) -> Iterator[Cause]:
     """What is published may be half of it, so that nothing else is worth a look before."""
     publication = deployment.publication
     if publication.problem:
@@ -144,12 +144,12 @@ def confirmed(found: Iterable[Cause], again: Iterable[Cause]) -> list[Cause]:
 # -- what waits for what --------------------------------------------------------------------------------
 
 
-def _edges(deployment: Deployment) -> Mapping[str, list[str]]:
+def _edges(deployment: LiveDeployment) -> Mapping[str, list[str]]:
     """For each node those that it blocks."""
     edges: dict[str, list[str]] = defaultdict(list)
     roles = deployment.roles
     for service in deployment.services.values():
-        if service.is_ousted:  # Its steps have the names of another one's.
+        if service.role_taken:  # Its steps have the names of another one's.
             continue
         open_steps = [step for step in service.steps if not step.done]
         for step in [step for step in service.steps if step.done and open_steps]:
@@ -168,7 +168,7 @@ def _edges(deployment: Deployment) -> Mapping[str, list[str]]:
     return edges
 
 
-def _standing(service: Service, step: Step) -> Sequence[Unmet]:
+def _standing(service: LiveService, step: LiveStep) -> Sequence[Unmet]:
     """What it waits for. What is done is still passed by containers: some say that they wait before it."""
     if not step.done:
         return step.unmet
@@ -180,7 +180,7 @@ def _node(service: str) -> str:
     return f"service {service}"
 
 
-def _target(unmet: Unmet, roles: Mapping[str, Service]) -> str:
+def _target(unmet: Unmet, roles: Mapping[str, LiveService]) -> str:
     """The node that a dependency waits for; itself, as text, if there is none."""
     dependency = unmet.dependency
     if isinstance(dependency, Members):
@@ -193,7 +193,7 @@ def _target(unmet: Unmet, roles: Mapping[str, Service]) -> str:
     return dependency.path if service and _step(service, dependency.path) else f"-> {dependency.path}"
 
 
-def _step(service: Service, path: str) -> Step | None:
+def _step(service: LiveService, path: str) -> LiveStep | None:
     return next((step for step in service.steps if step.path == path), None)
 
 
@@ -240,7 +240,7 @@ def _cycles(edges: Mapping[str, Sequence[str]]) -> Iterator[Cause]:
 # -- dependencies that can't be met ---------------------------------------------------------------------
 
 
-def _missing(deployment: Deployment) -> Iterator[Cause]:
+def _missing(deployment: LiveDeployment) -> Iterator[Cause]:
     """What no published service provides, or not as it is asked for; each once."""
     found: dict[tuple[str, tuple[str, ...]], Cause] = {}
     roles = deployment.roles
@@ -256,7 +256,11 @@ def _missing(deployment: Deployment) -> Iterator[Cause]:
 
 
 def _mismatch(
-    waiting: Service, step: Step, unmet: Unmet, deployment: Deployment, roles: Mapping[str, Service]
+    waiting: LiveService,
+    step: LiveStep,
+    unmet: Unmet,
+    deployment: LiveDeployment,
+    roles: Mapping[str, LiveService],
 ) -> Cause | None:
     dependency = unmet.dependency
     if isinstance(dependency, Members):
@@ -284,14 +288,14 @@ def _mismatch(
     return _asked_otherwise(step, unmet, dependency, service, target)
 
 
-def _is_beside(service: Service, waiting: Service) -> bool:
+def _is_beside(service: LiveService, waiting: LiveService) -> bool:
     """Whether the daemon of a service is ready on every host on which the other one waits."""
     ready = {each.host for each in service.containers if each.ready}
     return {each.host for each in waiting.containers if each.is_live} <= ready
 
 
 def _asked_otherwise(
-    step: Step, unmet: Unmet, dependency: Dependency, service: Service, target: Step
+    step: LiveStep, unmet: Unmet, dependency: Dependency, service: LiveService, target: LiveStep
 ) -> Cause | None:
     """Something that its service has, but not in the number, generation or place that is asked for."""
     wants = dependency.generation
@@ -315,7 +319,9 @@ def _asked_otherwise(
     return None
 
 
-def _of_generation(step: Step, unmet: Unmet, dependency: Dependency, service: Service) -> Cause | None:
+def _of_generation(
+    step: LiveStep, unmet: Unmet, dependency: Dependency, service: LiveService
+) -> Cause | None:
     """Instances of one generation that can't be there, or somebody of another one beside them."""
     wants = dependency.generation
     live = [each for each in service.containers if each.is_live]
@@ -333,7 +339,7 @@ def _of_generation(step: Step, unmet: Unmet, dependency: Dependency, service: Se
     return None
 
 
-def _no_members(step: Step, members: Members, deployment: Deployment) -> Cause | None:
+def _no_members(step: LiveStep, members: Members, deployment: LiveDeployment) -> Cause | None:
     service = deployment.services.get(members.service)
     if service is None:
         why = f"there is no service {members.service!r}{nearest(members.service, deployment.services)}"
@@ -347,14 +353,14 @@ def _no_members(step: Step, members: Members, deployment: Deployment) -> Cause |
 # -- one service ----------------------------------------------------------------------------------------
 
 
-def _of_service(service: Service, now: float, with_images: bool) -> Iterator[Cause]:
+def _of_service(service: LiveService, now: float, with_images: bool) -> Iterator[Cause]:
     """What keeps it from being up, whatever the others do."""
     if not service.definition:
         yield Cause("no definition", f"{service.name} has no definition: publish it", (_node(service.name),))
     elif service.graph is None:
         text = f"the definition of {service.name} can't be read: {'; '.join(service.issues)}"
         yield Cause("unreadable", text, (_node(service.name),))
-    elif service.is_ousted:
+    elif service.role_taken:
         text = f"{service.name}: its role {service.role} is claimed by {service.owner}; rename one of them"
         yield Cause("claimed", text, (_node(service.name),))
     else:
@@ -364,13 +370,13 @@ def _of_service(service: Service, now: float, with_images: bool) -> Iterator[Cau
             yield from _of_what_is_missing(service, now)
 
 
-def _of_what_is_missing(service: Service, now: float) -> Iterator[Cause]:
+def _of_what_is_missing(service: LiveService, now: float) -> Iterator[Cause]:
     found = [cause for step in service.steps if not step.done for cause in _of_step(service, step, now)]
     yield from found
     yield from _of_containers(service, {cause.kind for cause in found}, now)
 
 
-def _of_refreshes(service: Service, now: float) -> Iterator[Cause]:
+def _of_refreshes(service: LiveService, now: float) -> Iterator[Cause]:
     """What the registrars of ready daemons say of their files; and who does not come back from a refresh."""
     path = f"{service.role}/{DAEMON}"
     if not service.is_up or not all(each.is_current for each in service.containers):
@@ -386,7 +392,7 @@ def _of_refreshes(service: Service, now: float) -> Iterator[Cause]:
             yield Cause("refreshing", f"{path} on {each.host} is about to be refreshed: {what}", (path,))
 
 
-def _of_gone(service: Service, gone: Sequence[Gone], now: float) -> Iterator[Cause]:
+def _of_gone(service: LiveService, gone: Sequence[Gone], now: float) -> Iterator[Cause]:
     """Containers that were ready, and are not there any more; those of one kind together."""
     path = f"{service.role}/{DAEMON}"
     for why, words in GONE.items():
@@ -401,7 +407,7 @@ def _of_gone(service: Service, gone: Sequence[Gone], now: float) -> Iterator[Cau
             yield Cause(kind, f"{text}; see its log, and start it again", (path,), at=at)
 
 
-def _of_restarts(service: Service, now: float, with_images: bool) -> Iterator[Cause]:
+def _of_restarts(service: LiveService, now: float, with_images: bool) -> Iterator[Cause]:
     """The containers that run what is older than what is published, until somebody restarts them."""
     path = f"{service.role}/{DAEMON}"
     groups: dict[tuple[str, ...], list[Container]] = defaultdict(list)
@@ -420,7 +426,7 @@ def _of_restarts(service: Service, now: float, with_images: bool) -> Iterator[Ca
             yield Cause("restart", text, (path,), at=since)
 
 
-def _of_older(service: Service) -> Iterator[Cause]:
+def _of_older(service: LiveService) -> Iterator[Cause]:
     """Who waits for what is not asked for any more, where all that is asked for is there."""
     for each in service.containers:
         if each.stage == "waiting" and each.runs_older_definition:
@@ -428,7 +434,7 @@ def _of_older(service: Service) -> Iterator[Cause]:
             yield Cause("restart", text, (_node(service.name),))
 
 
-def _of_step(service: Service, step: Step, now: float) -> Iterator[Cause]:
+def _of_step(service: LiveService, step: LiveStep, now: float) -> Iterator[Cause]:
     if step.command.is_daemon:
         yield from _of_daemon(service, step, now)
         return
@@ -447,7 +453,7 @@ def _of_step(service: Service, step: Step, now: float) -> Iterator[Cause]:
         yield Cause("superseded", text, (step.path,))
 
 
-def _of_attempt(service: Service, step: Step, attempt: Attempt, now: float) -> Cause:
+def _of_attempt(service: LiveService, step: LiveStep, attempt: Attempt, now: float) -> Cause:
     detail, age = attempt.detail, lasting(now - attempt.since)
     where = f" on {detail.host}" if detail.host else ""
     if attempt.state == RUNNING:
@@ -474,7 +480,7 @@ def _of_attempt(service: Service, step: Step, attempt: Attempt, now: float) -> C
     return Cause("failed", text, (step.path,), at=attempt.since)
 
 
-def _of_daemon(service: Service, step: Step, now: float) -> Iterator[Cause]:
+def _of_daemon(service: LiveService, step: LiveStep, now: float) -> Iterator[Cause]:
     """Its containers that have begun the daemon, or should have; those of one kind together."""
     begun = all(other.done for other in service.steps if other is not step) and not step.unmet
     slow, starting = [], []
@@ -507,7 +513,7 @@ def _listed(found: Iterable[str]) -> str:
     return ", ".join(names[:SHOWN]) + more
 
 
-def _of_containers(service: Service, found: set[str], now: float) -> Iterator[Cause]:
+def _of_containers(service: LiveService, found: set[str], now: float) -> Iterator[Cause]:
     """Who is not there, and why."""
     live = [each for each in service.containers if each.is_live]
     missing = (1 if service.is_task else service.wanted) - len(live)
@@ -531,7 +537,7 @@ def _of_containers(service: Service, found: set[str], now: float) -> Iterator[Ca
         yield Cause("absent", _absence(service, len(live)), (_node(service.name),))
 
 
-def ends(service: Service) -> list[Ended]:
+def ends(service: LiveService) -> list[EndedStart]:
     """How starts went wrong that no later one has got past, whether one is under way now or not."""
     live = [each for each in service.containers if each.is_live]
     is_complete = len(live) >= (1 if service.is_task else service.wanted)
@@ -544,7 +550,7 @@ def ends(service: Service) -> list[Ended]:
     return standing
 
 
-def _is_past(container: Container, ended: Ended) -> bool:
+def _is_past(container: Container, ended: EndedStart) -> bool:
     """Whether a container shows by what it does that it has got past what `ended` another one.
 
     It may have done so before: then it shows nothing. What it waits for again, or runs again, it says itself.
@@ -555,7 +561,7 @@ def _is_past(container: Container, ended: Ended) -> bool:
     return container.stage in past and container.since + CLOCK_STEP >= ended.at
 
 
-def _of_end(service: Service, ended: Ended, now: float) -> Cause:
+def _of_end(service: LiveService, ended: EndedStart, now: float) -> Cause:
     where, age = (_node(service.name),), now - ended.at
     text = f"{ended.command or service.name} on {ended.host} {ended.how(f' {lasting(age)} ago')}"
     successors = [each for each in service.containers if each.host == ended.host and each.is_live]
@@ -574,7 +580,7 @@ def _waits(container: Container, now: float) -> bool:
     return container.stage == "waiting" and now - container.since >= SLOW
 
 
-def _absence(service: Service, live: int) -> str:
+def _absence(service: LiveService, live: int) -> str:
     if live:
         return f"{live} of {service.wanted} containers of {service.name} are there: start the others"
     if not service.begun:
@@ -584,11 +590,11 @@ def _absence(service: Service, live: int) -> str:
     return f"no container of {service.name} is left: start it again"
 
 
-def nodes(service: Service) -> frozenset[str]:
+def nodes(service: LiveService) -> frozenset[str]:
     """Where a service stands in the graph."""
     return frozenset([_node(service.name), *(step.path for step in service.steps)])
 
 
-def concerning(causes: Iterable[Cause], service: Service) -> list[Cause]:
+def concerning(causes: Iterable[Cause], service: LiveService) -> list[Cause]:
     """Those that keep one service from being up."""
     return [cause for cause in causes if cause.kind in OF_ALL or nodes(service) & cause.touches]

@@ -21,7 +21,7 @@ from kolla_mesos_start.operator.ensemble.published import Nodes
 from kolla_mesos_start.operator.ensemble.publisher import check_chroot
 from kolla_mesos_start.operator.invocation import Invocation
 from kolla_mesos_start.operator.live import outdated
-from kolla_mesos_start.operator.live.outdated import Container
+from kolla_mesos_start.operator.live.outdated import OutdatedContainer
 from kolla_mesos_start.operator.terminal.suggestions import NotThere
 from kolla_mesos_start.operator.validation.refusal import refuse
 from kolla_mesos_start.tree.znodes import Znodes
@@ -37,7 +37,7 @@ class Difference(NamedTuple):
     changed: Sequence[Change]
     only_prune: Sequence[str]
     kept: Sequence[str]
-    running_old: Sequence[Container]
+    running_old: Sequence[OutdatedContainer]
     mask: Mask
 
 

@@ -12,13 +12,13 @@ from typing import Any, Callable
 from kolla_mesos_start.operator.deployment.findings import counted
 from kolla_mesos_start.operator.live import causes
 from kolla_mesos_start.operator.live.causes import Cause
-from kolla_mesos_start.operator.live.reader import Container, Deployment, Service
+from kolla_mesos_start.operator.live.reader import Container, LiveDeployment, LiveService
 from kolla_mesos_start.operator.terminal.lines import Line
 
 COLUMN = 12  # characters of what comes before the text
 
 
-def look(read: Callable[[], Deployment]) -> tuple[Deployment, list[Cause]]:
+def look(read: Callable[[], LiveDeployment]) -> tuple[LiveDeployment, list[Cause]]:
     """What is read, and why it is not up; read twice where a first look may deceive."""
     deployment = read()
     found = causes.find(deployment, time.time())
@@ -28,7 +28,9 @@ def look(read: Callable[[], Deployment]) -> tuple[Deployment, list[Cause]]:
     return deployment, found
 
 
-def lines(deployment: Deployment, found: Sequence[Cause], services: Sequence[Service]) -> Iterator[Line]:
+def lines(
+    deployment: LiveDeployment, found: Sequence[Cause], services: Sequence[LiveService]
+) -> Iterator[Line]:
     """Each cause with what it blocks, and then what is up."""
     for cause in found:
         head, style = ("ROOT CAUSE", "bold red") if cause.is_stuck else (cause.kind, "cyan")
@@ -49,7 +51,7 @@ def _line(head: str, style: str, text: str) -> Line:
     return Line(f"{head:{COLUMN}}", style, text)
 
 
-def _label(path: str, deployment: Deployment) -> str:
+def _label(path: str, deployment: LiveDeployment) -> str:
     """A step; of a daemon of which several are wanted, how many are ready."""
     service = deployment.roles[path.partition("/")[0]]
     if path == f"{service.role}/daemon" and service.wanted > 1:

@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 from kolla_mesos_start.definition.model import Dependency, Members
 from kolla_mesos_start.errors import AgentError, BadUsage
-from kolla_mesos_start.operator.live.reader import Deployment, Service, Step
+from kolla_mesos_start.operator.live.reader import LiveDeployment, LiveService, LiveStep
 from kolla_mesos_start.operator.terminal.lines import Line
 from kolla_mesos_start.tree.states import DONE, ERROR, RETRY, RUNNING, WAITING
 
@@ -49,14 +49,14 @@ class Edge(NamedTuple):
     label: str
 
 
-class Graph(NamedTuple):
+class DependencyGraph(NamedTuple):
     """Nodes in the order of the definitions."""
 
     nodes: Sequence[Node]
     edges: Sequence[Edge]
 
 
-def of(deployment: Deployment) -> Graph:
+def of(deployment: LiveDeployment) -> DependencyGraph:
     """The graph of a deployment: every step, and what each waits for."""
     steps = {step.path: (service, step) for service in deployment.services.values() for step in service.steps}
     nodes = [_node(service, step) for service, step in steps.values()]
@@ -75,10 +75,10 @@ def of(deployment: Deployment) -> Graph:
     known = {node.path for node in nodes}
     absent = dict.fromkeys(edge.before for edge in edges if edge.before not in known)
     nodes += [Node(path, "", MISSING, "no service provides it") for path in absent]
-    return Graph(nodes, edges)
+    return DependencyGraph(nodes, edges)
 
 
-def _node(service: Service, step: Step) -> Node:
+def _node(service: LiveService, step: LiveStep) -> Node:
     states = [attempt.state for attempt in step.attempts]
     if step.command.is_daemon:
         label = f"{service.ready} of {service.wanted} ready"
@@ -87,7 +87,7 @@ def _node(service: Service, step: Step) -> Node:
     return Node(step.path, service.name, state, state)
 
 
-def _edge(dependency: Dependency | Members, step: Step, deployment: Deployment) -> Edge:
+def _edge(dependency: Dependency | Members, step: LiveStep, deployment: LiveDeployment) -> Edge:
     if isinstance(dependency, Members):
         service = deployment.services.get(dependency.service)
         daemon = f"{service.role}/daemon" if service else dependency.service
@@ -108,7 +108,7 @@ def _before(edges: Sequence[Edge]) -> Mapping[str, Sequence[Edge]]:
     return found
 
 
-def _to_daemon(service: Service, before: Mapping[str, Sequence[Edge]]) -> list[Edge]:
+def _to_daemon(service: LiveService, before: Mapping[str, Sequence[Edge]]) -> list[Edge]:
     """A daemon comes after all commands of its service: from those that nothing else of it comes after."""
     own = [step.path for step in service.steps]
     if service.is_task or not own:
@@ -120,7 +120,7 @@ def _to_daemon(service: Service, before: Mapping[str, Sequence[Edge]]) -> list[E
 # -- languages --------------------------------------------------------------------------------------------
 
 
-def text(graph: Graph) -> Iterator[Line]:
+def text(graph: DependencyGraph) -> Iterator[Line]:
     """A line for each step, with what it waits for."""
     width = max((len(node.path) for node in graph.nodes), default=0)
     state = max((len(node.label) for node in graph.nodes), default=0)
@@ -135,7 +135,7 @@ def text(graph: Graph) -> Iterator[Line]:
         yield Line(head, styles.get(node.state, ""), f"<- {', '.join(before)}" if before else "")
 
 
-def dot(graph: Graph, name: str) -> str:
+def dot(graph: DependencyGraph, name: str) -> str:
     """Graphviz's language."""
     lines = [
         f"digraph {_quoted(name)} {{",
@@ -160,7 +160,7 @@ def _quoted(words: str) -> str:
     return f'"{escaped}"'
 
 
-def mermaid(graph: Graph) -> str:
+def mermaid(graph: DependencyGraph) -> str:
     """Mermaid's language, which wikis and forges draw."""
     ids = {node.path: f"n{number}" for number, node in enumerate(graph.nodes)}
     lines = ["flowchart LR"]

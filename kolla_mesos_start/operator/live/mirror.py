@@ -12,7 +12,7 @@ from kazoo.client import KazooClient
 
 from kolla_mesos_start.operator.ensemble import connection, services
 from kolla_mesos_start.operator.invocation import Invocation
-from kolla_mesos_start.operator.live.reader import Deployment, Live, Service, View
+from kolla_mesos_start.operator.live.reader import DeploymentReader, LiveDeployment, LiveService, View
 from kolla_mesos_start.zookeeper.query import Query
 
 QUIET = 0.1  # seconds: changes come in groups, and one look is enough for all
@@ -21,14 +21,14 @@ QUIET = 0.1  # seconds: changes come in groups, and one look is enough for all
 class Mirror:
     """One deployment, as often as it is asked for. Without watches it is read once."""
 
-    def __init__(self, client: KazooClient, live: Live, *, watching: bool = False) -> None:
+    def __init__(self, client: KazooClient, live: DeploymentReader, *, watching: bool = False) -> None:
         self._client, self._live = client, live
         self._view = View()
         self._watch = self._changed if watching else None
         self._event = threading.Event()
         self._stale: set[Query] = set()
 
-    def deployment(self) -> Deployment:
+    def deployment(self) -> LiveDeployment:
         """The deployment as it is now."""
         return self._live.deployment(self.view())
 
@@ -57,9 +57,9 @@ class Mirror:
 def mirror(invocation: Invocation, *, watching: bool = False) -> Mirror:
     """The deployment that the command line names. NotThere if there is none."""
     znodes = invocation.require_deployment()
-    return Mirror(invocation.client, Live(znodes, invocation.given), watching=watching)
+    return Mirror(invocation.client, DeploymentReader(znodes, invocation.given), watching=watching)
 
 
-def named(deployment: Deployment, name: str) -> Service:
+def named(deployment: LiveDeployment, name: str) -> LiveService:
     """The service of that name, or else of that role. NotThere names the nearest one."""
     return deployment.services[services.chosen(name, deployment.services, deployment.id)]

@@ -22,7 +22,7 @@ from kolla_mesos_start.definition.model import Command
 from kolla_mesos_start.definition.schema import early_texts
 from kolla_mesos_start.errors import AgentError, BadDefinition, BadUsage, NoRight
 from kolla_mesos_start.operator.ensemble import connection, services
-from kolla_mesos_start.operator.ensemble.connection import Refused, Unanswered
+from kolla_mesos_start.operator.ensemble.connection import ChangedMeanwhile, Unanswered
 from kolla_mesos_start.operator.ensemble.published import places
 from kolla_mesos_start.operator.invocation import Invocation
 from kolla_mesos_start.operator.terminal.suggestions import NotThere, nearest
@@ -39,7 +39,7 @@ MAX_SHOWN = 200  # bytes of what others have written, in a message
 TRIES = 50  # Each is refused only where a container has written between two requests.
 
 
-class InUse(AgentError):
+class CommandRuns(AgentError):
     """A container runs the command, or is about to."""
 
     status = 1
@@ -197,7 +197,7 @@ def command_nodes(znodes: Znodes, path: str, run_once: str) -> dict[str, bytes]:
 
 @contextmanager
 def locked(client: KazooClient, one: OneTime) -> Iterator[str]:
-    """Hold the command's lock; yields the path of our contender. InUse where a container is before us.
+    """Hold the command's lock; yields the path of our contender. CommandRuns where a container is before us.
 
     It is the queue in which the agents stand: while we are first, none of them can claim.
     """
@@ -207,11 +207,11 @@ def locked(client: KazooClient, one: OneTime) -> Iterator[str]:
         with connection.interruptible(client):
             is_ours = lock.acquire(blocking=False)
     except NoNodeError as error:
-        raise Refused(f"{one.at.lock} was removed meanwhile; try again") from error
+        raise ChangedMeanwhile(f"{one.at.lock} was removed meanwhile; try again") from error
     except connection.DENIED as error:
         raise NoRight(lock.create_path, "created", error) from error
     if not is_ours:
-        raise InUse(f"{one.what} runs now, or is about to{_holder(client, one)}; nothing was changed")
+        raise CommandRuns(f"{one.what} runs now, or is about to{_holder(client, one)}; nothing was changed")
     yield f"{one.at.lock}/{lock.node}"
     # Else it goes with the session: to give it back would take as long as an outage does.
     with suppress(*connection.DENIED), connection.interruptible(client):
@@ -255,7 +255,7 @@ def _change(client: KazooClient, one: OneTime, contender: str, plan: Plan) -> No
         except Unanswered:
             if connection.read(client, [one.at.detail])[one.at.detail] == data:
                 return
-        except Refused:
+        except ChangedMeanwhile:
             if last or not _may_try_again(client, one, contender):
                 raise
 

@@ -31,7 +31,7 @@ WORDS = {
 }
 
 
-class Container(NamedTuple):
+class OutdatedContainer(NamedTuple):
     """A container, as it says itself what it does; `definition` is the mzxid of the one that it runs,
     `digest` says what an agent reads of that, `generation` is that of its image, empty where it does not
     say; `needed` is the one that is published, where that is another one. `follows`: the files of its
@@ -50,7 +50,7 @@ class Container(NamedTuple):
 
 def outdated(
     client: KazooClient, znodes: Znodes, deployment: Deployment, changed: Iterable[str]
-) -> list[Container]:
+) -> list[OutdatedContainer]:
     """Those of the deployment's services that a change at one of the nodes `changed` concerns, or that run
     another definition than the one that is published. What else than an agent reads of it does not count."""
     texts = {
@@ -91,7 +91,9 @@ def _generation(graph: Graph) -> str:
     return generations.pop() if len(generations) == 1 else ""
 
 
-def _containers(client: KazooClient, znodes: Znodes, names: Iterable[str]) -> list[tuple[Container, bool]]:
+def _containers(
+    client: KazooClient, znodes: Znodes, names: Iterable[str]
+) -> list[tuple[OutdatedContainer, bool]]:
     """The containers that run a definition of these services, and whether it is the one that is published."""
     places = {f"{znodes.service(service)}/.containers": service for service in names}
     ids = connection.children(client, places)
@@ -105,13 +107,15 @@ def _containers(client: KazooClient, znodes: Znodes, names: Iterable[str]) -> li
     return found
 
 
-def _container(service: str, data: bytes | None) -> Container | None:
+def _container(service: str, data: bytes | None) -> OutdatedContainer | None:
     """A container from what it wrote; None if it is gone, or wrote something else."""
     try:
         fact = json.loads(data or b"null")
         definition = int(fact["definition"], 16) if fact["definition"] else None
         digest, generation = (_plain(fact.get(key) or "") for key in ("digest", "generation"))
-        return Container(service, _plain(fact["host"]), _plain(fact["state"]), definition, digest, generation)
+        return OutdatedContainer(
+            service, _plain(fact["host"]), _plain(fact["state"]), definition, digest, generation
+        )
     except (ValueError, TypeError, KeyError, RecursionError):
         return None
 
@@ -121,7 +125,7 @@ def _plain(text: object) -> str:
     return "".join(letter if letter.isprintable() else "?" for letter in str(text))
 
 
-def show(out: Console, containers: Sequence[Container]) -> None:
+def show(out: Console, containers: Sequence[OutdatedContainer]) -> None:
     """Name them, so that somebody restarts them."""
     for follows, words in WORDS.items():
         named = [each for each in containers if each.follows is follows]

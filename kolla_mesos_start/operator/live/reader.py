@@ -142,7 +142,7 @@ class Container(NamedTuple):
         return not (self.behind or self.is_refreshing or self.keeps_old_files)
 
 
-class Ended(NamedTuple):
+class EndedStart(NamedTuple):
     """How the last start on a host went wrong: its last line, and when. `retriable`: the same container may
     be started again."""
 
@@ -189,7 +189,7 @@ class Attempt(NamedTuple):
     contenders: int
 
 
-class Step(NamedTuple):
+class LiveStep(NamedTuple):
     """A command or a daemon: whether nobody waits for it any more, and what keeps it from beginning."""
 
     command: Command
@@ -203,7 +203,7 @@ class Step(NamedTuple):
         return self.command.path
 
 
-class Service(NamedTuple):
+class LiveService(NamedTuple):
     """`definition` is its mzxid (0: nothing is published), `issues` why no graph can be made of it;
     `begun`: some container has begun here, ever; `tells`: its containers say what they do. `owner` has
     claimed its role."""
@@ -214,8 +214,8 @@ class Service(NamedTuple):
     issues: tuple[str, ...]
     wanted: int
     containers: tuple[Container, ...]
-    ended: tuple[Ended, ...]
-    steps: tuple[Step, ...]
+    ended: tuple[EndedStart, ...]
+    steps: tuple[LiveStep, ...]
     begun: bool
     tells: bool
     owner: str
@@ -241,7 +241,7 @@ class Service(NamedTuple):
         return self.graph is not None and self.ready >= self.wanted
 
     @property
-    def is_ousted(self) -> bool:
+    def role_taken(self) -> bool:
         """Whether another service has claimed its role: then no container of it begins."""
         return self.owner not in ("", self.name)
 
@@ -258,19 +258,19 @@ class Publication(NamedTuple):
         return "" if self.mark is None else f"{self.mark} yet" if self.is_running else self.mark.problem
 
 
-class Deployment(NamedTuple):
+class LiveDeployment(NamedTuple):
     """All services by their names."""
 
     id: str
-    services: Mapping[str, Service]
+    services: Mapping[str, LiveService]
     published: float
     """when something was published last (seconds since the epoch)"""
     publication: Publication = Publication(None, False)
 
     @property
-    def roles(self) -> Mapping[str, Service]:
+    def roles(self) -> Mapping[str, LiveService]:
         """The service of each role; of two the one that has claimed it."""
-        services = sorted(self.services.values(), key=lambda service: not service.is_ousted)
+        services = sorted(self.services.values(), key=lambda service: not service.role_taken)
         return {service.role: service for service in services if service.definition}
 
     @property
@@ -278,7 +278,7 @@ class Deployment(NamedTuple):
         return self.publication.mark is None and all(service.is_up for service in self.services.values())
 
 
-class Source(NamedTuple):
+class WrittenDefinition(NamedTuple):
     """A definition as it is written, and the variables that its graph depends on; or what is wrong."""
 
     document: Document | None
@@ -286,7 +286,7 @@ class Source(NamedTuple):
     issues: tuple[str, ...] = ()
 
 
-class Definition(NamedTuple):
+class PublishedDefinition(NamedTuple):
     """What is published for a service, as its agents read it."""
 
     graph: Graph | None
@@ -294,18 +294,18 @@ class Definition(NamedTuple):
     wanted: int
 
 
-NOT_PUBLISHED = Definition(None, (), 1)
+NOT_PUBLISHED = PublishedDefinition(None, (), 1)
 
 
-class Live:
+class DeploymentReader:
     """What one deployment's znodes mean. Graphs are kept: definitions change seldom."""
 
     def __init__(self, znodes: Znodes, given: Mapping[str, str] = MappingProxyType({})) -> None:
         """`znodes` are those of the deployment, of no service; `given` is what only containers have."""
         self.znodes, self._given = znodes, given
         self._unread = Unread(znodes, given.keys())
-        self._sources: dict[bytes, Source] = {}
-        self._definitions: dict[tuple[object, ...], Definition] = {}
+        self._sources: dict[bytes, WrittenDefinition] = {}
+        self._definitions: dict[tuple[object, ...], PublishedDefinition] = {}
         self._published: states.Published = {}
 
     # -- what must be read --------------------------------------------------------------------------
@@ -369,7 +369,7 @@ class Live:
             containers = list(self._containers(name, view))
             yield from self._unread.template_queries(name, graph, containers, view)
 
-    def _gone_queries(self, name: str, definition: Definition, view: View) -> Iterator[Query]:
+    def _gone_queries(self, name: str, definition: PublishedDefinition, view: View) -> Iterator[Query]:
         """What tells which of its containers have been there, if some are missing."""
         role, path = name.rsplit("/", 1)[-1], self.znodes.service(name)
         daemon = definition.graph.daemon if definition.graph else None
@@ -403,7 +403,7 @@ class Live:
 
     # -- what it means --------------------------------------------------------------------------------
 
-    def deployment(self, view: View) -> Deployment:
+    def deployment(self, view: View) -> LiveDeployment:
         """The deployment, once all `queries` are answered."""
         self._unread.look(view)
         names = service_names(self.znodes, view)
@@ -414,14 +414,14 @@ class Live:
         own = f"{self.znodes.status}/"
         stats += [stat for each, stat in view.items() if each.stat and stat and not each.path.startswith(own)]
         published = max((stat.mtime / 1000 for stat in stats), default=0.0)
-        return Deployment(self.znodes.deployment_id, services, published, self._publication(view))
+        return LiveDeployment(self.znodes.deployment_id, services, published, self._publication(view))
 
     def _publication(self, view: View) -> Publication:
         znode = view.get(data_of(self.znodes.publication))
         mark = unfinished(znode.data) if znode else None
         return Publication(mark, bool(view.get(children_of(self.znodes.publication))))
 
-    def _service(self, name: str, view: View) -> Service:
+    def _service(self, name: str, view: View) -> LiveService:
         role = name.rsplit("/", 1)[-1]
         definition = self._definition(name, view) or NOT_PUBLISHED
         published = view.get(data_of(self.znodes.service(name)))
@@ -433,7 +433,7 @@ class Live:
         below = view.get(children_of(self.znodes.service(name)), ())
         # Under acl.yml it is `publish` that claims the role.
         recorded = any(step.attempts for step in steps) if RECORDED_ACL in below else owner is not None
-        return Service(
+        return LiveService(
             name=name,
             definition=published.stat.mzxid if published and published.data.strip() else 0,
             graph=definition.graph,
@@ -480,12 +480,12 @@ class Live:
                 behind += [Behind(image, False, since)] if image else []
             yield each._replace(behind=tuple(behind)) if behind else each
 
-    def _ended(self, role: str, view: View) -> Iterator[Ended]:
+    def _ended(self, role: str, view: View) -> Iterator[EndedStart]:
         for host in hosts_of(role, self.znodes, view):
             znode = view.get(data_of(f"{self.znodes.status}/{host}/{role}/{ENDED}"))
             if znode is not None:
                 told = told_by(znode)
-                yield Ended(
+                yield EndedStart(
                     host=host,
                     stage=text_of(told, "stage"),
                     command=text_of(told, "command"),
@@ -517,7 +517,9 @@ class Live:
 
     # -- steps ----------------------------------------------------------------------------------------
 
-    def _steps(self, definition: Definition, containers: Sequence[Container], view: View) -> tuple[Step, ...]:
+    def _steps(
+        self, definition: PublishedDefinition, containers: Sequence[Container], view: View
+    ) -> tuple[LiveStep, ...]:
         assert definition.graph is not None
         ready = sum(container.ready for container in containers)
         done: dict[str, bool] = {}
@@ -529,7 +531,7 @@ class Live:
         for command in definition.graph.steps:
             once = command.run_once == GLOBAL and oldest is not None
             steps.append(
-                Step(
+                LiveStep(
                     command,
                     done[command.path],
                     tuple(self._attempts(command, view)),
@@ -595,7 +597,7 @@ class Live:
 
     # -- definitions ----------------------------------------------------------------------------------
 
-    def _source(self, name: str, view: View) -> Source | None:
+    def _source(self, name: str, view: View) -> WrittenDefinition | None:
         znode = view.get(data_of(self.znodes.service(name)))
         if znode is None or not znode.data.strip():
             return None
@@ -629,13 +631,13 @@ class Live:
             given[each] = given.get(each, False) or view.get(data_of(path), 0) is not None
         return [each for each, is_given in given.items() if not is_given]
 
-    def _definition(self, name: str, view: View) -> Definition | None:
+    def _definition(self, name: str, view: View) -> PublishedDefinition | None:
         """None while there is none, or something that it depends on is not known yet."""
         source = self._source(name, view)
         if source is None:
             return None
         if source.document is None:
-            return Definition(None, source.issues, 1)
+            return PublishedDefinition(None, source.issues, 1)
         places = self._places(name, view)
         needed = [*map(data_of, places)]
         if self._lacks_values(name, view):
@@ -654,29 +656,29 @@ class Live:
         return self._definitions[key]
 
 
-def _source(data: bytes) -> Source:
+def _source(data: bytes) -> WrittenDefinition:
     try:
         document = load(data)
         early = (*early_texts(document), instances.text_of(document.root))
         texts = [text for text in early if text.is_template]
-        return Source(document, sorted(variable_names(texts)) if texts else ())
+        return WrittenDefinition(document, sorted(variable_names(texts)) if texts else ())
     except BadDefinition as error:
-        return Source(None, issues=error.issues)
+        return WrittenDefinition(None, issues=error.issues)
     except CannotRender as error:
-        return Source(None, issues=(error.reason,))
+        return WrittenDefinition(None, issues=(error.reason,))
 
 
-def _read(document: Document, znodes: Znodes, variables: Mapping[str, str]) -> Definition:
+def _read(document: Document, znodes: Znodes, variables: Mapping[str, str]) -> PublishedDefinition:
     found = instances.wanted(document.root, lambda text: rendered(text, znodes, variables))
     wanted = 1 if found is None else found
     try:
         graph = build_graph(document, znodes, variables)
     except BadDefinition as error:
-        return Definition(None, error.issues, wanted)
+        return PublishedDefinition(None, error.issues, wanted)
     except CannotRender as error:
         hint = HINT if error.reason.startswith("missing: ") else ""
-        return Definition(None, (error.reason + hint,), wanted)
-    return Definition(graph or known_graph(document, znodes, variables), (), wanted)
+        return PublishedDefinition(None, (error.reason + hint,), wanted)
+    return PublishedDefinition(graph or known_graph(document, znodes, variables), (), wanted)
 
 
 # -- places -------------------------------------------------------------------------------------------

@@ -47,7 +47,7 @@ class Reader(Protocol):
     def read(self) -> int | None: ...
 
 
-class View(Protocol):
+class KnownAnswers(Protocol):
     """What has been read so far."""
 
     def get(self, query: Query, default: Any = None) -> Any: ...
@@ -72,20 +72,20 @@ class Unread:
 
     # -- what must be read --------------------------------------------------------------------------
 
-    def shared_queries(self, view: View) -> Iterator[Query]:
+    def shared_queries(self, view: KnownAnswers) -> Iterator[Query]:
         """The variables of the deployment."""
         above = f"{self._znodes.deployment}/{VARIABLES}"
         yield children_of(above)
         yield from (stat_of(f"{above}/{name}") for name in view.get(children_of(above), ()))
 
-    def queries(self, service: str, graph: Graph, view: View) -> Iterator[Query]:
+    def queries(self, service: str, graph: Graph, view: KnownAnswers) -> Iterator[Query]:
         """The variables and files of a service."""
         path = self._znodes.service(service)
         if VARIABLES in view.get(children_of(path), ()):
             yield from self._own_queries(f"{path}/{VARIABLES}", view)
         yield from map(stat_of, self._files(service, graph))
 
-    def _own_queries(self, above: str, view: View) -> Iterator[Query]:
+    def _own_queries(self, above: str, view: KnownAnswers) -> Iterator[Query]:
         yield children_of(above)
         for name in view.get(children_of(above), ()):
             yield stat_of(f"{above}/{name}")
@@ -95,7 +95,7 @@ class Unread:
                     yield stat_of(f"{above}/{name}/{own}")
 
     def template_queries(
-        self, service: str, graph: Graph, containers: Sequence[Reader], view: View
+        self, service: str, graph: Graph, containers: Sequence[Reader], view: KnownAnswers
     ) -> Iterator[Query]:
         """The templates of a service: they matter only if a variable has changed since they were rendered."""
         read = oldest(containers)
@@ -108,14 +108,14 @@ class Unread:
 
     # -- what it means ------------------------------------------------------------------------------
 
-    def look(self, view: View) -> None:
+    def look(self, view: KnownAnswers) -> None:
         """Note when the variables of the deployment have changed; call it before anything else is asked."""
         above = f"{self._znodes.deployment}/{VARIABLES}"
         found = ((view.get(stat_of(f"{above}/{name}")), name) for name in view.get(children_of(above), ()))
         self._shared = sorted((stat.mzxid, name) for stat, name in found if stat)
 
     def behind(
-        self, service: str, graph: Graph, container: Reader, containers: Sequence[Reader], view: View
+        self, service: str, graph: Graph, container: Reader, containers: Sequence[Reader], view: KnownAnswers
     ) -> list[Behind]:
         """The variables and files that one of the containers of a service has not read."""
         read = container.read
@@ -135,7 +135,7 @@ class Unread:
                     found.append(Behind(f"variable {name}", name in used.followed, nearest.mtime / 1000))
         return found + self._behind_files(service, graph, read, view)
 
-    def _behind_files(self, service: str, graph: Graph, read: int, view: View) -> list[Behind]:
+    def _behind_files(self, service: str, graph: Graph, read: int, view: KnownAnswers) -> list[Behind]:
         znodes = self._znodes._replace(service_name=service)
         own = {file.name for file in graph.daemon.files} if graph.daemon else set()
         names = sorted({file.name for step in graph.steps for file in step.files if file.mounted is None})
@@ -146,7 +146,7 @@ class Unread:
             if stat and stat.mzxid > read
         ]
 
-    def _changed(self, service: str, read: int, view: View) -> frozenset[str]:
+    def _changed(self, service: str, read: int, view: KnownAnswers) -> frozenset[str]:
         """The variables that have changed after a zxid, of the deployment or of the service."""
         names = {name for _, name in self._shared[bisect_left(self._shared, (read + 1, "")) :]}
         above = f"{self._znodes.service(service)}/{VARIABLES}"
@@ -158,7 +158,7 @@ class Unread:
                 names.update(view.get(children_of(f"{above}/{name}"), ()))
         return frozenset(names) - self._given - BUILTIN
 
-    def _used_names(self, service: str, graph: Graph, names: frozenset[str], view: View) -> Used:
+    def _used_names(self, service: str, graph: Graph, names: frozenset[str], view: KnownAnswers) -> Used:
         """Those of the names that the service's templates use; kept, since parsing takes long."""
         files = {path: view.get(data_of(path)) for path in self._files(service, graph)}
         key = (graph, names, tuple(znode and znode.stat.mzxid for znode in files.values()))

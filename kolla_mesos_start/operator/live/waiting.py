@@ -18,7 +18,7 @@ from kolla_mesos_start.operator.live import causes
 from kolla_mesos_start.operator.live.causes import Cause
 from kolla_mesos_start.operator.live.explanation import not_current
 from kolla_mesos_start.operator.live.mirror import named
-from kolla_mesos_start.operator.live.reader import Deployment, Ended, Service
+from kolla_mesos_start.operator.live.reader import EndedStart, LiveDeployment, LiveService
 from kolla_mesos_start.operator.terminal.suggestions import NotThere
 
 # Seconds for which a cause must be there: a publisher may be about to write the next definition, and a
@@ -32,7 +32,7 @@ class Goal(NamedTuple):
     name: str
     count: int | None  # type: ignore[assignment]  # tuple.count is not used.
 
-    def is_met(self, service: Service) -> bool:
+    def is_met(self, service: LiveService) -> bool:
         """Whether it is up so far, and runs what is published."""
         if service.is_task:
             return service.is_up
@@ -40,14 +40,14 @@ class Goal(NamedTuple):
             return sum(each.ready and each.is_current for each in service.containers) >= self.count
         return service.is_up and all(each.is_current or not each.ready for each in service.containers)
 
-    def progress(self, service: Service) -> str:
+    def progress(self, service: LiveService) -> str:
         """How far it is."""
         what = "done" if service.is_task else "ready"
         ready = f"{service.role}: {service.ready} of {self.count or service.wanted} {what}"
         return ", ".join([ready, *not_current(service.containers)])
 
 
-class Outcome(NamedTuple):
+class WaitOutcome(NamedTuple):
     """How it has ended: its name for programs, for people, and the exit status."""
 
     name: str
@@ -55,10 +55,10 @@ class Outcome(NamedTuple):
     status: int
 
 
-UP = Outcome("up", "up", 0)
-FAILED = Outcome("failed", "not up", 1)
-RESTART = Outcome("restart", "up, but something needs a restart,", 1)
-TIMEOUT = Outcome("timeout", "not up", DependenciesNotSatisfied.status)
+UP = WaitOutcome("up", "up", 0)
+FAILED = WaitOutcome("failed", "not up", 1)
+RESTART = WaitOutcome("restart", "up, but something needs a restart,", 1)
+TIMEOUT = WaitOutcome("timeout", "not up", DependenciesNotSatisfied.status)
 
 
 class Watch:
@@ -71,7 +71,7 @@ class Watch:
         self._goals, self._out, self._began = goals, out, began
         self._since = math.inf
         self._said: dict[str, str] = {}
-        self._ends: set[Ended] = set()
+        self._ends: set[EndedStart] = set()
 
     @property
     def is_hopeless(self) -> bool:
@@ -82,7 +82,7 @@ class Watch:
         """What to say of the services that are not up."""
         return self.final or self.found
 
-    def outcome(self, left: Sequence[Service]) -> Outcome:
+    def outcome(self, left: Sequence[LiveService]) -> WaitOutcome:
         """What it comes to if waiting ends now."""
         if not left:
             return UP
@@ -90,7 +90,7 @@ class Watch:
             return TIMEOUT
         return RESTART if all(cause.kind == "restart" for cause in self.final) else FAILED
 
-    def look(self, deployment: Deployment) -> list[Service]:
+    def look(self, deployment: LiveDeployment) -> list[LiveService]:
         """The services that are not up, or run something older; whatever has changed is printed."""
         pairs = list(_pairs(self._goals, deployment))
         for goal, service in pairs:
@@ -111,7 +111,7 @@ class Watch:
         self._since = min(self._since, time.monotonic()) if self.final else math.inf
         return left
 
-    def _say_ends(self, service: Service) -> None:
+    def _say_ends(self, service: LiveService) -> None:
         """How its starts go wrong: once, though a launcher repeats them every second."""
         for ended in causes.ends(service):
             kind = ended._replace(reason="", at=0.0, zxid=0)
@@ -130,7 +130,7 @@ class Watch:
         self._out.print(f"{time.monotonic() - self._began:7.1f} s  {text}")
 
 
-def _pairs(goals: Sequence[Goal], deployment: Deployment) -> Iterator[tuple[Goal, Service]]:
+def _pairs(goals: Sequence[Goal], deployment: LiveDeployment) -> Iterator[tuple[Goal, LiveService]]:
     if not deployment.services:
         raise NotThere(f"{deployment.id} has no services: publish them first")
     for goal in goals or [Goal(name, None) for name in deployment.services]:

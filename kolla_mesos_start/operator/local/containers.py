@@ -38,7 +38,7 @@ DIES_WITH_US = ("setpriv", "--pdeathsig", "KILL")
 LAST_BYTES = 2000
 
 
-class Container:
+class LocalContainer:
     """One container of `service` on `host`; `root` is the directory that stands for its `/`.
 
     `run_dir` lies elsewhere, to have a short name: the path of a socket may have 107 bytes.
@@ -155,7 +155,7 @@ def _environ(pid: int) -> bytes:
         return b""  # It has ended, or is another user's.
 
 
-def _left(directory: Path, containers: Sequence[Container], started: set[psutil.Process]) -> set[int]:
+def _left(directory: Path, containers: Sequence[LocalContainer], started: set[psutil.Process]) -> set[int]:
     """The processes of the containers that are there.
 
     `started` is kept for the next time: what they have started, which outlives them, and may have
@@ -187,7 +187,7 @@ def _is_alive(process: psutil.Process) -> bool:
         return False
 
 
-def end_all(directory: Path, grace: float = 0.0, containers: Sequence[Container] = ()) -> None:
+def end_all(directory: Path, grace: float = 0.0, containers: Sequence[LocalContainer] = ()) -> None:
     """End every process of the containers in `directory`: TERM, and after `grace` seconds KILL.
 
     `containers` are those that we have started: an agent hides its environment from all but root.

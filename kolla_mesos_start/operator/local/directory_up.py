@@ -29,15 +29,15 @@ from kolla_mesos_start.operator.deployment import container_variables, directory
 from kolla_mesos_start.operator.deployment.directory import Deployment, Service
 from kolla_mesos_start.operator.deployment.findings import ERROR
 from kolla_mesos_start.operator.deployment.instances import with_instances
-from kolla_mesos_start.operator.deployment.launch import Launch, bad_host, hosts_from
+from kolla_mesos_start.operator.deployment.launch import LaunchFile, bad_host, hosts_from
 from kolla_mesos_start.operator.ensemble import connection
 from kolla_mesos_start.operator.ensemble.services import used_variables
 from kolla_mesos_start.operator.invocation import Invocation, connection_options
-from kolla_mesos_start.operator.local.containers import AGENT, Container, end_all
+from kolla_mesos_start.operator.local.containers import AGENT, LocalContainer, end_all
 from kolla_mesos_start.operator.local.local_deployment import LocalDeployment
 from kolla_mesos_start.operator.local.log_stream import LogStream
 from kolla_mesos_start.operator.local.private_zookeeper import free_port
-from kolla_mesos_start.operator.local.up import Up, View
+from kolla_mesos_start.operator.local.up import ProgressDisplay, Up
 from kolla_mesos_start.operator.terminal.suggestions import nearest
 from kolla_mesos_start.operator.validation.refusal import refuse
 from kolla_mesos_start.operator.validation.rules import rendered, validate
@@ -50,7 +50,7 @@ ENVIRONMENT = "env"
 PORT, ROOT = "port", "root"  # variables that each container is given
 
 
-class InUse(AgentError):
+class PlaceInUse(AgentError):
     """Another run uses the same directory."""
 
     status = 1
@@ -68,7 +68,7 @@ def pairs(option: str, words: Sequence[str], form: str = "SERVICE=VALUE") -> lis
     return [(name, value) for name, _, value in found]
 
 
-def with_roles(launch: Launch, given: Sequence[tuple[str, str]]) -> Launch:
+def with_roles(launch: LaunchFile, given: Sequence[tuple[str, str]]) -> LaunchFile:
     """With the hosts that `--role` gives to roles, in place of those in the file."""
     hosts = dict(launch.hosts)
     for role, value in given:
@@ -204,7 +204,7 @@ class DirectoryDeployment(LocalDeployment):
                     variables=service.variables._replace(hosts=hosts),
                 )
             )
-        return found._replace(services=services, launch=Launch())
+        return found._replace(services=services, launch=LaunchFile())
 
     def check(self, deployment: Deployment) -> None:
         """Refuse what `validate` finds to be an error: some of it would be waited for in vain."""
@@ -230,14 +230,14 @@ class DirectoryDeployment(LocalDeployment):
         if issues:
             raise BadDefinition(list(dict.fromkeys(issues)))
 
-    def _files(self, container: Container) -> Iterator[tuple[Command, File]]:
+    def _files(self, container: LocalContainer) -> Iterator[tuple[Command, File]]:
         """The files that the agent writes, each with its command."""
         for step in self.graph(container).steps:
             for file in step.files:
                 yield step, file
 
     @property
-    def victim(self) -> Container | None:
+    def victim(self) -> LocalContainer | None:
         """One to be killed, to see what happens then: of the service with the most replicas."""
         daemons = [each for each in self.containers if not self.is_task(each)]
         count = Counter(each.service for each in daemons)
@@ -278,7 +278,7 @@ class DirectoryUp(Up[DirectoryDeployment]):
         self._write_environment(environ)
         return made
 
-    def view(self, deployment: DirectoryDeployment, *, known: bool) -> View:
+    def view(self, deployment: DirectoryDeployment, *, known: bool) -> ProgressDisplay:
         if self._quiet:
             return super().view(deployment, known=known)
         self._stream = self._stream or LogStream(deployment.containers, self._console)
@@ -361,7 +361,7 @@ def _remove_abandoned() -> None:
                 print(f"removing {place}: the `up` that made it was killed")
                 end_all(place / "site")
                 shutil.rmtree(place, ignore_errors=True)
-        except (FileNotFoundError, InUse):  # It has ended just now, or has not.
+        except (FileNotFoundError, PlaceInUse):  # It has ended just now, or has not.
             continue
 
 
@@ -369,4 +369,4 @@ def _lock(lock: IO[str], place: Path) -> None:
     try:
         fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError as error:
-        raise InUse(f"another deployment is up in {place}: choose another place") from error
+        raise PlaceInUse(f"another deployment is up in {place}: choose another place") from error

@@ -25,8 +25,8 @@ from kolla_mesos_start.operator.deployment import container_variables, directory
 from kolla_mesos_start.operator.deployment.directory import Contents, Deployment
 from kolla_mesos_start.operator.ensemble import publication, published
 from kolla_mesos_start.operator.ensemble.publisher import Counts, Publisher
-from kolla_mesos_start.operator.local.containers import Container, end_all, processes_of
-from kolla_mesos_start.operator.timeline.critical_path import Need, Step
+from kolla_mesos_start.operator.local.containers import LocalContainer, end_all, processes_of
+from kolla_mesos_start.operator.timeline.critical_path import Need, TimelineStep
 from kolla_mesos_start.operator.validation.rules import build_graph, known_graph
 from kolla_mesos_start.tree.znodes import Znodes
 
@@ -52,11 +52,11 @@ class LocalDeployment:
         self.source, self.directory, self.client = source, directory, client
         self.prefix, self.id = prefix, id
         self.environ = {**LOOPBACK, **environ, "KOLLA_SYSTEM_PREFIX": prefix}
-        self.containers: list[Container] = []
+        self.containers: list[LocalContainer] = []
         self.given = container_variables.variables(self.environ)
         self.started_at = 0.0  # seconds since the epoch
-        self._own_values: dict[Container, Mapping[str, object]] = {}
-        self._graphs: dict[Container, Graph] = {}
+        self._own_values: dict[LocalContainer, Mapping[str, object]] = {}
+        self._graphs: dict[LocalContainer, Graph] = {}
 
     @property
     def path(self) -> str:
@@ -66,7 +66,7 @@ class LocalDeployment:
 
     def add(
         self, service: str, host: str, port: int | None = None, values: Mapping[str, object] | None = None
-    ) -> Container:
+    ) -> LocalContainer:
         """One more container, which registers `port`.
 
         `values` are variables of its service for its host alone; `root`, its root directory, is one too.
@@ -76,7 +76,7 @@ class LocalDeployment:
         if port is not None:
             environ["KOLLA_PORTS"] = str(port)
         run_dir = self.directory / "run" / str(len(self.containers) + 1)
-        container = Container(service, host, root, run_dir, environ)
+        container = LocalContainer(service, host, root, run_dir, environ)
         self.containers.append(container)
         self._own_values[container] = {"root": root, **(values or {})}
         return container
@@ -133,7 +133,7 @@ class LocalDeployment:
             if on_change and on_change.kind == "restart":  # Only its parent can start it again.
                 container.environ.setdefault("KOLLA_START_MODE", "supervise")
 
-    def known(self, deployment: Deployment, container: Container) -> tuple[Znodes, dict[str, str]]:
+    def known(self, deployment: Deployment, container: LocalContainer) -> tuple[Znodes, dict[str, str]]:
         """What a container's templates are rendered from, as far as it is published."""
         service = next(each for each in deployment.services if each.name == container.service)
         own = service.variables.hosts.get(container.host, {})
@@ -150,7 +150,7 @@ class LocalDeployment:
         for container in order:
             container.start()
 
-    def is_task(self, container: Container) -> bool:
+    def is_task(self, container: LocalContainer) -> bool:
         """Whether it ends by itself once its commands are done."""
         return self._graphs[container].daemon is None
 
@@ -172,7 +172,7 @@ class LocalDeployment:
         return all(each.host in ready[each.service] for each in daemons)
 
     @property
-    def broken(self) -> list[Container]:
+    def broken(self) -> list[LocalContainer]:
         """The daemons that have ended, and the tasks that have not ended with 0."""
         return [
             each for each in self.containers if each.status or (each.status == 0 and not self.is_task(each))
@@ -235,18 +235,18 @@ class LocalDeployment:
             return []
         return children
 
-    def rendered(self, container: Container) -> list[str]:
+    def rendered(self, container: LocalContainer) -> list[str]:
         """The files that the agent writes in a container, as paths from its root."""
         files = (file for step in self._graphs[container].steps for file in step.files)
         return sorted({file.dest.replace("{{ root }}/", "") for file in files})
 
     # -- the steps of the start, for its timeline -------------------------------------------------
 
-    def steps(self) -> list[Step]:
+    def steps(self) -> list[TimelineStep]:
         """Every command, every daemon, and every presence that was waited for; call it once all are up."""
         return [*self._commands(), *self._daemons(), *self._presences()]
 
-    def _commands(self) -> Iterator[Step]:
+    def _commands(self) -> Iterator[TimelineStep]:
         # A one-time command has one detail, which is the same for all its containers.
         runs = {
             (command.path, GLOBAL if command.run_once == GLOBAL else container.host): command
@@ -256,18 +256,18 @@ class LocalDeployment:
         for (path, scope), command in runs.items():
             detail = self.detail(path, scope)
             needs = self._needs(command, detail["host"])
-            yield Step(path, detail["host"], needs, detail["started"], detail["finished"])
+            yield TimelineStep(path, detail["host"], needs, detail["started"], detail["finished"])
 
-    def _daemons(self) -> Iterator[Step]:
+    def _daemons(self) -> Iterator[TimelineStep]:
         ready = {service: self.ready_hosts(service) for service in {each.service for each in self.containers}}
         for container in self.containers:
             daemon = self._graphs[container].daemon
             ready_at = ready[container.service].get(container.host)
             if daemon and ready_at:  # One that is restarted just now, for a change, is not ready.
                 needs = self._needs(daemon, container.host)
-                yield Step(daemon.path, container.host, needs, container.exec_time(), ready_at)
+                yield TimelineStep(daemon.path, container.host, needs, container.exec_time(), ready_at)
 
-    def _presences(self) -> Iterator[Step]:
+    def _presences(self) -> Iterator[TimelineStep]:
         services = {
             each.service for step in self._all() for each in step.dependencies if isinstance(each, Members)
         }
@@ -276,9 +276,9 @@ class LocalDeployment:
             for name in self.children(party):
                 data, stat = self.client.get(f"{party}/{name}")
                 host = json.loads(data)["host"]
-                yield Step(_presence(service), host, (), self.started_at, stat.ctime / 1000)
+                yield TimelineStep(_presence(service), host, (), self.started_at, stat.ctime / 1000)
 
-    def graph(self, container: Container) -> Graph:
+    def graph(self, container: LocalContainer) -> Graph:
         """What its agent reads; known once it is published."""
         return self._graphs[container]
 

@@ -11,7 +11,7 @@ from collections.abc import Iterable, Sequence
 from rich.console import Console
 from rich.text import Text
 
-from kolla_mesos_start.operator.local.containers import Container
+from kolla_mesos_start.operator.local.containers import LocalContainer
 from kolla_mesos_start.operator.local.progress import row
 
 COLOURS = ("cyan", "green", "yellow", "magenta", "blue", "red")
@@ -20,11 +20,11 @@ COLOURS = ("cyan", "green", "yellow", "magenta", "blue", "red")
 class LogStream:
     """What the containers have written since the last look. A line is shown once it is whole."""
 
-    def __init__(self, containers: Iterable[Container], console: Console) -> None:
-        self._containers: Sequence[Container] = tuple(containers)
+    def __init__(self, containers: Iterable[LocalContainer], console: Console) -> None:
+        self._containers: Sequence[LocalContainer] = tuple(containers)
         self._console = console
         self._shown = dict.fromkeys(self._containers, 0)  # bytes
-        self._ended: dict[Container, float] = {}  # the start whose end was shown
+        self._ended: dict[LocalContainer, float] = {}  # the start whose end was shown
         self._width = max(len(each.name) for each in self._containers)
 
     def show(self) -> None:
@@ -41,7 +41,7 @@ class LogStream:
                     Text.assemble(name, (f"{seen.stage} {seen.text}", "bold")), soft_wrap=True
                 )
 
-    def _new_lines(self, container: Container) -> list[str]:
+    def _new_lines(self, container: LocalContainer) -> list[str]:
         try:
             with container.log.open("rb") as log:
                 log.seek(self._shown[container])

@@ -14,7 +14,7 @@ import time
 from collections.abc import Sequence
 from typing import Callable, NamedTuple
 
-from kolla_mesos_start.operator.local.containers import Container
+from kolla_mesos_start.operator.local.containers import LocalContainer
 
 NOT_YET = "not ready yet"
 # The stage says `waiting` already, and what it waits for needs the room.
@@ -37,7 +37,7 @@ class Size(NamedTuple):
     lines: int
 
 
-class Row(NamedTuple):
+class ProgressRow(NamedTuple):
     """What one container is doing. `since`: this text; `began`: this stage (seconds since the epoch)."""
 
     name: str
@@ -59,7 +59,7 @@ class Row(NamedTuple):
         return f"  {self.name:{name_width}} {self.stage:13} {instant - self.began:5.1f} s  {text}".rstrip()
 
 
-def row(container: Container) -> Row:
+def row(container: LocalContainer) -> ProgressRow:
     """What the container's probes read, or how it ended."""
     status, (stage, text, since) = container.status, container.state
     if status is None:
@@ -68,9 +68,9 @@ def row(container: Container) -> Row:
         if stage == "starting" and (not text or NOT_YET in text):
             text = NOT_YET
         # Not `api/daemon waits for ...` in a line that begins with api@web-1.
-        return Row(container.name, stage, text.replace(f"{container.role}/", ""), since, since)
+        return ProgressRow(container.name, stage, text.replace(f"{container.role}/", ""), since, since)
     how = f"by signal {-status}" if status < 0 else f"with status {status}"
-    return Row(container.name, "finished" if status == 0 else "ended", how, since, since)
+    return ProgressRow(container.name, "finished" if status == 0 else "ended", how, since, since)
 
 
 def terminal() -> Size | None:
@@ -84,17 +84,19 @@ def terminal() -> Size | None:
 class ProgressView:
     """The rows of all containers: one block of lines that is redrawn, or a line for each change."""
 
-    def __init__(self, look: Callable[[], Sequence[Row]], start: float, live: bool, known: bool = False):
+    def __init__(
+        self, look: Callable[[], Sequence[ProgressRow]], start: float, live: bool, known: bool = False
+    ):
         """`look` returns the rows of this moment; `start`: of the deployment, seconds since the epoch.
 
         `live`: one block. `known`: the rows of this moment have been shown already.
         """
         self.look, self.start = look, start
         self.block = Block() if live else None
-        self.rows: list[Row] = []
+        self.rows: list[ProgressRow] = []
         self.rows = self._look() if known else []
 
-    def _look(self) -> list[Row]:
+    def _look(self) -> list[ProgressRow]:
         before = {each.name: each for each in self.rows}
         return [merge(before.get(each.name), each) for each in self.look()]
 
@@ -110,14 +112,14 @@ class ProgressView:
             print(each.log_line(self.start, max(width, LEAST_NAME)), flush=True)
 
 
-def merge(before: Row | None, row: Row) -> Row:
+def merge(before: ProgressRow | None, row: ProgressRow) -> ProgressRow:
     """The row, with the times of the one before it where they say the same."""
     if before is None or before.stage != row.stage:
         return row
     return before if before.text == row.text else row._replace(began=before.began)
 
 
-def fit(rows: Sequence[Row], instant: float, size: Size) -> list[str]:
+def fit(rows: Sequence[ProgressRow], instant: float, size: Size) -> list[str]:
     """The rows as lines: fewer than the terminal has, and each shorter than it is wide.
 
     Where there is no room for all, what is up is only counted.

@@ -42,11 +42,11 @@ from kolla_mesos_start.operator.ensemble import connection
 from kolla_mesos_start.operator.ensemble.publisher import check_chroot
 from kolla_mesos_start.operator.live import explanation
 from kolla_mesos_start.operator.live.mirror import Mirror
-from kolla_mesos_start.operator.live.reader import Deployment, Ended, Live
-from kolla_mesos_start.operator.local.containers import Container, end_all
+from kolla_mesos_start.operator.live.reader import DeploymentReader, EndedStart, LiveDeployment
+from kolla_mesos_start.operator.local.containers import LocalContainer, end_all
 from kolla_mesos_start.operator.local.local_deployment import LocalDeployment
 from kolla_mesos_start.operator.local.private_zookeeper import HOST, PrivateZooKeeper
-from kolla_mesos_start.operator.local.progress import ProgressView, Row, row, terminal
+from kolla_mesos_start.operator.local.progress import ProgressRow, ProgressView, row, terminal
 from kolla_mesos_start.operator.terminal.folding import wrapped
 from kolla_mesos_start.operator.timeline import critical_path
 from kolla_mesos_start.settings import RUN_DIR_LIMIT
@@ -67,7 +67,7 @@ STOP_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 GOOD_ENDS = (signal.SIGINT, signal.SIGTERM)  # once all are up
 
 
-class View(Protocol):
+class ProgressDisplay(Protocol):
     """Shows how the containers do."""
 
     def show(self) -> None:
@@ -125,7 +125,7 @@ class Up(ABC, Generic[D]):
     def deployment(self, client: KazooClient, environ: Mapping[str, str]) -> D:
         """The deployment to run, with all its containers; `environ` is that of each of them."""
 
-    def view(self, deployment: D, *, known: bool) -> View:
+    def view(self, deployment: D, *, known: bool) -> ProgressDisplay:
         """What shows how the containers do, at the start, and (`known`) once all are up."""
         live = not known and terminal() is not None
         return ProgressView(self.rows, deployment.started_at, live=live, known=known)
@@ -270,7 +270,7 @@ class Up(ABC, Generic[D]):
         """What has happened, the root causes, and the end of the logs of what has ended."""
         self.until(lambda: self.aside(lambda: deployment.broken_told), TOLD_TIMEOUT)
         znodes = Znodes(self.prefix, self.name, "", "")
-        live = Live(znodes, deployment.given)
+        live = DeploymentReader(znodes, deployment.given)
         containers = deployment.containers
         seen, found = self.aside(
             lambda: explanation.look(
@@ -281,7 +281,7 @@ class Up(ABC, Generic[D]):
         said = [what, *(line.whole().plain for line in lines), *_log_ends(deployment)]
         return "\n".join([*said, self.about_logs] if self.about_logs else said)
 
-    def rows(self) -> list[Row]:
+    def rows(self) -> list[ProgressRow]:
         """A row for each container, and one for ZooKeeper if the connection was ever lost."""
         assert self.running is not None and self.client is not None
         rows = [row(container) for container in self.running.containers]
@@ -289,7 +289,7 @@ class Up(ABC, Generic[D]):
         self._was_away = self._was_away or away
         if self._was_away:
             stage, text, instant = "away" if away else "back", "no connection" * away, time.time()
-            rows.append(Row("ZooKeeper", stage, text, instant, instant))
+            rows.append(ProgressRow("ZooKeeper", stage, text, instant, instant))
         return rows
 
     def show_places(self, deployment: D) -> None:
@@ -430,11 +430,11 @@ class Restarts:
         return True
 
 
-def _with_statuses(seen: Deployment, containers: Sequence[Container]) -> Deployment:
+def _with_statuses(seen: LiveDeployment, containers: Sequence[LocalContainer]) -> LiveDeployment:
     """With the exit statuses of daemons that replaced their agent: we are their launcher."""
     statuses = {(each.service, each.host): each.status for each in containers if each.status is not None}
 
-    def known(service: str, ended: Ended) -> Ended:
+    def known(service: str, ended: EndedStart) -> EndedStart:
         status = statuses.get((service, ended.host))
         if ended.status is not None or status is None:
             return ended

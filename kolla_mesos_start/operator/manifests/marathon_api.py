@@ -83,7 +83,7 @@ def parsed(text: str) -> Url:
     return Url(shown, parts.scheme == "https", host, port, path)
 
 
-class Deployment(NamedTuple):
+class MarathonDeployment(NamedTuple):
     """One that runs: the apps that it changes, and how far it is."""
 
     id: str
@@ -114,12 +114,12 @@ class Api:
                 found[self._expected(self._expected(app, dict).get("id"), str)] = app
         return found
 
-    def deployments(self) -> Iterator[Deployment]:
+    def deployments(self) -> Iterator[MarathonDeployment]:
         """All that run."""
         for plan in self._expected(self._call("GET", "/v2/deployments"), list):
             id = self._expected(self._expected(plan, dict).get("id"), str)
             apps = self._expected(plan.get("affectedApps", []), list)
-            yield Deployment(id, [str(each) for each in apps], self._step(plan))
+            yield MarathonDeployment(id, [str(each) for each in apps], self._step(plan))
 
     def _step(self, plan: Mapping[str, Any]) -> str:
         actions: dict[str, list[str]] = {}

@@ -30,7 +30,7 @@ class Need(NamedTuple):
     host: str | None = None
 
 
-class Step(NamedTuple):
+class TimelineStep(NamedTuple):
     """One command or daemon. Times are seconds since the epoch; a daemon is finished when it is ready.
 
     `again` says why these are not the times of the first start (empty if they are).
@@ -71,19 +71,19 @@ class Step(NamedTuple):
 class Finished:
     """Finished steps, found by what a need names: a thousand services have many thousand steps."""
 
-    def __init__(self, steps: Iterable[Step] = ()) -> None:
-        self._steps: dict[tuple[str, str | None], list[Step]] = defaultdict(list)
+    def __init__(self, steps: Iterable[TimelineStep] = ()) -> None:
+        self._steps: dict[tuple[str, str | None], list[TimelineStep]] = defaultdict(list)
         self._times: dict[tuple[str, str | None], list[float]] = defaultdict(list)
         for step in sorted(steps, key=lambda each: each.finished):
             self.add(step)
 
-    def add(self, step: Step) -> None:
+    def add(self, step: TimelineStep) -> None:
         """Add a step that finished after all others of its name."""
         for key in ((step.name, None), (step.name, step.host)):
             self._steps[key].append(step)
             self._times[key].append(step.finished)
 
-    def last(self, need: Need, until: float = math.inf) -> Step | None:
+    def last(self, need: Need, until: float = math.inf) -> TimelineStep | None:
         """The step with which the need was met, from those that finished by `until`; the last one if these
         are fewer than it needs."""
         key = need.name, need.host
@@ -93,18 +93,18 @@ class Finished:
         return self._steps[key][count - 1] if count else None
 
 
-def needed(step: Step, finished: Finished) -> list[Step]:
+def needed(step: TimelineStep, finished: Finished) -> list[TimelineStep]:
     """The steps that had to finish before this one: for each of its needs, the last that it required."""
     found = (finished.last(need, step.started + INACCURACY) for need in step.needs)
     return [each for each in found if each is not None]
 
 
-def earliest_start(step: Step, finished: Finished, began: float) -> float:
+def earliest_start(step: TimelineStep, finished: Finished, began: float) -> float:
     """When the step could have started: when the last step that it needs finished, or at once."""
     return max((other.finished for other in needed(step, finished)), default=began)
 
 
-def waiting(step: Step, finished: Finished, began: float) -> float | None:
+def waiting(step: TimelineStep, finished: Finished, began: float) -> float | None:
     """How long after it could have started it did, in seconds. None where that is not known any more: it, or
     what it needed, came again later."""
     if step.again or needs_came_later(step, finished):
@@ -112,13 +112,13 @@ def waiting(step: Step, finished: Finished, began: float) -> float | None:
     return max(0.0, step.started - earliest_start(step, finished, began))
 
 
-def needs_came_later(step: Step, finished: Finished) -> bool:
+def needs_came_later(step: TimelineStep, finished: Finished) -> bool:
     """Whether something that it needed is known only by a later run."""
     found = (finished.last(need) for need in step.needs)
     return any(each is not None and each.finished > step.started + INACCURACY for each in found)
 
 
-def critical_path(steps: Sequence[Step]) -> list[Step]:
+def critical_path(steps: Sequence[TimelineStep]) -> list[TimelineStep]:
     """The chain of steps that decided when the last one could finish, earliest first.
 
     Not through what came later again: that says nothing of the start. Empty if nothing else is left.
@@ -131,13 +131,13 @@ def critical_path(steps: Sequence[Step]) -> list[Step]:
     return path[::-1]
 
 
-def overhead(steps: Sequence[Step], began: float) -> float:
+def overhead(steps: Sequence[TimelineStep], began: float) -> float:
     """Seconds of the whole start that no step of its critical path was running."""
     path = critical_path(steps)
     return path[-1].finished - began - sum(step.duration for step in path)
 
 
-def gains(steps: Sequence[Step], began: float) -> dict[Step, float]:
+def gains(steps: Sequence[TimelineStep], began: float) -> dict[TimelineStep, float]:
     """For each step of the critical path: how many seconds earlier all would have been finished without it.
 
     Everything else begins as long after what it needs as it did.
@@ -148,7 +148,9 @@ def gains(steps: Sequence[Step], began: float) -> dict[Step, float]:
     return {step: end - ends[step] for step in path if step in ends}
 
 
-def _ends_without(wanted: Set[Step], steps: Sequence[Step], began: float) -> dict[Step, float]:
+def _ends_without(
+    wanted: Set[TimelineStep], steps: Sequence[TimelineStep], began: float
+) -> dict[TimelineStep, float]:
     """When all would have been finished, if one of these steps had taken no time.
 
     That is the end of the longest chain of steps, each of which needs the one before. Either the step is in
@@ -168,7 +170,7 @@ def _ends_without(wanted: Set[Step], steps: Sequence[Step], began: float) -> dic
         for first, instant in begins:
             # What began later than a step that needs it (see INACCURACY) is as good as no step before it.
             jumps[first if first <= at else 0].append((-(instant + own), at))
-    ends: dict[Step, float] = {}
+    ends: dict[TimelineStep, float] = {}
     last, over = began, list[tuple[float, int]]()
     for at, step in enumerate(order):
         for jump in jumps[at]:
@@ -181,7 +183,7 @@ def _ends_without(wanted: Set[Step], steps: Sequence[Step], began: float) -> dic
     return ends
 
 
-def draw(steps: Sequence[Step], began: float, columns: int = PAGE) -> str:
+def draw(steps: Sequence[TimelineStep], began: float, columns: int = PAGE) -> str:
     """A lane for each container, a line for each step, and the sums. Times are in seconds.
 
     `*` marks the critical path. `wait` is the time between the end of what a step needs and its start.
@@ -213,14 +215,16 @@ def draw(steps: Sequence[Step], began: float, columns: int = PAGE) -> str:
     return "\n".join(lines)
 
 
-def lanes(steps: Sequence[Step], path: Set[Step], began: float, width: int) -> Iterator[tuple[str, str]]:
+def lanes(
+    steps: Sequence[TimelineStep], path: Set[TimelineStep], began: float, width: int
+) -> Iterator[tuple[str, str]]:
     """For each container its name, and `width` characters that say what it did when (see LEGEND)."""
     scale = width / (max(step.finished for step in steps) - began)
 
     def column(instant: float) -> int:
         return min(max(0, int((instant - began) * scale)), width - 1)
 
-    by_container: dict[str, list[Step]] = {}
+    by_container: dict[str, list[TimelineStep]] = {}
     for step in steps:
         by_container.setdefault(step.container, []).append(step)
     for container, own in by_container.items():

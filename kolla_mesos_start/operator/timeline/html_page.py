@@ -1,6 +1,6 @@
 """One page that shows how a start went, with nothing to be loaded from anywhere.
 
-Pure, but for the template and the script beside this file: a `Past` in, HTML out. What containers have
+Pure, but for the template and the script beside this file: a `StartReport` in, HTML out. What containers have
 written (hosts, messages) is escaped, whatever it holds; and the page runs no script but its own.
 """
 
@@ -16,8 +16,8 @@ from string import Template
 from typing import NamedTuple
 
 from kolla_mesos_start.operator.timeline import critical_path
-from kolla_mesos_start.operator.timeline.critical_path import Finished, Step
-from kolla_mesos_start.operator.timeline.past import Event, Past, advice, trouble
+from kolla_mesos_start.operator.timeline.critical_path import Finished, TimelineStep
+from kolla_mesos_start.operator.timeline.past import Event, StartReport, advice, trouble
 from kolla_mesos_start.tree.states import DONE, ERROR, RETRY, printable
 
 TEMPLATE = Path(__file__).with_name("timeline.html")
@@ -27,32 +27,32 @@ FAILED = (ERROR, RETRY, "unready")
 MAX_NAME = 40  # characters of a lane's name; the whole name is in its tooltip
 
 
-class Shown(NamedTuple):
+class PageData(NamedTuple):
     """What the parts of the page have in common. `lanes` are the containers, with their events by number;
     `scale` is the length in seconds; `last` is the step that each waited for longest, and `held` how many
     waited so for each; `numbers` are those of the steps in the page."""
 
-    past: Past
+    past: StartReport
     scale: float
     lanes: Mapping[str, Mapping[int, Event]]
-    path: Sequence[Step]
-    critical: Set[Step]
+    path: Sequence[TimelineStep]
+    critical: Set[TimelineStep]
     finished: Finished
-    needs: Mapping[Step, Sequence[Step]]
-    last: Mapping[Step, Step | None]
-    held: Mapping[Step | None, int]
-    numbers: Mapping[Step, int]
+    needs: Mapping[TimelineStep, Sequence[TimelineStep]]
+    last: Mapping[TimelineStep, TimelineStep | None]
+    held: Mapping[TimelineStep | None, int]
+    numbers: Mapping[TimelineStep, int]
 
     def at(self, instant: float) -> float:
         """Where an instant is, in percent."""
         return 100 * min(max(0.0, (instant - self.past.began) / self.scale), 1.0)
 
-    def waited(self, step: Step) -> float | None:
+    def waited(self, step: TimelineStep) -> float | None:
         """How long after what it needed it began, in seconds; None where that is not known any more."""
         return critical_path.waiting(step, self.finished, self.past.began)
 
 
-def page(past: Past) -> str:
+def page(past: StartReport) -> str:
     """The whole page."""
     shown, script, tick = _shown(past), SCRIPT.read_text(encoding="utf-8"), _tick(past)
     return Template(TEMPLATE.read_text(encoding="utf-8")).substitute(
@@ -71,7 +71,7 @@ def page(past: Past) -> str:
     )
 
 
-def _shown(past: Past) -> Shown:
+def _shown(past: StartReport) -> PageData:
     steps = [event.step for event in past.events]
     finished = Finished(past.finished)
     path = critical_path.critical_path(past.finished)
@@ -79,33 +79,33 @@ def _shown(past: Past) -> Shown:
     last = {step: max(needs[step], key=lambda each: each.finished, default=None) for step in steps}
     numbers = {step: number for number, step in enumerate(steps)}
     held = Counter(last.values())
-    return Shown(past, _scale(past), _lanes(past), path, set(path), finished, needs, last, held, numbers)
+    return PageData(past, _scale(past), _lanes(past), path, set(path), finished, needs, last, held, numbers)
 
 
-def _lanes(past: Past) -> dict[str, dict[int, Event]]:
+def _lanes(past: StartReport) -> dict[str, dict[int, Event]]:
     lanes: dict[str, dict[int, Event]] = {}
     for number, event in enumerate(past.events):
         lanes.setdefault(event.step.container, {})[number] = event
     return {**lanes, **{name: {} for name in past.appeared if name not in lanes}}
 
 
-def _scale(past: Past) -> float:
+def _scale(past: StartReport) -> float:
     end = max((event.step.finished for event in past.events), default=past.began)
     return max(end - past.began, 0.001)
 
 
-def _tick(past: Past) -> float:
+def _tick(past: StartReport) -> float:
     """A round number of seconds."""
     sizes = (digit * 10.0**power for power in range(-4, 9) for digit in (1, 2, 5))
     return next(each for each in sizes if _scale(past) / each <= TICKS)
 
 
-def _axis(shown: Shown, tick: float) -> Iterator[str]:
+def _axis(shown: PageData, tick: float) -> Iterator[str]:
     for number in range(int(shown.scale / tick) + 1):
         yield f'<span style="left:{100 * number * tick / shown.scale:.3f}%">{number * tick:g} s</span>'
 
 
-def _figures(shown: Shown) -> Iterator[tuple[str, str]]:
+def _figures(shown: PageData) -> Iterator[tuple[str, str]]:
     """What one wants to know first."""
     finished, began = shown.past.finished, shown.past.began
     yield str(len(shown.lanes)), "containers"
@@ -126,7 +126,7 @@ def _text(words: str) -> str:
 # -- lanes --------------------------------------------------------------------------------------------------
 
 
-def _lane(shown: Shown, lane: str, own: Mapping[int, Event]) -> str:
+def _lane(shown: PageData, lane: str, own: Mapping[int, Event]) -> str:
     """What one container did: it waits until its last step begins, and a daemon stays ready."""
     began = [event.step.started for event in own.values()]
     appeared = shown.past.appeared[lane] if lane in shown.past.appeared else min(began)
@@ -141,7 +141,7 @@ def _lane(shown: Shown, lane: str, own: Mapping[int, Event]) -> str:
     return f'<div class="{" ".join(["lane", *words])}">{name}<div class="track">{"".join(parts)}</div></div>'
 
 
-def _said_of_lane(shown: Shown, lane: str, appeared: float, own: Sequence[Event]) -> str:
+def _said_of_lane(shown: PageData, lane: str, appeared: float, own: Sequence[Event]) -> str:
     """A container in a sentence."""
     words = [f"{lane}: there after {max(0.0, appeared - shown.past.began):.2f} s"]
     worked = sum(event.step.duration for event in own)
@@ -167,7 +167,7 @@ def _place(begin: float, end: float) -> str:
     return f'style="left:{begin:.3f}%;width:{end - begin:.3f}%"'
 
 
-def _bar(shown: Shown, number: int, event: Event) -> str:
+def _bar(shown: PageData, number: int, event: Event) -> str:
     words = " ".join(["bar", *_kinds(shown, event)])
     place = _place(shown.at(event.step.started), shown.at(event.step.finished))
     label = _text("present" if event.step.is_presence else event.step.name.rpartition("/")[2]) + (
@@ -179,7 +179,7 @@ def _bar(shown: Shown, number: int, event: Event) -> str:
     )
 
 
-def _kinds(shown: Shown, event: Event) -> Iterator[str]:
+def _kinds(shown: PageData, event: Event) -> Iterator[str]:
     if event.step in shown.critical:
         yield "critical"
     failed = event.state in FAILED
@@ -191,7 +191,7 @@ def _kinds(shown: Shown, event: Event) -> Iterator[str]:
         yield "open"
 
 
-def _said(shown: Shown, event: Event) -> str:
+def _said(shown: PageData, event: Event) -> str:
     """A step in a sentence."""
     step, last, held = event.step, shown.last[event.step], shown.held[event.step]
     words = []
@@ -212,7 +212,7 @@ def _said(shown: Shown, event: Event) -> str:
     return f"{step.title} on {step.host}: {'; '.join(words)}"
 
 
-def _links(shown: Shown) -> Iterator[str]:
+def _links(shown: PageData) -> Iterator[str]:
     """From the end of each step to the begin of those that waited for it."""
     pairs = set(zip(shown.path, shown.path[1:]))
     for step, before in shown.needs.items():
@@ -226,7 +226,7 @@ def _links(shown: Shown) -> Iterator[str]:
 # -- the table ----------------------------------------------------------------------------------------------
 
 
-def _row(shown: Shown, number: int, event: Event) -> str:
+def _row(shown: PageData, number: int, event: Event) -> str:
     step, last = event.step, shown.last[event.step]
     start, took = "", ""
     if not step.is_instant:

@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 from kolla_mesos_start.operator.live.reader import PRESENT
 from kolla_mesos_start.operator.timeline import critical_path
-from kolla_mesos_start.operator.timeline.critical_path import Step
+from kolla_mesos_start.operator.timeline.critical_path import TimelineStep
 from kolla_mesos_start.tree.states import DONE
 
 NAMED = 3  # Of more containers that came back, only how many there are is said.
@@ -21,13 +21,13 @@ class Event(NamedTuple):
     """A step that has happened, or is happening (`state` is not `done`): how often it was tried, and how the
     last attempt ended."""
 
-    step: Step
+    step: TimelineStep
     state: str
     attempts: int
     message: str
 
 
-class Past(NamedTuple):
+class StartReport(NamedTuple):
     """All that happened since `began`, in the order of its beginning. `appeared`: when each container did."""
 
     id: str
@@ -36,12 +36,12 @@ class Past(NamedTuple):
     events: tuple[Event, ...]
 
     @property
-    def finished(self) -> list[Step]:
+    def finished(self) -> list[TimelineStep]:
         """What a critical path may go through."""
         return [event.step for event in self.events if event.state == DONE]
 
 
-def lines(past: Past, columns: int) -> Iterator[str]:
+def lines(past: StartReport, columns: int) -> Iterator[str]:
     """The lanes and the steps, what went wrong on the way, and what would have been faster."""
     steps = past.finished
     took_time = any(step.finished > past.began for step in steps)
@@ -56,7 +56,7 @@ def lines(past: Past, columns: int) -> Iterator[str]:
     yield from _wrapped(advice(past), columns)
 
 
-def as_json(past: Past) -> Mapping[str, object]:
+def as_json(past: StartReport) -> Mapping[str, object]:
     """All of it, for programs; the shape is documented in the help of `timeline`."""
     path = set(critical_path.critical_path(past.finished))
     steps = [
@@ -95,7 +95,7 @@ def trouble(event: Event) -> str:
     return ", ".join(words)
 
 
-def advice(past: Past) -> str:
+def advice(past: StartReport) -> str:
     """The one thing that would have been faster, in a sentence; or why that can't be said."""
     again = dict.fromkeys(
         f"{event.step.container} was {event.step.again}" for event in past.events if event.step.again

@@ -17,7 +17,7 @@ from kolla_mesos_start.definition.model import Command, Graph, Members
 from kolla_mesos_start.operator.live.reader import (
     CONTAINERS,
     PARTY,
-    Live,
+    DeploymentReader,
     View,
     hosts_of,
     identity,
@@ -26,8 +26,8 @@ from kolla_mesos_start.operator.live.reader import (
     told_by,
 )
 from kolla_mesos_start.operator.timeline import critical_path
-from kolla_mesos_start.operator.timeline.critical_path import Finished, Need, Step
-from kolla_mesos_start.operator.timeline.past import Event, Past
+from kolla_mesos_start.operator.timeline.critical_path import Finished, Need, TimelineStep
+from kolla_mesos_start.operator.timeline.past import Event, StartReport
 from kolla_mesos_start.tree import states
 from kolla_mesos_start.tree.states import DONE
 from kolla_mesos_start.zookeeper.query import Query, Znode, children_of, data_of
@@ -38,7 +38,7 @@ BEGINNING = 1.0  # seconds at most between a container's first writes on its hos
 BEGUN = (DONE, "starting", "unready")  # The others wait for something, or do not say what they do.
 
 
-class History(Live):
+class History(DeploymentReader):
     """What a deployment's znodes tell of its past."""
 
     def queries(self, view: View) -> set[Query]:
@@ -62,9 +62,9 @@ class History(Live):
             ):
                 yield from (data_of(f"{place}/{each}") for each in view.get(children_of(place), ()))
 
-    def past(self, view: View, now: float) -> Past:
+    def past(self, view: View, now: float) -> StartReport:
         """All that is told. What has not ended has lasted until `now`."""
-        return _Telling(self, view, now).past()
+        return StartReader(self, view, now).past()
 
     def _graphs(self, view: View) -> Iterator[tuple[str, Graph]]:
         for name in service_names(self.znodes, view):
@@ -84,7 +84,7 @@ class History(Live):
         return self.znodes._replace(host=scope).command(scope, command.path).detail
 
 
-class _Telling:
+class StartReader:
     """One view, read as a story."""
 
     def __init__(self, history: History, view: View, now: float) -> None:
@@ -97,7 +97,7 @@ class _Telling:
             each.path for commands in self._own.values() for each in commands if each.run_once == GLOBAL
         }
 
-    def past(self) -> Past:
+    def past(self) -> StartReport:
         """Everything, in its order."""
         presences = [event for name in self._graphs for event in self._presences(name)]
         appeared: dict[str, float] = {}
@@ -112,7 +112,7 @@ class _Telling:
         asked = {need.name for event in events for need in event.step.needs}
         told = [event for event in events if not event.step.is_presence or event.step.name in asked]
         told.sort(key=lambda each: (each.step.started, each.step.finished))
-        return Past(self._znodes.deployment_id, began, appeared, tuple(told))
+        return StartReport(self._znodes.deployment_id, began, appeared, tuple(told))
 
     def _started_again(self, appeared: Mapping[str, float]) -> Iterator[tuple[str, float]]:
         """The containers that have an earlier run behind them, and since when they are there.
@@ -136,7 +136,7 @@ class _Telling:
                 znode = self._view.get(data_of(f"{path}/{each}"))
                 if znode is not None:
                     at, host = znode.stat.ctime / 1000, text_of(told_by(znode), "host") or "?"
-                    step = Step(f"{name.rsplit('/', 1)[-1]}/{place}", host, (), at, at)
+                    step = TimelineStep(f"{name.rsplit('/', 1)[-1]}/{place}", host, (), at, at)
                     yield Event(step, DONE, 1, "")
 
     def _commands(self, graph: Graph, started_again: Mapping[str, float]) -> Iterator[Event]:
@@ -151,7 +151,9 @@ class _Telling:
                     finished = max(started, self._now)
                 else:
                     started -= max(0.0, detail.finished - detail.started)
-                step = Step(command.path, detail.host, self._needs(command, detail.host), started, finished)
+                step = TimelineStep(
+                    command.path, detail.host, self._needs(command, detail.host), started, finished
+                )
                 if finished > started_again.get(step.container, finished):
                     step = step._replace(again=STARTED_AGAIN)
                 elif command.run_once and detail.attempt > 1 + command.retries:
@@ -160,7 +162,7 @@ class _Telling:
 
     def _daemons(
         self,
-        known: Sequence[Step],
+        known: Sequence[TimelineStep],
         began: float,
         appeared: Mapping[str, float],
         started_again: Mapping[str, float],
@@ -180,7 +182,7 @@ class _Telling:
             done.add(step)
             yield event._replace(step=step)
 
-    def _has_known_begin(self, step: Step, finished: Finished) -> bool:
+    def _has_known_begin(self, step: TimelineStep, finished: Finished) -> bool:
         """Not where its readiness came back, nor where what it needed did: then only its end is known.
 
         Of three and more times that it was ready, one may be without a start of its container.
@@ -190,7 +192,7 @@ class _Telling:
             return made is None or made.stat.cversion + made.stat.numChildren <= 2 * 2
         return not step.again and not critical_path.needs_came_later(step, finished)
 
-    def _ready_on(self, step: Step) -> Znode | None:
+    def _ready_on(self, step: TimelineStep) -> Znode | None:
         role = step.name.partition("/")[0]
         found: Znode | None = self._view.get(data_of(self._history._ready_on(role, step.host)))
         return found
@@ -207,9 +209,11 @@ class _Telling:
                 znode = self._view.get(data_of(names.get(container.id, at)))
                 if container.ready and znode is not None:
                     instant = znode.stat.ctime / 1000
-                    yield Event(Step(graph.daemon.path, container.host, needs, instant, instant), DONE, 1, "")
+                    yield Event(
+                        TimelineStep(graph.daemon.path, container.host, needs, instant, instant), DONE, 1, ""
+                    )
                 elif not container.ready:
-                    step = Step(graph.daemon.path, container.host, needs, self._now, self._now)
+                    step = TimelineStep(graph.daemon.path, container.host, needs, self._now, self._now)
                     yield Event(step, container.stage, 1, container.reason)
 
     def _needs(self, command: Command, host: str) -> tuple[Need, ...]:

@@ -50,7 +50,7 @@ class Issue(NamedTuple):
     others: Sequence[tuple[str, str]] = ()
 
 
-class Reading(NamedTuple):
+class ServiceReading(NamedTuple):
     """A service as its agents will read it; without a graph if they can't.
 
     `commands` are the names of its commands, its daemon among them, None if nobody knows; `hosts` those
@@ -76,31 +76,31 @@ class Reading(NamedTuple):
         return self.commands is None or DAEMON in self.commands
 
 
-class Need(NamedTuple):
+class ServiceNeed(NamedTuple):
     """One dependency of one command."""
 
-    service: Reading
+    service: ServiceReading
     command: Command
     dependency: Dependency | Members
     label: str
 
 
-def by_role(readings: Iterable[Reading]) -> dict[str, Reading]:
+def by_role(readings: Iterable[ServiceReading]) -> dict[str, ServiceReading]:
     """The service of each role; of two the one that is enabled."""
     return {each.role: each for each in sorted(readings, key=lambda each: each.enabled)}
 
 
-def needs(readings: Iterable[Reading]) -> Iterator[Need]:
+def needs(readings: Iterable[ServiceReading]) -> Iterator[ServiceNeed]:
     """Every dependency of every command."""
     for each in readings:
         for command in each.graph.steps if each.graph else ():
             for index, dependency in enumerate(command.dependencies):
                 if isinstance(dependency, External):
                     continue  # Nothing in a directory says whether it will answer.
-                yield Need(each, command, dependency, f"{command.label}.dependencies[{index}]")
+                yield ServiceNeed(each, command, dependency, f"{command.label}.dependencies[{index}]")
 
 
-def check(readings: Sequence[Reading]) -> Iterator[Issue]:
+def check(readings: Sequence[ServiceReading]) -> Iterator[Issue]:
     """Everything that is wrong between services, and between the commands of one."""
     for one in CHECKS:
         yield from one(readings)
@@ -109,8 +109,8 @@ def check(readings: Sequence[Reading]) -> Iterator[Issue]:
 # -- dependencies -------------------------------------------------------------------------------------
 
 
-def same_role(readings: Sequence[Reading]) -> Iterator[Issue]:
-    owners: dict[str, Reading] = {}
+def same_role(readings: Sequence[ServiceReading]) -> Iterator[Issue]:
+    owners: dict[str, ServiceReading] = {}
     for each in (each for each in readings if each.enabled):
         first = owners.setdefault(each.role, each)
         if first is not each:
@@ -118,7 +118,7 @@ def same_role(readings: Sequence[Reading]) -> Iterator[Issue]:
             yield Issue(ERROR, each.name, "", message, [(first.name, "")])
 
 
-def unknown_dependencies(readings: Sequence[Reading]) -> Iterator[Issue]:
+def unknown_dependencies(readings: Sequence[ServiceReading]) -> Iterator[Issue]:
     roles = by_role(readings)
     by_name = {each.name: each for each in readings}
     for service, _, dependency, label in needs(readings):
@@ -136,7 +136,9 @@ def unknown_dependencies(readings: Sequence[Reading]) -> Iterator[Issue]:
             yield Issue(ERROR, service.name, label, f"{path}: {reason}")
 
 
-def _why_not_provided(service: Reading, dependency: Dependency | Members, owner: Reading) -> str:
+def _why_not_provided(
+    service: ServiceReading, dependency: Dependency | Members, owner: ServiceReading
+) -> str:
     """Why the owner of its name does not provide a dependency; empty if it does."""
     if service.enabled and not owner.enabled:
         return f"{owner.name} is not enabled"
@@ -152,7 +154,7 @@ def _why_not_provided(service: Reading, dependency: Dependency | Members, owner:
     return f"{owner.name} has no command {dependency.name!r}{nearest(dependency.name, owner.commands)}"
 
 
-def cycles(readings: Sequence[Reading]) -> Iterator[Issue]:
+def cycles(readings: Sequence[ServiceReading]) -> Iterator[Issue]:
     """Those that cross services; the agent's parser finds those inside one."""
     labels: dict[tuple[str, str], tuple[str, str]] = {}
     edges: dict[str, list[str]] = {}
@@ -184,7 +186,7 @@ def _cycle(edges: Mapping[str, Sequence[str]]) -> list[str] | None:
         return [*found[first:], *found[:first], found[first]]
 
 
-def more_than_wanted(readings: Sequence[Reading]) -> Iterator[Issue]:
+def more_than_wanted(readings: Sequence[ServiceReading]) -> Iterator[Issue]:
     roles = by_role(readings)
     by_name = {each.name: each for each in readings}
     for service, _, dependency, label in needs(readings):
@@ -202,7 +204,7 @@ def more_than_wanted(readings: Sequence[Reading]) -> Iterator[Issue]:
             yield Issue(ERROR, service.name, label, message)
 
 
-def scopes_that_cannot_meet(readings: Sequence[Reading]) -> Iterator[Issue]:
+def scopes_that_cannot_meet(readings: Sequence[ServiceReading]) -> Iterator[Issue]:
     """Where hosts are named: who waits on a host for what never runs there."""
     roles = by_role(readings)
     for service, _, dependency, label in needs(readings):
@@ -221,7 +223,7 @@ def scopes_that_cannot_meet(readings: Sequence[Reading]) -> Iterator[Issue]:
 # -- the commands of one service ------------------------------------------------------------------------
 
 
-def daemons_without_check(readings: Sequence[Reading]) -> Iterator[Issue]:
+def daemons_without_check(readings: Sequence[ServiceReading]) -> Iterator[Issue]:
     waiting: dict[str, str] = {}
     for service, command, dependency, _ in needs(readings):
         if isinstance(dependency, Dependency) and dependency.is_daemon and dependency.role != service.role:
@@ -238,7 +240,7 @@ def daemons_without_check(readings: Sequence[Reading]) -> Iterator[Issue]:
             yield Issue(WARNING, each.name, daemon.label, message)
 
 
-def keys_beside_the_daemon(readings: Sequence[Reading]) -> Iterator[Issue]:
+def keys_beside_the_daemon(readings: Sequence[ServiceReading]) -> Iterator[Issue]:
     """Whatever stands there is for schedulers, and ignored; of these keys none knows."""
     for each in readings:
         for key in sorted(MISPLACED & each.service_keys):
@@ -247,7 +249,7 @@ def keys_beside_the_daemon(readings: Sequence[Reading]) -> Iterator[Issue]:
             )
 
 
-def mixed_generations(readings: Sequence[Reading]) -> Iterator[Issue]:
+def mixed_generations(readings: Sequence[ServiceReading]) -> Iterator[Issue]:
     for each in readings:
         once = [command for command in each.graph.commands if command.run_once] if each.graph else []
         with_one = [command.name for command in once if command.generation]
@@ -257,7 +259,7 @@ def mixed_generations(readings: Sequence[Reading]) -> Iterator[Issue]:
                 yield Issue(WARNING, each.name, command.label, message)
 
 
-def generations_that_cannot_be(readings: Sequence[Reading]) -> Iterator[Issue]:
+def generations_that_cannot_be(readings: Sequence[ServiceReading]) -> Iterator[Issue]:
     """Dependencies on a generation that no container will have."""
     roles = by_role(readings)
     for service, _, dependency, label in needs(readings):
@@ -275,7 +277,7 @@ def generations_that_cannot_be(readings: Sequence[Reading]) -> Iterator[Issue]:
             yield Issue(ERROR, service.name, label, f"{dependency.path}: {wrong}")
 
 
-def _no_such_image(generation: str, owner: Reading) -> str:
+def _no_such_image(generation: str, owner: ServiceReading) -> str:
     """Why no instance of this generation can be expected; its one-time commands say which one is."""
     assert owner.graph is not None
     known = {command.generation for command in owner.graph.commands if command.generation}
@@ -295,7 +297,7 @@ def _no_such_mark(dependency: Dependency, target: Command) -> str:
     return ""
 
 
-def retirements(readings: Sequence[Reading]) -> Iterator[Issue]:
+def retirements(readings: Sequence[ServiceReading]) -> Iterator[Issue]:
     """Daemons that name the last step of an upgrade, and never will or always would be retired by it."""
     roles = by_role(readings)
     for each in readings:
@@ -320,7 +322,7 @@ def retirements(readings: Sequence[Reading]) -> Iterator[Issue]:
             yield Issue(ERROR, each.name, f"{daemon.label}.retired_by", message)
 
 
-def _cannot_retire(owner: Reading, graph: Graph, path: str, name: str) -> str:
+def _cannot_retire(owner: ServiceReading, graph: Graph, path: str, name: str) -> str:
     target = next((command for command in graph.commands if command.path == path), None)
     if target is None:
         names = owner.commands or ()
@@ -330,7 +332,7 @@ def _cannot_retire(owner: Reading, graph: Graph, path: str, name: str) -> str:
     return "" if target.generation else "it has no generation"
 
 
-def misspelt_programs(readings: Sequence[Reading]) -> Iterator[Issue]:
+def misspelt_programs(readings: Sequence[ServiceReading]) -> Iterator[Issue]:
     """A program with nearly the name of another one that the same definition runs."""
     for each in readings:
         runs: dict[str, list[Command]] = {}
@@ -359,7 +361,7 @@ def _is_misspelt(name: str, other: str) -> bool:
     return long and ends and not re.search("[0-9]", name + other) and bool(slip(name, [other]))
 
 
-def files_in_the_way(readings: Sequence[Reading]) -> Iterator[Issue]:
+def files_in_the_way(readings: Sequence[ServiceReading]) -> Iterator[Issue]:
     for each in readings:
         for steps in each.steps.values():
             yield from _files_in_the_way(each.name, steps)
@@ -391,7 +393,7 @@ def _above(path: str) -> Iterator[str]:
         yield path
 
 
-def ports_used_twice(readings: Sequence[Reading]) -> Iterator[Issue]:
+def ports_used_twice(readings: Sequence[ServiceReading]) -> Iterator[Issue]:
     """Where hosts are named: two daemons that are checked at one port of one host."""
     users: dict[tuple[str, int], str] = {}
     for each in readings:
@@ -405,7 +407,7 @@ def ports_used_twice(readings: Sequence[Reading]) -> Iterator[Issue]:
                 yield Issue(ERROR, each.name, label, message, [(other, label)])
 
 
-def checks_at_no_port(readings: Sequence[Reading]) -> Iterator[Issue]:
+def checks_at_no_port(readings: Sequence[ServiceReading]) -> Iterator[Issue]:
     """A URL with a port that there can't be; that of `tcp` is looked at by the agent's parser."""
     for each in readings:
         for daemon in (step for steps in each.steps.values() for step in steps if step.ready):

@@ -13,17 +13,17 @@ from kolla_mesos_start.errors import BadDefinition
 from kolla_mesos_start.operator.deployment.findings import ERROR, WARNING, Finding
 
 
-class Refused(BadDefinition):
+class InvalidDirectory(BadDefinition):
     """What validation has found; each error with its place."""
 
     subject = "error"
 
 
 def refuse(errors: Iterable[Finding]) -> None:
-    """Raise Refused if there is any."""
+    """Raise InvalidDirectory if there is any."""
     issues = [f"{each.place}: {each.message}" for each in errors]
     if issues:
-        raise Refused(issues)
+        raise InvalidDirectory(issues)
 
 
 COLOURS = {ERROR: "bold red", WARNING: "yellow"}

@@ -39,7 +39,7 @@ from kolla_mesos_start.operator.deployment.templates import BadTemplate, Templat
 from kolla_mesos_start.operator.ensemble import services
 from kolla_mesos_start.operator.terminal.suggestions import nearest
 from kolla_mesos_start.operator.validation import checks, unused
-from kolla_mesos_start.operator.validation.checks import Reading
+from kolla_mesos_start.operator.validation.checks import ServiceReading
 from kolla_mesos_start.render.context import BUILTIN, IMAGE_GENERATION, NO_PORT, Context, Renderer, file_text
 from kolla_mesos_start.render.sandbox import Missing
 from kolla_mesos_start.tree.znodes import Znodes
@@ -186,7 +186,7 @@ def validate(
     readings = []
     for service in deployment.services:
         znodes = Znodes("", deployment_id, service.name, "")
-        reader = _Reader(found, known, deployment, service, znodes, missing_is_empty, given)
+        reader = _ServiceReader(found, known, deployment, service, znodes, missing_is_empty, given)
         readings.append(reader.read())
     for issue in checks.check(readings):
         places = [(issue.node, issue.label), *issue.others]
@@ -208,7 +208,7 @@ def _unused(deployment: Deployment, wrong: Sequence[Finding]) -> Sequence[Findin
     return [each for each in unused.unused(deployment) if each.place not in places]
 
 
-def _too_few(deployment: Deployment, reading: Reading) -> Sequence[Finding]:
+def _too_few(deployment: Deployment, reading: ServiceReading) -> Sequence[Finding]:
     """What is said where there are fewer hosts than containers, if their number is known."""
     return deployment.launch.too_few(reading.name, reading.wanted or 0)
 
@@ -225,7 +225,7 @@ def _check_hosts(found: Findings, deployment: Deployment) -> None:
 
 
 def _check_ports(
-    deployment: Deployment, deployment_id: str, readings: Sequence[Reading], given: Mapping[str, str]
+    deployment: Deployment, deployment_id: str, readings: Sequence[ServiceReading], given: Mapping[str, str]
 ) -> Sequence[Finding]:
     """What is wrong with the ports of launch.yml, as far as their templates can be rendered."""
     deployed = deployment.launch
@@ -299,7 +299,7 @@ class Templates(dict[str, Template]):
         return template
 
 
-class _Reader:
+class _ServiceReader:
     """Reads one service as its agents will, on every host that has values of its own."""
 
     def __init__(
@@ -318,11 +318,11 @@ class _Reader:
         self.service, self.znodes, self.missing_is_empty = service, znodes, missing_is_empty
         self.hosts = tuple(service.variables.hosts)
 
-    def read(self) -> Reading:
+    def read(self) -> ServiceReading:
         service = self.service
         document = self.document()
         if document is None:
-            return Reading(service.name, None, None, self.hosts, {}, None, service.enabled)
+            return ServiceReading(service.name, None, None, self.hosts, {}, None, service.enabled)
         graph, wanted, steps = None, None, {}
         for host in self.hosts or ("",):
             on_host = self.on_host(host)
@@ -330,7 +330,7 @@ class _Reader:
             steps[host] = on_host.steps(graph)
         commands = frozenset(_names(document))
         keys = frozenset(_service(document))
-        return Reading(service.name, commands, graph, self.hosts, steps, wanted, service.enabled, keys)
+        return ServiceReading(service.name, commands, graph, self.hosts, steps, wanted, service.enabled, keys)
 
     def document(self) -> Document | None:
         """The JSON of the definition; None for one that can't be read."""
@@ -370,7 +370,7 @@ def _service(document: Document) -> Mapping[str, Any]:
 class _OnHost:
     """A service with the values of one host, or of none. What is wrong is added to the findings."""
 
-    def __init__(self, reader: _Reader, host: str, variables: Mapping[str, str]) -> None:
+    def __init__(self, reader: _ServiceReader, host: str, variables: Mapping[str, str]) -> None:
         self.reader, self.host, self.variables = reader, host, variables
         self.found, self.service = reader.found, reader.service
         self.context = _context(reader.znodes._replace(host=host), variables, _anybody, checks.IMAGE)

@@ -11,7 +11,7 @@ from collections.abc import Iterable, Sequence, Set
 
 from kolla_mesos_start.definition.texts import Text
 from kolla_mesos_start.operator.deployment import directory
-from kolla_mesos_start.operator.deployment.container_settings import Settings
+from kolla_mesos_start.operator.deployment.container_settings import ContainerSettings
 from kolla_mesos_start.operator.deployment.directory import FILES, VARIABLES, Deployment, Service
 from kolla_mesos_start.operator.deployment.findings import WARNING, Finding, Findings
 from kolla_mesos_start.operator.ensemble import services
@@ -65,7 +65,7 @@ def _add_variables(found: Findings, service: Service, used: Set[str]) -> None:
             found.add(WARNING, f"{service.name}/{VARIABLES}/{place}{name}", what)
 
 
-def _launch_texts(settings: Settings) -> Iterable[str]:
+def _launch_texts(settings: ContainerSettings) -> Iterable[str]:
     return [settings.image or "", *(settings.ports or ()), *(settings.env or {}).values()]
 
 

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from kolla_mesos_start.operator.commands import status
-from kolla_mesos_start.operator.live.reader import Deployment
+from kolla_mesos_start.operator.live.reader import LiveDeployment
 from kolla_mesos_start.operator.terminal.durations import lasting
 from tests.large import znodes
 from tests.operator_tools.trees import NOW, container, definition, deployment, one_time, ready
@@ -17,7 +17,7 @@ REASON = "tcp 8080: connection refused by whoever is there, again and again and 
 
 
 @pytest.fixture(scope="module")
-def large() -> Deployment:
+def large() -> LiveDeployment:
     """A thousand containers in a hundred services."""
     return deployment({path: json.loads(data) if data.startswith("{") else data for path, data in znodes()})
 
@@ -154,7 +154,7 @@ def test_long_reasons_are_folded_where_there_is_room() -> None:
 
 @pytest.mark.parametrize(("width", "height", "said"), [(80, 24, 7), (200, 50, 10)])
 def test_of_very_many_services_those_that_do_not_merely_wait_are_said_first(
-    large: Deployment, width: int, height: int, said: int
+    large: LiveDeployment, width: int, height: int, said: int
 ) -> None:
     """As many as there is room for; the others are names in columns, in the order of their numbers."""
     lines = status.fitting(large, NOW, width, height).plain.splitlines()
@@ -167,7 +167,7 @@ def test_of_very_many_services_those_that_do_not_merely_wait_are_said_first(
 
 @pytest.mark.parametrize("height", [10, 24, 50, 110, 2000])
 @pytest.mark.parametrize("width", [40, 80, 200])
-def test_a_thousand_containers_fit(large: Deployment, width: int, height: int) -> None:
+def test_a_thousand_containers_fit(large: LiveDeployment, width: int, height: int) -> None:
     """With as much of them as there is room for."""
     lines = status.fitting(large, NOW, width, height).plain.splitlines()
     assert len(lines) <= height

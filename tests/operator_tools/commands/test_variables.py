@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from kolla_mesos_start.operator.commands.variables import SET, Changed, reader_lines
+from kolla_mesos_start.operator.commands.variables import SET, ChangedVariable, reader_lines
 from kolla_mesos_start.tree.znodes import Znodes
 
 SERVICE = "shop/web"
@@ -41,7 +41,7 @@ def restart(where: str) -> str:
 def test_the_nearest_value_wins(changed: str, other: str, expected: list[str]) -> None:
     """Whatever is changed, and wherever else a value stands."""
     nodes = {PLACES[place][0]: b"1" for place in (changed, other)}
-    change = Changed(PLACES[changed][1], "x", nodes, (), {SERVICE: ["n1", "n2"]})
+    change = ChangedVariable(PLACES[changed][1], "x", nodes, (), {SERVICE: ["n1", "n2"]})
     assert list(reader_lines(change, SERVICE, "to use it")) == expected
 
 
@@ -49,7 +49,7 @@ def test_the_nearest_value_wins(changed: str, other: str, expected: list[str]) -
 def test_a_value_for_a_host_without_a_container_reaches_none(other: str) -> None:
     """Nor does another value win there."""
     nodes = {PLACES[other][0]: b"1", "shop/web/variables/nn/x": b"1"}
-    change = Changed(Znodes("/kolla", "site", SERVICE, "nn"), "x", nodes, (), {SERVICE: ["n1"]})
+    change = ChangedVariable(Znodes("/kolla", "site", SERVICE, "nn"), "x", nodes, (), {SERVICE: ["n1"]})
     assert list(reader_lines(change, SERVICE, "to use it")) == [
         "no container of shop/web is on nn now: 1 container on n1"
     ]

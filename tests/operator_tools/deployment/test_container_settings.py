@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from kolla_mesos_start.operator.deployment import directory
-from kolla_mesos_start.operator.deployment.container_settings import Settings, Volume
+from kolla_mesos_start.operator.deployment.container_settings import ContainerSettings, Volume
 from tests.publishing import write_files
 
 LAUNCH = """\
@@ -55,7 +55,7 @@ def test_a_service_has_its_own_settings_and_else_the_defaults(tmp_path: Path) ->
     """Numbers in one unit; `env` is joined, all else is replaced."""
     deployment, wrong = look(tmp_path)
     assert (wrong, deployment.launch.zookeeper) == ([], "zk-1:2181,zk-2:2181/chroot")
-    default = Settings(
+    default = ContainerSettings(
         placement="control",
         image="site/{{ role }}:{{ tag }}",
         cpu=250,

@@ -10,7 +10,7 @@ import pytest
 from kolla_mesos_start.errors import BadUsage
 from kolla_mesos_start.operator.deployment import directory, kolla_mesos
 from kolla_mesos_start.operator.deployment.directory import Deployment, Given
-from kolla_mesos_start.operator.deployment.findings import Finding, Source
+from kolla_mesos_start.operator.deployment.findings import DataSource, Finding
 from kolla_mesos_start.operator.validation.rules import validate
 
 ALL = """\
@@ -101,7 +101,7 @@ def look(root: Path, files: dict[str, str] | None = None, **given: str) -> tuple
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(content)
     assert kolla_mesos.is_one(root)
-    values = {name: Given(value, Source("--set")) for name, value in given.items()}
+    values = {name: Given(value, DataSource("--set")) for name, value in given.items()}
     deployment, findings = kolla_mesos.look(root, values, "site")
     return deployment, [*findings, *validate(deployment, deployment_id="site")]
 

@@ -255,7 +255,7 @@ def test_a_refusal_that_comes_before_anybody_waits_ends_it(
     """kazoo's own event says that there is a connection; by then there was one, and there is none."""
     auth = tmp_path / "auth"
     auth.write_text("nosuchscheme:secret\n")
-    start = connection.Client.start_async
+    start = connection.OperatorClient.start_async
 
     def slow(client: KazooClient) -> object:
         states: list[str] = []
@@ -264,7 +264,7 @@ def test_a_refusal_that_comes_before_anybody_waits_ends_it(
         eventually(lambda: states == ["CONNECTED", "LOST"], "the credential is refused")
         return event
 
-    monkeypatch.setattr(connection.Client, "start_async", slow)
+    monkeypatch.setattr(connection.OperatorClient, "start_async", slow)
     with pytest.raises(AccessDenied):
         connection.connect(settings_for(zookeeper.hosts, KOLLA_ZK_AUTH_FILE=str(auth)))
 

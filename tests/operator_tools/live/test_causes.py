@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from kolla_mesos_start.operator.live import causes, explanation
-from kolla_mesos_start.operator.live.reader import UNKNOWN_STATUS, Live
+from kolla_mesos_start.operator.live.reader import UNKNOWN_STATUS, DeploymentReader
 from kolla_mesos_start.tree.states import NO_TIMEOUT
 from tests.operator_tools.trees import (
     NOW,
@@ -663,7 +663,7 @@ def test_what_came_about_since_the_last_publication_comes_first() -> None:
         **ready("web", "1"),
         "web/.containers/1": container("ready", definition="3e7"),
     }
-    live = Live(ZNODES)
+    live = DeploymentReader(ZNODES)
     found = live.deployment(view(live, tree, {STATE: NOW - 600}))
     assert [cause.kind for cause in causes.find(found, NOW)] == ["absent", "failed", "restart"]
 

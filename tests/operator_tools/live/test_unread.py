@@ -106,8 +106,10 @@ def test_what_brings_the_newer_one(node: str, said: dict[str, Any], refreshing: 
 
 def test_of_a_variable_only_its_last_change_is_read() -> None:
     """No value of a secret comes into the tool."""
-    from kolla_mesos_start.operator.live.reader import Live
+    from kolla_mesos_start.operator.live.reader import DeploymentReader
     from tests.operator_tools.trees import ZNODES, view
 
-    read = view(Live(ZNODES), {**TREE, "web/.containers/1": container("ready", read="0x1", since=NOW)})
+    read = view(
+        DeploymentReader(ZNODES), {**TREE, "web/.containers/1": container("ready", read="0x1", since=NOW)}
+    )
     assert not [query.path for query in read if "/variables/" in query.path and not query.stat]

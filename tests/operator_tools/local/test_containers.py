@@ -14,7 +14,7 @@ import pytest
 
 from kolla_mesos_start.errors import AgentError
 from kolla_mesos_start.operator.local import containers
-from kolla_mesos_start.operator.local.containers import AGENT, Container, end_all, processes_of
+from kolla_mesos_start.operator.local.containers import AGENT, LocalContainer, end_all, processes_of
 from tests import CHECKOUT
 
 
@@ -57,7 +57,7 @@ def test_a_container_that_hides_its_environment_is_ended(
 ) -> None:
     """As an agent does from all but root."""
     monkeypatch.setattr(containers, "AGENT", ("env", "-i", "sleep", "300"))
-    container = Container("infra/db", "web1", tmp_path / "root", tmp_path / "run", os.environ)
+    container = LocalContainer("infra/db", "web1", tmp_path / "root", tmp_path / "run", os.environ)
     container.start()
     end_all(tmp_path, containers=[container])
     assert container.wait(30) == -9

@@ -12,10 +12,10 @@ from kazoo.client import KazooClient
 from rich.console import Console
 
 from kolla_mesos_start.errors import BadDefinition, BadUsage
-from kolla_mesos_start.operator.deployment.container_settings import Settings
+from kolla_mesos_start.operator.deployment.container_settings import ContainerSettings
 from kolla_mesos_start.operator.deployment.directory import Deployment, Service, Values
-from kolla_mesos_start.operator.deployment.launch import Launch
-from kolla_mesos_start.operator.local.containers import Container
+from kolla_mesos_start.operator.deployment.launch import LaunchFile
+from kolla_mesos_start.operator.local.containers import LocalContainer
 from kolla_mesos_start.operator.local.directory_up import DirectoryDeployment, pairs, plan, with_roles
 from kolla_mesos_start.operator.local.log_stream import LogStream
 
@@ -69,10 +69,10 @@ def test_what_it_can_not_mean(replicas: list[str], hosts: list[str], expected: s
         plan(DEPLOYMENT, pairs("--replicas", replicas), pairs("--host", hosts))
 
 
-ROLES = Launch(
+ROLES = LaunchFile(
     hosts={"control": ["c1"], "compute": ["n1", "n2"]},
-    defaults=Settings(placement="control"),
-    services={"a/web": Settings("compute"), "b/web": Settings("compute", "each")},
+    defaults=ContainerSettings(placement="control"),
+    services={"a/web": ContainerSettings("compute"), "b/web": ContainerSettings("compute", "each")},
 )
 
 
@@ -124,7 +124,7 @@ def test_fewer_hosts_than_containers_are_refused() -> None:
 
 def test_logs_become_one_stream_of_whole_lines(tmp_path: Path) -> None:
     """Each behind the name of its container, once, whatever is in it."""
-    made = [Container(f"a/{role}", "x", tmp_path / role, tmp_path / "run", {}) for role in ("db", "web")]
+    made = [LocalContainer(f"a/{role}", "x", tmp_path / role, tmp_path / "run", {}) for role in ("db", "web")]
     target = io.StringIO()
     stream = LogStream(made, Console(file=target))
     stream.show()

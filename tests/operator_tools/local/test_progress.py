@@ -13,10 +13,18 @@ from pathlib import Path
 
 import pytest
 
-from kolla_mesos_start.operator.local.containers import Container
-from kolla_mesos_start.operator.local.progress import ProgressView, Row, Size, fit, merge, row, terminal
+from kolla_mesos_start.operator.local.containers import LocalContainer
+from kolla_mesos_start.operator.local.progress import (
+    ProgressRow,
+    ProgressView,
+    Size,
+    fit,
+    merge,
+    row,
+    terminal,
+)
 
-WAITING = Row(
+WAITING = ProgressRow(
     "front@edge-1",
     "waiting",
     "daemon waits for api/daemon: 0 of 3 instances ready, worker/daemon: 0 of 1 instances ready",
@@ -84,13 +92,13 @@ def test_the_lines_of_a_log_have_columns(capsys: pytest.CaptureFixture[str]) -> 
 )
 def test_a_view_fits_the_terminal(columns: int, lines: int, expected: list[str]) -> None:
     """For how long each is in its stage, and for what; below it where there is no room beside it."""
-    ready = Row("db@db-1", "ready", "", 94.0, 94.0)
+    ready = ProgressRow("db@db-1", "ready", "", 94.0, 94.0)
     assert fit([WAITING, ready], 104.0, Size(columns, lines)) == expected
 
 
 def test_a_hundred_containers_fit_a_terminal() -> None:
     """What is up is counted; of the others as many as there is room for."""
-    ready = [Row(f"db@db-{number}", "ready", "", 94.0, 94.0) for number in range(60)]
+    ready = [ProgressRow(f"db@db-{number}", "ready", "", 94.0, 94.0) for number in range(60)]
     waiting = [WAITING._replace(name=f"front@edge-{number}") for number in range(40)]
     shown = fit([*ready, *waiting], 104.0, Size(80, 24))
     assert len(shown) == 23
@@ -150,7 +158,7 @@ def test_a_row_is_what_the_containers_probes_read(
     tmp_path: Path, state: str | None, expected: tuple[str, str]
 ) -> None:
     """Without the role, which its name has already."""
-    container = Container("jobs/api", "web-1", tmp_path / "api", tmp_path / "run", {})
+    container = LocalContainer("jobs/api", "web-1", tmp_path / "api", tmp_path / "run", {})
     if state is not None:
         container.run_dir.mkdir()
         (container.run_dir / "state").write_text(f"{state}\n")
@@ -159,7 +167,7 @@ def test_a_row_is_what_the_containers_probes_read(
 
 def test_a_row_ignores_the_state_of_a_previous_run(tmp_path: Path) -> None:
     """A container that was killed together with its registrar has left an old state."""
-    container = Container("jobs/api", "web-1", tmp_path / "api", tmp_path / "run", {})
+    container = LocalContainer("jobs/api", "web-1", tmp_path / "api", tmp_path / "run", {})
     container.run_dir.mkdir()
     (container.run_dir / "state").write_text("ready\n")
     container.started_at = time.time() + 1.0

@@ -17,7 +17,7 @@ from kolla_mesos_start.operator.manifests import compose, quadlet
 from kolla_mesos_start.operator.manifests.model import FINAL, Manifests, Model, Site, build
 from kolla_mesos_start.operator.manifests.names import name_of
 from kolla_mesos_start.operator.manifests.per_host import by_host
-from kolla_mesos_start.operator.validation.refusal import Refused
+from kolla_mesos_start.operator.validation.refusal import InvalidDirectory
 from tests.operator_tools.manifests.test_golden_manifests import DEPLOYMENTS, GOLDEN
 from tests.operator_tools.manifests.test_manifests import DAEMON, LAUNCH, model, site
 
@@ -238,7 +238,7 @@ def test_a_file_that_nothing_can_mount_is_refused(name: str, tmp_path: Path) -> 
         "variables_yml": f'release: 1\nwhere: "{mounted}"\n',
     }
     root = site(tmp_path / "site", LAUNCH, services__db__definition_yml=definition, **more)
-    with pytest.raises(Refused, match=expected) as caught:
+    with pytest.raises(InvalidDirectory, match=expected) as caught:
         cli.run(["manifests", "quadlet", str(root), "--output", str(tmp_path / "made")])
     assert any(f"services/db/definition.yml: files.{file}.mounted" in each for each in caught.value.issues)
     assert not (tmp_path / "made").exists()
@@ -306,7 +306,7 @@ def test_what_no_runtime_takes_is_refused(name: str, tmp_path: Path) -> None:
     if name == "too many":
         definition = root / "services/db/definition.yml"
         definition.write_text(definition.read_text().replace("instances: 1", "instances: 100000"))
-    with pytest.raises(Refused, match=expected):
+    with pytest.raises(InvalidDirectory, match=expected):
         cli.run(["manifests", "quadlet", str(root), "--output", str(tmp_path / "made")])
     assert not (tmp_path / "made").exists()
 

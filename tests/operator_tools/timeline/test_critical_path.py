@@ -7,14 +7,14 @@ import re
 import pytest
 
 from kolla_mesos_start.operator.timeline import critical_path
-from kolla_mesos_start.operator.timeline.critical_path import WIDTH, Finished, Need, Step
+from kolla_mesos_start.operator.timeline.critical_path import WIDTH, Finished, Need, TimelineStep
 
 # A database for 2 s, a schema for 1 s that one of two replicas makes, the replicas, a task beside them.
-DATABASE = Step("database/daemon", "db-1", (), 0.0, 2.0)
-SCHEMA = Step("api/schema", "web-1", (Need("database/daemon"),), 2.5, 3.5)
-FIRST = Step("api/daemon", "web-1", (Need("api/schema"),), 4.0, 5.0)
-SECOND = Step("api/daemon", "web-2", (Need("api/schema"),), 4.0, 6.0)
-TASK = Step("tidy/tidy", "db-1", (Need("database/daemon"),), 2.0, 3.0)
+DATABASE = TimelineStep("database/daemon", "db-1", (), 0.0, 2.0)
+SCHEMA = TimelineStep("api/schema", "web-1", (Need("database/daemon"),), 2.5, 3.5)
+FIRST = TimelineStep("api/daemon", "web-1", (Need("api/schema"),), 4.0, 5.0)
+SECOND = TimelineStep("api/daemon", "web-2", (Need("api/schema"),), 4.0, 6.0)
+TASK = TimelineStep("tidy/tidy", "db-1", (Need("database/daemon"),), 2.0, 3.0)
 STEPS = [FIRST, SECOND, TASK, SCHEMA, DATABASE]
 
 
@@ -37,8 +37,8 @@ def test_the_critical_path_goes_back_from_what_was_finished_last() -> None:
 )
 def test_a_need_is_satisfied_by_the_last_of_so_many(need: Need, satisfied_by: str) -> None:
     """By the n-th that was finished, in any order of the steps; on one host by what was finished there."""
-    third = Step("api/daemon", "web-3", (Need("api/schema"),), 4.0, 6.5)
-    front = Step("front/daemon", "edge", (need,), 7.0, 8.0)
+    third = TimelineStep("api/daemon", "web-3", (Need("api/schema"),), 4.0, 6.5)
+    front = TimelineStep("front/daemon", "edge", (need,), 7.0, 8.0)
     steps = [front, third, *STEPS]
     assert [step.container for step in critical_path.needed(front, Finished(steps))] == [
         f"api@{satisfied_by}"
@@ -54,7 +54,7 @@ def test_a_need_is_satisfied_by_the_last_of_so_many(need: Need, satisfied_by: st
 def test_a_step_with_several_needs_waited_for_the_last_of_them() -> None:
     """Two of one kind may be finished after one of another."""
     early, late = Need("tidy/tidy"), Need("api/daemon", count=2)
-    front = Step("front/daemon", "edge", (early, late), 6.2, 8.0)
+    front = TimelineStep("front/daemon", "edge", (early, late), 6.2, 8.0)
     assert critical_path.needed(front, Finished([*STEPS, front])) == [TASK, SECOND]
     assert critical_path.earliest_start(front, Finished([*STEPS, front]), 0.0) == SECOND.finished
 
@@ -112,9 +112,9 @@ def test_what_came_later_again_is_marked_and_decided_nothing() -> None:
 
 def test_a_presence_is_not_shown_as_a_command() -> None:
     """It is waited for as one is, but nobody runs it."""
-    present = Step("database/.party", "db-1", (), 0.0, 0.3)
+    present = TimelineStep("database/.party", "db-1", (), 0.0, 0.3)
     lines = critical_path.draw(
-        [present, Step("api/daemon", "web-1", (Need("database/.party"),), 0.5, 1.0)], 0.0
+        [present, TimelineStep("api/daemon", "web-1", (Need("database/.party"),), 0.5, 1.0)], 0.0
     )
     assert "* database is present (db-1)   0.00   0.30  0.00   0.30\n" in lines
     assert ".party" not in lines

@@ -10,9 +10,9 @@ from typing import Any, Callable, NamedTuple
 import pytest
 from playwright.sync_api import Browser, Locator, Page, expect, sync_playwright
 
-from kolla_mesos_start.operator.timeline.critical_path import Need, Step
+from kolla_mesos_start.operator.timeline.critical_path import Need, TimelineStep
 from kolla_mesos_start.operator.timeline.html_page import page as html
-from kolla_mesos_start.operator.timeline.past import Event, Past
+from kolla_mesos_start.operator.timeline.past import Event, StartReport
 from kolla_mesos_start.operator.timeline.reader import History
 from tests.operator_tools.trees import NOW, ZNODES, container, definition, view
 
@@ -20,19 +20,19 @@ CHROMIUM = "/usr/bin/chromium-headless-shell"
 WIDE, NARROW = 1200, 400
 Open = Callable[..., Page]
 
-DATABASE = Step("database/daemon", "db-1", (), 0.1, 2.0)
-SCHEMA = Step("api/schema", "web-1", (Need("database/daemon"),), 2.5, 3.5)
-FIRST = Step("api/daemon", "web-1", (Need("api/schema"),), 4.0, 5.0)
-SECOND = Step("api/daemon", "web-2", (Need("api/schema"),), 4.0, 6.0)
-TIDY = Step("tidy/tidy", "db-1", (Need("database/daemon"),), 2.1, 3.0)
-FRONT = Step("front/daemon", "edge", (Need("api/daemon", 3),), 6.0, 6.2)
+DATABASE = TimelineStep("database/daemon", "db-1", (), 0.1, 2.0)
+SCHEMA = TimelineStep("api/schema", "web-1", (Need("database/daemon"),), 2.5, 3.5)
+FIRST = TimelineStep("api/daemon", "web-1", (Need("api/schema"),), 4.0, 5.0)
+SECOND = TimelineStep("api/daemon", "web-2", (Need("api/schema"),), 4.0, 6.0)
+TIDY = TimelineStep("tidy/tidy", "db-1", (Need("database/daemon"),), 2.1, 3.0)
+FRONT = TimelineStep("front/daemon", "edge", (Need("api/daemon", 3),), 6.0, 6.2)
 
 
-def events(*steps: Step) -> tuple[Event, ...]:
+def events(*steps: TimelineStep) -> tuple[Event, ...]:
     return tuple(Event(step, "done", 1, "") for step in steps)
 
 
-SMALL = Past(
+SMALL = StartReport(
     "site",
     0.0,
     {step.container: 0.0 for step in (DATABASE, SCHEMA, SECOND, FRONT)},
@@ -45,19 +45,23 @@ SMALL = Past(
 )
 
 
-def large(services: int, replicas: int) -> Past:
+def large(services: int, replicas: int) -> StartReport:
     """A chain of services: each has a one-time command, and replicas that become ready one after another."""
     steps = []
     for number in range(services):
         role, begin = f"keystone-service-{number}", 3.0 * number
         before = (Need(f"keystone-service-{number - 1}/daemon", replicas),) if number else ()
-        steps.append(Step(f"{role}/bootstrap", "controller-0.example", before, begin + 0.1, begin + 1))
+        steps.append(
+            TimelineStep(f"{role}/bootstrap", "controller-0.example", before, begin + 0.1, begin + 1)
+        )
         for replica in range(replicas):
             end = begin + 1.5 + replica / replicas
             need = (Need(f"{role}/bootstrap"),)
-            steps.append(Step(f"{role}/daemon", f"controller-{replica}.example", need, begin + 1.1, end))
+            steps.append(
+                TimelineStep(f"{role}/daemon", f"controller-{replica}.example", need, begin + 1.1, end)
+            )
     appeared = {step.container: 0.01 * number for number, step in enumerate(steps)}
-    return Past("site", 0.0, appeared, events(*steps))
+    return StartReport("site", 0.0, appeared, events(*steps))
 
 
 @pytest.fixture(scope="module")
@@ -73,7 +77,7 @@ def opened(browser: Browser, tmp_path: Path) -> Iterator[Open]:
     """Opens the page of a start, which may ask for nothing but itself, and complain of nothing."""
     contexts, asked, said = [], [], []
 
-    def open_page(past: Past, width: int = WIDE, **options: Any) -> Page:
+    def open_page(past: StartReport, width: int = WIDE, **options: Any) -> Page:
         context = browser.new_context(viewport={"width": width, "height": 800}, **options)
         contexts.append(context)
         page = context.new_page()
@@ -240,7 +244,7 @@ def test_a_link_to_a_step_that_is_not_shown_shows_it(opened: Open) -> None:
 
 @pytest.mark.parametrize("width", [WIDE, NARROW])
 @pytest.mark.parametrize("past", [SMALL, large(10, 10)], ids=["small", "large"])
-def test_everything_fits_the_window(opened: Open, past: Past, width: int) -> None:
+def test_everything_fits_the_window(opened: Open, past: StartReport, width: int) -> None:
     """Nothing has to be scrolled sideways but the table, and no label lies on another one."""
     page = opened(past, width)
     assert page.evaluate("document.documentElement.scrollWidth") <= width

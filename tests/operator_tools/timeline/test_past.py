@@ -12,7 +12,7 @@ import pytest
 
 from kolla_mesos_start.operator.timeline import critical_path
 from kolla_mesos_start.operator.timeline.html_page import page
-from kolla_mesos_start.operator.timeline.past import Past, advice, lines, trouble
+from kolla_mesos_start.operator.timeline.past import StartReport, advice, lines, trouble
 from kolla_mesos_start.operator.timeline.reader import History
 from kolla_mesos_start.zookeeper.query import data_of
 from tests.operator_tools.trees import NOW, ZNODES, container, definition, one_time, view
@@ -46,7 +46,7 @@ TIMES = {
 }
 
 
-def past(tree: dict[str, Any] = TREE) -> Past:
+def past(tree: dict[str, Any] = TREE) -> StartReport:
     history = History(ZNODES)
     return history.past(view(history, tree, TIMES), NOW + 10)
 
@@ -89,9 +89,9 @@ def test_one_sentence_says_what_would_have_been_faster() -> None:
 def test_a_step_beside_another_one_saves_only_the_difference() -> None:
     """Two of one length: without one of them all still wait for the other."""
     need = (critical_path.Need("a/x"), critical_path.Need("b/y"))
-    first = critical_path.Step("a/x", "h", (), 0, 5)
-    second = critical_path.Step("b/y", "h", (), 0, 4)
-    third = critical_path.Step("c/daemon", "h", need, 5, 6)
+    first = critical_path.TimelineStep("a/x", "h", (), 0, 5)
+    second = critical_path.TimelineStep("b/y", "h", (), 0, 4)
+    third = critical_path.TimelineStep("c/daemon", "h", need, 5, 6)
     assert critical_path.gains([first, second, third], 0) == pytest.approx({first: 1, third: 1})
 
 
@@ -202,7 +202,9 @@ def test_who_waits_has_begun_nothing() -> None:
     assert 'title="web/daemon on w2: waiting, for job/sync"' in page(past(tree))
 
 
-def past_with(counts: dict[str, tuple[int, int]], times: dict[str, float], tree: dict[str, Any]) -> Past:
+def past_with(
+    counts: dict[str, tuple[int, int]], times: dict[str, float], tree: dict[str, Any]
+) -> StartReport:
     """`counts`: of znodes, what ZooKeeper says of the names below them: how often they changed, how many."""
     history = History(ZNODES)
     found = view(history, tree, {**TIMES, **times})
@@ -236,7 +238,7 @@ def test_a_container_that_was_started_again_is_marked() -> None:
     assert "critical path, <b>" not in text
 
 
-def lines_end(found: Past) -> str:
+def lines_end(found: StartReport) -> str:
     return "\n".join(lines(found, 200)).splitlines()[-1]
 
 
