@@ -663,7 +663,7 @@ def commit(transaction: TransactionRequest, what: str) -> None:
 
 @contextmanager
 def unfinished(what: str) -> Iterator[None]:
-    """Say how far it got where this is interrupted, by Ctrl-C for instance. ChangedMeanwhile says it itself."""
+    """Say how far it got where this is interrupted, by Ctrl-C or so. ChangedMeanwhile says it itself."""
     try:
         yield
     except ChangedMeanwhile:

@@ -158,7 +158,7 @@ def _remove_by_force(client: KazooClient, tree: Tree) -> None:
 def withdraw(client: KazooClient, znodes: Znodes, roles: Iterable[str]) -> None:
     """Remove what is published of a service, at one moment; what its containers have recorded stays.
 
-    `roles` are the znodes of its role. If a container is there, nothing is removed: InUse or ChangedMeanwhile.
+    `roles` are the znodes of its role. Nothing goes if a container is there: InUse or ChangedMeanwhile.
     Services below this one stay.
     """
     name = znodes.service_name
