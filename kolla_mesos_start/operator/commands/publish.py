@@ -24,6 +24,7 @@ from kolla_mesos_start.operator.deployment.secret_values import Completed
 from kolla_mesos_start.operator.ensemble import (
     acls,
     connection,
+    presence,
     publication,
     published,
     removal,
@@ -169,7 +170,7 @@ def write(invocation: Invocation, publisher: Publisher, work: Work) -> None:
 def plan_removals(invocation: Invocation, before: Nodes, deployment: Deployment) -> Removals:
     """What --prune removes. A service that has containers is named, and stays."""
     gone = published.gone(before, deployment)
-    busy = published.with_containers(invocation.client, invocation.znodes, gone)
+    busy = presence.with_containers(invocation.client, invocation.znodes, gone)
     for service in sorted(busy):
         invocation.err.print(f"kept {service}: it is not in the directory, but it has containers")
     return published.removals(before, deployment, gone - busy)

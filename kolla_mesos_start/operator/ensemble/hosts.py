@@ -13,7 +13,7 @@ from typing import NamedTuple
 from kazoo.client import KazooClient
 
 from kolla_mesos_start.definition.forms import GLOBAL, bad_service
-from kolla_mesos_start.operator.ensemble import connection, services, status_records
+from kolla_mesos_start.operator.ensemble import connection, presence, services, status_records
 from kolla_mesos_start.operator.ensemble.status_records import State
 from kolla_mesos_start.operator.terminal.suggestions import NotThere, nearest
 from kolla_mesos_start.tree.znodes import Znodes
@@ -56,7 +56,7 @@ class HostPresence(NamedTuple):
 def there(client: KazooClient, znodes: Znodes, found: Recorded) -> HostPresence:
     """Where containers are: by what they show of themselves, who is ready, and who contends for a lock."""
     by_host, unknown = _holding(client, found.states), []
-    for service, name, host in services.shown(client, znodes, found.services):
+    for service, name, host in presence.shown(client, znodes, found.services):
         if host is None:
             unknown.append(f"a container of {service} ({name}) does not say on which host it is")
         else:

@@ -12,7 +12,6 @@ from typing import Callable, NamedTuple
 from kazoo.client import KazooClient
 
 from kolla_mesos_start.operator.deployment import directory
-from kolla_mesos_start.operator.deployment.acl import BY_AGENTS
 from kolla_mesos_start.operator.deployment.directory import FILES, VARIABLES, Deployment, Service, Values
 from kolla_mesos_start.operator.ensemble import connection
 from kolla_mesos_start.tree.znodes import Znodes
@@ -98,13 +97,6 @@ def _over(service: Service, before: Service) -> Service:
     }
     values = Values({**before.variables.own, **service.variables.own}, hosts)
     return service._replace(variables=values, files={**before.files, **service.files})
-
-
-def with_containers(client: KazooClient, znodes: Znodes, services: Iterable[str]) -> frozenset[str]:
-    """Those of the services that have containers."""
-    paths = {f"{znodes.service(service)}/{name}": service for service in services for name in BY_AGENTS}
-    names = connection.children(client, paths)
-    return frozenset(paths[path] for path, found in names.items() if found)
 
 
 class Removals(NamedTuple):

@@ -17,9 +17,9 @@ from kolla_mesos_start.errors import AgentError
 from kolla_mesos_start.operator.deployment import acl
 from kolla_mesos_start.operator.deployment.acl import BY_AGENTS
 from kolla_mesos_start.operator.deployment.directory import FILES, VARIABLES
-from kolla_mesos_start.operator.ensemble import acls, connection, services, status_records
+from kolla_mesos_start.operator.ensemble import acls, connection, presence, services, status_records
 from kolla_mesos_start.operator.ensemble.connection import ChangedMeanwhile, OperatorClient, Unanswered
-from kolla_mesos_start.operator.ensemble.services import on_hosts
+from kolla_mesos_start.operator.ensemble.presence import on_hosts
 from kolla_mesos_start.operator.ensemble.status_records import State
 from kolla_mesos_start.operator.ensemble.token_floor import keep_tokens
 from kolla_mesos_start.tree.znodes import RECORDED_GENERATIONS, Znodes
@@ -112,7 +112,7 @@ def who_is_there(client: KazooClient, tree: Tree) -> str:
     """The containers that are there, for a message; empty if there is none."""
     there = [
         f"{name} has {on_hosts(hosts)}"
-        for name, hosts in services.containers(client, tree.znodes, tree.services).items()
+        for name, hosts in presence.containers(client, tree.znodes, tree.services).items()
     ]
     if not there:
         names = connection.children(client, tree.places)

@@ -1,12 +1,8 @@
-"""The services of a deployment as they stand published, and the containers of each that are there.
-
-Only reads. What a command of the tool does with them is its own module's business.
-"""
-
+"""The services of a deployment as they are published, and what their definitions say."""
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 from kazoo.client import KazooClient
@@ -14,15 +10,10 @@ from kazoo.client import KazooClient
 from kolla_mesos_start.definition.forms import bad_service
 from kolla_mesos_start.definition.texts import Text
 from kolla_mesos_start.errors import BadUsage, CannotRender
-from kolla_mesos_start.operator.deployment.acl import BY_AGENTS
-from kolla_mesos_start.operator.ensemble import connection
 from kolla_mesos_start.operator.ensemble.published import walk
 from kolla_mesos_start.operator.terminal.suggestions import NotThere, nearest
 from kolla_mesos_start.render.context import file_text, variable_names
-from kolla_mesos_start.tree.states import printable
 from kolla_mesos_start.tree.znodes import RESERVED, Znodes
-
-SHOWN_HOSTS = 5
 
 
 def definitions(client: KazooClient, znodes: Znodes) -> dict[str, bytes]:
@@ -57,45 +48,6 @@ def chosen(name: str, published: Iterable[str], where: str) -> str:
     if not found:
         raise NotThere(f"{where} has no service {name!r}{nearest(name, [*names, *by_role])}")
     return found[0]
-
-
-def containers(client: KazooClient, znodes: Znodes, services: Iterable[str]) -> dict[str, list[str]]:
-    """The hosts of the containers of each service, one for each container that is there."""
-    found: dict[str, list[str]] = {}
-    for service, each, host in shown(client, znodes, services):
-        found.setdefault(service, []).append(host or each)
-    return {service: sorted(hosts) for service, hosts in sorted(found.items())}
-
-
-def shown(
-    client: KazooClient, znodes: Znodes, services: Iterable[str]
-) -> Iterator[tuple[str, str, str | None]]:
-    """The service, the name and the host of each container that is there; None for a host it does not say."""
-    places = {f"{znodes.service(name)}/{place}": name for name in services for place in BY_AGENTS}
-    names = connection.children(client, places)
-    # A container shows itself below both by one name.
-    ids = {(places[place], each): f"{place}/{each}" for place in places for each in names[place]}
-    data = connection.read(client, ids.values())
-    for (service, each), path in ids.items():
-        yield service, printable(each), _host(data[path])
-
-
-def _host(data: bytes | None) -> str | None:
-    """The host that a container has written of itself; None where it can't be read."""
-    try:
-        facts = json.loads(data or b"")
-    except (ValueError, RecursionError):
-        return None
-    host = facts.get("host") if isinstance(facts, dict) else None
-    return printable(host) if isinstance(host, str) else None
-
-
-def on_hosts(hosts: Sequence[str]) -> str:
-    """So many containers and where, for a message."""
-    count = "1 container" if len(hosts) == 1 else f"{len(hosts)} containers"
-    several = sorted(set(hosts))
-    more = f" and {len(several) - SHOWN_HOSTS} more" if len(several) > SHOWN_HOSTS else ""
-    return f"{count} on {', '.join(several[:SHOWN_HOSTS])}{more}"
 
 
 # -- which variables a service uses -----------------------------------------------------------------
