@@ -128,10 +128,12 @@ class Subcommands(Generated):
             yield from _help(each.format_help())
 
 
-def _subparsers(parser: argparse.ArgumentParser) -> Iterator[tuple[str, argparse.ArgumentParser]]:
+def _subparsers(parser: argparse.ArgumentParser) -> Iterator[tuple[str, Any]]:
     for action in parser._actions:
         if isinstance(action, argparse._SubParsersAction):
-            yield from action.choices.items()
+            for name, each in action.choices.items():
+                each.fill()
+                yield name, each
 
 
 def _help(text: str) -> Iterator[str]:

@@ -20,8 +20,8 @@ registers, execs.
 """
 EPILOG = """\
 It is configured by environment variables: KOLLA_ZK_HOSTS and KOLLA_APP_ID are
-required. docs/reference lists all of them, the keys of a definition, and the exit
-statuses.
+required. docs/reference lists all of them, the keys of a definition, and the
+exit statuses.
 """
 CHECK = """\
 Validate the definition and render all files, and say of each what a start would

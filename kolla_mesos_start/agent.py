@@ -20,7 +20,9 @@ from kolla_mesos_start import settings as environment
 from kolla_mesos_start.errors import (
     AccessDenied,
     AgentError,
+    BadDefinition,
     BadUsage,
+    CannotRender,
     CannotWrite,
     Stopped,
     Unkillable,
@@ -157,7 +159,11 @@ class Agent:
             tree, report, settings.wait_timeout, settings.generation, partial(_published_generation, preparer)
         )
         for runnable in waiting:
-            prepared = self._render(settings, preparer, runnable.command, report)
+            try:
+                prepared = self._render(settings, preparer, runnable.command, report)
+            except (BadDefinition, CannotRender):
+                _raise_if_changed(tree)
+                raise
             report.renew(_facts(settings, tree, prepared))
             if runnable.command.is_daemon:
                 self._refuse_retired(settings, tree, report)
@@ -425,7 +431,8 @@ class Agent:
         self.close(session=not isinstance(error, Unkillable))
         with contextlib.suppress(OSError):
             sys.stdout.flush()  # What a check has found so far comes before the last line.
-        logs.last_line(ending, self.termination_log)
+        if self.stage != "refresh":  # Its registrar reports that, and goes on.
+            logs.last_line(ending, self.termination_log)
         return error.status
 
     def _known_as(self) -> str:
@@ -484,6 +491,14 @@ def _facts(settings: Settings, tree: StatusTree, prepared: Prepared) -> bytes:
     follows = bool(prepared.step.on_change and prepared.seen) and not settings.copy_once
     shown = (settings.host, tree.definition, tree.graph.digest, settings.generation)
     return facts_of(*shown, prepared.read, follows)
+
+
+def _raise_if_changed(tree: StatusTree) -> None:
+    """Changed if the definition was read before the last publication: it may need what has been removed."""
+    from kolla_mesos_start.tree.published import Changed
+
+    if changed := tree.changed():
+        raise Changed(f"{changed} has changed since it was read") from None
 
 
 def _complete_refresh(run_dir: str) -> None:

@@ -148,14 +148,14 @@ def health(argv: Sequence[str], environ: Mapping[str, str]) -> int:
     try:
         if not environ.get("KOLLA_RUN_DIR"):
             refuse_strangers(run_dir)  # One that is given may be another user's: that of the agent.
-        line, alive, ready = _inspect(run_dir)
+        line, alive, ready = _inspect(run_dir, environ.get("KOLLA_START_MODE") == "supervise")
     except OSError as error:
         line, alive, ready = _described(error, run_dir), False, False
     print(line)
     return 0 if (ready if argv else alive) else 1
 
 
-def _inspect(run_dir: str) -> tuple[str, bool, bool]:
+def _inspect(run_dir: str, supervised: bool) -> tuple[str, bool, bool]:
     """The line to print, and whether the container is alive and ready."""
     # The lock first: a change in between can then only make a good container look bad for one probe.
     held = _is_held(f"{run_dir}/lock")
@@ -166,9 +166,9 @@ def _inspect(run_dir: str) -> tuple[str, bool, bool]:
         if ready and os.path.lexists(f"{run_dir}/{JOURNAL}"):
             return "a refresh is replacing files: only some of them are new", alive, False
         return line or "no state yet", alive, ready
-    if stage in DAEMON_STAGES:
+    if stage in DAEMON_STAGES and not supervised:  # The supervisor's daemon has ended with it.
         return "daemon runs, unregistered", False, False
-    return f"no agent runs here; last seen: {line or f'nothing in {run_dir}'}", False, False
+    return f"no agent runs here; its last state: {line or f'nothing in {run_dir}'}", False, False
 
 
 def _is_held(lock: str) -> bool:

@@ -56,13 +56,13 @@ def probe(run_dir: str, *argv: str) -> subprocess.CompletedProcess[str]:
 
 # The exit statuses of `health` and `health --ready` while the lock is held, and after it is gone.
 STAGES: list[tuple[Stage, int, int, str]] = [
-    ("waiting", 0, 1, "no agent runs here; last seen: waiting on mariadb"),
-    ("bootstrapping", 0, 1, "no agent runs here; last seen: bootstrapping on mariadb"),
+    ("waiting", 0, 1, "no agent runs here; its last state: waiting on mariadb"),
+    ("bootstrapping", 0, 1, "no agent runs here; its last state: bootstrapping on mariadb"),
     ("starting", 0, 1, "daemon runs, unregistered"),
     ("ready", 0, 0, "daemon runs, unregistered"),
     ("unready", 1, 1, "daemon runs, unregistered"),
-    ("finished", 0, 0, "no agent runs here; last seen: finished on mariadb"),
-    ("ended", 1, 1, "no agent runs here; last seen: ended on mariadb"),
+    ("finished", 0, 0, "no agent runs here; its last state: finished on mariadb"),
+    ("ended", 1, 1, "no agent runs here; its last state: ended on mariadb"),
 ]
 
 
@@ -134,7 +134,7 @@ def test_a_directory_that_no_agent_takes_is_64(
 def test_without_an_agent_it_is_1(capsys: pytest.CaptureFixture[str], run_dir: str) -> None:
     """The line names the directory, which may be the wrong one."""
     assert health([], {"KOLLA_RUN_DIR": run_dir}) == 1
-    assert capsys.readouterr().out == f"no agent runs here; last seen: nothing in {run_dir}\n"
+    assert capsys.readouterr().out == f"no agent runs here; its last state: nothing in {run_dir}\n"
 
 
 def test_a_directory_that_can_not_be_read_is_1(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:

@@ -65,6 +65,9 @@ class Supervisor:
         """Both loops in one."""
         self._loop.wait(self._step)
         assert self._daemon.status is not None
+        signum = os.WTERMSIG(self._daemon.status)
+        if signum not in (0, signal.SIGTERM, signal.SIGINT):
+            log.warning("the daemon was killed by signal %d", signum)
         failure = self._failure
         status = failure.status if failure else _exit_status(self._daemon.status)
         self._registrar.leave(LEAVE_TIMEOUT, status, failure.reason if failure else "")

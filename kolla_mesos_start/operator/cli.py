@@ -287,7 +287,7 @@ def _common() -> ToolParser:
     group = common.add_argument_group("connection")
     group.add_argument("--deployment", metavar="ID", help="the first part of KOLLA_APP_ID")
     group.add_argument("--hosts", metavar="HOSTS", help="of ZooKeeper: h1:2181,h2:2181[/chroot]")
-    group.add_argument("--prefix", metavar="PATH", help="the root of all deployments, without both /kolla")
+    group.add_argument("--prefix", metavar="PATH", help="the root of all deployments; default: /kolla")
     group.add_argument("--auth-file", metavar="FILE", help="one scheme:credential in each line")
     group.add_argument("--ca", metavar="FILE", help="the CAs of the ensemble, for TLS")
     group.add_argument("--cert", metavar="FILE", help="the client's certificate, for TLS")

@@ -12,17 +12,22 @@ from kolla_mesos_start.tree.states import printable
 
 PUBLICATION, RESTORE = "publication", "restore"
 MEND = {PUBLICATION: "publish again", RESTORE: "restore again"}
-MAX_MARK = 1024  # bytes
+MAX_MARK = 256 * 1024  # bytes
+SHOWN = 5  # services, in a message
 MAX_SHOWN = 200  # characters
 
 
 class Mark(NamedTuple):
-    """`what` is PUBLICATION or RESTORE; the times are in ISO 8601, `finished` is None until then."""
+    """`what` is PUBLICATION or RESTORE; the times are in ISO 8601, `finished` is None until then.
+
+    `services` are those that it changes, while it has not finished.
+    """
 
     what: str
     by: str
     begun: str
     finished: str | None
+    services: tuple[str, ...] = ()
 
     def encoded(self) -> bytes:
         return json.dumps(self._asdict()).encode()
@@ -33,7 +38,9 @@ class Mark(NamedTuple):
     @property
     def problem(self) -> str:
         """That it has not finished, and what to do."""
-        return f"{self}: {MEND[self.what]}"
+        more = ", ..." if len(self.services) > SHOWN else ""
+        names = f" (it has changes of {', '.join(self.services[:SHOWN])}{more})" if self.services else ""
+        return f"{self}: {MEND[self.what]}{names}"
 
 
 def unfinished(data: bytes) -> Mark | None:
@@ -45,4 +52,7 @@ def unfinished(data: bytes) -> Mark | None:
     if not isinstance(found, dict) or found.get("finished", "") is not None:
         return None
     begun, by = (printable(str(found.get(name))[:MAX_SHOWN]) for name in ("begun", "by"))
-    return Mark(RESTORE if found.get("what") == RESTORE else PUBLICATION, by, begun, None)
+    services = found.get("services")
+    names = services if isinstance(services, list) else []
+    what = RESTORE if found.get("what") == RESTORE else PUBLICATION
+    return Mark(what, by, begun, None, tuple(printable(str(name)[:MAX_SHOWN]) for name in names))

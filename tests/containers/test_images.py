@@ -263,7 +263,7 @@ def test_the_agent_runs_as_the_images_user(podman: Podman, images: Images, name:
     script = "; ".join((*words, "id -u"))
     told = podman.output(images.agent(name), "sh", "-c", script).splitlines()
     assert re.fullmatch(r"kolla_mesos_start \d+\.\d+\.\d+", told[0])
-    assert told[1].startswith("no agent runs here; last seen: nothing in /run/kolla_mesos_start")
+    assert told[1].startswith("no agent runs here; its last state: nothing in /run/kolla_mesos_start")
     assert told[2:] == ["1", "64", str(USER_OF[name])]
 
 

@@ -95,8 +95,8 @@ def site(deployment: Deployment, tmp_path: Path, zk: KazooClient) -> Site:
     )
     for service, definition, conf in (
         (DB, DB_DEFINITION, "{{ root_password }} {{ region }} {{ own }}"),
-        (WEB, WEB_DEFINITION, "{{ groups['db'] | length }} {{ region }}"),
-        (FRONT, FRONT_DEFINITION, "{{ ready_instances('infra/db/db') | length }}"),
+        (WEB, WEB_DEFINITION, "{{ groups['db'] | length }} {{ region }} {{ own }}"),
+        (FRONT, FRONT_DEFINITION, "{{ ready_instances('infra/db/db') | length }} {{ own }}"),
     ):
         place = root / "services" / service
         write_files(place, definition_yml=definition, files__conf=conf, variables__own="1")

@@ -236,7 +236,7 @@ def test_publishing_names_the_containers_that_run_the_old(
         container(zk, deployment, service, zk.get(f"{deployment.path}/{service}")[1].mzxid)
     assert publish(root, deployment).stdout.endswith("0 removed, 5 unchanged\n")
     write_files(root, variables_yml="region: two\ndb_password: s3cret-1\n")
-    older = "containers that run what is older, until they are started again:\n"
+    older = "restart these containers, which run an older version:\n"
     assert publish(root, deployment).stdout.endswith(f"{older}  a/db on h1: ready\n")
     write_files(root, services__web__definition_yml="service: {daemon: {command: other}}")
     assert publish(root, deployment).stdout.endswith(f"{older}  web on h1: ready\n")
@@ -244,7 +244,7 @@ def test_publishing_names_the_containers_that_run_the_old(
         root,
         services__web__definition_yml="service: {daemon: {command: other, on_change: {signal: HUP}}}",
     )
-    follow = "containers whose daemon's files follow by themselves; what else is new of it needs a restart:\n"
+    follow = "these containers refresh their files without a restart; other changes need one:\n"
     assert publish(root, deployment).stdout.endswith(f"{follow}  web on h1: ready\n")
     write_files(root, services__web__definition_yml="service: {daemon: {command: other}}")
     publish(root, deployment)

@@ -40,7 +40,8 @@ def test_a_command_that_failed_blocks_who_waits(deployment: Deployment, containe
     said = tool(deployment, "explain", status=1).splitlines()
     assert said[0].startswith("ROOT CAUSE  tasks/schema failed on h1 ")
     assert said[0].endswith(
-        "s ago: exit status 1 (2 attempts in all); see the log of a/tasks there, mend it, and start it again"
+        "s ago: exit status 1 (2 attempts in all); see the log of a/tasks there, correct the cause, and start"
+        " it again"
     )
     assert said[1:] == ["  blocks    api/daemon", "up          db 1 of 1"]
     assert tool(deployment, "explain", "db") == "up          db 1 of 1\n"
@@ -65,8 +66,9 @@ def test_a_cycle_across_services_is_shown_by_its_path(deployment: Deployment, co
     publish(deployment, "two", {"commands": {"y": one_time("one/x")}})
     for service in ("one", "two"):
         containers.start(service, "h1").says("waits")
-    assert "a cycle, in which each waits for the next: one/x -> two/y -> one/x\n" in tool(
-        deployment, "explain", status=1
+    assert (
+        "a cycle, in which each waits for the next: one/x -> two/y -> one/x; remove a dependency\n"
+        in tool(deployment, "explain", status=1)
     )
 
 
@@ -242,7 +244,7 @@ def test_what_is_not_where_it_is_waited_for(deployment: Deployment, containers: 
     containers.start("b/db", "h3").ends()
     assert tool(deployment, "explain", status=1) == (
         "ROOT CAUSE  many/daemon waits for 3 ready instances of db/daemon, and 1 is wanted"
-        " (`instances` of its definition)\n"
+        ": lower `count`, or raise `instances` in the definition of that service\n"
         "ROOT CAUSE  near/daemon waits for db/daemon on its own host: 0 of 1 instances ready\n"
         "ROOT CAUSE  b/db: its role db is claimed by a/db; rename one of them\n"
         "up          db 1 of 1\n"

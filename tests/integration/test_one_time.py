@@ -519,7 +519,10 @@ def test_a_command_that_is_not_there_has_failed(site: Site) -> None:
     assert agent.ends() == 1
     detail = site.detail()
     assert (detail["state"], detail["attempt"]) == ("error", 1)
-    assert detail["message"] == "program '/nowhere/sync' not found (or its interpreter is missing)"
+    assert detail["message"] == (
+        "program '/nowhere/sync' not found (or its interpreter is missing): correct the command, or"
+        " install it in the image"
+    )
 
 
 # -- ends that nobody wants -----------------------------------------------------------------------

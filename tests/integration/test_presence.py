@@ -468,7 +468,7 @@ def test_only_failures_in_a_row_withdraw(deployment: Deployment, containers: Con
     eventually(checks.exists, "it is checked")
     eventually(lambda: len(checks.read_text()) > 30, "all answers have been given")
     assert history == [[], [member], [], [member]]
-    assert agent.said.count("the daemon is no longer ready: exit status 1") == 1
+    assert agent.said.count("the daemon is no longer ready: check command: exit status 1") == 1
     assert agent.said.count("the daemon is ready\n") == 2
 
 

@@ -21,7 +21,7 @@ from kolla_mesos_start.tree.znodes import Znodes
 from tests.agents import Containers
 from tests.conftest import Deployment
 from tests.publishing import write_files
-from tests.tool import TOOL, ctl, environ, run_ctl
+from tests.tool import TOOL, ctl, environ, run_ctl, tool
 from tests.waiting import LIMIT, eventually
 
 CONF = "{{ one }} {{ two }}"
@@ -70,20 +70,23 @@ def mark_of(zk: KazooClient, deployment: Deployment) -> Mark:
     return Mark(**json.loads(zk.get(f"{deployment.path}/.publication")[0]))
 
 
-def leave_unfinished(zk: KazooClient, deployment: Deployment) -> None:
+def leave_unfinished(zk: KazooClient, deployment: Deployment, what: str = "publication") -> None:
     """The mark of a publication that was killed."""
-    zk.set(f"{deployment.path}/.publication", Mark("publication", "root on h", "12:00", None).encoded())
+    zk.set(f"{deployment.path}/.publication", Mark(what, "root on h", "12:00", None).encoded())
 
+
+WRITES = [["set", "one", "b"], ["unset", "one"], ["publish", "ROOT"], ["remove", "svc"], ["reset"]]
 
 # -- the lock -------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("words", [["set", "one", "b"], ["unset", "one"], ["publish", "ROOT"]])
+@pytest.mark.parametrize("words", WRITES)
 def test_the_second_one_waits_and_names_the_first(
     deployment: Deployment, client: OperatorClient, root: Path, words: list[str]
 ) -> None:
     ctl(deployment, "publish", str(root), "--no-validate")
-    given = [str(root) if word == "ROOT" else word for word in words] + ["--force"][: words[0] == "unset"]
+    answer = {"unset": ["--force"], "remove": ["--yes"], "reset": ["--yes"]}.get(words[0], [])
+    given = [str(root) if word == "ROOT" else word for word in words] + answer
     with publication.locked(client, znodes_of(deployment)):
         run = subprocess.Popen(
             [sys.executable, str(TOOL), *given], env=environ(deployment), stderr=subprocess.PIPE, text=True
@@ -95,6 +98,21 @@ def test_the_second_one_waits_and_names_the_first(
         assert run.poll() is None
     with run:
         assert run.wait(LIMIT) == 0
+
+
+def test_what_was_published_meanwhile_is_removed_too(
+    deployment: Deployment, client: OperatorClient, root: Path, zk: KazooClient
+) -> None:
+    """Nothing is left of the service."""
+    ctl(deployment, "publish", str(root))
+    line = [sys.executable, str(TOOL), "remove", "svc", "--yes"]
+    with publication.locked(client, znodes_of(deployment)):
+        run = subprocess.Popen(line, env=environ(deployment), stderr=subprocess.PIPE, text=True)
+        assert run.stderr is not None and "waiting for the publication" in run.stderr.readline()
+        zk.create(f"{deployment.path}/svc/variables/three", b"c", makepath=True)
+    with run:
+        assert run.wait(LIMIT) == 0
+    assert not zk.exists(f"{deployment.path}/svc")
 
 
 def test_it_gives_up_after_a_while(deployment: Deployment, client: OperatorClient, zk: KazooClient) -> None:
@@ -200,6 +218,26 @@ def test_a_publication_that_was_killed_is_reported_until_it_is_repeated(
     ctl(deployment, "diff", str(root))
 
 
+def test_another_directory_does_not_hide_it(deployment: Deployment, zk: KazooClient, tmp_path: Path) -> None:
+    """It stays unfinished until its services are published again, or removed."""
+    for name in ("big", "small"):
+        publish_directory(deployment, tmp_path / name, name, "1")
+    mark = Mark("publication", "root on h", "12:00", None, ("big",))
+    zk.set(f"{deployment.path}/.publication", mark.encoded())
+    said = publish_directory(deployment, tmp_path / "small", "small", "2")
+    assert "publication begun at 12:00 by root on h has not finished: publish again" in said
+    assert "(it has changes of big)" in tool(deployment, "explain", status=1)
+    publish_directory(deployment, tmp_path / "big", "big", "1")
+    assert mark_of(zk, deployment).finished is not None
+
+
+def publish_directory(deployment: Deployment, root: Path, service: str, value: str) -> str:
+    """Publish a directory with one service; what the tool prints."""
+    place = root / "services" / service
+    write_files(place, definition_yml="commands: {a: {command: 'true'}}", variables__x=value)
+    return tool(deployment, "publish", str(root))
+
+
 def test_a_starting_container_waits_for_a_publication(
     deployment: Deployment, root: Path, zk: KazooClient, containers: Containers, tmp_path: Path
 ) -> None:
@@ -228,6 +266,26 @@ def test_a_start_is_not_held_up_for_ever(
     assert (tmp_path / "conf").read_text() == "a a"
 
 
+def test_what_a_newer_definition_does_not_need_is_not_missed(
+    deployment: Deployment, root: Path, zk: KazooClient, containers: Containers, tmp_path: Path
+) -> None:
+    """A container that has read the older one begins again, instead of ending with 78."""
+    write_files(root, services__other__definition_yml="commands: {go: {command: 'true'}}\n")
+    task = TASK.replace("{command", "{dependencies: [other/go], command")
+    write_files(root, services__svc__definition_yml=task.format(tmp_path / "conf"))
+    ctl(deployment, "publish", str(root))
+    agent = containers.start("svc")
+    agent.says("svc/render waits for other/go")
+    (root / "services/svc/files/conf").rename(root / "services/svc/files/new")
+    newer = task.format(tmp_path / "new").replace("conf:", "new:")
+    write_files(root, services__svc__definition_yml=newer)
+    ctl(deployment, "publish", str(root), "--prune")
+    assert containers.start("other").ends() == 0
+    assert agent.ends() == 0
+    assert "has changed since it was read: beginning again" in agent.said
+    assert (tmp_path / "new").read_text() == "a a"
+
+
 def test_running_daemons_wait_for_a_publication(
     deployment: Deployment, root: Path, zk: KazooClient, containers: Containers, tmp_path: Path
 ) -> None:
@@ -249,3 +307,47 @@ def test_running_daemons_wait_for_a_publication(
     ctl(deployment, "publish", str(write_files(root, variables_yml="one: b\ntwo: b\n")))
     eventually(lambda: (tmp_path / "conf").read_text() != "a a", "the files are refreshed")
     assert (tmp_path / "conf").read_text() == "b b"
+
+
+def test_a_snapshot_of_a_part_says_so(
+    deployment: Deployment, root: Path, zk: KazooClient, tmp_path: Path
+) -> None:
+    ctl(deployment, "publish", str(root))
+    file = str(tmp_path / "site.tar")
+    assert "has not finished" not in ctl(deployment, "snapshot", file).stderr
+    leave_unfinished(zk, deployment)
+    said = ctl(deployment, "snapshot", file).stderr
+    assert "publication begun at 12:00 by root on h has not finished" in said
+    assert f"{file} may hold only a part of it" in said
+
+
+# -- a restore that was killed --------------------------------------------------------------------
+
+
+def test_no_publication_passes_for_the_rest_of_a_restore(
+    deployment: Deployment, root: Path, zk: KazooClient, tmp_path: Path
+) -> None:
+    """What is done may not be recorded yet: one-time commands would run again."""
+    ctl(deployment, "publish", str(root))
+    file = str(tmp_path / "site.tar")
+    ctl(deployment, "snapshot", file)
+    leave_unfinished(zk, deployment, "restore")
+    said = ctl(deployment, "publish", str(root), status=1).stderr
+    assert "restore begun at 12:00 by root on h has not finished" in said
+    assert "nothing was changed" in said
+    assert mark_of(zk, deployment).finished is None
+    ctl(deployment, "restore", file)
+    ctl(deployment, "publish", str(root))
+
+
+def test_a_reset_replaces_a_restore_that_was_killed(
+    deployment: Deployment, root: Path, zk: KazooClient
+) -> None:
+    """For those who have lost the snapshot: then nothing is done, and what is published may be a part."""
+    ctl(deployment, "publish", str(root))
+    leave_unfinished(zk, deployment, "restore")
+    said = ctl(deployment, "reset", "--yes").stdout
+    assert "publish again" in said
+    assert mark_of(zk, deployment)[0::3] == ("publication", None)
+    ctl(deployment, "publish", str(root))
+    assert mark_of(zk, deployment).finished

@@ -80,7 +80,7 @@ def test_a_service_goes_with_all_that_is_known_of_it(site: Site, zk: KazooClient
     assert site.names(f"{site.deployment.path}/status/global") == []
     ctl(site.deployment, "remove", "infra/db/web", "--yes")
     assert tree(zk, site.deployment.path).keys() == KEPT
-    assert site.names(site.deployment.path) == [".token_floor", "status", "variables"]
+    assert site.names(site.deployment.path) == [".publication", ".token_floor", "status", "variables"]
 
 
 def test_a_service_is_named_by_its_role_too(site: Site, zk: KazooClient) -> None:

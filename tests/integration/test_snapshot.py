@@ -279,6 +279,29 @@ def test_one_that_was_killed_is_repeated(site: Site, zk: KazooClient, tmp_path: 
     assert names(site) == ["sync@web1", "tagged@web1", "host@web1"]
 
 
+def test_what_is_done_is_not_lost_to_a_container_that_starts(
+    site: Site, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It has read the definition before, and makes the znodes of its commands before they are restored."""
+    assert site.start("web1").ends() == 0
+    file = str(tmp_path / "site.tar")
+    ctl(site.deployment, "snapshot", file)
+    ctl(site.deployment, "set", "secret", "new")
+    record = restoration._record
+
+    def started(client: KazooClient, *others: Any) -> None:
+        site.zk.create(site.at(), b"waiting", makepath=True)
+        record(client, *others)
+
+    monkeypatch.setattr(restoration, "_record", started)
+    where = ["--deployment", site.deployment.id, "--prefix", site.deployment.prefix]
+    with pytest.raises(ChangedMeanwhile, match="a container has started meanwhile"):
+        cli.run(["restore", file, "--yes", *where, "--hosts", site.deployment.hosts])
+    ctl(site.deployment, "restore", file, "--yes")
+    assert site.start("web1").ends() == 0
+    assert names(site) == ["sync@web1", "tagged@web1", "host@web1"]
+
+
 def test_nothing_is_told_to_be_restored_that_somebody_else_has_changed(
     site: Site, zk: KazooClient, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -420,8 +420,8 @@ def test_a_variable_that_nothing_reads_is_warned_of(deployment: Deployment, cont
         ("site/shop/ipa", "site/shop/ipa is not published yet; the nearest published service is 'shop/api'"),
         ("site/shop/worker/x", "site/shop/worker/x is not published yet\n"),
         ("site/other", "site/other is not published yet\n"),
-        ("sites/shop/api", "sites/shop/api; nearest is 'site'"),
-        ("production/shop/api", "production/shop/api\n"),
+        ("sites/shop/api", "sites/shop/api: correct KOLLA_APP_ID, or publish it; nearest is 'site'"),
+        ("production/shop/api", "production/shop/api: correct KOLLA_APP_ID, or publish it\n"),
     ],
 )
 def test_a_service_that_is_not_there_has_a_nearest_one(

@@ -134,7 +134,8 @@ def test_the_next_attempt_has_a_larger_token(site: Moved, name: str) -> None:
 def killed(site: Moved, number: int, *words: str) -> int:
     """The exit status of the tool, which is killed before the write of this number."""
     line = [sys.executable, "-c", KILLED, str(number), str(TOOL), *words, "--yes"]
-    done = subprocess.run(line, env=environ(site.deployment), capture_output=True, timeout=60)
+    env = environ(site.deployment, KOLLA_ZK_SESSION_TIMEOUT="1")  # Its lock stays until its session expires.
+    done = subprocess.run(line, env=env, capture_output=True, timeout=60)
     assert done.returncode in (0, -signal.SIGKILL), done.stderr
     return done.returncode
 

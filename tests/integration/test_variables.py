@@ -173,7 +173,7 @@ def test_it_says_whom_to_restart(zk: KazooClient, site: Deployment) -> None:
     definition["service"] = {"daemon": {"command": "true", "on_change": {"signal": "HUP"}}}
     zk.set(f"{site.path}/{SERVICE}", json.dumps(definition).encode())
     followed = ctl(site, "set", "level", "info").stdout
-    assert f"the files of {SERVICE}'s daemon follow by themselves" in followed
+    assert f"{SERVICE} refreshes its files without a restart" in followed
     assert "restart web" not in followed
     other = ctl(site, "set", "levl", "debug")
     assert "restart" not in other.stdout

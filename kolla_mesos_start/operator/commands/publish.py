@@ -14,7 +14,7 @@ from collections.abc import Iterable
 from functools import partial
 from typing import NamedTuple
 
-from kolla_mesos_start.errors import AccessDenied, BadUsage
+from kolla_mesos_start.errors import AccessDenied, AgentError, BadUsage
 from kolla_mesos_start.operator.deployment import acl, directory, layouts, secrets_file
 from kolla_mesos_start.operator.deployment.acl import Plan
 from kolla_mesos_start.operator.deployment.changes import is_secret, is_variable
@@ -37,8 +37,15 @@ from kolla_mesos_start.operator.invocation import Invocation, Subcommand
 from kolla_mesos_start.operator.live import difference, outdated
 from kolla_mesos_start.operator.validation.refusal import refuse, shown
 from kolla_mesos_start.operator.validation.rules import validate
+from kolla_mesos_start.tree.publication import RESTORE, Mark
 
 SHOWN = 5  # variables, in a message
+
+
+class Half(AgentError):
+    """A restore has not finished: what is done is not recorded yet."""
+
+    status = 1
 
 
 def _add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -84,13 +91,18 @@ def run(invocation: Invocation) -> int:
         client.plan = deployment.acl
     with publication.locked(client, znodes) as lock:
         if lock.interrupted:
+            _require_restored(lock.interrupted)
             invocation.err.print(f"note: an earlier {lock.interrupted}", markup=False)
         before = published.nodes(client, znodes)
         if before or work is None:
             work = prepare(invocation, deployment, before)
+        lock.left = left_over(lock.interrupted, before, work)
         publisher = Publisher(client, znodes, before, lock)
         write(invocation, publisher, work)
     print(f"published {options.directory} to {znodes.deployment}: {publisher.counts}")
+    if lock.interrupted and lock.left:
+        warning = lock.interrupted._replace(services=lock.left).problem
+        invocation.err.print(f"warning: the earlier {warning}", markup=False)
     # Looked for afterwards: one that has started meanwhile may have read what was there before.
     deployment = work.completed.deployment
     outdated.show(invocation.out, outdated.outdated(client, znodes, deployment, publisher.changed))
@@ -107,7 +119,7 @@ or variables.yml. Nothing is written before everything is right, as `validate` f
 published already counts as there. Only one publication of a deployment runs at a time: a second one waits,
 for up to 60 s (then status 75). If it is not too large it takes effect at one moment. Otherwise definitions
 are written last, and until then `status` and `explain` report that it has not finished. At the end the
-containers are named that run what is older, until they are started again.
+containers that need a restart are listed.
 
 A secret of DIR's secrets.yml that has no value is generated, and added to FILE of --secrets before anything
 is published. One that is published already stays as it is, and is added to FILE: to have another
@@ -165,6 +177,22 @@ def write(invocation: Invocation, publisher: Publisher, work: Work) -> None:
     else:
         warn_of_secrets(invocation, work.completed.deployment)
     publisher.publish(work.completed.deployment, work.plan, work.old, partial(withdrawn, invocation))
+
+
+def left_over(interrupted: Mark | None, before: Nodes, work: Work) -> tuple[str, ...]:
+    """The services of an interrupted publication that are still published, and not in this one."""
+    there = {service.name for service in published.deployment(before).services}
+    there -= {service.name for service in work.completed.deployment.services} | set(work.old.services)
+    return tuple(name for name in interrupted.services if name in there) if interrupted else ()
+
+
+def _require_restored(interrupted: Mark) -> None:
+    """Half, unless what has not finished is a publication."""
+    if interrupted.what == RESTORE:
+        raise Half(
+            f"{interrupted}, so one-time commands that are done may run again: restore again, or, without the"
+            " snapshot, `kolla_mesos_ctl reset` and publish; nothing was changed"
+        )
 
 
 def plan_removals(invocation: Invocation, before: Nodes, deployment: Deployment) -> Removals:

@@ -9,7 +9,8 @@ import argparse
 from collections.abc import Sequence
 
 from kolla_mesos_start.errors import AgentError
-from kolla_mesos_start.operator.ensemble import acls, hosts, published, services, status_records
+from kolla_mesos_start.operator.ensemble import acls, hosts, publication, published, services, status_records
+from kolla_mesos_start.operator.ensemble.publication import Held
 from kolla_mesos_start.operator.ensemble.removal import (
     InUse,
     Tree,
@@ -26,6 +27,7 @@ from kolla_mesos_start.operator.ensemble.status_records import State
 from kolla_mesos_start.operator.invocation import Invocation, Subcommand
 from kolla_mesos_start.operator.terminal.confirmation import DECLINED, add_yes, confirmed
 from kolla_mesos_start.operator.validation import dependents
+from kolla_mesos_start.tree.publication import RESTORE
 from kolla_mesos_start.tree.znodes import Znodes
 
 
@@ -37,8 +39,13 @@ class Needed(AgentError):
 
 def run_remove(invocation: Invocation) -> int:
     """A service: its definition, variables and files, and what its containers have recorded."""
+    services.check_name(invocation.options.service)
+    with publication.locked(invocation.client, invocation.require_deployment()):
+        return _remove(invocation)
+
+
+def _remove(invocation: Invocation) -> int:
     client, given = invocation.client, invocation.options.service
-    services.check_name(given)
     znodes, parts = parts_of(client, invocation.require_deployment()._replace(service_name=given))
     name = znodes.service_name
     owners = [path for path, owner in status_records.roles(client, znodes).items() if owner == name]
@@ -57,6 +64,11 @@ def run_reset(invocation: Invocation) -> int:
     """What containers have recorded, all or that of some hosts; what is published stays."""
     if invocation.options.host or invocation.options.absent_hosts:
         return _run_reset_hosts(invocation)
+    with publication.locked(invocation.client, invocation.require_deployment()) as lock:
+        return _reset(invocation, lock)
+
+
+def _reset(invocation: Invocation, lock: Held) -> int:
     client = invocation.client
     znodes = invocation.require_deployment()
     found = status_records.states(client, znodes, status_records.roles(client, znodes))
@@ -65,7 +77,11 @@ def run_reset(invocation: Invocation) -> int:
     if not _may_go(invocation, tree, what, found):
         return DECLINED
     count = remove(client, tree, force=invocation.options.force)
-    print(f"reset {znodes.deployment}: {count} znodes; its services are published as before")
+    is_half = lock.interrupted is not None and lock.interrupted.what == RESTORE
+    if is_half:
+        lock.begin()  # Nothing is left to restore; but definitions may be missing.
+    then = "publish again: a restore has not finished" if is_half else "its services are published as before"
+    print(f"reset {znodes.deployment}: {count} znodes; {then}")
     return 0
 
 
@@ -131,7 +147,8 @@ def _require_nobody(invocation: Invocation, there: str) -> None:
 def _print_again(invocation: Invocation, found: Sequence[State]) -> None:
     again = [state.name for state in status_records.done(invocation.client, found)]
     if again:
-        invocation.err.print(f"done, and forgotten then: {', '.join(sorted(again))}", markup=False)
+        names = ", ".join(sorted(again))
+        invocation.err.print(f"these completed commands will run again: {names}", markup=False)
 
 
 def _add_answers(parser: argparse.ArgumentParser, force: str) -> None:

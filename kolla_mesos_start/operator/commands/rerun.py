@@ -117,7 +117,7 @@ def _print_containers(client: KazooClient, one: OneTime, where: str) -> None:
     if one.command.run_once != GLOBAL:
         hosts = [host for host in hosts if host == one.znodes.host]
     if hosts:
-        print(f"restart a container of {where}: {presence.on_hosts(hosts)} may be past it")
+        print(f"restart a container of {where} to run it: {presence.on_hosts(hosts)} may have passed it")
     else:
         print(f"start a container of {where}: none is there now")
 

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from kolla_mesos_start.operator.deployment import private_file
-from kolla_mesos_start.operator.ensemble import archive
+from kolla_mesos_start.operator.ensemble import archive, publication
 from kolla_mesos_start.operator.ensemble.archive import Snapshot
 from kolla_mesos_start.operator.ensemble.snapshots import counted, name_of, take
 from kolla_mesos_start.operator.invocation import Invocation, Subcommand
@@ -19,7 +19,14 @@ def run(invocation: Invocation) -> int:
     """Read the deployment and write the file, which only its owner can read: it holds every secret."""
     client, file = invocation.client, invocation.options.file
     znodes = invocation.require_deployment()
+    half = publication.interrupted(client, znodes)
     snapshot = take(client, znodes)
+    half = half or publication.interrupted(client, znodes)  # It may have begun meanwhile.
+    if half:
+        invocation.err.print(
+            f"warning: {half}: {file} may hold only a part of it; take another snapshot once it has finished",
+            markup=False,
+        )
     for name in _unfinished(snapshot):
         invocation.err.print(
             f"{name} runs, or was interrupted: in the snapshot it has no outcome", markup=False

@@ -87,7 +87,7 @@ def _add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="SERVICE=NAME",
         action="append",
         default=[],
-        help="a container of a service takes itself to be on this host; give it once for each",
+        help="the host name of a container of a service; give it once for each container",
     )
     parser.add_argument(
         "--role",

@@ -271,7 +271,7 @@ def reader_lines(changed: ChangedVariable, service: str, why: str) -> Iterator[s
     for path, reached in found.items():
         if path == changed.path and service in changed.following:
             yield (
-                f"the files of {service}'s daemon follow by themselves; anything else needs a restart: "
+                f"{service} refreshes its files without a restart; other uses of the variable need one: "
                 + presence.on_hosts(reached)
             )
         elif path == changed.path:
@@ -382,7 +382,7 @@ else that of the deployment. Where it was found is said on standard error. Statu
 SET = Subcommand(
     description="""\
 Set a variable of the deployment, of a service, or of a service on a host. A container reads its
-variables when it starts; the files of a daemon that has `on_change` follow by themselves. What has to be
+variables when it starts; a daemon with `on_change` refreshes its files without a restart. What has to be
 restarted is printed. With - as VALUE it is read from standard input, so that no secret is in a command
 line; on a terminal it is asked for and not shown.
 """,

@@ -148,7 +148,7 @@ def _about(data: bytes) -> tuple[Snapshot, Mapping[str, str]]:
         recorded = {str(path): text.encode() for path, text in about["recorded"].items()}
         origin = (printable(str(about[key])) for key in ("deployment", "taken"))
         deployment, taken = origin
-        floor = int(about.get("token_floor", 0))  # Snapshots of earlier versions have none.
+        floor = int(about["token_floor"])
         return Snapshot({}, recorded, deployment, taken, floor=floor), dict(about["sha256"])
     except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
         raise BadDefinition([f"{ABOUT}: not as a snapshot has it ({type(error).__name__})"]) from error

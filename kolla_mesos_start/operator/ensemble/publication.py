@@ -70,30 +70,38 @@ class Held:
     """The lock of a deployment, which we hold. `contender` is our znode.
 
     `is_begun`: the mark says that ours has not finished. `interrupted`: it said so of an earlier one.
+    `left`: services of that one that ours does not contain; it stays unfinished for these.
     """
 
     def __init__(
         self, client: KazooClient, mark: str, contender: str, what: str, interrupted: Mark | None
     ) -> None:
         self.is_begun, self.interrupted = False, interrupted
+        self.left: tuple[str, ...] = ()
         self._client, self._mark, self._contender = client, mark, contender
         self._last = Mark(what, operator(), _now(), None)
 
-    def begin(self) -> None:
-        """Mark the publication as begun. This comes before its first write."""
+    def begin(self, services: Iterable[str] = ()) -> None:
+        """Mark the publication of these services as begun. This comes before its first write."""
         if not self.is_begun:
-            self.write([ZnodeChange(self._mark, self._last.encoded())], {self._mark: b""})
+            begun = self._last._replace(services=tuple(sorted({*services, *self.left})))
+            self.write([ZnodeChange(self._mark, begun.encoded())], {self._mark: b""})
             self.is_begun = True
 
-    def publish(self, changes: Iterable[ZnodeChange], before: Mapping[str, bytes]) -> None:
+    def publish(
+        self, changes: Iterable[ZnodeChange], before: Mapping[str, bytes], services: Iterable[str] = ()
+    ) -> None:
         """Make the last changes of a publication, and mark it as finished together with the last of them.
 
-        Everything is one transaction if that is small enough, and nothing was written before.
+        Everything is one transaction if that is small enough, and nothing was written before. `services` are
+        those that it changes.
         """
         changes = list(changes)
         if not (changes or self.is_begun or self.interrupted):
             return
         finished = self._last._replace(finished=_now())
+        if self.interrupted and self.left:
+            finished = self.interrupted._replace(services=self.left)
         changes = [*changes, ZnodeChange(self._mark, finished.encoded())]
         steps = self._steps(changes, {**before, self._mark: b""})
         if sum(map(_size, steps)) <= ATOMIC and not self.is_begun:
@@ -103,7 +111,7 @@ class Held:
             except TooLarge:
                 if len(changes) <= 2:  # one, and the mark
                     raise
-        self.begin()
+        self.begin(services)
         for batch in _batches(steps):
             self._commit_or_split(batch)
         self.is_begun = False

@@ -72,6 +72,11 @@ def _with_value(values: Values, names: Sequence[str], data: bytes) -> Values:
     return values._replace(hosts={**values.hosts, host: {**values.hosts.get(host, {}), name: data}})
 
 
+def services_of(nodes: Iterable[str]) -> set[str]:
+    """The services that these nodes belong to, or that are on the way to one."""
+    return {name for name, _, _ in map(_parts, nodes)}
+
+
 def _parts(node: str) -> tuple[str, str, list[str]]:
     """The service, `variables` or `files` if it is below one of them, and the names below that."""
     names = node.split("/")

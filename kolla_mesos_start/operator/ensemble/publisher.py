@@ -15,7 +15,7 @@ from kolla_mesos_start.errors import BadEnvironment
 from kolla_mesos_start.operator.deployment import directory
 from kolla_mesos_start.operator.deployment.acl import Plan
 from kolla_mesos_start.operator.deployment.directory import FILES, VARIABLES, Contents, Deployment
-from kolla_mesos_start.operator.ensemble import acls, connection
+from kolla_mesos_start.operator.ensemble import acls, connection, published
 from kolla_mesos_start.operator.ensemble.publication import Held, ZnodeChange
 from kolla_mesos_start.operator.ensemble.published import NOTHING, Nodes, Removals
 from kolla_mesos_start.settings import Settings
@@ -83,12 +83,14 @@ class Publisher:
             *(ZnodeChange(f"{self.root}/{node}", None) for node in values.removed),
             *self._changes(definitions),
         ]
+        names = {service.name for service in deployment.services}
+        names &= published.services_of(change.path[len(self.root) + 1 :] for change in changes)
         if services.removed or services.emptied:
-            self.lock.begin()
+            self.lock.begin(names)
             self.lock.write(changes, self.before)
             self.remove(withdraw(services))
             changes = []
-        self.lock.publish(changes, self.before)
+        self.lock.publish(changes, self.before, names)
         self._note_written({**contents, **definitions})
         for node in values.removed:
             self.note("removed", f"{self.root}/{node}")

@@ -14,9 +14,10 @@ from kazoo.client import KazooClient
 from kolla_mesos_start.operator.deployment.acl import Plan
 from kolla_mesos_start.operator.ensemble import acls, archive, connection, published, removal, status_records
 from kolla_mesos_start.operator.ensemble.archive import Snapshot
-from kolla_mesos_start.operator.ensemble.connection import OperatorClient
+from kolla_mesos_start.operator.ensemble.connection import ChangedMeanwhile, OperatorClient
 from kolla_mesos_start.operator.ensemble.publication import Held
 from kolla_mesos_start.operator.ensemble.publisher import Publisher
+from kolla_mesos_start.operator.ensemble.snapshots import take
 from kolla_mesos_start.operator.ensemble.token_floor import raise_floor
 from kolla_mesos_start.tree.znodes import Znodes
 
@@ -42,6 +43,11 @@ def write(client: OperatorClient, znodes: Znodes, lock: Held, wanted: Snapshot, 
         acls.make(client, znodes, plan, wanted.definitions)
     raise_floor(client, znodes, wanted.floor)
     _record(client, znodes, wanted.recorded)
+    if take(client, znodes).recorded != wanted.recorded:
+        # A container that had read a definition before has made what was to be recorded.
+        raise ChangedMeanwhile(
+            f"a container has started meanwhile in {znodes.deployment}: stop it, and restore again"
+        )
     publisher.write(wanted.definitions, is_last=True)
 
 

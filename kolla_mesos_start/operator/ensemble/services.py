@@ -1,4 +1,5 @@
 """The services of a deployment as they are published, and what their definitions say."""
+
 from __future__ import annotations
 
 import json

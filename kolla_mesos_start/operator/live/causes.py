@@ -71,7 +71,7 @@ IMAGE = "image of generation"
 GONE = {
     "refresh": "it has not come back from its refresh, begun {} ago",
     "ended": "its daemon ended {} ago",
-    "killed": "it had become ready {} ago, and was killed, or its host was lost",
+    "killed": "it became ready {} ago; it or its registrar was killed, or its host was lost",
 }
 # What may only seem so: znodes that change together are read one after the other.
 MAY_SEEM = frozenset(("absent", "abandoned", "elsewhere", "gone"))

@@ -26,8 +26,8 @@ from kolla_mesos_start.tree.znodes import Znodes
 
 WITH_DAEMON = ("starting", "ready", "unready")  # states; nobody else is told of new files
 WORDS = {
-    False: "containers that run what is older, until they are started again:",
-    True: "containers whose daemon's files follow by themselves; what else is new of it needs a restart:",
+    False: "restart these containers, which run an older version:",
+    True: "these containers refresh their files without a restart; other changes need one:",
 }
 
 

@@ -96,13 +96,12 @@ class Watch:
         for goal, service in pairs:
             self._say(service.name, goal.progress(service))
         everything = causes.find(deployment, time.time())
+        of_all = [cause for cause in everything if cause.kind in causes.OF_ALL]
         # While a publication is unfinished, nothing is known to be current.
-        is_unfinished = any(cause.kind in causes.OF_ALL for cause in everything)
-        left = [service for goal, service in pairs if is_unfinished or not goal.is_met(service)]
+        left = [service for goal, service in pairs if of_all or not goal.is_met(service)]
         for service in left:
             self._say_ends(service)
-        of_all = [cause for cause in everything if cause.kind in causes.OF_ALL]
-        mine = [of_all, *(causes.concerning(everything, service) for service in left)]
+        mine = [[*of_all, *causes.concerning(everything, service)] for service in left]
         self.found = [cause for cause in everything if any(cause in each for each in mine)]
         self.final = [cause for cause in self.found if cause.is_final]
         # Restarts come last: until then, whatever can happen without them is waited for.

@@ -245,8 +245,8 @@ class Up(ABC, Generic[D]):
             connection.create(client, path)
         except NodeExistsError as error:
             raise BadUsage(
-                f"{path} is there already, of another {self.name} or of an `up` that was killed: give this "
-                f"one another name (--deployment), or remove that, in a ZooKeeper shell: deleteall {path}"
+                f"{path} exists already in ZooKeeper: give another name (--deployment), or"
+                " unset KOLLA_ZK_HOSTS to run with a private ZooKeeper"
             ) from error
         self._created = [path, *sorted(above, key=len, reverse=True)]
 

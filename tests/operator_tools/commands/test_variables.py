@@ -57,4 +57,4 @@ def test_a_value_for_a_host_without_a_container_reaches_none(other: str) -> None
 
 def test_the_help_of_set_knows_files_that_follow() -> None:
     """As what it prints: only the rest needs a restart."""
-    assert "the files of a daemon that has `on_change` follow by themselves" in SET.description
+    assert "a daemon with `on_change` refreshes its files without a restart" in SET.description

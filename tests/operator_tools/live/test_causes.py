@@ -560,8 +560,8 @@ CASES: dict[str, tuple[Tree, list[tuple[str, str]]]] = {
         [
             (
                 "gone",
-                "web/daemon on h1: its container is gone; it had become ready 1 min ago, and was killed, or"
-                " its host was lost; see its log, and start it again",
+                "web/daemon on h1: its container is gone; it became ready 1 min ago; it or its registrar was"
+                " killed, or its host was lost; see its log, and start it again",
             )
         ],
     ),
