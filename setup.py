@@ -41,7 +41,7 @@ setup(
     ],
     python_requires=">=3.9",
     packages=find_packages(include=["kolla_mesos_start", "kolla_mesos_start.*"]),
-    package_data={"kolla_mesos_start.operator": ["*.html", "*.js"]},
+    package_data={"kolla_mesos_start.operator.timeline": ["*.html", "*.js"]},
     # The same as the default, but said: an editable install is then one line in a .pth file and not
     # an import hook, which would make every start of Python slower, that of the agent's too.
     package_dir={"": "."},

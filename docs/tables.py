@@ -20,19 +20,20 @@ from docutils.parsers.rst import Directive
 from docutils.statemachine import StringList
 
 from kolla_mesos_start import errors
-from kolla_mesos_start.operator import cli, schema
+from kolla_mesos_start.operator import cli
+from kolla_mesos_start.operator.deployment import json_schema
 
 COLUMNS = "88"  # of the terminal for which --help is printed
 OBJECTS: Mapping[str, Mapping[str, Mapping[str, Any]]] = {
-    "shared": schema.SHARED,
-    "command": schema.COMMANDS,
-    "daemon": schema.DAEMONS,
-    "dependency": schema.DEPENDENCY,
-    "members": schema.MEMBERS,
-    "external": schema.EXTERNAL,
-    "file": schema.FILE,
-    "ready": {**schema.CHECKS, **schema.TUNING},
-    "on_change": schema.REACTIONS,
+    "shared": json_schema.SHARED,
+    "command": json_schema.COMMANDS,
+    "daemon": json_schema.DAEMONS,
+    "dependency": json_schema.DEPENDENCY,
+    "members": json_schema.MEMBERS,
+    "external": json_schema.EXTERNAL,
+    "file": json_schema.FILE,
+    "ready": {**json_schema.CHECKS, **json_schema.TUNING},
+    "on_change": json_schema.REACTIONS,
 }
 
 

@@ -7,6 +7,7 @@ import re
 import subprocess
 import sys
 from collections.abc import Iterator
+from graphlib import TopologicalSorter
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -91,14 +92,14 @@ LEAN = {
 DECIDE = (
     *("definition/*", "zookeeper/query", "tree/znodes", "tree/states", "render/context", "commands/lease"),
     *(
-        "operator/acl",
-        "operator/live",
-        "operator/causes",
-        "operator/past",
-        "operator/timeline",
-        "operator/durations",
-        "operator/launch",
-        "operator/container_settings",
+        "operator/deployment/acl",
+        "operator/live/reader",
+        "operator/live/causes",
+        "operator/timeline/past",
+        "operator/timeline/critical_path",
+        "operator/terminal/durations",
+        "operator/deployment/launch",
+        "operator/deployment/container_settings",
         "operator/manifests/model",
         "operator/manifests/kubernetes",
         "operator/manifests/marathon",
@@ -107,6 +108,11 @@ DECIDE = (
         "operator/manifests/quadlet",
         "operator/manifests/compose",
     ),
+)
+# The folders and modules of the operator's tool, lowest first: each imports only those before it.
+LAYERS = (
+    *("terminal", "deployment", "ensemble", "invocation", "validation", "live", "timeline", "manifests"),
+    *("local", "commands", "cli"),
 )
 EFFECTS = {
     "os",
@@ -137,6 +143,12 @@ def imported(path: Path) -> Iterator[str]:
             module = "." * node.level + (node.module or "")
             yield module
             yield from (f"{module}.{alias.name}" for alias in node.names)
+
+
+def component(name: str) -> str:
+    """The folder or module of the operator's tool that a module belongs to; empty for any other module."""
+    prefix = "kolla_mesos_start.operator."
+    return name[len(prefix) :].partition(".")[0] if name.startswith(prefix) else ""
 
 
 def is_third_party(name: str) -> bool:
@@ -231,6 +243,32 @@ def test_the_operators_tools_have_nothing_of_the_agents_session(path: Path) -> N
     assert ours - shared - packages <= {"kolla_mesos_start.__version__"}
 
 
+@pytest.mark.parametrize("path", sorted(OPERATOR.rglob("*.py")), ids=module_name)
+def test_the_operators_folders_import_only_lower_ones(path: Path) -> None:
+    """The order in which the package's docstring lists them; no command imports another one."""
+    own = component(module_name(path))
+    lower = LAYERS[: LAYERS.index(own)] if own else ()
+    # The command line lists commands by name, and imports the one that is used.
+    allowed = {*lower, own} - {"commands"}
+    found = {component(name): name for name in imported(path)}
+    assert not [name for folder, name in found.items() if folder and folder not in allowed]
+
+
+def test_every_folder_of_the_operator_has_its_place() -> None:
+    """One that is new needs a place in the order, and in the package's docstring."""
+    names = {path.stem for path in OPERATOR.iterdir() if path.suffix == ".py" or path.is_dir()}
+    assert names - {"__init__", "__pycache__"} == set(LAYERS)
+    listed = re.findall(r"^    (\w+)  ", (OPERATOR / "__init__.py").read_text(), re.MULTILINE)
+    assert tuple(listed) == LAYERS
+
+
+@pytest.mark.parametrize("folder", [path for path in sorted(OPERATOR.iterdir()) if path.is_dir()], ids=str)
+def test_the_modules_of_a_folder_import_each_other_in_one_direction(folder: Path) -> None:
+    """A cycle would make them one module."""
+    modules = {module_name(path): set(imported(path)) for path in folder.glob("*.py")}
+    TopologicalSorter({name: names & modules.keys() - {name} for name, names in modules.items()}).prepare()
+
+
 def test_a_container_needs_five_packages_and_no_other() -> None:
     """Each of them is used, is said in setup.py, and nothing else is imported."""
     names = {name.split(".")[0] for path in AGENT for name in imported(path)}
@@ -292,7 +330,7 @@ with redirect_stdout(None), suppress(SystemExit):
     if not expected:
         assert not loaded & {"kazoo", "jinja2", "rich", "shtab", "yaml", "psutil", "difflib"}
     commands = {listed.place.rpartition(".")[0] for listed in SUBCOMMANDS}
-    named = {name for name in commands if f"kolla_mesos_start.operator.{name}" in loaded}
+    named = {name for name in commands if f"kolla_mesos_start.operator.commands.{name}" in loaded}
     assert named == expected
 
 

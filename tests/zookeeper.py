@@ -28,9 +28,9 @@ from pathlib import Path
 from types import TracebackType
 from typing import Callable, TypeVar
 
-from kolla_mesos_start.operator import private_zookeeper
-from kolla_mesos_start.operator.private_zookeeper import HOST as HOST
-from kolla_mesos_start.operator.private_zookeeper import JAVA, SERVER, ask, configure
+from kolla_mesos_start.operator.local import private_zookeeper
+from kolla_mesos_start.operator.local.private_zookeeper import HOST as HOST
+from kolla_mesos_start.operator.local.private_zookeeper import JAVA, SERVER, ask, configure
 from tests.waiting import eventually
 
 S = TypeVar("S", bound="Server")

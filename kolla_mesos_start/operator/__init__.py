@@ -1,1 +1,16 @@
-"""What people run outside containers. The agent never imports it, and it may need more packages."""
+"""What people run outside containers. The agent never imports it, and it may need more packages.
+
+Lowest first; each imports only what is above it in this list (`tests/test_house.py` checks that):
+
+    terminal        what is asked and shown: lines, questions, suggestions
+    deployment      a directory as data
+    ensemble        a deployment's tree in ZooKeeper
+    invocation      options, environment, and the connection of one run of the tool
+    validation      what is wrong in a directory
+    live            a running deployment as one record, and why it is not up
+    timeline        how a start went
+    manifests       files for launchers
+    local           a deployment on this machine (`up`)
+    commands        one file for each subcommand
+    cli             the command line, and how it ends
+"""

@@ -20,7 +20,7 @@ from typing import Any, NamedTuple, NoReturn, TextIO
 
 from kolla_mesos_start import __version__
 from kolla_mesos_start.errors import AccessDenied, AgentError, BadUsage, CannotWrite, Issues, where
-from kolla_mesos_start.operator.folding import wrapped
+from kolla_mesos_start.operator.terminal.folding import wrapped
 from kolla_mesos_start.processes import hide_memory
 
 TYPE_CHECKING = False
@@ -36,8 +36,8 @@ stand before or after the command. `kolla_mesos_ctl COMMAND --help` has an examp
 """
 
 
-class Listed(NamedTuple):
-    """A subcommand in the list of all. `place` is its Subcommand: a module of this package, and a name in it.
+class ListedCommand(NamedTuple):
+    """A subcommand in the list of all. `place` is its Subcommand: a module of `commands`, and a name in it.
 
     The module is imported when the subcommand is used: all of them together take a quarter of a second.
     """
@@ -50,7 +50,7 @@ class Listed(NamedTuple):
         """Import it. NotInstalled names a package that is missing."""
         module, _, name = self.place.rpartition(".")
         try:
-            found: Subcommand = getattr(import_module(f"{__package__}.{module}"), name)
+            found: Subcommand = getattr(import_module(f"{__package__}.commands.{module}"), name)
         except ModuleNotFoundError as missing:
             if not missing.name or missing.name.startswith("kolla_mesos_start"):
                 raise
@@ -61,45 +61,53 @@ class Listed(NamedTuple):
 
 
 SUBCOMMANDS = (
-    Listed("validate", "validate.SUBCOMMAND", "find everything that is wrong in a directory"),
-    Listed("schema", "schema.SUBCOMMAND", "print the JSON Schema of a definition, for editors"),
-    Listed("diff", "diff.SUBCOMMAND", "show what publishing a directory would change"),
-    Listed(
+    ListedCommand("validate", "validate.SUBCOMMAND", "find everything that is wrong in a directory"),
+    ListedCommand("schema", "schema.SUBCOMMAND", "print the JSON Schema of a definition, for editors"),
+    ListedCommand("diff", "diff.SUBCOMMAND", "show what publishing a directory would change"),
+    ListedCommand(
         "publish", "publish.SUBCOMMAND", "write a directory of definitions, files and variables to ZooKeeper"
     ),
-    Listed("status", "status.SUBCOMMAND", "what each service and each container is doing"),
-    Listed("explain", "explain.SUBCOMMAND", "why a deployment is not up: root causes, and what each blocks"),
-    Listed("wait", "wait.SUBCOMMAND", "block until services are up, and run what is published"),
-    Listed("timeline", "history.SUBCOMMAND", "how the start went, and what decided how long it took"),
-    Listed("graph", "graph.SUBCOMMAND", "what depends on what"),
-    Listed("rerun", "rerun.SUBCOMMAND", "have a one-time command run once more"),
-    Listed("adopt", "adopt.SUBCOMMAND", "record a one-time command as done without running it"),
-    Listed("get", "variables.GET", "print the value of a variable, as an agent would find it"),
-    Listed(
+    ListedCommand("status", "status.SUBCOMMAND", "what each service and each container is doing"),
+    ListedCommand(
+        "explain", "explain.SUBCOMMAND", "why a deployment is not up: root causes, and what each blocks"
+    ),
+    ListedCommand("wait", "wait.SUBCOMMAND", "block until services are up, and run what is published"),
+    ListedCommand("timeline", "timeline.SUBCOMMAND", "how the start went, and what decided how long it took"),
+    ListedCommand("graph", "graph.SUBCOMMAND", "what depends on what"),
+    ListedCommand("rerun", "rerun.SUBCOMMAND", "have a one-time command run once more"),
+    ListedCommand("adopt", "adopt.SUBCOMMAND", "record a one-time command as done without running it"),
+    ListedCommand("get", "variables.GET", "print the value of a variable, as an agent would find it"),
+    ListedCommand(
         "set", "variables.SET", "set a variable of the deployment, of a service, or of a service on a host"
     ),
-    Listed(
+    ListedCommand(
         "unset",
         "variables.UNSET",
         "remove a variable of the deployment, of a service, or of a service on a host",
     ),
-    Listed("remove", "removal.REMOVE", "remove a service: its definition, variables, files and status"),
-    Listed("reset", "removal.RESET", "forget what containers have recorded: what is done is done again"),
-    Listed(
+    ListedCommand(
+        "remove", "removal.REMOVE", "remove a service: its definition, variables, files and status"
+    ),
+    ListedCommand(
+        "reset", "removal.RESET", "forget what containers have recorded: what is done is done again"
+    ),
+    ListedCommand(
         "snapshot", "snapshot.SUBCOMMAND", "save definitions, variables, files and what is done to one file"
     ),
-    Listed("restore", "restore.SUBCOMMAND", "bring back what a snapshot holds, here or in another ensemble"),
-    Listed(
+    ListedCommand(
+        "restore", "restore.SUBCOMMAND", "bring back what a snapshot holds, here or in another ensemble"
+    ),
+    ListedCommand(
         "up",
-        "up_directory.SUBCOMMAND",
+        "up.SUBCOMMAND",
         "run the whole deployment of a directory on this machine, to try it out",
     ),
-    Listed(
+    ListedCommand(
         "manifests",
-        "manifests.command.SUBCOMMAND",
+        "manifests.SUBCOMMAND",
         "make the files with which a launcher starts a deployment",
     ),
-    Listed("completion", "completion.SUBCOMMAND", "what completes this tool's words in a shell"),
+    ListedCommand("completion", "completion.SUBCOMMAND", "what completes this tool's words in a shell"),
 )
 
 
@@ -125,7 +133,7 @@ class Help(argparse.HelpFormatter):
         return text if is_laid_out else fill(text, width, break_on_hyphens=False, break_long_words=False)
 
 
-class Parser(argparse.ArgumentParser):
+class ToolParser(argparse.ArgumentParser):
     """argparse, but bad usage has the agent's exit status, and no option stands for a longer one."""
 
     def __init__(self, **others: Any) -> None:
@@ -136,7 +144,7 @@ class Parser(argparse.ArgumentParser):
         """Refuse what is unknown here: argparse would leave it to the parser of the whole command line."""
         found, unknown = super().parse_known_args(args, namespace)
         if unknown:
-            from kolla_mesos_start.operator.invocation import nearest  # A mistake pays for its import.
+            from kolla_mesos_start.operator.terminal.suggestions import nearest
 
             option = unknown[0].partition("=")[0]
             meant = nearest(option, self._option_string_actions)
@@ -147,7 +155,7 @@ class Parser(argparse.ArgumentParser):
 
     def _check_value(self, action: argparse.Action, value: str) -> None:
         if action.choices is not None and value not in action.choices:
-            from kolla_mesos_start.operator.invocation import nearest
+            from kolla_mesos_start.operator.terminal.suggestions import nearest
 
             meant = nearest(value, action.choices) or f": choose from {', '.join(action.choices)}"
             raise argparse.ArgumentError(action, f"{value!r} is unknown{meant}")
@@ -156,10 +164,10 @@ class Parser(argparse.ArgumentParser):
         raise BadUsage(f"{message}; see {self.prog} --help")
 
 
-class CommandParser(Parser):
+class CommandParser(ToolParser):
     """The parser of one subcommand. What its module says is added when it is used."""
 
-    def __init__(self, listed: Listed, **others: Any) -> None:
+    def __init__(self, listed: ListedCommand, **others: Any) -> None:
         super().__init__(**others)
         self._listed = listed
 
@@ -234,9 +242,9 @@ def run(argv: Sequence[str]) -> int:
         try:
             status: int = options.run(invocation)
         except Unnamed as error:
-            raise BadUsage(f"{error.reason}{invocation.which_there_are()}") from error
+            raise BadUsage(f"{error.reason}{invocation.list_deployments()}") from error
         except AccessDenied as error:
-            error.reason += invocation.as_whom()
+            error.reason += invocation.identity_hint()
             raise
         return status
 
@@ -256,7 +264,7 @@ def fail(lines: Iterable[str], status: int) -> NoReturn:
 def parser() -> argparse.ArgumentParser:
     """The whole command line."""
     common = _common()
-    found = Parser(
+    found = ToolParser(
         prog=PROGRAM,
         description=DESCRIPTION,
         epilog=EPILOG,
@@ -268,13 +276,14 @@ def parser() -> argparse.ArgumentParser:
     for each in SUBCOMMANDS:
         parents: Any = [common]
         words.add_parser(each.name, help=each.summary, listed=each, parents=parents, formatter_class=Help)
+    found.set_defaults(whole_parser=parser)  # for `completion`
     return found
 
 
-def _common() -> Parser:
+def _common() -> ToolParser:
     """The options that may stand before the command's name and after it."""
     # An option that is not given must not hide one that stood before the command.
-    common = Parser(add_help=False, argument_default=argparse.SUPPRESS)
+    common = ToolParser(add_help=False, argument_default=argparse.SUPPRESS)
     group = common.add_argument_group("connection")
     group.add_argument("--deployment", metavar="ID", help="the first part of KOLLA_APP_ID")
     group.add_argument("--hosts", metavar="HOSTS", help="of ZooKeeper: h1:2181,h2:2181[/chroot]")

@@ -7,13 +7,10 @@ agent could start needs no option at all.
 from __future__ import annotations
 
 import argparse
-import difflib
-import getpass
 import json
 import os
 import re
-import socket
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from contextlib import ExitStack
 from typing import Any, Callable, NamedTuple
 
@@ -24,8 +21,10 @@ from kolla_mesos_start import settings
 from kolla_mesos_start.definition.forms import bad_segment
 from kolla_mesos_start.errors import AgentError, BadEnvironment, BadUsage, listed
 from kolla_mesos_start.open_files import open_files
-from kolla_mesos_start.operator import connection, mounted
-from kolla_mesos_start.operator.connection import Client
+from kolla_mesos_start.operator.deployment import container_variables
+from kolla_mesos_start.operator.ensemble import connection
+from kolla_mesos_start.operator.ensemble.connection import OperatorClient
+from kolla_mesos_start.operator.terminal.suggestions import NotThere, nearest
 from kolla_mesos_start.settings import Settings
 from kolla_mesos_start.tree.znodes import Znodes
 from kolla_mesos_start.zookeeper.identity import connected_as
@@ -46,17 +45,10 @@ ZK = "KOLLA_ZK_"
 KEPT = ("KOLLA_SYSTEM_PREFIX", "KOLLA_MISSING_VARIABLES")
 ZOOKEEPERS_OWN = "zookeeper"  # below the root of each ensemble
 DEPLOYMENT = "KOLLA_DEPLOYMENT"
-SHORTEST_SLIP = 5  # letters; shorter names are too much alike
 
 
 class Unnamed(BadUsage):
     """No deployment was named."""
-
-
-class NotThere(AgentError):
-    """A directory, deployment or service that was named and does not exist."""
-
-    status = 66
 
 
 class BadConnection(BadEnvironment):
@@ -65,7 +57,7 @@ class BadConnection(BadEnvironment):
     subject = "connection"
 
 
-class Output(Console):
+class OutputConsole(Console):
     """rich would exit with a status of its own where whoever read has gone; `main` knows a better one."""
 
     def on_broken_pipe(self) -> None:
@@ -78,10 +70,10 @@ class Invocation:
 
     def __init__(self, options: argparse.Namespace, environ: Mapping[str, str], stack: ExitStack) -> None:
         self.options, self.environ = options, environ
-        self.out = Output(highlight=False, soft_wrap=True)
-        self.err = Output(stderr=True, highlight=False, soft_wrap=True)
+        self.out = OutputConsole(highlight=False, soft_wrap=True)
+        self.err = OutputConsole(stderr=True, highlight=False, soft_wrap=True)
         self._stack = stack
-        self._client: Client | None = None
+        self._client: OperatorClient | None = None
 
     @property
     def as_json(self) -> bool:
@@ -127,7 +119,7 @@ class Invocation:
     @property
     def given(self) -> Mapping[str, str]:
         """What containers find in KOLLA_VARIABLES_DIR, as far as it is known here."""
-        return mounted.variables(self.environ)
+        return container_variables.variables(self.environ)
 
     @property
     def znodes(self) -> Znodes:
@@ -136,7 +128,7 @@ class Invocation:
         return Znodes(found.prefix, found.deployment_id, "", "")
 
     @property
-    def client(self) -> Client:
+    def client(self) -> OperatorClient:
         """The connection, made when it is first used, and closed at the end."""
         if self._client is None:
             settings = self.settings
@@ -154,7 +146,7 @@ class Invocation:
             )
             self.err.print(self._as_given(text), markup=False)
 
-    def as_whom(self) -> str:
+    def identity_hint(self) -> str:
         """For the end of a message: what an operator has to know who looks for a right that is missing."""
         is_connected = self._client is not None and self._client.connected
         return connected_as(connection.known_as(self._client)) if is_connected else ""
@@ -173,7 +165,7 @@ class Invocation:
             )
         return znodes
 
-    def which_there_are(self) -> str:
+    def list_deployments(self) -> str:
         """The deployments, for the end of a message that asks for one; nothing where that can't be known."""
         try:
             found = self._settings("operator")._replace(connect_timeout=connection.QUIET)
@@ -221,40 +213,3 @@ def _flag(option: str) -> str:
 def add_format(parser: argparse._ActionsContainer) -> None:
     """The option of all that print data."""
     parser.add_argument("--format", choices=("text", "json"), default="text", help="default: %(default)s")
-
-
-def operator() -> str:
-    """Who changes something, and from where."""
-    try:
-        user = getpass.getuser()
-    except (KeyError, OSError):  # The user has no name.
-        user = str(os.getuid())
-    return f"{user} on {socket.gethostname()}"
-
-
-def nearest(name: str, others: Iterable[str]) -> str:
-    """What was probably meant, for the end of a message; nothing where there is nothing like it."""
-    found = difflib.get_close_matches(name, list(others), n=1)
-    return f" (did you mean {found[0]!r}?)" if found else ""
-
-
-def slip(name: str, others: Iterable[str]) -> str:
-    """As `nearest`, but only for one letter that is wrong, missing, too many, or swapped with the next.
-
-    Digits, and an s at the end, tell names apart that are both meant.
-    """
-    found = next((other for other in sorted(others) if _is_slip(name, other)), None)
-    return f" (did you mean {found!r}?)" if found else ""
-
-
-def _is_slip(name: str, other: str) -> bool:
-    if abs(len(name) - len(other)) > 1 or min(len(name), len(other)) < SHORTEST_SLIP:
-        return False
-    same = next(
-        (at for at, pair in enumerate(zip(name, other)) if pair[0] != pair[1]), min(len(name), len(other))
-    )
-    a, b = name[same:], other[same:]
-    if (a[:1] + b[:1]).isdigit() or {a, b} in ({""}, {"", "s"}):
-        return False
-    swapped = a[:2] == b[1::-1] and a[2:] == b[2:]
-    return swapped or a[1:] in (b, b[1:]) or a == b[1:]

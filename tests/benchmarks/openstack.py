@@ -14,8 +14,8 @@ from pathlib import Path
 from statistics import median
 from typing import NamedTuple
 
-from kolla_mesos_start.operator import timeline
-from kolla_mesos_start.operator.containers import end_all
+from kolla_mesos_start.operator.local.containers import end_all
+from kolla_mesos_start.operator.timeline import critical_path
 from tests import CHECKOUT
 from tests.benchmarks.bench import FLOORS, Bench, ratios
 from tests.benchmarks.table import Row
@@ -91,7 +91,7 @@ def _published(bench: Bench, programs: Path) -> Iterator[OpenStack]:
 def _by_agents(cloud: OpenStack) -> Start:
     cloud.start(cloud.seed)
     cloud.await_up()
-    path = timeline.critical_path(cloud.steps())
+    path = critical_path.critical_path(cloud.steps())
     return Start(path[-1].finished - cloud.started_at, sum(step.duration for step in path))
 
 

@@ -13,7 +13,7 @@ from typing import Any
 
 from kazoo.client import KazooClient
 
-from kolla_mesos_start.operator import containers
+from kolla_mesos_start.operator.local import containers
 from tests.containers.images import Images
 from tests.containers.podman import Container, Podman
 from tests.examples.keystone import API, MARIADB, MEMCACHED, TASKS, Keystone, Users
@@ -35,7 +35,7 @@ NOTING = "/noting"  # In front of PATH: a program that notes who runs it, and th
 PATH = "/var/lib/kolla/venv/bin:/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 
 
-class InPodman(containers.Container):
+class InPodman(containers.LocalContainer):
     """A real container where the example has a process."""
 
     def __init__(

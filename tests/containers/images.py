@@ -25,7 +25,7 @@ from pathlib import Path
 from retrying import retry
 
 from kolla_mesos_start.errors import BadUsage
-from kolla_mesos_start.operator.containers import DIES_WITH_US
+from kolla_mesos_start.operator.local.containers import DIES_WITH_US
 from tests import CHECKOUT, pins
 from tests.containers.podman import settings
 from tests.examples.openstack import (

@@ -26,8 +26,9 @@ from kazoo.client import KazooClient
 from kazoo.security import OPEN_ACL_UNSAFE, Permissions, make_acl, make_digest_acl
 
 from kolla_mesos_start import errors
-from kolla_mesos_start.operator import cli, directory, formats
-from kolla_mesos_start.operator.validation import validate
+from kolla_mesos_start.operator import cli
+from kolla_mesos_start.operator.deployment import directory, formats
+from kolla_mesos_start.operator.validation.rules import validate
 from tests.conftest import Deployment, connected, made
 from tests.containers.images import Images
 from tests.containers.kube import MANIFESTS, PLACES, Cluster, Document, Pod, containers, decision, differences

@@ -24,7 +24,8 @@ import pytest
 import yaml
 from kazoo.client import KazooClient
 
-from kolla_mesos_start.operator import cli, formats
+from kolla_mesos_start.operator import cli
+from kolla_mesos_start.operator.deployment import formats
 from tests import CHECKOUT
 from tests.conftest import Deployment, connected
 from tests.containers.images import Images

@@ -18,7 +18,7 @@ from typing import NamedTuple
 import pytest
 
 from kolla_mesos_start.operator import cli
-from kolla_mesos_start.operator.directory import read
+from kolla_mesos_start.operator.deployment.directory import read
 from kolla_mesos_start.operator.manifests import quadlet
 from kolla_mesos_start.operator.manifests.model import DATA, FINAL, SECRETS, Model, Site, build
 from tests import CHECKOUT
@@ -27,9 +27,9 @@ from tests.containers.images import SUITE, Images
 from tests.containers.podman import Container, Podman
 from tests.examples.openstack import kept, run
 from tests.launching import directory, free_ports
-from tests.operator_tools.test_manifests import LAUNCH, model
-from tests.operator_tools.test_manifests import site as odd_site
-from tests.operator_tools.test_per_host_manifests import ODD
+from tests.operator_tools.manifests.test_manifests import LAUNCH, model
+from tests.operator_tools.manifests.test_manifests import site as odd_site
+from tests.operator_tools.manifests.test_per_host_manifests import ODD
 from tests.waiting import eventually
 
 pytestmark = pytest.mark.timeout(900)  # The first test waits for the images.

@@ -23,7 +23,8 @@ from urllib.error import HTTPError
 import pytest
 from kazoo.client import KazooClient
 
-from kolla_mesos_start.operator import cli, directory
+from kolla_mesos_start.operator import cli
+from kolla_mesos_start.operator.deployment import directory
 from tests import CHECKOUT
 from tests.conftest import Deployment, connected
 from tests.containers.cloud import UIDS

@@ -19,8 +19,8 @@ from typing import Callable
 import yaml
 
 from kolla_mesos_start.errors import AgentError, BadUsage
-from kolla_mesos_start.operator.private_zookeeper import free_port
-from kolla_mesos_start.operator.up import STOP_SIGNALS
+from kolla_mesos_start.operator.local.private_zookeeper import free_port
+from kolla_mesos_start.operator.local.up import STOP_SIGNALS
 from tests.examples import openstack, whole
 from tests.examples.keystone import API, HOSTS, MARIADB, Secrets, Users, url, values
 

@@ -11,9 +11,9 @@ import pytest
 
 from kolla_mesos_start.definition.document import load
 from kolla_mesos_start.definition.model import Command, Dependency, Members
-from kolla_mesos_start.operator import directory
-from kolla_mesos_start.operator.directory import Service
-from kolla_mesos_start.operator.validation import known_graph
+from kolla_mesos_start.operator.deployment import directory
+from kolla_mesos_start.operator.deployment.directory import Service
+from kolla_mesos_start.operator.validation.rules import known_graph
 from kolla_mesos_start.tree.znodes import Znodes
 from tests import EXAMPLES
 from tests.examples.openstack import WHOLE

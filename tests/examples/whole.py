@@ -13,8 +13,8 @@ from pathlib import Path
 
 import yaml
 
-from kolla_mesos_start.operator.generated import MAKERS
-from kolla_mesos_start.operator.private_zookeeper import free_port
+from kolla_mesos_start.operator.deployment.secret_values import MAKERS
+from kolla_mesos_start.operator.local.private_zookeeper import free_port
 from tests.examples.openstack import WHOLE
 
 FIRST_SERVER = WHOLE / "demo" / "first_server"

@@ -18,7 +18,7 @@ from typing import Callable, NamedTuple
 from kazoo.client import KazooClient
 from kazoo.exceptions import NoNodeError
 
-from kolla_mesos_start.operator.containers import AGENT, Container, processes_of
+from kolla_mesos_start.operator.local.containers import AGENT, LocalContainer, processes_of
 from tests.examples.keystone import Keystone
 from tests.examples.openstack import SYSTEM_PATH
 from tests.functional.command_lines import CommandLines
@@ -153,14 +153,14 @@ def noting(directory: Path, journal: Path, names: Sequence[str], programs: Path)
 # -- what can be done to a container ------------------------------------------------------------------
 
 
-def stop(container: Container) -> int:
+def stop(container: LocalContainer) -> int:
     """SIGTERM, as a launcher would; the exit status."""
     if container.status is None:
         os.kill(container.pid, signal.SIGTERM)
     return container.wait()
 
 
-def kill(container: Container, *, with_registrar: bool) -> None:
+def kill(container: LocalContainer, *, with_registrar: bool) -> None:
     """SIGKILL. With the registrar it is as at the end of a pid namespace: no process is left to report it."""
     if with_registrar:
         # First, or it might see the daemon's end before its own.
@@ -169,7 +169,7 @@ def kill(container: Container, *, with_registrar: bool) -> None:
     container.wait()
 
 
-def registrar(container: Container) -> int:
+def registrar(container: LocalContainer) -> int:
     """The process that holds the session of the container's daemon."""
 
     def found() -> int:
@@ -178,7 +178,7 @@ def registrar(container: Container) -> int:
     return eventually(found, f"the registrar of {container.name}")
 
 
-def health(container: Container, *arguments: str) -> tuple[int, str]:
+def health(container: LocalContainer, *arguments: str) -> tuple[int, str]:
     """Status and output of `kolla_mesos_start health` in the container."""
     done = subprocess.run(
         (*AGENT, "health", *arguments), env=container.environ, stdout=subprocess.PIPE, text=True, timeout=60

@@ -24,8 +24,8 @@ import psutil
 import pytest
 import yaml
 
-from kolla_mesos_start.operator import timeline
-from kolla_mesos_start.operator.containers import Container
+from kolla_mesos_start.operator.local.containers import LocalContainer
+from kolla_mesos_start.operator.timeline import critical_path
 from tests.examples.keystone import API, HOSTS, MARIADB, MEMCACHED
 from tests.examples.openstack import EXAMPLE
 from tests.functional.cloud import Cloud, health, kill, stop
@@ -172,12 +172,12 @@ def test_a_daemon_has_the_agents_process_id_and_is_healthy(cloud: Cloud, index: 
 def test_nothing_starts_before_what_it_needs(cloud: Cloud) -> None:
     """Every command and daemon began after all that its definition makes it depend on was done."""
     steps = cloud.steps()
-    finished = timeline.Finished(steps)
+    finished = critical_path.Finished(steps)
     assert {need.name for step in steps for need in step.needs} <= {step.name for step in steps}
     early = [
         f"{step.name} on {step.host} at {step.started:.3f}, {before.name} done at {before.finished:.3f}"
         for step in steps
-        for before in timeline.needed(step, finished)
+        for before in critical_path.needed(step, finished)
         if step.started < before.finished - CLOCK_GRAIN
     ]
     assert not early
@@ -186,8 +186,8 @@ def test_nothing_starts_before_what_it_needs(cloud: Cloud) -> None:
 def test_the_start_takes_little_more_than_its_critical_path(cloud: Cloud) -> None:
     """What is ready to go goes at once: six containers, seven steps in a row, and nobody polls."""
     steps = cloud.steps()
-    cloud.report.append(timeline.draw(steps, cloud.started_at))
-    assert timeline.overhead(steps, cloud.started_at) < LOST_LIMIT
+    cloud.report.append(critical_path.draw(steps, cloud.started_at))
+    assert critical_path.overhead(steps, cloud.started_at) < LOST_LIMIT
 
 
 def test_a_restarted_replica_passes_through_what_is_done(cloud: Cloud) -> None:
@@ -231,7 +231,7 @@ def begin_request(cloud: Cloud, client: HTTPConnection) -> None:
     cloud.eventually(taken, "a worker has the request")
 
 
-def fingerprints(container: Container) -> dict[str, tuple[int, int]]:
+def fingerprints(container: LocalContainer) -> dict[str, tuple[int, int]]:
     """Of each config file what changes with every writing."""
     files = (container.root / "etc" / "keystone").iterdir()
     return {path.name: (path.stat().st_ino, path.stat().st_mtime_ns) for path in files}

@@ -22,9 +22,9 @@ from pathlib import Path
 import pytest
 from kazoo.client import KazooClient
 
-from kolla_mesos_start.operator.containers import Container, processes_of
-from kolla_mesos_start.operator.local_deployment import LocalDeployment
-from kolla_mesos_start.operator.private_zookeeper import free_port
+from kolla_mesos_start.operator.local.containers import LocalContainer, processes_of
+from kolla_mesos_start.operator.local.local_deployment import LocalDeployment
+from kolla_mesos_start.operator.local.private_zookeeper import free_port
 from tests import EXAMPLES
 from tests.arrangement import section
 from tests.conftest import connected
@@ -76,11 +76,11 @@ class Edge(LocalDeployment):
         program.chmod(0o755)
         return programs
 
-    def _with_port(self, service: str, host: str) -> Container:
+    def _with_port(self, service: str, host: str) -> LocalContainer:
         port = free_port({int(each.environ["KOLLA_PORTS"]) for each in self.containers})
         return self.add(service, host, port, {"port": port})
 
-    def is_ready(self, *containers: Container) -> bool:
+    def is_ready(self, *containers: LocalContainer) -> bool:
         return all(each.host in self.ready_hosts(each.service) for each in containers)
 
     def set(self, **variables: str) -> None:
@@ -127,7 +127,7 @@ class Edge(LocalDeployment):
             int(row["wretr"]) + int(row["wredis"]) for row in self.rows() if row["svname"] == "BACKEND"
         )
 
-    def serves(self, replica: Container) -> bool:
+    def serves(self, replica: LocalContainer) -> bool:
         return self.servers().get(name(replica), {}).get("status", "").startswith("UP")
 
     def configured(self) -> list[str]:
@@ -135,7 +135,7 @@ class Edge(LocalDeployment):
         text = (self.haproxy.root / "etc/haproxy/haproxy.cfg").read_text()
         return re.findall(r"^ *server (\S+)", text, re.MULTILINE)
 
-    def names(self, kind: str, domain: str, dnsmasq: Container | None = None) -> list[str]:
+    def names(self, kind: str, domain: str, dnsmasq: LocalContainer | None = None) -> list[str]:
         """What dnsmasq answers, the first one unless another is given, sorted."""
         port = (dnsmasq or self.dnsmasq).environ["KOLLA_PORTS"]
         asked = ("dig", "+short", "@127.0.0.1", "-p", port, kind, domain)
@@ -144,12 +144,12 @@ class Edge(LocalDeployment):
         )
 
 
-def name(replica: Container) -> str:
+def name(replica: LocalContainer) -> str:
     """The replica's server in HAProxy."""
     return f"{replica.environ.get('KOLLA_ADDRESS', '127.0.0.1')}:{replica.environ['KOLLA_PORTS']}"
 
 
-def kill(containers: Sequence[Container]) -> None:
+def kill(containers: Sequence[LocalContainer]) -> None:
     """End all their processes at once, as the end of their host does."""
     for container in containers:
         for pid in processes_of(container.run_dir):

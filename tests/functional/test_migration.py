@@ -16,9 +16,9 @@ import psutil
 import pytest
 from kazoo.client import KazooClient
 
-from kolla_mesos_start.operator.containers import Container
-from kolla_mesos_start.operator.local_deployment import LocalDeployment
-from kolla_mesos_start.operator.private_zookeeper import free_port
+from kolla_mesos_start.operator.local.containers import LocalContainer
+from kolla_mesos_start.operator.local.local_deployment import LocalDeployment
+from kolla_mesos_start.operator.local.private_zookeeper import free_port
 from tests import EXAMPLES
 from tests.conftest import connected
 from tests.examples import openstack
@@ -95,7 +95,7 @@ def shop(shared_zookeeper: Server, servers: None, place: Path) -> Iterator[Shop]
             zk.delete(shop.prefix, recursive=True)
 
 
-def stop(container: Container) -> tuple[list[psutil.Process], list[psutil.Process]]:
+def stop(container: LocalContainer) -> tuple[list[psutil.Process], list[psutil.Process]]:
     """Stop agent, guard and command; returns agent and guard, and the processes of the command."""
     agent = psutil.Process(container.pid)
     agent.suspend()

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from kolla_mesos_start.operator.containers import Container
+from kolla_mesos_start.operator.local.containers import LocalContainer
 from tests.arrangement import section
 from tests.conftest import connected
 from tests.examples.keystone import API, url
@@ -53,7 +53,7 @@ def clients(cloud: Upgrade) -> Iterator[Clients]:
     clients.stop()
 
 
-def replace(cloud: Upgrade, replica: Container, release: str) -> None:
+def replace(cloud: Upgrade, replica: LocalContainer, release: str) -> None:
     """Stop the replica, as a launcher would, and start it with the image of `release`; wait for it."""
     assert stop(replica) in (0, STOPPED)
     cloud.give(replica, release)
@@ -61,7 +61,7 @@ def replace(cloud: Upgrade, replica: Container, release: str) -> None:
     cloud.eventually(lambda: serves(cloud, replica, release), f"{replica.name} serves", seconds=120)
 
 
-def serves(cloud: Upgrade, replica: Container, release: str) -> bool:
+def serves(cloud: Upgrade, replica: LocalContainer, release: str) -> bool:
     """Whether it is ready with this release, and answers."""
     ready = {each["host"]: each["generation"] for each in cloud.ready(API).values()}
     return ready.get(replica.host) == release and bool(cloud.issue_token(replica.host))

@@ -23,8 +23,8 @@ from typing import Callable, NamedTuple, TypeVar
 
 from kazoo.client import KazooClient
 
-from kolla_mesos_start.operator.containers import Container
-from kolla_mesos_start.operator.private_zookeeper import free_port
+from kolla_mesos_start.operator.local.containers import LocalContainer
+from kolla_mesos_start.operator.local.private_zookeeper import free_port
 from tests.conftest import Deployment
 from tests.examples.keystone import API, HOSTS, issue_token, url, validate_token
 from tests.examples.openstack import SYSTEM_PATH, UPGRADE
@@ -77,7 +77,7 @@ class Upgrade(Cloud):
         noting = self._noting(directory / release, programs)
         return {"KOLLA_GENERATION": release, "PATH": f"{noting}:{programs}:{SYSTEM_PATH}"}
 
-    def give(self, container: Container, release: str) -> None:
+    def give(self, container: LocalContainer, release: str) -> None:
         """The image of this release, from the container's next start on."""
         container.environ.update(self._images[release])
 

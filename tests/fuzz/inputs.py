@@ -22,7 +22,7 @@ from hypothesis import Phase, given, note, settings
 from hypothesis import strategies as st
 
 from kolla_mesos_start.errors import AgentError
-from kolla_mesos_start.operator import formats
+from kolla_mesos_start.operator.deployment import formats
 
 T = TypeVar("T")
 

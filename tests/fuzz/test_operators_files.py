@@ -11,18 +11,11 @@ from typing import Any
 import pytest
 
 from kolla_mesos_start.errors import BadDefinition
-from kolla_mesos_start.operator import (
-    acl,
-    formats,
-    instances,
-    launch,
-    layouts,
-    services,
-    strict_yaml,
-)
-from kolla_mesos_start.operator.connection import recorded as plan_recorded
-from kolla_mesos_start.operator.findings import Source
-from kolla_mesos_start.operator.validation import validate
+from kolla_mesos_start.operator.deployment import acl, formats, instances, launch, layouts, strict_yaml
+from kolla_mesos_start.operator.deployment.findings import DataSource
+from kolla_mesos_start.operator.ensemble import services
+from kolla_mesos_start.operator.ensemble.connection import recorded as plan_recorded
+from kolla_mesos_start.operator.validation.rules import validate
 from tests.fuzz.inputs import (
     BYTES,
     FAST,
@@ -35,7 +28,7 @@ from tests.fuzz.inputs import (
     published,
     seeded,
 )
-from tests.operator_tools.test_kolla_layout import FILES
+from tests.operator_tools.deployment.test_kolla_mesos import FILES
 
 YAML = [path.read_bytes() for path in published("*.yml") if "kubernetes" not in path.parts]
 TOKENS = [
@@ -155,7 +148,7 @@ def test_launch_yml(fuzz: Fuzz, seed: int) -> None:
     """It says where containers run, or what is wrong in it."""
 
     def attempt(content: dict[str, Any]) -> None:
-        found, wrong = launch.parse(content, Source("launch.yml"), ["infra/web", "infra/db/db"])
+        found, wrong = launch.parse(content, DataSource("launch.yml"), ["infra/web", "infra/db/db"])
         assert all(str(each) for each in wrong)
         for service in ("infra/web", "infra/db/db"):
             found.hosts_of(service)

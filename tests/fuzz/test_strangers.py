@@ -9,9 +9,9 @@ from typing import Any
 from kazoo.protocol.states import ZnodeStat
 
 from kolla_mesos_start.definition.model import Command, Dependency
-from kolla_mesos_start.operator.live import told_by
-from kolla_mesos_start.operator.outdated import _container
-from kolla_mesos_start.operator.services import _host
+from kolla_mesos_start.operator.ensemble.presence import _host
+from kolla_mesos_start.operator.live.outdated import _container
+from kolla_mesos_start.operator.live.reader import told_by
 from kolla_mesos_start.tree import members, states
 from kolla_mesos_start.tree.znodes import Znodes
 from kolla_mesos_start.zookeeper.query import Query, Znode, children_of, data_of

@@ -31,9 +31,10 @@ from kazoo.client import KazooClient
 
 from kolla_mesos_start.definition import schema
 from kolla_mesos_start.definition.document import load
-from kolla_mesos_start.operator import cli, directory, layouts
-from kolla_mesos_start.operator.findings import ERROR
-from kolla_mesos_start.operator.validation import validate
+from kolla_mesos_start.operator import cli
+from kolla_mesos_start.operator.deployment import directory, layouts
+from kolla_mesos_start.operator.deployment.findings import ERROR
+from kolla_mesos_start.operator.validation.rules import validate
 from tests import secured
 from tests.agents import Containers
 from tests.conftest import Deployment

@@ -13,9 +13,9 @@ import pytest
 from kazoo.client import KazooClient
 
 from kolla_mesos_start import settings
-from kolla_mesos_start.operator import connection, publication
-from kolla_mesos_start.operator.connection import Client
-from kolla_mesos_start.operator.publication import Busy, Change, LockLost
+from kolla_mesos_start.operator.ensemble import connection, publication
+from kolla_mesos_start.operator.ensemble.connection import OperatorClient
+from kolla_mesos_start.operator.ensemble.publication import Busy, LockLost, ZnodeChange
 from kolla_mesos_start.tree.publication import Mark
 from kolla_mesos_start.tree.znodes import Znodes
 from tests.agents import Containers
@@ -47,7 +47,7 @@ def make_large(root: Path) -> None:
 
 
 @pytest.fixture
-def client(deployment: Deployment) -> Iterator[Client]:
+def client(deployment: Deployment) -> Iterator[OperatorClient]:
     """The operator's connection."""
     found = connection.connect(
         settings.parse(
@@ -82,7 +82,7 @@ WRITES = [["set", "one", "b"], ["unset", "one"], ["publish", "ROOT"], ["remove",
 
 @pytest.mark.parametrize("words", WRITES)
 def test_the_second_one_waits_and_names_the_first(
-    deployment: Deployment, client: Client, root: Path, words: list[str]
+    deployment: Deployment, client: OperatorClient, root: Path, words: list[str]
 ) -> None:
     ctl(deployment, "publish", str(root), "--no-validate")
     answer = {"unset": ["--force"], "remove": ["--yes"], "reset": ["--yes"]}.get(words[0], [])
@@ -101,7 +101,7 @@ def test_the_second_one_waits_and_names_the_first(
 
 
 def test_what_was_published_meanwhile_is_removed_too(
-    deployment: Deployment, client: Client, root: Path, zk: KazooClient
+    deployment: Deployment, client: OperatorClient, root: Path, zk: KazooClient
 ) -> None:
     """Nothing is left of the service."""
     ctl(deployment, "publish", str(root))
@@ -115,7 +115,7 @@ def test_what_was_published_meanwhile_is_removed_too(
     assert not zk.exists(f"{deployment.path}/svc")
 
 
-def test_it_gives_up_after_a_while(deployment: Deployment, client: Client, zk: KazooClient) -> None:
+def test_it_gives_up_after_a_while(deployment: Deployment, client: OperatorClient, zk: KazooClient) -> None:
     """With 75, and leaves nothing in the queue."""
     znodes = znodes_of(deployment)
     with publication.locked(client, znodes):
@@ -142,14 +142,14 @@ def test_ctrl_c_releases_the_lock_at_once(deployment: Deployment, root: Path, zk
 
 
 def test_who_has_lost_the_lock_writes_nothing_more(
-    deployment: Deployment, client: Client, zk: KazooClient
+    deployment: Deployment, client: OperatorClient, zk: KazooClient
 ) -> None:
     """Its session may have expired in an outage, and somebody else be publishing."""
     path = f"{deployment.path}/variables"
     with pytest.raises(LockLost), publication.locked(client, znodes_of(deployment)) as lock:
         (contender,) = zk.get_children(f"{deployment.path}/.publication")
         zk.delete(f"{deployment.path}/.publication/{contender}")
-        lock.publish([Change(path)], {})
+        lock.publish([ZnodeChange(path)], {})
     assert not zk.exists(path)
 
 

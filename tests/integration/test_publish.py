@@ -14,10 +14,12 @@ import pytest
 from kazoo.client import KazooClient
 from kazoo.security import make_acl, make_digest_acl
 
-from kolla_mesos_start.operator import cli, directory, publication
-from kolla_mesos_start.operator import publish as publishing
-from kolla_mesos_start.operator.publish import Publisher
-from kolla_mesos_start.operator.published import Removals
+from kolla_mesos_start.operator import cli
+from kolla_mesos_start.operator.commands import publish as publishing
+from kolla_mesos_start.operator.deployment import directory
+from kolla_mesos_start.operator.ensemble import publication
+from kolla_mesos_start.operator.ensemble.published import Removals
+from kolla_mesos_start.operator.ensemble.publisher import Publisher
 from kolla_mesos_start.tree.znodes import PUBLICATION, Znodes
 from tests.conftest import Deployment
 from tests.publishing import write_files

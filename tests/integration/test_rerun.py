@@ -16,10 +16,10 @@ from kazoo.client import KazooClient, TransactionRequest
 from kazoo.recipe.lock import Lock
 from kazoo.security import make_acl
 
-from kolla_mesos_start.operator import one_time
 from kolla_mesos_start.operator.cli import parser
-from kolla_mesos_start.operator.connection import Refused
+from kolla_mesos_start.operator.ensemble.connection import ChangedMeanwhile
 from kolla_mesos_start.operator.invocation import Invocation
+from kolla_mesos_start.operator.live import one_time
 from kolla_mesos_start.tree.states import Detail
 from tests import lossy_proxy
 from tests.agents import Containers
@@ -397,9 +397,9 @@ def test_what_is_published_meanwhile_ends_it(site: Site, zk: KazooClient) -> Non
     site.publish(sync=site.once(gate=None))
     assert site.start().ends() == 0
     before = site.detail()
-    with pytest.raises(Refused, match="try again"):
+    with pytest.raises(ChangedMeanwhile, match="try again"):
         Change(site, lambda: site.publish(sync=site.once(gate=None, then="true")))
-    with pytest.raises(Refused, match="try again"):
+    with pytest.raises(ChangedMeanwhile, match="try again"):
         Change(
             site, lambda: [zk.delete(f"{site.at()}/lock/{name}") for name in site.names(f"{site.at()}/lock")]
         )

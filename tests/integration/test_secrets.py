@@ -23,8 +23,8 @@ from kazoo.client import KazooClient
 from kazoo.exceptions import NoAuthError
 from kazoo.security import make_digest_acl
 
-from kolla_mesos_start.operator import connection, securing
-from kolla_mesos_start.operator.acl import Plan
+from kolla_mesos_start.operator.deployment.acl import Plan
+from kolla_mesos_start.operator.ensemble import acls, connection
 from kolla_mesos_start.settings import parse
 from kolla_mesos_start.tree.znodes import Znodes
 from tests.agents import Agent, Containers
@@ -177,8 +177,8 @@ class Run:
         znodes = Znodes(settings.prefix, settings.deployment_id, "", "")
         client = connection.connect(settings)
         client.plan = plan
-        securing.make(client, znodes, plan, {})
-        securing.secure(client, znodes, plan)
+        acls.make(client, znodes, plan, {})
+        acls.secure(client, znodes, plan)
         connection.close(client)
 
     def found(self, data: bytes, but: tuple[str, ...] = ()) -> list[str]:

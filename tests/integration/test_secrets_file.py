@@ -11,10 +11,11 @@ from pathlib import Path
 
 import pytest
 from kazoo.client import KazooClient
+from rich.console import Console
 
-from kolla_mesos_start.operator import cli, formats, secrets_file
-from kolla_mesos_start.operator.generated import Completed
-from kolla_mesos_start.operator.invocation import Invocation
+from kolla_mesos_start.operator import cli
+from kolla_mesos_start.operator.deployment import formats, secrets_file
+from kolla_mesos_start.operator.deployment.secret_values import Completed
 from tests.conftest import Deployment
 from tests.integration.test_publish import DEFINITION, TOOL, ctl, publish
 from tests.publishing import write_files
@@ -229,8 +230,8 @@ def test_two_runs_at_the_same_time_agree_on_the_secrets(
     keep, other = secrets_file.keep, file.with_name("other.yml")
     runs: list[subprocess.Popen[str]] = []
 
-    def be_slow(invocation: Invocation, completed: Completed) -> None:
-        keep(invocation, completed)
+    def be_slow(to: Path | None, completed: Completed, console: Console) -> None:
+        keep(to, completed, console)
         words = [sys.executable, str(TOOL), "publish", str(root), "--secrets", str(other)]
         run = subprocess.Popen(words, env=environ(deployment), stderr=subprocess.PIPE, text=True)
         runs.append(run)

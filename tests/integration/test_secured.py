@@ -19,7 +19,7 @@ from kazoo.exceptions import NoAuthError
 from kazoo.security import make_acl
 
 from kolla_mesos_start.errors import NoConnection
-from kolla_mesos_start.operator import connection
+from kolla_mesos_start.operator.ensemble import connection
 from kolla_mesos_start.settings import parse
 from kolla_mesos_start.zookeeper.identity import GRANT
 from tests.agents import Agent, Containers

@@ -15,8 +15,9 @@ from typing import Any
 import pytest
 from kazoo.client import KazooClient
 
-from kolla_mesos_start.operator import archive, cli, connection, recorded, restore, snapshot
-from kolla_mesos_start.operator.connection import Refused
+from kolla_mesos_start.operator import cli
+from kolla_mesos_start.operator.ensemble import archive, connection, restoration, snapshots, status_records
+from kolla_mesos_start.operator.ensemble.connection import ChangedMeanwhile
 from tests.agents import Containers
 from tests.conftest import Deployment
 from tests.integration.test_one_time import Site
@@ -181,7 +182,7 @@ def test_an_attempt_between_any_two_readings_does_not_prolong_it(
 ) -> None:
     """As of a command that is tried again every second, in a deployment that takes longer to read."""
     ctl(site.deployment, "adopt", "db/sync")
-    detail, states, readings = f"{site.at()}/detail", recorded.states, count(1)
+    detail, states, readings = f"{site.at()}/detail", status_records.states, count(1)
 
     def changing(*given: Any) -> Any:
         number = next(readings)
@@ -189,7 +190,7 @@ def test_an_attempt_between_any_two_readings_does_not_prolong_it(
         assert number < 10
         return states(*given)
 
-    monkeypatch.setattr(recorded, "states", changing)
+    monkeypatch.setattr(status_records, "states", changing)
     where = ["--deployment", "site", "--prefix", site.deployment.prefix, "--hosts", site.deployment.hosts]
     cli.run(["snapshot", str(tmp_path / "site.tar"), *where])
 
@@ -213,8 +214,8 @@ def test_what_is_published_is_saved_as_it_was_at_one_moment(
     cli.run([*words, "--hosts", site.deployment.hosts])
     assert archive.unpack(Path(file).read_bytes()).published["variables/tag"] == b"0"
     keeps_changing = True
-    monkeypatch.setattr(snapshot, "PATIENCE", 0.1)
-    with pytest.raises(Refused, match="/site/variables/tag keeps changing"):
+    monkeypatch.setattr(snapshots, "PATIENCE", 0.1)
+    with pytest.raises(ChangedMeanwhile, match="/site/variables/tag keeps changing"):
         cli.run([*words, "--hosts", site.deployment.hosts])
 
 
@@ -286,15 +287,15 @@ def test_what_is_done_is_not_lost_to_a_container_that_starts(
     file = str(tmp_path / "site.tar")
     ctl(site.deployment, "snapshot", file)
     ctl(site.deployment, "set", "secret", "new")
-    record = restore._record
+    record = restoration._record
 
     def started(client: KazooClient, *others: Any) -> None:
         site.zk.create(site.at(), b"waiting", makepath=True)
         record(client, *others)
 
-    monkeypatch.setattr(restore, "_record", started)
+    monkeypatch.setattr(restoration, "_record", started)
     where = ["--deployment", site.deployment.id, "--prefix", site.deployment.prefix]
-    with pytest.raises(Refused, match="a container has started meanwhile"):
+    with pytest.raises(ChangedMeanwhile, match="a container has started meanwhile"):
         cli.run(["restore", file, "--yes", *where, "--hosts", site.deployment.hosts])
     ctl(site.deployment, "restore", file, "--yes")
     assert site.start("web1").ends() == 0
@@ -308,15 +309,15 @@ def test_nothing_is_told_to_be_restored_that_somebody_else_has_changed(
     file = str(tmp_path / "site.tar")
     ctl(site.deployment, "snapshot", file)
     ctl(site.deployment, "set", "size", "9")
-    record = restore._record
+    record = restoration._record
 
     def recorded(*given: Any) -> None:
         record(*given)
         zk.set(f"{site.deployment.path}/variables/tag", b"9")
 
-    monkeypatch.setattr(restore, "_record", recorded)
+    monkeypatch.setattr(restoration, "_record", recorded)
     where = ["--deployment", "site", "--prefix", site.deployment.prefix, "--hosts", site.deployment.hosts]
-    with pytest.raises(Refused, match="somebody else has changed"):
+    with pytest.raises(ChangedMeanwhile, match="somebody else has changed"):
         cli.run(["restore", file, "--yes", *where])
     monkeypatch.undo()
     ctl(site.deployment, "restore", file, "--yes")

@@ -21,7 +21,7 @@ from kazoo.security import make_acl
 
 from kolla_mesos_start.operator.cli import parser
 from kolla_mesos_start.operator.invocation import Invocation
-from kolla_mesos_start.operator.mirror import mirror
+from kolla_mesos_start.operator.live.mirror import mirror
 from tests.agents import Containers, restarted
 from tests.conftest import Deployment
 from tests.instances import Site

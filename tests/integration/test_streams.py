@@ -14,7 +14,7 @@ from kazoo.exceptions import ConnectionClosedError
 from kazoo.protocol.states import KeeperState
 
 from kolla_mesos_start.errors import AccessDenied
-from kolla_mesos_start.operator import connection
+from kolla_mesos_start.operator.ensemble import connection
 from tests.conftest import Deployment
 from tests.publishing import publish
 from tests.tool import TOOL, environ

@@ -17,7 +17,7 @@ import psutil
 import pytest
 from kazoo.client import KazooClient
 
-from kolla_mesos_start.operator.containers import processes_of
+from kolla_mesos_start.operator.local.containers import processes_of
 from tests.conftest import Deployment
 from tests.guarded import state
 from tests.link import Link

@@ -23,8 +23,8 @@ import yaml
 from kazoo.client import KazooClient
 
 from kolla_mesos_start.definition.forms import LOCAL
-from kolla_mesos_start.operator.containers import Container, processes_of
-from kolla_mesos_start.operator.local_deployment import LocalDeployment
+from kolla_mesos_start.operator.local.containers import LocalContainer, processes_of
+from kolla_mesos_start.operator.local.local_deployment import LocalDeployment
 from tests.examples import whole
 from tests.examples.openstack import SYSTEM_PATH, WHOLE
 from tests.functional.cloud import noting
@@ -76,7 +76,7 @@ class OpenStack(LocalDeployment):
             for host in hosts.get(service, [control]):
                 self.add_on(service, host)
 
-    def add_on(self, service: str, host: str) -> Container:
+    def add_on(self, service: str, host: str) -> LocalContainer:
         """One more container of the service; an API registers its port."""
         if not (WHOLE / "services" / service / "variables.yml").exists():
             return self.add(service, host)
@@ -93,15 +93,15 @@ class OpenStack(LocalDeployment):
         for container in random.Random(seed).sample(self.containers, len(self.containers)):
             self.start_one(container)
 
-    def start_one(self, container: Container) -> None:
+    def start_one(self, container: LocalContainer) -> None:
         with self._inside(container.host):
             container.start()
 
-    def named(self, name: str) -> Container:
+    def named(self, name: str) -> LocalContainer:
         """The container `role@host`."""
         return next(each for each in self.containers if each.name == name)
 
-    def kill(self, container: Container) -> None:
+    def kill(self, container: LocalContainer) -> None:
         """The end of its process 1: the kernel kills all others of the container."""
         found = set(processes_of(container.run_dir))
         if container.running:  # Nova overwrites its environment, by which others are found.

@@ -13,9 +13,9 @@ from typing import NamedTuple
 import pytest
 from kazoo.client import KazooClient
 
-from kolla_mesos_start.operator import explain
-from kolla_mesos_start.operator.live import Live
-from kolla_mesos_start.operator.mirror import Mirror
+from kolla_mesos_start.operator.live import explanation
+from kolla_mesos_start.operator.live.mirror import Mirror
+from kolla_mesos_start.operator.live.reader import DeploymentReader
 from kolla_mesos_start.tree.znodes import Znodes
 from tests.conftest import connected
 from tests.openstack.deployment import OpenStack
@@ -44,7 +44,7 @@ class Explaining:
     """Asks again and again, in a thread of its own, as an operator would."""
 
     def __init__(self, client: KazooClient, cloud: OpenStack) -> None:
-        self._live = Live(Znodes(cloud.prefix, cloud.id, "", ""), cloud.given)
+        self._live = DeploymentReader(Znodes(cloud.prefix, cloud.id, "", ""), cloud.given)
         self._client, self._ended = client, threading.Event()
         self._thread = threading.Thread(target=self._ask, daemon=True)
         self.seen: list[Seen] = []
@@ -52,7 +52,7 @@ class Explaining:
 
     def _ask(self) -> None:
         while not self._ended.wait(LOOK_EVERY):
-            _, found = explain.look(lambda: Mirror(self._client, self._live).deployment())
+            _, found = explanation.look(lambda: Mirror(self._client, self._live).deployment())
             stuck = frozenset((each.kind, each.nodes[0]) for each in found if each.is_stuck)
             self.seen.append(Seen(time.monotonic(), stuck))
 

@@ -10,7 +10,7 @@ from typing import Any
 
 from kazoo.protocol.states import ZnodeStat
 
-from kolla_mesos_start.operator.live import Deployment, Live, View
+from kolla_mesos_start.operator.live.reader import DeploymentReader, LiveDeployment, View
 from kolla_mesos_start.tree.znodes import Znodes
 from kolla_mesos_start.zookeeper.query import Query, Znode
 
@@ -52,18 +52,18 @@ def ready(role: str, *ids: str, service: str = "") -> dict[str, Any]:
 
 def deployment(
     tree: Tree, changed: float = NOW, zxids: Mapping[str, int] = MappingProxyType({})
-) -> Deployment:
+) -> LiveDeployment:
     """What the tool makes of znodes; every znode has the mzxid 1000, but those in `zxids`, and was written at
     `changed`.
 
     A text is written as it is, all else as JSON. Parents come by themselves.
     """
-    live = Live(ZNODES)
+    live = DeploymentReader(ZNODES)
     return live.deployment(view(live, tree, changed=changed, zxids=zxids))
 
 
 def view(
-    live: Live,
+    live: DeploymentReader,
     tree: Tree,
     times: Mapping[str, float] = MappingProxyType({}),
     changed: float = NOW,

@@ -12,10 +12,10 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from kolla_mesos_start.operator import formats
+from kolla_mesos_start.operator.deployment import formats
 from kolla_mesos_start.operator.manifests import per_host
 from kolla_mesos_start.operator.manifests.model import HEALTH, Manifests, Model
-from kolla_mesos_start.operator.manifests.per_host import Container, Mount
+from kolla_mesos_start.operator.manifests.per_host import Mount, PerHostContainer
 from kolla_mesos_start.operator.manifests.quadlet import cpu_shares
 
 Document = dict[str, Any]
@@ -28,7 +28,7 @@ def manifests(model: Model) -> Manifests:
     return Manifests(files, per_host.notes(hosts))
 
 
-def project(containers: Sequence[Container]) -> Document:
+def project(containers: Sequence[PerHostContainer]) -> Document:
     """All of one host."""
     found: Document = {"name": containers[0].project}
     found["services"] = {each.name: service(each) for each in containers}
@@ -36,7 +36,7 @@ def project(containers: Sequence[Container]) -> Document:
     return {**found, **({"volumes": {name: {"name": name} for name in volumes}} if volumes else {})}
 
 
-def service(container: Container) -> Document:
+def service(container: PerHostContainer) -> Document:
     """One of its services; the image's ENTRYPOINT, dumb-init, stays in front of the agent."""
     workload = container.workload
     own = {each.path for each in workload.volumes}
@@ -66,7 +66,7 @@ def service(container: Container) -> Document:
     return {key: value for key, value in found.items() if value not in (None, [], False)}
 
 
-def _network(container: Container) -> Mapping[str, object]:
+def _network(container: PerHostContainer) -> Mapping[str, object]:
     if not container.workload.on_own_network:
         return {"network_mode": "host"}
     return {"ports": [f"{port}:{port}" for port in container.workload.ports]}

@@ -18,7 +18,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from kolla_mesos_start.errors import listed
-from kolla_mesos_start.operator.container_settings import KEPT, SHARED, TEMPORARY, Volume
+from kolla_mesos_start.operator.deployment.container_settings import KEPT, SHARED, TEMPORARY, Volume
 from kolla_mesos_start.operator.manifests.model import (
     CREDENTIAL,
     DATA,

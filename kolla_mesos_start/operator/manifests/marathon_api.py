@@ -25,7 +25,7 @@ from typing import Any, Callable, NamedTuple
 from urllib.parse import urlsplit, urlunsplit
 
 from kolla_mesos_start.errors import AccessDenied, AgentError, BadUsage, Issues, NoConnection, cause, listed
-from kolla_mesos_start.operator.connection import in_thread
+from kolla_mesos_start.operator.ensemble.connection import in_thread
 from kolla_mesos_start.operator.invocation import CONNECT_TIMEOUT
 
 TICK = 0.5  # seconds between two requests
@@ -83,7 +83,7 @@ def parsed(text: str) -> Url:
     return Url(shown, parts.scheme == "https", host, port, path)
 
 
-class Deployment(NamedTuple):
+class MarathonDeployment(NamedTuple):
     """One that runs: the apps that it changes, and how far it is."""
 
     id: str
@@ -114,12 +114,12 @@ class Api:
                 found[self._expected(self._expected(app, dict).get("id"), str)] = app
         return found
 
-    def deployments(self) -> Iterator[Deployment]:
+    def deployments(self) -> Iterator[MarathonDeployment]:
         """All that run."""
         for plan in self._expected(self._call("GET", "/v2/deployments"), list):
             id = self._expected(self._expected(plan, dict).get("id"), str)
             apps = self._expected(plan.get("affectedApps", []), list)
-            yield Deployment(id, [str(each) for each in apps], self._step(plan))
+            yield MarathonDeployment(id, [str(each) for each in apps], self._step(plan))
 
     def _step(self, plan: Mapping[str, Any]) -> str:
         actions: dict[str, list[str]] = {}

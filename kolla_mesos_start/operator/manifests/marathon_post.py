@@ -13,13 +13,13 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
 from typing import Any
 
 from kolla_mesos_start.errors import AgentError, listed
-from kolla_mesos_start.operator.findings import counted
+from kolla_mesos_start.operator.deployment.findings import counted
 from kolla_mesos_start.operator.invocation import Invocation
 from kolla_mesos_start.operator.manifests import marathon
 from kolla_mesos_start.operator.manifests.marathon_api import (
     TICK,
     Api,
-    Deployment,
+    MarathonDeployment,
     NotFinished,
     Unsure,
     Url,
@@ -104,7 +104,7 @@ class _Poster:
         fields = {id: marathon.differences(app, found.get(id, {})) for id, app in self._apps.items()}
         return {id: each for id, each in fields.items() if each}
 
-    def _touching(self, running: Iterable[Deployment]) -> Sequence[Deployment]:
+    def _touching(self, running: Iterable[MarathonDeployment]) -> Sequence[MarathonDeployment]:
         """Those that change our apps."""
         return [each for each in running if not self._apps.keys().isdisjoint(each.apps)]
 
@@ -132,7 +132,7 @@ class _Poster:
                 raise NotFinished(f"{self._named()} goes on after {self._timeout:g} s: {step}")
             time.sleep(TICK)
 
-    def _is_done(self, running: Iterable[Deployment], is_settled: bool) -> bool:
+    def _is_done(self, running: Iterable[MarathonDeployment], is_settled: bool) -> bool:
         """Whether it has ended well. Marathon says only that it has ended."""
         others = [each.id for each in self._touching(running)]
         if others:

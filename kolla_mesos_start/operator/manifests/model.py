@@ -17,24 +17,24 @@ from kolla_mesos_start.definition.forms import unusable
 from kolla_mesos_start.definition.model import Graph
 from kolla_mesos_start.definition.texts import Text
 from kolla_mesos_start.errors import CannotRender
-from kolla_mesos_start.operator import directory, instances
-from kolla_mesos_start.operator.container_settings import (
+from kolla_mesos_start.operator.deployment import directory, instances
+from kolla_mesos_start.operator.deployment.container_settings import (
     EACH,
     HOST,
     KEPT,
     OWN,
     TEMPORARY,
-    Settings,
+    ContainerSettings,
     Volume,
     bad_place,
     is_port,
 )
-from kolla_mesos_start.operator.directory import Contents, Deployment, Service
-from kolla_mesos_start.operator.findings import ERROR, WARNING, Finding, Findings
-from kolla_mesos_start.operator.launch import NAME, Launch
+from kolla_mesos_start.operator.deployment.directory import Contents, Deployment, Service
+from kolla_mesos_start.operator.deployment.findings import ERROR, WARNING, Finding, Findings
+from kolla_mesos_start.operator.deployment.launch import NAME, LaunchFile
+from kolla_mesos_start.operator.ensemble.services import template_texts
 from kolla_mesos_start.operator.manifests.names import names_of
-from kolla_mesos_start.operator.services import template_texts
-from kolla_mesos_start.operator.validation import (
+from kolla_mesos_start.operator.validation.rules import (
     build_graph,
     known_graph,
     missing_in,
@@ -185,7 +185,7 @@ def build(deployment: Deployment, site: Site) -> tuple[Model, Sequence[Finding]]
             NAME: launch.source if launch.source.file else launch.source._replace(file="launch.yml"),
         }
     )
-    if not (launch.zookeeper or launch.services) and launch.defaults == Settings():
+    if not (launch.zookeeper or launch.services) and launch.defaults == ContainerSettings():
         what = (
             "is missing or empty: `zookeeper` and each service's `image` are required; see manifests --help"
         )
@@ -196,7 +196,8 @@ def build(deployment: Deployment, site: Site) -> tuple[Model, Sequence[Finding]]
     services = sorted(directory.enabled(deployment))
     names = names_of(each.name for each in services)
     workloads = [
-        _Reader(found, deployment, site, service).workload(names[service.name]) for service in services
+        _WorkloadReader(found, deployment, site, service).workload(names[service.name])
+        for service in services
     ]
     _check_ports_read(found, deployment, site, workloads)
     return Model(site.deployment, workloads), found.found
@@ -232,13 +233,13 @@ def _known(deployment: Deployment, site: Site, service: Service) -> tuple[Znodes
     return Znodes("", site.deployment, service.name, ""), {**values, **site.given}
 
 
-class _Reader:
+class _WorkloadReader:
     """Reads what there is about one service."""
 
     def __init__(self, found: Findings, deployment: Deployment, site: Site, service: Service) -> None:
         self.found, self.site, self.service = found, site, service
-        self.launch: Launch = deployment.launch
-        self.settings: Settings = self.launch.of(service.name)
+        self.launch: LaunchFile = deployment.launch
+        self.settings: ContainerSettings = self.launch.of(service.name)
         self.known = _known(deployment, site, service)
 
     def workload(self, name: str) -> Workload:

@@ -11,7 +11,7 @@ import re
 from collections import Counter
 from collections.abc import Iterable, Mapping
 
-from kolla_mesos_start.operator.container_settings import SHARED
+from kolla_mesos_start.operator.deployment.container_settings import SHARED
 
 DIGITS = 6  # of a digest
 LONGEST = 52  # letters; a StatefulSet's name and a revision have to fit into a label

@@ -9,8 +9,8 @@ import posixpath
 from collections.abc import Iterator, Mapping, Sequence
 from typing import NamedTuple
 
-from kolla_mesos_start.operator.container_settings import KEPT, SHARED, TEMPORARY
-from kolla_mesos_start.operator.launch import hosts_from
+from kolla_mesos_start.operator.deployment.container_settings import KEPT, SHARED, TEMPORARY
+from kolla_mesos_start.operator.deployment.launch import hosts_from
 from kolla_mesos_start.operator.manifests.model import (
     CREDENTIAL,
     CREDENTIAL_DIR,
@@ -36,7 +36,7 @@ class Mount(NamedTuple):
         return not self.source.startswith("/")
 
 
-class Container(NamedTuple):
+class PerHostContainer(NamedTuple):
     """One container of a workload, and the name of the whole deployment on its host."""
 
     name: str
@@ -86,18 +86,18 @@ class Container(NamedTuple):
             yield Mount(f"{SECRETS}/{secret}", path, read_only=True)
 
 
-def by_host(model: Model) -> Mapping[str, Sequence[Container]]:
+def by_host(model: Model) -> Mapping[str, Sequence[PerHostContainer]]:
     """The containers of each host; those that have no placement are on node-1 and so on, as `up` has them."""
     project = name_of(model.deployment)
-    found: dict[str, list[Container]] = {}
+    found: dict[str, list[PerHostContainer]] = {}
     for workload in model.workloads:
         hosts = workload.hosts if workload.is_each else hosts_from(workload.hosts, workload.replicas)
         for host in hosts:
-            found.setdefault(host, []).append(Container(workload.name, project, host, workload))
+            found.setdefault(host, []).append(PerHostContainer(workload.name, project, host, workload))
     return {host: sorted(containers) for host, containers in sorted(found.items())}
 
 
-def notes(hosts: Mapping[str, Sequence[Container]]) -> Sequence[str]:
+def notes(hosts: Mapping[str, Sequence[PerHostContainer]]) -> Sequence[str]:
     """What only the operator can make, on which hosts."""
     where: dict[str, dict[str, None]] = {}
     for host, containers in hosts.items():
@@ -107,7 +107,7 @@ def notes(hosts: Mapping[str, Sequence[Container]]) -> Sequence[str]:
     return [f"on {', '.join(on)}: {what}" for what, on in where.items()]
 
 
-def _needs(container: Container) -> Iterator[str]:
+def _needs(container: PerHostContainer) -> Iterator[str]:
     workload = container.workload
     for mount in container.mounts:
         parent = posixpath.dirname(mount.source)

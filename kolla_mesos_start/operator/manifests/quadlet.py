@@ -13,8 +13,8 @@ from collections.abc import Iterator, Sequence
 
 from kolla_mesos_start.operator.manifests import per_host
 from kolla_mesos_start.operator.manifests.model import FINAL, HEALTH, Manifests, Model
-from kolla_mesos_start.operator.manifests.per_host import Container
-from kolla_mesos_start.operator.publish import Refused
+from kolla_mesos_start.operator.manifests.per_host import PerHostContainer
+from kolla_mesos_start.operator.validation.refusal import InvalidDirectory
 
 PULL = 900  # seconds in which an image has to have come
 AGAIN = 5  # seconds until what has ended is started again
@@ -25,7 +25,7 @@ def manifests(model: Model) -> Manifests:
     """A directory for each host, with a file for each of its containers."""
     units = [each.service for each in model.workloads if each.image.endswith((".build", ".image"))]
     if units:
-        raise Refused(
+        raise InvalidDirectory(
             [f"image of {each}: podman takes what ends in .build or .image for a unit" for each in units]
         )
     hosts = per_host.by_host(model)
@@ -44,7 +44,7 @@ def manifests(model: Model) -> Manifests:
     )
 
 
-def unit(deployment: str, container: Container) -> str:
+def unit(deployment: str, container: PerHostContainer) -> str:
     """The lines of a unit."""
     workload = container.workload
     sections = {
@@ -63,7 +63,7 @@ def _description(service: str, deployment: str) -> str:
     return f"{service} of {deployment}".replace("%", "%%").replace("\\", "/")
 
 
-def _container(container: Container) -> Iterator[str]:
+def _container(container: PerHostContainer) -> Iterator[str]:
     workload = container.workload
     yield f"ContainerName={container.full_name}"
     yield f"Image={escaped(workload.image)}"
@@ -93,7 +93,7 @@ def _container(container: Container) -> Iterator[str]:
         yield f"PodmanArgs=--cpu-shares={cpu_shares(workload.cpu)}"
 
 
-def _network(container: Container) -> Iterator[str]:
+def _network(container: PerHostContainer) -> Iterator[str]:
     if not container.workload.on_own_network:
         yield "Network=host"
         return
@@ -101,7 +101,7 @@ def _network(container: Container) -> Iterator[str]:
         yield f"PublishPort={port}:{port}"
 
 
-def _health(container: Container) -> Iterator[str]:
+def _health(container: PerHostContainer) -> Iterator[str]:
     """Who is not healthy is killed, and started again below; a container that waits is healthy."""
     if container.workload.is_task:
         return
@@ -112,7 +112,7 @@ def _health(container: Container) -> Iterator[str]:
     yield "HealthOnFailure=kill"
 
 
-def _service(container: Container) -> Iterator[str]:
+def _service(container: PerHostContainer) -> Iterator[str]:
     """Its exit status says whether another attempt can help."""
     yield f"Restart={'on-failure' if container.workload.is_task else 'always'}"
     yield f"RestartSec={AGAIN}"

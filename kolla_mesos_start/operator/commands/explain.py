@@ -1,0 +1,57 @@
+"""`kolla_mesos_ctl explain`: why a deployment is not up, root causes first."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Sequence
+from typing import Any
+
+from kolla_mesos_start.operator.invocation import Invocation, Subcommand, add_format
+from kolla_mesos_start.operator.live import causes
+from kolla_mesos_start.operator.live.causes import Cause
+from kolla_mesos_start.operator.live.explanation import cause_data, lines, look
+from kolla_mesos_start.operator.live.mirror import mirror, named
+from kolla_mesos_start.operator.live.reader import LiveService
+from kolla_mesos_start.operator.terminal.lines import show
+
+
+def run(invocation: Invocation) -> int:
+    """Say why; 0 if nothing is stuck."""
+    deployment, found = look(lambda: mirror(invocation).deployment())
+    services: Sequence[LiveService] = list(deployment.services.values())
+    if invocation.options.service:
+        services = [named(deployment, invocation.options.service)]
+        found = causes.concerning(found, services[0])
+    if invocation.as_json:
+        invocation.print_json(_data(found, services))
+    else:
+        show(invocation.out, lines(deployment, found, services))
+    return 1 if any(cause.is_stuck for cause in found) else 0
+
+
+def _data(found: Sequence[Cause], services: Sequence[LiveService]) -> dict[str, Any]:
+    return {
+        "stuck": any(cause.is_stuck for cause in found),
+        "causes": [cause_data(cause) for cause in found],
+        "up": [service.name for service in services if service.is_up],
+    }
+
+
+def _add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "service", metavar="SERVICE", nargs="?", help="only what keeps this one from being up"
+    )
+    add_format(parser)
+
+
+SUBCOMMAND = Subcommand(
+    description="""\
+Say why a deployment is not up: the root causes first, and below each what it blocks, one chain a line
+(`a <- b`: b waits for a). What merely runs or starts is shown as such.
+
+The exit status is 0 if nothing is stuck, else 1.
+""",
+    example="kolla_mesos_ctl explain keystone-api --deployment site",
+    add_arguments=_add_arguments,
+    run=run,
+)

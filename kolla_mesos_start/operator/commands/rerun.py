@@ -1,0 +1,138 @@
+"""`kolla_mesos_ctl rerun`: takes back that a one-time command is done, so that it runs once more.
+
+What lives here: what is taken back. The attempt that was made stays recorded, and with it the token that
+the next one goes on from.
+"""
+
+from __future__ import annotations
+
+import argparse
+import time
+from contextlib import suppress
+from functools import partial
+
+from kazoo.client import KazooClient, TransactionRequest
+
+from kolla_mesos_start.definition.forms import GLOBAL
+from kolla_mesos_start.errors import BadUsage
+from kolla_mesos_start.operator.ensemble import connection, presence
+from kolla_mesos_start.operator.ensemble.connection import ChangedMeanwhile
+from kolla_mesos_start.operator.invocation import Invocation, Subcommand
+from kolla_mesos_start.operator.live import one_time
+from kolla_mesos_start.operator.live.one_time import OneTime, Record, add_command
+from kolla_mesos_start.operator.terminal.user import operator
+from kolla_mesos_start.tree.states import DONE, WAITING, Detail
+from kolla_mesos_start.zookeeper.query import Znode
+
+
+def run(invocation: Invocation) -> int:
+    """Take it back under the lock, and say who has to be restarted."""
+    client, host = invocation.client, invocation.options.host or ""
+    one = one_time.find(invocation, invocation.options.command, host)
+    if one.command.run_once == GLOBAL and host:
+        raise BadUsage(f"{one.what} runs once in the whole deployment: leave --host out")
+    nodes = one_time.command_nodes(one.znodes, one.command.path, one.command.run_once or "")
+    if connection.read(client, [one.at.state])[one.at.state] is None:
+        print(f"{one.what} has never run; nothing to take back")
+        return 0
+    connection.create_together(client, nodes)
+    with one_time.locked(client, one) as contender:
+        record = one_time.read_record(client, one)
+        if record.is_done:
+            one_time.change(client, one, contender, partial(_take_back, client, one))
+    if one.command.run_once != GLOBAL:
+        _take_back_everywhere(client, one)
+    was = ": done is taken back;" if record.is_done else f" is not done{_ended(record.detail)}:"
+    where = one.znodes.service_name + ("" if one.command.run_once == GLOBAL else f" on {one.znodes.host}")
+    print(f"{one.what}{was} the next container of {where} that starts runs it")
+    _print_containers(client, one, where)
+    return 0
+
+
+def _take_back(client: KazooClient, one: OneTime, record: Record, transaction: TransactionRequest) -> Detail:
+    at, path = one.at, one.command.path
+    marks = [each for each in record.znodes if each.startswith(f"{at.generations}/")]
+    if one.command.generation is not None:
+        transaction.delete(at.generation(one.command.generation))
+    _wait(transaction, at.state, record.znodes[at.state])
+    hosts = one.znodes.command(GLOBAL, path).hosts
+    if one.command.run_once == GLOBAL:
+        # That it is behind a host stands on that host too.
+        names = connection.children(client, [one.znodes.status, hosts])
+        copies = [f"{one.znodes.status}/{name}/{path}" for name in names[one.znodes.status] if name != GLOBAL]
+        for copy, znode in connection.znodes(client, copies).items():
+            _wait(transaction, copy, znode)
+        succeeded = names[hosts]
+    else:
+        names = connection.children(client, [hosts])
+        succeeded = [name for name in names[hosts] if name == one.znodes.host]
+    # With another generation it has succeeded there all the same, as far as dependencies count hosts.
+    for name in succeeded if len(marks) < 2 else ():
+        transaction.delete(f"{hosts}/{name}")
+    when = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
+    return record.detail._replace(message=f"taken back by {operator()} at {when}")
+
+
+def _take_back_everywhere(client: KazooClient, one: OneTime) -> None:
+    """What is done on no host any more is not done in the deployment either: who depends on it waits."""
+    at = one.znodes.command(GLOBAL, one.command.path)
+
+    def is_done_somewhere() -> bool:
+        return bool(connection.children(client, [at.hosts])[at.hosts])
+
+    znode = connection.znodes(client, [at.state])[at.state]
+    if znode is None or znode.data != DONE.encode() or is_done_somewhere():
+        return
+    with suppress(ChangedMeanwhile):  # A container has written since what has become of it.
+        _write(client, at.state, WAITING, znode.stat.version)
+        if is_done_somewhere():  # On another host meanwhile: its container has found `done`, and left it.
+            _write(client, at.state, DONE, znode.stat.version + 1)
+
+
+def _write(client: KazooClient, path: str, text: str, version: int) -> None:
+    transaction = client.transaction()
+    transaction.set_data(path, text.encode(), version)
+    connection.commit(transaction, f"{path} can't be written")
+
+
+def _wait(transaction: TransactionRequest, path: str, znode: Znode | None) -> None:
+    """Have `waiting` at `path` instead of `done`."""
+    if znode is not None and znode.data == DONE.encode():
+        transaction.set_data(path, WAITING.encode(), znode.stat.version)
+
+
+def _ended(detail: Detail) -> str:
+    """How the last attempt ended, for a message."""
+    if detail.started is None:
+        return ""
+    if detail.finished is None:
+        return f" (attempt {detail.attempt} on {detail.host} recorded no outcome)"
+    return f" (attempt {detail.attempt} on {detail.host}: {detail.message})"
+
+
+def _print_containers(client: KazooClient, one: OneTime, where: str) -> None:
+    """What to start; or who is there, and passes its commands at its next start only."""
+    service = one.znodes.service_name
+    hosts = presence.containers(client, one.znodes, [service]).get(service, [])
+    if one.command.run_once != GLOBAL:
+        hosts = [host for host in hosts if host == one.znodes.host]
+    if hosts:
+        print(f"restart a container of {where} to run it: {presence.on_hosts(hosts)} may have passed it")
+    else:
+        print(f"start a container of {where}: none is there now")
+
+
+def _add_arguments(parser: argparse.ArgumentParser) -> None:
+    add_command(parser)
+    parser.add_argument("--host", metavar="H", help="of a command that runs once on each host: on this one")
+
+
+SUBCOMMAND = Subcommand(
+    description="""\
+Take back that a one-time command is done (of its published generation, if it has one), under its lock.
+The next container of its service that starts runs it, once. Status 1: a container runs it now.
+""",
+    example="kolla_mesos_ctl rerun keystone-api/db_sync",
+    add_arguments=_add_arguments,
+    run=run,
+)

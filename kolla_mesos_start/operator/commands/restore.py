@@ -1,0 +1,129 @@
+"""`kolla_mesos_ctl restore`: a deployment becomes what a snapshot holds, here or in another ensemble.
+
+    check -> empty the definitions, forget what is recorded -> variables, files -> what is done -> definitions
+
+What is done has to be there before a container begins, and a definition is what a container waits for. So
+definitions are written last. It is also what keeps a mark of another ensemble from looking newer than the
+definition.
+"""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Sequence
+from pathlib import Path
+
+from kolla_mesos_start.errors import BadDefinition, BadUsage
+from kolla_mesos_start.operator.ensemble import acls, archive, publication, removal
+from kolla_mesos_start.operator.ensemble.archive import Snapshot
+from kolla_mesos_start.operator.ensemble.connection import ChangedMeanwhile
+from kolla_mesos_start.operator.ensemble.publication import Held
+from kolla_mesos_start.operator.ensemble.publisher import check_chroot
+from kolla_mesos_start.operator.ensemble.restoration import is_status_there, old_tree, plan_of, write
+from kolla_mesos_start.operator.ensemble.snapshots import counted, done_commands, take
+from kolla_mesos_start.operator.invocation import Invocation, Subcommand
+from kolla_mesos_start.operator.terminal.confirmation import DECLINED, add_yes, confirmed
+from kolla_mesos_start.operator.terminal.suggestions import NotThere
+from kolla_mesos_start.tree.publication import RESTORE
+
+
+class BadSnapshot(BadDefinition):
+    """A file that is no snapshot, or not a whole one."""
+
+    def __init__(self, file: Path, issues: Sequence[str]) -> None:
+        self.subject = str(file)
+        super().__init__(issues)
+
+
+def run(invocation: Invocation) -> int:
+    """All stages. A deployment that holds something else is replaced only if the operator says so."""
+    client = invocation.client
+    wanted = _read(invocation.options.file)
+    check_chroot(client, invocation.settings)
+    znodes = invocation.znodes
+    plan = plan_of(client, invocation.options.file, wanted)
+    if plan:
+        acls.require_operator(client, znodes, plan)
+        client.plan = plan
+    with publication.locked(client, znodes, RESTORE) as lock:
+        return _restore(invocation, lock, wanted)
+
+
+def _restore(invocation: Invocation, lock: Held, wanted: Snapshot) -> int:
+    client, znodes, file = invocation.client, invocation.znodes, invocation.options.file
+    found = take(client, znodes)
+    same = (found.published, found.recorded) == (wanted.published, wanted.recorded)
+    same = same and found.floor >= wanted.floor
+    if same and wanted.acl in (b"", found.acl):
+        lock.publish([], {})  # An earlier restore may have been interrupted at its very end.
+        print(f"{znodes.deployment} is as in {file} already: {counted(wanted)}")
+        return 0
+    plan = plan_of(client, file, wanted)
+    tree = old_tree(client, znodes, found) if found.published or is_status_there(client, znodes) else None
+    if tree:
+        there = removal.who_is_there(client, tree)
+        if there:
+            raise removal.InUse(f"{there}: stop them first; nothing was changed")
+        _print_differences(invocation, found, wanted)
+        what = f"replace {znodes.deployment} by what was {_origin(wanted)}"
+        if not confirmed(what, invocation.options, invocation.err):
+            return DECLINED
+    if plan:
+        acls.secure(client, znodes, plan)
+    lock.begin()
+    if tree:
+        removal.remove(client, tree)
+    write(client, znodes, lock, wanted, plan)
+    if take(client, znodes).published != wanted.published:
+        raise ChangedMeanwhile(
+            f"somebody else has changed {znodes.deployment} meanwhile; restore it once more"
+        )
+    print(f"restored {znodes.deployment} to what was {_origin(wanted)}: {counted(wanted)}")
+    return 0
+
+
+def _read(file: Path) -> Snapshot:
+    """The snapshot in the file."""
+    try:
+        return archive.unpack(file.read_bytes())
+    except FileNotFoundError as error:
+        raise NotThere(f"{file} does not exist") from error
+    except OSError as error:
+        raise BadUsage(f"{file} can't be read: {error.strerror}") from error
+    except BadDefinition as error:
+        raise BadSnapshot(file, error.issues) from error
+
+
+def _origin(snapshot: Snapshot) -> str:
+    return f"{snapshot.deployment} at {snapshot.taken}"
+
+
+def _print_differences(invocation: Invocation, found: Snapshot, wanted: Snapshot) -> None:
+    """What will be another one afterwards: paths, never values."""
+    for path in sorted({*found.published, *wanted.published}):
+        before, after = found.published.get(path), wanted.published.get(path)
+        if before != after:
+            change = "new" if before is None else "removed" if after is None else "changed"
+            invocation.err.print(f"{change:7} {path}", markup=False)
+    done, stays = set(done_commands(found)), set(done_commands(wanted))
+    for name in sorted(done - stays):
+        invocation.err.print(f"{name} is done now, and will not be", markup=False)
+    for name in sorted(stays - done):
+        invocation.err.print(f"{name} is not done now, and will be", markup=False)
+
+
+def _add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("file", metavar="FILE", type=Path, help="what `snapshot` has written")
+    add_yes(parser)
+
+
+SUBCOMMAND = Subcommand(
+    description="""\
+Make the deployment what a snapshot holds: definitions, variables, files, and which one-time commands are
+done. Fencing tokens go on growing. What the snapshot does not hold is removed. A deployment that holds
+something else is replaced after a question only, and not while containers are there (status 1).
+""",
+    example="kolla_mesos_ctl restore site.tar --deployment site --hosts zk4:2181",
+    add_arguments=_add_arguments,
+    run=run,
+)

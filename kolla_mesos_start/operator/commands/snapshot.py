@@ -1,0 +1,59 @@
+"""`kolla_mesos_ctl snapshot`: what a deployment holds, and which one-time commands are done, in one file."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Iterator
+from pathlib import Path
+
+from kolla_mesos_start.operator.deployment import private_file
+from kolla_mesos_start.operator.ensemble import archive, publication
+from kolla_mesos_start.operator.ensemble.archive import Snapshot
+from kolla_mesos_start.operator.ensemble.snapshots import counted, name_of, take
+from kolla_mesos_start.operator.invocation import Invocation, Subcommand
+from kolla_mesos_start.tree.states import decode_detail
+from kolla_mesos_start.zookeeper.query import Znode
+
+
+def run(invocation: Invocation) -> int:
+    """Read the deployment and write the file, which only its owner can read: it holds every secret."""
+    client, file = invocation.client, invocation.options.file
+    znodes = invocation.require_deployment()
+    half = publication.interrupted(client, znodes)
+    snapshot = take(client, znodes)
+    half = half or publication.interrupted(client, znodes)  # It may have begun meanwhile.
+    if half:
+        invocation.err.print(
+            f"warning: {half}: {file} may hold only a part of it; take another snapshot once it has finished",
+            markup=False,
+        )
+    for name in _unfinished(snapshot):
+        invocation.err.print(
+            f"{name} runs, or was interrupted: in the snapshot it has no outcome", markup=False
+        )
+    private_file.write(file, archive.pack(snapshot))
+    print(f"wrote {file}: {counted(snapshot)}")
+    return 0
+
+
+def _unfinished(snapshot: Snapshot) -> Iterator[str]:
+    for path, data in snapshot.recorded.items():
+        detail = decode_detail(Znode(data, None)) if path.endswith("/detail") else None
+        if detail is not None and detail.started is not None and detail.finished is None:
+            yield name_of(path.rpartition("/")[0])
+
+
+def _add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("file", metavar="FILE", type=Path, help="the tar file to write, or to replace")
+
+
+SUBCOMMAND = Subcommand(
+    description="""\
+Save the definitions, variables and files of the deployment, and which one-time commands are done, to
+one tar file that only its owner can read: it holds every secret. `restore` brings it back, here or in
+another ensemble. Unpacked, it is a directory that can be published.
+""",
+    example="kolla_mesos_ctl snapshot site.tar --deployment site",
+    add_arguments=_add_arguments,
+    run=run,
+)

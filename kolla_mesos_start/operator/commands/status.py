@@ -1,0 +1,342 @@
+"""`kolla_mesos_ctl status`: the services of a deployment, their containers, and what each is doing.
+
+What lives here: rows, and how many of them a terminal has room for. What they are made of is `live.reader`'s.
+"""
+
+from __future__ import annotations
+
+import argparse
+import re
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, NamedTuple
+
+from rich.console import Console
+from rich.live import Live
+from rich.text import Text
+
+from kolla_mesos_start.definition.forms import DAEMON
+from kolla_mesos_start.errors import BadUsage
+from kolla_mesos_start.operator.invocation import Invocation, Subcommand, add_format
+from kolla_mesos_start.operator.live.explanation import not_current
+from kolla_mesos_start.operator.live.mirror import Mirror, mirror, named
+from kolla_mesos_start.operator.live.reader import Container, LiveDeployment, LiveService, LiveStep
+from kolla_mesos_start.operator.terminal.durations import lasting
+from kolla_mesos_start.operator.terminal.lines import Line, joined, show
+from kolla_mesos_start.tree.states import ERROR, RETRY, RUNNING
+
+SHOWN = 3  # names of what a container has not read
+TICK = 1.0  # seconds; for how long something has lasted is shown in them
+COLOURS = {
+    "ready": "green",
+    "finished": "green",
+    "waiting": "yellow",
+    "bootstrapping": "cyan",
+    "starting": "cyan",
+    RUNNING: "cyan",
+    RETRY: "yellow",
+}
+
+
+def run(invocation: Invocation) -> int:
+    """Show it once, or for as long as somebody looks; 0 if all is up."""
+    options = invocation.options
+    if options.watch:
+        _watch(invocation)
+    deployment = _chosen(mirror(invocation), options.service)
+    if invocation.as_json:
+        invocation.print_json(as_data(deployment))
+    else:
+        _print(deployment, invocation.out)
+    return 0 if deployment.is_up else 1
+
+
+def _print(deployment: LiveDeployment, out: Console) -> None:
+    services = _ordered(deployment)
+    lines = [Line(headline(deployment), "bold"), Line(""), *_listed(services, services, time.time())]
+    show(out, lines)
+
+
+def _chosen(source: Mirror, name: str | None) -> LiveDeployment:
+    deployment = source.deployment()
+    if name is None:
+        return deployment
+    service = named(deployment, name)
+    return deployment._replace(services={service.name: service})
+
+
+def _watch(invocation: Invocation) -> None:
+    """Redraw after every change, until Ctrl-C."""
+    out, name = invocation.out, invocation.options.service
+    if invocation.as_json or not out.is_terminal:
+        raise BadUsage("--watch draws on a terminal; leave it out, or see `wait`")
+    source = mirror(invocation, watching=True)
+    deployment = _chosen(source, name)
+    with Live(console=out, screen=True, auto_refresh=False) as live:
+        while True:
+            live.update(fitting(deployment, time.time(), out.width, out.height), refresh=True)
+            if source.wait(TICK):
+                deployment = _chosen(source, name)
+
+
+# -- what there is room for -----------------------------------------------------------------------------
+
+
+def fitting(deployment: LiveDeployment, now: float, width: int, height: int) -> Text:
+    """As much as a terminal has room for: what is not up comes first, and is shortened last."""
+    services = _ordered(deployment)
+    down = [service for service in services if not service.is_up]
+    up = [service for service in services if service.is_up]
+    ways: Sequence[Callable[[], Sequence[Line]]] = (
+        lambda: _listed(services, services, now),
+        lambda: _listed(services, down, now),
+        lambda: [*_listed(down, down, now), *_grid(up, width)],
+        lambda: [*_listed(down, (), now), *_grid(up, width)],
+        lambda: _crowded(down, up, now, width, height - 2),
+    )
+    for way in ways:
+        lines = way()
+        if len(lines) <= height - 2:
+            break
+    else:
+        lines = [*lines[: height - 3], Line("...", "dim")]
+    folded = joined(line.folded(width) for line in lines)
+    if folded.plain.count("\n") >= height - 2:
+        folded = joined(line.cut(width) for line in lines)
+    return joined([Line(headline(deployment), "bold").cut(width), Text(), folded])
+
+
+def _crowded(
+    down: Sequence[LiveService], up: Sequence[LiveService], now: float, width: int, height: int
+) -> Sequence[Line]:
+    """Names in columns; in the room that is left a line for each that does not merely wait for others."""
+    room = max(height - len(_grid(down, width)) - len(_grid(up, width)), 0)
+    shown = [each for each in down if {row.cells[1] for row in _rows(each, now)} != {"waiting"}][:room]
+    others = [each for each in down if each not in shown]
+    return [*_listed(shown, (), now), *_grid(others, width), *_grid(up, width)]
+
+
+def headline(deployment: LiveDeployment) -> str:
+    """How much of it is up."""
+    services = deployment.services.values()
+    text = f"{deployment.id}: {sum(service.is_up for service in services)} of {len(services)} services up"
+    parts = [text, *not_current([each for service in services for each in service.containers])]
+    return "; ".join(filter(None, [*parts, deployment.publication.problem]))
+
+
+def _ordered(deployment: LiveDeployment) -> Sequence[LiveService]:
+    return sorted(deployment.services.values(), key=lambda service: (service.is_up, _numbered(service.name)))
+
+
+def _grid(services: Sequence[LiveService], width: int) -> Sequence[Line]:
+    """Names in columns, with ready of wanted."""
+    cells = [f"{each.role} {each.ready}/{each.wanted}" for each in services]
+    if not cells:
+        return []
+    column = max(map(len, cells)) + 2
+    across = max(width // column, 1)
+    style = "green" if services[0].is_up else "yellow"
+    rows = [cells[first : first + across] for first in range(0, len(cells), across)]
+    return [Line(""), *(Line("".join(f"{cell:{column}}" for cell in row).rstrip(), style) for row in rows)]
+
+
+# -- lines ----------------------------------------------------------------------------------------------
+
+
+def _listed(services: Sequence[LiveService], whole: Sequence[LiveService], now: float) -> list[Line]:
+    """A line for each service, and one for each container of those in `whole`."""
+    names = max((len(service.name) for service in services), default=0)
+    rows = {service.name: [*_rows(service, now)] for service in whole}
+    shown = [row for each in rows.values() for row in each]
+    widths = [max((len(row.cells[column]) for row in shown), default=0) for column in range(4)]
+    lines = []
+    for service in services:
+        if service.name in rows or service.is_up:
+            lines.append(_head(service, names))
+        else:
+            lines.append(_brief(service, names, now))
+        lines += [row.line(widths) for row in rows.get(service.name, ())]
+    return lines
+
+
+def _brief(service: LiveService, width: int, now: float) -> Line:
+    """A service in one line: instead of its definition, what most of what is not ready is doing."""
+    head = _head(service, width)
+    doing = Counter(row.doing for row in _rows(service, now) if row.cells[1] not in ("ready", "finished"))
+    if service.graph is None or not doing:
+        return head
+    stages = _stages(service)
+    return head._replace(rest=f"  {stages}{stages and ': '}{doing.most_common(1)[0][0]}")
+
+
+def _stages(service: LiveService) -> str:
+    """How many containers are in which stage; nothing where "ready of wanted" says the same."""
+    stages = Counter(container.stage for container in service.containers)
+    if stages.keys() <= {"ready"}:
+        return ""
+    return ", ".join(f"{count} {stage}" for stage, count in stages.most_common())
+
+
+def _head(service: LiveService, width: int) -> Line:
+    if not service.definition:
+        return Line(f"{service.name:{width}}  no definition is published", "bold red")
+    if service.graph is None:
+        return Line(f"{service.name:{width}}  unreadable: ", "bold red", "; ".join(service.issues))
+    what = "done" if service.is_task else "ready"
+    state = f"{service.name:{width}}  {service.ready} of {service.wanted} {what}"
+    # Who waits for a roll-out must not read that all are ready, and go.
+    state = ", ".join([state, *not_current(service.containers)])
+    is_current = all(each.is_current for each in service.containers)
+    style = "bold green" if service.is_up and is_current else "bold yellow"
+    stages = _stages(service)
+    return Line(state, style, f"  {stages}" if stages else "")
+
+
+class StatusRow(NamedTuple):
+    """Something in a service: who, in which state, for how long, what it runs; and what it is doing."""
+
+    cells: tuple[str, str, str, str]
+    doing: str
+    style: str
+
+    def line(self, widths: Sequence[int]) -> Line:
+        """The cells in columns."""
+        cells = "".join(f"  {cell:{width}}" for cell, width in zip(self.cells, widths) if width)
+        return Line(f"{cells}  ", self.style, self.doing)
+
+
+def _rows(service: LiveService, now: float) -> Iterator[StatusRow]:
+    for container in sorted(service.containers, key=lambda each: (_numbered(each.host), each.id)):
+        yield _container(service, container, now)
+    if service.is_up:
+        return
+    if service.definition and not (service.containers or service.ended):
+        why = "no container of it is left" if service.begun else "no container of it was ever started"
+        yield StatusRow(("-", "absent", "", ""), why, "red")
+    for ended in service.ended:
+        status = "" if ended.status is None else f" (the agent's exit status: {ended.status})"
+        doing = f"{ended.command or ended.stage}: {ended.reason}{status}"
+        if ended.stage == DAEMON:
+            doing = f"{ended.command} {ended.how()}"
+        yield StatusRow((ended.host, "ended", lasting(now - ended.at), ""), doing, "red")
+    for step in service.steps:
+        yield from _attempts(step, now)
+
+
+def _numbered(name: str) -> Sequence[tuple[str, int]]:
+    """To sort names so that node-9 comes before node-10."""
+    return [(text, int(digits or 0)) for text, digits in re.findall(r"(\D*)(\d*)", name)]
+
+
+def _container(service: LiveService, container: Container, now: float) -> StatusRow:
+    runs = ", ".join(filter(None, (container.generation, _age(service, container))))
+    reason, command = container.reason, container.command
+    doing = reason if command in reason else f"{command}: {reason}" if reason else command
+    style = COLOURS.get(container.stage, "red")
+    return StatusRow((container.host, container.stage, lasting(now - container.since), runs), doing, style)
+
+
+def _age(service: LiveService, container: Container) -> str:
+    """What it runs that is older, where any container of its service does, and what brings the newer."""
+    if container.behind:
+        remedy = "restart it" if container.needs_restart else "refreshing" if container.is_refreshing else ""
+        return f"older {older(container)}{remedy and f' ({remedy})'}"
+    mixed = container.definition and any(each.behind for each in service.containers)
+    return "current" if mixed else ""
+
+
+def older(container: Container) -> str:
+    """What a container runs that is published otherwise by now, as far as a line has room for it."""
+    names = [each.what for each in container.behind]
+    more = f" and {len(names) - SHOWN} more" if len(names) > SHOWN else ""
+    return ", ".join(names[:SHOWN]) + more
+
+
+def _attempts(step: LiveStep, now: float) -> Iterator[StatusRow]:
+    """What became of a command that is not done."""
+    for attempt in step.attempts:
+        if attempt.state in (RUNNING, RETRY, ERROR) and not (step.done or step.command.is_daemon):
+            detail = attempt.detail
+            words = describe(detail.attempt, detail.host, detail.message)
+            cells = (step.command.name, attempt.state, lasting(now - attempt.since), "")
+            yield StatusRow(cells, words, COLOURS.get(attempt.state, "red"))
+
+
+def describe(attempt: int, host: str, message: str) -> str:
+    """An attempt in a few words."""
+    where = f"attempt {attempt} on {host}" if host else ""
+    return f"{where}: {message}" if message else where
+
+
+def as_data(deployment: LiveDeployment) -> dict[str, Any]:
+    """The same for a program."""
+    mark = deployment.publication.mark
+    return {
+        "deployment": deployment.id,
+        "up": deployment.is_up,
+        "unfinished_publication": mark and {"by": mark.by, "begun": mark.begun},
+        "services": [_service_data(service) for service in deployment.services.values()],
+    }
+
+
+def _service_data(service: LiveService) -> dict[str, Any]:
+    return {
+        "name": service.name,
+        "up": service.is_up,
+        "ready": service.ready,
+        "wanted": service.wanted,
+        "definition": f"{service.definition:x}" if service.definition else None,
+        "issues": list(service.issues),
+        "containers": [_container_data(container) for container in service.containers],
+        "commands": [
+            {
+                "path": step.path,
+                "done": step.done,
+                "states": {each.scope: each.state for each in step.attempts},
+            }
+            for step in service.steps
+            if not step.command.is_daemon
+        ],
+        "ended": [ended._asdict() for ended in service.ended],
+    }
+
+
+def _container_data(container: Container) -> dict[str, Any]:
+    data = container._asdict()
+    behind = data.pop("behind")
+    refresh = "failed" if container.keeps_old_files else "pending" if container.is_refreshing else None
+    return {
+        **data,
+        "definition": _hex(container.definition),
+        "read": _hex(container.read),
+        "stale": bool(behind),
+        "older": [each.what for each in behind],
+        "needs_restart": container.needs_restart,
+        "refresh": refresh,
+    }
+
+
+def _hex(zxid: int | None) -> str | None:
+    return None if zxid is None else f"{zxid:x}"
+
+
+def _add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("service", metavar="SERVICE", nargs="?", help="only this one, by its name or role")
+    parser.add_argument("--watch", action="store_true", help="redraw after every change, until Ctrl-C")
+    add_format(parser)
+
+
+SUBCOMMAND = Subcommand(
+    description="""\
+Show the services of a deployment, ready of wanted, and what each container is doing and since when.
+
+Beside a container stands its generation, and what it runs that is older than what is published: its
+definition, variables or files (by name), or its image. "restart it" says that only a restart brings the
+newer ones; with on_change, "refreshing" says that they follow by themselves. `--format json` has the zxids.
+The exit status is 0 if all are up, else 1.
+""",
+    example="kolla_mesos_ctl status --watch --deployment site",
+    add_arguments=_add_arguments,
+    run=run,
+)

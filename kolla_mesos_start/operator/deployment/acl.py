@@ -1,0 +1,232 @@
+"""Who may do what in a deployment: the content of `acl.yml`, and the ACL of every znode that follows from it.
+
+    operator: "digest:operator:<base64 of the digest>"       # may do everything; or "x509:CN=operator"
+    services: {"infra/db/db": "x509:CN=db", ...}             # as whom the agents of each service connect
+    variables: {"db_root_password": ["infra/db/db"]}         # shared variables that only these may read
+    hosts: ["h1", "h2"]                                      # where agents run
+
+Pure: what stands in ZooKeeper is read and changed in `ensemble.acls`. An ACL is a mapping of identities, as
+above, to letters of cdrwa.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from types import MappingProxyType
+from typing import Any, NamedTuple
+
+from kolla_mesos_start.definition.fields import nearest
+from kolla_mesos_start.definition.forms import GLOBAL, bad_segment, bad_service
+from kolla_mesos_start.definition.texts import labelled, sublabel
+from kolla_mesos_start.tree.znodes import (
+    PUBLICATION,
+    RECORDED_ACL,
+    RECORDED_GENERATIONS,
+    RESERVED,
+    TOKEN_FLOOR,
+)
+
+Acl = Mapping[str, str]
+Issues = list["tuple[str, str]"]
+
+FILE = "acl"  # its name in a directory, without the suffix
+NODE = RECORDED_ACL  # below the deployment: the plan that it was published with
+WORLD = "world:anyone"
+ALL, WORK, READ = "cdrwa", "cdrw", "r"
+RIGHTS = {"c": "create", "d": "delete", "r": "read", "w": "write", "a": "change the ACL"}
+VARIABLES, STATUS, FILES = RESERVED
+BY_AGENTS = (".party", ".containers")  # below a service
+KEYS = ("operator", "services", "variables", "hosts")
+EXPECTED = "expected digest:<user>:<base64 of the digest> or x509:<subject>"
+_IDENTITY = re.compile(r"digest:[^:]+:[A-Za-z0-9+/]{27}=|x509:.+")
+
+
+class Plan(NamedTuple):
+    """What `acl.yml` says: identities, by service too; who may read a variable; the hosts of agents."""
+
+    operator: str
+    services: Mapping[str, str]
+    variables: Mapping[str, Sequence[str]] = MappingProxyType({})
+    hosts: Sequence[str] = ()
+
+    def acl(self, node: str) -> Acl:
+        """That of the znode with this path below the deployment; an empty one is the deployment's own."""
+        working, reading = self._services(node)
+        entries = [(self.operator, ALL)]
+        entries += [(self.services[service], WORK) for service in working if service in self.services]
+        entries += [(self.services[service], READ) for service in reading if service in self.services]
+        return joined(entries)
+
+    @property
+    def above(self) -> Acl:
+        """That of what has to be made above the deployment, and is not only its own."""
+        return joined([(self.operator, ALL), (WORLD, READ)])
+
+    def _services(self, node: str) -> tuple[Collection[str], Collection[str]]:
+        """Those that may work at a znode, and those that may read it."""
+        everybody, names = self.services.keys(), node.split("/")
+        if names[0] in (PUBLICATION, TOKEN_FLOOR):
+            return (), everybody
+        if names[0] == STATUS:
+            return [each for each in everybody if _role(each) in names[2:3]], everybody
+        if names[0] == VARIABLES:
+            return (), self.variables.get("/".join(names[1:]), everybody)
+        at = next((at for at, name in enumerate(names) if _is_part(name)), len(names))
+        service = "/".join(names[:at])
+        if names[at : at + 1] and names[at] in BY_AGENTS:
+            return [service], everybody
+        if names[at : at + 1] == [RECORDED_GENERATIONS]:
+            return (), everybody
+        is_above = not node or any(each.startswith(f"{node}/") for each in everybody)
+        return (), everybody if is_above and service not in everybody else [service]
+
+    def made(self) -> dict[str, bytes]:
+        """What agents then need no right to make, with its data; what is above others comes first."""
+        scopes = (GLOBAL, *self.hosts)
+        found = dict.fromkeys((STATUS, *(f"{STATUS}/{scope}" for scope in scopes)), b"")
+        for service in self.services:
+            found.update({f"{service}/{name}": b"" for name in BY_AGENTS})
+            found.update({f"{STATUS}/{scope}/{_role(service)}": service.encode() for scope in scopes})
+        return found
+
+    def recorded(self) -> dict[str, bytes]:
+        """What tools and agents follow: the plan itself, and for each service the ACL of what it creates."""
+        found = {NODE: json.dumps(self._asdict(), default=dict).encode()}
+        for service in self.services:
+            acl = self.acl(f"{service}/{BY_AGENTS[0]}")
+            found[f"{service}/{NODE}"] = ",".join(f"{who}:{rights}" for who, rights in acl.items()).encode()
+        return found
+
+    def only(self, services: Collection[str]) -> Plan:
+        """The plan without the services that are not there."""
+        return self._replace(services={n: each for n, each in self.services.items() if n in services})
+
+
+def _role(service: str) -> str:
+    return service.rpartition("/")[2]
+
+
+def _is_part(name: str) -> bool:
+    """Whether it stands below a service, and is no part of a service's name."""
+    return name in (VARIABLES, FILES) or name.startswith(".")
+
+
+def joined(entries: Iterable[tuple[str, str]]) -> Acl:
+    """One ACL of such entries: who has several has all their rights."""
+    found: dict[str, str] = {}
+    for who, rights in entries:
+        found[who] = "".join(letter for letter in ALL if letter in found.get(who, "") + rights)
+    return found
+
+
+def wider(found: Acl, planned: Acl) -> Acl:
+    """The rights that somebody has, and should not have."""
+    more = {who: "".join(set(rights) - set(planned.get(who, ""))) for who, rights in found.items()}
+    return joined((who, rights) for who, rights in more.items() if rights)
+
+
+def shown(acl: Acl) -> str:
+    """For a message; a digest can be tried out, and is left out."""
+    return "; ".join(f"{name(who)} may {', '.join(map(RIGHTS.get, rights))}" for who, rights in acl.items())  # type: ignore[arg-type]
+
+
+def name(identity: str) -> str:
+    """An identity without its digest."""
+    return identity.rpartition(":")[0] if identity.startswith("digest:") else identity
+
+
+# -- reading acl.yml ------------------------------------------------------------------------------
+
+
+def parse(content: Mapping[str, Any]) -> tuple[Plan, Issues]:
+    """The plan, and what is wrong with it: the label of a value, and why."""
+    unknown = [key for key in content if key not in KEYS]
+    issues: Issues = [(sublabel("", key), f"unknown key{nearest(key, KEYS)}") for key in unknown]
+    services = _mapping(content, "services", issues)
+    variables = _mapping(content, "variables", issues)
+    for label, value in (("operator", content.get("operator")), *_labelled("services", services)):
+        if not (isinstance(value, str) and value.isprintable() and _IDENTITY.fullmatch(value)):
+            # Not what was found: it may be a password.
+            issues.append((label, EXPECTED))
+    for service in services:
+        if bad_service(service) or any(each in RESERVED for each in service.split("/")):
+            issues.append((sublabel("services", service), "no service can have this name"))
+    plan = Plan(
+        str(content.get("operator")),
+        {service: str(identity) for service, identity in services.items()},
+        {each: _texts(sublabel("variables", each), value, issues) for each, value in variables.items()},
+        _texts("hosts", content.get("hosts"), issues),
+    )
+    for label, host in labelled("hosts", plan.hosts):
+        if bad_segment(host) or host == GLOBAL:
+            issues.append((label, f"expected the name of a host, found {host!r}"))
+    return plan, issues
+
+
+def _labelled(label: str, values: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
+    return ((sublabel(label, key), value) for key, value in values.items())
+
+
+def _mapping(content: Mapping[str, Any], key: str, issues: Issues) -> Mapping[str, Any]:
+    value = content.get(key) or {}
+    if isinstance(value, dict):
+        return value
+    issues.append((key, "expected a mapping"))
+    return {}
+
+
+def _texts(label: str, value: Any, issues: Issues) -> Sequence[str]:
+    if isinstance(value, list) and all(isinstance(each, str) for each in value):
+        return value
+    if value:
+        issues.append((label, "expected a list of names"))
+    return ()
+
+
+def check(
+    plan: Plan, services: Mapping[str, Collection[str]], variables: Collection[str]
+) -> Iterator[tuple[str, str]]:
+    """What does not fit the deployment: the label of a value, and why.
+
+    `services` are those of the deployment, with the variables that their templates name; `variables` are
+    the deployment's own.
+    """
+    for service in plan.services:
+        if service not in services:
+            yield (
+                sublabel("services", service),
+                f"no service is called {service!r}{nearest(service, services)}",
+            )
+    for service in sorted(services.keys() - plan.services.keys()):
+        yield "services", f"{service} is missing, so that its containers could read nothing: add its identity"
+    for variable, readers in plan.variables.items():
+        label = sublabel("variables", variable)
+        if variable not in variables:
+            yield (
+                label,
+                f"the deployment has no variable {variable!r} of its own{nearest(variable, variables)}",
+            )
+        for each, reader in labelled(label, readers):
+            if reader not in plan.services:
+                yield each, f"no service is called {reader!r}{nearest(reader, plan.services)}"
+        for service, names in sorted(services.items()):
+            if variable in names and service not in readers:
+                yield (
+                    label,
+                    f"a template of {service} names it, whose containers would end with 77: add {service}",
+                )
+
+
+def shared(plan: Plan) -> Iterator[tuple[str, str]]:
+    """The services with the identity of the operator, or of another one: the label of each, and why not."""
+    owners = {plan.operator: "the operator"}
+    for service, identity in plan.services.items():
+        owner = owners.setdefault(identity, service)
+        if owner != service:
+            yield (
+                sublabel("services", service),
+                f"{owner} has the same identity, so that its containers may do what {owner} may: give it one"
+                " of its own",
+            )

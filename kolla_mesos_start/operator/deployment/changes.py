@@ -1,0 +1,116 @@
+"""What differs between a directory and what is published, shown without a secret.
+
+Pure: both come as znodes and their data.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator, Mapping, Set
+from difflib import unified_diff
+from typing import NamedTuple
+
+from kolla_mesos_start.operator.deployment.directory import VARIABLES
+
+HIDDEN = "***"
+CREATED, UPDATED = "created", "updated"
+_SECRET = re.compile(r"(?i)(pass(word|wd|phrase)?|secret|token|credential|cookie|key)s?($|[_-])")
+# What stands beside such a name in a file or a definition, unless it is a template or a path.
+_BESIDE = re.compile(
+    r"(?i)((?:pass(?:word|wd|phrase)?|secret|token|credential|cookie|key)s?[\"']?\s*[:=]\s*[\"']?)"
+    r"(?![\"'{/\[\s])([^\s\"',]+)"
+)
+_IN_URL = re.compile(r"(://[^\s:/@{}]+:)(?![{])[^\s/@]+@")
+LEAST_SECRET = 4  # characters: shorter ones would be found everywhere
+
+
+class Change(NamedTuple):
+    """A znode that publishing would create or write anew; `before` is None for one that is not there."""
+
+    node: str
+    before: bytes | None
+    after: bytes
+
+    @property
+    def kind(self) -> str:
+        return UPDATED if self.before else CREATED
+
+    @property
+    def is_variable(self) -> bool:
+        return is_variable(self.node)
+
+
+def changes(before: Mapping[str, bytes], after: Mapping[str, bytes]) -> list[Change]:
+    """In the order of the paths."""
+    return [
+        Change(node, before.get(node), data)
+        for node, data in sorted(after.items())
+        if before.get(node) != data
+    ]
+
+
+def is_variable(node: str) -> bool:
+    """Whether the znode holds the value of a variable."""
+    return VARIABLES in node.split("/")[:-1]
+
+
+def is_secret(node: str) -> bool:
+    """Whether the name of a variable says that its value is a secret."""
+    return bool(_SECRET.search(node.rpartition("/")[2]))
+
+
+class Mask:
+    """Hides the secrets of the given variables wherever they stand, and what looks like one.
+
+    `secrets` are names of variables that are secrets, though they may not look like it.
+    """
+
+    def __init__(self, *variables: Mapping[str, bytes], secrets: Set[str] = frozenset()) -> None:
+        self._secrets = secrets
+        found = {
+            data.decode(errors="replace").strip()
+            for nodes in variables
+            for node, data in nodes.items()
+            if is_variable(node) and self._is_secret(node)
+        }
+        longest_first = sorted((text for text in found if len(text) >= LEAST_SECRET), key=len, reverse=True)
+        self._known = re.compile("|".join(map(re.escape, longest_first))) if longest_first else None
+
+    def hide(self, text: str) -> str:
+        """The text without secrets."""
+        if self._known is not None:
+            text = self._known.sub(HIDDEN, text)
+        return _IN_URL.sub(rf"\1{HIDDEN}@", _BESIDE.sub(rf"\g<1>{HIDDEN}", text))
+
+    def value(self, node: str, data: bytes | None) -> str | None:
+        """The value of a variable."""
+        if data is None:
+            return None
+        return HIDDEN if self._is_secret(node) else self.hide(data.decode(errors="replace"))
+
+    def _is_secret(self, node: str) -> bool:
+        return is_secret(node) or node.rpartition("/")[2] in self._secrets
+
+    def lines(self, change: Change) -> Iterator[str]:
+        """What differs in a file or a definition, line by line, in the form of `diff -u`."""
+        try:
+            before, after = (data.decode().splitlines() for data in (change.before or b"", change.after))
+        except UnicodeDecodeError:
+            yield "not text, and not shown"
+            return
+        # Hidden before they are compared, a line whose secret alone has changed would be none.
+        for line in list(unified_diff(before, after, lineterm="", n=1))[2:]:
+            yield self.hide(line)
+
+
+def affected(changed: Iterable[str], texts: Mapping[str, bytes]) -> set[str]:
+    """The services that changes at nodes concern. `texts` is what may name a shared variable, by service."""
+    services = set()
+    for node in changed:
+        if node.startswith(f"{VARIABLES}/"):
+            name = re.compile(rb"\b%s\b" % re.escape(node.partition("/")[2].encode()))
+            services |= {service for service, text in texts.items() if name.search(text)}
+        else:
+            names = node.split("/")
+            services |= texts.keys() & {"/".join(names[:count]) for count in range(1, len(names) + 1)}
+    return services

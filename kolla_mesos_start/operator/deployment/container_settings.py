@@ -1,0 +1,225 @@
+"""What `launch.yml` says of the containers of a service, in its `defaults` and below `services`.
+
+    placement: control              a role of `hosts`
+    replicas: each                  one on each host of it
+    image: registry/{{ role }}:{{ tag }}
+    cpu: 500m                       or a number of processors, 0.5
+    memory: 512Mi                   or Gi
+    user: 42425                     by number; 0 is root
+    read_only: true                 the root file system
+    network: host                   or own
+    capabilities: [NET_ADMIN]       all others are dropped
+    ports: ["{{ port }}"]           registered, and reached by others
+    volumes:
+      /var/lib/mysql: 10Gi          of each container's own; kept
+      /var/lib/keys: {shared: keys} what all containers with that name share
+      /lib/modules: {host: /lib/modules}
+      /run/mysqld: temporary        empty at each start
+    env: {KOLLA_LOG_FORMAT: json}   joined with that of `defaults`
+    variables: site-passwords       the secret that is KOLLA_VARIABLES_DIR
+    credential: site-zookeeper      the secret whose key `auth` is KOLLA_ZK_AUTH_FILE
+
+What lives here: reading it. Only launchers need most of it; `image`, `ports` and `env` may be templates.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from typing import Callable, NamedTuple
+
+from kolla_mesos_start.definition.fields import Fields, Reading, nearest
+from kolla_mesos_start.definition.forms import any_text
+from kolla_mesos_start.definition.texts import labelled
+
+EACH = "each"
+HOST, OWN = "host", "own"  # networks
+KEPT, SHARED, FROM_HOST, TEMPORARY = "kept", "shared", "host", "temporary"  # volumes
+MEBIBYTES = {"Mi": 1, "Gi": 1024}
+# Those of Linux 6; a container runtime refuses others. ALL is no capability, but launchers take it for all.
+CAPABILITIES = frozenset(
+    """
+    ALL AUDIT_CONTROL AUDIT_READ AUDIT_WRITE BLOCK_SUSPEND BPF CHECKPOINT_RESTORE CHOWN DAC_OVERRIDE
+    DAC_READ_SEARCH FOWNER FSETID IPC_LOCK IPC_OWNER KILL LEASE LINUX_IMMUTABLE MAC_ADMIN MAC_OVERRIDE MKNOD
+    NET_ADMIN NET_BIND_SERVICE NET_BROADCAST NET_RAW PERFMON SETFCAP SETGID SETPCAP SETUID SYSLOG SYS_ADMIN
+    SYS_BOOT SYS_CHROOT SYS_MODULE SYS_NICE SYS_PACCT SYS_PTRACE SYS_RAWIO SYS_RESOURCE SYS_TIME
+    SYS_TTY_CONFIG WAKE_ALARM
+    """.split()  # noqa: SIM905  # A list of literals would be a line for each.
+)
+VOLUME = "expected its size (10Gi), `temporary`, {shared: NAME} or {host: PATH}"
+
+
+class Volume(NamedTuple):
+    """A directory at `path` in a container. `source` is the name of a shared one, or the host's path."""
+
+    path: str
+    kind: str
+    source: str = ""
+    size: int = 0  # mebibytes, of one that is kept
+
+
+class ContainerSettings(NamedTuple):
+    """How the containers of a service are launched; None is what the file does not say.
+
+    `placement` is a role of hosts. `replicas` is EACH: one container on each of them; without it they are
+    as many as the definition wants, on the first of them. `cpu` is in thousandths, `memory` in mebibytes.
+    """
+
+    placement: str | None = None
+    replicas: str | None = None
+    image: str | None = None
+    cpu: int | None = None
+    memory: int | None = None
+    user: int | None = None
+    read_only: bool | None = None
+    network: str | None = None
+    capabilities: Sequence[str] | None = None
+    ports: Sequence[str] | None = None
+    volumes: Sequence[Volume] | None = None
+    env: Mapping[str, str] | None = None
+    variables: str | None = None
+    credential: str | None = None
+
+    def over(self, defaults: ContainerSettings) -> ContainerSettings:
+        """These, and the defaults for what they do not say."""
+        own = {key: value for key, value in self._asdict().items() if value is not None}
+        return defaults._replace(**{**own, "env": {**(defaults.env or {}), **(self.env or {})}})
+
+
+def read(reading: Reading, label: str, value: object, roles: Mapping[str, object]) -> ContainerSettings:
+    """What a mapping says; its mistakes are reported."""
+
+    def bad_role(role: str) -> str | None:
+        return None if role in roles else f"expected a role of `hosts`{nearest(role, roles)}"
+
+    fields = Fields(reading, label, value, ContainerSettings._fields)
+    return ContainerSettings(
+        placement=fields.text("placement", None, bad_role),
+        replicas=fields.text("replicas", None, _bad_replicas),
+        image=fields.text("image", None, _bad_word),
+        cpu=_measured(fields, "cpu", _thousandths, "a number of processors, 0.5 or 500m"),
+        memory=_measured(fields, "memory", mebibytes, "a size, such as 512Mi or 1Gi"),
+        user=fields.integer("user", None),
+        read_only=fields.boolean("read_only", False) if "read_only" in fields else None,
+        network=fields.text("network", None, _bad_network),
+        capabilities=_texts(fields, "capabilities", _bad_capability),
+        ports=_texts(fields, "ports", _bad_port),
+        volumes=_volumes(fields),
+        env=_env(fields),
+        variables=fields.text("variables", None, _bad_secret),
+        credential=fields.text("credential", None, _bad_secret),
+    )
+
+
+def mebibytes(text: str) -> int | None:
+    """How many the text says; None for what is no size."""
+    found = re.fullmatch(r"([1-9][0-9]{0,8})(Mi|Gi)", text)
+    return int(found[1]) * MEBIBYTES[found[2]] if found else None
+
+
+def _thousandths(text: str) -> int | None:
+    milli = re.fullmatch(r"([1-9][0-9]{0,6})m", text)
+    whole = re.fullmatch(r"[0-9]{1,4}(\.[0-9]{1,3})?", text)
+    return int(milli[1]) if milli else (whole and round(float(text) * 1000)) or None
+
+
+def _measured(fields: Fields, key: str, measure: Callable[[str], int | None], what: str) -> int | None:
+    text = fields.text(key, None, lambda text: None if measure(text) else f"expected {what}")
+    return None if text is None else measure(text)
+
+
+def _texts(fields: Fields, key: str, bad: Callable[[str], str | None]) -> Sequence[str] | None:
+    """A list of texts."""
+    if fields.raw(key) is None:
+        return None
+    found = []
+    for label, item in labelled(fields.label_of(key), fields.items(key)):
+        why = bad(item) if isinstance(item, str) else "expected text"
+        if why:
+            fields.reading.report(label, why)
+        found.append(str(item))
+    return found
+
+
+def _env(fields: Fields) -> Mapping[str, str] | None:
+    if fields.raw("env") is None:
+        return None
+    given = fields.mapping("env")
+    own = Fields(fields.reading, fields.label_of("env"), given, tuple(given))
+    for name in given:
+        fields.reading.check_name(own.label_of(name), name, _bad_variable)
+    return {name: own.text(name, "", any_text) for name in given}
+
+
+def _volumes(fields: Fields) -> Sequence[Volume] | None:
+    if fields.raw("volumes") is None:
+        return None
+    given = fields.mapping("volumes")
+    own = Fields(fields.reading, fields.label_of("volumes"), given, tuple(given))
+    for path in given:
+        fields.reading.check_name(own.label_of(path), path, bad_place)
+    return [_volume(own, path) for path in given]
+
+
+def _volume(own: Fields, path: str) -> Volume:
+    value = own.raw(path)
+    if isinstance(value, str):
+        size = mebibytes(value)
+        if value != TEMPORARY and size is None:
+            own.report(path, f"{VOLUME}, found {value!r}")
+        return Volume(path, TEMPORARY) if size is None else Volume(path, KEPT, size=size)
+    fields = Fields(own.reading, own.label_of(path), value, (SHARED, FROM_HOST))
+    shared = fields.text(SHARED, None, _bad_secret)
+    host = fields.text(FROM_HOST, None, bad_place)
+    if isinstance(value, dict) and set(value) <= {SHARED, FROM_HOST} and len(value) != 1:
+        own.report(path, VOLUME)
+    return Volume(path, SHARED, shared) if shared else Volume(path, FROM_HOST, host or "")
+
+
+def bad_place(text: str) -> str | None:
+    """Runtimes have a colon between the host's path and the container's, and systemd joins lines at a \\."""
+    first, *parts = text.split("/")
+    good = text.isprintable() and not set(text) & set(":\\") and not set(parts) & {"", ".", ".."}
+    return None if good and parts and not first else "expected an absolute path without colon, \\ and .."
+
+
+def _bad_variable(text: str) -> str | None:
+    """Why no launcher takes it."""
+    good = re.fullmatch(r"[A-Za-z_][A-Za-z0-9_]*", text)
+    return None if good else "expected the name of an environment variable, of letters, digits and _"
+
+
+def _bad_replicas(text: str) -> str | None:
+    return None if text == EACH else f"expected {EACH!r}; a number is `instances` of the definition"
+
+
+def _bad_network(text: str) -> str | None:
+    return None if text in (HOST, OWN) else f"expected {HOST!r} or {OWN!r}"
+
+
+def _bad_word(text: str) -> str | None:
+    return None if text.strip() else "expected the name of an image"
+
+
+def _bad_capability(text: str) -> str | None:
+    if not re.fullmatch(r"(?!CAP_)[A-Z][A-Z_]+", text):
+        return f"expected a capability without CAP_, such as NET_ADMIN, found {text!r}"
+    return None if text in CAPABILITIES else f"{text} is no capability of Linux{nearest(text, CAPABILITIES)}"
+
+
+def _bad_port(text: str) -> str | None:
+    if "{{" in text or is_port(text):
+        return None
+    return f"expected a port, or a template of one, found {text!r}"
+
+
+def is_port(text: str) -> bool:
+    """Whether it is the number of a port."""
+    return text.isascii() and text.isdigit() and 0 < int(text) < 65536
+
+
+def _bad_secret(text: str) -> str | None:
+    """Why no launcher can take it for a name."""
+    if re.fullmatch(r"[a-z0-9]([-a-z0-9.]{0,61}[a-z0-9])?", text):
+        return None
+    return "expected a name of lowercase letters, digits and -"

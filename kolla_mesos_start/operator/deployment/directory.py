@@ -1,0 +1,500 @@
+"""A directory that holds a deployment, as an operator keeps it under version control.
+
+    DIR/
+      variables/<name>                            a value for the whole deployment: the file's content,
+                                                  but for one newline at its end
+      variables.yml                               or all in one file, a mapping of names to values
+      secrets.yml                                 variables whose values are generated: a mapping of
+                                                  names to kinds, `password` or `fernet`
+      services/<service>/
+        definition.yml                            the command graph
+        variables/<name>, variables.yml           values for this service
+        variables/<host>/<name>                   values for this service on one host; in a
+                                                  variables.yml a mapping under the host's name
+        files/<name>                              content or template of one file
+      launch.yml                                  where containers run: see `launch`; not published
+      acl.yml                                     who may do what in ZooKeeper (`acl`)
+
+`.yaml` and `.json` may stand for `.yml`. Names that begin with a dot are left out everywhere, and so
+is everything else beside `services`; below it anything unknown is an error, since a misspelt name
+would silently not be published. A link may lead to another place in the directory, but not out of it.
+
+Only reads, and knows about ZooKeeper only which names and how much data a znode may have.
+"""
+
+from __future__ import annotations
+
+import difflib
+import os
+from collections.abc import Container, Iterator, Mapping, Sequence, Set
+from pathlib import Path
+from types import MappingProxyType
+from typing import NamedTuple
+
+from kolla_mesos_start.errors import BadDefinition, BadUsage
+from kolla_mesos_start.operator.deployment import acl, formats, launch
+from kolla_mesos_start.operator.deployment.acl import Plan
+from kolla_mesos_start.operator.deployment.findings import ERROR, DataSource, Finding, Sources, from_issue
+from kolla_mesos_start.operator.deployment.instances import with_instances
+from kolla_mesos_start.operator.deployment.launch import LaunchFile
+from kolla_mesos_start.operator.terminal.suggestions import nearest
+from kolla_mesos_start.tree.znodes import RESERVED
+
+Contents = Mapping[str, bytes]
+
+DEFINITION = "definition"
+VARIABLES = "variables"
+SECRETS = "secrets"
+FILES = "files"
+# The kinds of secrets.
+PASSWORD, FERNET = "password", "fernet"
+KINDS = (PASSWORD, FERNET)
+# What is read of the directory itself.
+TOP = ("services", *(f"{name}.yml" for name in (VARIABLES, launch.NAME, SECRETS, acl.FILE)), VARIABLES)
+# bytes. A server drops the connection on a larger request (its jute.maxbuffer), which looks like an outage.
+MAX_DATA = 1_000_000
+# What is read of a service's.
+KNOWN = (f"{DEFINITION}.yml", f"{VARIABLES}.yml", VARIABLES, FILES)
+UNKNOWN = "unknown name: expected definition.yml, variables.yml, variables/ or files/"
+OF_HOST = "values for one host belong to a service"
+NO_NAME = "a znode can't have this name: expected printable characters"
+
+
+class Given(NamedTuple):
+    """A variable of the command line, which wins over those of the directory, and where it comes from."""
+
+    value: str
+    source: DataSource
+
+
+class Values(NamedTuple):
+    """Variables by name, and those of single hosts by host and name."""
+
+    own: Contents
+    hosts: Mapping[str, Contents]
+
+
+class Service(NamedTuple):
+    """One service: `definition` is its JSON, `source` the file that it comes from.
+
+    Not `enabled`: it is checked, but not published.
+    """
+
+    name: str
+    source: str
+    definition: bytes
+    variables: Values
+    files: Contents
+    enabled: bool = True
+
+
+class Deployment(NamedTuple):
+    """All that a directory holds. `left_out` are the names beside `services` that have no meaning here.
+
+    `sources` says where each znode's data comes from, by its path below the deployment; `mistakes` are what
+    was found while it was read, and can be published all the same. `unread` are the services some of whose
+    variables could not be read, an empty name standing for the deployment's own. `launch` says where its
+    containers run; where that is one on each host, the definition wants as many. `secrets` are the kinds of
+    the variables whose values are generated where nobody gives them. `acl` is what acl.yml says.
+    """
+
+    variables: Contents
+    services: Sequence[Service]
+    left_out: Sequence[str]
+    sources: Sources = MappingProxyType({})
+    mistakes: Sequence[Finding] = ()
+    unread: Set[str] = frozenset()
+    launch: LaunchFile = LaunchFile()
+    secrets: Mapping[str, str] = MappingProxyType({})
+    acl: Plan | None = None
+
+
+def read(root: Path) -> Deployment:
+    """What the directory holds. Raises BadDefinition with everything that can't be read in it."""
+    deployment, findings = look(root)
+    if findings:
+        raise BadDefinition([f"{each.file}: {each.message}" for each in findings])
+    return deployment
+
+
+def look(root: Path) -> tuple[Deployment, Sequence[Finding]]:
+    """What can be read of the directory, and what can't. The definition that can't be read is empty.
+
+    BadUsage for a link that leads out of it: what is published must not depend on who publishes, or show
+    a file that only they may read.
+    """
+    reading = _DirectoryPass(root)
+    return reading.deployment(), reading.findings
+
+
+def enabled(deployment: Deployment) -> list[Service]:
+    """The services that are published."""
+    return [service for service in deployment.services if service.enabled]
+
+
+def nodes(deployment: Deployment) -> dict[str, bytes]:
+    """Every znode below the deployment's, but the definitions, by its path from there."""
+    found = _under(VARIABLES, deployment.variables)
+    for service in enabled(deployment):
+        found.update(_under(f"{service.name}/{VARIABLES}", service.variables.own))
+        for host, values in service.variables.hosts.items():
+            found.update(_under(f"{service.name}/{VARIABLES}/{host}", values))
+        found.update(_under(f"{service.name}/{FILES}", service.files))
+    return found
+
+
+def definitions(deployment: Deployment) -> dict[str, bytes]:
+    return {service.name: service.definition for service in enabled(deployment)}
+
+
+def check_link(path: Path, root: Path) -> None:
+    """Raise BadUsage for what leads out of the directory."""
+    target = Path(os.path.realpath(path))
+    if not target.is_relative_to(os.path.realpath(root)):
+        raise BadUsage(f"{path} is a link to {target}, outside of {root}: put a copy in its place")
+
+
+def too_large(data: bytes) -> str:
+    """Why a znode can't hold it."""
+    return f"{len(data)} bytes are more than ZooKeeper takes ({MAX_DATA})"
+
+
+def _under(parent: str, contents: Contents) -> dict[str, bytes]:
+    return {f"{parent}/{name}": data for name, data in contents.items()}
+
+
+class _DirectoryPass:
+    """One pass over the directory. It continues after a finding, so that one error has all of them."""
+
+    def __init__(self, root: Path) -> None:
+        self.root = root
+        self.findings: list[Finding] = []
+        self.sources: dict[str, DataSource] = {}
+        self.unread: set[str] = set()
+
+    def deployment(self) -> Deployment:
+        variables = self.variables(self.root)
+        secrets = self.secrets(variables.own)
+        services = tuple(self.services(self.root / "services"))
+        launched = self.launched([service.name for service in services])
+        left_out = tuple(self.left_out())
+        if not services and not variables.own and not self.findings:
+            self.findings.append(Finding(ERROR, str(self.root), None, "holds neither services nor variables"))
+        return Deployment(
+            variables.own,
+            tuple(_on_each(service, launched) for service in services),
+            left_out,
+            self.sources,
+            unread=self.unread,
+            launch=launched,
+            secrets=secrets,
+        )
+
+    def wrong(self, path: Path, what: str, label: str = "") -> None:
+        found = from_issue(self.relative(path), what)
+        if label:
+            place = formats.places(path.read_bytes()).get(label)
+            found = found._replace(line=place and place.line)
+        self.findings.append(found)
+
+    def read(self, path: Path) -> bytes | None:
+        """What a file holds; None if that can't be read, which is said."""
+        try:
+            return formats.read(path)
+        except BadDefinition as error:
+            for issue in error.issues:
+                self.wrong(path, issue)
+            return None
+
+    def relative(self, path: Path) -> str:
+        return path.relative_to(self.root).as_posix()
+
+    def node(self, directory: Path) -> str:
+        """The path below the deployment of what is in this directory, with / at its end."""
+        names = directory.relative_to(self.root).parts
+        return "".join(f"{name}/" for name in names[names[:1] == ("services",) :])
+
+    def left_out(self) -> Iterator[str]:
+        for path in self.entries(self.root):
+            if not self.has_meaning(path):
+                meant = difflib.get_close_matches(path.name, TOP, n=1, cutoff=0.85)
+                if meant and not (self.root / meant[0]).exists():
+                    self.wrong(
+                        path, f"unknown name, so that nothing is read from it; nearest is {meant[0]!r}"
+                    )
+                yield path.name
+
+    def has_meaning(self, path: Path) -> bool:
+        """Whether anything is read from this entry of the directory itself."""
+        own = (launch.NAME, SECRETS, acl.FILE)
+        return path.name == "services" or _is_variables(path) or any(_is(name, path) for name in own)
+
+    def entries(self, directory: Path) -> list[Path]:
+        """The files and directories in a directory, sorted by name; none if it does not exist."""
+        if not directory.is_dir():
+            return []
+        try:
+            found = [path for path in sorted(directory.iterdir()) if not path.name.startswith(".")]
+        except OSError as error:
+            self.wrong(directory, f"can't be read: {error.strerror}")
+            return []
+        for path in found:
+            if path.is_symlink() and (directory != self.root or self.has_meaning(path)):
+                self.follow(path)
+        return found
+
+    def follow(self, link: Path) -> None:
+        """Raise BadUsage if a link leads out of the directory, or back to where we are."""
+        check_link(link, self.root)
+        target = os.path.realpath(link)
+        if target in map(os.path.realpath, link.parents):
+            raise BadUsage(f"{link} is a link to {target}, which holds it: remove it")
+
+    def launched(self, services: Sequence[str]) -> LaunchFile:
+        """Where the containers of these services run."""
+        paths = [path for path in self.entries(self.root) if _is(launch.NAME, path)]
+        if not paths:
+            return LaunchFile()
+        path, *others = paths
+        for other in others:
+            self.wrong(other, f"{path.name} is there too: keep one of them")
+        try:
+            content = formats.values(path)
+        except BadDefinition as error:
+            for issue in error.issues:
+                self.wrong(path, issue)
+            return LaunchFile()
+        source = DataSource(self.relative(path), read=path.read_bytes)
+        found, findings = launch.parse(content, source, services)
+        self.findings += findings
+        return found
+
+    # -- services ---------------------------------------------------------------------------------
+
+    def services(self, directory: Path) -> Iterator[Service]:
+        """Every service below a directory, whose path below `services` is its name."""
+        for path in self.entries(directory):
+            if not path.is_dir():
+                self.wrong(path, "expected a directory, a part of a service's name")
+            elif path.name in RESERVED:
+                self.wrong(path, f"no service can have {path.name} in its name")
+            elif self.is_name(path):
+                yield from self.service(path)
+
+    def service(self, directory: Path) -> Iterator[Service]:
+        definitions, unknown = [], 0
+        for path in self.entries(directory):
+            if _is(DEFINITION, path):
+                definitions.append(path)
+            elif path.name == FILES or _is_variables(path):
+                continue  # read below, with the definition
+            elif not path.is_dir():
+                self.wrong(path, f"{UNKNOWN}{nearest(path.name, KNOWN)}")
+                unknown += 1
+            elif path.name in RESERVED:
+                self.wrong(path, f"no service can have {path.name} in its name")
+            elif self.is_name(path):
+                yield from self.service(path)
+        if len(definitions) == 1:
+            yield self.one_service(directory, definitions[0])
+        elif definitions:
+            self.wrong(directory, f"expected one definition, found {', '.join(p.name for p in definitions)}")
+        elif unknown:
+            pass  # The definition may be among them.
+        elif (directory / FILES).is_dir() or any(map(_is_variables, self.entries(directory))):
+            self.wrong(directory, "expected a definition.yml beside its variables and files")
+
+    def one_service(self, directory: Path, path: Path) -> Service:
+        try:
+            data = formats.definition(path)
+        except BadDefinition as error:
+            data = b""
+            for issue in error.issues:
+                self.wrong(path, issue)
+        name = directory.relative_to(self.root / "services").as_posix()
+        self.sources[name] = DataSource(self.relative(path), read=path.read_bytes)
+        return Service(
+            name=name,
+            source=self.relative(path),
+            definition=self.checked(path, data),
+            variables=self.variables(directory),
+            files=self.files(directory / FILES),
+        )
+
+    def files(self, directory: Path) -> Contents:
+        contents = {}
+        for path in self.entries(directory):
+            if path.is_dir():
+                self.wrong(
+                    path, "a directory: the name of a file has no / in it; where it goes is its `dest`"
+                )
+                contents[path.name] = b""  # So that it is not missed too.
+            elif self.is_name(path):
+                data = self.read(path)
+                contents[path.name] = b"" if data is None else self.checked(path, data)
+                self.sources[self.node(directory) + path.name] = DataSource(self.relative(path))
+        return contents
+
+    # -- variables --------------------------------------------------------------------------------
+
+    def variables(self, directory: Path) -> Values:
+        """The variables of a service or the deployment, from a directory, a file, or both."""
+        own: dict[str, bytes] = {}
+        hosts: dict[str, dict[str, bytes]] = {}
+        for path in self.entries(directory):
+            if not _is_variables(path):
+                continue
+            node = f"{self.node(directory)}{VARIABLES}/"
+            found = (
+                self.variables_directory(path) if path.name == VARIABLES else self.variables_file(path, node)
+            )
+            self.join(path, own, found.own)
+            for host, values in found.hosts.items():
+                self.join(path, hosts.setdefault(host, {}), values)
+        return Values(own, hosts)
+
+    def join(self, path: Path, known: dict[str, bytes], more: Contents) -> None:
+        for name in sorted(known.keys() & more.keys()):
+            self.wrong(path, f"{name} has a value in another file too", "" if path.is_dir() else name)
+        known.update(more)
+
+    def variables_directory(self, directory: Path) -> Values:
+        own: dict[str, bytes] = {}
+        hosts: dict[str, Contents] = {}
+        for path in self.entries(directory):
+            if not self.is_name(path):
+                continue
+            if path.is_dir() and directory.parent == self.root:
+                self.wrong(path, f"a directory: {OF_HOST}")
+            elif path.is_dir():
+                hosts[path.name] = self.values_of_host(path)
+            else:
+                own[path.name] = self.value(path)
+        return Values(own, hosts)
+
+    def values_of_host(self, directory: Path) -> Contents:
+        values = {}
+        for path in self.entries(directory):
+            if path.is_dir():
+                self.wrong(path, "a directory: the name of a variable has no / in it")
+            elif self.is_name(path):
+                values[path.name] = self.value(path)
+        return values
+
+    def value(self, path: Path) -> bytes:
+        """A variable's value, without the newline that editors put at the end of each file."""
+        self.sources[self.node(path.parent) + path.name] = DataSource(self.relative(path))
+        data = self.read(path) or b""
+        value = data[:-1] if data.endswith(b"\n") else data
+        try:
+            value.decode()
+        except UnicodeDecodeError as error:
+            self.wrong(path, f"not UTF-8 text (byte {error.start})")
+        return self.checked(path, value)
+
+    def variables_file(self, path: Path, node: str) -> Values:
+        try:
+            content = formats.values(path)
+        except BadDefinition as error:
+            for issue in error.issues:
+                self.wrong(path, issue)
+            self.unread.add(self.node(path.parent).rstrip("/"))
+            return Values({}, {})
+        hosts = {name: value for name, value in content.items() if isinstance(value, dict)}
+        if path.parent == self.root:
+            for host in hosts:
+                self.wrong(path, f"{host}: expected a single value: {OF_HOST}", host)
+        own = {name: value for name, value in content.items() if name not in hosts}
+        return Values(
+            self.texts(path, "", own, node),
+            {host: self.texts(path, f"{host}.", values, f"{node}{host}/") for host, values in hosts.items()},
+        )
+
+    def texts(self, path: Path, prefix: str, values: Mapping[str, object], node: str) -> Contents:
+        contents = {}
+        for name, value in values.items():
+            text, label = formats.text(value), f"{prefix}{name}"
+            self.sources[node + name] = DataSource(self.relative(path), label, path.read_bytes)
+            if text is None:
+                self.wrong(path, f"{label}: expected a single value, found a list or a mapping", label)
+            elif not is_znode_name(name):
+                self.wrong(path, f"{label}: {NO_NAME}", label)
+            else:
+                # Half of a surrogate pair, which JSON can escape, is no text; the agent would refuse it.
+                contents[name] = self.checked(path, text.encode(errors="replace"), f"{prefix}{name}: ")
+        return contents
+
+    # -- secrets ----------------------------------------------------------------------------------
+
+    def secrets(self, variables: Contents) -> Mapping[str, str]:
+        """The kind of each secret. A kind that is wrong is never shown: it may be a value."""
+        found: dict[str, str] = {}
+        for path in (path for path in self.entries(self.root) if _is(SECRETS, path)):
+            for name, kind in self.secrets_file(path).items():
+                what = self.wrong_secret(name, kind, variables, found)
+                if what:
+                    self.wrong(path, f"{name}: {what}", name)
+                found[name] = str(kind) if kind in KINDS else PASSWORD  # So that it is not missed too.
+        return found
+
+    def secrets_file(self, path: Path) -> Mapping[str, object]:
+        try:
+            return formats.values(path)
+        except BadDefinition as error:
+            for issue in error.issues:
+                self.wrong(path, issue)
+            self.unread.add("")
+            return {}
+
+    def wrong_secret(self, name: str, kind: object, variables: Contents, known: Container[str]) -> str:
+        """What is wrong with a line of the file; empty if nothing is."""
+        if not is_znode_name(name):
+            return NO_NAME
+        if name in variables:
+            return f"it has a value in {self.sources[f'{VARIABLES}/{name}'].file} too: keep one of the two"
+        if name in known:
+            return "it is in another file too: keep one of the two"
+        if kind in KINDS:
+            return ""
+        return f"unknown kind{nearest(str(kind), KINDS)}: expected {' or '.join(KINDS)}, and no value"
+
+    # -- what a znode may be called, and hold -----------------------------------------------------
+
+    def is_name(self, path: Path) -> bool:
+        if not is_znode_name(path.name):
+            self.wrong(path, NO_NAME)
+        return is_znode_name(path.name)
+
+    def checked(self, path: Path, data: bytes, label: str = "") -> bytes:
+        if len(data) > MAX_DATA:
+            self.wrong(path, f"{label}{too_large(data)}")
+        return data
+
+
+def is_acl(path: Path) -> bool:
+    """Whether it says who may do what."""
+    return _is(acl.FILE, path)
+
+
+def _is_variables(path: Path) -> bool:
+    if path.name == VARIABLES:
+        return path.is_dir()
+    return _is(VARIABLES, path)
+
+
+def _is(stem: str, path: Path) -> bool:
+    """Whether it is a file of this name, in one of the formats."""
+    return path.stem == stem and path.suffix in formats.SUFFIXES
+
+
+def _on_each(service: Service, launched: LaunchFile) -> Service:
+    """The service, which wants as many containers as there are hosts if it has one on each."""
+    if not launched.is_on_each(service.name):
+        return service
+    count = len(launched.hosts_of(service.name))
+    return service._replace(definition=with_instances(service.definition, count))
+
+
+def is_znode_name(name: str) -> bool:
+    """Whether a service, a variable or a file can have this name."""
+    return name not in ("", ".", "..") and "/" not in name and name.isprintable()

@@ -1,0 +1,160 @@
+"""The YAML or JSON of an operator's file becomes a definition's JSON, or the texts of variables.
+
+What lives here: what both formats have in common, and the pitfalls of JSON; those of YAML are in
+`strict_yaml`. Nothing here knows a key of a definition. The value of a variable is the text as it
+is written.
+"""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from types import ModuleType
+from typing import NamedTuple
+
+from kolla_mesos_start.errors import BadDefinition, BadUsage
+
+SUFFIXES = (".yml", ".yaml", ".json")
+
+
+def read(path: Path) -> bytes:
+    """The content of a file. Raises BadDefinition where there is none that can be read."""
+    try:
+        if path.is_dir():
+            raise BadDefinition(["a directory: expected a file"])
+        if path.exists() and not path.is_file():  # To open a named pipe would wait for its other end.
+            raise BadDefinition(["neither a file nor a directory: remove it"])
+        return path.read_bytes()
+    except FileNotFoundError as error:
+        raise BadDefinition(["a link to what does not exist"]) from error
+    except OSError as error:
+        raise BadDefinition([f"can't be read: {error.strerror}"]) from error
+
+
+def definition(path: Path) -> bytes:
+    """The JSON of a definition. A `.json` file is taken byte for byte, so that errors keep their line.
+
+    Raises BadDefinition for YAML that can't be read, or that JSON can't express.
+    """
+    data = read(path)
+    if path.suffix == ".json":
+        return data
+    content = _yaml(data, numbers=True)
+    if content is None:
+        raise BadDefinition(["empty: expected `commands`, `service`, or both"])
+    try:
+        return json.dumps(content, indent=2, ensure_ascii=False, allow_nan=False).encode() + b"\n"
+    except (TypeError, ValueError) as error:
+        # A tag like !!binary, half of a surrogate pair.
+        raise BadDefinition(["it holds something that JSON can't express"]) from error
+    except RecursionError as error:
+        raise BadDefinition(["nested too deep"]) from error
+
+
+def document(data: bytes) -> object:
+    """The content of YAML in which plain words mean what they mean in JSON. Raises BadDefinition."""
+    return _yaml(data, numbers=True)
+
+
+def values(path: Path, *, booleans: bool = False) -> Mapping[str, object]:
+    """A mapping of names to texts, or to such mappings. Raises BadDefinition.
+
+    With `booleans` plain words like `yes` are booleans, as YAML says; they are texts otherwise.
+    A list, which can't be the value of a variable, is left for the caller to refuse.
+    """
+    data = read(path)
+    content = _json(data) if path.suffix == ".json" else _yaml(data, booleans=booleans)
+    if content is None:
+        return {}
+    if not isinstance(content, dict):
+        raise BadDefinition(["expected a mapping of names to values"])
+    return content
+
+
+def appended(data: bytes, more: Mapping[str, str]) -> bytes:
+    """The YAML with more values at its end; what is in it stays. BadDefinition if that can't be."""
+    before = _yaml(data) or {}
+    twice = [name for name in more if isinstance(before, dict) and name in before]
+    if twice:
+        raise BadDefinition([f"another run has just added {twice[0]} to it: start this one again"])
+    from kolla_mesos_start.operator.deployment import strict_yaml
+
+    text = data if data.endswith(b"\n") else data + b"\n"
+    text += strict_yaml.lines(more)
+    # After a mapping in braces, for example, or the dots at the end of a document.
+    if not _is(text, before, more):
+        raise BadDefinition(["nothing can be added to it: expected `name: value` in lines, and no braces"])
+    return text
+
+
+def _is(text: bytes, before: object, more: Mapping[str, str]) -> bool:
+    try:
+        return isinstance(before, dict) and _yaml(text) == {**before, **more}
+    except BadDefinition:
+        return False
+
+
+class TextPlace(NamedTuple):
+    """The line of a value's key, or of an item of a list, and the line on which its text begins."""
+
+    line: int
+    text: int
+
+
+def places(data: bytes) -> Mapping[str, TextPlace]:
+    """Where each value of a document stands, by its label; nothing where the document can't be read."""
+    try:
+        from kolla_mesos_start.operator.deployment import strict_yaml
+    except ModuleNotFoundError:
+        return {}  # JSON is published without PyYAML too.
+    return {label: TextPlace(*lines) for label, *lines in strict_yaml.places(data)}
+
+
+def dumped(documents: Iterable[object]) -> str:
+    """YAML for people to read, each document after a line of dashes."""
+    return str(_strict_yaml().dump(documents))
+
+
+def _yaml(data: bytes, *, numbers: bool = False, booleans: bool = False) -> object:
+    return _strict_yaml().load(data, numbers=numbers, booleans=booleans)
+
+
+def _strict_yaml() -> ModuleType:
+    try:
+        from kolla_mesos_start.operator.deployment import strict_yaml
+    except ModuleNotFoundError as error:
+        # Not needed for JSON.
+        raise BadUsage("YAML needs PyYAML; run: pip install 'kolla_mesos_start[operator]'") from error
+    return strict_yaml
+
+
+def _json(data: bytes) -> object:
+    try:
+        # Numbers stay as they are written: the version 1.10 is not 1.1.
+        return json.loads(
+            data, object_pairs_hook=_mapping, parse_int=str, parse_float=str, parse_constant=str
+        )
+    except json.JSONDecodeError as error:
+        raise BadDefinition([f"bad JSON: {error.msg}, line {error.lineno} column {error.colno}"]) from error
+    except UnicodeDecodeError as error:
+        raise BadDefinition(["bad JSON: not UTF-8 text"]) from error
+    except RecursionError as error:
+        raise BadDefinition(["bad JSON: nested too deep"]) from error
+
+
+def _mapping(pairs: Sequence[tuple[str, object]]) -> dict[str, object]:
+    twice = [key for key, count in Counter(key for key, _ in pairs).items() if count > 1]
+    if twice:
+        raise BadDefinition([f"the key {key!r} occurs more than once" for key in twice])
+    return dict(pairs)
+
+
+def text(value: object) -> str | None:
+    """The text of a variable's value; None if it can't be one."""
+    if value is None:
+        return ""
+    if isinstance(value, bool):  # of JSON; from YAML it comes as text
+        return "true" if value else "false"
+    return value if isinstance(value, str) else None

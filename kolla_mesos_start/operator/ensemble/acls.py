@@ -1,0 +1,132 @@
+"""The ACLs of a deployment's znodes become, and stay, those that `acl.yml` plans.
+
+What lives here: comparing what stands with the plan, mending it, and making what agents may not make. Which
+ACL a znode has is decided in `acl`. An ACL is changed by compare-and-set with its version.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+from collections.abc import Mapping
+
+from kolla_mesos_start.definition.document import generations, load
+from kolla_mesos_start.errors import AccessDenied, BadDefinition
+from kolla_mesos_start.operator.deployment import acl
+from kolla_mesos_start.operator.deployment.acl import ALL, Acl, Plan
+from kolla_mesos_start.operator.ensemble import connection
+from kolla_mesos_start.operator.ensemble.connection import CurrentAcl, OperatorClient, Unanswered
+from kolla_mesos_start.tree.znodes import RECORDED_GENERATIONS, Znodes
+
+
+def wider(client: OperatorClient, znodes: Znodes, plan: Plan) -> dict[str, Acl]:
+    """What others may do than is planned, by the path of the znode."""
+    found = _differing(client, znodes, plan)
+    more = {path: acl.wider(found[path].acl, plan.acl(_node(znodes, path))) for path in sorted(found)}
+    return {path: each for path, each in more.items() if each}
+
+
+def secure(client: OperatorClient, znodes: Znodes, plan: Plan) -> dict[str, Acl]:
+    """Have the plan followed from now on, and by all that stands; the former ACL of what was changed.
+
+    What agents are at is mended too. AccessDenied, and nothing is changed, where we are not the operator of
+    the plan: we would lock ourselves out.
+    """
+    found = _differing(client, znodes, plan)
+    record = f"{znodes.deployment}/{acl.NODE}"
+    data = plan.recorded()[acl.NODE]
+    if not found and connection.read(client, [record])[record] == data:
+        return {}
+    require_operator(client, znodes, plan)
+    client.plan = plan
+    connection.create_parents(client, [record])
+    connection.write(client, record, data)  # Tools that create something meanwhile follow it already.
+    changed: dict[str, Acl] = {}
+    while found:
+        wanted = {
+            path: CurrentAcl(plan.acl(_node(znodes, path)), each.version) for path, each in found.items()
+        }
+        refused = connection.set_acls(client, wanted)
+        changed.update((path, found[path].acl) for path in found.keys() - refused)
+        found = _different(znodes, plan, connection.acls(client, refused))
+    return changed
+
+
+def made(client: OperatorClient, znodes: Znodes) -> frozenset[str]:
+    """The paths of what `publish` makes for agents that have no right to."""
+    return (
+        frozenset(f"{znodes.deployment}/{node}" for node in client.plan.made())
+        if client.plan
+        else frozenset()
+    )
+
+
+def make(client: OperatorClient, znodes: Znodes, plan: Plan, definitions: Mapping[str, bytes]) -> None:
+    """Create what agents need and have no right to create."""
+    wanted, there = missing(client, znodes, plan, definitions)
+    connection.create_parents(client, wanted)
+    connection.write_together(client, wanted, there.keys())
+
+
+def missing(
+    client: OperatorClient, znodes: Znodes, plan: Plan, definitions: Mapping[str, bytes]
+) -> tuple[dict[str, bytes], dict[str, bytes]]:
+    """What agents need and have no right to create, as far as it is missing; and those znodes that exist.
+
+    They may not read the `definitions` of other services; a part of these is recorded for them.
+    """
+    nodes = {**plan.recorded(), **_generations(definitions)}
+    recorded = {f"{znodes.deployment}/{node}": data for node, data in nodes.items()}
+    made = {f"{znodes.deployment}/{node}": data for node, data in plan.made().items()}
+    read = connection.read(client, [*recorded, *made])
+    there = {path: data for path, data in read.items() if data is not None}
+    absent = {path: data for path, data in made.items() if path not in there}
+    return {**absent, **{path: data for path, data in recorded.items() if there.get(path) != data}}, there
+
+
+def _generations(definitions: Mapping[str, bytes]) -> Mapping[str, bytes]:
+    """Which commands of each service have a generation; a definition that can't be read has none."""
+    found = {}
+    for service, definition in definitions.items():
+        with contextlib.suppress(BadDefinition):
+            commands = generations(load(definition).root)
+            found[f"{service}/{RECORDED_GENERATIONS}"] = json.dumps({"commands": commands}).encode()
+    return found
+
+
+def _node(znodes: Znodes, path: str) -> str:
+    return path[len(znodes.deployment) + 1 :]
+
+
+def _differing(client: OperatorClient, znodes: Znodes, plan: Plan) -> dict[str, CurrentAcl]:
+    """What stands with another ACL than is planned."""
+    below = connection.below(client, [znodes.deployment])
+    # Who waits for the lock of publications is gone soon.
+    paths = [znodes.deployment, *(path for path in below if not path.startswith(f"{znodes.publication}/"))]
+    return _different(znodes, plan, connection.acls(client, paths))
+
+
+def _different(znodes: Znodes, plan: Plan, stands: Mapping[str, CurrentAcl]) -> dict[str, CurrentAcl]:
+    return {path: each for path, each in stands.items() if each.acl != plan.acl(_node(znodes, path))}
+
+
+def require_operator(client: OperatorClient, znodes: Znodes, plan: Plan) -> None:
+    """Try it out: make a znode that is the operator's alone, write to it, and remove it, at one moment."""
+    path = znodes.deployment
+    while connection.read(client, [path])[path] is None:
+        path = path.rpartition("/")[0] or "/"
+    probe = f"{path.rstrip('/')}/.probe-{os.urandom(8).hex()}"
+    transaction = client.transaction()
+    transaction.create(probe, acl=connection.entries({plan.operator: ALL}))
+    transaction.set_data(probe, b"")
+    transaction.delete(probe)
+    try:
+        connection.commit(transaction, "not secured")
+    except Unanswered:
+        require_operator(client, znodes, plan)
+    except AccessDenied as error:
+        raise AccessDenied(
+            f"this connection is not that of {acl.name(plan.operator)}, the operator of acl.yml: give its"
+            " credential with --auth-file, or with --cert and --key; nothing was changed"
+        ) from error

@@ -1,0 +1,264 @@
+"""The lock and the mark of a publication: one at a time, and an interrupted one is visible.
+
+    <deployment>/.publication                       the mark: who published last, when, has it finished
+    <deployment>/.publication/<id>__lock__<number>  who is publishing, or waits to: ephemeral
+
+What lives here: the lock, the mark, and writing in transactions. What is written is decided by `publish`,
+`restore` and `variables`. Every transaction checks that the lock is still ours.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from typing import Any, NamedTuple
+
+from kazoo.client import KazooClient
+from kazoo.exceptions import CancelledError, NoNodeError
+from kazoo.recipe.lock import Lock
+
+from kolla_mesos_start.errors import AgentError, NoRight, TooLarge
+from kolla_mesos_start.operator.ensemble import connection
+from kolla_mesos_start.operator.ensemble.connection import ChangedMeanwhile, OperatorClient, Unanswered, log
+from kolla_mesos_start.operator.terminal.user import operator
+from kolla_mesos_start.tree.publication import PUBLICATION, Mark, unfinished
+from kolla_mesos_start.tree.states import printable
+from kolla_mesos_start.tree.znodes import Znodes
+
+LIMIT = 60.0  # seconds to wait for another publication
+ATOMIC = 512 * 1024  # bytes of a publication in one transaction: half of a server's default of jute.maxbuffer
+# Bytes of each transaction of a larger one. Servers keep the last 500 transactions in memory.
+PART = 64 * 1024
+HEADER = 9  # bytes that a transaction adds to each operation
+TRIES = 50  # Each is refused only where somebody without the lock has written between two requests.
+MAX_SHOWN = 200  # bytes of what others have written, in a message
+
+
+class Busy(AgentError):
+    """Another publication did not finish within the limit."""
+
+    status = 75
+    retriable = True
+
+
+class LockLost(AgentError):
+    """The session has expired, and the lock with it."""
+
+    status = 69
+    retriable = True
+
+
+class ZnodeChange(NamedTuple):
+    """What the znode at `path` shall hold; None: it shall be gone. A parent only has to exist."""
+
+    path: str
+    data: bytes | None = b""
+    is_parent: bool = False
+
+    def is_made(self, found: bytes | None) -> bool:
+        """Whether nothing is left to do; `found` is what the znode holds, None if it does not exist."""
+        return found is not None if self.is_parent else found == self.data
+
+
+Step = tuple[ZnodeChange, Any]
+"""A change, and kazoo's operation that makes it."""
+
+
+class Held:
+    """The lock of a deployment, which we hold. `contender` is our znode.
+
+    `is_begun`: the mark says that ours has not finished. `interrupted`: it said so of an earlier one.
+    `left`: services of that one that ours does not contain; it stays unfinished for these.
+    """
+
+    def __init__(
+        self, client: KazooClient, mark: str, contender: str, what: str, interrupted: Mark | None
+    ) -> None:
+        self.is_begun, self.interrupted = False, interrupted
+        self.left: tuple[str, ...] = ()
+        self._client, self._mark, self._contender = client, mark, contender
+        self._last = Mark(what, operator(), _now(), None)
+
+    def begin(self, services: Iterable[str] = ()) -> None:
+        """Mark the publication of these services as begun. This comes before its first write."""
+        if not self.is_begun:
+            begun = self._last._replace(services=tuple(sorted({*services, *self.left})))
+            self.write([ZnodeChange(self._mark, begun.encoded())], {self._mark: b""})
+            self.is_begun = True
+
+    def publish(
+        self, changes: Iterable[ZnodeChange], before: Mapping[str, bytes], services: Iterable[str] = ()
+    ) -> None:
+        """Make the last changes of a publication, and mark it as finished together with the last of them.
+
+        Everything is one transaction if that is small enough, and nothing was written before. `services` are
+        those that it changes.
+        """
+        changes = list(changes)
+        if not (changes or self.is_begun or self.interrupted):
+            return
+        finished = self._last._replace(finished=_now())
+        if self.interrupted and self.left:
+            finished = self.interrupted._replace(services=self.left)
+        changes = [*changes, ZnodeChange(self._mark, finished.encoded())]
+        steps = self._steps(changes, {**before, self._mark: b""})
+        if sum(map(_size, steps)) <= ATOMIC and not self.is_begun:
+            try:
+                self._commit(steps)
+                return
+            except TooLarge:
+                if len(changes) <= 2:  # one, and the mark
+                    raise
+        self.begin(services)
+        for batch in _batches(steps):
+            self._commit_or_split(batch)
+        self.is_begun = False
+
+    def write(self, changes: Iterable[ZnodeChange], before: Mapping[str, bytes]) -> None:
+        """Make these changes in their order, in as few transactions as possible.
+
+        `before` has the data of the znodes that exist.
+        """
+        for batch in _batches(self._steps(changes, before)):
+            self._commit_or_split(batch)
+
+    def _steps(self, changes: Iterable[ZnodeChange], before: Mapping[str, bytes | None]) -> list[Step]:
+        """What is left to do."""
+        there = dict(before)
+        steps = []
+        for change in changes:
+            path, data, _ = change
+            found = there.get(path)
+            if change.is_made(found):
+                continue
+            transaction = self._client.transaction()
+            if data is None:
+                transaction.delete(path)
+            elif found is None:
+                transaction.create(path, data)
+            else:
+                transaction.set_data(path, data)
+            steps.append((change, transaction.operations[0]))
+            there[path] = data
+        return steps
+
+    def _commit_or_split(self, steps: Sequence[Step]) -> None:
+        """Commit a batch; step by step if the servers take only smaller requests."""
+        try:
+            self._commit(steps)
+        except TooLarge:
+            if len(steps) == 1:
+                raise
+            for step in steps:
+                self._commit([step])
+
+    def _commit(self, steps: Sequence[Step]) -> None:
+        changes = [change for change, _ in steps]
+        for last in [False] * TRIES + [True]:
+            transaction = self._client.transaction()
+            transaction.check(self._contender, -1)
+            transaction.operations += [operation for _, operation in steps]
+            try:
+                connection.commit(transaction, "not published")
+                return
+            except (ChangedMeanwhile, Unanswered):
+                # Somebody has written without the lock; or it was applied, and only the reply was lost.
+                there = connection.read(self._client, [self._contender, *(each.path for each in changes)])
+                if there[self._contender] is None:
+                    raise LockLost(
+                        f"the lock {self._contender} is gone: the session has expired, or somebody has"
+                        " removed the lock; start this again"
+                    ) from None
+                steps = self._steps(changes, there)
+                if not steps:
+                    return
+                if last:
+                    raise
+
+
+def _now() -> str:
+    return time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
+
+
+def _batches(steps: Iterable[Step]) -> list[list[Step]]:
+    """The steps in their order, as many at a time as one transaction shall hold."""
+    batches: list[list[Step]] = []
+    size = PART
+    for step in steps:
+        if size + _size(step) > PART:
+            batches.append([])
+            size = 0
+        batches[-1].append(step)
+        size += _size(step)
+    return batches
+
+
+def _size(step: Step) -> int:
+    return len(step[1].serialize()) + HEADER
+
+
+def interrupted(client: KazooClient, znodes: Znodes) -> Mark | None:
+    """The last publication, if it has not finished."""
+    return unfinished(connection.read(client, [znodes.publication])[znodes.publication] or b"")
+
+
+@contextmanager
+def locked(
+    client: KazooClient, znodes: Znodes, what: str = PUBLICATION, limit: float = LIMIT
+) -> Iterator[Held]:
+    """Hold the lock of the deployment, which is created if it does not exist.
+
+    Busy if another publication does not finish within `limit` seconds.
+    """
+    mark = znodes.publication
+    connection.create_parents(client, [f"{mark}/lock"])
+    lock = Lock(client, mark, operator())
+    lock.assured_path = True  # kazoo would create parents with another ACL.
+    try:
+        with connection.interruptible(client):
+            _acquire(client, lock, limit)
+    except NoNodeError as error:
+        raise ChangedMeanwhile(f"{mark} was removed meanwhile; try again") from error
+    except connection.DENIED as error:
+        raise NoRight(lock.create_path, "created", error) from error
+    if isinstance(client, OperatorClient):
+        client.forget_plan()  # Another publication may have changed it while we waited.
+    held = Held(client, mark, f"{mark}/{lock.node}", what, interrupted(client, znodes))
+    try:
+        yield held
+    except BaseException:
+        if held.is_begun:
+            log.warning("the %s of %s has not finished: start it again", what, znodes.deployment)
+        raise  # The lock goes with the session: to release it would take as long as an outage does.
+    with suppress(*connection.DENIED), connection.interruptible(client):
+        lock.release()
+
+
+def _acquire(client: KazooClient, lock: Lock, limit: float) -> None:
+    if lock.acquire(blocking=False):
+        return
+    holder = _holder(client, lock.path)
+    expires = client._session_timeout / 1000
+    log.warning("waiting for %s; if it was killed, its session expires within %g s", holder, expires)
+    timer = threading.Timer(limit, lock.cancel)
+    timer.start()
+    try:
+        lock.acquire()
+    except CancelledError as error:
+        raise Busy(f"waited {limit:g} s for {_holder(client, lock.path)}; nothing was changed") from error
+    finally:
+        timer.cancel()
+
+
+def _holder(client: KazooClient, path: str) -> str:
+    """Who is first in the queue, and since when, for a message."""
+    names = connection.children(client, [path])[path]
+    first = min(names, key=lambda name: name[-10:], default="")
+    znode = connection.znodes(client, [f"{path}/{first}"])[f"{path}/{first}"] if first else None
+    if znode is None:
+        return "another publication"
+    who = printable(znode.data[:MAX_SHOWN].decode(errors="replace"))
+    since = time.strftime("%H:%M:%S", time.localtime(znode.stat.ctime / 1000))
+    return f"the publication by {who} since {since}"

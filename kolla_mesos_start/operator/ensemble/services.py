@@ -1,0 +1,140 @@
+"""The services of a deployment as they are published, and what their definitions say."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any
+
+from kazoo.client import KazooClient
+
+from kolla_mesos_start.definition.forms import bad_service
+from kolla_mesos_start.definition.texts import Text
+from kolla_mesos_start.errors import BadUsage, CannotRender
+from kolla_mesos_start.operator.ensemble.published import walk
+from kolla_mesos_start.operator.terminal.suggestions import NotThere, nearest
+from kolla_mesos_start.render.context import file_text, variable_names
+from kolla_mesos_start.tree.znodes import RESERVED, Znodes
+
+
+def definitions(client: KazooClient, znodes: Znodes) -> dict[str, bytes]:
+    """The definition of every service of the deployment, by the service's name."""
+    found = walk(client, znodes, lambda node: node.rpartition("/")[2] in RESERVED)
+    return {name: data for name, data in sorted(found.items()) if data}
+
+
+def check_name(name: str) -> None:
+    """BadUsage unless a service can have this name: what else stands in the tree is none."""
+    segments = name.split("/")
+    if bad_service(name) or any(each in RESERVED or each.startswith(".") for each in segments):
+        raise BadUsage(
+            f"expected the path of a service, such as openstack/keystone/keystone-api, found {name!r}"
+        )
+
+
+def find(client: KazooClient, znodes: Znodes, name: str) -> str:
+    """The published service of that name, or else of that role."""
+    return chosen(name, definitions(client, znodes), znodes.deployment)
+
+
+def chosen(name: str, published: Iterable[str], where: str) -> str:
+    """The service of that name, or else of that role. NotThere names the nearest, BadUsage all of a role."""
+    by_role: dict[str, list[str]] = {}
+    for each in published:
+        by_role.setdefault(each.rpartition("/")[2], []).append(each)
+    names = [each for found in by_role.values() for each in found]
+    found = [name] if name in names else by_role.get(name, [])
+    if len(found) > 1:
+        raise BadUsage(f"{name!r} is the role of several services, give one's name: {', '.join(found)}")
+    if not found:
+        raise NotThere(f"{where} has no service {name!r}{nearest(name, [*names, *by_role])}")
+    return found[0]
+
+
+# -- which variables a service uses -----------------------------------------------------------------
+
+
+def follows(definition: bytes) -> bool:
+    """Whether the files of the service's daemon follow what is published, without a restart."""
+    parsed: Any = _parsed(definition)
+    try:
+        return parsed["service"]["daemon"].get("on_change") is not None
+    except (TypeError, KeyError, AttributeError):
+        return False
+
+
+def used_variables(definition: bytes, files: Mapping[str, bytes]) -> frozenset[str]:
+    """The variables that the templates of a service may use; none of a template that can't be read."""
+    return frozenset().union(*map(_names, template_texts(definition, files)))
+
+
+def template_texts(definition: bytes, files: Mapping[str, bytes]) -> list[Text]:
+    """The texts of a definition, and the files that may be templates."""
+    texts = [Text("definition", each) for each in _all(_parsed(definition)) if isinstance(each, str)]
+    for name, data in files.items():
+        text = _template(name, data)
+        texts += [text] if text else []
+    return texts
+
+
+def counted_commands(definition: bytes) -> frozenset[str]:
+    """The commands of which a dependency in the definition counts the hosts or instances."""
+    return frozenset(
+        each["path"]
+        for each in _all(_parsed(definition))
+        if isinstance(each, dict) and "count" in each and isinstance(each.get("path"), str)
+    )
+
+
+def file_names(definition: bytes) -> frozenset[str] | None:
+    """The names of the files that the commands in the definition have; None if it can't be read."""
+    parsed = _parsed(definition)
+    if not isinstance(parsed, dict):
+        return None
+    found = [each.get("files") for each in _all(parsed) if isinstance(each, dict)]
+    return frozenset(name for files in found if isinstance(files, dict) for name in files)
+
+
+def one_time_commands(service: str, definition: bytes) -> list[str]:
+    """The paths of the commands in the definition that run once, as it is written."""
+    parsed = _parsed(definition)
+    commands = parsed.get("commands") if isinstance(parsed, dict) else None
+    role = service.rpartition("/")[2]
+    return [
+        f"{role}/{name}"
+        for name, each in (commands.items() if isinstance(commands, dict) else ())
+        if isinstance(each, dict) and each.get("run_once")
+    ]
+
+
+def _parsed(definition: bytes) -> object:
+    try:
+        return json.loads(definition)
+    except (ValueError, RecursionError):
+        return None
+
+
+def _all(value: object) -> Iterator[Any]:
+    """The value and whatever is in it, however deep."""
+    left = [value]
+    while left:
+        each = left.pop()
+        yield each
+        if isinstance(each, dict):
+            left += each.values()
+        elif isinstance(each, list):
+            left += each
+
+
+def _template(name: str, data: bytes) -> Text | None:
+    try:
+        return file_text(name, data)
+    except CannotRender:
+        return None
+
+
+def _names(text: Text) -> frozenset[str]:
+    try:
+        return variable_names([text])
+    except CannotRender:
+        return frozenset()

@@ -1,0 +1,196 @@
+"""What a deployment holds, and which of its one-time commands are done, as it is at one moment.
+
+Only reads. Definitions, variables and files are saved as they were at one moment, and so is the record of
+each one-time command: what has changed while it was read is read again. What containers show while they are
+there, and what plain commands did, which run again at each start, is left out.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any
+
+from kazoo.client import KazooClient
+from kazoo.protocol.states import ZnodeStat
+
+from kolla_mesos_start.definition.forms import GLOBAL
+from kolla_mesos_start.operator.deployment import acl
+from kolla_mesos_start.operator.deployment.directory import FILES, VARIABLES
+from kolla_mesos_start.operator.ensemble import connection, status_records
+from kolla_mesos_start.operator.ensemble.archive import Snapshot, is_definition
+from kolla_mesos_start.operator.ensemble.connection import ChangedMeanwhile
+from kolla_mesos_start.operator.ensemble.status_records import State
+from kolla_mesos_start.tree.states import DONE, MAX_FLOOR, WAITING, decode_detail, decode_floor, token_of
+from kolla_mesos_start.tree.znodes import Znodes
+from kolla_mesos_start.zookeeper.query import Query, Znode, children_of, data_of
+
+PATIENCE = 30.0  # seconds; a publication may take so long
+LOCK_DEPTH = 4  # slashes in status/<scope>/<role>/<command>/lock
+
+
+def take(client: KazooClient, znodes: Znodes) -> Snapshot:
+    """The deployment as it is now. ChangedMeanwhile if something keeps changing while it is read."""
+    taken = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
+    published, plan = _published(client, znodes)
+    recorded = _recorded(client, znodes)
+    # Read last: if an attempt was removed before it could be read, the floor was raised before that.
+    floor = _floor(client, znodes, recorded)
+    return Snapshot(published, recorded, znodes.deployment, taken, plan, floor)
+
+
+def counted(snapshot: Snapshot) -> str:
+    """How much it holds, for a message, and by name what is done."""
+    done = ", ".join(done_commands(snapshot)) or "nothing"
+    count = len(snapshot.definitions)
+    return f"{count} service{'s' * (count != 1)}, {len(snapshot.contents)} variables and files; done: {done}"
+
+
+def done_commands(snapshot: Snapshot) -> list[str]:
+    """The one-time commands that are done, for one generation at least."""
+    marked = {path.rpartition("/generations/")[0] for path in snapshot.recorded if "/generations/" in path}
+    found = {
+        path.rpartition("/lock")[0]
+        for path in snapshot.recorded
+        if path.endswith("/lock") and path.count("/") == LOCK_DEPTH
+    }
+    done = sorted(path for path in found if path in marked or snapshot.recorded.get(path) == DONE.encode())
+    return [name_of(path) for path in done]
+
+
+def name_of(path: str) -> str:
+    """A command's name for a message, of the path of its state below the deployment."""
+    _, scope, command = path.split("/", 2)
+    return command if scope == GLOBAL else f"{command} on {scope}"
+
+
+# -- reading --------------------------------------------------------------------------------------
+
+
+def _published(client: KazooClient, znodes: Znodes) -> tuple[dict[str, bytes], bytes]:
+    """Definitions, variables and files by their paths below the deployment, and `acl.yml`.
+
+    Also those of a service that has no definition, or none yet.
+    """
+    record = f"{znodes.deployment}/{acl.NODE}"
+    found = _at_one_moment(client, [znodes.deployment, record], leave_out=znodes.status)
+    plan = found.pop(record, b"")
+    nodes = {path[len(znodes.deployment) + 1 :]: data for path, data in found.items()}
+    # The values of a host lie below a znode that is none itself; an empty definition is none.
+    parents = {path.rpartition("/")[0] for path in nodes}
+    return {
+        path: data
+        for path, data in sorted(nodes.items())
+        if path
+        and path.rpartition("/")[2] not in (VARIABLES, FILES)
+        and (data if is_definition(path) else path not in parents)
+    }, plan
+
+
+def _at_one_moment(client: KazooClient, roots: Sequence[str], leave_out: str) -> dict[str, bytes]:
+    """The data of `roots` and of all znodes below them, except those whose names begin with a dot."""
+    known: dict[str, Znode | None] = {}
+    changed, begun = set(roots), time.monotonic()
+    while changed:
+        _check_patience(begun, changed)
+        level = changed
+        while level:
+            found = connection.znodes(client, level)
+            known.update(found)
+            parents = [path for path, znode in found.items() if znode and znode.stat.numChildren]
+            names = connection.children(client, parents)
+            below = {f"{path}/{name}" for path in parents for name in names[path] if name[0] != "."}
+            level = below - known.keys() - {leave_out}
+        stats = connection.stats(client, known)
+        changed = {path for path, znode in known.items() if _change(_stat(znode)) != _change(stats[path])}
+    return {path: znode.data for path, znode in known.items() if znode}
+
+
+def _change(stat: ZnodeStat | None) -> tuple[int, int] | None:
+    """The last changes of a znode and of its list of children."""
+    return stat and (stat.mzxid, stat.pzxid)
+
+
+def _check_patience(begun: float, changed: Iterable[str]) -> None:
+    if time.monotonic() > begun + PATIENCE:
+        raise ChangedMeanwhile(f"{min(changed)} keeps changing while it is read; try again later")
+
+
+def _recorded(client: KazooClient, znodes: Znodes) -> dict[str, bytes]:
+    """What is recorded of one-time commands, and the znodes above that; parents come first."""
+    owners = status_records.roles(client, znodes)
+    found = status_records.states(client, znodes, owners)
+    once = {state.path for state in found if state.is_one_time}
+    # Of one that is once for each host, the deployment's own state says on how many it is done.
+    kept = [state for state in found if state.path in once and (state.is_one_time or state.scope == GLOBAL)]
+    nodes = {znodes.status: b""} if kept else {}
+    for state in kept:
+        owner = state.at.state.rpartition("/")[0]
+        nodes.update({owner.rpartition("/")[0]: b"", owner: owners[owner].encode()})
+    nodes.update(_states(client, kept))
+    return {path[len(znodes.deployment) + 1 :]: data for path, data in sorted(nodes.items())}
+
+
+def _states(client: KazooClient, kept: Sequence[State]) -> Iterator[tuple[str, bytes]]:
+    view = _view(client, kept)
+    listed = {(state.scope, state.path) for state in kept}
+    for state in kept:
+        at, text = state.at, view[data_of(state.at.state)]
+        yield at.state, DONE.encode() if text and text.data == DONE.encode() else WAITING.encode()
+        yield at.detail, _detail(view[data_of(at.detail)])
+        for place in (at.hosts,) if not state.is_one_time else (at.hosts, at.lock, at.generations):
+            if place.rpartition("/")[2] in state.below:
+                yield place, b""
+                for name in view.get(children_of(place), ()):  # None of the lock.
+                    znode = view[data_of(f"{place}/{name}")]
+                    # A host on which it has run for the first time since the states were listed is left out.
+                    if znode and (state.is_one_time or (name, state.path) in listed):
+                        yield f"{place}/{name}", znode.data
+
+
+def _view(client: KazooClient, kept: Iterable[State]) -> dict[Query, Any]:
+    """State, last attempt, marks and hosts of each command, as they were at one moment.
+
+    Whatever changes them changes the `detail` of a scope in which the command runs once. So that is read
+    before the others, and looked at after them.
+    """
+    view: dict[Query, Any] = {}
+    pending, begun = list(kept), time.monotonic()
+    while pending:
+        _check_patience(begun, (state.at.detail for state in pending))
+        details = [state.at.detail for state in pending if state.is_one_time]
+        paths = [path for state in pending for path in (state.at.state, state.at.detail)]
+        places = [place for state in pending for place in (state.at.generations, state.at.hosts)]
+        queries = [*map(data_of, details), *map(data_of, paths), *map(children_of, places)]
+        view.update(connection.answers(client, dict.fromkeys(queries)))
+        below = [data_of(f"{place}/{name}") for place in places for name in view[children_of(place)]]
+        view.update(connection.answers(client, below))
+        after = connection.stats(client, details)
+        changed = {
+            state.path
+            for state in pending
+            if state.is_one_time
+            and _change(_stat(view[data_of(state.at.detail)])) != _change(after[state.at.detail])
+        }
+        pending = [state for state in pending if state.path in changed]
+    return view
+
+
+def _stat(znode: Znode | None) -> ZnodeStat | None:
+    return znode and znode.stat
+
+
+def _detail(znode: Znode | None) -> bytes:
+    """The last attempt, with its token written out: in another ensemble zxids are others."""
+    detail = decode_detail(znode)
+    if znode is None or detail.started is None:
+        return b""
+    return detail._replace(token=token_of(detail, znode.stat.mzxid)).encoded()
+
+
+def _floor(client: KazooClient, znodes: Znodes, recorded: Mapping[str, bytes]) -> int:
+    """The largest token that any attempt has had."""
+    floor = connection.znodes(client, [znodes.token_floor])[znodes.token_floor]
+    details = [data for path, data in recorded.items() if path.endswith("/detail")]
+    tokens = [decode_detail(Znode(data, None)).token or 0 for data in details]
+    return min(max([decode_floor(floor), *tokens]), MAX_FLOOR)

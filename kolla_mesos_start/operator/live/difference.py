@@ -1,0 +1,166 @@
+"""What publishing a directory would change, and the containers that would still run the old.
+
+What lives here: `kolla_mesos_ctl diff`, which is also `publish --dry-run`, and how it prints. What differs,
+and what must be hidden, is in `changes`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence, Set
+from typing import Any, Callable, NamedTuple
+
+from kazoo.client import KazooClient
+from rich.text import Text
+
+from kolla_mesos_start.operator.deployment import changes, directory, layouts, secret_values
+from kolla_mesos_start.operator.deployment.changes import CREATED, Change, Mask
+from kolla_mesos_start.operator.deployment.directory import VARIABLES, Deployment
+from kolla_mesos_start.operator.deployment.findings import counted
+from kolla_mesos_start.operator.ensemble import presence, publication, published
+from kolla_mesos_start.operator.ensemble.published import Nodes
+from kolla_mesos_start.operator.ensemble.publisher import check_chroot
+from kolla_mesos_start.operator.invocation import Invocation
+from kolla_mesos_start.operator.live import outdated
+from kolla_mesos_start.operator.live.outdated import OutdatedContainer
+from kolla_mesos_start.operator.terminal.suggestions import NotThere
+from kolla_mesos_start.operator.validation.refusal import refuse
+from kolla_mesos_start.tree.znodes import Znodes
+
+FEW = 3  # values of single hosts that are listed
+LONGEST = 200  # characters of a value, or of a line
+COLOURS = {"+": "green", "-": "red", "@": "cyan"}
+
+
+class Difference(NamedTuple):
+    """All that there is to say. `only_prune` is what would be removed, `kept` has containers."""
+
+    changed: Sequence[Change]
+    only_prune: Sequence[str]
+    kept: Sequence[str]
+    running_old: Sequence[OutdatedContainer]
+    mask: Mask
+
+
+def run(invocation: Invocation) -> int:
+    """0 if publishing would change nothing, else 1. With --prune, as `publish --dry-run` has it, to remove
+    something is a change too."""
+    prune: bool = getattr(invocation.options, "prune", False)
+    deployment, unreadable = layouts.read(invocation.options, invocation.settings.deployment_id)
+    refuse(unreadable)
+    znodes = _paths(invocation)
+    mark = publication.interrupted(invocation.client, znodes)
+    if mark:
+        invocation.err.print(f"warning: {mark.problem}", markup=False)
+    before = published.nodes(invocation.client, znodes)
+    deployment = secret_values.complete(deployment, invocation.given, before).deployment
+    secrets = layouts.hidden(invocation.options, deployment)
+    found = difference(invocation.client, znodes, deployment, before, secrets)
+    if invocation.as_json:
+        invocation.print_json(_as_json(found))
+    else:
+        _print(invocation, found, prune)
+    return 1 if found.changed or mark or (prune and found.only_prune) else 0
+
+
+def _paths(invocation: Invocation) -> Znodes:
+    """The paths of the deployment, which may not be there yet; its name may be a typo."""
+    check_chroot(invocation.client, invocation.settings)
+    try:
+        return invocation.require_deployment()
+    except NotThere as error:
+        invocation.err.print(f"{error.reason}: everything is new", markup=False)
+        return invocation.znodes
+
+
+# -- reading --------------------------------------------------------------------------------------
+
+
+def difference(
+    client: KazooClient, znodes: Znodes, deployment: Deployment, before: Nodes, secrets: Set[str]
+) -> Difference:
+    """What publishing the directory would change. `secrets` are names of variables, hidden too."""
+    after = {**directory.nodes(deployment), **directory.definitions(deployment)}
+    changed = changes.changes(before, after)
+    gone = published.gone(before, deployment)
+    kept = presence.with_containers(client, znodes, gone)
+    removals = published.removals(before, deployment, gone - kept)
+    nodes = [*removals.removed, *removals.emptied]
+    above = {node.rpartition("/")[0] for node in nodes}
+    # What only leads to others is nothing that anybody has written.
+    only_prune = [node for node in nodes if before[node] or node not in above]
+    old = outdated.outdated(client, znodes, deployment, (change.node for change in changed))
+    return Difference(changed, only_prune, sorted(kept), old, Mask(before, after, secrets=secrets))
+
+
+# -- printing -------------------------------------------------------------------------------------
+
+
+def _as_json(found: Difference) -> Any:
+    return {
+        "changes": [_change_as_json(each, found.mask) for each in found.changed],
+        "only_prune": found.only_prune,
+        "kept": found.kept,
+        "running_old": [
+            {
+                "service": each.service,
+                "host": each.host,
+                "state": each.state,
+                "generation": each.generation or None,
+                "needed": each.needed or None,
+                "follows": each.follows,
+            }
+            for each in found.running_old
+        ],
+    }
+
+
+def _change_as_json(change: Change, mask: Mask) -> Any:
+    shown: dict[str, Any] = {"change": change.kind, "path": change.node}
+    if change.is_variable:
+        before, after = mask.value(change.node, change.before), mask.value(change.node, change.after)
+        return {**shown, "before": before, "after": after}
+    return {**shown, "diff": list(mask.lines(change))}
+
+
+def _print(invocation: Invocation, found: Difference, prune: bool) -> None:
+    say = invocation.out.print
+    for change in found.changed:
+        for line in _lines(change, found.mask):
+            say(Text(line, COLOURS.get(line.strip()[:1], "")))
+    for words in _removals(found.only_prune):
+        say(Text(f"removed {words}", "red") if prune else Text(f"only with --prune: removed {words}", "dim"))
+    for service in found.kept:
+        say(Text(f"not even with --prune: {service}, which has containers", "dim"))
+    outdated.show(invocation.out, found.running_old)
+    created = sum(change.kind == CREATED for change in found.changed)
+    removed = counted(len(found.only_prune), "znode")
+    more = (f", {removed} to remove" if prune else f", {removed} only --prune would remove") * bool(
+        found.only_prune
+    )
+    say(f"{created} to create, {len(found.changed) - created} to update{more}")
+
+
+def _removals(nodes: Sequence[str]) -> list[str]:
+    """The nodes; many values of single hosts, of which `up` publishes some for each, together."""
+    values = {node: node.rsplit("/", 3) for node in nodes if f"/{VARIABLES}/" in node.rpartition("/")[0]}
+    if len(values) <= FEW:
+        return list(nodes)
+    services, _, _, names = (", ".join(dict.fromkeys(parts)) for parts in zip(*values.values()))
+    of_hosts = f"{len(values)} values of single hosts of {services}: {names}"
+    return [*(node for node in nodes if node not in values), of_hosts]
+
+
+def _lines(change: Change, mask: Mask) -> Iterable[str]:
+    if not change.is_variable:
+        return [f"{change.kind} {change.node}", *(f"    {_cut(line)}" for line in mask.lines(change))]
+    after = _cut(mask.value(change.node, change.after) or "", repr)
+    if change.before is None:
+        return [f"{change.kind} {change.node}: {after}"]
+    before = _cut(mask.value(change.node, change.before) or "", repr)
+    return [f"{change.kind} {change.node}: {before} -> {after}"]
+
+
+def _cut(text: str, shown: Callable[[str], str] = str) -> str:
+    """Its beginning, and how long it is, if it is so long that it would hide all else."""
+    more = f"... ({len(text)} characters)" if len(text) > LONGEST else ""
+    return f"{shown(text[:LONGEST])}{more}"

@@ -1,0 +1,83 @@
+"""The state of a deployment in words: what keeps it from being up, and what runs something old.
+
+What lives here: the words that several commands print. What is a cause is decided in `causes`.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator, Sequence
+from typing import Any, Callable
+
+from kolla_mesos_start.operator.deployment.findings import counted
+from kolla_mesos_start.operator.live import causes
+from kolla_mesos_start.operator.live.causes import Cause
+from kolla_mesos_start.operator.live.reader import Container, LiveDeployment, LiveService
+from kolla_mesos_start.operator.terminal.lines import Line
+
+COLUMN = 12  # characters of what comes before the text
+
+
+def look(read: Callable[[], LiveDeployment]) -> tuple[LiveDeployment, list[Cause]]:
+    """What is read, and why it is not up; read twice where a first look may deceive."""
+    deployment = read()
+    found = causes.find(deployment, time.time())
+    if any(cause.kind in causes.MAY_SEEM for cause in found):
+        deployment = read()
+        found = causes.confirmed(found, causes.find(deployment, time.time()))
+    return deployment, found
+
+
+def lines(
+    deployment: LiveDeployment, found: Sequence[Cause], services: Sequence[LiveService]
+) -> Iterator[Line]:
+    """Each cause with what it blocks, and then what is up."""
+    for cause in found:
+        head, style = ("ROOT CAUSE", "bold red") if cause.is_stuck else (cause.kind, "cyan")
+        yield _line(head, style, cause.text)
+        for number, chain in enumerate(cause.blocks):
+            steps = " <- ".join(_label(path, deployment) for path in chain)
+            yield _line("" if number else "  blocks", "yellow", steps)
+    touched = frozenset().union(*(cause.touches for cause in found))
+    for service in services:
+        if not service.is_up and not causes.nodes(service) & touched:
+            yield _line("starting", "cyan", f"{service.name}: nothing that it waits for is stuck")
+    up = [f"{service.role} {service.ready} of {service.wanted}" for service in services if service.is_up]
+    if up:  # In one line: a hundred would move the causes off the screen.
+        yield _line("up", "green", ", ".join(up))
+
+
+def _line(head: str, style: str, text: str) -> Line:
+    return Line(f"{head:{COLUMN}}", style, text)
+
+
+def _label(path: str, deployment: LiveDeployment) -> str:
+    """A step; of a daemon of which several are wanted, how many are ready."""
+    service = deployment.roles[path.partition("/")[0]]
+    if path == f"{service.role}/daemon" and service.wanted > 1:
+        return f"{path} ({service.ready} of {service.wanted} ready)"
+    return path
+
+
+def cause_data(cause: Cause) -> dict[str, Any]:
+    """A cause for a program."""
+    return {
+        "kind": cause.kind,
+        "stuck": cause.is_stuck,
+        "final": cause.is_final,
+        "text": cause.text,
+        "blocks": [list(chain) for chain in cause.blocks],
+    }
+
+
+def not_current(containers: Sequence[Container]) -> Iterator[str]:
+    """How many run something older than what is published, by what becomes of them."""
+    restart = sum(each.needs_restart for each in containers)
+    refreshing = sum(each.is_refreshing for each in containers)
+    old_files = sum(each.keeps_old_files for each in containers)
+    if restart:
+        yield f"{counted(restart, 'container')} {'needs' if restart == 1 else 'need'} a restart"
+    if refreshing:
+        yield f"{counted(refreshing, 'container')} refreshing"
+    if old_files:  # It is up: what became of a publication would be asked of `explain` only.
+        yield f"{counted(old_files, 'container')} with older files, see explain"

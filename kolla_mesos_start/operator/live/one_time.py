@@ -1,0 +1,271 @@
+"""A one-time command as it stands published, and changes of what is recorded of it.
+
+What lives here: finding the command, and a change under its lock, in one transaction that is refused
+where a container has claimed it, or what is published has changed. What is changed is `rerun`'s and
+`adopt`'s business; what a claim, a mark and a token are, the agent's (`tree.states`).
+"""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
+from typing import Callable, NamedTuple
+
+from kazoo.client import KazooClient, TransactionRequest
+from kazoo.exceptions import NoNodeError
+from kazoo.recipe.lock import Lock
+
+from kolla_mesos_start.definition.document import load
+from kolla_mesos_start.definition.forms import GLOBAL, LOCAL, bad_path, bad_segment
+from kolla_mesos_start.definition.model import Command
+from kolla_mesos_start.definition.schema import early_texts
+from kolla_mesos_start.errors import AgentError, BadDefinition, BadUsage, NoRight
+from kolla_mesos_start.operator.ensemble import connection, services
+from kolla_mesos_start.operator.ensemble.connection import ChangedMeanwhile, Unanswered
+from kolla_mesos_start.operator.ensemble.published import places
+from kolla_mesos_start.operator.invocation import Invocation
+from kolla_mesos_start.operator.terminal.suggestions import NotThere, nearest
+from kolla_mesos_start.operator.terminal.user import operator
+from kolla_mesos_start.operator.validation.rules import build_graph
+from kolla_mesos_start.render.context import variable_names
+from kolla_mesos_start.tree import states
+from kolla_mesos_start.tree.states import Detail, printable
+from kolla_mesos_start.tree.znodes import CommandZnodes, Znodes
+from kolla_mesos_start.zookeeper.query import Znode, children_of, data_of
+
+SHOWN = 10  # one-time commands, in a message
+MAX_SHOWN = 200  # bytes of what others have written, in a message
+TRIES = 50  # Each is refused only where a container has written between two requests.
+
+
+class CommandRuns(AgentError):
+    """A container runs the command, or is about to."""
+
+    status = 1
+
+
+class OneTime(NamedTuple):
+    """A one-time command of a service, `znodes` being of that service and, if it is once for each, of a host.
+
+    `definition` is the mzxid of the definition, `versions` are those of all znodes that the command comes
+    from.
+    """
+
+    command: Command
+    znodes: Znodes
+    definition: int
+    versions: Mapping[str, int]
+
+    @property
+    def at(self) -> CommandZnodes:
+        return states.once_znodes(self.command, self.znodes)
+
+    @property
+    def what(self) -> str:
+        """Its name, for a message."""
+        host = f" on {self.znodes.host}" if self.command.run_once == LOCAL else ""
+        generation = f" (generation {self.command.generation})" if self.command.generation else ""
+        return f"{self.command.path}{host}{generation}"
+
+
+class Record(NamedTuple):
+    """What is recorded of a one-time command; `znodes` are those that were read, by their paths."""
+
+    is_done: bool
+    detail: Detail
+    token: int
+    """the largest one so far"""
+    znodes: Mapping[str, Znode | None]
+
+
+# -- finding --------------------------------------------------------------------------------------
+
+
+def find(invocation: Invocation, path: str, host: str) -> OneTime:
+    """The published one-time command `path` (`role/command`); NotThere or BadUsage where it is none."""
+    if bad_path(path):
+        raise BadUsage(f"{path!r}: expected ROLE/COMMAND{_candidates(invocation, path)}")
+    if host and (bad_segment(host) or host == GLOBAL):
+        raise BadUsage(f"--host: expected the name of a host, found {host!r}")
+    znodes = invocation.require_deployment()
+    service = _service(invocation.client, znodes, path.partition("/")[0])
+    found = _read(invocation, znodes._replace(service_name=service, host=host), path)
+    if found.command.run_once == GLOBAL and host:  # No host has a generation of its own then.
+        found = _read(invocation, found.znodes._replace(host=""), path)
+    elif found.command.run_once == LOCAL and not host:
+        raise BadUsage(f"{path} runs once on each host: give --host")
+    _check_owner(invocation.client, found.znodes)
+    return found
+
+
+def _candidates(invocation: Invocation, given: str) -> str:
+    """The one-time commands of that role or name, for the end of a message; else all of the deployment."""
+    found = services.definitions(invocation.client, invocation.require_deployment()).items()
+    known = [each for name, data in found for each in services.one_time_commands(name, data)]
+    meant = [each for each in known if given in each.split("/")] or known
+    more = f" and {len(meant) - SHOWN} more" if len(meant) > SHOWN else ""
+    return f": {', '.join(meant[:SHOWN])}{more}" if meant else ", and no service has a one-time command"
+
+
+def _service(client: KazooClient, znodes: Znodes, role: str) -> str:
+    """The service that has a role."""
+    published = services.definitions(client, znodes)
+    roles: dict[str, list[str]] = {}
+    for name in published:
+        roles.setdefault(name.rpartition("/")[2], []).append(name)
+    if role not in roles:
+        raise NotThere(f"no service below {znodes.deployment} has the role {role!r}{nearest(role, roles)}")
+    if len(roles[role]) > 1:
+        raise BadDefinition([f"the role {role} is that of several services: {', '.join(roles[role])}"])
+    return roles[role][0]
+
+
+def _read(invocation: Invocation, znodes: Znodes, path: str) -> OneTime:
+    client = invocation.client
+    definition = connection.znodes(client, [znodes.definition])[znodes.definition]
+    if definition is None:
+        raise NotThere(f"{znodes.definition} is not published any more")
+    try:
+        document = load(definition.data)
+    except BadDefinition as error:
+        raise BadDefinition([f"{znodes.definition}: {issue}" for issue in error.issues]) from error
+    wanted = {name: places(znodes, name) for name in variable_names(early_texts(document))}
+    found = connection.znodes(client, [place for each in wanted.values() for place in each])
+    values = {
+        name: znode.data.decode(errors="replace")
+        for name, each in wanted.items()
+        for place in each[::-1]  # The first that exists wins, so it comes last.
+        if (znode := found[place])
+    }
+    values.update(invocation.given)
+    graph = build_graph(document, znodes, values, missing_is_empty=invocation.settings.missing_is_empty)
+    if graph is None:
+        raise BadDefinition([f"{znodes.definition}: a template in it can be rendered by an agent only"])
+    commands = {command.path: command for command in graph.steps}
+    if path not in commands:
+        raise NotThere(f"{znodes.service_name} has no command {path!r}{nearest(path, commands)}")
+    if commands[path].run_once is None:
+        raise BadUsage(f"{path} is no one-time command: it runs at each start of its container")
+    versions = {place: znode.stat.version for place, znode in found.items() if znode}
+    versions[znodes.definition] = definition.stat.version
+    return OneTime(commands[path], znodes, definition.stat.mzxid, versions)
+
+
+def _check_owner(client: KazooClient, znodes: Znodes) -> None:
+    """BadDefinition if another service has claimed the role: what is recorded is of its command then."""
+    path = znodes.owner(GLOBAL, znodes.role)
+    owner = connection.read(client, [path])[path]
+    if owner and owner != znodes.service_name.encode():
+        other = printable(owner[:MAX_SHOWN].decode(errors="replace"))
+        raise BadDefinition([f"the role {znodes.role} is claimed by {other} ({path})"])
+
+
+def read_record(client: KazooClient, one: OneTime) -> Record:
+    """What is recorded of the command now."""
+    at = one.at
+    names = connection.children(client, [at.generations])[at.generations]
+    floor = one.znodes.token_floor
+    marks = [f"{at.generations}/{each}" for each in names]
+    found = connection.znodes(client, [at.state, at.detail, *marks, floor])
+    view = {children_of(at.generations): names, **{data_of(path): each for path, each in found.items()}}
+    token = states.largest_token(found[at.detail], found[floor])
+    is_done = states.is_done(one.command, one.znodes, view)
+    return Record(is_done, states.decode_detail(found[at.detail]), token, found)
+
+
+# -- the znodes of a command ----------------------------------------------------------------------
+
+
+def command_nodes(znodes: Znodes, path: str, run_once: str) -> dict[str, bytes]:
+    """The znodes that stand for a one-time command, parents first, as its agents make them."""
+    nodes = {znodes.status: b""}
+    for scope in (GLOBAL,) if run_once == GLOBAL else (GLOBAL, LOCAL):
+        at = znodes.command(scope, path)
+        below = [at.detail]
+        below += [at.hosts] if scope == GLOBAL else []
+        below += [at.lock, at.generations] if scope == run_once else []
+        nodes[znodes.scope(scope)] = b""
+        nodes[znodes.owner(scope, znodes.role)] = znodes.service_name.encode()
+        nodes[at.state] = states.WAITING.encode()
+        nodes.update(dict.fromkeys(below, b""))
+    return nodes
+
+
+# -- changing -------------------------------------------------------------------------------------
+
+
+@contextmanager
+def locked(client: KazooClient, one: OneTime) -> Iterator[str]:
+    """Hold the command's lock; yields the path of our contender. CommandRuns where a container is before us.
+
+    It is the queue in which the agents stand: while we are first, none of them can claim.
+    """
+    lock = Lock(client, one.at.lock, operator())
+    lock.assured_path = True  # After a reset, kazoo would make a part of the tree that no agent knows.
+    try:
+        with connection.interruptible(client):
+            is_ours = lock.acquire(blocking=False)
+    except NoNodeError as error:
+        raise ChangedMeanwhile(f"{one.at.lock} was removed meanwhile; try again") from error
+    except connection.DENIED as error:
+        raise NoRight(lock.create_path, "created", error) from error
+    if not is_ours:
+        raise CommandRuns(f"{one.what} runs now, or is about to{_holder(client, one)}; nothing was changed")
+    yield f"{one.at.lock}/{lock.node}"
+    # Else it goes with the session: to give it back would take as long as an outage does.
+    with suppress(*connection.DENIED), connection.interruptible(client):
+        lock.release()
+
+
+def _holder(client: KazooClient, one: OneTime) -> str:
+    """Who is first in the queue."""
+    names = connection.children(client, [one.at.lock])[one.at.lock]
+    first = min(names, key=lambda name: name[-10:], default="")
+    data = connection.read(client, [f"{one.at.lock}/{first}"])[f"{one.at.lock}/{first}"] if first else None
+    return f" (the lock is held by {printable(data[:MAX_SHOWN].decode(errors='replace'))})" if data else ""
+
+
+Plan = Callable[[Record, TransactionRequest], Detail]
+
+
+def change(client: KazooClient, one: OneTime, contender: str, plan: Plan) -> None:
+    """Write the `detail` that `plan` returns and what it adds to the transaction, from what is recorded.
+
+    A container that begins or passes meanwhile writes beside it: then it is read and planned again, for as
+    long as the lock is ours and what is published is what was read.
+    """
+    with connection.unfinished(f"{one.what} may have been changed already; give the command once more"):
+        _change(client, one, contender, plan)
+
+
+def _change(client: KazooClient, one: OneTime, contender: str, plan: Plan) -> None:
+    for last in [False] * TRIES + [True]:
+        record = read_record(client, one)
+        transaction = client.transaction()
+        transaction.check(contender, -1)
+        for path, version in one.versions.items():
+            transaction.check(path, version)
+        data = plan(record, transaction).encoded()
+        znode = record.znodes[one.at.detail]
+        transaction.set_data(one.at.detail, data, znode.stat.version if znode else 0)
+        try:
+            connection.commit(transaction, one.what)
+            return
+        except Unanswered:
+            if connection.read(client, [one.at.detail])[one.at.detail] == data:
+                return
+        except ChangedMeanwhile:
+            if last or not _may_try_again(client, one, contender):
+                raise
+
+
+def _may_try_again(client: KazooClient, one: OneTime, contender: str) -> bool:
+    found = connection.znodes(client, [contender, *one.versions])
+    same = all((each := found[path]) and each.stat.version == one.versions[path] for path in one.versions)
+    return bool(same and found[contender])
+
+
+def add_command(parser: argparse.ArgumentParser) -> None:
+    """What names a one-time command."""
+    parser.add_argument("command", metavar="ROLE/COMMAND", help="as in dependencies: keystone-api/db_sync")

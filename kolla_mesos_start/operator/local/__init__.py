@@ -1,0 +1,1 @@
+"""A deployment run on this machine as plain processes, with a ZooKeeper of its own."""

@@ -1,0 +1,210 @@
+"""Stand-ins for containers: each is an agent with a root directory, a local state and a log of its own.
+
+File system, process ids and network are the machine's; only directories and ports are the
+container's own. Every process of a container has its run directory in its environment, by which it
+can be found, unless it has overwritten that. What lives here: starting, ending and finding them.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator, Mapping, Sequence, Set
+from contextlib import suppress
+from datetime import datetime, timezone
+from pathlib import Path
+
+import psutil
+
+from kolla_mesos_start.errors import AgentError
+
+KILL_TIMEOUT = 30.0  # seconds after KILL, on a busy machine
+
+
+def _agent() -> Path:
+    """The agent's script: that of the checkout which holds this package, else the installed one."""
+    in_checkout = Path(__file__).resolve().parents[3] / "bin" / "kolla_mesos_start"
+    return in_checkout if in_checkout.exists() else Path(sys.executable).with_name("kolla_mesos_start")
+
+
+AGENT = (sys.executable, str(_agent()))
+TIME = r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{3}Z"  # as the agent's log has it, text or JSON
+# If we are killed, the kernel kills what we have started; the agents' own processes end with the agents.
+DIES_WITH_US = ("setpriv", "--pdeathsig", "KILL")
+LAST_BYTES = 2000
+
+
+class LocalContainer:
+    """One container of `service` on `host`; `root` is the directory that stands for its `/`.
+
+    `run_dir` lies elsewhere, to have a short name: the path of a socket may have 107 bytes.
+    """
+
+    def __init__(
+        self, service: str, host: str, root: Path, run_dir: Path, environ: Mapping[str, str]
+    ) -> None:
+        self.service = service
+        self.host = host
+        self.root = root
+        self.log = root / "log"
+        self.run_dir = run_dir
+        self.started_at = 0.0  # seconds since the epoch
+        self.environ = {
+            **environ,
+            "KOLLA_HOSTNAME": host,
+            "KOLLA_RUN_DIR": str(self.run_dir),
+            "KOLLA_STATE_DIR": str(root / "state"),
+        }
+        self._process: subprocess.Popen[bytes] | None = None
+        root.mkdir(parents=True, mode=0o755)
+
+    @property
+    def role(self) -> str:
+        return self.service.rsplit("/", 1)[-1]
+
+    @property
+    def name(self) -> str:
+        return f"{self.role}@{self.host}"
+
+    @property
+    def pid(self) -> int:
+        """The process id of the agent, which the daemon takes over."""
+        assert self._process is not None, f"{self.name} was not started"
+        return self._process.pid
+
+    @property
+    def status(self) -> int | None:
+        """The exit status (-n: ended by signal n); None while it runs or was never started."""
+        return self._process.poll() if self._process else None
+
+    @property
+    def running(self) -> bool:
+        return self._process is not None and self.status is None
+
+    @property
+    def state(self) -> tuple[str, str, float]:
+        """What its probes read: a stage, a text, and since when (seconds since the epoch)."""
+        try:
+            with (self.run_dir / "state").open() as file:
+                stage, _, text = file.readline().rstrip("\n").partition(" ")
+                return stage, text, os.fstat(file.fileno()).st_mtime
+        except FileNotFoundError:
+            return "begins", "", self.started_at
+
+    def start(self) -> None:
+        self.started_at = time.time()
+        with self.log.open("ab") as log:
+            self._process = subprocess.Popen(
+                (*DIES_WITH_US, *AGENT),
+                env=self.environ,
+                cwd="/",
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=subprocess.STDOUT,
+                # Ctrl-C at the terminal is for us; we then end what we have started.
+                start_new_session=True,
+            )
+
+    def restart(self) -> None:
+        """Start it again. What it has left ends before that, as all of a container ends with process 1."""
+        end_all(self.run_dir)
+        self.start()
+
+    def wait(self, seconds: float = 60.0) -> int:
+        """Wait for its end; the exit status."""
+        assert self._process is not None, f"{self.name} was not started"
+        try:
+            return self._process.wait(seconds)
+        except subprocess.TimeoutExpired:
+            raise AgentError(f"{self.name} did not end within {seconds:g} s: {self.log_end()}") from None
+
+    def exec_time(self) -> float:
+        """When the agent last became the daemon, or started it, by its log; seconds since the epoch."""
+        log = self.log.read_text(errors="replace")
+        times = re.findall(rf'({TIME}).*[ "]{re.escape(self.role)}/daemon: (?:exec|starting)', log)
+        if not times:
+            raise AgentError(f"{self.name}: no start of its daemon in {self.log}: {self.log_end()}")
+        return datetime.strptime(times[-1], "%Y-%m-%dT%H:%M:%S.%fZ").replace(tzinfo=timezone.utc).timestamp()
+
+    def log_end(self) -> str:
+        """The end of its log, for a message."""
+        return self.log.read_text(errors="replace")[-LAST_BYTES:] if self.log.exists() else ""
+
+
+# -- processes ------------------------------------------------------------------------------------
+
+
+def processes_of(directory: Path) -> Iterator[int]:
+    """The processes of the containers whose run directory is `directory`, or lies below it."""
+    # Only this variable: a shell that somebody has opened in the directory is not ours.
+    mark = os.fsencode(f"KOLLA_RUN_DIR={directory}")
+    for pid in map(int, filter(str.isdigit, os.listdir("/proc"))):
+        environ = _environ(pid)
+        if mark + b"/" in environ or mark + b"\0" in environ:
+            yield pid
+
+
+def _environ(pid: int) -> bytes:
+    try:
+        return Path(f"/proc/{pid}/environ").read_bytes()
+    except (FileNotFoundError, ProcessLookupError, PermissionError):
+        return b""  # It has ended, or is another user's.
+
+
+def _left(directory: Path, containers: Sequence[LocalContainer], started: set[psutil.Process]) -> set[int]:
+    """The processes of the containers that are there.
+
+    `started` is kept for the next time: what they have started, which outlives them, and may have
+    overwritten its environment, as Nova does to have a title.
+    """
+    own = {*processes_of(directory), *(each.pid for each in containers if each.running)}
+    started |= _descendants({*own, *(each.pid for each in started)})
+    started -= {each for each in started if not _is_alive(each)}
+    return own | {each.pid for each in started}
+
+
+def _descendants(pids: Set[int]) -> set[psutil.Process]:
+    children: dict[int, list[psutil.Process]] = {}
+    for each in psutil.process_iter(["ppid"]):
+        children.setdefault(each.info["ppid"], []).append(each)
+    found: set[psutil.Process] = set()
+    parents = list(pids)
+    while parents:
+        below = children.pop(parents.pop(), [])
+        found.update(below)
+        parents += (each.pid for each in below)
+    return found
+
+
+def _is_alive(process: psutil.Process) -> bool:
+    try:
+        return bool(process.is_running() and process.status() != psutil.STATUS_ZOMBIE)
+    except psutil.NoSuchProcess:
+        return False
+
+
+def end_all(directory: Path, grace: float = 0.0, containers: Sequence[LocalContainer] = ()) -> None:
+    """End every process of the containers in `directory`: TERM, and after `grace` seconds KILL.
+
+    `containers` are those that we have started: an agent hides its environment from all but root.
+    Raises AgentError for what can't be killed.
+    """
+    kill_at = time.monotonic() + grace
+    signum = signal.SIGTERM if grace else signal.SIGKILL
+    sent: set[tuple[int, int]] = set()
+    started: set[psutil.Process] = set()
+    while left := _left(directory, containers, started):
+        if time.monotonic() >= kill_at + KILL_TIMEOUT:
+            raise AgentError(f"processes that can't be killed: {', '.join(map(str, sorted(left)))}")
+        if time.monotonic() >= kill_at:
+            signum = signal.SIGKILL
+        for pid in left:
+            if (pid, signum) not in sent:
+                sent.add((pid, signum))
+                with suppress(ProcessLookupError):  # It has ended in the meantime.
+                    os.kill(pid, signum)
+        time.sleep(0.02)

@@ -1,0 +1,53 @@
+"""The logs of all containers as one stream, each line behind the name of its container.
+
+What lives here: following the files, and how a line looks. A container that is started again goes on in
+its file. How one ended is said too: an agent writes that in its last line, a daemon does not.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+from rich.console import Console
+from rich.text import Text
+
+from kolla_mesos_start.operator.local.containers import LocalContainer
+from kolla_mesos_start.operator.local.progress import row
+
+COLOURS = ("cyan", "green", "yellow", "magenta", "blue", "red")
+
+
+class LogStream:
+    """What the containers have written since the last look. A line is shown once it is whole."""
+
+    def __init__(self, containers: Iterable[LocalContainer], console: Console) -> None:
+        self._containers: Sequence[LocalContainer] = tuple(containers)
+        self._console = console
+        self._shown = dict.fromkeys(self._containers, 0)  # bytes
+        self._ended: dict[LocalContainer, float] = {}  # the start whose end was shown
+        self._width = max(len(each.name) for each in self._containers)
+
+    def show(self) -> None:
+        """Print what is new."""
+        for number, container in enumerate(self._containers):
+            name = Text(f"{container.name:{self._width}} | ", COLOURS[number % len(COLOURS)])
+            for line in self._new_lines(container):
+                # A daemon may colour its lines itself.
+                self._console.print(Text.assemble(name, Text.from_ansi(line)), soft_wrap=True)
+            if container.status is not None and self._ended.get(container) != container.started_at:
+                self._ended[container] = container.started_at
+                seen = row(container)
+                self._console.print(
+                    Text.assemble(name, (f"{seen.stage} {seen.text}", "bold")), soft_wrap=True
+                )
+
+    def _new_lines(self, container: LocalContainer) -> list[str]:
+        try:
+            with container.log.open("rb") as log:
+                log.seek(self._shown[container])
+                whole, end, _ = log.read().rpartition(b"\n")
+        except FileNotFoundError:
+            return []
+        self._shown[container] += len(whole) + len(end)
+        # A `\r` or a form feed inside of a line is no end of it.
+        return whole.decode(errors="replace").split("\n") if end else []

@@ -1,0 +1,145 @@
+"""A private ZooKeeper server of Debian's package, on the loopback interface.
+
+What lives here: how one is configured, started and asked. It is meant for a few minutes on one
+machine: it starts quickly and is small, and its data are lost with the power.
+"""
+
+from __future__ import annotations
+
+import os
+import random
+import shutil
+import socket
+import subprocess
+from collections.abc import Mapping, Set
+from pathlib import Path
+
+from kolla_mesos_start.errors import AgentError
+from kolla_mesos_start.operator.local.containers import DIES_WITH_US
+
+HOST = "127.0.0.1"
+JAVA = (
+    "java",
+    "-Xmx256m",
+    # A server that starts quickly and is small, not one that is fast after a minute.
+    "-XX:+UseSerialGC",
+    "-XX:TieredStopAtLevel=1",
+    "-XX:-UsePerfData",  # It would leave a file in /tmp.
+    "-Dorg.slf4j.simpleLogger.defaultLogLevel=warn",
+    # kill -9 of a process loses nothing that the kernel has; only a power failure would.
+    "-Dzookeeper.forceSync=no",
+    "-cp",
+    "/usr/share/java/zookeeper.jar:/usr/share/java/slf4j-simple.jar",
+)
+SERVER = "org.apache.zookeeper.server.quorum.QuorumPeerMain"
+DEFAULTS: Mapping[str, object] = {
+    "tickTime": 500,
+    "initLimit": 20,
+    "syncLimit": 10,
+    "clientPortAddress": HOST,
+    "admin.enableServer": "false",
+    "4lw.commands.whitelist": "*",
+    "maxClientCnxns": 0,
+}
+ANSWER_TIMEOUT = 0.3  # seconds
+LAST_LINES = 12
+
+
+def is_installed() -> bool:
+    """Whether this machine has what a server needs."""
+    return shutil.which(JAVA[0]) is not None and all(Path(jar).exists() for jar in JAVA[-1].split(":"))
+
+
+class PrivateZooKeeper:
+    """One server, whose data and log are in `home`. It ends with us, even if we are killed."""
+
+    def __init__(self, home: Path) -> None:
+        self.home = home
+        self.log = home / "log"
+        self.port = free_port()
+        self._process: subprocess.Popen[bytes] | None = None
+        home.mkdir()
+        configure(home / "zoo.cfg", {"dataDir": "./data", "clientPort": self.port})
+
+    @property
+    def hosts(self) -> str:
+        """As KOLLA_ZK_HOSTS wants it."""
+        return f"{HOST}:{self.port}"
+
+    def start(self) -> None:
+        """Start it, for the first time or again after its end. It keeps its port and its data."""
+        with self.log.open("ab") as log:
+            self._process = subprocess.Popen(
+                (*DIES_WITH_US, *JAVA, SERVER, "./zoo.cfg"),
+                # As a working directory: in zoo.cfg a path with a backslash or with letters other than
+                # Latin ones would become another one.
+                cwd=self.home,
+                env={**os.environ, "LC_ALL": "C.UTF-8"},
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+                # Ctrl-C at the terminal is for us.
+                start_new_session=True,
+            )
+
+    @property
+    def serves(self) -> bool:
+        """Whether it answers its clients. Blocks for ANSWER_TIMEOUT at most."""
+        # A connection made in the moment in which the server begins to listen is never answered.
+        return "Mode:" in ask(self.port, "srvr", ANSWER_TIMEOUT)
+
+    @property
+    def has_ended(self) -> bool:
+        """Whether it was started and has ended."""
+        return self._process is not None and self._process.poll() is not None
+
+    def kill(self) -> None:
+        """End it, and wait for its end."""
+        if self._process is not None:
+            self._process.kill()
+            self._process.wait()
+
+    def last_lines(self) -> str:
+        """The end of its log, without Java's stack traces, for a message."""
+        lines = self.log.read_text(errors="replace").splitlines() if self.log.exists() else []
+        messages = [line for line in lines if not line.startswith("\tat ")]
+        return "\n".join([f"the end of {self.log}:", *messages[-LAST_LINES:]])
+
+
+def free_port(taken: Set[int] = frozenset()) -> int:
+    """A TCP port of the loopback interface on which no process listens, and which is not `taken`.
+
+    It lies below the range from which the kernel gives ports to outgoing connections: there a
+    client that keeps trying a dead server can be given that very port, and then talks to itself,
+    or keeps the server from coming back.
+    """
+    lowest = int(Path("/proc/sys/net/ipv4/ip_local_port_range").read_text().split()[0])
+    for _ in range(1000):
+        port = random.randrange(10000, max(lowest, 10100))
+        if port in taken:
+            continue
+        with socket.socket() as probe:
+            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            try:
+                probe.bind((HOST, port))
+            except OSError:
+                continue
+        return port
+    raise AgentError(f"no free TCP port found on {HOST}")
+
+
+def configure(path: Path, settings: Mapping[str, object]) -> None:
+    """Write a zoo.cfg: `settings` are added to DEFAULTS, or replace them."""
+    lines = {**DEFAULTS, **settings}
+    path.write_text("".join(f"{name}={value}\n" for name, value in lines.items()))
+
+
+def ask(port: int, word: str, seconds: float = 10.0) -> str:
+    """The server's answer to one of ZooKeeper's four-letter words; empty if none comes."""
+    try:
+        with socket.create_connection((HOST, port), timeout=seconds) as connection:
+            connection.sendall(word.encode())
+            answer = b"".join(iter(lambda: connection.recv(65536), b""))
+    except OSError:
+        return ""
+    return answer.decode(errors="replace")

@@ -1,0 +1,467 @@
+"""A whole deployment run on this machine as plain processes, until Ctrl-C or only until all are up.
+
+    ZooKeeper -> publish -> start everything at once -> show progress -> timeline -> stay -> end
+
+What lives here: the stages, for any deployment; a subclass of Up says which. Running it is
+`local_deployment`'s, showing it `progress`'s and `critical_path`'s. Signals are looked at between two
+steps only: so there is no moment at which something has been started and `end` does not know of it.
+"""
+
+from __future__ import annotations
+
+import logging
+import math
+import os
+import random
+import re
+import shutil
+import signal
+import sys
+import time
+from abc import ABC, abstractmethod
+from collections.abc import Iterator, Mapping, Sequence
+from concurrent.futures import TimeoutError, wait
+from contextlib import suppress
+from pathlib import Path
+from types import FrameType
+from typing import Callable, Generic, Protocol, TypeVar
+
+from kazoo.client import KazooClient
+from kazoo.exceptions import KazooException, NodeExistsError, NoNodeError, NotEmptyError
+
+from kolla_mesos_start import settings
+from kolla_mesos_start.errors import (
+    AgentError,
+    BadUsage,
+    CannotWrite,
+    DependenciesNotSatisfied,
+    Issues,
+    Stopped,
+)
+from kolla_mesos_start.operator.ensemble import connection
+from kolla_mesos_start.operator.ensemble.publisher import check_chroot
+from kolla_mesos_start.operator.live import explanation
+from kolla_mesos_start.operator.live.mirror import Mirror
+from kolla_mesos_start.operator.live.reader import DeploymentReader, EndedStart, LiveDeployment
+from kolla_mesos_start.operator.local.containers import LocalContainer, end_all
+from kolla_mesos_start.operator.local.local_deployment import LocalDeployment
+from kolla_mesos_start.operator.local.private_zookeeper import HOST, PrivateZooKeeper
+from kolla_mesos_start.operator.local.progress import ProgressRow, ProgressView, row, terminal
+from kolla_mesos_start.operator.terminal.folding import wrapped
+from kolla_mesos_start.operator.timeline import critical_path
+from kolla_mesos_start.settings import RUN_DIR_LIMIT
+from kolla_mesos_start.tree.znodes import Znodes
+
+T = TypeVar("T")
+D = TypeVar("D", bound=LocalDeployment)
+LOOK_EVERY = 0.05  # seconds
+START_TIMEOUT, ZOOKEEPER_TIMEOUT, REPLY_TIMEOUT, CLEANUP_TIMEOUT = 600.0, 60.0, 60.0, 5.0  # seconds
+LOGS_SHOWN, PLACES_SHOWN = 3, 20
+GRACE, SHORT_GRACE = 10.0, 1.0  # seconds between TERM and KILL
+# Seconds until something is started again: the first time, and at most. As launchers do, later each time,
+# but of what has lived longer than STEADY.
+RESTART_DELAY, LONGEST_DELAY, STEADY = 1.0, 10.0, 30.0
+TOLD_TIMEOUT = 2.0  # seconds; a registrar says how its daemon ended a moment after that
+LONGEST_RUN_DIR = len("/run/99")  # bytes
+STOP_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+GOOD_ENDS = (signal.SIGINT, signal.SIGTERM)  # once all are up
+
+
+class ProgressDisplay(Protocol):
+    """Shows how the containers do."""
+
+    def show(self) -> None:
+        """Show what has changed since the last time."""
+
+
+class Failed(AgentError):
+    """A container has ended that should not have."""
+
+    status = 1
+
+
+class Up(ABC, Generic[D]):
+    """One deployment, from its start to its end; its files stay in `directory` to be looked at.
+
+    `name` is the deployment's id, and stands before every error unless there is a `program`. A subclass
+    makes the deployment, and may add what `prepare`, `view` and `show_when_up` do.
+    """
+
+    def __init__(
+        self,
+        directory: Path,
+        name: str,
+        *,
+        stays: bool,
+        environ: Mapping[str, str] = os.environ,
+        program: str = "",
+        timeout: float = START_TIMEOUT,
+    ) -> None:
+        """`stays`: once all are up it waits for Ctrl-C. `environ` says how to reach ZooKeeper.
+
+        `timeout` are the seconds after which all have to be up.
+        """
+        self.directory = directory
+        self.name, self.stays, self.program = name, stays, program or name
+        self.environ, self.timeout = environ, timeout
+        self.is_up = False
+        self.prefix = ""
+        self.zookeeper: PrivateZooKeeper | None = None
+        self.client: KazooClient | None = None
+        self.running: D | None = None
+        self._created: list[str] = []  # znodes, deepest first
+        self._was_away = False
+        self._signals: list[int] = []  # received, and not looked at yet
+
+    # -- what a subclass says ---------------------------------------------------------------------
+
+    about_logs = ""  # said where a start has failed
+
+    def prepare(self) -> str:
+        """Install what the deployment runs; returns the PATH of its containers."""
+        return os.environ["PATH"]
+
+    @abstractmethod
+    def deployment(self, client: KazooClient, environ: Mapping[str, str]) -> D:
+        """The deployment to run, with all its containers; `environ` is that of each of them."""
+
+    def view(self, deployment: D, *, known: bool) -> ProgressDisplay:
+        """What shows how the containers do, at the start, and (`known`) once all are up."""
+        live = not known and terminal() is not None
+        return ProgressView(self.rows, deployment.started_at, live=live, known=known)
+
+    def show_when_up(self, deployment: D) -> None:
+        """Show what can be seen once all are up."""
+        self.show_places(deployment)
+
+    # -- all of it --------------------------------------------------------------------------------
+
+    def main(self) -> int:
+        """Run all stages and end everything; the exit status. 0 also for Ctrl-C once all are up."""
+        logging.basicConfig(format=f"{self.program}: %(message)s", level=logging.ERROR)
+        logging.getLogger("kazoo").setLevel(logging.CRITICAL)
+        for signum in STOP_SIGNALS:
+            signal.signal(signum, self._receive)
+        # A launcher may have blocked them until now.
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, STOP_SIGNALS)
+        try:
+            return self._status()
+        finally:
+            self.end()
+            try:
+                sys.stdout.flush()
+            except OSError:  # The reader has gone; Python would report that once more.
+                os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
+
+    def _status(self) -> int:
+        try:
+            try:
+                self.run()
+            except (AgentError, OSError):
+                # A child that Ctrl-C has ended looks like a failure.
+                self.check_signals()
+                raise
+        except Stopped as stopped:
+            return 0 if self.is_up and stopped.signum in GOOD_ENDS else stopped.status
+        except Issues as error:
+            for issue in error.issues:
+                self.complain(f"{error.subject}: {issue}")
+            return error.status
+        except AgentError as error:
+            self.complain(error.reason)
+            return error.status
+        except BrokenPipeError:
+            return 128 + signal.SIGPIPE
+        except OSError as error:  # The disk is full, for example.
+            self.complain(f"{error.filename}: {error.strerror}" if error.filename else str(error.strerror))
+            return CannotWrite.status
+        return 0
+
+    def run(self) -> None:
+        """All stages."""
+        if len(os.fsencode(self.directory)) + LONGEST_RUN_DIR > RUN_DIR_LIMIT:
+            raise BadUsage(f"{self.directory} is too long for the sockets in it: choose a shorter one")
+        path = self.prepare()
+        self.check_signals()
+        # Left by a run that was killed: a process that has changed its user survives that.
+        end_all(self.directory)
+        shutil.rmtree(self.directory, ignore_errors=True)
+        self.directory.mkdir(parents=True, mode=0o755)
+        environ = self._zookeeper_environ()
+        client = self._connect(environ)
+        deployment = self._publish(client, {**environ, "PATH": path})
+        self._start(deployment)
+        self.is_up = True
+        say("the timeline of the start")
+        size = terminal()
+        steps = self.aside(deployment.steps)
+        print(critical_path.draw(steps, deployment.started_at, size.columns if size else critical_path.PAGE))
+        self.show_when_up(deployment)
+        if self.stays:
+            self._stay(deployment)
+
+    # -- the stages -------------------------------------------------------------------------------
+
+    def _zookeeper_environ(self) -> Mapping[str, str]:
+        """How to reach the servers that KOLLA_ZK_HOSTS names, or a private one, which is started."""
+        environ = {name: value for name, value in self.environ.items() if name.startswith("KOLLA_ZK_")}
+        if environ.get("KOLLA_ZK_HOSTS"):
+            say(f"ZooKeeper: {environ['KOLLA_ZK_HOSTS']}")
+            return environ
+        self.zookeeper = server = PrivateZooKeeper(self.directory / "zookeeper")
+        say(f"ZooKeeper: a private one at {server.hosts}")
+        print(f"  its log: {short(server.log)}", flush=True)
+        server.start()
+        if not self.until(lambda: self.aside(lambda: server.serves), ZOOKEEPER_TIMEOUT):
+            raise AgentError(f"ZooKeeper does not serve after {ZOOKEEPER_TIMEOUT:g} s; {server.last_lines()}")
+        return {**environ, "KOLLA_ZK_HOSTS": server.hosts}
+
+    def _connect(self, environ: Mapping[str, str]) -> KazooClient:
+        own = {
+            "KOLLA_APP_ID": f"/{self.name}/{self.name}",
+            "KOLLA_HOSTNAME": self.name,
+            "KOLLA_ZK_CONNECT_TIMEOUT": "10",
+            "KOLLA_SYSTEM_PREFIX": self.environ.get("KOLLA_SYSTEM_PREFIX", ""),
+        }
+        config = settings.parse({**own, **environ})
+        self.prefix = config.prefix
+        self.client = client = self.aside(lambda: connection.connect(config), math.inf)
+        self.aside(lambda: check_chroot(client, config))
+        return client
+
+    def _publish(self, client: KazooClient, environ: Mapping[str, str]) -> D:
+        path = f"{self.prefix}/{self.name}"
+        self.aside(lambda: self._claim(client, path))
+        own = {"HOME": str(self.directory), "LANG": "C.UTF-8"}
+        self.running = deployment = self.deployment(client, {**own, **environ})
+        say(f"publish {short(deployment.source)} to {path}")
+        print(f"  {self.aside(deployment.publish)}")
+        return deployment
+
+    def _claim(self, client: KazooClient, path: str) -> None:
+        """Create the deployment's znode: of two runs at the same moment only one has it."""
+        above = connection.create_parents(client, [path])
+        try:
+            connection.create(client, path)
+        except NodeExistsError as error:
+            raise BadUsage(
+                f"{path} exists already in ZooKeeper: give another name (--deployment), or"
+                " unset KOLLA_ZK_HOSTS to run with a private ZooKeeper"
+            ) from error
+        self._created = [path, *sorted(above, key=len, reverse=True)]
+
+    def _start(self, deployment: D) -> None:
+        say(f"start {len(deployment.containers)} containers at the same moment, in no order")
+        deployment.start(random.randrange(10**6))
+        view = self.view(deployment, known=False)
+
+        def settled() -> bool:
+            view.show()
+            return bool(deployment.broken) or (deployment.seems_up and self.aside(lambda: deployment.is_up))
+
+        is_settled = self.until(settled, self.timeout)
+        view.show()
+        if deployment.broken:
+            raise Failed(self._why("the deployment did not come up", deployment))
+        if not is_settled:
+            raise DependenciesNotSatisfied(self._why(f"not up after {self.timeout:g} s", deployment))
+
+    def _why(self, what: str, deployment: D) -> str:
+        """What has happened, the root causes, and the end of the logs of what has ended."""
+        self.until(lambda: self.aside(lambda: deployment.broken_told), TOLD_TIMEOUT)
+        znodes = Znodes(self.prefix, self.name, "", "")
+        live = DeploymentReader(znodes, deployment.given)
+        containers = deployment.containers
+        seen, found = self.aside(
+            lambda: explanation.look(
+                lambda: _with_statuses(Mirror(deployment.client, live).deployment(), containers)
+            )
+        )
+        lines = explanation.lines(seen, found, ())
+        said = [what, *(line.whole().plain for line in lines), *_log_ends(deployment)]
+        return "\n".join([*said, self.about_logs] if self.about_logs else said)
+
+    def rows(self) -> list[ProgressRow]:
+        """A row for each container, and one for ZooKeeper if the connection was ever lost."""
+        assert self.running is not None and self.client is not None
+        rows = [row(container) for container in self.running.containers]
+        away = not self.client.connected
+        self._was_away = self._was_away or away
+        if self._was_away:
+            stage, text, instant = "away" if away else "back", "no connection" * away, time.time()
+            rows.append(ProgressRow("ZooKeeper", stage, text, instant, instant))
+        return rows
+
+    def show_places(self, deployment: D) -> None:
+        """Print where each container has its log and its files."""
+        print("\nWhere things lie:")
+        if len(deployment.containers) > PLACES_SHOWN:
+            print(f"  {short(self.directory)}/<host>/<role>/  the log and the files of each container")
+            return
+        size = terminal()
+        width = max(len(container.name) for container in deployment.containers)
+        for container in deployment.containers:
+            files = ["log", *deployment.rendered(container)]
+            port = container.environ.get("KOLLA_PORTS")
+            address = f"  {HOST}:{port}" if port else ""
+            line = f"  {container.name:{width}}  {short(container.root)}/  {' '.join(files)}{address}"
+            print(wrapped(line, size.columns, "      ") if size else line)
+
+    def _stay(self, deployment: D) -> None:
+        """Show each change; start again what has ended, as a launcher does."""
+        say("up; Ctrl-C ends it, and so does SIGTERM; with --once it ends by itself")
+        view = self.view(deployment, known=True)
+        restarts = Restarts()
+        while True:
+            view.show()
+            for container in deployment.broken:
+                if restarts.is_due(container.name):
+                    container.restart()
+            if self.zookeeper and self.zookeeper.has_ended and restarts.is_due("ZooKeeper"):
+                self.zookeeper.start()
+            self.check_signals()
+            time.sleep(LOOK_EVERY)
+
+    # -- the end ----------------------------------------------------------------------------------
+
+    def end(self) -> None:
+        """End all that was started, and remove what was written to others' ZooKeeper, ignoring signals."""
+        if self.running is not None and self.running.processes():
+            with suppress(OSError):  # The terminal is gone.
+                say("ending all containers")
+            # Without ZooKeeper, closing a session takes until its timeout.
+            try:
+                self.running.end(GRACE if self._is_connected() else SHORT_GRACE)
+            except AgentError as error:
+                self.complain(error.reason)
+        if self.zookeeper is not None:
+            if self.client is not None:  # That it is lost now is no news.
+                self.client.remove_listener(connection.log_outage)
+            self.zookeeper.kill()
+        elif self.client is not None:
+            self._leave(self.client)
+
+    def _is_connected(self) -> bool:
+        has_ended = self.zookeeper is not None and self.zookeeper.has_ended
+        return not has_ended and self.client is not None and bool(self.client.connected)
+
+    def _leave(self, client: KazooClient) -> None:
+        """Remove what was published, and close the session."""
+
+        def remove() -> None:
+            for path in self._created:
+                with suppress(NoNodeError, NotEmptyError):  # Never written, or others use the prefix too.
+                    client.delete(path, recursive=path is self._created[0])
+            connection.close(client)
+
+        try:
+            connection.in_thread(remove).result(CLEANUP_TIMEOUT)
+        except (KazooException, TimeoutError):
+            for path in self._created[:1]:
+                self.complain(f"{path} may be left in ZooKeeper; remove it: deleteall {path}")
+
+    # -- waiting, and signals -----------------------------------------------------------------------
+
+    def _receive(self, signum: int, frame: FrameType | None) -> None:
+        self._signals.append(signum)
+
+    def check_signals(self) -> None:
+        """Raise Stopped if a signal has come."""
+        if self._signals:
+            signum = self._signals.pop(0)
+            raise Stopped(signum, signal.Signals(signum).name)
+
+    def until(
+        self, condition: Callable[[], T], seconds: float, pause: Callable[[float], object] = time.sleep
+    ) -> T:
+        """Look again and again until `condition()` is true, or `seconds` have passed; its last value.
+
+        Raises Stopped for a signal, and AgentError when the private ZooKeeper ends.
+        """
+        deadline = time.monotonic() + seconds
+        while True:
+            # First: a signal explains what it has done to others.
+            self.check_signals()
+            value = condition()
+            left = deadline - time.monotonic()
+            if value or left <= 0:
+                return value
+            if self.zookeeper and self.zookeeper.has_ended:
+                raise AgentError(f"ZooKeeper has ended; {self.zookeeper.last_lines()}")
+            pause(min(LOOK_EVERY, left))
+
+    def aside(self, work: Callable[[], T], seconds: float = REPLY_TIMEOUT) -> T:
+        """The result of `work`, which may block, in a thread; signals are looked at meanwhile."""
+        future = connection.in_thread(work)
+        if not self.until(future.done, seconds, lambda pause: wait([future], pause)):
+            raise AgentError(f"no answer within {seconds:g} s")
+        try:
+            return future.result()
+        except KazooException as error:
+            raise AgentError(f"ZooKeeper: {type(error).__name__}") from error
+
+    def complain(self, text: str) -> None:
+        """Print an error."""
+        with suppress(OSError):  # The reader has gone.
+            print(f"{self.program}: {text}", file=sys.stderr, flush=True)
+
+
+class Restarts:
+    """When what has ended is started again; it is printed."""
+
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+        self._clock = clock
+        self._delays: dict[str, float] = {}
+        self._due: dict[str, float] = {}
+        self._started: dict[str, float] = {}
+
+    def is_due(self, name: str) -> bool:
+        """Whether `name`, which has ended, is to be started now; to be asked until it is."""
+        instant = self._clock()
+        if name not in self._due:
+            is_steady = instant - self._started.get(name, -math.inf) > STEADY
+            delay = RESTART_DELAY if is_steady else min(2 * self._delays[name], LONGEST_DELAY)
+            self._delays[name], self._due[name] = delay, instant + delay
+            print(f"  {name}: starting it again in {delay:g} s", flush=True)
+        if instant < self._due[name]:
+            return False
+        del self._due[name]
+        self._started[name] = instant
+        return True
+
+
+def _with_statuses(seen: LiveDeployment, containers: Sequence[LocalContainer]) -> LiveDeployment:
+    """With the exit statuses of daemons that replaced their agent: we are their launcher."""
+    statuses = {(each.service, each.host): each.status for each in containers if each.status is not None}
+
+    def known(service: str, ended: EndedStart) -> EndedStart:
+        status = statuses.get((service, ended.host))
+        if ended.status is not None or status is None:
+            return ended
+        return ended._replace(status=status if status >= 0 else 128 - status)
+
+    services = {
+        name: service._replace(ended=tuple(known(name, ended) for ended in service.ended))
+        for name, service in seen.services.items()
+    }
+    return seen._replace(services=services)
+
+
+def _log_ends(deployment: LocalDeployment) -> Iterator[str]:
+    """The end of the log of each container that is broken, as far as somebody would read them."""
+    for container in deployment.broken[:LOGS_SHOWN]:
+        seen = row(container)
+        log = re.sub(r"\n\{\"stage\": .*\}\n\Z", "\n", container.log_end())  # The cause is said above.
+        yield f"--- {seen.name}: {seen.stage} {seen.text}; the end of {container.log}:\n{log}"
+
+
+def say(text: str) -> None:
+    """Print the heading of a stage."""
+    print(f"\n-- {text}", flush=True)
+
+
+def short(path: Path) -> str:
+    """The path as it can be typed in the working directory."""
+    with suppress(ValueError):
+        return str(path.relative_to(Path.cwd()))
+    return str(path)

@@ -1,0 +1,244 @@
+"""One page that shows how a start went, with nothing to be loaded from anywhere.
+
+Pure, but for the template and the script beside this file: a `StartReport` in, HTML out. What containers have
+written (hosts, messages) is escaped, whatever it holds; and the page runs no script but its own.
+"""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence, Set
+from html import escape
+from pathlib import Path
+from string import Template
+from typing import NamedTuple
+
+from kolla_mesos_start.operator.timeline import critical_path
+from kolla_mesos_start.operator.timeline.critical_path import Finished, TimelineStep
+from kolla_mesos_start.operator.timeline.past import Event, StartReport, advice, trouble
+from kolla_mesos_start.tree.states import DONE, ERROR, RETRY, printable
+
+TEMPLATE = Path(__file__).with_name("timeline.html")
+SCRIPT = Path(__file__).with_name("timeline.js")
+TICKS = 8  # at most
+FAILED = (ERROR, RETRY, "unready")
+MAX_NAME = 40  # characters of a lane's name; the whole name is in its tooltip
+
+
+class PageData(NamedTuple):
+    """What the parts of the page have in common. `lanes` are the containers, with their events by number;
+    `scale` is the length in seconds; `last` is the step that each waited for longest, and `held` how many
+    waited so for each; `numbers` are those of the steps in the page."""
+
+    past: StartReport
+    scale: float
+    lanes: Mapping[str, Mapping[int, Event]]
+    path: Sequence[TimelineStep]
+    critical: Set[TimelineStep]
+    finished: Finished
+    needs: Mapping[TimelineStep, Sequence[TimelineStep]]
+    last: Mapping[TimelineStep, TimelineStep | None]
+    held: Mapping[TimelineStep | None, int]
+    numbers: Mapping[TimelineStep, int]
+
+    def at(self, instant: float) -> float:
+        """Where an instant is, in percent."""
+        return 100 * min(max(0.0, (instant - self.past.began) / self.scale), 1.0)
+
+    def waited(self, step: TimelineStep) -> float | None:
+        """How long after what it needed it began, in seconds; None where that is not known any more."""
+        return critical_path.waiting(step, self.finished, self.past.began)
+
+
+def page(past: StartReport) -> str:
+    """The whole page."""
+    shown, script, tick = _shown(past), SCRIPT.read_text(encoding="utf-8"), _tick(past)
+    return Template(TEMPLATE.read_text(encoding="utf-8")).substitute(
+        title=_text(f"The start of {past.id}"),
+        advice=_text(advice(past)),
+        figures="".join(f"<li><b>{value}</b> {words}</li>" for value, words in _figures(shown)),
+        troubles=sum("trouble" in _kinds(shown, event) for event in past.events),
+        tick=f"{100 * tick / shown.scale:.4f}",
+        axis="".join(_axis(shown, tick)),
+        lanes="\n".join(_lane(shown, name, own) for name, own in shown.lanes.items()),
+        links="".join(_links(shown)),
+        rows="\n".join(_row(shown, number, event) for number, event in enumerate(past.events)),
+        names=min(max(map(len, shown.lanes), default=0) + 2, MAX_NAME),
+        script=script,
+        digest=f"sha256-{base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()}",
+    )
+
+
+def _shown(past: StartReport) -> PageData:
+    steps = [event.step for event in past.events]
+    finished = Finished(past.finished)
+    path = critical_path.critical_path(past.finished)
+    needs = {step: list(dict.fromkeys(critical_path.needed(step, finished))) for step in steps}
+    last = {step: max(needs[step], key=lambda each: each.finished, default=None) for step in steps}
+    numbers = {step: number for number, step in enumerate(steps)}
+    held = Counter(last.values())
+    return PageData(past, _scale(past), _lanes(past), path, set(path), finished, needs, last, held, numbers)
+
+
+def _lanes(past: StartReport) -> dict[str, dict[int, Event]]:
+    lanes: dict[str, dict[int, Event]] = {}
+    for number, event in enumerate(past.events):
+        lanes.setdefault(event.step.container, {})[number] = event
+    return {**lanes, **{name: {} for name in past.appeared if name not in lanes}}
+
+
+def _scale(past: StartReport) -> float:
+    end = max((event.step.finished for event in past.events), default=past.began)
+    return max(end - past.began, 0.001)
+
+
+def _tick(past: StartReport) -> float:
+    """A round number of seconds."""
+    sizes = (digit * 10.0**power for power in range(-4, 9) for digit in (1, 2, 5))
+    return next(each for each in sizes if _scale(past) / each <= TICKS)
+
+
+def _axis(shown: PageData, tick: float) -> Iterator[str]:
+    for number in range(int(shown.scale / tick) + 1):
+        yield f'<span style="left:{100 * number * tick / shown.scale:.3f}%">{number * tick:g} s</span>'
+
+
+def _figures(shown: PageData) -> Iterator[tuple[str, str]]:
+    """What one wants to know first."""
+    finished, began = shown.past.finished, shown.past.began
+    yield str(len(shown.lanes)), "containers"
+    yield f"{len(finished)} of {len(shown.past.events)}", "steps done"
+    if finished and all(shown.waited(step) is not None for step in finished):
+        idle = critical_path.overhead(finished, began)
+        total = max(step.finished for step in finished) - began
+        yield f"{total:.2f} s", "until the last of these was done"
+        between = f"of work in {len(shown.path)} steps on the critical path, <b>{idle:.2f} s</b> between them"
+        yield f"{total - idle:.2f} s", between
+
+
+def _text(words: str) -> str:
+    """As a stranger has written it, to be seen and nothing else."""
+    return escape(printable(words))
+
+
+# -- lanes --------------------------------------------------------------------------------------------------
+
+
+def _lane(shown: PageData, lane: str, own: Mapping[int, Event]) -> str:
+    """What one container did: it waits until its last step begins, and a daemon stays ready."""
+    began = [event.step.started for event in own.values()]
+    appeared = shown.past.appeared[lane] if lane in shown.past.appeared else min(began)
+    parts = [_part("wait", shown.at(appeared), shown.at(max(began)) if began else 100.0)]
+    for number, event in own.items():
+        if event.step.name.endswith("/daemon") and event.state == DONE:
+            parts.append(_part("ready", shown.at(event.step.finished), 100.0))
+        parts.append(_bar(shown, number, event))
+    words = dict.fromkeys(kind for event in own.values() for kind in _kinds(shown, event))
+    said = _text(_said_of_lane(shown, lane, appeared, list(own.values())))
+    name = f'<button class="name" tabindex="-1" {_steps(*own)} title="{said}">{_text(lane)}</button>'
+    return f'<div class="{" ".join(["lane", *words])}">{name}<div class="track">{"".join(parts)}</div></div>'
+
+
+def _said_of_lane(shown: PageData, lane: str, appeared: float, own: Sequence[Event]) -> str:
+    """A container in a sentence."""
+    words = [f"{lane}: there after {max(0.0, appeared - shown.past.began):.2f} s"]
+    worked = sum(event.step.duration for event in own)
+    words.append(f"worked for {worked:.2f} s" if own else "it has run no command")
+    if own and all(event.state == DONE for event in own):
+        end = max(event.step.finished for event in own)
+        words.append(f"waited for {max(0.0, end - appeared - worked):.2f} s")
+        words.append(f"done after {end - shown.past.began:.2f} s")
+    words += [f"{event.step.name} {trouble(event)}" for event in own if trouble(event)]
+    return "; ".join(words)
+
+
+def _steps(*numbers: int) -> str:
+    """What the script finds the steps of an element by."""
+    return f'data-steps="{" ".join(map(str, numbers))}"'
+
+
+def _part(kind: str, begin: float, end: float) -> str:
+    return f'<i class="{kind}" {_place(begin, end)}></i>'
+
+
+def _place(begin: float, end: float) -> str:
+    return f'style="left:{begin:.3f}%;width:{end - begin:.3f}%"'
+
+
+def _bar(shown: PageData, number: int, event: Event) -> str:
+    words = " ".join(["bar", *_kinds(shown, event)])
+    place = _place(shown.at(event.step.started), shown.at(event.step.finished))
+    label = _text("present" if event.step.is_presence else event.step.name.rpartition("/")[2]) + (
+        f" x{event.attempts}" if event.attempts > 1 else ""
+    )
+    return (
+        f'<button class="{words}" tabindex="-1" {_steps(number)}'
+        f' title="{_text(_said(shown, event))}" {place}><span>{label}</span></button>'
+    )
+
+
+def _kinds(shown: PageData, event: Event) -> Iterator[str]:
+    if event.step in shown.critical:
+        yield "critical"
+    failed = event.state in FAILED
+    if event.attempts > 1 or failed:
+        yield "trouble"
+    if failed:
+        yield "failed"
+    elif event.state != DONE:
+        yield "open"
+
+
+def _said(shown: PageData, event: Event) -> str:
+    """A step in a sentence."""
+    step, last, held = event.step, shown.last[event.step], shown.held[event.step]
+    words = []
+    if step.is_instant:
+        words += [step.again] if step.again else []
+    elif event.state == DONE or step.duration:
+        words.append(f"{'took' if event.state == DONE else 'not done after'} {step.duration:.2f} s")
+        after = f"{last.title} on {last.host}" if last else "the start"
+        waited = shown.waited(step)
+        words += [step.again] if step.again else []
+        words += [f"began {waited:.2f} s after {after}"] if waited is not None else []
+    if held:
+        words.append(
+            f"the last that {held} steps waited for" if held > 1 else "the last that one step waited for"
+        )
+    if trouble(event):
+        words.append(trouble(event))
+    return f"{step.title} on {step.host}: {'; '.join(words)}"
+
+
+def _links(shown: PageData) -> Iterator[str]:
+    """From the end of each step to the begin of those that waited for it."""
+    pairs = set(zip(shown.path, shown.path[1:]))
+    for step, before in shown.needs.items():
+        for each in before:
+            kind = ' class="critical"' if (each, step) in pairs else ""
+            steps = f'data-from="{shown.numbers[each]}" data-to="{shown.numbers[step]}"'
+            begin, end = 10 * shown.at(each.finished), 10 * shown.at(step.started)
+            yield f'<path{kind} {steps} data-begin="{begin:.1f}" data-end="{end:.1f}"/>'
+
+
+# -- the table ----------------------------------------------------------------------------------------------
+
+
+def _row(shown: PageData, number: int, event: Event) -> str:
+    step, last = event.step, shown.last[event.step]
+    start, took = "", ""
+    if not step.is_instant:
+        start, took = f"{step.started - shown.past.began:.2f}", f"{step.duration:.2f}"
+    end = f"{step.finished - shown.past.began:.2f}"
+    waited = shown.waited(step)
+    wait = "" if waited is None else f"{waited:.2f}"
+    cells = [
+        f'<td><a href="#step-{number}">{_text(step.title)}</a><td>{_text(step.host)}',
+        *(f'<td class="number">{each}' for each in (start, end, wait, took)),
+        f"<td>{_text(step.again or (f'{last.title} on {last.host}' if last else ''))}",
+        f'<td class="bad">{_text(trouble(event))}',
+    ]
+    words = " ".join(_kinds(shown, event))
+    return f'<tr class="{words}" {_steps(number)}>{"".join(cells)}</tr>'

@@ -1,0 +1,470 @@
+"""What no single definition shows: the checks over all services of a deployment, one function for each.
+
+Pure: each takes the services as their agents will read them, and yields what is wrong.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
+from graphlib import CycleError, TopologicalSorter
+from posixpath import normpath
+from typing import NamedTuple
+from urllib.parse import urlsplit
+
+from kolla_mesos_start.definition.forms import ANY, DAEMON, GLOBAL, LOCAL
+from kolla_mesos_start.definition.model import (
+    Command,
+    Dependency,
+    External,
+    File,
+    Graph,
+    Members,
+    Ready,
+    Step,
+)
+from kolla_mesos_start.definition.texts import sublabel
+from kolla_mesos_start.operator.deployment.findings import ERROR, WARNING
+from kolla_mesos_start.operator.terminal.suggestions import nearest, slip
+
+# Keys of the daemon that are none of Marathon's.
+MISPLACED = frozenset({"command", "files", "ready", "retries", "delay", "timeout", "stop_grace"})
+IMAGE = "image-generation"  # a generation that only its agent knows, as `rules` renders it
+SHORTEST_PROGRAM = 8  # letters
+OWN_ADDRESSES = ("127.0.0.1", "localhost", "::1")
+# Values that only stand for one that somebody still has to choose.
+_PLACEHOLDER = re.compile(r"(?i)(replace|change)[-_ ]?(me|this|it)([-_ ]?[0-9]+)?|todo|fixme|x{3,}|<[^<>]*>")
+_SECRET = re.compile(r"(?i)(^|_)(password|passwd|secret|token)($|_)")
+
+
+class Issue(NamedTuple):
+    """What is wrong with a znode of the deployment, which is named by its path; `label` is in its value.
+
+    `others` are further places, in other services, where it can be seen as well.
+    """
+
+    severity: str
+    node: str
+    label: str
+    message: str
+    others: Sequence[tuple[str, str]] = ()
+
+
+class ServiceReading(NamedTuple):
+    """A service as its agents will read it; without a graph if they can't.
+
+    `commands` are the names of its commands, its daemon among them, None if nobody knows; `hosts` those
+    that are named, and `steps` what will run on each of them, by host ("" where none is named); `wanted`
+    is how many instances, None if only an agent knows; `service_keys` are those beside the daemon.
+    """
+
+    name: str
+    commands: frozenset[str] | None
+    graph: Graph | None
+    hosts: Sequence[str]
+    steps: Mapping[str, Sequence[Step]]
+    wanted: int | None
+    enabled: bool = True
+    service_keys: Set[str] = frozenset()
+
+    @property
+    def role(self) -> str:
+        return self.name.rsplit("/", 1)[-1]
+
+    @property
+    def has_daemon(self) -> bool:
+        return self.commands is None or DAEMON in self.commands
+
+
+class ServiceNeed(NamedTuple):
+    """One dependency of one command."""
+
+    service: ServiceReading
+    command: Command
+    dependency: Dependency | Members
+    label: str
+
+
+def by_role(readings: Iterable[ServiceReading]) -> dict[str, ServiceReading]:
+    """The service of each role; of two the one that is enabled."""
+    return {each.role: each for each in sorted(readings, key=lambda each: each.enabled)}
+
+
+def needs(readings: Iterable[ServiceReading]) -> Iterator[ServiceNeed]:
+    """Every dependency of every command."""
+    for each in readings:
+        for command in each.graph.steps if each.graph else ():
+            for index, dependency in enumerate(command.dependencies):
+                if isinstance(dependency, External):
+                    continue  # Nothing in a directory says whether it will answer.
+                yield ServiceNeed(each, command, dependency, f"{command.label}.dependencies[{index}]")
+
+
+def check(readings: Sequence[ServiceReading]) -> Iterator[Issue]:
+    """Everything that is wrong between services, and between the commands of one."""
+    for one in CHECKS:
+        yield from one(readings)
+
+
+# -- dependencies -------------------------------------------------------------------------------------
+
+
+def same_role(readings: Sequence[ServiceReading]) -> Iterator[Issue]:
+    owners: dict[str, ServiceReading] = {}
+    for each in (each for each in readings if each.enabled):
+        first = owners.setdefault(each.role, each)
+        if first is not each:
+            message = f"{first.name} and {each.name} have one role, {each.role!r}: rename one of them"
+            yield Issue(ERROR, each.name, "", message, [(first.name, "")])
+
+
+def unknown_dependencies(readings: Sequence[ServiceReading]) -> Iterator[Issue]:
+    roles = by_role(readings)
+    by_name = {each.name: each for each in readings}
+    for service, _, dependency, label in needs(readings):
+        if isinstance(dependency, Members):
+            what, known, kind = dependency.service, by_name, "this name"
+        else:
+            what, known, kind = dependency.role, roles, f"the role {dependency.role!r}"
+        owner = known.get(what)
+        if owner is None:
+            reason = f"no service has {kind}{nearest(what, known)}"
+        else:
+            reason = _why_not_provided(service, dependency, owner)
+        if reason:
+            path = what if isinstance(dependency, Members) else dependency.path
+            yield Issue(ERROR, service.name, label, f"{path}: {reason}")
+
+
+def _why_not_provided(
+    service: ServiceReading, dependency: Dependency | Members, owner: ServiceReading
+) -> str:
+    """Why the owner of its name does not provide a dependency; empty if it does."""
+    if service.enabled and not owner.enabled:
+        return f"{owner.name} is not enabled"
+    # The agent's parser knows the commands of the same service.
+    if owner is service or owner.commands is None:
+        return ""
+    if isinstance(dependency, Members):
+        return "" if owner.has_daemon else f"{owner.name} has no daemon, and a task has no members"
+    if dependency.name in owner.commands:
+        return ""
+    if dependency.is_daemon:
+        return f"{owner.name} has no daemon"
+    return f"{owner.name} has no command {dependency.name!r}{nearest(dependency.name, owner.commands)}"
+
+
+def cycles(readings: Sequence[ServiceReading]) -> Iterator[Issue]:
+    """Those that cross services; the agent's parser finds those inside one."""
+    labels: dict[tuple[str, str], tuple[str, str]] = {}
+    edges: dict[str, list[str]] = {}
+    for each in readings:
+        for command in each.graph.steps if each.graph else ():
+            before = each.graph.commands if each.graph and command.is_daemon else ()
+            edges[command.path] = [own.path for own in before]
+    for service, command, dependency, label in needs(readings):
+        if isinstance(dependency, Dependency) and dependency.path in edges:
+            edges[command.path].append(dependency.path)
+            labels[command.path, dependency.path] = service.name, label
+    while (path := _cycle(edges)) is not None:
+        steps = list(zip(path, path[1:]))
+        edges[path[-2]] = [name for name in edges[path[-2]] if name != path[-1]]
+        places = [labels[step] for step in steps if step in labels]
+        if len({name.split("/")[0] for name in path}) > 1:
+            (node, label), *others = places
+            yield Issue(ERROR, node, label, f"a cycle across services: {' -> '.join(path)}", others)
+
+
+def _cycle(edges: Mapping[str, Sequence[str]]) -> list[str] | None:
+    """One cycle, as the path of who waits for whom, from its first name in the alphabet and back to it."""
+    try:
+        TopologicalSorter(edges).prepare()
+        return None
+    except CycleError as error:
+        found: list[str] = error.args[1][:0:-1]
+        first = found.index(min(found))
+        return [*found[first:], *found[:first], found[first]]
+
+
+def more_than_wanted(readings: Sequence[ServiceReading]) -> Iterator[Issue]:
+    roles = by_role(readings)
+    by_name = {each.name: each for each in readings}
+    for service, _, dependency, label in needs(readings):
+        is_members = isinstance(dependency, Members)
+        name = dependency.service if isinstance(dependency, Members) else dependency.role
+        owner = (by_name if is_members else roles).get(name)
+        if owner is None or owner.wanted is None or not owner.has_daemon:
+            continue
+        count = dependency.count or (0 if owner is service else 1)
+        if count > owner.wanted:
+            message = (
+                f"count {count} of {owner.name}, of which {owner.wanted} "
+                f"{'is' if owner.wanted == 1 else 'are'} wanted (`instances` in its `service`)"
+            )
+            yield Issue(ERROR, service.name, label, message)
+
+
+def scopes_that_cannot_meet(readings: Sequence[ServiceReading]) -> Iterator[Issue]:
+    """Where hosts are named: who waits on a host for what never runs there."""
+    roles = by_role(readings)
+    for service, _, dependency, label in needs(readings):
+        owner = roles.get(dependency.role) if isinstance(dependency, Dependency) else None
+        if owner is None or not owner.hosts or not isinstance(dependency, Dependency):
+            continue
+        alone = sorted(set(service.hosts) - set(owner.hosts))
+        if dependency.scope == LOCAL and alone:
+            message = (
+                f"{dependency.path} of scope local is never on {', '.join(alone)}: "
+                f"{owner.name} has values for {', '.join(sorted(owner.hosts))}"
+            )
+            yield Issue(ERROR, service.name, label, message)
+
+
+# -- the commands of one service ------------------------------------------------------------------------
+
+
+def daemons_without_check(readings: Sequence[ServiceReading]) -> Iterator[Issue]:
+    waiting: dict[str, str] = {}
+    for service, command, dependency, _ in needs(readings):
+        if isinstance(dependency, Dependency) and dependency.is_daemon and dependency.role != service.role:
+            waiting.setdefault(dependency.role, command.path)
+    for each in readings:
+        daemon = each.graph and each.graph.daemon
+        if not (daemon and daemon.ready) or each.role not in waiting or "ready" in each.service_keys:
+            continue
+        if daemon.ready.kind == "default":
+            message = (
+                f"{waiting[each.role]} waits for it, and it has no `ready` check: unless it notifies, it "
+                f"counts as ready after {daemon.ready.value:g} s"
+            )
+            yield Issue(WARNING, each.name, daemon.label, message)
+
+
+def keys_beside_the_daemon(readings: Sequence[ServiceReading]) -> Iterator[Issue]:
+    """Whatever stands there is for schedulers, and ignored; of these keys none knows."""
+    for each in readings:
+        for key in sorted(MISPLACED & each.service_keys):
+            yield Issue(
+                WARNING, each.name, f"service.{key}", f"is ignored: it belongs under service.{DAEMON}"
+            )
+
+
+def mixed_generations(readings: Sequence[ServiceReading]) -> Iterator[Issue]:
+    for each in readings:
+        once = [command for command in each.graph.commands if command.run_once] if each.graph else []
+        with_one = [command.name for command in once if command.generation]
+        for command in once if with_one else ():
+            if not command.generation:
+                message = f"no generation, but {with_one[0]} has one: an upgrade does not run it again"
+                yield Issue(WARNING, each.name, command.label, message)
+
+
+def generations_that_cannot_be(readings: Sequence[ServiceReading]) -> Iterator[Issue]:
+    """Dependencies on a generation that no container will have."""
+    roles = by_role(readings)
+    for service, _, dependency, label in needs(readings):
+        if not isinstance(dependency, Dependency) or dependency.generation in (None, ANY):
+            continue
+        owner = roles.get(dependency.role)
+        if owner is None or owner.graph is None:
+            continue
+        if dependency.is_daemon:
+            wrong = _no_such_image(dependency.generation or "", owner)
+        else:
+            target = next((each for each in owner.graph.commands if each.path == dependency.path), None)
+            wrong = _no_such_mark(dependency, target) if target else ""
+        if wrong:
+            yield Issue(ERROR, service.name, label, f"{dependency.path}: {wrong}")
+
+
+def _no_such_image(generation: str, owner: ServiceReading) -> str:
+    """Why no instance of this generation can be expected; its one-time commands say which one is."""
+    assert owner.graph is not None
+    known = {command.generation for command in owner.graph.commands if command.generation}
+    if not known or generation in known or IMAGE in known:
+        return ""
+    return f"generation {generation!r}, and {owner.name} is for {', '.join(sorted(map(repr, known)))}"
+
+
+def _no_such_mark(dependency: Dependency, target: Command) -> str:
+    if target.run_once is None:
+        return "it is no one-time command, and is done for no generation"
+    if target.run_once != dependency.scope:
+        where = "on each host" if target.run_once == LOCAL else "in the deployment"
+        return f"its generations are recorded {where}, where it runs once: write `scope: {target.run_once}`"
+    if target.generation is None:
+        return f"it has no generation, and is never done for {dependency.generation!r}"
+    return ""
+
+
+def retirements(readings: Sequence[ServiceReading]) -> Iterator[Issue]:
+    """Daemons that name the last step of an upgrade, and never will or always would be retired by it."""
+    roles = by_role(readings)
+    for each in readings:
+        daemon = each.graph and each.graph.daemon
+        if not (each.graph and daemon and daemon.retired_by):
+            continue
+        role, _, name = daemon.retired_by.partition("/")
+        owner = roles.get(role)
+        if owner is None:
+            wrong = f"no service has the role {role!r}{nearest(role, roles)}"
+        elif owner.graph is None:
+            continue
+        else:
+            wrong = _cannot_retire(owner, owner.graph, daemon.retired_by, name)
+        if wrong:
+            yield Issue(ERROR, each.name, f"{daemon.label}.retired_by", f"{daemon.retired_by}: {wrong}")
+        if any(command.generation == IMAGE for command in each.graph.commands):
+            message = (
+                "never ends a container: a command here is for the generation of whatever image runs it; give"
+                " that command the generation that is published, by a variable: '{{ release }}'"
+            )
+            yield Issue(ERROR, each.name, f"{daemon.label}.retired_by", message)
+
+
+def _cannot_retire(owner: ServiceReading, graph: Graph, path: str, name: str) -> str:
+    target = next((command for command in graph.commands if command.path == path), None)
+    if target is None:
+        names = owner.commands or ()
+        return "" if name in names else f"{owner.name} has no command {name!r}{nearest(name, names)}"
+    if target.run_once != GLOBAL:
+        return "expected a command that runs once in the deployment (`run_once: true`)"
+    return "" if target.generation else "it has no generation"
+
+
+def misspelt_programs(readings: Sequence[ServiceReading]) -> Iterator[Issue]:
+    """A program with nearly the name of another one that the same definition runs."""
+    for each in readings:
+        runs: dict[str, list[Command]] = {}
+        for command in each.graph.steps if each.graph else ():
+            runs.setdefault(_program(command), []).append(command)
+        runs.pop("", None)
+        for name, own in runs.items():
+            other = next((other for other in runs if _is_misspelt(name, other)), None)
+            # Of two that occur as often, the later one is reported.
+            if other and (len(runs[other]), list(runs).index(name)) > (len(own), list(runs).index(other)):
+                message = f"runs {name!r}, and {runs[other][0].name} runs {other!r}: is one misspelt?"
+                yield Issue(WARNING, each.name, f"{own[0].label}.command", message)
+
+
+def _program(command: Command) -> str:
+    """The program that it runs; empty where that is not its first word, or a template gives it."""
+    words = command.command.split() if isinstance(command.command, str) else command.command
+    program = next((word for word in words if word != "exec"), "")
+    return program if re.fullmatch(r"[\w./+-]+", program) else ""
+
+
+def _is_misspelt(name: str, other: str) -> bool:
+    """Not mount and umount, or iptables and ip6tables: such names are similar, and both meant."""
+    long = min(len(name), len(other)) >= SHORTEST_PROGRAM
+    ends = (name[0], name[-1]) == (other[0], other[-1])
+    return long and ends and not re.search("[0-9]", name + other) and bool(slip(name, [other]))
+
+
+def files_in_the_way(readings: Sequence[ServiceReading]) -> Iterator[Issue]:
+    for each in readings:
+        for steps in each.steps.values():
+            yield from _files_in_the_way(each.name, steps)
+
+
+def _files_in_the_way(service: str, steps: Sequence[Step]) -> Iterator[Issue]:
+    """Two files at one `dest`, unless they are the same file, and a `dest` below another one."""
+    places: dict[str, tuple[Command, File]] = {}
+    for step in steps:
+        for file in step.files:
+            command, other = places.setdefault(normpath(file.dest), (step.command, file))
+            if other != file:
+                message = f"{file.dest} is the dest of {other.name!r} of {command.name} too"
+                yield Issue(ERROR, service, _dest(step.command, file), message)
+    for dest, (command, file) in places.items():
+        above = next((path for path in _above(dest) if path in places), None)
+        if above is not None:
+            other = places[above][1]
+            message = f"{dest} is below {above}, where the file {other.name!r} is written"
+            yield Issue(ERROR, service, _dest(command, file), message)
+
+
+def _dest(command: Command, file: File) -> str:
+    return f"{sublabel(f'{command.label}.files', file.name)}.dest"
+
+
+def _above(path: str) -> Iterator[str]:
+    while (path := path.rpartition("/")[0]) != "":
+        yield path
+
+
+def ports_used_twice(readings: Sequence[ServiceReading]) -> Iterator[Issue]:
+    """Where hosts are named: two daemons that are checked at one port of one host."""
+    users: dict[tuple[str, int], str] = {}
+    for each in readings:
+        for host in each.hosts:
+            daemon = next((step for step in each.steps.get(host, ()) if step.command.is_daemon), None)
+            port = daemon and daemon.ready and _port(daemon.ready)
+            other = users.setdefault((host, port), each.name) if port else each.name
+            if other != each.name:
+                label = f"service.{DAEMON}.ready"
+                message = f"port {port} of host {host} is used by {other} too"
+                yield Issue(ERROR, each.name, label, message, [(other, label)])
+
+
+def checks_at_no_port(readings: Sequence[ServiceReading]) -> Iterator[Issue]:
+    """A URL with a port that there can't be; that of `tcp` is looked at by the agent's parser."""
+    for each in readings:
+        for daemon in (step for steps in each.steps.values() for step in steps if step.ready):
+            if daemon.ready and daemon.ready.kind == "http" and _bad_port(str(daemon.ready.value)):
+                message = "expected a port from 1 to 65535 in its URL"
+                yield Issue(ERROR, each.name, f"service.{DAEMON}.ready.http", message)
+
+
+def _bad_port(url: str) -> bool:
+    try:
+        return urlsplit(url).port == 0
+    except ValueError:
+        return True
+
+
+def _port(ready: Ready) -> int | None:
+    """The port on its own host at which a daemon is checked."""
+    if ready.kind == "tcp" and isinstance(ready.value, int):
+        return ready.value
+    if ready.kind != "http":
+        return None
+    url = urlsplit(str(ready.value))
+    try:
+        return (url.port or {"http": 80, "https": 443}[url.scheme]) if url.hostname in OWN_ADDRESSES else None
+    except ValueError:  # A port above 65535.
+        return None
+
+
+CHECKS = (
+    same_role,
+    unknown_dependencies,
+    cycles,
+    more_than_wanted,
+    scopes_that_cannot_meet,
+    daemons_without_check,
+    keys_beside_the_daemon,
+    mixed_generations,
+    generations_that_cannot_be,
+    retirements,
+    misspelt_programs,
+    files_in_the_way,
+    ports_used_twice,
+    checks_at_no_port,
+)
+
+
+# -- variables ------------------------------------------------------------------------------------------
+
+
+def bad_value(name: str, value: str) -> str | None:
+    """Why this value of a variable is probably not the one that is meant."""
+    if "{{" in value or "{%" in value:
+        return f"{name} holds a template, and a value is not rendered: write what it stands for"
+    if value.endswith("\r"):
+        return f"{name} ends with a carriage return, as files of Windows do: remove it"
+    if _PLACEHOLDER.fullmatch(value.strip()):
+        return f"{name} is a placeholder: give it a value of your own"
+    if not value.strip() and _SECRET.search(name):
+        return f"{name} is empty: give it a value"
+    return None

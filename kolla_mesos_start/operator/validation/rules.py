@@ -1,0 +1,553 @@
+"""A deployment read before it is published, as the agents of its services will read it.
+
+What lives here: finding what would end an agent while the operator can still correct it. Pure:
+variables and files are given. What only an agent can know (where it runs, who else is present) is
+left to the agent. The checks that need several services are in `checks`.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping, Sequence, Set
+from contextlib import suppress
+from functools import cache, partial
+from types import MappingProxyType
+from typing import Any, Callable
+
+from kolla_mesos_start.definition.document import Document, digest, load
+from kolla_mesos_start.definition.fields import BY_TEMPLATE, to_boolean
+from kolla_mesos_start.definition.forms import DAEMON
+from kolla_mesos_start.definition.model import File, Graph, Step
+from kolla_mesos_start.definition.resolve import resolve
+from kolla_mesos_start.definition.schema import build, early_texts, read
+from kolla_mesos_start.definition.texts import Text, sublabel
+from kolla_mesos_start.errors import BadDefinition, CannotRender
+from kolla_mesos_start.operator.deployment import acl, directory, instances, launch, secret_values, templates
+from kolla_mesos_start.operator.deployment.container_settings import is_port
+from kolla_mesos_start.operator.deployment.container_variables import HINT, NAME
+from kolla_mesos_start.operator.deployment.directory import FILES, VARIABLES, Contents, Deployment, Service
+from kolla_mesos_start.operator.deployment.findings import (
+    ERROR,
+    WARNING,
+    Finding,
+    Findings,
+    first_lines,
+    in_order,
+    line_in,
+)
+from kolla_mesos_start.operator.deployment.templates import BadTemplate, Template
+from kolla_mesos_start.operator.ensemble import services
+from kolla_mesos_start.operator.terminal.suggestions import nearest
+from kolla_mesos_start.operator.validation import checks, unused
+from kolla_mesos_start.operator.validation.checks import ServiceReading
+from kolla_mesos_start.render.context import BUILTIN, IMAGE_GENERATION, NO_PORT, Context, Renderer, file_text
+from kolla_mesos_start.render.sandbox import Missing
+from kolla_mesos_start.tree.znodes import Znodes
+
+ADDRESS = "127.0.0.1"
+# What templates can name, and only the agent knows.
+KNOWN_TO_AGENTS = BUILTIN - {"deployment_id", "service_name"} | {"api_interface"}
+
+Members = Callable[[str], Sequence[Mapping[str, Any]]]
+
+
+def build_graph(
+    document: Document, znodes: Znodes, variables: Mapping[str, str], *, missing_is_empty: bool = False
+) -> Graph | None:
+    """The graph that an agent will build, or None if only an agent can build it.
+
+    Raises BadDefinition or CannotRender if no agent can. Where numbers and dependencies come from a
+    template that names what only the agent knows, their values are not checked.
+    """
+    if any(IMAGE_GENERATION in text.text for text in early_texts(document)):
+        return None  # A placeholder must not be taken for a generation, nor recorded as done.
+    renderer = Renderer(_context(znodes, variables), missing_is_empty)
+    guessed = any(name in text.text for text in early_texts(document) for name in KNOWN_TO_AGENTS)
+    try:
+        graph = build(document, znodes.service_name, renderer.text)
+    except CannotRender:
+        if guessed:
+            return None
+        raise
+    except BadDefinition as error:
+        _check_missing(renderer, znodes, guessed)
+        issues = [issue for issue in error.issues if not (guessed and BY_TEMPLATE in issue)]
+        if issues:
+            raise BadDefinition(issues) from error
+        return None
+    _check_missing(renderer, znodes, guessed)
+    return graph
+
+
+def known_graph(document: Document, znodes: Znodes, variables: Mapping[str, str]) -> Graph:
+    """The graph without what only an agent can know of it."""
+
+    def render(text: Text) -> str:
+        with suppress(CannotRender):
+            return rendered(text, znodes, variables)
+        return ""
+
+    return read(document, znodes.service_name, render)[0]._replace(digest=digest(document))
+
+
+def rendered(text: Text, znodes: Znodes, variables: Mapping[str, str]) -> str:
+    """The text as an agent would render it, as far as that can be known; what is missing is empty."""
+    return Renderer(_context(znodes, variables), True).text(text)
+
+
+def missing_in(text: Text, znodes: Znodes, variables: Mapping[str, str]) -> str:
+    """What is missing where the text is rendered, for a message; empty if nothing is."""
+    renderer = Renderer(_context(znodes, variables))
+    renderer.text(text)
+    names = dict.fromkeys(each.name for each in renderer.missing)
+    return ", ".join(f"{name!r}{nearest(name, variables)}" for name in names)
+
+
+def ports_read(
+    text: Text, znodes: Znodes, variables: Mapping[str, str], without: Set[str]
+) -> Iterator[tuple[str, int]]:
+    """The services of `without` a port of whose instances the template reads, and on which line."""
+    asked: dict[str, None] = {}
+
+    def instances(service: str, portless: str | None = None) -> Sequence[Mapping[str, Any]]:
+        asked[service] = None
+        return [_Facts(one, ports=[]) if service == portless else one for one in _anybody(service)]
+
+    def missing(members: Members) -> Sequence[Missing]:
+        renderer = Renderer(_context(znodes, variables, members, checks.IMAGE))
+        with suppress(CannotRender):
+            renderer.text(text)
+        return renderer.missing
+
+    missing(instances)
+    for service in [each for each in asked if each in without]:
+        found = missing(partial(instances, portless=service))
+        lines = [each.line for each in found if NO_PORT in each.name]
+        if lines:
+            yield service, lines[0]
+
+
+def _nobody(service: str) -> Sequence[Mapping[str, Any]]:
+    return ()
+
+
+def _context(
+    znodes: Znodes, variables: Mapping[str, str], members: Members = _nobody, image: str | None = None
+) -> Context:
+    """The published variables, and an agent on a host without a network; without `members` alone there.
+
+    `image` is the generation of its code; None: nobody but the agent knows.
+    """
+    return Context(
+        deployment_id=znodes.deployment_id,
+        service_name=znodes.service_name,
+        address=ADDRESS,
+        hostname="localhost",
+        host=znodes.host,
+        api_interface="lo",
+        variables=variables,
+        members=members,
+        parties=dict,
+        services=lambda role: (role,),
+        ready_instances=members,
+        get_ip_address=lambda interface: ADDRESS,
+        cpu_count=1,
+        facts=_Facts(),
+        image_generation=image,
+    )
+
+
+def _check_missing(renderer: Renderer, znodes: Znodes, guessed: bool) -> None:
+    """Raise CannotRender for missing variables: what they leave out would look like a wrong value."""
+    if not guessed or any(missing.is_variable for missing in renderer.missing):
+        renderer.check(znodes.variable)
+
+
+# -- everything that is wrong with a deployment -----------------------------------------------------------
+
+
+def validate(
+    deployment: Deployment,
+    *,
+    deployment_id: str = "deployment",
+    missing_is_empty: bool = False,
+    given: Mapping[str, str] = MappingProxyType({}),
+) -> Sequence[Finding]:
+    """Everything that is wrong with what a directory holds, in the order of files and lines.
+
+    What has no source is published already: it counts as there, and nothing is said about it. `given` are
+    variables that containers are given besides, which win. A secret without a value is tried out with one
+    that is forgotten.
+    """
+    deployment = secret_values.complete(deployment, given, {}).deployment
+    found = Findings(deployment.sources, (each.name for each in deployment.services if not each.enabled))
+    _check_values(found, deployment, given)
+    known = Templates()
+    readings = []
+    for service in deployment.services:
+        znodes = Znodes("", deployment_id, service.name, "")
+        reader = _ServiceReader(found, known, deployment, service, znodes, missing_is_empty, given)
+        readings.append(reader.read())
+    for issue in checks.check(readings):
+        places = [(issue.node, issue.label), *issue.others]
+        node, label = next((place for place in places if place[0] in deployment.sources), places[0])
+        found.add(issue.severity, node, f"{label}: {issue.message}" if label else issue.message, label=label)
+    _check_acl(found, deployment)
+    _check_hosts(found, deployment)
+    short = [finding for each in readings if found.knows(each.name) for finding in _too_few(deployment, each)]
+    shared = _check_ports(deployment, deployment_id, readings, given)
+    wrong = [*deployment.mistakes, *_bad_given(given), *found.found, *short, *shared]
+    return in_order([*wrong, *_unused(deployment, wrong)])
+
+
+def _unused(deployment: Deployment, wrong: Sequence[Finding]) -> Sequence[Finding]:
+    """What nothing uses, if that can't be a consequence of an error, and nothing else is wrong with it."""
+    if deployment.unread or any(each.severity == ERROR for each in wrong):
+        return ()
+    places = {each.place for each in wrong}
+    return [each for each in unused.unused(deployment) if each.place not in places]
+
+
+def _too_few(deployment: Deployment, reading: ServiceReading) -> Sequence[Finding]:
+    """What is said where there are fewer hosts than containers, if their number is known."""
+    return deployment.launch.too_few(reading.name, reading.wanted or 0)
+
+
+def _check_hosts(found: Findings, deployment: Deployment) -> None:
+    """Values for hosts that launch.yml does not name, of services that run on those that it does."""
+    hosts = {host for names in deployment.launch.hosts.values() for host in names}
+    for service in deployment.services:
+        for host, values in service.variables.hosts.items():
+            if host not in hosts and values and deployment.launch.hosts_of(service.name):
+                node = f"{service.name}/{VARIABLES}/{host}/{next(iter(values))}"
+                what = f"{deployment.launch.source.file} names no host {host!r}{nearest(host, hosts)}"
+                found.add(WARNING, node, what)
+
+
+def _check_ports(
+    deployment: Deployment, deployment_id: str, readings: Sequence[ServiceReading], given: Mapping[str, str]
+) -> Sequence[Finding]:
+    """What is wrong with the ports of launch.yml, as far as their templates can be rendered."""
+    deployed = deployment.launch
+    found = Findings({launch.NAME: deployed.source})
+    ports: dict[str, list[int]] = {}
+    for service in deployment.services:
+        texts = deployed.of(service.name).ports
+        if not texts:
+            continue
+        variables = {**_texts({**deployment.variables, **service.variables.own}), **given}
+        known = Znodes("", deployment_id, service.name, ""), variables
+        for text in texts:
+            port = _if_known(Text(text, text), *known)
+            if port is None:
+                continue
+            if is_port(port):
+                ports.setdefault(service.name, []).append(int(port))
+            else:
+                what = f"ports: expected a port from 1 to 65535, but {text} is none for {service.name}"
+                found.add(ERROR, launch.NAME, what, label=deployed.label(service.name, "ports"))
+    wanted = {each.name: each.wanted for each in readings if each.wanted is not None}
+    return [*found.found, *deployed.shared_ports(ports, wanted)]
+
+
+def _if_known(text: Text, znodes: Znodes, variables: Mapping[str, str]) -> str | None:
+    """The rendered text; None where something is missing, or it can't be rendered."""
+    with suppress(CannotRender):
+        return None if missing_in(text, znodes, variables) else rendered(text, znodes, variables)
+    return None
+
+
+def _check_acl(found: Findings, deployment: Deployment) -> None:
+    if deployment.acl is not None:
+        enabled = directory.enabled(deployment)
+        used = {each.name: services.used_variables(each.definition, each.files) for each in enabled}
+        for label, issue in acl.check(deployment.acl, used, deployment.variables.keys()):
+            found.add(ERROR, acl.NODE, f"{label}: {issue}", label=label)
+        for label, issue in acl.shared(deployment.acl):
+            found.add(WARNING, acl.NODE, f"{label}: {issue}", label=label)
+
+
+def _check_values(found: Findings, deployment: Deployment, given: Mapping[str, str]) -> None:
+    for node, data in directory.nodes(deployment).items():
+        *above, name = node.split("/")
+        if VARIABLES in above[-2:]:
+            why = checks.bad_value(name, data.decode(errors="replace"))
+            if name in given:
+                why = f"{name} is in {NAME} too, which wins; here it would come to stand in ZooKeeper"
+            if why:
+                found.add(WARNING, node, why)
+    for name, kind in deployment.secrets.items():
+        wrong = None
+        if name not in given:
+            wrong = secret_values.bad_secret(kind, deployment.variables[name].decode(errors="replace"))
+        if wrong:
+            found.add(ERROR, f"{VARIABLES}/{name}", f"{name}: {wrong}", label=name)
+
+
+def _bad_given(given: Mapping[str, str]) -> Iterator[Finding]:
+    for name, value in given.items():
+        why = checks.bad_value(name, value)
+        if why:
+            yield Finding(WARNING, f"{NAME}/{name}", None, why)
+
+
+class Templates(dict[str, Template]):
+    """Templates by their text, each read once: many services share a file."""
+
+    def __missing__(self, source: str) -> Template:
+        self[source] = template = templates.read(source)
+        return template
+
+
+class _ServiceReader:
+    """Reads one service as its agents will, on every host that has values of its own."""
+
+    def __init__(
+        self,
+        found: Findings,
+        templates: Templates,
+        deployment: Deployment,
+        service: Service,
+        znodes: Znodes,
+        missing_is_empty: bool,
+        given: Mapping[str, str],
+    ) -> None:
+        self.given = given
+        self.found, self.templates, self.deployment = found, templates, deployment
+        self.is_unread = bool(deployment.unread & {"", service.name})
+        self.service, self.znodes, self.missing_is_empty = service, znodes, missing_is_empty
+        self.hosts = tuple(service.variables.hosts)
+
+    def read(self) -> ServiceReading:
+        service = self.service
+        document = self.document()
+        if document is None:
+            return ServiceReading(service.name, None, None, self.hosts, {}, None, service.enabled)
+        graph, wanted, steps = None, None, {}
+        for host in self.hosts or ("",):
+            on_host = self.on_host(host)
+            graph, wanted = on_host.graph(document), on_host.wanted(document)
+            steps[host] = on_host.steps(graph)
+        commands = frozenset(_names(document))
+        keys = frozenset(_service(document))
+        return ServiceReading(service.name, commands, graph, self.hosts, steps, wanted, service.enabled, keys)
+
+    def document(self) -> Document | None:
+        """The JSON of the definition; None for one that can't be read."""
+        if not self.service.definition:
+            return None  # Its file could not be read, which has been said.
+        try:
+            return load(self.service.definition)
+        except BadDefinition as error:
+            for issue in error.issues:
+                self.found.add_issue(ERROR, self.service.name, issue)
+            return None
+
+    def on_host(self, host: str) -> _OnHost:
+        own = self.service.variables
+        published = _texts({**self.deployment.variables, **own.own, **own.hosts.get(host, {})})
+        return _OnHost(self, host, {**published, **self.given})
+
+
+def _texts(contents: Contents) -> dict[str, str]:
+    return {name: data.decode(errors="replace") for name, data in contents.items()}
+
+
+def _names(document: Document) -> Iterator[str]:
+    """The names of the commands, though their definitions may be wrong."""
+    commands = document.root.get("commands")
+    yield from commands if isinstance(commands, dict) else ()
+    if DAEMON in _service(document):
+        yield DAEMON
+
+
+def _service(document: Document) -> Mapping[str, Any]:
+    """The `service` of a definition; empty where it is something else."""
+    service = document.root.get("service")
+    return service if isinstance(service, dict) else {}
+
+
+class _OnHost:
+    """A service with the values of one host, or of none. What is wrong is added to the findings."""
+
+    def __init__(self, reader: _ServiceReader, host: str, variables: Mapping[str, str]) -> None:
+        self.reader, self.host, self.variables = reader, host, variables
+        self.found, self.service = reader.found, reader.service
+        self.context = _context(reader.znodes._replace(host=host), variables, _anybody, checks.IMAGE)
+        self.known = frozenset(variables) | BUILTIN
+        # Labels whose value can't be judged: rendering failed, or used what only an agent knows.
+        self.unsure: set[str] = set()
+
+    def graph(self, document: Document) -> Graph:
+        """The graph, as far as it can be read."""
+        graph, issues = read(document, self.service.name, self.render)
+        self.add_issues(issues)
+        return graph
+
+    def steps(self, graph: Graph) -> Sequence[Step]:
+        """What will run, as far as it can be rendered; its files are checked too."""
+        found = []
+        # Nothing is said about what is published already: time is better spent.
+        if not self.found.knows(self.service.name):
+            return ()
+        self.check_files(graph)
+        # A command that is empty has been found to be wrong when it was read.
+        for command in (command for command in graph.steps if command.command):
+            try:
+                found.append(resolve(command, self.render))
+            except BadDefinition as error:
+                self.add_issues(error.issues)
+        return found
+
+    def wanted(self, document: Document) -> int | None:
+        """How many instances are wanted; None where only an agent could know."""
+        found = instances.wanted(document.root, self.render)
+        if found is None and instances.LABEL not in self.unsure:
+            what = f"{instances.LABEL}: expected a whole number, at most 99999"
+            self.found.add(ERROR, self.service.name, what, label=instances.LABEL)
+        return found
+
+    def add_issues(self, issues: Sequence[str]) -> None:
+        for issue in issues:
+            at = issue.split(": ")[0]
+            if not any(label == at or label.startswith(f"{at}[") for label in self.unsure):
+                self.found.add_issue(ERROR, self.service.name, issue)
+
+    # -- files --------------------------------------------------------------------------------------
+
+    def check_files(self, graph: Graph) -> None:
+        files: dict[str, tuple[File, str]] = {}  # Each once, though several commands may write it.
+        for command in graph.steps:
+            for file in command.files:
+                files.setdefault(file.name, (file, sublabel(f"{command.label}.files", file.name)))
+        for file, label in files.values():
+            data = self.service.files.get(file.name)
+            if data is not None:
+                self.check_file(file, data)
+            elif file.mounted is None and not file.optional:
+                what = f"{label} has no content in files/{self.near(file.name)}"
+                self.found.add(ERROR, self.service.name, what, label=label)
+
+    def near(self, name: str) -> str:
+        """Where the content of a file may lie: in a file of nearly that name, or below another service."""
+        services = self.reader.deployment.services
+        others = [each.name for each in services if name in each.files]
+        return nearest(name, self.service.files) or (f"; {others[0]} has one of this name" if others else "")
+
+    def check_file(self, file: File, data: bytes) -> None:
+        node = f"{self.service.name}/{FILES}/{file.name}"
+        try:
+            text = file_text(file.name, data, file.template)
+        except CannotRender as error:
+            self.found.add(ERROR, node, error.reason)
+            return
+        if text is not None:
+            self.check_text(text, node, "")
+        elif file.template and data.startswith((b"\xff\xfe", b"\xfe\xff")):
+            self.found.add(
+                WARNING, node, f"file {file.name}: UTF-16, in which no template is found: use UTF-8"
+            )
+
+    # -- templates ----------------------------------------------------------------------------------
+
+    def render(self, text: Text) -> str:
+        """The text that an agent would have, or an empty one if that is not known."""
+        return self.check_text(text, self.service.name, text.label)
+
+    def check_text(self, text: Text, node: str, label: str) -> str:
+        if not text.is_template:
+            return text.text
+        if any(name in text.text for name in KNOWN_TO_AGENTS):
+            self.unsure.add(text.label)
+        try:
+            template = self.reader.templates[text.text]
+        except BadTemplate as error:
+            self.unsure.add(text.label)
+            self.found.add(ERROR, node, f"{text.label}: {error.reason}", label=label, line=error.line)
+            return ""
+        self.check_truths(template, node, label)
+        self.check_listed(template, node, text.label, label)
+        for line, what in template.slips(self.known):
+            self.found.add(WARNING, node, f"{text.label} {what}", label=label, line=line, about=what)
+        strange = template.names.keys() - self.variables.keys() - BUILTIN - {"api_interface"}
+        if template.is_plain and not strange and not template.names.keys() & (BUILTIN | {"api_interface"}):
+            return template.filled(self.variables)
+        if not (strange or template.risky or label):
+            return ""  # A file of which nothing can be missing.
+        return self.try_out(text, template, strange, node, label)
+
+    def try_out(self, text: Text, template: Template, strange: Set[str], node: str, label: str) -> str:
+        """Render it as an agent would; what that does not look up may still be missing another time."""
+        renderer = Renderer(self.context)
+        rendered = ""
+        try:
+            rendered = renderer.text(text)
+        except CannotRender as error:
+            if text.label not in self.unsure:
+                self.found.add(ERROR, node, error.reason, label=label, line=line_in(error.reason))
+            self.unsure.add(text.label)
+        missing = first_lines((each.name, each.line) for each in renderer.missing if each.is_variable)
+        if missing:
+            self.unsure.add(text.label)
+        if self.reader.is_unread:
+            return rendered  # What is missing may stand in a file that could not be read.
+        for name, line in missing.items():
+            severity = WARNING if self.reader.missing_is_empty else ERROR
+            what = self.missing(name)
+            self.found.add(severity, node, f"{text.label} {what}", label=label, line=line, about=what)
+        for use in renderer.missing:
+            name = re.split(r"\W", use.name, maxsplit=1)[0]
+            if not use.is_variable and name in self.variables:
+                what = f"needs {use.name}, which the text of {name} does not have"
+                self.found.add(ERROR, node, f"{text.label} {what}", label=label, line=use.line, about=what)
+        for name in sorted(strange - template.optional - missing.keys()):
+            what, line = self.missing(name), template.names[name]
+            if line in missing.values():
+                continue  # It may not have been looked up because of what is missing beside it.
+            found = f"{text.label} {what}, on a branch that it does not take with these values"
+            self.found.add(WARNING, node, found, label=label, line=line, about=what)
+        return rendered
+
+    def missing(self, name: str) -> str:
+        own = self.service.variables.hosts
+        where = f" for host {self.host}" if any(name in values for values in own.values()) else ""
+        near = _nearest_variable(name, self.known)
+        return (
+            f"needs the variable {name!r}, which has no value{where}{near}{'' if self.reader.given else HINT}"
+        )
+
+    def check_truths(self, template: Template, node: str, label: str) -> None:
+        for name, line in template.truths:
+            if to_boolean(self.variables.get(name)) is not None:
+                what = f"tests {name}, a text, which is true even if it is 'false': write {name} | bool"
+                self.found.add(WARNING, node, f"{label}: {what}" if label else what, label=label, line=line)
+
+    def check_listed(self, template: Template, node: str, what: str, label: str) -> None:
+        for name, is_role, line in template.listed:
+            services = self.reader.deployment.services
+            names = {each.name.rpartition("/")[2] if is_role else each.name for each in services}
+            if name not in names:
+                kind = "role" if is_role else "name"
+                why = f"lists {name!r}, and no service has this {kind}{nearest(name, names)}"
+                self.found.add(WARNING, node, f"{what} {why}", label=label, line=line, about=why)
+
+
+@cache
+def _nearest_variable(name: str, known: frozenset[str]) -> str:
+    """As `nearest`; many templates miss the same variable, and to compare it with a thousand is slow."""
+    return nearest(name, sorted(known))
+
+
+class _Facts(dict[str, Any]):
+    """What an agent registers about its host: every interface that a template may ask for."""
+
+    def __missing__(self, key: str) -> Any:
+        if not str(key).startswith("ansible_"):
+            raise KeyError(key)
+        return {"ipv4": {"address": ADDRESS}, "ipv6": [{"address": ADDRESS}]}
+
+
+def _anybody(service: str) -> Sequence[Mapping[str, Any]]:
+    """One member, or ready instance, of whatever service a template lists, so that loops are tried out."""
+    own = {"host": "localhost", "address": ADDRESS, "private_address": ADDRESS, "api_interface": "lo"}
+    return [_Facts(own, service=service, ports=[1], since="", generation="", ansible_hostname="localhost")]

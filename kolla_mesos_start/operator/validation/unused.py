@@ -1,0 +1,75 @@
+"""Variables and files of a directory that nothing uses.
+
+Pure. A warning that is wrong is worse than one that is missing: whatever is named in a template counts as
+used, and where templates are not known nothing is found.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Sequence, Set
+
+from kolla_mesos_start.definition.texts import Text
+from kolla_mesos_start.operator.deployment import directory
+from kolla_mesos_start.operator.deployment.container_settings import ContainerSettings
+from kolla_mesos_start.operator.deployment.directory import FILES, VARIABLES, Deployment, Service
+from kolla_mesos_start.operator.deployment.findings import WARNING, Finding, Findings
+from kolla_mesos_start.operator.ensemble import services
+
+# The files of our own layout. Those of kolla-mesos, and of --variables-from, may be for others too.
+_OWN = re.compile(rf"(services/.*/)?({VARIABLES}\.[a-z]+|({VARIABLES}|{FILES})/.*)")
+_PART = re.compile(r"\{\{.*?\}\}|\{%.*?%\}", re.DOTALL)
+_WORD = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
+REMEDY = "correct its name, or remove it"
+
+
+def unused(deployment: Deployment) -> Sequence[Finding]:
+    """What neither the templates nor the definitions of the deployment name."""
+    own = {node: source for node, source in deployment.sources.items() if _OWN.fullmatch(source.file)}
+    found = Findings(own)
+    launch = [deployment.launch.defaults, *deployment.launch.services.values()]
+    everywhere = _words(text for settings in launch for text in _launch_texts(settings))
+    everywhere |= deployment.acl.variables.keys() if deployment.acl else set()
+    enabled = directory.enabled(deployment)
+    used: dict[str, Set[str]] = {}
+    for service in enabled:
+        files = services.file_names(service.definition)
+        if files is None:
+            continue  # It can't be read.
+        _add_files(found, service, files)
+        # Else only its containers have some of its templates; or one could not be read, and is empty.
+        if files <= {name for name, data in service.files.items() if data}:
+            texts = services.template_texts(service.definition, service.files)
+            used[service.name] = everywhere | _words(text.text for text in texts)
+            _add_variables(found, service, used[service.name])
+    if enabled and len(used) == len(enabled):
+        for name in deployment.variables.keys() - everywhere.union(*used.values()):
+            found.add(WARNING, f"{VARIABLES}/{name}", f"no template uses the variable {name!r}: {REMEDY}")
+    return found.found
+
+
+def _add_files(found: Findings, service: Service, named: Set[str]) -> None:
+    for name in service.files.keys() - named:
+        what = f"no command of {service.name} has this file: name it under `files`, or remove it"
+        found.add(WARNING, f"{service.name}/{FILES}/{name}", what)
+
+
+def _add_variables(found: Findings, service: Service, used: Set[str]) -> None:
+    """Each variable once, though it may have values for many hosts."""
+    places = {f"{host}/": values for host, values in service.variables.hosts.items()}
+    reported: set[str] = set()
+    for place, values in {"": service.variables.own, **places}.items():
+        for name in values.keys() - used - reported:
+            reported.add(name)
+            what = f"no template of {service.name} uses the variable {name!r}: {REMEDY}"
+            found.add(WARNING, f"{service.name}/{VARIABLES}/{place}{name}", what)
+
+
+def _launch_texts(settings: ContainerSettings) -> Iterable[str]:
+    return [settings.image or "", *(settings.ports or ()), *(settings.env or {}).values()]
+
+
+def _words(texts: Iterable[str]) -> frozenset[str]:
+    """Every word in the parts of templates: the names of variables are among them."""
+    parts = (part for text in texts if Text("", text).is_template for part in _PART.findall(text))
+    return frozenset(word for part in parts for word in _WORD.findall(part))

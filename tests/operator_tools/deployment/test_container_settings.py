@@ -1,0 +1,120 @@
+"""What launch.yml says of containers: each key as it is meant, and each mistake by its line."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from kolla_mesos_start.operator.deployment import directory
+from kolla_mesos_start.operator.deployment.container_settings import ContainerSettings, Volume
+from tests.publishing import write_files
+
+LAUNCH = """\
+tag: 2026.10
+zookeeper: zk-1:2181,zk-2:2181/chroot
+hosts: {control: [ctl-1]}
+defaults:
+  placement: control
+  image: site/{{ role }}:{{ tag }}
+  cpu: 0.25
+  memory: 1Gi
+  user: 42425
+  read_only: true
+  env: {A: 1, B: "2"}
+services:
+  web:
+    cpu: 500m
+    user: 0
+    read_only: no
+    network: host
+    capabilities: [NET_ADMIN]
+    ports: [80, "{{ port }}"]
+    volumes:
+      /data: 10Gi
+      /keys: {shared: keys}
+      /lib/modules: {host: /usr/lib/modules}
+      /run/web: temporary
+    env: {B: 3}
+    variables: site-passwords
+    credential: site-zookeeper
+"""
+DAEMON = "service: {daemon: {command: sleep 9, ready: {alive: 0}}}\n"
+
+
+def look(root: Path, launch: str = LAUNCH) -> tuple[directory.Deployment, list[str]]:
+    """The directory with this launch.yml, and what is wrong in it."""
+    write_files(
+        root, launch_yml=launch, services__web__definition_yml=DAEMON, services__db__definition_yml=DAEMON
+    )
+    deployment, findings = directory.look(root)
+    return deployment, [f"{each.place}: {each.message}" for each in findings]
+
+
+def test_a_service_has_its_own_settings_and_else_the_defaults(tmp_path: Path) -> None:
+    """Numbers in one unit; `env` is joined, all else is replaced."""
+    deployment, wrong = look(tmp_path)
+    assert (wrong, deployment.launch.zookeeper) == ([], "zk-1:2181,zk-2:2181/chroot")
+    default = ContainerSettings(
+        placement="control",
+        image="site/{{ role }}:{{ tag }}",
+        cpu=250,
+        memory=1024,
+        user=42425,
+        read_only=True,
+        env={"A": "1", "B": "2"},
+    )
+    assert deployment.launch.of("db") == default
+    assert deployment.launch.of("web") == default._replace(
+        cpu=500,
+        user=0,
+        read_only=False,
+        network="host",
+        capabilities=["NET_ADMIN"],
+        ports=["80", "{{ port }}"],
+        volumes=[
+            Volume("/data", "kept", size=10240),
+            Volume("/keys", "shared", "keys"),
+            Volume("/lib/modules", "host", "/usr/lib/modules"),
+            Volume("/run/web", "temporary"),
+        ],
+        env={"A": "1", "B": "3"},
+        variables="site-passwords",
+        credential="site-zookeeper",
+    )
+
+
+MISTAKES = {
+    "a size of memory": ("memory: 1Gi", "memory: 1G", "8: defaults.memory: expected a size, such as 512Mi"),
+    "processors": ("cpu: 500m", "cpu: lots", "14: services.web.cpu: expected a number of processors"),
+    "no processor": ("cpu: 500m", "cpu: 0", "14: services.web.cpu: expected a number of processors"),
+    "a user's name": ("user: 42425", "user: web", "9: defaults.user: expected a whole number"),
+    "neither yes nor no": ("read_only: true", "read_only: 7", "10: defaults.read_only: expected true or"),
+    "a network": ("network: host", "network: hots", "17: services.web.network: expected 'host' or 'own'"),
+    "a capability": ("[NET_ADMIN]", "[CAP_NET_ADMIN]", "18: services.web.capabilities[0]: expected a capab"),
+    "an unknown capability": (
+        "[NET_ADMIN]",
+        "[NET_ADMN]",
+        "18: services.web.capabilities[0]: NET_ADMN is no capability of Linux; nearest is 'NET_ADMIN'",
+    ),
+    "a tag that is a template": ("2026.10", "'{{ release }}'", "1: tag: expected the tag itself: a templ"),
+    "one port": ('[80, "{{ port }}"]', "80", "19: services.web.ports: expected a list, found '80'"),
+    "no port": ("[80,", "[80000,", "19: services.web.ports[0]: expected a port, or a template of one"),
+    "a volume's size": ("10Gi", "10G", "21: services.web.volumes./data: expected its size (10Gi), `tempo"),
+    "a volume's path": ("/data:", "data:", "21: services.web.volumes.data: expected an absolute path"),
+    "an unknown volume": ("shared: keys", "share: keys", "22: services.web.volumes./keys.share: unknown key"),
+    "a volume of nothing": ("{shared: keys}", "{}", "22: services.web.volumes./keys: expected its size"),
+    "a secret's name": ("site-passwords", "Site_Passwords", "26: services.web.variables: expected a name of"),
+    "the agent's ZooKeeper": ("zk-2:2181", " zk-2", "2: zookeeper: expected h1:2181,h2:2181[/chroot]"),
+    "an unknown key": ("  image:", "  imgae:", "6: defaults.imgae: unknown key; nearest is 'image'"),
+    "no image": ("site/{{ role }}:{{ tag }}", "' '", "6: defaults.image: expected the name of an image"),
+    "an unnamed variable": ("{A: 1", "{'=': 1", "11: defaults.env.=: expected the name of an environment"),
+}
+
+
+@pytest.mark.parametrize("name", MISTAKES)
+def test_each_mistake_is_named_with_its_line(name: str, tmp_path: Path) -> None:
+    """And alone."""
+    right, wrong, expected = MISTAKES[name]
+    (found,) = look(tmp_path, LAUNCH.replace(right, wrong, 1))[1]
+    assert found.startswith(f"launch.yml:{expected}"), found

@@ -1,0 +1,113 @@
+"""Which secrets still need a value, and what is generated."""
+
+from __future__ import annotations
+
+import base64
+import re
+from argparse import Namespace
+from pathlib import Path
+
+import pytest
+import yaml
+
+from kolla_mesos_start.operator.deployment import directory, layouts
+from kolla_mesos_start.operator.deployment.directory import KINDS, Deployment
+from kolla_mesos_start.operator.deployment.secret_values import MAKERS, complete
+from kolla_mesos_start.operator.validation.rules import validate
+from tests.publishing import write_files
+
+DEPLOYMENT = Deployment({}, [], (), secrets={"db": "password", "key": "fernet"})
+
+
+def test_every_kind_can_be_generated() -> None:
+    assert tuple(MAKERS) == KINDS
+
+
+def test_a_password_needs_no_quotes_anywhere() -> None:
+    made = [MAKERS["password"]() for _ in range(100)]
+    assert all(re.fullmatch("[A-Za-z0-9]{32}", each) for each in made)
+    assert len(set(made)) == 100
+
+
+def test_a_fernet_key_is_as_its_library_makes_it() -> None:
+    assert len(base64.urlsafe_b64decode(MAKERS["fernet"]())) == 32
+    assert len(MAKERS["fernet"]()) == 44
+
+
+@pytest.mark.parametrize(
+    ("variables", "given", "published", "kept", "new"),
+    [
+        ({}, {}, {}, set(), {"db", "key"}),
+        ({"db": b"x"}, {}, {}, set(), {"key"}),
+        ({}, {"db": "x"}, {}, set(), {"key"}),
+        ({}, {}, {"variables/db": b"x"}, {"db"}, {"key"}),
+        ({"db": b"y"}, {"key": "z"}, {"variables/db": b"x"}, set(), set()),
+        ({}, {}, {"variables/db": b"", "a/variables/key": b"x"}, {"db"}, {"key"}),
+    ],
+)
+def test_what_has_a_value_or_is_published_is_not_generated(
+    variables: dict[str, bytes],
+    given: dict[str, str],
+    published: dict[str, bytes],
+    kept: set[str],
+    new: set[str],
+) -> None:
+    done = complete(DEPLOYMENT._replace(variables=variables), given, published)
+    assert (set(done.kept), set(done.new)) == (kept, new)
+    assert done.deployment.variables == {**variables, **done.kept, **done.new}
+    assert all(done.kept[name] == published[f"variables/{name}"] for name in kept)
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [("db", ""), ("db", " "), ("key", ""), ("key", "hunter2"), ("key", "A" * 43), ("key", "é" * 44)],
+)
+def test_a_value_that_can_be_no_secret_is_an_error_with_its_line(
+    tmp_path: Path, name: str, value: str
+) -> None:
+    """What is left of a file that was cut off would lock out all that runs with the whole value."""
+    file = tmp_path / "own.yml"
+    file.write_text(yaml.safe_dump({name: value}, allow_unicode=True))
+    root = write_files(tmp_path / "site", secrets_yml="db: password\nkey: fernet\n", variables_yml="x: y\n")
+    options = Namespace(directory=root, secrets=file, variables_from=[], set=[])
+    deployment, _ = layouts.read(options, "site")
+    (found,) = validate(deployment)
+    assert (found.severity, found.file, found.line) == ("error", str(file), 1)
+    assert found.message.startswith(f"{name}: it is ")
+    assert "hunter2" not in found.message
+
+
+SERVICE = '{"commands": {"c": {"command": "login {{ db }} {{ region | d }}"}}}'
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("db: password\nkey: fernet\n", []),
+        ("db: pasword\n", ["1 db: unknown kind (did you mean 'password'?)"]),
+        ("key: fernet\ndb: hunter2\n", ["2 db: unknown kind: expected password or fernet, and no value"]),
+        ("key: [fernet]\ndb: password\n", ["1 key: unknown kind"]),
+        ("a/b: fernet\ndb: password\n", ["1 a/b: a znode can't have this name"]),
+        ("region: password\ndb: password\n", ["1 region: it has a value in variables.yml too"]),
+        ("- db\n", ["None expected a mapping"]),
+    ],
+)
+def test_what_is_wrong_in_secrets_yml_is_found_and_no_value_shown(
+    tmp_path: Path, text: str, said: list[str]
+) -> None:
+    """Nothing is missing then: a template may name a secret."""
+    write_files(tmp_path, secrets_yml=text, variables_yml="region: one", services__a__definition_json=SERVICE)
+    deployment, findings = directory.look(tmp_path)
+    found = [f"{each.line} {each.message}" for each in findings]
+    assert len(found) == len(said)
+    assert all(each.startswith(start) for each, start in zip(found, said))
+    assert {each.file for each in findings} <= {"secrets.yml"}
+    assert "hunter2" not in str(found)
+    assert validate(deployment) == []
+    assert deployment.left_out == ()
+
+
+def test_a_secret_is_in_one_file(tmp_path: Path) -> None:
+    write_files(tmp_path, secrets_yml="db: password", secrets_json='{"db": "password"}')
+    write_files(tmp_path, services__a__definition_json=SERVICE)
+    assert "it is in another file too" in directory.look(tmp_path)[1][0].message

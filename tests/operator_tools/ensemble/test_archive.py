@@ -1,0 +1,143 @@
+"""A snapshot as a tar file: what is packed is unpacked, and nothing else is taken for one."""
+
+from __future__ import annotations
+
+import gzip
+import io
+import json
+import tarfile
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from kolla_mesos_start.errors import BadDefinition
+from kolla_mesos_start.operator.deployment import directory
+from kolla_mesos_start.operator.ensemble.archive import ABOUT, Snapshot, pack, unpack
+
+PUBLISHED = {
+    "variables/region": b"one\n",
+    "variables/empty": b"",
+    "infra/db": b'{"commands": {}}',
+    "infra/db/variables/size": b"3",
+    "infra/db/variables/web1/size": b"5",
+    "infra/db/files/conf": b"\x00\xff\n",
+    "infra/db/web": b"{}",
+}
+RECORDED = {
+    "status": b"",
+    "status/global": b"",
+    "status/global/db": b"infra/db",
+    "status/global/db/sync": b"done",
+    "status/global/db/sync/generations": b"",
+    "status/global/db/sync/generations/a%2Fb": b"7 5",
+}
+SNAPSHOT = Snapshot(PUBLISHED, RECORDED, "/kolla/site", "2026-01-01T00:00:00Z", b'{"operator": "x"}', 2**62)
+
+
+def tar(**members: bytes) -> bytes:
+    """A tar file; a `__` in a name stands for `/`, and one `_json` at its end for `.json`."""
+    target = io.BytesIO()
+    with tarfile.open(fileobj=target, mode="w") as file:
+        for name, data in members.items():
+            member = tarfile.TarInfo(name.replace("__", "/").replace("_json", ".json"))
+            member.size = len(data)
+            file.addfile(member, io.BytesIO(data))
+    return target.getvalue()
+
+
+def about(**changes: Any) -> bytes:
+    texts = {"deployment": "", "taken": ""}
+    return json.dumps(
+        {"format": 1, **texts, "recorded": {}, "token_floor": 0, "sha256": {}, **changes}
+    ).encode()
+
+
+def sparse(size: int) -> bytes:
+    """A member that claims to be of this size, and holds nothing."""
+    member = tarfile.TarInfo("variables/x")
+    member.type = tarfile.GNUTYPE_SPARSE
+    head = bytearray(member.tobuf(tarfile.GNU_FORMAT))
+    head[386:410], head[483:495] = b"%011o\0" % 0 * 2, b"%011o\0" % size
+    head[148:156] = b"%06o\0 " % (256 + sum(head[:148]) + sum(head[156:512]))
+    return bytes(head) + tar(snapshot_json=about())
+
+
+def test_what_was_packed_is_unpacked() -> None:
+    assert unpack(pack(SNAPSHOT)) == SNAPSHOT
+
+
+def test_only_its_owner_can_read_what_is_in_it() -> None:
+    """Whoever unpacks it has no secret lying open."""
+    with tarfile.open(fileobj=io.BytesIO(pack(SNAPSHOT))) as file:
+        assert {member.mode for member in file.getmembers()} == {0o600}
+
+
+def test_it_can_be_unpacked_and_published(tmp_path: Path) -> None:
+    """But for what is recorded, which no publication has."""
+    with tarfile.open(fileobj=io.BytesIO(pack(SNAPSHOT))) as file:
+        for member in file.getmembers():
+            path = tmp_path / member.name
+            path.parent.mkdir(parents=True, exist_ok=True)
+            data = file.extractfile(member)
+            assert data is not None
+            path.write_bytes(data.read())
+    found = directory.read(tmp_path)
+    assert found.variables == {"region": b"one\n", "empty": b""}
+    service = next(each for each in found.services if each.name == "infra/db")
+    assert service.files == {"conf": b"\x00\xff\n"}
+    assert (service.variables.own, service.variables.hosts) == ({"size": b"3"}, {"web1": {"size": b"5"}})
+
+
+@pytest.mark.parametrize(
+    ("data", "expected"),
+    [
+        (b"", "not a tar file"),
+        (b"PK" * 600, "not a tar file"),
+        (tar(variables__x=b"1"), f"not a snapshot: it holds no {ABOUT}"),
+        (tar(snapshot_json=b"{"), "not as a snapshot has it"),
+        (tar(snapshot_json=b"[]"), "not as a snapshot has it"),
+        (tar(snapshot_json=about(format=2)), "expected format 1, found 2"),
+        (tar(snapshot_json=about(recorded={"variables/x": "1"})), "expected a path below status"),
+        (tar(snapshot_json=about(recorded={"status/../x": "1"})), "no znode can have this path"),
+        (tar(snapshot_json=about(recorded={"status/x/y": "1"})), "the znode above it is missing"),
+        (
+            tar(snapshot_json=about(sha256={"variables/x": ""})),
+            "variables/x: missing: the tar file is not whole",
+        ),
+        (tar(snapshot_json=about(), variables__x=b"1"), "variables/x: not as it was"),
+        (tar(snapshot_json=about(sha256=5)), "not as a snapshot has it"),
+        (tar(snapshot_json=about(token_floor="x")), "not as a snapshot has it"),
+        (tar(snapshot_json=about(token_floor=-1)), "token_floor: expected a number"),
+        (tar(snapshot_json=about(token_floor=2**62 + 1)), "token_floor: expected a number"),
+        (sparse(7 * 1024**3), "variables/x: expected a regular file"),
+        (gzip.compress(pack(SNAPSHOT)), "not a tar file"),
+        (tar(snapshot_json=about(), other=b""), "other: unknown name"),
+        (tar(snapshot_json=about(), services__x__files=b""), "services/x/files: unknown name"),
+        (tar(snapshot_json=about(), services__status__definition_json=b""), "no service can have status"),
+        (tar(snapshot_json=about(), **{"variables/../../x": b""}), "unknown name"),
+        (tar(snapshot_json=about(), **{"services/../definition.json": b""}), "no znode can have this path"),
+        (tar(snapshot_json=about(), variables__x=b"1" * 1_000_002), "more than ZooKeeper takes"),
+    ],
+)
+def test_nothing_else_is_taken_for_one(data: bytes, expected: str) -> None:
+    """Whatever it is, the message says what is wrong."""
+    with pytest.raises(BadDefinition, match=expected):
+        unpack(data)
+
+
+def test_no_part_of_a_snapshot_is_taken_for_a_whole_one() -> None:
+    """Wherever it is cut: only the zeros at its end may be missing. Nor is one in which a bit has changed."""
+    whole = pack(SNAPSHOT)
+    end = len(whole.rstrip(b"\0"))
+    for length in range(0, end, 100):
+        with pytest.raises(BadDefinition):
+            unpack(whole[:length])
+    assert unpack(whole[: end + 512]) == SNAPSHOT
+    with pytest.raises(BadDefinition, match=r"infra/db/definition\.json: not as it was"):
+        unpack(whole.replace(b'"commands"', b'"commandz"'))
+
+
+def test_what_is_said_about_a_snapshot_moves_no_cursor() -> None:
+    found = unpack(pack(SNAPSHOT._replace(deployment="\x1b[2J")))
+    assert found.deployment == "\N{REPLACEMENT CHARACTER}[2J"

@@ -1,0 +1,770 @@
+"""Why a deployment is not up, for trees of znodes: one for each kind that is told apart."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from kolla_mesos_start.operator.live import causes, explanation
+from kolla_mesos_start.operator.live.reader import UNKNOWN_STATUS, DeploymentReader
+from kolla_mesos_start.tree.states import NO_TIMEOUT
+from tests.operator_tools.trees import (
+    NOW,
+    ZNODES,
+    Tree,
+    container,
+    definition,
+    deployment,
+    one_time,
+    ready,
+    view,
+)
+
+TASK = definition(commands={"sync": one_time()}, daemon=False)
+STATE, DETAIL, LOCK = (f"status/global/job/sync{end}" for end in ("", "/detail", "/lock/x__lock__0000000000"))
+FAILED = {"attempt": 3, "host": "h1", "message": "exit status 1", "started": NOW - 9, "finished": NOW - 5}
+SEE = "; see the log of"
+FAILED_THERE = "failed on h1 1 min ago: exit status 1 (3 attempts in all); see the log of"
+ENDED = {"stage": "render", "command": "web/daemon", "reason": "missing: x", "status": 78, "retriable": False}
+CRASHED = {
+    "stage": "daemon",
+    "command": "web/daemon",
+    "reason": "ended 0.4 s after its start",
+    "code": "never-ready",
+    "retriable": True,
+}
+CRASHED_THERE = f"ended 0.4 s after its start, 1 min ago; {UNKNOWN_STATUS}; see the log of web there"
+NEVER = "was ever started, or none has reached ZooKeeper: see its log"
+OUTSIDE = {"external": {"tcp": "u:80"}}
+OUTSIDE_NAME = "external tcp u:80"
+WANTED = causes.TOO_FEW
+NEW = {"path": "web/daemon", "generation": "2", "exclusive": True, "count": 2}
+
+
+def of_generation(*generations: str) -> Tree:
+    """Ready instances of `web`, each with the generation of its image."""
+    tree: dict[str, Any] = {"status/global/web": "web"}
+    for number, generation in enumerate(generations):
+        tree[f"status/global/web/daemon/ready/{number}"] = {"generation": generation}
+        tree[f"web/.containers/{number}"] = container("ready", generation=generation)
+    return tree
+
+
+# What stands in the tree, and (kind, text) of each cause.
+# What publishing with acl.yml makes.
+PREPARED = {"a/web/.acl": "x509:CN=web:cdrw", "a/web/.containers": "", "status/global/web": "a/web"}
+KILLED = {"what": "publication", "by": "root on h", "begun": "12:00", "finished": None}
+CASES: dict[str, tuple[Tree, list[tuple[str, str]]]] = {
+    "all is up": ({"db": definition(), **ready("db", "1")}, []),
+    "its files do not follow what is published": (
+        {
+            "db": definition(),
+            **ready("db", "1"),
+            "db/.containers/1": container(
+                "ready", "the refresh of its files failed: no variable a", code="refresh-failed"
+            ),
+        },
+        [
+            (
+                "refresh failed",
+                "db/daemon on web1 is ready; the refresh of its files failed: no variable a; mend that"
+                " and publish, or run `kolla_mesos_start refresh` in the container",
+            )
+        ],
+    ),
+    "its files are being refreshed": (
+        {"db": definition(), **ready("db", "1"), "db/.containers/1": container("ready", "its turn comes")},
+        [("refreshing", "db/daemon on web1 is ready; its turn comes")],
+    ),
+    "it waits for what is not asked for any more": (
+        {
+            "web": definition(),
+            "web/.containers/1": container("waiting", "web/daemon waits for x", definition="3e7"),
+        },
+        [
+            (
+                "restart",
+                "web on web1 waits by an older definition: restart it; web/daemon waits for x",
+            )
+        ],
+    ),
+    "its turn to refresh does not come by itself": (
+        {
+            "db": definition(),
+            **ready("db", "1"),
+            "db/.containers/1": container(
+                "ready", "its turn: no other instance refreshes until that is mended", code="refresh-stuck"
+            ),
+        },
+        [
+            (
+                "refresh failed",
+                "db/daemon on web1 is ready; its turn: no other instance refreshes until that is mended",
+            )
+        ],
+    ),
+    "failed": (
+        {"job": TASK, STATE: "error", DETAIL: FAILED},
+        [("failed", f"job/sync {FAILED_THERE} job there, correct the cause, and start it again")],
+    ),
+    "failed, and another container tries it again": (
+        {"job": TASK, STATE: "error", DETAIL: FAILED, LOCK: "h2"},
+        [
+            (
+                "failing",
+                "job/sync failed on h1 1 min ago and is tried again: exit status 1 (3 attempts in all)",
+            )
+        ],
+    ),
+    "failed, and the other containers are past it": (
+        {
+            "web": definition(commands={"sync": one_time()}, instances=2),
+            "status/global/web/sync": "error",
+            "status/global/web/sync/detail": FAILED,
+            "status/h1/web/ended": {**ENDED, "stage": "bootstrap", "command": "web/sync"},
+            **ready("web", "1"),
+        },
+        [("failed", f"web/sync {FAILED_THERE} web there, correct the cause, and start it again")],
+    ),
+    "failed, and its container has ended, and another one tries it again": (
+        {
+            "job": TASK,
+            STATE: "error",
+            DETAIL: FAILED,
+            LOCK: "h2",
+            "status/h1/job/ended": {**ENDED, "stage": "bootstrap", "command": "job/sync"},
+        },
+        [
+            (
+                "failing",
+                "job/sync failed on h1 1 min ago and is tried again: exit status 1 (3 attempts in all)",
+            )
+        ],
+    ),
+    "between two attempts": (
+        {"job": TASK, STATE: "retry", DETAIL: FAILED, "job/.containers/1": container("bootstrapping")},
+        [
+            (
+                "failing",
+                "job/sync failed on h1 1 min ago and is tried again: exit status 1 (3 attempts in all)",
+            )
+        ],
+    ),
+    "something outside, for which two services wait": (
+        {
+            "job": definition(commands={"sync": one_time(OUTSIDE)}, daemon=False),
+            "job/.containers/1": container(
+                "waiting",
+                "job/sync waits",
+                outside={OUTSIDE_NAME: "the name u can't be resolved: unknown"},
+            ),
+            "web": definition(OUTSIDE),
+            "web/.containers/1": container("waiting", "web/daemon waits", outside={OUTSIDE_NAME: "refused"}),
+        },
+        [("outside", f"{OUTSIDE_NAME}: the name u can't be resolved: unknown (asked from web1)")],
+    ),
+    "something outside, before a command that another container has run": (
+        {
+            "web": definition(commands={"sync": one_time(OUTSIDE)}),
+            "status/global/web/sync": "done",
+            **{
+                f"web/.containers/{i}": container(
+                    "waiting", "web/sync waits", host=f"h{i}", outside={OUTSIDE_NAME: "refused"}
+                )
+                for i in range(3)
+            },
+        },
+        [("outside", f"{OUTSIDE_NAME}: refused (asked from h0 and 2 more)")],
+    ),
+    "something outside, that may answer once another service is up": (
+        {
+            "web": definition(OUTSIDE, "db/daemon"),
+            "web/.containers/1": container("waiting", "web/daemon waits", outside={OUTSIDE_NAME: "refused"}),
+            "db": definition(),
+            "db/.containers/1": container("starting", since=NOW - 1),
+        },
+        [
+            ("starting", "db/daemon on web1 has been starting for 1 s"),
+            ("unanswered", f"{OUTSIDE_NAME}: refused (asked from web1)"),
+        ],
+    ),
+    "something outside, for which one waits that nobody misses": (
+        {
+            "web": definition(commands={"sync": one_time(OUTSIDE)}),
+            "status/global/web/sync": "done",
+            **ready("web", "1"),
+            "web/.containers/2": container("waiting", "web/sync waits", outside={OUTSIDE_NAME: "refused"}),
+        },
+        [],
+    ),
+    "something outside, of which no container says anything": (
+        {
+            "web": definition(OUTSIDE),
+            "web/.containers/1": container(
+                "waiting", f"web/daemon waits for {OUTSIDE_NAME}: x", outside={f"{OUTSIDE_NAME}7": "refused"}
+            ),
+        },
+        [],
+    ),
+    "running": (
+        {
+            "job": TASK,
+            STATE: "running",
+            DETAIL: {"attempt": 1, "host": "h1", "started": NOW},
+            LOCK: "h1",
+            "job/.containers/1": container("bootstrapping"),
+        },
+        [("running", f"job/sync has run on h1 for 1 min (attempt 1), and holds its lock; {NO_TIMEOUT}")],
+    ),
+    "running, and the container has said nothing yet": (
+        {
+            "job": TASK,
+            STATE: "running",
+            DETAIL: {"attempt": 1, "host": "h1", "started": NOW},
+            LOCK: "h1",
+            "job/.containers": "",
+        },
+        [("running", f"job/sync has run on h1 for 1 min (attempt 1), and holds its lock; {NO_TIMEOUT}")],
+    ),
+    "who ran it is gone": (
+        {
+            "job": TASK,
+            STATE: "running",
+            DETAIL: {"attempt": 1, "host": "h1"},
+            "job/.containers/1": container("waiting"),
+        },
+        [("abandoned", "job/sync on h1 began 1 min ago and has no outcome; nobody holds its lock any more")],
+    ),
+    "started but not ready": (
+        {
+            "web": definition(),
+            "web/.containers/1": container("starting", "command check, exit status 69", since=NOW - 130),
+        },
+        [
+            (
+                "not ready",
+                f"web/daemon on web1 is not ready for 2 min 10 s: command check, exit status 69{SEE} web",
+            )
+        ],
+    ),
+    "a check that never succeeds": (
+        {
+            "web": definition(),
+            "web/.containers/1": container(
+                "starting", "check tcp port 1: refused", since=NOW - 130, code="check"
+            ),
+        },
+        [
+            (
+                "not ready",
+                "web/daemon on web1 is not ready for 2 min 10 s: check tcp port 1: refused; the daemon runs:"
+                f" correct its configuration, or `ready` in its definition{SEE} web",
+            )
+        ],
+    ),
+    "several are not ready": (
+        {
+            "web": definition(instances=5),
+            **{
+                f"web/.containers/{i}": container("unready", "tcp 80: refused", since=NOW - i, host=f"h{i}")
+                for i in range(5)
+            },
+        },
+        [
+            (
+                "not ready",
+                f"web/daemon on h0, h1, h2 and 2 more is not ready for 4 s: tcp 80: refused{SEE} web",
+            )
+        ],
+    ),
+    "only just started": (
+        {"web": definition(), "web/.containers/1": container("starting", "tcp 80: refused", since=NOW - 9)},
+        [("starting", "web/daemon on web1 has been starting for 9 s")],
+    ),
+    "started by an older agent": (
+        {"web": definition(), "web/.party/1": {"host": "h1"}},
+        [("starting", "web/daemon on h1 has been starting for 1 min")],
+    ),
+    "ended before its command began": (
+        {"web": definition(), "status/h2/web/ended": ENDED},
+        [("ended", "web/daemon on h2 ended 1 min ago in stage render, exit status 78: missing: x")],
+    ),
+    "gave up waiting": (
+        {
+            "web": definition(),
+            "status/h2/web/ended": {**ENDED, "stage": "wait", "status": 75, "retriable": True},
+        },
+        [("gave up", "web/daemon on h2 ended 1 min ago in stage wait, exit status 75: missing: x")],
+    ),
+    "ended, and has been started again": (
+        {"web": definition(), "status/web1/web/ended": ENDED, "web/.containers/1": container("starting")},
+        [("starting", "web/daemon on web1 has been starting for 0 s")],
+    ),
+    "ended, and the one that was started again has not come so far": (
+        {
+            "web": definition(),
+            "status/web1/web/ended": ENDED,
+            "web/.containers/1": container("bootstrapping"),
+        },
+        [("ended", "web/daemon on web1 ended 1 min ago in stage render, exit status 78: missing: x")],
+    ),
+    "ended, and the next one waits for something before": (
+        {
+            "web": definition(),
+            "status/web1/web/ended": ENDED,
+            "web/.containers/1": container("waiting", since=NOW - 30),
+        },
+        [
+            (
+                "gave up",
+                "web/daemon on web1 ended 1 min ago in stage render, exit status 78: missing: x;"
+                " the next start has not come so far yet",
+            )
+        ],
+    ),
+    "ended, beside one that was past that long before": (
+        {
+            "web": definition(instances=2),
+            "status/web1/web/ended": ENDED,
+            **ready("web", "1"),
+            "web/.containers/1": container("ready", since=NOW - 90),
+            "web/.containers/2": container("waiting"),
+        },
+        [("ended", "web/daemon on web1 ended 1 min ago in stage render, exit status 78: missing: x")],
+    ),
+    "a daemon that ended before it was ready, alone": (
+        {"web": definition(instances=2), "status/web2/web/ended": CRASHED, **ready("web", "1")},
+        [("ended", f"web/daemon on web2 {CRASHED_THERE}, correct the cause, and start the container again")],
+    ),
+    "a daemon that ended before it was ready, with its successor": (
+        {
+            "web": definition(instances=2),
+            "status/web2/web/ended": CRASHED,
+            **ready("web", "1"),
+            "web/.containers/2": container("starting", host="web2"),
+        },
+        [
+            ("gave up", f"web/daemon on web2 {CRASHED_THERE}"),
+            ("starting", "web/daemon on web2 has been starting for 0 s"),
+        ],
+    ),
+    "a daemon that ended before it was ready, and now is no longer": (
+        {
+            "web": definition(),
+            "status/web1/web/ended": CRASHED,
+            "web/.containers/1": container("unready", "refused"),
+        },
+        [("not ready", "web/daemon on web1 is not ready for 0 s: refused; see the log of web")],
+    ),
+    "gave up waiting, and waits again": (
+        {
+            "web": definition("db/daemon"),
+            "status/web1/web/ended": {**ENDED, "stage": "wait", "status": 75, "retriable": True},
+            "web/.containers/1": container("waiting"),
+            "db": definition(),
+            "db/.containers/1": container("starting"),
+        },
+        [("starting", "db/daemon on web1 has been starting for 0 s")],
+    ),
+    "ended, and has been replaced on another host": (
+        {"web": definition(), "status/h9/web/ended": ENDED, "web/.containers/1": container("starting")},
+        [("starting", "web/daemon on web1 has been starting for 0 s")],
+    ),
+    "failed, and its container has ended over it": (
+        {"job": TASK, STATE: "error", DETAIL: FAILED, "status/h1/job/ended": {**ENDED, "stage": "bootstrap"}},
+        [("failed", f"job/sync {FAILED_THERE} job there, correct the cause, and start it again")],
+    ),
+    "never started": ({"a/web": definition()}, [("absent", f"no container of a/web {NEVER}")]),
+    "gone": (
+        {"a/web": definition(), "a/web/.containers": "", "status/global/web": "a/web"},
+        [("absent", "no container of a/web is left: start it again")],
+    ),
+    "never started, its role being claimed by publish": (
+        {"a/web": definition(), **PREPARED},
+        [("absent", f"no container of a/web {NEVER}")],
+    ),
+    "gone, its role being claimed by publish": (
+        {"a/web": definition(), **PREPARED, "status/global/web/daemon": "waiting"},
+        [("absent", "no container of a/web is left: start it again")],
+    ),
+    "a task of older agents": (
+        {"a/job": TASK, "status/global/job": "a/job"},
+        [("absent", "a/job was started, and no container of it says what it does")],
+    ),
+    "too few": (
+        {"web": definition(instances=3), **ready("web", "1", "2")},
+        [("absent", "2 of 3 containers of web are there: start the others")],
+    ),
+    "of another generation": (
+        {
+            "job": definition(commands={"sync": one_time(generation="2026.1")}, daemon=False),
+            "job/.containers/1": container("waiting", generation="2025.2"),
+        },
+        [
+            (
+                "generation",
+                "job/sync is for generation 2026.1, and the containers that are there are of 2025.2: "
+                "start one of the image of 2026.1",
+            )
+        ],
+    ),
+    "instances of a generation that no container has": (
+        {
+            "job": definition(commands={"contract": one_time(NEW)}, daemon=False),
+            "job/.containers/1": container("waiting", generation="2"),
+            "web": definition(instances=2),
+            **of_generation("1", "1"),
+        },
+        [
+            (
+                "generation",
+                "job/contract waits for web/daemon of generation 2, and its containers are of 1: "
+                "start some of the image of 2",
+            )
+        ],
+    ),
+    "a container of another generation in the way": (
+        {
+            "job": definition(commands={"contract": one_time(NEW)}, daemon=False),
+            "job/.containers/1": container("waiting", generation="2"),
+            "web": definition(instances=2),
+            **of_generation("2", "2", "1"),
+        },
+        [
+            (
+                "generation",
+                "job/contract waits: web on web1 still has generation 1: "
+                "start it with the image of 2, or stop it",
+            )
+        ],
+    ),
+    "another generation is waited for": (
+        {
+            "web": definition({"path": "job/sync", "generation": "3"}),
+            "web/.containers/1": container("waiting"),
+            "job": definition(commands={"sync": one_time(generation="2")}, daemon=False),
+            STATE: "done",
+            "status/global/job/sync/generations/2": "5 5",
+        },
+        [("generation", "web/daemon waits for generation 3 of job/sync, whose definition has 2")],
+    ),
+    "daemons of another generation": (
+        {
+            "job": definition({"path": "web/daemon", "generation": "2", "count": 2, "exclusive": True}),
+            "job/.containers/1": container("waiting"),
+            "web": definition(instances=2),
+            "web/.containers/1": container("ready", host="h1", generation="1"),
+            "web/.containers/2": container("ready", host="h2", generation="2"),
+            "status/global/web/daemon/ready/1": {"generation": "1"},
+            "status/global/web/daemon/ready/2": {"generation": "2"},
+        },
+        [
+            (
+                "generation",
+                "job/daemon waits for web/daemon: 1 of 2 instances of generation 2 ready; "
+                "replace the containers of other generations, on h1",
+            )
+        ],
+    ),
+    "daemons of another generation, and something else comes first": (
+        {
+            "job": definition({"path": "web/daemon", "generation": "2", "exclusive": True}, "db/daemon"),
+            "job/.containers/1": container("waiting"),
+            "db": definition(),
+            "db/.containers/1": container("starting"),
+            "web": definition(),
+            "web/.containers/1": container("ready", host="h1", generation="1"),
+            "status/global/web/daemon/ready/1": {"generation": "1"},
+        },
+        [("starting", "db/daemon on web1 has been starting for 0 s")],
+    ),
+    "an old definition": (
+        {
+            "job": definition(commands={"sync": one_time(generation="1")}, daemon=False),
+            "job/.containers/1": container("waiting", definition="3e0", generation="1"),
+            "status/global/job/sync/generations/2": "995 995",
+        },
+        [("superseded", "job/sync: a newer definition has run it since; restart the containers of job")],
+    ),
+    "nothing is published": (
+        {"a/web/variables/x": "1"},
+        [("no definition", "a/web has no definition: publish it")],
+    ),
+    "a definition that is depended on": (
+        {"web": definition({"members": "a/bd"}), "web/.containers/1": container("waiting"), "a/db": TASK},
+        [
+            ("no provider", "web/daemon: there is no service 'a/bd' (did you mean 'a/db'?)"),
+            ("absent", f"no container of a/db {NEVER}"),
+        ],
+    ),
+    "unreadable": (
+        {"web": "[]"},
+        [("unreadable", "the definition of web can't be read: expected a JSON object, found a list")],
+    ),
+    "no such role": (
+        {
+            "one": definition(),
+            **ready("one", "1"),
+            "two": definition("won/wait"),
+            "two/.containers/1": container("waiting"),
+        },
+        [("no provider", "two/daemon: no service has the role 'won' (did you mean 'one'?)")],
+    ),
+    "no such command": (
+        {
+            "job": TASK,
+            STATE: "done",
+            "two": definition("job/synk"),
+            "two/.containers/1": container("waiting"),
+        },
+        [("no provider", "two/daemon: job has no 'synk' (did you mean 'sync'?)")],
+    ),
+    "more than are wanted": (
+        {
+            "db": definition(),
+            **ready("db", "1"),
+            "web": definition({"path": "db/daemon", "count": 3}),
+            "web/.containers/1": container("waiting"),
+        },
+        [("too many", f"web/daemon waits for 3 ready instances of db/daemon, and 1 {WANTED}")],
+    ),
+    "ready on its host this moment, which one of two znodes does not say yet": (
+        {
+            "db": definition(),
+            **ready("db", "1"),
+            "web": definition({"path": "db/daemon", "scope": "local"}),
+            "status/web1/web": "web",
+            "web/.containers/1": container("waiting", host="web1"),
+        },
+        [],
+    ),
+    "ready on another host": (
+        {
+            "db": definition(),
+            **ready("db", "1"),
+            "db/.containers/1": container("ready", host="h2"),
+            "web": definition({"path": "db/daemon", "scope": "local"}),
+            "status/web1/web": "web",
+            "web/.containers/1": container("waiting"),
+        },
+        [("elsewhere", "web/daemon waits for db/daemon on its own host: 0 of 1 instances ready")],
+    ),
+    "two services of one role": (
+        {"b/web": definition(), "status/global/web": "a/web", "b/web/.containers/1": container("waiting")},
+        [("claimed", "b/web: its role web is claimed by a/web; rename one of them")],
+    ),
+    "killed": (
+        {
+            "web": definition(instances=2),
+            **ready("web", "1"),
+            "status/h1/web/daemon": "running",
+            "status/h1/web/daemon/ready": "",
+        },
+        [
+            (
+                "gone",
+                "web/daemon on h1: its container is gone; it became ready 1 min ago; it or its registrar was"
+                " killed, or its host was lost; see its log, and start it again",
+            )
+        ],
+    ),
+    "killed by its refresh": (
+        {
+            "web": {
+                "service": {
+                    "instances": 2,
+                    "daemon": {"command": "x", "on_change": {"signal": "HUP"}, "width": 1},
+                }
+            },
+            **ready("web", "1"),
+            "status/global/web/daemon/refreshes/slots/2__party__": "1f h1",
+            "status/h1/web/daemon": "running",
+            "status/h1/web/daemon/ready": "",
+        },
+        [
+            (
+                "refresh failed",
+                "web/daemon on h1: its container is gone; it has not come back from its refresh, begun 1 min"
+                " ago; see its log, and start it again",
+            )
+        ],
+    ),
+    "a cycle": (
+        {
+            "a": definition(commands={"x": one_time("b/y")}),
+            "b": definition(commands={"y": one_time("c/z")}),
+            "c": definition(commands={"z": one_time("a/daemon")}),
+            **{f"{each}/.containers/1": container("waiting") for each in "abc"},
+        },
+        [
+            (
+                "cycle",
+                "a cycle, in which each waits for the next: a/daemon -> a/x -> b/y -> c/z -> a/daemon;"
+                " remove a dependency",
+            )
+        ],
+    ),
+    "a publication that was killed comes first": (
+        {".publication": KILLED, "db": definition()},
+        [
+            ("unfinished", "publication begun at 12:00 by root on h has not finished: publish again"),
+            ("absent", f"no container of db {NEVER}"),
+        ],
+    ),
+    "somebody is publishing": (
+        {".publication": KILLED, ".publication/1": "root on h", "db": definition(), **ready("db", "1")},
+        [("publishing", "publication begun at 12:00 by root on h has not finished yet")],
+    ),
+}
+
+
+def test_what_may_only_seem_so_is_seen_twice() -> None:
+    """Between two reads a task has ended, and another service has lost its container."""
+    ended = {"job": TASK, STATE: "running", DETAIL: {"attempt": 1, "host": "h1", "started": NOW}}
+    looks = [deployment(ended, NOW), deployment({**ended, STATE: "done", "web": definition()}, NOW)]
+    kinds = [{each.kind for each in causes.find(each, NOW)} for each in looks]
+    assert kinds == [{"abandoned", "absent"}, {"absent"}]
+    found = explanation.look(iter(looks).__next__)
+    assert found == (looks[1], [])
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_each_kind_is_told_apart(name: str) -> None:
+    tree, expected = CASES[name]
+    found = causes.find(deployment(tree, NOW - 60), NOW)
+    assert [(cause.kind, cause.text) for cause in found] == expected
+
+
+def test_what_explains_who_is_missing_now_is_said_and_no_older_failure() -> None:
+    """The one on h2 was replaced by another container, before the one on h1 was killed."""
+    tree = {
+        "web": definition(instances=2),
+        **ready("web", "1"),
+        "status/h1/web/daemon": "running",
+        "status/h1/web/daemon/ready": "",
+        "status/h2/web/ended": ENDED,
+    }
+    zxids = {"status/h1/web/daemon/ready": 1200, "status/h2/web/ended": 1100}
+    (cause,) = causes.find(deployment(tree, zxids=zxids), NOW)
+    assert (cause.kind, cause.text.partition(":")[0]) == ("gone", "web/daemon on h1")
+    zxids["status/h2/web/ended"] = 1300
+    (cause,) = causes.find(deployment(tree, zxids=zxids), NOW)
+    assert (cause.kind, cause.text.partition(" ended")[0]) == ("ended", "web/daemon on h2")
+
+
+def test_what_came_about_since_the_last_publication_comes_first() -> None:
+    """Though what is older blocks more; and what is up, but needs a restart, comes last."""
+    tree = {
+        "job": TASK,
+        STATE: "error",
+        DETAIL: FAILED,
+        "api": definition("job/sync"),
+        "api/.containers/1": container("waiting"),
+        "db": definition(),
+        "variables/x": "y",
+        "web": definition(),
+        **ready("web", "1"),
+        "web/.containers/1": container("ready", definition="3e7"),
+    }
+    live = DeploymentReader(ZNODES)
+    found = live.deployment(view(live, tree, {STATE: NOW - 600}))
+    assert [cause.kind for cause in causes.find(found, NOW)] == ["absent", "failed", "restart"]
+
+
+def test_every_kind_has_a_case() -> None:
+    assert {kind for _, found in CASES.values() for kind, _ in found} == causes.KINDS.keys()
+
+
+SHOP = "shop-api/schema <- shop-api/daemon (0 of 3 ready)"
+CHAIN: dict[str, Any] = {
+    "rabbitmq": definition(),
+    "rabbitmq/.containers/1": container("unready", "exit status 69", since=NOW - 130, host="rab1"),
+    "infra/rabbitmq_tasks": definition(commands={"user": one_time("rabbitmq/daemon")}, daemon=False),
+    "infra/rabbitmq_tasks/.containers/1": container("waiting"),
+    "shop-api": definition(commands={"schema": one_time("rabbitmq_tasks/user")}, instances=3),
+    **{f"shop-api/.containers/{each}": container("waiting") for each in range(3)},
+    "haproxy": definition("shop-api/daemon"),
+    "haproxy/.containers/1": container("waiting"),
+    "stats": definition("rabbitmq_tasks/user"),
+    "stats/.containers/1": container("waiting"),
+    "redis": definition(),
+    **ready("redis", "1"),
+}
+
+
+def explained(tree: Tree) -> list[str]:
+    found = deployment(tree)
+    shown = explanation.lines(found, causes.find(found, NOW), list(found.services.values()))
+    return [line.whole().plain for line in shown]
+
+
+def test_what_is_blocked_stands_in_one_line_for_each_chain() -> None:
+    """A branch begins at the step where it leaves the line above."""
+    assert explained(CHAIN) == [
+        f"ROOT CAUSE  rabbitmq/daemon on rab1 is not ready for 2 min 10 s: exit status 69{SEE} rabbitmq",
+        f"  blocks    rabbitmq_tasks/user <- {SHOP} <- haproxy/daemon",
+        "            rabbitmq_tasks/user <- stats/daemon",
+        "up          redis 1 of 1",
+    ]
+
+
+def test_a_definition_that_can_not_be_read_blocks_what_depends_on_it() -> None:
+    tree = {"db": "[]", "web": definition("db/daemon"), "web/.containers/1": container("waiting")}
+    assert explained(tree) == [
+        "ROOT CAUSE  the definition of db can't be read: expected a JSON object, found a list",
+        "  blocks    web/daemon",
+    ]
+
+
+@pytest.mark.parametrize(("seconds", "final"), [(9, False), (11, True)])
+def test_a_daemon_that_ended_is_given_up_when_no_container_takes_its_place(
+    seconds: float, final: bool
+) -> None:
+    """A launcher may be about to start it again."""
+    tree = {"web": definition(), "status/web1/web/ended": CRASHED}
+    (cause,) = causes.find(deployment(tree, NOW - 60), NOW - 60 + seconds)
+    assert (cause.is_stuck, cause.is_final) == (True, final)
+
+
+def test_what_blocks_most_comes_first() -> None:
+    lines = explained({**CHAIN, "alone": definition()})
+    assert [line[:22] for line in lines if line.startswith("ROOT")] == [
+        "ROOT CAUSE  rabbitmq/d",
+        "ROOT CAUSE  no contain",
+    ]
+
+
+@pytest.mark.parametrize(("name", "count"), [("haproxy", 1), ("redis", 0), ("rabbitmq", 1), ("alone", 1)])
+def test_one_service_is_explained_by_what_blocks_it(name: str, count: int) -> None:
+    found = deployment({**CHAIN, "alone": definition()})
+    concerning = causes.concerning(causes.find(found, NOW), found.services[name])
+    assert len(concerning) == count
+
+
+def test_a_container_that_does_not_start_blocks_whoever_waits_for_it() -> None:
+    """Though what it depends on is not there either: both have to be mended."""
+    tree = {key: value for key, value in CHAIN.items() if not key.startswith("shop-api/")}
+    assert explained(tree)[:5] == [
+        f"ROOT CAUSE  rabbitmq/daemon on rab1 is not ready for 2 min 10 s: exit status 69{SEE} rabbitmq",
+        f"  blocks    rabbitmq_tasks/user <- {SHOP} <- haproxy/daemon",
+        "            rabbitmq_tasks/user <- stats/daemon",
+        "ROOT CAUSE  no container of shop-api was ever started, or none has reached ZooKeeper: see its log",
+        f"  blocks    {SHOP} <- haproxy/daemon",
+    ]
+
+
+def test_who_is_about_to_go_on_is_not_stuck() -> None:
+    """Between the moment in which the last dependency is met and that in which the container has seen it."""
+    tree = {"job": TASK, "job/.containers/1": container("waiting")}
+    assert explained(tree) == ["starting    job: nothing that it waits for is stuck"]
+
+
+def test_a_thousand_steps_in_a_row_are_followed() -> None:
+    """A chain may be longer than Python's stack is deep."""
+    tree: dict[str, Any] = {"s0": definition(), "s0/.containers/1": container("unready", since=NOW - 60)}
+    for number in range(1, 1500):
+        tree[f"s{number}"] = definition(f"s{number - 1}/daemon")
+        tree[f"s{number}/.containers/1"] = container("waiting")
+    (cause,) = causes.find(deployment(tree), NOW)
+    assert [len(chain) for chain in cause.blocks] == [1499]

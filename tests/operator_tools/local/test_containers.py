@@ -1,0 +1,104 @@
+"""Which agent a container runs, which processes are its own, and how they end."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from contextlib import suppress
+from pathlib import Path
+from shutil import copytree, ignore_patterns
+
+import psutil
+import pytest
+
+from kolla_mesos_start.errors import AgentError
+from kolla_mesos_start.operator.local import containers
+from kolla_mesos_start.operator.local.containers import AGENT, LocalContainer, end_all, processes_of
+from tests import CHECKOUT
+
+
+def test_a_checkout_runs_its_own_agent_and_an_installed_tool_the_installed_one(tmp_path: Path) -> None:
+    """pip puts the script beside Python."""
+    assert (sys.executable, str(CHECKOUT / "bin" / "kolla_mesos_start")) == AGENT
+    package = "kolla_mesos_start"
+    copytree(CHECKOUT / package, tmp_path / "lib" / package, ignore=ignore_patterns("__pycache__"))
+    statements = (
+        f"import sys; sys.path.insert(0, {str(tmp_path / 'lib')!r})\n"
+        "from kolla_mesos_start.operator.local.containers import AGENT\n"
+        "print(AGENT[1])"
+    )
+    found = subprocess.run((sys.executable, "-c", statements), capture_output=True, text=True, check=True)
+    assert found.stdout.rstrip() == str(Path(sys.executable).with_name(package))
+
+
+def test_only_what_runs_in_a_container_is_ended(tmp_path: Path) -> None:
+    """Not the shell that somebody has opened in its directory, nor a container of another directory."""
+    ours, theirs = tmp_path / "site", tmp_path / "site-2"
+    sleep = ("sleep", "300")
+    environ = dict(os.environ)
+    with (
+        subprocess.Popen(sleep, env={**environ, "KOLLA_RUN_DIR": f"{ours}/web-1/api/run"}) as container,
+        subprocess.Popen(sleep, env={**environ, "KOLLA_RUN_DIR": f"{theirs}/web-1/api/run"}) as other,
+        subprocess.Popen(sleep, env={**environ, "PWD": f"{ours}/web-1"}) as shell,
+    ):
+        try:
+            assert list(processes_of(ours)) == [container.pid]
+            end_all(ours, grace=30.0)
+            assert container.wait(30) == -15
+            assert (other.poll(), shell.poll()) == (None, None)
+        finally:
+            for each in (container, other, shell):
+                each.kill()
+
+
+def test_a_container_that_hides_its_environment_is_ended(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As an agent does from all but root."""
+    monkeypatch.setattr(containers, "AGENT", ("env", "-i", "sleep", "300"))
+    container = LocalContainer("infra/db", "web1", tmp_path / "root", tmp_path / "run", os.environ)
+    container.start()
+    end_all(tmp_path, containers=[container])
+    assert container.wait(30) == -9
+
+
+def test_what_does_not_end_by_itself_is_killed(tmp_path: Path) -> None:
+    """SIGTERM first, and after the grace SIGKILL."""
+    deaf = "from signal import *; signal(SIGTERM, SIG_IGN); print(flush=True); pause()"
+    environ = {**os.environ, "KOLLA_RUN_DIR": f"{tmp_path}/run"}
+    with subprocess.Popen([sys.executable, "-c", deaf], env=environ, stdout=subprocess.PIPE) as process:
+        assert process.stdout is not None
+        process.stdout.readline()
+        end_all(tmp_path, grace=0.2)
+        assert process.wait(30) == -9
+
+
+def test_what_has_overwritten_its_environment_is_ended_too(tmp_path: Path) -> None:
+    """As Nova's processes do, to have a title. The parent ends by SIGTERM, and leaves it behind."""
+    deaf = (
+        "import os; from signal import *; signal(SIGTERM, SIG_IGN); print(os.getpid(), flush=True); pause()"
+    )
+    parent = "import subprocess, sys; subprocess.run([sys.executable, '-c', sys.argv[1]], env={})"
+    environ = {**os.environ, "KOLLA_RUN_DIR": f"{tmp_path}/run"}
+    with subprocess.Popen(
+        [sys.executable, "-c", parent, deaf], env=environ, stdout=subprocess.PIPE
+    ) as process:
+        assert process.stdout is not None
+        child = psutil.Process(int(process.stdout.readline()))
+        try:
+            end_all(tmp_path, grace=0.2)
+            assert process.wait(30) == -15
+            child.wait(30)
+        finally:
+            with suppress(psutil.NoSuchProcess):
+                child.kill()
+
+
+def test_what_can_not_be_killed_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nobody is kept waiting for it for ever."""
+    monkeypatch.setattr(containers, "KILL_TIMEOUT", 0.1)
+    monkeypatch.setattr(containers, "processes_of", lambda directory: [4711])
+    monkeypatch.setattr(os, "kill", lambda pid, signum: None)
+    with pytest.raises(AgentError, match="4711"):
+        containers.end_all(tmp_path)

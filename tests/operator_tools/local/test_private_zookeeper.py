@@ -1,0 +1,74 @@
+"""The private ZooKeeper server: it serves, keeps its data, and says why it has ended."""
+
+from __future__ import annotations
+
+import socket
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from kazoo.client import KazooClient
+
+from kolla_mesos_start.operator.local.private_zookeeper import HOST, PrivateZooKeeper, free_port
+from tests.waiting import eventually
+
+
+@pytest.fixture
+def server(tmp_path: Path) -> Iterator[PrivateZooKeeper]:
+    """A server in a directory whose name zoo.cfg could not hold; not started yet."""
+    (tmp_path / "q 'ü\\-").mkdir()
+    server = PrivateZooKeeper(tmp_path / "q 'ü\\-" / "zookeeper")
+    yield server
+    server.kill()
+
+
+def client_of(server: PrivateZooKeeper) -> KazooClient:
+    client = KazooClient(server.hosts)
+    client.start(timeout=30)
+    return client
+
+
+def test_it_serves_and_keeps_its_data_and_its_port(server: PrivateZooKeeper) -> None:
+    """Also when it was killed; before its start and after its end it does not serve."""
+    assert not server.serves
+    assert not server.has_ended
+    for number in range(2):
+        server.start()
+        eventually(lambda: server.serves, "it serves")
+        client = client_of(server)
+        assert (client.exists("/kept") is not None) == bool(number)
+        client.ensure_path("/kept")
+        client.stop()
+        client.close()
+        server.kill()
+        assert server.has_ended
+        assert not server.serves
+
+
+def test_its_last_lines_say_why_it_has_ended(server: PrivateZooKeeper) -> None:
+    """A port that is taken, for example."""
+    with socket.create_server((HOST, server.port)):
+        server.start()
+        eventually(lambda: server.has_ended, "it ends")
+    lines = server.last_lines().splitlines()
+    assert lines[0] == f"the end of {server.log}:"
+    assert "Address already in use" in "".join(lines)
+
+
+def test_a_free_port_is_never_one_that_the_kernel_gives_to_connections() -> None:
+    """And no process listens on it."""
+    lowest = int(Path("/proc/sys/net/ipv4/ip_local_port_range").read_text().split()[0])
+    ports = {free_port() for _ in range(50)}
+    assert max(ports) < max(lowest, 10100)
+    for port in ports:
+        with pytest.raises(ConnectionRefusedError):
+            socket.create_connection((HOST, port))
+
+
+def test_no_port_is_given_twice(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of a hundred containers two would often have the same one: nobody listens there yet."""
+    first, second = free_port(), free_port()
+    drawn = iter([first, first, second])
+    monkeypatch.setattr("random.randrange", lambda low, high: next(drawn))
+    assert free_port() == first
+    assert free_port({first}) == second

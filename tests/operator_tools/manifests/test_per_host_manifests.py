@@ -1,0 +1,367 @@
+"""Manifests for a runtime alone: quadlets of podman, and the Compose Specification."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from kolla_mesos_start.operator import cli
+from kolla_mesos_start.operator.deployment import directory
+from kolla_mesos_start.operator.manifests import compose, quadlet
+from kolla_mesos_start.operator.manifests.model import FINAL, Manifests, Model, Site, build
+from kolla_mesos_start.operator.manifests.names import name_of
+from kolla_mesos_start.operator.manifests.per_host import by_host
+from kolla_mesos_start.operator.validation.refusal import InvalidDirectory
+from tests.operator_tools.manifests.test_golden_manifests import DEPLOYMENTS, GOLDEN
+from tests.operator_tools.manifests.test_manifests import DAEMON, LAUNCH, model, site
+
+ODD = LAUNCH.replace("network: host", "network: own, ports: [81]").replace(
+    '"$$(A){{ port }}"', r'"$A 5% \"x\n"'
+)
+WRITTEN = ["/run/kolla_mesos_start", "/var/lib/kolla_mesos_start", "/tmp"]
+
+
+def containers(root: Path) -> Mapping[str, Mapping[str, list[str]]]:
+    """The keys of each container's quadlet, each with all of its values."""
+    return {name: keys(text) for name, text in quadlet.manifests(model(root)).files.items()}
+
+
+def keys(text: str) -> Mapping[str, list[str]]:
+    found: dict[str, list[str]] = {}
+    for key, sign, value in (line.partition("=") for line in text.splitlines()):
+        if sign and not key.startswith("#"):
+            found.setdefault(key, []).append(value)
+    return found
+
+
+def projects(root: Path) -> dict[str, Any]:
+    return {name: yaml.safe_load(text) for name, text in compose.manifests(model(root)).files.items()}
+
+
+# -- which containers a host has ----------------------------------------------------------------------
+
+
+def test_each_host_has_what_is_placed_there(tmp_path: Path) -> None:
+    """As many as are wanted, on the first hosts of the role; with `replicas: each` on all of them."""
+    root = site(tmp_path)
+    assert sorted(containers(root)) == [
+        *("cmp-1/site_agent.container", "cmp-1/site_look-up.container"),
+        *("cmp-2/site_agent.container", "cmp-2/site_look-up.container"),
+        *("ctl-1/site_db.container", "ctl-1/site_make.container", "ctl-1/site_web.container"),
+        "ctl-2/site_web.container",
+    ]
+    found = {name: set(each["services"]) for name, each in projects(root).items()}
+    assert found == {
+        "cmp-1.yml": {"agent", "look-up"},
+        "cmp-2.yml": {"agent", "look-up"},
+        "ctl-1.yml": {"db", "make", "web"},
+        "ctl-2.yml": {"web"},
+    }
+
+
+def test_what_has_no_placement_is_where_up_has_it(tmp_path: Path) -> None:
+    """On node-1 and so on, and is told so: scope `local` means that host."""
+    launch = LAUNCH.replace("placement: control, ", "")
+    found = projects(site(tmp_path, launch))
+    assert set(found) == {"cmp-1.yml", "cmp-2.yml", "node-1.yml", "node-2.yml"}
+    assert found["node-2.yml"]["services"]["web"]["environment"]["KOLLA_HOSTNAME"] == "node-2"
+
+
+# -- what a container is given ------------------------------------------------------------------------
+
+
+def test_a_unit_says_what_definition_and_launch_yml_say(tmp_path: Path) -> None:
+    """Its image, user, rights, files, times, and that the host is that of launch.yml."""
+    web = containers(site(tmp_path))["ctl-2/site_web.container"]
+    expected = {
+        "Image": ["site/web:2026.1"],
+        "Exec": ["kolla_mesos_start"],
+        "Network": ["host"],
+        "User": ["42"],
+        "NoNewPrivileges": ["true"],
+        "DropCapability": ["all"],
+        "ReadOnly": ["true"],
+        "Tmpfs": [f"{path}:U" for path in WRITTEN],
+        "Volume": [
+            "/etc/kolla-secrets/passwords:/etc/kolla-variables:ro",
+            "/etc/kolla-secrets/zk:/etc/kolla-zookeeper:ro",
+        ],
+        "HealthCmd": ["kolla_mesos_start health"],
+        "HealthOnFailure": ["kill"],
+        "StopTimeout": ["75"],
+        "TimeoutStopSec": ["85"],
+        "PodmanArgs": ["--memory=1024m", "--cpu-shares=512"],
+        "Restart": ["always"],
+    }
+    assert {key: web[key] for key in expected} == expected
+    assert "KOLLA_HOSTNAME=ctl-2" in web["Environment"]
+    assert "KOLLA_ZK_AUTH_FILE=/etc/kolla-zookeeper/auth" in web["Environment"]
+
+
+def test_a_service_of_compose_says_the_same(tmp_path: Path) -> None:
+    """As far as the Compose Specification goes."""
+    web = projects(site(tmp_path))["ctl-2.yml"]["services"]["web"]
+    expected = {
+        "image": "site/web:2026.1",
+        "command": ["kolla_mesos_start"],
+        "network_mode": "host",
+        "user": "42",
+        "security_opt": ["no-new-privileges:true"],
+        "cap_drop": ["ALL"],
+        "read_only": True,
+        "mem_limit": "1024m",
+        "cpu_shares": 512,
+        "restart": "always",
+        "stop_grace_period": "75s",
+    }
+    assert {key: web[key] for key in expected} == expected
+    assert web["volumes"][-3:] == WRITTEN
+    assert web["healthcheck"]["test"] == ["CMD", "kolla_mesos_start", "health"]
+    assert web["environment"]["KOLLA_VARIABLES_DIR"] == "/etc/kolla-variables"
+
+
+def test_a_task_is_started_again_only_when_it_has_failed(tmp_path: Path) -> None:
+    """It has no probe; what another attempt can't mend stays as it is."""
+    root = site(tmp_path)
+    make = containers(root)["ctl-1/site_make.container"]
+    assert (make["Restart"], "HealthCmd" in make) == (["on-failure"], False)
+    assert make["RestartPreventExitStatus"] == [" ".join(map(str, FINAL))]
+    task = projects(root)["ctl-1.yml"]["services"]["make"]
+    assert (task["restart"], "healthcheck" in task) == ("on-failure", False)
+
+
+def test_data_of_its_own_are_in_a_volume_and_shared_ones_on_the_host(tmp_path: Path) -> None:
+    """A volume has the owner that the image's directory has; what is shared the operator mounts."""
+    root = site(tmp_path, LAUNCH.replace("/run/db: temporary", "/run/db: temporary, /m: {host: /lib}"))
+    assert containers(root)["ctl-1/site_db.container"]["Volume"][:3] == [
+        "site_db_var-lib-db:/var/lib/db",
+        "/var/lib/kolla/site/shared/keys:/keys",
+        "/lib:/m",
+    ]
+    project = projects(root)["ctl-1.yml"]
+    assert project["volumes"] == {"site_db_var-lib-db": {"name": "site_db_var-lib-db"}}
+    there = {"bind": {"create_host_path": False}}  # Empty, and root's, it would be taken for the real one.
+    assert project["services"]["db"]["volumes"][:2] == [
+        {"type": "volume", "source": "site_db_var-lib-db", "target": "/var/lib/db"},
+        {"type": "bind", "source": "/var/lib/kolla/site/shared/keys", "target": "/keys", **there},
+    ]
+    assert project["services"]["db"]["tmpfs"] == ["/run/db:mode=1777"]
+
+
+def test_two_volumes_never_have_the_same_name(tmp_path: Path) -> None:
+    """Not of one service, not of two, nor of two deployments on one host."""
+    launch = LAUNCH.replace("/run/db: temporary", "/x/y: 1Gi, /x_y: 1Gi").replace(
+        "  db: {", "  db_x: {volumes: {/y: 1Gi}}\n  db: {"
+    )
+    root = site(tmp_path, launch, services__db_x__definition_yml=DAEMON % ("", 1))
+    found = [
+        name
+        for deployment in ("site", "site-db")
+        for each in by_host(build(directory.read(root), Site(deployment))[0])["ctl-1"]
+        for name in (each.full_name, *(mount.source for mount in each.mounts if mount.is_volume))
+    ]
+    assert len(set(found)) == len(found) == 2 * (4 + 4)
+
+
+def test_ports_are_published_where_the_network_is_its_own(tmp_path: Path) -> None:
+    """Otherwise it is the host's, whose ports are reached anyway."""
+    root = site(tmp_path, ODD)
+    agent = containers(root)["cmp-1/site_agent.container"]
+    assert (agent["PublishPort"], "Network" in agent) == (["81:81"], False)
+    assert "KOLLA_ADDRESS=cmp-1" in agent["Environment"]
+    service = projects(root)["cmp-1.yml"]["services"]["agent"]
+    assert (service["ports"], "network_mode" in service) == (["81:81"], False)
+
+
+def test_no_value_is_taken_for_something_to_replace(tmp_path: Path) -> None:
+    """systemd knows %n and $A, Compose $A; quotes and ends of lines stay in their word."""
+    root = site(tmp_path, ODD)
+    assert r'"A=$$A 5%% \"x\x0a"' in containers(root)["ctl-1/site_web.container"]["Environment"]
+    assert projects(root)["ctl-1.yml"]["services"]["web"]["environment"]["A"] == '$$A 5% "x\n'
+
+
+def test_what_only_the_operator_can_make_is_said_with_the_hosts(tmp_path: Path) -> None:
+    """Once for each, secrets and shared directories and files."""
+    every, can_read = "cmp-1, cmp-2, ctl-1, ctl-2", "which the containers' users can read"
+    found = [
+        f"on {every}: make /etc/kolla-secrets/passwords with a file for each variable (KOLLA_VARIABLES_DIR),"
+        f" {can_read}",
+        f"on {every}: make /etc/kolla-secrets/zk/auth, lines scheme:credential (KOLLA_ZK_AUTH_FILE),"
+        f" {can_read}",
+        "on ctl-1: mount what is shared at /var/lib/kolla/site/shared/keys, for its users to write",
+        "on ctl-1: put conf of db at /etc/kolla-files/site/db/conf",
+        "on ctl-1: put key of db at /etc/kolla-files/site/db/key",
+    ]
+    made = model(site(tmp_path))
+    assert compose.manifests(made).notes == found
+    assert quadlet.manifests(made).notes[: len(found)] == found
+
+
+NAMES = {"site": "site", "Site": "site-", "my_site": "my-site-", "x" * 60: "x" * 45 + "-", "9": "s-9-"}
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_the_name_of_a_deployment_is_nobody_elses(name: str) -> None:
+    """Containers of two deployments may be on one host."""
+    found = name_of(name)
+    assert found.startswith(NAMES[name])
+    assert (found == name) is (name == "site")
+    assert len(found) <= 52
+
+
+MOUNTED = {
+    "lines": (
+        "/a\\n[Service]\\nExecStart=/bin/false",
+        "conf",
+        "expected an absolute path, and the name of a file",
+    ),
+    "a colon": ("/etc/a:b", "conf", "expected an absolute path, and the name of a file"),
+    "a colon in its name": ("/etc/a", "a:b", "expected an absolute path, and the name of a file"),
+    "a volume": ("/var/lib/db/a", "conf", "something else is mounted at its directory"),
+    "a secret": ("/etc/kolla-variables/a", "conf", "something else is mounted at its directory"),
+}
+
+
+@pytest.mark.parametrize("name", MOUNTED)
+def test_a_file_that_nothing_can_mount_is_refused(name: str, tmp_path: Path) -> None:
+    """Where it is mounted may be the value of a variable: that must not become a line of a unit."""
+    mounted, file, expected = MOUNTED[name]
+    definition = DAEMON % (f", files: {{'{file}': {{dest: /etc/db/conf, mounted: '{{{{ where }}}}'}}}}", 1)
+    more = {
+        f"services__db__files__{file}": "port = 1\n",
+        "variables_yml": f'release: 1\nwhere: "{mounted}"\n',
+    }
+    root = site(tmp_path / "site", LAUNCH, services__db__definition_yml=definition, **more)
+    with pytest.raises(InvalidDirectory, match=expected) as caught:
+        cli.run(["manifests", "quadlet", str(root), "--output", str(tmp_path / "made")])
+    assert any(f"services/db/definition.yml: files.{file}.mounted" in each for each in caught.value.issues)
+    assert not (tmp_path / "made").exists()
+
+
+WRONG = {
+    "a colon in a place": (
+        "/run/db: temporary",
+        "'/run/d:b': temporary",
+        "expected an absolute path without",
+    ),
+    "a colon on the host": ("/run/db: temporary", "/r: {host: '/a:b'}", "expected an absolute path without"),
+    "a line that goes on": ("/run/db: temporary", "'/r\\': temporary", "expected an absolute path without"),
+    "a path that leads up": (
+        "/run/db: temporary",
+        "/r/../db: temporary",
+        "expected an absolute path without",
+    ),
+    "a path with two names": (
+        "/run/db: temporary",
+        "/run//db: temporary",
+        "expected an absolute path without",
+    ),
+    "a secret's place": (
+        "/run/db: temporary",
+        "/etc/kolla-zookeeper: temporary",
+        "/etc/kolla-zookeeper is where db has a secret: choose another path",
+    ),
+    "a space in an image": (
+        "site/{{ role }}",
+        "site {{ role }}",
+        "expected registry/name:tag",
+    ),
+    "a line that goes on in an image": (":{{ tag }}", r":\\", "expected registry/name:tag"),
+    "an option for an image": (
+        "site/{{ role }}",
+        "--privileged",
+        "expected registry/name:tag",
+    ),
+    "the unit of an image": (
+        "{{ tag }}",
+        "1.build",
+        "image of db: podman takes what ends in .build or .image",
+    ),
+    "a name of two lines": (
+        "env: {A:",
+        r'env: {"A\nB":',
+        "expected the name of an environment variable, of",
+    ),
+    "a NUL": ('"$$(A){{ port }}"', r""" "{{ 'a\\0' }}" """, "env: A of a/web: holds a NUL character"),
+    "a value that is too long": (
+        '"$$(A){{ port }}"',
+        "\"{{ '%131070s' % 1 }}\"",
+        "env: A of a/web: no process can be given so much: 128 KiB are the limit",
+    ),
+    "too many": ("", "", "service.instances: expected a whole number, at most 99999"),
+}
+
+
+@pytest.mark.parametrize("name", WRONG)
+def test_what_no_runtime_takes_is_refused(name: str, tmp_path: Path) -> None:
+    """With its file; nothing is written."""
+    right, wrong, expected = WRONG[name]
+    root = site(tmp_path / "site", LAUNCH.replace(right, wrong) if right else LAUNCH)
+    if name == "too many":
+        definition = root / "services/db/definition.yml"
+        definition.write_text(definition.read_text().replace("instances: 1", "instances: 100000"))
+    with pytest.raises(InvalidDirectory, match=expected):
+        cli.run(["manifests", "quadlet", str(root), "--output", str(tmp_path / "made")])
+    assert not (tmp_path / "made").exists()
+
+
+# -- what others say of it ----------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", DEPLOYMENTS)
+def test_composes_own_schema_takes_it(name: str) -> None:
+    """That of the specification, which check-jsonschema brings."""
+    paths = sorted((GOLDEN / "compose" / name).iterdir())
+    assert paths
+    assert checked(*paths) == 0
+
+
+def test_composes_own_schema_takes_odd_values_and_no_unknown_key(tmp_path: Path) -> None:
+    """And refuses what it does not know, so that taking the others means something."""
+    made = odd(tmp_path)
+    paths = [tmp_path / name for name in made.files]
+    for path in paths:
+        path.write_text(made.files[path.name])
+    assert checked(*paths) == 0
+    paths[0].write_text(made.files[paths[0].name].replace("cap_drop:", "cap_dorp:"))
+    assert checked(*paths) == 1
+
+
+def odd(tmp_path: Path) -> Manifests:
+    found, wrong = build(directory.read(site(tmp_path / "site", ODD)), Site("My Site"))
+    assert not wrong
+    return compose.manifests(Model(found.deployment, found.workloads))
+
+
+def checked(*paths: Path) -> int:
+    argv = [sys.executable, "-m", "check_jsonschema", "--builtin-schema", "vendor.compose-spec"]
+    return subprocess.run(
+        [*argv, *map(str, paths)], stdout=subprocess.DEVNULL, timeout=60, check=False
+    ).returncode
+
+
+def test_the_command_writes_a_directory_for_each_host(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The same as to standard output, where each is named; and it names what else is there."""
+    root, place = site(tmp_path / "site"), tmp_path / "made"
+    assert cli.run(["manifests", "quadlet", str(root)]) == 0
+    printed = capsys.readouterr().out
+    (place / "ctl-9").mkdir(parents=True)
+    former = place / "ctl-9" / "site_web.container"
+    former.touch()
+    assert cli.run(["manifests", "quadlet", str(root), "--output", str(place)]) == 0
+    assert (
+        f"left {former}, which this deployment does not have: remove it if it did once\n"
+        in capsys.readouterr().err
+    )
+    former.unlink()
+    written = sorted(path for path in place.rglob("*") if path.is_file())
+    assert printed == "".join(path.read_text() for path in written)
+    assert "# ctl-1/site_db.container\n[Unit]\n" in printed
