@@ -145,7 +145,7 @@ def imported(path: Path) -> Iterator[str]:
             yield from (f"{module}.{alias.name}" for alias in node.names)
 
 
-def component(name: str) -> str:
+def tool_component(name: str) -> str:
     """The folder or module of the operator's tool that a module belongs to; empty for any other module."""
     prefix = "kolla_mesos_start.operator."
     return name[len(prefix) :].partition(".")[0] if name.startswith(prefix) else ""
@@ -246,11 +246,11 @@ def test_the_operators_tools_have_nothing_of_the_agents_session(path: Path) -> N
 @pytest.mark.parametrize("path", sorted(OPERATOR.rglob("*.py")), ids=module_name)
 def test_the_operators_folders_import_only_lower_ones(path: Path) -> None:
     """The order in which the package's docstring lists them; no command imports another one."""
-    own = component(module_name(path))
+    own = tool_component(module_name(path))
     lower = LAYERS[: LAYERS.index(own)] if own else ()
     # The command line lists commands by name, and imports the one that is used.
     allowed = {*lower, own} - {"commands"}
-    found = {component(name): name for name in imported(path)}
+    found = {tool_component(name): name for name in imported(path)}
     assert not [name for folder, name in found.items() if folder and folder not in allowed]
 
 
