@@ -162,8 +162,8 @@ def test_each_service_starts_with_no_more_than_it_needs(
     assert world(zk, site.path) == []
     are_ready(start_all(site, containers))
     assert (site.root.parent / "db.conf").read_text() == "s3cret one 1"
-    assert (site.root.parent / "web.conf").read_text() == "1 one"
-    assert (site.root.parent / "front.conf").read_text() == "1"
+    assert (site.root.parent / "web.conf").read_text() == "1 one 1"
+    assert (site.root.parent / "front.conf").read_text() == "1 1"
     assert zk.get(f"{site.path}/status/global/db/sync/generations/1")
     assert world(zk, site.path) == []
     out, _ = site.ctl("publish", site.root, "--check-acl")
@@ -180,7 +180,7 @@ def test_files_follow_what_is_published(zk: KazooClient, site: Site, containers:
     are_ready(start_all(site, containers))
     site.ctl("set", "region", "two")
     conf = site.root.parent / "web.conf"
-    eventually(lambda: conf.read_text() == "1 two", "the file has followed")
+    eventually(lambda: conf.read_text() == "1 two 1", "the file has followed")
     turns = f"{site.path}/status/global/web/daemon/refreshes"
     eventually(lambda: not zk.get_children(f"{turns}/slots"), "its turn is over")
     assert world(zk, site.path) == []
