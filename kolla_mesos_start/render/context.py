@@ -28,7 +28,6 @@ log = Logger(__name__)
 
 
 IMAGE_GENERATION = "image_generation"
-NO_PORT = "has registered no port"
 PARTIES = frozenset({"groups", "hostvars"})
 # Names that win over a znode of the same name. `api_interface` does not.
 BUILTIN = PARTIES | {
@@ -306,27 +305,18 @@ def _list_by_service(context: Context, field: str) -> Callable[..., str]:
 
 
 class _ReadyInstances:
-    """The function `ready_instances`. It notes the services with an instance that has registered no port."""
+    """The function `ready_instances`. `without_port`: services with an instance that has registered no port."""
 
     def __init__(self, context: Context) -> None:
         self._context = context
-        self._without_port: dict[str, None] = {}
+        self.without_port: dict[str, None] = {}
 
     def __call__(self, service: object) -> list[Facts]:
         name = str(service)
         instances = self._context.ready_instances(name) if name else ()  # A missing name is reported later.
         if not all(instance.get("ports") for instance in instances):
-            self._without_port[name] = None
+            self.without_port[name] = None
         return sorted(instances, key=lambda instance: instance["host"])
-
-
-def why_no_port(values: Mapping[str, object]) -> str:
-    """Why a template that was rendered with these values may find no port; empty if all are registered."""
-    called = values.get("ready_instances")
-    names = list(called._without_port) if isinstance(called, _ReadyInstances) else []
-    if not names:
-        return ""
-    return f"an instance of {' or '.join(names)} {NO_PORT}: set its KOLLA_PORTS (`ports` in launch.yml)"
 
 
 class _Parties:

@@ -10,12 +10,11 @@ from typing import Union
 
 from jinja2 import nodes
 
-from kolla_mesos_start.render.context import why_no_port
-
 Access = Union[nodes.Getattr, nodes.Getitem]
 
 # The filters of jinja2 whose result is missing for an empty list.
 NEED_ITEMS = ("first", "last", "max", "min", "random")
+NO_PORT = "has registered no port"
 
 
 def missing_expression(
@@ -39,7 +38,7 @@ def missing_expression(
         or on_line
         or [access for access in accesses if key_of(access) is not None]
     )
-    no_port = why_no_port(values) if any(_is_ports(access.node) for access in likely) else ""
+    no_port = _why_no_port(values) if any(_is_ports(access.node) for access in likely) else ""
     because = f", because {no_port}" if no_port else ""
     return (" or ".join(dict.fromkeys(_written(access) for access in likely)) or "an attribute") + because
 
@@ -101,4 +100,12 @@ def _why_empty(node: nodes.Node, values: Mapping[str, object]) -> str:
     if isinstance(node, nodes.Call) and _written(node.node) == "ready_instances" and node.args:
         service = node.args[0]
         return f"no instance of {getattr(service, 'value', None) or _written(service)} is ready"
-    return (why_no_port(values) if _is_ports(node) else "") or "the list is empty"
+    return (_why_no_port(values) if _is_ports(node) else "") or "the list is empty"
+
+
+def _why_no_port(values: Mapping[str, object]) -> str:
+    """Why no port is found; empty if all instances that were listed have registered one."""
+    names = list(getattr(values.get("ready_instances"), "without_port", ()))
+    if not names:
+        return ""
+    return f"an instance of {' or '.join(names)} {NO_PORT}: set its KOLLA_PORTS (`ports` in launch.yml)"

@@ -40,7 +40,8 @@ from kolla_mesos_start.operator.ensemble import services
 from kolla_mesos_start.operator.terminal.suggestions import nearest
 from kolla_mesos_start.operator.validation import checks, unused
 from kolla_mesos_start.operator.validation.checks import ServiceReading
-from kolla_mesos_start.render.context import BUILTIN, IMAGE_GENERATION, NO_PORT, Context, Renderer, file_text
+from kolla_mesos_start.render.context import BUILTIN, IMAGE_GENERATION, Context, Renderer, file_text
+from kolla_mesos_start.render.expressions import NO_PORT
 from kolla_mesos_start.render.sandbox import Missing
 from kolla_mesos_start.tree.znodes import Znodes
 
