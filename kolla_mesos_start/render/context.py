@@ -305,7 +305,7 @@ def _list_by_service(context: Context, field: str) -> Callable[..., str]:
 
 
 class _ReadyInstances:
-    """The function `ready_instances`. `without_port`: services with an instance that has registered no port."""
+    """The function `ready_instances`. `without_port`: services of which an instance has registered none."""
 
     def __init__(self, context: Context) -> None:
         self._context = context
