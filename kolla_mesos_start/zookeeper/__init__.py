@@ -9,7 +9,7 @@ class Labels(NamedTuple):
     """What messages call the settings of a connection. The caller passes the names that its users know."""
 
     hosts: str = "the list of servers"
-    auth: str = "the credentials"
+    auth: str = "the credentials file"
     ca: str = "the CA file"
     cert: str = "the certificate file"
     key: str = "the key file"

@@ -55,6 +55,7 @@ from tests.documents import (
 )
 from tests.publishing import publish
 from tests.quickstarts import copy_tests
+from tests.tool import tool
 from tests.waiting import eventually
 from tests.zookeeper import Server
 
@@ -338,6 +339,10 @@ def is_typed_in_a_container(block: Block, ground: Ground) -> None:
 
 def is_what_a_run_leaves(block: Block, ground: Ground) -> None:
     """Everything in the tree is drawn, and everything drawn is there."""
+    # The token of a service that was removed is kept.
+    publish(ground.deployment, "infra/old", {"commands": {"sync": {"command": "true", "run_once": True}}})
+    assert ground.containers.start("infra/old", "web1").ends() == 0
+    tool(ground.deployment, "remove", "infra/old", "--yes")
     publish(
         ground.deployment,
         "infra/web",

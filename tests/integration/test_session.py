@@ -799,7 +799,7 @@ def test_refused_credentials_reach_the_caller(zookeeper: Server) -> None:
     """Whatever it is that it waits for by then."""
     nonsense = servers(zookeeper.hosts, auth=[("nonsense", "agent")])
     client = Client(nonsense, 4.0, OPEN_ACL_UNSAFE, Loop())
-    with pytest.raises(AccessDenied, match="KOLLA_ZK_AUTH_FILE"):
+    with pytest.raises(AccessDenied, match="refused the credentials of the credentials file"):
         client.connect(30.0)
         client.loop.sleep(30.0)
     client.session.abandon()
@@ -897,7 +897,7 @@ def test_files_that_went_bad_are_no_connection(secure: Secure, tmp_path: Path) -
         servers(f"{HOST}:{secure.port}", ca=str(renewed), cert=secure.file("client-both.pem")), 4.0
     )
     run(session, lambda: session._failures >= 2)
-    assert f"KOLLA_ZK_CA is '{renewed}'" in session.error
+    assert f"the CA file is '{renewed}'" in session.error
     renewed.write_text((secure.directory / "ca.pem").read_text())
     run(session, lambda: session.connected)
     end(session)
