@@ -318,6 +318,7 @@ def test_a_daemon_that_ends_before_it_is_ready_is_told_until_one_is_ready(
     assert ended.pop("when") <= time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
     assert re.fullmatch(r"ended \d+\.\d s after its start, before it was ready", ended.pop("reason"))
     status = 3 if mode == "supervise" else None
+    assert ended.pop("code") == "never-ready"
     assert ("before it was ready; exit status 3\n" in agent.said) == (mode == "supervise")
     assert ended == {"stage": "daemon", "command": "api/daemon", "retriable": True, "status": status}
     (agent.directory / "mended").touch()
