@@ -387,7 +387,7 @@ def test_a_place_that_is_given_is_kept(up: Start, place: Path) -> None:
     ("words", "status", "expected"),
     [
         (["--replicas", "wbe=2"], 64, "is no service of the directory"),
-        (["--deployment", "x"], 64, "/kolla/x exists already in ZooKeeper: "),
+        (["--deployment", "x"], 64, "/x exists already in ZooKeeper: "),
         (["--hosts", "127.0.0.1:1"], 69, "check --hosts or KOLLA_ZK_HOSTS, and that ZooKeeper runs there"),
         (["--hosts", "{hosts}/typo"], 64, "the chroot /typo does not exist; create it, or correct it"),
     ],
