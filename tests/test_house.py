@@ -31,6 +31,7 @@ SHARED = (
     "kolla_mesos_start.processes",
     "kolla_mesos_start.report",
     "kolla_mesos_start.render.context",
+    "kolla_mesos_start.render.expressions",
     "kolla_mesos_start.render.sandbox",
     "kolla_mesos_start.render.variables_dir",
     "kolla_mesos_start.settings",
