@@ -53,12 +53,10 @@ def _add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--prune",
         action="store_true",
-        help="remove what DIR has no more: variables, files, and whole services, but for those that have"
+        help="remove variables, files and whole services that are no longer in DIR, except services that have"
         " containers",
     )
-    parser.add_argument(
-        "--no-validate", action="store_true", help="write it though `validate` would find errors in it"
-    )
+    parser.add_argument("--no-validate", action="store_true", help="publish even if `validate` finds errors")
     without_writing = parser.add_mutually_exclusive_group()
     without_writing.add_argument(
         "--dry-run",
@@ -115,18 +113,18 @@ Write a directory of definitions, files and variables to ZooKeeper.
 
 DIR holds variables/<name> or variables.yml, and for each service services/<service>/ with
 definition.yml, files/<name>, and variables of its own: variables/<name>, variables/<host>/<name>
-or variables.yml. Nothing is written before everything is right, as `validate` finds it; what is
-published already counts as there. Only one publication of a deployment runs at a time: a second one waits,
-for up to 60 s (then status 75). If it is not too large it takes effect at one moment. Otherwise definitions
-are written last, and until then `status` and `explain` report that it has not finished. At the end the
-containers that need a restart are listed.
+or variables.yml. Nothing is written while `validate` finds an error; what is already published counts for
+that. Only one publication of a deployment runs at a time: a second one waits for up to 60 s (then status
+75). A publication of up to 512 KiB takes effect at one moment. In a larger one definitions are written last,
+and until then `status` and `explain` report that it has not finished. At the end the containers that need a
+restart are listed.
 
 A secret of DIR's secrets.yml that has no value is generated, and added to FILE of --secrets before anything
-is published. One that is published already stays as it is, and is added to FILE: to have another
-value, give it in FILE.
+is published. A secret that is already published keeps its value, which is added to FILE: to change it, give
+another value in FILE.
 
-With an acl.yml in DIR, which says as whom the agents of each service connect, every znode has the ACL
-that they need, and no wider one. It is followed by later publications without one, and by `set`.
+acl.yml in DIR names the identity of each service. Every znode then gets the rights that are needed, and no
+wider ones. Later publications without an acl.yml, and `set`, use it too.
 
 DIR may also have kolla-mesos's own layout: services/<project>/<service>.yml.j2, config/ and etc/.
 """,

@@ -333,7 +333,7 @@ Show the services of a deployment, ready of wanted, and what each container is d
 
 Beside a container stands its generation, and what it runs that is older than what is published: its
 definition, variables or files (by name), or its image. "restart it" says that only a restart brings the
-newer ones; with on_change, "refreshing" says that they follow by themselves. `--format json` has the zxids.
+newer ones; with on_change, "refreshing" says that no restart is needed. `--format json` has the zxids.
 The exit status is 0 if all are up, else 1.
 """,
     example="kolla_mesos_ctl status --watch --deployment site",

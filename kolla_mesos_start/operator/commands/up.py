@@ -121,7 +121,7 @@ Run the whole deployment of a directory on this machine, to try it out: each con
 processes with a directory of its own, all started at the same moment. ZooKeeper is a private one, unless
 --hosts or KOLLA_ZK_HOSTS is given; the deployment is called as the directory is, unless --deployment
 names it. It stays until Ctrl-C or SIGTERM, which end everything; what ends before that, once all are up, is
-started again: after 1 s, and ever later, up to 10 s, if it ends again soon.
+started again: after 1 s, with a delay that grows to 10 s if it ends again soon.
 
 Templates find two more variables: `root`, the directory that stands for the container's /, with which
 the `dest` of each file has to begin, and `port`, a free port of the container's own. Both win over those
