@@ -261,7 +261,7 @@ def test_what_stands_wider_is_named_and_mended(zk: KazooClient, site: Site) -> N
     plan = (site.root / "acl.yml").read_text()
     (site.root / "acl.yml").unlink()
     _, err = site.ctl("publish")
-    assert "warning: whoever connects can read 1 variable (root_password): say in acl.yml who may" in err
+    assert "warning: every client can read 1 variable (root_password): say in acl.yml who may" in err
     assert len(world(zk, site.path)) > 10
     (site.root / "acl.yml").write_text(plan)
     out, _ = site.ctl("publish", site.root, "--check-acl", status=77)
@@ -272,7 +272,7 @@ def test_what_stands_wider_is_named_and_mended(zk: KazooClient, site: Site) -> N
     out, err = site.ctl("publish")
     assert f"secured {secret}\n" in out
     assert "0 created, 0 updated, 0 removed, 12 unchanged, 25 secured" in out.splitlines()[-1]
-    assert "warning: whoever connects could read 4 variables (directory, own, region, root_password)" in err
+    assert "warning: every client could read 4 variables (directory, own, region, root_password)" in err
     assert zk.get(secret)[1].mzxid == before
     assert world(zk, site.path) == []
     out, err = site.ctl("publish")

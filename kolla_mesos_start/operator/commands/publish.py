@@ -260,7 +260,7 @@ def check_acl(invocation: Invocation, deployment: Deployment) -> int:
 
 
 def secure(invocation: Invocation, publisher: Publisher, plan: Plan) -> None:
-    """Mend the ACLs of what stands, before anything is written; warn of what anybody could read."""
+    """Correct existing ACLs before anything is written; warn of values that every client could read."""
     changed = acls.secure(invocation.client, publisher.znodes, plan)
     publisher.counts.by_change["secured"] = len(changed)
     for path in sorted(changed):
@@ -268,7 +268,7 @@ def secure(invocation: Invocation, publisher: Publisher, plan: Plan) -> None:
     could = [path for path in changed if is_variable(path) and acl.READ in changed[path].get(acl.WORLD, "")]
     if could:
         invocation.err.print(
-            f"warning: whoever connects could read {_named(could)} until now: replace what is secret",
+            f"warning: every client could read {_named(could)} until now: replace what is secret",
             markup=False,
         )
 
@@ -280,7 +280,7 @@ def warn_of_secrets(invocation: Invocation, deployment: Deployment) -> None:
     world = [rights for *who, rights in invocation.settings.acl if ":".join(who) == acl.WORLD]
     if secrets and acl.READ in "".join(world):
         invocation.err.print(
-            f"warning: whoever connects can read {_named(secrets)}: say in acl.yml who may", markup=False
+            f"warning: every client can read {_named(secrets)}: say in acl.yml who may", markup=False
         )
 
 

@@ -360,7 +360,7 @@ def stats(client: KazooClient, paths: Iterable[str]) -> dict[str, ZnodeStat | No
 
 
 def sync(client: KazooClient, path: str) -> None:
-    """Have the server that is asked catch up with what others have been told."""
+    """Have our server catch up with the leader."""
     _send(client, lambda: client.sync(path))
 
 
