@@ -21,6 +21,7 @@ from kolla_mesos_start.log import PROGRESS_INTERVAL, Logger
 from kolla_mesos_start.loop import now
 from kolla_mesos_start.zookeeper import NO_LABELS, Labels
 from kolla_mesos_start.zookeeper.connect import Task, agree_on_tls, connect_any, resolve, would_block
+from kolla_mesos_start.zookeeper.losses import SMALL, SOON, Losses, largest_path, size_of
 from kolla_mesos_start.zookeeper.wire import (
     EXCEPTIONS,
     Auth,
@@ -46,7 +47,6 @@ if TYPE_CHECKING:
 
     from kolla_mesos_start.loop import Interest
     from kolla_mesos_start.zookeeper.connect import Address, Steps
-    from kolla_mesos_start.zookeeper.losses import Losses
 
     Done = Callable[[Any, Optional[KazooException]], object]
 
@@ -403,8 +403,6 @@ class Session:
 
     def _count_losses(self, closed: bool) -> None:
         """Find a request that is too large for the servers; `closed`: they have closed the connection."""
-        from kolla_mesos_start.zookeeper.losses import SMALL, SOON, Losses, largest_path, size_of
-
         for request in self._pending:
             size = size_of(request.operation)
             if size > SMALL:
@@ -497,11 +495,8 @@ class Session:
                 value = _unrooted(self.servers.chroot, request.operation, value)
         self._pending.popleft()  # Not before the reply is read: what can't be read is no answer.
         self._answered_at = min(self._answered_at, now())
-        if self._losses:
-            from kolla_mesos_start.zookeeper.losses import SMALL, largest_path, size_of
-
-            if size_of(request.operation) > SMALL:  # A read of the same znode says nothing.
-                self._losses.answered(largest_path(request.operation))
+        if self._losses and size_of(request.operation) > SMALL:  # A read of the same znode says nothing.
+            self._losses.answered(largest_path(request.operation))
         if isinstance(request.operation, Close):
             request.done(value, error)
         else:
