@@ -6,6 +6,7 @@ import contextlib
 import errno
 import itertools
 import os
+import re
 import resource
 import select
 import socket
@@ -34,6 +35,7 @@ from kazoo.security import OPEN_ACL_UNSAFE, make_digest_acl
 from kolla_mesos_start.errors import AccessDenied
 from kolla_mesos_start.loop import Loop, now
 from kolla_mesos_start.settings import parse
+from kolla_mesos_start.zookeeper import session as session_module
 from kolla_mesos_start.zookeeper.client import Client
 from kolla_mesos_start.zookeeper.session import Servers, Session
 from tests.agents import Containers
@@ -927,6 +929,17 @@ def test_a_server_that_takes_no_more_connections_is_named(tmp_path: Path, contai
         end(others.pop())
         agent.says("the definition")  # It is connected.
         others.pop().abandon()
+
+
+def test_a_missing_connection_is_reported_every_half_minute(
+    monkeypatch: pytest.MonkeyPatch, log_lines: LogLines
+) -> None:
+    """With the server, the last error, and what to check."""
+    monkeypatch.setattr(session_module, "PROGRESS_INTERVAL", 0.2)
+    session = Session(at(free_port()), 4.0)
+    words = r"no connection to ZooKeeper at 127\.0\.0\.1:\d+ for \d s \(.*\); retrying; check .*"
+    run(session, lambda: [line for line in log_lines() if re.fullmatch(words, line.message)])
+    session.abandon()
 
 
 def test_each_server_has_its_own_cause(zookeeper: Server) -> None:
