@@ -79,6 +79,7 @@ class Memory:
         self.results: dict[Query, Any] = {}
         self.reports: list[str] = []
         self.read: list[str] = []  # the paths, in the order in which watches were set
+        self.lists = 0  # how often the contenders for a lock were listed
         self.id = 1
         self.client = self.loop = self.watches = self.session = self.ephemerals = self
         self.znodes = Znodes("/kolla", "site", "web", "web1")
@@ -146,6 +147,7 @@ class Memory:
         self.put(dict([znode]))
 
     def children(self, paths: Iterable[str]) -> dict[str, list[str]]:
+        self.lists += 1
         return {
             path: [name.rsplit("/", 1)[1] for name in self.tree if name.startswith(path)] for path in paths
         }
@@ -290,6 +292,7 @@ def test_a_held_lock_blocks_only_its_command(start: Start) -> None:
     for turn in turns(memory):
         found.append((turn.command.name, memory.clock, len(memory.queue), bool(turn.contender)))
     assert queues == [1, 2, 1, 2]
+    assert memory.lists == 3  # only when a place is taken: later contenders are behind it
     assert found == [("step", 8, 1, False), ("load", 10, 1, True)]
     waits = "web/load waits: web3 is running it; web/step waits for mq/daemon: 0 of 1 instances ready"
     assert waits in memory.reports
