@@ -13,7 +13,9 @@ import pytest
 
 from kolla_mesos_start import wait
 from kolla_mesos_start.definition import document, schema
+from kolla_mesos_start.definition.model import External
 from kolla_mesos_start.errors import DependenciesNotSatisfied
+from kolla_mesos_start.outside import Answer
 from kolla_mesos_start.tree.znodes import Znodes
 from kolla_mesos_start.wait import SUPERSEDED, Blocked, Progress, Runnable, Waiting, judge
 from kolla_mesos_start.zookeeper.query import Query, data_of
@@ -79,6 +81,9 @@ class Memory:
         self.results: dict[Query, Any] = {}
         self.reports: list[str] = []
         self.read: list[str] = []  # the paths, in the order in which watches were set
+        self.answers: dict[External, Answer] = {}
+        self.settled = True
+        self.asked: list[list[str]] = []  # what lies outside and is asked, each time that this changes
         self.lists = 0  # how often the contenders for a lock were listed
         self.id = 1
         self.client = self.loop = self.watches = self.session = self.ephemerals = self
@@ -135,6 +140,16 @@ class Memory:
             self.changes += found != self.results
             self.results = dict(found)
 
+    def ask(self, externals: Iterable[External]) -> None:
+        """As `outside.Outside` does."""
+        self.asked.append([external.value for external in externals])
+
+    def answer(self, failure: str = "", settled: bool = True) -> None:
+        """What all that is outside answers from now on."""
+        externals = [external for command in self.graph.steps for external in command.outside]
+        self.answers = dict.fromkeys(externals, Answer(failure, EPOCH))
+        self.settled = settled
+
     def write(self, stage: str, text: str, only: str = "", **_: object) -> None:
         self.reports.append(text)
 
@@ -171,6 +186,8 @@ def start(monkeypatch: pytest.MonkeyPatch) -> Start:
     def start(commands: Mapping[str, Any], tree: Tree = {}, daemon: Any = None) -> Memory:  # noqa: B006
         service = {"service": {"daemon": daemon}} if daemon else {}
         memory = Memory({"commands": commands, **service}, tree)
+        if any(command.outside for command in memory.graph.steps):
+            monkeypatch.setattr(wait, "_outside", lambda tree: memory)
         monkeypatch.setattr(wait, "now", lambda: memory.clock)
         monkeypatch.setattr(wait, "time", SimpleNamespace(time=lambda: EPOCH + memory.clock))
         return memory
@@ -369,6 +386,68 @@ def test_the_time_in_which_a_command_runs_is_not_waited(start: Start) -> None:
         found.append(turn.command.name)
         memory.clock += 100
     assert found == ["slow", "next"]
+
+
+# -- outside the deployment -----------------------------------------------------------------------------
+
+VAULT = {"external": {"tcp": "vault:8200"}}
+
+
+def test_something_outside_is_asked_until_the_command_runs(start: Start) -> None:
+    """If it no longer answers when all else is ready, the command waits; then it is asked no more."""
+    memory = start({"go": needs("db/sync", VAULT), "next": needs("mq/daemon")}).at(9, {f"{MQ}/1": b"{}"})
+    memory.at(1, lambda: memory.answer()).at(2, lambda: memory.answer("Connection refused"))
+    memory.at(3, {DB: DONE}).at(5, lambda: memory.answer())
+    assert order(memory) == [("go", 5), ("next", 9)]
+    assert memory.reports[2].startswith(
+        "web/go waits for db/sync: not started, external tcp vault:8200: Conn"
+    )
+    assert memory.reports[3].startswith(
+        "web/go waits for external tcp vault:8200: Connection refused; web/next"
+    )
+    assert memory.asked == [["vault:8200"], [], [], []]
+
+
+def test_something_outside_that_answers_at_once_is_not_reported(start: Start) -> None:
+    memory = start({"go": needs(VAULT)})
+    memory.answer()
+    assert (order(memory), memory.reports) == ([("go", 0)], [])
+
+
+def test_the_first_report_has_all_answers(start: Start) -> None:
+    """Not only those that came first."""
+    memory = start({"go": needs(VAULT, "db/sync")})
+    memory.answer(settled=False)
+    memory.at(1, lambda: memory.answer("Connection refused")).at(2, {DB: DONE}).at(3, lambda: memory.answer())
+    assert order(memory) == [("go", 3)]
+    assert (
+        memory.reports[0]
+        == "web/go waits for external tcp vault:8200: Connection refused, db/sync: not started"
+    )
+
+
+def test_what_the_daemon_needs_outside_is_asked_when_it_is_the_daemons_turn(start: Start) -> None:
+    memory = start({"go": needs("db/sync")}, daemon=needs(VAULT)).at(1, {DB: DONE})
+    memory.at(2, lambda: memory.answer())
+    assert order(memory) == [("go", 1), ("daemon", 2)]
+    assert memory.asked == [[], [], ["vault:8200"], []]
+
+
+def test_a_place_in_the_queue_is_given_back_while_something_outside_does_not_answer(start: Start) -> None:
+    """A container that cannot reach it must not keep others from the command."""
+    memory = start({"load": needs(VAULT, run_once=True)}, {f"{LOCK}/{'0' * 32}__lock__{'0' * 10}": b"web3"})
+    queues: list[int] = []
+    memory.answer()
+    memory.at(1, lambda: queues.append(len(memory.queue))).at(2, lambda: memory.answer("Connection refused"))
+    memory.at(3, lambda: queues.append(len(memory.queue)))
+    assert reason(memory, 5) == "waited 5 s for external tcp vault:8200 (Connection refused, for 5 s)"
+    assert queues == [2, 1]
+
+
+def test_a_limit_before_the_first_answer_names_what_is_asked(start: Start) -> None:
+    assert (
+        reason(start({"go": needs(VAULT)}), 0.5) == "waited 0 s for external tcp vault:8200 (no answer yet)"
+    )
 
 
 # -- the line of every half minute ----------------------------------------------------------------------

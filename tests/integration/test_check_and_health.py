@@ -1,4 +1,4 @@
-"""Looking into a container: `check` says what a start would do and does nothing, `health` where it is."""
+"""`check` reports what a start would change; `health` reports the stage of a container."""
 
 from __future__ import annotations
 
@@ -73,8 +73,10 @@ def etc(deployment: Deployment, tmp_path: Path) -> Path:
     return etc
 
 
-def test_check_tells_what_a_start_would_do(deployment: Deployment, containers: Containers, etc: Path) -> None:
-    """For every file what would change, its mode, owner, digest and place; what it needs is not awaited."""
+def test_check_lists_what_a_start_would_change(
+    deployment: Deployment, containers: Containers, etc: Path
+) -> None:
+    """For each file the change, mode, owner, digest and path; dependencies are not awaited."""
     agent = containers.start("web", words=["check"])
     assert agent.ends() == 1
     told = [line.split() for line in agent.said.splitlines()]
@@ -91,10 +93,10 @@ def test_check_tells_what_a_start_would_do(deployment: Deployment, containers: C
     ]
 
 
-def test_check_ends_with_0_once_nothing_would_change(
+def test_check_ends_with_0_if_nothing_would_change(
     deployment: Deployment, containers: Containers, tmp_path: Path
 ) -> None:
-    """A file that two commands write is one."""
+    """A file that two commands write counts once."""
     files = {"conf": {"dest": f"{tmp_path}/conf"}}
     step = {"command": "true", "files": files}
     publish(
@@ -115,13 +117,12 @@ def test_check_ends_with_0_once_nothing_would_change(
     assert check() == (1, said.format(1))
 
 
-@pytest.mark.parametrize("words", [["check"], ["check", "--show"]])
 def test_check_writes_nothing(
-    zk: KazooClient, deployment: Deployment, containers: Containers, etc: Path, words: list[str]
+    zk: KazooClient, deployment: Deployment, containers: Containers, etc: Path
 ) -> None:
     """Neither in ZooKeeper nor in the file system, not even its own state."""
-    first = containers.start("web", words=words)
-    assert first.ends() == 1
+    words = ["check", "--show"]
+    assert containers.start("web", words=words).ends() == 1
     before = znodes(zk, deployment.path), file_system(etc)
     agent = containers.start("web", words=words)
     assert agent.ends() == 1
@@ -137,22 +138,25 @@ def test_check_writes_nothing(
     }
 
 
-def test_check_shows_content_only_if_it_is_asked_to(containers: Containers, etc: Path) -> None:
-    """Secrets are in it."""
+def test_check_shows_content_only_with_show(containers: Containers, etc: Path) -> None:
+    """It can contain secrets."""
     quiet, open_ = (containers.start("web", words=["check", *more]) for more in ([], ["--show"]))
     assert [quiet.ends(), open_.ends()] == [1, 1]
     assert "user kolla" not in quiet.said
     assert open_.said.splitlines().count("user kolla") == 4
 
 
-@pytest.mark.parametrize("words", ["check", "check --show"])
 @pytest.mark.parametrize(
-    ("where", "why"), [("> /dev/full", "No space left on device"), ("| sleep 0", "Broken pipe")]
+    ("words", "where", "why"),
+    [
+        ("check", "> /dev/full", "No space left on device"),
+        ("check --show", "| sleep 0", "Broken pipe"),
+    ],
 )
-def test_a_check_that_can_not_be_read_says_so(
+def test_check_reports_that_it_cannot_write_its_output(
     deployment: Deployment, containers: Containers, tmp_path: Path, words: str, where: str, why: str
 ) -> None:
-    """Its status is no answer then, and the last line is all that is left to be said."""
+    """73, so that its status is not taken for an answer."""
     files = {"conf": {"dest": f"{tmp_path}/conf"}}
     publish(deployment, "web", {"commands": {"a": {"command": "true", "files": files}}}, files={"conf": "x"})
     shell = ("bash", "-c", f'set -o pipefail; "$@" {where}', "bash")
@@ -165,7 +169,7 @@ def test_a_check_that_can_not_be_read_says_so(
 def test_check_in_a_running_container_leaves_it_alone(
     zk: KazooClient, deployment: Deployment, containers: Containers, etc: Path
 ) -> None:
-    """A look that finds something wrong is not how the container ended."""
+    """Its failure is not recorded as the end of the container."""
     agent = containers.start("web")
     eventually(lambda: "db/sync" in agent.health().stdout, "the daemon waits")
     telling = f"{deployment.path}/web/.containers"
@@ -212,7 +216,7 @@ def test_check_finds_what_would_end_a_start(
     status: int,
     said: list[str],
 ) -> None:
-    """With the status that a start would have; all commands are looked at, nothing is awaited."""
+    """With the status of the start; all commands are checked."""
     if definition is not None:
         zk.create(f"{deployment.path}/web", json.dumps(definition).encode())
     agent = containers.start("web", words=["check"])
@@ -268,8 +272,8 @@ def test_health_follows_a_container_through_all_its_stages(
     assert agent.ends() == 143
 
 
-def test_health_of_what_has_ended(deployment: Deployment, containers: Containers) -> None:
-    """A daemon that has gone, a task that has ended, one that stays, one that failed."""
+def test_health_of_containers_that_have_ended(deployment: Deployment, containers: Containers) -> None:
+    """A daemon, a task, a task that stays, and a failed one."""
     publish(deployment, "web", {"service": {"daemon": {"command": "sleep 100", "ready": {"alive": 0}}}})
     publish(deployment, "task", {"commands": {"go": {"command": "true"}}})
     publish(deployment, "fails", {"commands": {"go": {"command": "false"}}})

@@ -1,7 +1,7 @@
-"""The daemon takes the agent's place: what it finds there, what it does not, and what stays beside it.
+"""The daemon replaces the agent: what it inherits, what it does not, and what runs beside it.
 
-Whole agents against a real ZooKeeper. What a daemon finds is read from the kernel, not asked of
-the daemon: most of it an interpreter would change before it could tell.
+Whole agents with a real ZooKeeper. What a daemon inherits is read from the kernel: an interpreter would
+change most of it before it could report it.
 """
 
 from __future__ import annotations
@@ -9,7 +9,6 @@ from __future__ import annotations
 import os
 import random
 import signal
-import subprocess
 import sys
 import tempfile
 import time
@@ -41,7 +40,7 @@ HELD = (sys.executable, str(Path(__file__).with_name("held_agent.py")))
 PROCESS_1 = ("unshare", "--pid", "--fork", "--kill-child", "--mount-proc")
 TERMINATED = 128 + signal.SIGTERM
 
-# A launcher that leaves everything in the state that a daemon must not find.
+# A launcher that leaves signals as a daemon must not inherit them.
 CARELESS = """
 import os, signal, sys
 for signum in signal.valid_signals() - {signal.SIGKILL, signal.SIGSTOP}:
@@ -49,7 +48,7 @@ for signum in signal.valid_signals() - {signal.SIGKILL, signal.SIGSTOP}:
 signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())
 os.execvp(sys.argv[1], sys.argv[1:])
 """
-# One that passes things on, on purpose.
+# One that passes on umask, directory and descriptors on purpose.
 GENEROUS = 'umask 027; cd /; exec 7<"$0"; exec "$@" <"$0"'
 
 
@@ -98,17 +97,16 @@ def await_nothing(agent: Agent, site: Site) -> None:
     assert not site.instances() and not site.instances("web1")
 
 
-# -- what the daemon finds ----------------------------------------------------------------------------
+# -- what the daemon inherits ----------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("launcher", ["plain", "careless", "generous", "stingy"])
-def test_the_daemon_is_what_the_launcher_started(
+def test_the_daemon_runs_as_if_the_launcher_had_started_it(
     deployment: Deployment, containers: Containers, site: Site, launcher: str
 ) -> None:
     """Process id, arguments, directory, umask and descriptors; default signals, no mask, no children.
 
-    Where the launcher has closed the standard descriptors they are /dev/null, lest something else be there.
-    """
+    Standard descriptors that the launcher has closed are /dev/null."""
     # With a command, so that there was a guard, and pipes to it.
     publish_daemon(deployment, commands={"first": {"command": "echo hello"}})
     (containers.directory / "input").touch()
@@ -136,10 +134,8 @@ def test_the_daemon_is_what_the_launcher_started(
     assert descriptors == (expected | {7: standard_input} if generous else expected)
 
 
-def test_the_environment_is_the_launchers_and_the_definitions(
-    deployment: Deployment, containers: Containers, site: Site
-) -> None:
-    """And what the contract adds; without what only the agent has any business with."""
+def test_the_daemons_environment(deployment: Deployment, containers: Containers, site: Site) -> None:
+    """The launcher's, the definition's and what the contract adds, without the agent's credentials."""
     env = {"KOLLA_BOOTSTRAP": None, "NUMBER": 7, "TEXT": "a=b c\nd", "GIVEN": "by the definition"}
     publish_daemon(deployment, env=env)
     secret = containers.directory / "secret"
@@ -163,7 +159,7 @@ def test_the_environment_is_the_launchers_and_the_definitions(
 def test_a_daemon_that_waits_for_all_its_children_has_none(
     deployment: Deployment, containers: Containers, site: Site
 ) -> None:
-    """Nor do others' orphans come to it: it is no subreaper, though the agent was one."""
+    """It is no subreaper either, although the agent was one: it does not inherit orphans."""
     script = (
         "import os, subprocess, time\n"
         "try:\n"
@@ -185,8 +181,10 @@ def test_a_daemon_that_waits_for_all_its_children_has_none(
         process.kill()
 
 
-def test_the_daemons_user(deployment: Deployment, containers: Containers, site: Site) -> None:
-    """It has the user's group and supplementary groups, and can tell its notify socket that it is ready."""
+def test_the_daemon_can_run_as_another_user(
+    deployment: Deployment, containers: Containers, site: Site
+) -> None:
+    """With the user's groups; it can still notify that it is ready."""
     notifies = (
         "import os, socket, time\n"
         "notify = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)\n"
@@ -223,12 +221,12 @@ def test_the_daemons_user(deployment: Deployment, containers: Containers, site: 
 
 @pytest.mark.parametrize(
     ("command", "status"),
-    [("exit 0", 0), ("exit 3", 3), ("exit 75", 75), ("kill -KILL $$", 137), ("kill -HUP $$", 129)],
+    [("exit 0", 0), ("exit 75", 75), ("kill -KILL $$", 137)],
 )
 def test_the_exit_status_is_the_daemons_own(
     deployment: Deployment, containers: Containers, site: Site, command: str, status: int
 ) -> None:
-    """And the last words in the log too; the agent has nothing to say any more."""
+    """Its last output is in the log too; the agent adds nothing."""
     publish_daemon(deployment, ["sh", "-c", f"echo last words; {command}"])
     agent = containers.start(SERVICE)
     assert agent.ends() == status
@@ -237,6 +235,7 @@ def test_the_exit_status_is_the_daemons_own(
     eventually(lambda: agent.state.startswith("ended "), "the end is told")
     await_nothing(agent, site)
     assert agent.health().returncode == 1
+    assert not (agent.directory / "run" / "notify").exists()
     assert not (agent.directory / "termination-log").exists()
 
 
@@ -244,16 +243,14 @@ def test_the_exit_status_is_the_daemons_own(
     ("command", "status", "more"),
     [
         (["not-there"], 127, {}),
-        (["/not/there"], 127, {}),
         (["./not-executable"], 126, {}),
-        (["./directory"], 126, {}),
         (["./not-a-program"], 126, {}),
         (["./without-interpreter"], 127, {}),
         (["sleep", "1000"], 127, {"env": {"PATH": "/nowhere"}}),
         (["sleep", "1000"], 126, {"user": "nobody-knows"}),
     ],
 )
-def test_what_can_not_be_executed_leaves_nothing_behind(
+def test_a_daemon_that_cannot_be_executed_leaves_nothing(
     deployment: Deployment,
     containers: Containers,
     site: Site,
@@ -261,9 +258,9 @@ def test_what_can_not_be_executed_leaves_nothing_behind(
     status: int,
     more: Mapping[str, Any],
 ) -> None:
-    """126 or 127 as a shell says it, told in the last line; no registrar, no ephemeral, never ready."""
+    """126 or 127, as in a shell, in the last line; no registrar, no ephemeral, never ready."""
     make = (
-        "echo >not-executable; mkdir -p directory; printf '#!/not/there\\n' >without-interpreter; "
+        "echo >not-executable; printf '#!/not/there\\n' >without-interpreter; "
         "printf '\\0\\0' >not-a-program; chmod +x not-a-program without-interpreter; "
         "until [ -e seen ]; do sleep 0.01; done"
     )
@@ -282,10 +279,8 @@ def test_what_can_not_be_executed_leaves_nothing_behind(
     assert agent.health().returncode == 1
 
 
-def test_the_registrar_of_a_daemon_that_never_was_ends_at_once(
-    deployment: Deployment, containers: Containers, site: Site
-) -> None:
-    """At the agent's word, while that is still there to close the session itself: they never fight for it."""
+def test_the_registrar_ends_if_exec_fails(deployment: Deployment, containers: Containers, site: Site) -> None:
+    """The agent tells it to, and then closes the session itself: they never compete for it."""
     publish_daemon(deployment, ["/not/there"])
     go = containers.directory / "go"
     agent = containers.start(SERVICE, under=(*HELD, "hold", 'self._report.write("ended"', str(go)))
@@ -315,10 +310,10 @@ def lines_on_the_way(containers: Containers, site: Site) -> list[str]:
     return file.read_text().splitlines()
 
 
-def test_a_signal_before_any_line_on_the_way_to_exec_ends_it(
+def test_a_signal_before_any_line_on_the_way_to_exec_is_honoured(
     deployment: Deployment, containers: Containers, site: Site
 ) -> None:
-    """It is the agent's end or the daemon's, but never nobody's."""
+    """It ends the agent or the daemon, and is never lost."""
     publish_daemon(deployment)
     lines = lines_on_the_way(containers, site)
     assert any("execvpe" in line for line in lines) and any("SIG_DFL" in line for line in lines)
@@ -334,8 +329,10 @@ def test_a_signal_before_any_line_on_the_way_to_exec_ends_it(
             await_nothing(agent, site)
 
 
-def test_a_signal_at_any_instant_ends_it(deployment: Deployment, containers: Containers, site: Site) -> None:
-    """From the first instruction of the agent to those of the daemon; half of them around the exec."""
+def test_a_signal_at_any_instant_is_honoured(
+    deployment: Deployment, containers: Containers, site: Site
+) -> None:
+    """From the first instruction of the agent to the daemon; half of them around the exec."""
     publish_daemon(deployment)
     begun = time.monotonic()
     containers.start(SERVICE)
@@ -359,7 +356,7 @@ def test_a_signal_at_any_instant_ends_it(deployment: Deployment, containers: Con
 
 
 def test_the_agent_has_one_thread(deployment: Deployment, containers: Containers, site: Site) -> None:
-    """Another one would take signals off the queue that is looked at last before the exec."""
+    """Another thread could take a signal right before the exec."""
     publish_daemon(deployment, dependencies=["db/daemon"])
     agent = containers.start(SERVICE)
     site.await_members(1)
@@ -371,7 +368,7 @@ def test_the_agent_has_one_thread(deployment: Deployment, containers: Containers
 def test_a_signal_while_waiting_ends_the_agent_at_once(
     deployment: Deployment, containers: Containers, site: Site, launcher: str, signum: signal.Signals
 ) -> None:
-    """Whatever mask and dispositions it was started with; the last line says so."""
+    """Whatever mask and dispositions it inherited; the last line names the signal."""
     publish_daemon(deployment, dependencies=["db/daemon"])
     agent = containers.start(
         SERVICE, under=(sys.executable, "-c", CARELESS) if launcher == "careless" else ()
@@ -390,7 +387,7 @@ def test_a_signal_while_waiting_ends_the_agent_at_once(
 def test_exec_never_waits_for_zookeeper(
     zookeeper: Server, deployment: Deployment, containers: Containers, site: Site, link: Link, outage: str
 ) -> None:
-    """With commands done and files written the daemon starts, and is registered when ZooKeeper is back."""
+    """When commands are done and files are written, the daemon starts; it is registered later."""
     publish_daemon(deployment, commands={"first": {"command": "true"}})
     go = containers.directory / "go"
     agent = containers.start(
@@ -423,7 +420,7 @@ def test_exec_never_waits_for_zookeeper(
 def test_the_registrar_takes_over_without_a_gap(
     deployment: Deployment, containers: Containers, site: Site, zk: KazooClient
 ) -> None:
-    """The member stays the same znode of the same session; who watches it never hears that it was deleted."""
+    """The member stays the same znode of the same session; a watcher sees no deletion."""
     publish_daemon(deployment, commands={"first": {"command": "until test -e ../go; do sleep 0.01; done"}})
     agent = containers.start(SERVICE)
     (member,) = site.await_members(1)
@@ -450,10 +447,8 @@ def test_the_registrar_takes_over_without_a_gap(
     assert agent.running is False and events[0].type == "DELETED"
 
 
-def test_a_dead_registrar_is_told_by_the_probes(
-    deployment: Deployment, containers: Containers, site: Site
-) -> None:
-    """The daemon runs on, but nobody finds it: that is a failure, for the launcher to mend."""
+def test_probes_report_a_dead_registrar(deployment: Deployment, containers: Containers, site: Site) -> None:
+    """The daemon still runs, but others cannot find it: the launcher has to restart the container."""
     publish_daemon(deployment)
     agent = containers.start(SERVICE, **SHORT_SESSION)
     site.await_instances(1)
@@ -473,34 +468,10 @@ def process_1_of(agent: Agent) -> int:
     return first
 
 
-def test_as_process_1_it_ends_by_a_signal_and_reaps_orphans(
+def test_as_process_1_no_signal_is_lost_before_exec(
     deployment: Deployment, containers: Containers, site: Site
 ) -> None:
-    """While it waits, and while a command runs; the kernel itself would drop the signal for process 1."""
-    wait = {"command": "echo $$ >pid; touch begun; sleep 1000"}
-    publish_daemon(deployment, dependencies=["db/daemon"])
-    publish(deployment, "infra/runs", {"commands": {"wait": wait}})
-    agents = [containers.start(service, under=PROCESS_1) for service in (SERVICE, "infra/runs")]
-    site.await_members(1)
-    eventually((agents[1].directory / "begun").exists, "the command runs")
-    for agent in agents:
-        first = process_1_of(agent)
-        before = children_of(first)
-        script = "(sleep 0.1; touch orphan.ended) & touch orphan.begun"
-        namespace = ("nsenter", "--target", str(first), "--pid", "--mount", "--wd")
-        subprocess.run([*namespace, "sh", "-c", script], check=True)
-        eventually((agent.directory / "orphan.ended").exists, "the orphan has ended")
-        eventually(lambda: children_of(first) == before, "it is reaped")  # noqa: B023
-        os.kill(first, signal.SIGTERM)
-        assert agent.ends() == TERMINATED
-        assert agent.ending["reason"] == "stopped by SIGTERM"
-    assert not site.members
-
-
-def test_as_process_1_no_signal_is_lost_while_the_agent_can_still_take_it(
-    deployment: Deployment, containers: Containers, site: Site
-) -> None:
-    """Up to its last look at what has come: from there on it is the daemon's, as for any process 1."""
+    """Up to its last check for pending signals: then it is the daemon's, as for any process 1."""
     publish_daemon(deployment)
     lines = lines_on_the_way(containers, site)
     last = next(number for number, line in enumerate(lines, 1) if "sigpending" in line)
@@ -514,10 +485,10 @@ def test_as_process_1_no_signal_is_lost_while_the_agent_can_still_take_it(
     assert ends_of(agents) == [TERMINATED] * len(agents)
 
 
-def test_as_process_1_the_daemon_gets_all_and_a_warning_is_given(
+def test_as_process_1_one_warning_names_dumb_init(
     deployment: Deployment, containers: Containers, site: Site
 ) -> None:
-    """The registrar is then the daemon's child, as one warning tells; the kernel kills it with the daemon."""
+    """The registrar is then the daemon's child, and the kernel kills it with the daemon."""
     publish_daemon(deployment, ["sh", "-c", "trap 'exit 7' TERM; sleep 1000 & wait $!"])
     agent = containers.start(SERVICE, under=PROCESS_1, **SHORT_SESSION)
     usual = containers.start(SERVICE)
@@ -538,7 +509,7 @@ def test_as_process_1_the_daemon_gets_all_and_a_warning_is_given(
 
 
 def test_as_marathon_runs_it(deployment: Deployment, containers: Containers, site: Site) -> None:
-    """Under `/bin/sh -c`, which stays, with Marathon's variables; ended as Mesos does it, the whole tree."""
+    """Under `/bin/sh -c`, with Marathon's variables; Mesos ends the whole process tree."""
     publish_daemon(deployment)
     # Several commands, so that the shell doesn't exec the last one by itself.
     under = ("env", "-u", "KOLLA_APP_ID", "-u", "KOLLA_HOSTNAME")
@@ -567,8 +538,10 @@ def test_as_marathon_runs_it(deployment: Deployment, containers: Containers, sit
 
 
 @pytest.mark.parametrize("end", ["exit", "stay"])
-def test_a_finished_task(zookeeper: Server, deployment: Deployment, containers: Containers, end: str) -> None:
-    """It exits with 0; or stays, healthy and without a session, until SIGTERM, and exits with 0 then."""
+def test_a_finished_task_exits_or_stays(
+    zookeeper: Server, deployment: Deployment, containers: Containers, end: str
+) -> None:
+    """It exits with 0; or it stays, healthy and without a session, until SIGTERM."""
     publish(deployment, "infra/task", {"commands": {"only": {"command": "true"}}})
     before = sessions(zookeeper)
     agent = containers.start("infra/task", KOLLA_TASK_END=end)
@@ -584,12 +557,13 @@ def test_a_finished_task(zookeeper: Server, deployment: Deployment, containers: 
     assert sessions(zookeeper) <= before
     assert agent.health().returncode == 1
     assert " WARNING " not in agent.said, "nothing here asks for action"
+    assert not (agent.directory / "termination-log").exists()
 
 
-def test_two_agents_in_one_run_directory(
+def test_a_second_agent_in_one_run_directory_is_refused(
     deployment: Deployment, containers: Containers, zk: KazooClient
 ) -> None:
-    """The second one is refused, by the variable's name; the first one does not even notice."""
+    """By the variable's name; the first one does not notice."""
     notifies = (
         "import os, socket, time\n"
         "while not os.path.exists('../go'): time.sleep(0.01)\n"

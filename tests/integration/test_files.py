@@ -1,4 +1,4 @@
-"""Config files as a restarted container finds them, and an agent that is nobody special.
+"""Config files after a restart of the container, and an unprivileged agent.
 
 Whole agents against a real ZooKeeper; tests/files shows how a single file is placed.
 """
@@ -27,7 +27,7 @@ NOBODY_SPECIAL = 61234 if os.geteuid() == 0 else os.geteuid()
 
 
 class Home(NamedTuple):
-    """A user, a directory of theirs, and what launches an agent as this user."""
+    """A user, their directory, and the command that launches an agent as this user."""
 
     uid: int
     path: Path
@@ -42,9 +42,9 @@ class Home(NamedTuple):
 
 @pytest.fixture
 def home(request: pytest.FixtureRequest) -> Iterator[Home]:
-    """The home of somebody unprivileged, unless the test asks for another user."""
+    """The home of an unprivileged user, unless the test asks for another one."""
     uid: int = getattr(request, "param", NOBODY_SPECIAL)
-    # Not below the directories of the tests, which let nobody in but their owner.
+    # Only its owner can enter the temporary directory of a test.
     path = Path(tempfile.mkdtemp(prefix="home-"))
     path.chmod(0o755)
     if uid != os.geteuid():
@@ -88,7 +88,7 @@ def contents(home: Home) -> list[str]:
 
 
 def facts(home: Home) -> list[tuple[int, int, int, int]]:
-    """What would tell that a file was written or touched: its number, mode, owner and change time."""
+    """Inode, mode, owner and change time, which show that a file was written or touched."""
     stats = [(home.path / "etc" / f"{name}.conf").stat() for name in ("one", "two")]
     return [(st.st_ino, stat.S_IMODE(st.st_mode), st.st_uid, st.st_ctime_ns) for st in stats]
 
@@ -97,7 +97,7 @@ def facts(home: Home) -> list[tuple[int, int, int, int]]:
 def test_copy_once_writes_at_the_first_start_only(
     deployment: Deployment, containers: Containers, home: Home
 ) -> None:
-    """What is published or changed by hand since stays; the commands run at each start, as published."""
+    """Later changes, published or by hand, do not matter; commands run at each start, as published."""
     publish_task(deployment, home, "1")
     agent = start(containers, home, KOLLA_CONFIG_STRATEGY="COPY_ONCE")
     assert agent.ends() == 0
@@ -121,9 +121,10 @@ def test_copy_once_writes_at_the_first_start_only(
     assert contents(home) == ["one 2", "two 2"]
 
 
-@everybody
-def test_copy_always_renews_at_each_start(deployment: Deployment, containers: Containers, home: Home) -> None:
-    """What was published since is there, and what was changed by hand is mended; the rest isn't touched."""
+def test_copy_always_updates_files_at_each_start(
+    deployment: Deployment, containers: Containers, home: Home
+) -> None:
+    """Also files that were changed by hand; others are not touched."""
     publish_task(deployment, home, "1")
     agent = start(containers, home)
     assert agent.ends() == 0
@@ -144,11 +145,10 @@ def test_copy_always_renews_at_each_start(deployment: Deployment, containers: Co
     assert ran(home) == [*["one 1", "two 1"] * 3, "one 2", "two 2"]
 
 
-@everybody
-def test_copy_once_that_can_not_remember_ends_before_it_writes(
+def test_copy_once_without_a_state_directory_writes_nothing(
     deployment: Deployment, containers: Containers, home: Home
 ) -> None:
-    """73 and the variable's name, instead of writing again silently; COPY_ALWAYS needs nothing remembered."""
+    """73 with the variable's name; COPY_ALWAYS needs no state."""
     publish_task(deployment, home, "1")
     (home.path / "file").touch()
     state_dir = str(home.path / "file" / "state")
@@ -161,10 +161,10 @@ def test_copy_once_that_can_not_remember_ends_before_it_writes(
     assert contents(home) == ["one 1", "two 1"]
 
 
-def test_an_unprivileged_agent_does_it_all(
+def test_an_unprivileged_agent_can_do_everything(
     deployment: Deployment, containers: Containers, zk: KazooClient, home: Home
 ) -> None:
-    """In directories of its own, the default run directory: commands, files, registration, probes."""
+    """In its own directories and the default run directory: commands, files, registration, probes."""
     run_dir = Path(f"/tmp/kolla_mesos_start-{home.uid}")
     etc = home.path / "etc"
     daemon = {
@@ -208,14 +208,14 @@ def test_an_unprivileged_agent_does_it_all(
         ),
     ],
 )
-def test_what_an_unprivileged_agent_can_not_write_ends_it_with_73(
+def test_a_file_that_an_unprivileged_agent_cannot_write_is_73(
     deployment: Deployment,
     containers: Containers,
     home: Home,
     file: Mapping[str, str],
     words: Sequence[str],
 ) -> None:
-    """Before the command runs; the last line says which file, and why."""
+    """Before the command runs; the last line names the file and the reason."""
     file = {key: value.format(home=home.path) for key, value in file.items()}
     command = {"command": f"echo ran >>{home.path}/ran", "files": {"web.conf": file}}
     publish(deployment, SERVICE, {"commands": {"write": command}}, files={"web.conf": "port = 80\n"})
@@ -228,10 +228,10 @@ def test_what_an_unprivileged_agent_can_not_write_ends_it_with_73(
     assert [path.name for path in home.path.iterdir() if path.name.startswith(".")] == []
 
 
-def test_an_unprivileged_agent_can_be_nobody_else(
+def test_an_unprivileged_agent_cannot_become_another_user(
     deployment: Deployment, containers: Containers, home: Home
 ) -> None:
-    """A daemon that wants another user than the agent's is refused, not run as the wrong one."""
+    """The daemon is not run as the wrong user."""
     daemon = {"command": ["touch", f"{home.path}/ran"], "user": "root"}
     publish(deployment, SERVICE, {"service": {"daemon": daemon}})
     agent = start(containers, home)

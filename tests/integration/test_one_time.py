@@ -552,6 +552,7 @@ def test_a_stop_signal_is_passed_on_and_the_outcome_still_written(site: Site) ->
     assert site.state() == "running"
     site.let_go("end")
     assert agent.ends() == 143
+    assert agent.ending["command"] == "db/sync"
     assert (site.state(), site.detail()["status"]) == ("done", 0)
 
 

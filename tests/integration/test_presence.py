@@ -1,6 +1,6 @@
-"""Who is present and who is ready: what a daemon's container shows of itself, and that it is true.
+"""Presence and readiness: what the container of a daemon registers, and when.
 
-Whole agents against a real ZooKeeper, with daemons that really notify, listen, answer and die.
+Whole agents with a real ZooKeeper, and daemons that notify, listen, answer and die.
 """
 
 from __future__ import annotations
@@ -90,7 +90,7 @@ def tell(agent: Agent, word: str) -> None:
 
 
 def kill_container(agent: Agent) -> None:
-    """SIGKILL to all of it, as when its pid namespace ends: nobody is left to tell anybody of it."""
+    """SIGKILL to all its processes, as when its pid namespace ends."""
     if agent.registrar:
         os.kill(agent.registrar, signal.SIGKILL)
     agent.signal(signal.SIGKILL)
@@ -114,7 +114,7 @@ def watched(zookeeper: Server, path: str) -> bool:
 def test_a_container_is_present_from_its_definition_to_its_end(
     zookeeper: Server, zk: KazooClient, deployment: Deployment, containers: Containers, site: Site
 ) -> None:
-    """With its host's facts, while it only waits for its dependencies too; not before it has a definition."""
+    """With its host's facts, also while it waits; not before it has a definition."""
     agent = containers.start(SERVICE, "web7")
     eventually(lambda: watched(zookeeper, f"{deployment.path}/{SERVICE}"), "it waits for its definition")
     assert zk.exists(site.party) is None
@@ -132,10 +132,10 @@ def test_a_container_is_present_from_its_definition_to_its_end(
     assert not site.members, "its session is closed before it ends"
 
 
-def test_a_host_of_many_addresses_tells_no_more_than_16_kib(
+def test_facts_are_limited_to_16_kib(
     zookeeper: Server, zk: KazooClient, deployment: Deployment, containers: Containers, site: Site
 ) -> None:
-    """What others need to reach it is there, and the rest is left out with a warning."""
+    """What others need is there; the other interfaces are left out with a warning."""
     lines = [
         "link add eth0 type veth peer name peer",
         "address add 192.0.2.7/24 dev eth0",
@@ -158,10 +158,10 @@ def test_a_host_of_many_addresses_tells_no_more_than_16_kib(
     site.await_instances(1)
 
 
-def test_a_task_has_no_member(
+def test_a_task_is_not_present(
     zk: KazooClient, deployment: Deployment, containers: Containers, site: Site
 ) -> None:
-    """Nothing of its role says that it is there: neither party nor daemon."""
+    """Neither in the party nor as a daemon."""
     publish(deployment, SERVICE, {"commands": {"go": {"command": "touch going; sleep 1000"}}})
     agent = containers.start(SERVICE)
     eventually((agent.directory / "going").exists, "its command runs")
@@ -180,7 +180,7 @@ def test_a_task_has_no_member(
         ({"KOLLA_PORTS": "5000", "PORTS": "31001"}, None, [5000]),
     ],
 )
-def test_the_address_and_ports_for_others(
+def test_address_and_ports_are_those_for_others(
     deployment: Deployment,
     containers: Containers,
     site: Site,
@@ -188,7 +188,7 @@ def test_the_address_and_ports_for_others(
     address: str | None,
     ports: list[int],
 ) -> None:
-    """They are registered, of member and instance; what a template binds to stays the local address."""
+    """Those of member and instance; a template that binds gets the local address."""
     files = {"bind": {"dest": "{{ place }}/bind"}}
     daemon = {"command": SLEEPS, "ready": AT_ONCE, "files": files}
     publish(
@@ -222,7 +222,7 @@ def test_the_address_and_ports_for_others(
 def test_a_restarted_container_replaces_its_own_member(
     zookeeper: Server, zk: KazooClient, deployment: Deployment, containers: Containers, site: Site, how: str
 ) -> None:
-    """At once, though the session of its previous run lives on: at no time are there two, or none."""
+    """At once, although the previous session still exists: there are never two members, and never none."""
     waits = how == "killed while it waited"
     publish_daemon(deployment, OBEDIENT, NOTIFY, dependencies=["db/daemon"] if waits else [])
     agent = containers.start(SERVICE)
@@ -251,10 +251,10 @@ def test_a_restarted_container_replaces_its_own_member(
     assert list(site.await_instances(1)) == list(site.members) == [member]
 
 
-def test_another_container_replaces_nobody(
+def test_a_second_container_counts_and_a_restarted_one_does_not(
     deployment: Deployment, containers: Containers, site: Site
 ) -> None:
-    """Counts are true: one container that was killed and started again isn't two, a second one is."""
+    """Also on the same host: a container is not its host."""
     publish_daemon(deployment)
     count_members = {"members": SERVICE, "count": 2}
     count_ready = {"path": "web/daemon", "count": 2}
@@ -275,25 +275,7 @@ def test_another_container_replaces_nobody(
     assert [dependent.ends() for dependent in dependents] == [0, 0]
 
 
-def test_of_several_starts_at_once_one_goes_on(
-    deployment: Deployment, containers: Containers, site: Site
-) -> None:
-    """A launcher that starts one container twice: the others say who is there, and take nothing from it."""
-    publish_daemon(deployment)
-    place = containers.directory / "one"
-    place.mkdir()
-    shared = {"KOLLA_RUN_DIR": str(place / "run"), "KOLLA_STATE_DIR": str(place / "state")}
-    agents = [containers.start(SERVICE, **shared) for _ in range(3)]
-    eventually(lambda: sum(agent.running for agent in agents) == 1, "one is left")
-    others = [agent for agent in agents if not agent.running]
-    assert [agent.ends() for agent in others] == [64, 64]
-    assert all("another agent runs here" in agent.ending["reason"] for agent in others)
-    (winner,) = (agent for agent in agents if agent.running)
-    assert list(site.await_instances(1)) == list(site.members)
-    assert winner.health("--ready").returncode == 0
-
-
-def test_a_new_session_has_it_all_again_and_nothing_twice(
+def test_a_new_session_registers_everything_once(
     zookeeper: Server, deployment: Deployment, containers: Containers, zk: KazooClient, link: Link
 ) -> None:
     """A container that waits and one whose daemon runs lose their sessions in one outage."""
@@ -329,10 +311,10 @@ def test_a_new_session_has_it_all_again_and_nothing_twice(
     assert runs.running and waits.running
 
 
-def test_a_deployment_that_goes_with_the_session_ends_nobody(
+def test_a_deployment_that_is_gone_with_the_session_ends_no_container(
     deployment: Deployment, containers: Containers, zk: KazooClient, link: Link, site: Site
 ) -> None:
-    """There is nothing to be present in: the container says so, and is present once it can be."""
+    """The container reports it, and is present again when the deployment is."""
     publish_daemon(deployment, dependencies=["db/daemon"])
     agent = containers.start(SERVICE, KOLLA_ZK_HOSTS=link.hosts, **SHORT_SESSION)
     (member,) = site.await_members(1)
@@ -423,10 +405,10 @@ KINDS: Mapping[str, Callable[[int], Kind]] = {
 
 
 @pytest.mark.parametrize("name", KINDS)
-def test_ready_while_the_check_holds(
+def test_a_container_is_ready_while_its_check_succeeds(
     deployment: Deployment, containers: Containers, site: Site, name: str
 ) -> None:
-    """Not before it does; withdrawn when it fails; back when it holds again; seen by probes all the time."""
+    """The instance is withdrawn when the check fails, and returns; probes always agree."""
     kind = KINDS[name](free_port())
     publish_daemon(deployment, kind.daemon, kind.ready)
     agent = containers.start(SERVICE)
@@ -454,29 +436,11 @@ def test_ready_while_the_check_holds(
         kind.good(agent)
 
 
-def test_only_failures_in_a_row_withdraw(deployment: Deployment, containers: Containers, site: Site) -> None:
-    """Two failures and a success, over and over, change nothing where three are asked for."""
-    # Each check takes the next line of `answers`; beyond them it holds.
-    check = 'echo >>checks; exit "$(sed -n "$(wc -l <checks)p" ../answers | grep . || echo 0)"'
-    publish_daemon(deployment, ready={"command": check, "interval": 0.05, "fall": 3})
-    answers = "".join(f"{answer}\n" for answer in "1111011010110111111110110")
-    (containers.directory / "answers").write_text(answers)
-    agent = containers.start(SERVICE)
-    checks = agent.directory / "checks"
-    (member,) = site.await_members(1)
-    history = site.history(f"{site.daemon()}/ready")
-    eventually(checks.exists, "it is checked")
-    eventually(lambda: len(checks.read_text()) > 30, "all answers have been given")
-    assert history == [[], [member], [], [member]]
-    assert agent.said.count("the daemon is no longer ready: check command: exit status 1") == 1
-    assert agent.said.count("the daemon is ready\n") == 2
-
-
 @pytest.mark.parametrize("end", [signal.SIGKILL, signal.SIGTERM])
-def test_a_daemon_that_dies_is_missed_at_once(
+def test_a_daemon_that_dies_is_unregistered_at_once(
     deployment: Deployment, containers: Containers, site: Site, end: signal.Signals
 ) -> None:
-    """Long before the session's timeout; who depends on it waits, until it is there again."""
+    """Long before the session timeout; a container that depends on it waits until it is back."""
     publish_daemon(deployment)
     publish_daemon(deployment, "true", service="infra/dependent", dependencies=["web/daemon"])
     agent = containers.start(SERVICE)
@@ -492,10 +456,10 @@ def test_a_daemon_that_dies_is_missed_at_once(
     assert dependent.ends() == 0
 
 
-def test_a_killed_container_is_missed_within_the_session_timeout(
+def test_a_killed_container_is_gone_within_the_session_timeout(
     zookeeper: Server, deployment: Deployment, containers: Containers, site: Site, zk: KazooClient
 ) -> None:
-    """Nobody is left to close the session, which the registrar has asked to be at most 6 s long."""
+    """No process can close the session; the registrar asks for at most 6 s."""
     publish_daemon(deployment)
     other = Site(deployment, zk, "infra/patient")
     publish_daemon(deployment, service="infra/patient")
@@ -514,11 +478,11 @@ def test_a_killed_container_is_missed_within_the_session_timeout(
     assert not site.members
 
 
-# -- the default check, which takes its time ----------------------------------------------------------
+# -- the default check --------------------------------------------------------------------------------
 
 
 class Patient(NamedTuple):
-    """Three daemons with the default check, which begin with this module: silent, speaking, recovering."""
+    """Three daemons with the default check: one never notifies, one notifies, one sends another status."""
 
     begun: float
     """seconds since the epoch"""
@@ -528,7 +492,7 @@ class Patient(NamedTuple):
 
 @pytest.fixture(scope="module", autouse=True)
 def patient(shared_zookeeper: Server, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Patient]:
-    """They live through the other tests, so that only the rest of their 20 s is waited for at the end."""
+    """They start before the other tests, so that the last test waits only for the rest of their 20 s."""
     with contextlib.ExitStack() as stack:
         zk = stack.enter_context(contextlib.contextmanager(connected)(shared_zookeeper))
         deployment = stack.enter_context(contextlib.contextmanager(made)(shared_zookeeper, zk))
@@ -544,8 +508,8 @@ def patient(shared_zookeeper: Server, tmp_path_factory: pytest.TempPathFactory) 
         yield Patient(begun, agents, [Site(deployment, zk, service) for service in services])
 
 
-def test_by_default_it_notifies_or_lives_for_20_s(patient: Patient) -> None:
-    """A daemon that never speaks is ready after 20 s; one that does, with READY=1, however early or late."""
+def test_by_default_a_daemon_notifies_or_lives_for_20_s(patient: Patient) -> None:
+    """A daemon that never notifies is ready after 20 s; one that does, when it sends READY=1."""
     begun, (silent, speaks, recovers), sites = patient
     sites[1].await_instances(1)
     sites[0].await_instances(1)

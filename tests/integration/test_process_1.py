@@ -1,7 +1,6 @@
-"""The agent in a pid namespace of its own, as process 1 or below the init that the image has, in both modes.
+"""The agent in its own pid namespace, as process 1 or below the image's init, in both modes.
 
-Whatever the container's first process is, a stop ends it in each stage, nothing becomes a zombie,
-and the status that the runtime sees is the one that the contract names.
+In each case, a stop ends the container, no zombie is left, and the runtime sees the status of the contract.
 """
 
 from __future__ import annotations
@@ -24,13 +23,12 @@ from tests.waiting import eventually
 NAMESPACE = ("unshare", "--pid", "--fork", "--kill-child", "--mount-proc")
 LAUNCHERS = {
     "directly": NAMESPACE,
-    "sh -c": (*NAMESPACE, "/bin/sh", "-c", 'exec "$@"', "sh"),
     "dumb-init": (*NAMESPACE, "dumb-init", "--"),
     "dumb-init --single-child": (*NAMESPACE, "dumb-init", "--single-child", "--"),
 }
 MODES = ["exec", "supervise"]
 TERMINATED = 128 + signal.SIGTERM
-# Says that it runs, and ends with 7 when it is told to.
+# Creates a file, and exits with 7 on SIGTERM.
 OBEYS = """
 import os, signal
 signal.pthread_sigmask(signal.SIG_BLOCK, [15])
@@ -38,7 +36,7 @@ open("runs", "w").close()
 signal.sigwait([15])
 os._exit(7)
 """
-# Twenty grandchildren whose parents are gone before they are.
+# Twenty grandchildren whose parents end before them.
 FORKS = """
 import os, time
 for _ in range(20):
@@ -93,16 +91,15 @@ def zombies(agent: Agent) -> list[int]:
     return found
 
 
-def test_a_stop_while_waiting_ends_it(start: Start) -> None:
-    """For a definition's dependency: nothing is running yet."""
+def test_a_stop_ends_a_container_that_waits(start: Start) -> None:
     agent = start({"go": {"command": "true", "dependencies": ["db/sync"]}})
     agent.says("waits for db/sync")
     stop(agent)
     assert agent.ends() == TERMINATED
 
 
-def test_a_stop_while_a_command_runs_is_passed_to_it(start: Start) -> None:
-    """Its end is awaited; then the container ends as one that was told to."""
+def test_a_stop_is_passed_to_the_running_command(start: Start) -> None:
+    """The agent waits for its end, and ends as stopped."""
     agent = start({"go": {"command": python(OBEYS)}})
     runs(agent)
     stop(agent)
@@ -110,21 +107,13 @@ def test_a_stop_while_a_command_runs_is_passed_to_it(start: Start) -> None:
     assert "web/go: exit status 7" in agent.said
 
 
-def test_a_stop_reaches_the_daemon(start: Start) -> None:
-    """Whose own status is the container's."""
-    agent = start(daemon=python(OBEYS))
-    runs(agent)
-    stop(agent)
-    assert agent.ends() == 7
-
-
-def test_the_exit_status_is_the_daemons(start: Start) -> None:
-    """Also where it is one of the agent's own."""
+def test_the_exit_status_is_that_of_the_daemon(start: Start) -> None:
+    """Also if the agent uses the same status itself."""
     assert start(daemon=["sh", "-c", "exit 75"]).ends() == 75
 
 
 def test_the_grandchildren_of_a_command_are_reaped(start: Start) -> None:
-    """The command has ended when they have, and none is left as a zombie while the agent goes on."""
+    """The command has ended when they have; no zombie is left while the agent runs on."""
     agent = start({"go": {"command": python(FORKS)}}, daemon=python(OBEYS))
     runs(agent)
     eventually(lambda: not zombies(agent), "no zombie is left")
@@ -135,10 +124,10 @@ def test_the_grandchildren_of_a_command_are_reaped(start: Start) -> None:
 def test_the_grandchildren_of_the_daemon_are_reaped(
     start: Start, mode: str, request: pytest.FixtureRequest
 ) -> None:
-    """By the agent or by the init; only a daemon that is process 1 itself has to do it, as anywhere."""
+    """By the agent or by the init; a daemon that is process 1 has to do it itself."""
     agent = start(daemon=python(FORKS + OBEYS))
     runs(agent)
-    alone = mode == "exec" and request.node.callspec.params["start"] in ("directly", "sh -c")
+    alone = mode == "exec" and request.node.callspec.params["start"] == "directly"
     eventually(lambda: len(zombies(agent)) == 20 * alone, "they are reaped")
     stop(agent)
     assert agent.ends() == 7

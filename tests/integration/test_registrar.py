@@ -5,8 +5,6 @@ from __future__ import annotations
 import json
 import os
 import resource
-import signal
-import socket
 import subprocess
 import sys
 from collections.abc import Iterator, Sequence
@@ -15,7 +13,6 @@ from typing import Any, Callable
 
 import pytest
 from kazoo.client import KazooClient
-from kazoo.protocol.states import WatchedEvent
 from kazoo.security import make_acl
 
 from kolla_mesos_start.health import health as probe
@@ -163,18 +160,6 @@ def expire(zookeeper: Server, session: tuple[int, bytes]) -> None:
     thief.close()
 
 
-def test_the_registrar_takes_over_the_session_without_a_gap(container: Container, zk: KazooClient) -> None:
-    """The agent's member is never gone, and the same session owns it."""
-    events: list[WatchedEvent] = []
-    zk.ensure_path(container.service)
-    zk.exists(container.member, watch=events.append)
-    container.start(SLEEP, ALIVE)
-    eventually(exists(zk, container.ready), "it is ready")
-    assert owner(zk, container.ready) == owner(zk, container.member) == container.session[0]
-    assert zk.exists(container.member).czxid < zk.exists(container.ready).czxid
-    assert [event.type for event in events] == ["CREATED"]
-
-
 def test_an_early_registrar_leaves_the_agents_connection_alone(container: Container, zk: KazooClient) -> None:
     """It may be up long before the exec."""
     container.start(SLEEP, ALIVE, linger=1.0)
@@ -225,62 +210,12 @@ def test_a_check_can_be_a_url_with_tls(container: Container, zk: KazooClient, tm
     eventually(exists(zk, container.ready), "it is ready")
 
 
-def test_a_ready_daemon_has_an_instance(container: Container, zk: KazooClient) -> None:
-    """With the time; the state says so too, for people and for probes."""
-    container.start(NOTIFIES, NOTIFY)
-    eventually(lambda: container.stage == "starting", "the registrar is there")
-    assert zk.exists(container.ready) is None
-    container.say("READY=1")
-    eventually(exists(zk, container.ready), "it is ready")
-    instance = json.loads(zk.get(container.ready)[0])
-    assert instance["host"] == "h" and instance["since"].endswith("Z")
-    eventually(lambda: zk.get(container.state)[0] == b"running", "the state says so")
-    assert container.stage == "ready"
-
-
-def test_stopping_withdraws_the_instance(container: Container, zk: KazooClient) -> None:
-    """STOPPING=1 removes it while the daemon still lives; READY=1 brings it back."""
-    container.start(NOTIFIES, NOTIFY)
-    container.say("READY=1")
-    eventually(exists(zk, container.ready), "it is ready")
-    container.say("STOPPING=1")
-    eventually(gone(zk, container.ready), "it is withdrawn")
-    assert container.stage == "unready" and container.process.poll() is None
-    container.say("READY=1")
-    eventually(exists(zk, container.ready), "it is ready again")
-    assert container.stage == "ready"
-
-
-def test_the_instance_of_a_killed_daemon_is_gone_at_once(container: Container, zk: KazooClient) -> None:
-    """The registrar closes the session, long before it would expire."""
-    container.start(SLEEP, ALIVE)
-    eventually(exists(zk, container.ready), "it is ready")
-    container.process.kill()
-    eventually(gone(zk, container.ready), "the instance is gone", seconds=5)
-    assert zk.exists(container.member) is None
-    eventually(lambda: not container.registrar, "the registrar has ended")
-    assert container.stage == "ended"
-    assert not (container.run_dir / "notify").exists()
-
-
 def test_a_daemon_that_ends_at_once_leaves_nothing(container: Container, zk: KazooClient) -> None:
     """Also if it ends before the registrar has attached."""
     container.start(["true"], ALIVE)
     container.process.wait()
     eventually(gone(zk, container.member), "the member is gone", seconds=5)
     eventually(lambda: not container.registrar, "the registrar has ended")
-
-
-def test_an_expired_session_is_replaced(container: Container, zookeeper: Server, zk: KazooClient) -> None:
-    """Presence and readiness are made again under a new session."""
-    container.start(SLEEP, ALIVE)
-    eventually(exists(zk, container.ready), "it is ready")
-    expire(zookeeper, container.session)
-
-    def is_new(path: str) -> bool:
-        return owner(zk, path) not in (0, container.session[0])
-
-    eventually(lambda: is_new(container.member) and is_new(container.ready), "both are back")
 
 
 def test_an_outage_ends_neither_daemon_nor_registrar(
@@ -364,30 +299,6 @@ def test_a_process_of_the_daemon_may_notify_as_any_user(container: Container, zk
     )
     container.start([sys.executable, "-c", notifies], NOTIFY)
     eventually(exists(zk, container.ready), "it is ready")
-
-
-def test_a_failing_check_withdraws_the_instance(container: Container, zk: KazooClient) -> None:
-    """It comes back when the check succeeds again."""
-    port = free_port()
-    container.start(SLEEP, ["tcp", port, 0.1, 1.0, 3])
-    for _ in range(2):
-        with socket.socket() as server:
-            server.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-            server.bind(("127.0.0.1", port))
-            server.listen(100)
-            eventually(exists(zk, container.ready), "it is ready")
-        eventually(gone(zk, container.ready), "it is withdrawn")
-
-
-def test_signals_to_the_container_do_not_end_the_registrar(container: Container, zk: KazooClient) -> None:
-    """HUP, INT and TERM may reach every process of a container."""
-    container.start(NOTIFIES, NOTIFY)
-    registrar = eventually(lambda: container.registrar, "the registrar is there")
-    for signum in (signal.SIGHUP, signal.SIGINT, signal.SIGTERM):
-        os.kill(registrar, signum)
-    container.say("READY=1")
-    eventually(exists(zk, container.ready), "it is ready")
-    assert container.registrar == registrar
 
 
 def test_the_registrar_is_no_child_of_the_daemon(container: Container, zk: KazooClient) -> None:
@@ -495,13 +406,9 @@ def test_a_deleted_deployment_stays_deleted(
     eventually(exists(zk, container.member), "it is back", seconds=60)
 
 
-@pytest.mark.parametrize("ephemeral", [True, False])
-def test_an_instance_of_a_previous_run_is_replaced(
-    container: Container, zk: KazooClient, ephemeral: bool
-) -> None:
-    """Left by a container that was killed, or created by hand."""
-    zk.ensure_path(container.service)
-    zk.create(container.ready, b"{}", ephemeral=ephemeral, makepath=True)
+def test_an_instance_created_by_hand_is_replaced(container: Container, zk: KazooClient) -> None:
+    """Also if it is not ephemeral."""
+    zk.create(container.ready, b"{}", makepath=True)
     container.start(SLEEP, ALIVE)
     eventually(lambda: owner(zk, container.ready) == container.session[0], "it is replaced")
 
