@@ -317,7 +317,7 @@ def test_a_session_lives_while_a_template_is_rendered(
 ) -> None:
     """Else a one-time command with such a template would lose its turn each time, and never run."""
     definition = writes("conf", run_once=True)
-    publish(deployment, "web", definition, files={"conf": takes(4) + "x"}, variables={"here": str(tmp_path)})
+    publish(deployment, "web", definition, files={"conf": takes(3) + "x"}, variables={"here": str(tmp_path)})
     agent = containers.start("web", KOLLA_ZK_SESSION_TIMEOUT=SHORT)
     assert agent.ends() == 0
     assert (tmp_path / "conf").read_text() == "x"
