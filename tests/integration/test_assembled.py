@@ -1,7 +1,6 @@
-"""Running daemons whose files are refreshed while something else goes wrong, or is changed, at that moment.
+"""Refreshes during which something else fails or changes.
 
-Whole agents against a real ZooKeeper. A refresh is held in the check of its file (`HELD`) while a file `hold`
-is there, and so is what else a test wants to meet it.
+Whole agents with a real ZooKeeper. The check of a file (`HELD`) holds a refresh while the file `hold` exists.
 """
 
 from __future__ import annotations
@@ -22,7 +21,19 @@ from kazoo.security import OPEN_ACL_UNSAFE, make_acl
 from tests.agents import PROGRAM, Agent
 from tests.conftest import Deployment
 from tests.integration.test_one_time import deleted
-from tests.integration.test_refresh import HUP, Web, by_hand, command_line, heard, refreshed
+from tests.integration.test_refresh import (
+    HELD,
+    HUP,
+    Web,
+    by_hand,
+    heard,
+    hold,
+    is_held,
+    let_go,
+    process,
+    refreshed,
+    refresher,
+)
 from tests.integration.test_refresh import web as web
 from tests.link import Link
 from tests.tool import tool
@@ -30,36 +41,11 @@ from tests.unprivileged import launcher
 from tests.waiting import LIMIT, eventually
 from tests.zookeeper import Server
 
-HELD = {"check": ["sh", "-c", "while [ -e hold ]; do sleep 0.05; done", "sh", "{}"]}
-
 FAILED = "the refresh of its files failed"
 
 
-def process(agent: Agent, words: bytes) -> int:
-    """The process of a container whose command line holds these words; 0 while there is none."""
-    return next((pid for pid in agent.processes if words in command_line(pid)), 0)
-
-
-def refreshes(agent: Agent) -> int:
-    """The process that refreshes; 0 while there is none."""
-    return process(agent, b"start refresh")
-
-
-def hold(agent: Agent) -> None:
-    (agent.directory / "hold").touch()
-
-
-def let_go(agent: Agent) -> None:
-    (agent.directory / "hold").unlink()
-
-
-def is_held(agent: Agent) -> bool:
-    """Whether a refresh has come to its check."""
-    return "sleep" in agent.processes.values()
-
-
 def asks(agent: Agent) -> subprocess.Popen[str]:
-    """A refresh by hand that has begun to ask."""
+    """A refresh by hand that has been started."""
     argv = [sys.executable, str(PROGRAM), "refresh"]
     pipe = subprocess.PIPE
     return subprocess.Popen(argv, env=agent.environ, stdout=pipe, stderr=pipe, text=True)
@@ -69,8 +55,8 @@ def asks(agent: Agent) -> subprocess.Popen[str]:
 
 
 @pytest.mark.parametrize("mode", ["exec", "supervise"])
-def test_a_daemon_that_dies_during_a_refresh_ends_as_any_other(web: Web, mode: str) -> None:
-    """With its own status, and whoever stayed beside it leaves in good order."""
+def test_a_daemon_that_dies_during_a_refresh_ends_its_container(web: Web, mode: str) -> None:
+    """With its own status; registrar and refresh end too."""
     web.publish("old", HELD)
     agent = web.start(KOLLA_START_MODE=mode)
     hold(agent)
@@ -100,8 +86,8 @@ while True:
 """
 
 
-def test_a_container_that_is_being_stopped_does_not_start_its_daemon_again(web: Web) -> None:
-    """A refresh that ends meanwhile would have restarted it."""
+def test_a_container_that_is_stopping_does_not_restart_its_daemon(web: Web) -> None:
+    """Although a refresh ends meanwhile."""
     kind: dict[str, Any] = {
         "on_change": {"restart": True},
         "command": [sys.executable, "-I", "-S", "-c", SLOW_TO_STOP],
@@ -120,10 +106,10 @@ def test_a_container_that_is_being_stopped_does_not_start_its_daemon_again(web: 
     assert (agent.directory / "started").read_text() == "started\n"
 
 
-def test_a_refresh_does_not_start_a_retired_image_again(
+def test_a_refresh_does_not_restart_a_retired_image(
     web: Web, zk: KazooClient, deployment: Deployment
 ) -> None:
-    """It runs on as it is, and the operator sees why."""
+    """The daemon keeps running, and the reason is shown."""
     kind: dict[str, Any] = {"on_change": {"restart": True}, "retired_by": "steps/contract"}
     web.publish("old", **kind)
     agent = web.start(KOLLA_START_MODE="supervise", KOLLA_GENERATION="1.0")
@@ -158,8 +144,8 @@ while True:
 """
 
 
-def test_what_mends_a_daemon_that_its_files_have_broken_reaches_it(web: Web) -> None:
-    """It lives, but is not ready: no other instance follows it, whatever else changes, until it is mended."""
+def test_a_daemon_that_its_files_have_broken_gets_the_next_ones(web: Web) -> None:
+    """It is alive but not ready: no other instance is refreshed before it is ready again."""
     kind: dict[str, Any] = {
         "command": [sys.executable, "-I", "-S", "-c", SICK],
         "ready": {"command": "test -e well", "interval": 0.2, "fall": 1},
@@ -173,8 +159,8 @@ def test_what_mends_a_daemon_that_its_files_have_broken_reaches_it(web: Web) -> 
     (sick,) = (agent for agent in agents if "unready" in agent.state)
     (other,) = (agent for agent in agents if agent is not sick)
     asking = asks(sick)
-    eventually(lambda: refreshes(sick), "it is refreshed again, to no effect", every=0.005)
-    eventually(lambda: not refreshes(sick), "the refresh is over")
+    eventually(lambda: refresher(sick), "it is refreshed again, to no effect", every=0.005)
+    eventually(lambda: not refresher(sick), "the refresh is over")
     eventually(lambda: "1 of at most 1 instances" in other.state, "the other one waits")
     web.set(word="mended")
     eventually(lambda: heard(other) == ["mended"], "the other one goes on")
@@ -184,11 +170,11 @@ def test_what_mends_a_daemon_that_its_files_have_broken_reaches_it(web: Web) -> 
     assert "it takes long" in complained
 
 
-# -- whose turn it is ---------------------------------------------------------------------------------------
+# -- the queue ---------------------------------------------------------------------------------------
 
 
-def test_an_instance_that_failed_waits_for_its_turn_like_any_other(web: Web) -> None:
-    """Where something newer is published, others do not stop for it: it must not run beside them."""
+def test_an_instance_that_failed_waits_for_its_turn(web: Web) -> None:
+    """If something newer is published, it must not run beside others."""
     guarded = {"check": ["sh", "-c", f"{HELD['check'][2]}; ! grep -q poison {{}}"]}
     web.publish("old", guarded, width=1)
     agents = [web.start(host) for host in ("w1", "w2")]
@@ -206,14 +192,13 @@ def test_an_instance_that_failed_waits_for_its_turn_like_any_other(web: Web) -> 
     eventually(lambda: "1 of at most 1 instances" in failed.state or heard(failed), "it has seen that, too")
     assert heard(failed) == []
     let_go(other)
-    eventually(lambda: [heard(agent) for agent in agents] == [["SIGHUP mended"]] * 2, "both were told")
+    eventually(lambda: [heard(agent) for agent in agents] == [["SIGHUP mended"]] * 2, "both are notified")
     eventually(lambda: not web.slots, "no slot is left")
 
 
-def test_a_turn_that_is_refused_is_shown_and_asked_for_again(
+def test_a_denied_place_in_the_queue_is_reported_and_retried(
     web: Web, deployment: Deployment, zk: KazooClient
 ) -> None:
-    """Such as by an ACL that somebody has set, and mends."""
     web.publish("old", width=1)
     agent = web.start()
     queue = f"{web.site.daemon()}/refreshes/queue"
@@ -224,14 +209,14 @@ def test_a_turn_that_is_refused_is_shown_and_asked_for_again(
     assert "refuses a turn" in tool(deployment, "explain", status=1)
     zk.set_acls(queue, OPEN_ACL_UNSAFE)
     web.publish("newer", width=1)
-    eventually(lambda: heard(agent) == ["SIGHUP newer"], "it is told")
+    eventually(lambda: heard(agent) == ["SIGHUP newer"], "it is notified")
     eventually(lambda: not web.slots, "no slot is left")
 
 
-def test_a_deployment_that_is_deleted_is_waited_for_in_silence(
+def test_a_deleted_deployment_is_waited_for_without_polling(
     web: Web, deployment: Deployment, zk: KazooClient, zookeeper: Server
 ) -> None:
-    """By those who want a turn, too; published again, they go on."""
+    """Published again, it is refreshed."""
     web.publish("old", width=1)
     agent = web.start()
     eventually(lambda: deleted(zk, deployment.path), "what the agent writes meanwhile is deleted too")
@@ -242,15 +227,15 @@ def test_a_deployment_that_is_deleted_is_waited_for_in_silence(
     assert zookeeper.packets() - before < 100
     web.set(directory=str(agent.directory))
     web.publish("new", width=1)
-    eventually(lambda: heard(agent) == ["SIGHUP new"], "it is told")
+    eventually(lambda: heard(agent) == ["SIGHUP new"], "it is notified")
     eventually(lambda: not web.slots, "no slot is left")
 
 
-# -- what the operator's tool says --------------------------------------------------------------------------
+# -- the operator's tool --------------------------------------------------------------------------
 
 
-def test_a_definition_that_changes_no_file_is_run_all_the_same(web: Web, deployment: Deployment) -> None:
-    """What a running daemon has nothing to do with makes its container no older."""
+def test_a_definition_that_changes_no_file_counts_as_refreshed(web: Web, deployment: Deployment) -> None:
+    """Unless the daemon would be started otherwise."""
     web.publish("old")
     agent = web.start()
     web.publish("old", retired_by="steps/contract")
@@ -260,10 +245,9 @@ def test_a_definition_that_changes_no_file_is_run_all_the_same(web: Web, deploym
     assert "older definition" in tool(deployment, "status")
 
 
-def test_a_container_is_shown_as_ready_beside_a_definition_that_cannot_be_read(
+def test_an_unreadable_definition_leaves_the_container_ready(
     web: Web, deployment: Deployment, zk: KazooClient
 ) -> None:
-    """It runs on, and its files stay."""
     web.publish("old")
     agent = web.start()
     zk.set(f"{deployment.path}/{web.site.service}", b"{")
@@ -274,11 +258,11 @@ def test_a_container_is_shown_as_ready_beside_a_definition_that_cannot_be_read(
     assert heard(agent) == []
 
 
-# -- what is not there for a while ------------------------------------------------------------------------
+# -- outages ------------------------------------------------------------------------
 
 
 def test_an_outage_loses_no_refresh(web: Web, link: Link) -> None:
-    """However soon a start would give up: it is connected late, and then does its work."""
+    """It connects later than a start would have given up."""
     web.publish("old")
     agent = web.start(KOLLA_ZK_HOSTS=link.hosts, KOLLA_ZK_CONNECT_TIMEOUT="1")
     os.kill(agent.registrar, signal.SIGSTOP)
@@ -286,16 +270,16 @@ def test_an_outage_loses_no_refresh(web: Web, link: Link) -> None:
     asking = asks(agent)
     link.kill()
     os.kill(agent.registrar, signal.SIGCONT)
-    eventually(lambda: refreshes(agent), "a refresh runs")
+    eventually(lambda: refresher(agent), "a refresh runs")
     begun = time.monotonic()
-    eventually(lambda: time.monotonic() > begun + 2 or not refreshes(agent), "a start would have given up")
+    eventually(lambda: time.monotonic() > begun + 2 or not refresher(agent), "a start would have given up")
     link.launch()
     assert asking.communicate(timeout=LIMIT) == ("refreshed; the daemon was notified, and is ready\n", "")
     assert heard(agent) == ["SIGHUP new"]
 
 
-def test_a_directory_of_variables_that_is_gone_is_named(web: Web, tmp_path: Path) -> None:
-    """Where everybody sees it; the termination log is for the end of the container."""
+def test_a_missing_directory_of_variables_is_reported(web: Web, tmp_path: Path) -> None:
+    """Not in the termination log, which is for the end of the container."""
     given = tmp_path / "given"
     given.mkdir()
     (given / "word").write_text("secret")
@@ -313,15 +297,15 @@ def test_a_directory_of_variables_that_is_gone_is_named(web: Web, tmp_path: Path
 # -- a refresh that is killed -----------------------------------------------------------------------------
 
 
-def test_a_daemon_is_told_of_what_a_killed_refresh_has_placed(web: Web) -> None:
-    """By the next one, which begins a second later and finds nothing to place."""
+def test_files_of_a_killed_refresh_are_notified_by_the_next_one(web: Web) -> None:
+    """It begins a second later, and finds nothing to place."""
     command = {"command": "touch telling; while [ -e hold ]; do sleep 0.05; done; cat web.conf >>told"}
     web.publish("old", on_change=command)
     agent = web.start()
     hold(agent)
     web.publish("new", on_change=command)
     eventually((agent.directory / "telling").exists, "it is being told")
-    os.kill(refreshes(agent), signal.SIGKILL)
+    os.kill(refresher(agent), signal.SIGKILL)
     agent.says("it was killed by signal 9")
     let_go(agent)
     told = agent.directory / "told"
@@ -329,7 +313,7 @@ def test_a_daemon_is_told_of_what_a_killed_refresh_has_placed(web: Web) -> None:
     assert by_hand(agent).stdout == "nothing has changed in its files\n"
 
 
-def test_what_is_published_during_a_refresh_that_is_killed_is_not_lost(web: Web) -> None:
+def test_a_publication_during_a_killed_refresh_is_not_lost(web: Web) -> None:
     web.publish("old", HELD)
     agent = web.start(KOLLA_LOGLEVEL="debug")
     hold(agent)
@@ -337,7 +321,7 @@ def test_what_is_published_during_a_refresh_that_is_killed_is_not_lost(web: Web)
     eventually(lambda: is_held(agent), "a refresh runs")
     web.publish("newer", HELD)
     eventually(lambda: agent.said.count("files/web.conf has changed") == 2, "it is seen")
-    os.kill(refreshes(agent), signal.SIGKILL)
+    os.kill(refresher(agent), signal.SIGKILL)
     let_go(agent)
     eventually(lambda: heard(agent) == ["SIGHUP newer"], "it is tried again")
 
@@ -352,13 +336,12 @@ COMMAND = {"command": "cat web.conf >>told"}
     [
         (HUP, COMMAND, [], "new"),
         (COMMAND, HUP, ["SIGHUP new"], ""),
-        (HUP, {"signal": "USR1"}, ["SIGUSR1 new"], ""),
     ],
 )
-def test_a_daemon_is_told_as_on_change_says_by_now(
+def test_the_published_on_change_counts(
     web: Web, before: dict[str, str], after: dict[str, str], signals: list[str], told: str
 ) -> None:
-    """Once, and by nothing that is no longer published."""
+    """Not the one of the start."""
     web.publish("old", on_change=before)
     agent = web.start()
     web.publish("new", on_change=after)
@@ -368,8 +351,7 @@ def test_a_daemon_is_told_as_on_change_says_by_now(
     assert (path.read_text() if path.exists() else "") == told
 
 
-def test_a_restart_that_comes_later_needs_supervise_too(web: Web) -> None:
-    """Nobody could start the daemon again: its files stay, and it is said why."""
+def test_a_later_restart_needs_supervise_too(web: Web) -> None:
     web.publish("old")
     agent = web.start()
     web.publish("new", on_change={"restart": True})
@@ -377,8 +359,7 @@ def test_a_restart_that_comes_later_needs_supervise_too(web: Web) -> None:
     assert ((agent.directory / "web.conf").read_text(), heard(agent)) == ("old", [])
 
 
-def test_without_on_change_any_more_the_files_stay(web: Web) -> None:
-    """It is shown, and the files follow again once it is back."""
+def test_if_on_change_is_removed_the_files_stay(web: Web) -> None:
     web.publish("old")
     agent = web.start()
     web.publish("new", on_change=None)
@@ -391,10 +372,10 @@ def test_without_on_change_any_more_the_files_stay(web: Web) -> None:
     eventually(lambda: web.reason() == "", "nothing is to be said")
 
 
-# -- whoever asks by hand -----------------------------------------------------------------------------------
+# -- refreshes by hand -----------------------------------------------------------------------------------
 
 
-def test_two_who_ask_at_once_are_both_answered(web: Web) -> None:
+def test_two_refreshes_by_hand_at_once_both_succeed(web: Web) -> None:
     web.publish("old", HELD)
     agent = web.start()
     hold(agent)
@@ -408,8 +389,8 @@ def test_two_who_ask_at_once_are_both_answered(web: Web) -> None:
     assert heard(agent) == ["SIGHUP new"]
 
 
-def test_who_asks_may_be_interrupted(web: Web) -> None:
-    """No traceback, and the refresh goes on."""
+def test_a_refresh_by_hand_can_be_interrupted(web: Web) -> None:
+    """No traceback, and the refresh continues."""
     web.publish("old", HELD)
     agent = web.start()
     hold(agent)
@@ -419,11 +400,10 @@ def test_who_asks_may_be_interrupted(web: Web) -> None:
     asking.send_signal(signal.SIGINT)
     assert (*asking.communicate(timeout=LIMIT), asking.returncode) == ("", "", -signal.SIGINT)
     let_go(agent)
-    eventually(lambda: heard(agent) == ["SIGHUP new"], "it is told")
+    eventually(lambda: heard(agent) == ["SIGHUP new"], "it is notified")
 
 
-def test_who_asks_learns_that_nobody_can_answer_any_more(web: Web) -> None:
-    """Its registrar is killed before it has accepted the connection."""
+def test_a_refresh_by_hand_ends_if_the_registrar_is_killed(web: Web) -> None:
     web.publish("old")
     agent = web.start()
     os.kill(agent.registrar, signal.SIGSTOP)
@@ -435,27 +415,28 @@ def test_who_asks_learns_that_nobody_can_answer_any_more(web: Web) -> None:
     assert (asking.returncode, said, complained) == (1, "the daemon ended during the refresh\n", "")
 
 
-@pytest.mark.parametrize(
-    ("under", "environ", "words"),
-    [
+def test_a_refresh_by_hand_needs_the_containers_user_and_run_directory(web: Web) -> None:
+    """Otherwise the message says what to do."""
+    web.publish("old")
+    agent = web.start()
+    rows: list[tuple[Sequence[str], dict[str, str], str]] = [
         (launcher(12345), {}, "run this as the agent's user, or as root"),
         ((), {"KOLLA_RUN_DIR": "/nowhere"}, "/nowhere/refresh can't be connected to (No such file"),
         ((), {"KOLLA_RUN_DIR": "/" + 200 * "x"}, "can't be connected to (AF_UNIX path too long)"),
-    ],
-)
-def test_who_asks_in_the_wrong_place_is_told(
-    web: Web, under: Sequence[str], environ: dict[str, str], words: str
-) -> None:
-    web.publish("old")
-    agent = web.start()
-    argv = [*under, sys.executable, str(PROGRAM), "refresh"]
-    done = subprocess.run(argv, env={**agent.environ, **environ}, capture_output=True, text=True, check=False)
-    assert (done.returncode, done.stderr) == (1, "")
-    assert words in done.stdout
+    ]
+    for under, environ, words in rows:
+        done = subprocess.run(
+            [*under, sys.executable, str(PROGRAM), "refresh"],
+            env={**agent.environ, **environ},
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        assert (done.returncode, done.stderr) == (1, "")
+        assert words in done.stdout
 
 
-def test_a_refresh_counts_though_nobody_reads_its_answer(web: Web) -> None:
-    """The status is the result."""
+def test_a_refresh_by_hand_with_a_full_disk_keeps_its_status(web: Web) -> None:
     web.publish("old")
     agent = web.start()
     with Path("/dev/full").open("w") as full:

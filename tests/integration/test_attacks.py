@@ -1,4 +1,4 @@
-"""What a fault-finder has broken once: each find stays found."""
+"""Attacks and accidents that once broke an agent."""
 
 from __future__ import annotations
 
@@ -21,10 +21,9 @@ DAEMON = {"service": {"daemon": {"command": ["true"]}}}
 
 
 @pytest.mark.parametrize(("words", "status"), [((), 64), (("health",), 1), (("check",), 64)])
-def test_what_nobody_can_read_does_not_change_the_status(
+def test_a_full_disk_under_the_log_changes_no_status(
     words: tuple[str, ...], status: int, tmp_path: Path
 ) -> None:
-    """A full disk under the log is no reason for a launcher to try again, or not to."""
     with open("/dev/full", "wb") as full:
         done = subprocess.run(
             [sys.executable, str(PROGRAM), *words],
@@ -37,10 +36,10 @@ def test_what_nobody_can_read_does_not_change_the_status(
 
 
 @pytest.mark.parametrize("kind", ["garbage", "path", "fifo", "link", "hard link"])
-def test_a_foreign_registration_is_replaced(
+def test_a_broken_registration_file_is_replaced(
     deployment: Deployment, containers: Containers, tmp_path: Path, kind: str
 ) -> None:
-    """It would end the container at every restart, or hang it; or have it write somewhere else."""
+    """It would end or block the container at every restart, or make it write elsewhere."""
     publish(deployment, "web", DAEMON)
     registration = tmp_path / "state" / "registration"
     registration.parent.mkdir(parents=True)
@@ -61,10 +60,10 @@ def test_a_foreign_registration_is_replaced(
     assert (precious.read_text(), precious.stat().st_mode & 0o777) == ("precious", 0o600)
 
 
-def test_a_state_directory_that_somebody_else_may_have_made_is_not_used(
+def test_a_state_directory_of_another_user_is_not_used(
     deployment: Deployment, containers: Containers, tmp_path: Path
 ) -> None:
-    """The container runs under a new id, and says why."""
+    """The container runs under a new id, and logs why."""
     publish(deployment, "web", DAEMON)
     tmp_path.chmod(0o1777)
     state = tmp_path / "state"
@@ -76,10 +75,9 @@ def test_a_state_directory_that_somebody_else_may_have_made_is_not_used(
     assert f"{state}/registration can't be written (it belongs to uid 4711, not to uid 0" in agent.said
 
 
-def test_a_detail_too_deep_to_be_read_says_nothing(
+def test_a_detail_that_is_too_deep_is_ignored(
     zk: KazooClient, deployment: Deployment, containers: Containers
 ) -> None:
-    """As any other that is not ours."""
     publish(deployment, "web", {"commands": {"only": {"command": "true", "run_once": True}}})
     zk.create(f"{deployment.path}/status/global/web/only/detail", b"[" * 100_000, makepath=True)
     assert containers.start("web").ends() == 0
@@ -94,10 +92,10 @@ STRANGERS = {
 }
 
 
-def test_a_stranger_writes_nothing_into_the_files_of_others_and_ends_none_of_them(
+def test_bad_facts_of_a_member_reach_no_file(
     zk: KazooClient, deployment: Deployment, containers: Containers, tmp_path: Path
 ) -> None:
-    """What does not fit is left out with one warning that names it, however often it is looked at."""
+    """Such a member is left out, with one warning that names it."""
     template = """\
 {{ groups }} {{ groups.db }} {{ hostvars.keys() | list }}
 {{ list_ips_by_service('infra/db') }} {{ list_ips_by_service('infra/db') }}
@@ -136,10 +134,10 @@ def test_a_stranger_writes_nothing_into_the_files_of_others_and_ends_none_of_the
     assert "forged" not in agent.said and "10.6.6.6" not in agent.said
 
 
-def test_a_strangers_state_is_quoted_in_a_few_words(
+def test_a_foreign_state_is_cut_and_escaped(
     zk: KazooClient, deployment: Deployment, containers: Containers
 ) -> None:
-    """A znode may hold a megabyte, and what moves the cursor of a terminal."""
+    """A znode may hold a megabyte, and control characters."""
     needs = ["db/sync", "db/setup"]
     command = {"command": "true", "dependencies": needs, "run_once": True}
     publish(deployment, "web", {"commands": {"only": command}})
@@ -156,10 +154,10 @@ def test_a_strangers_state_is_quoted_in_a_few_words(
     assert "db/setup" in agent.ending["reason"] and "attempt 3 on h" in agent.ending["reason"]
 
 
-def test_what_zookeeper_refuses_is_no_defect_of_the_agent(
+def test_a_request_that_zookeeper_refuses_is_no_defect(
     zk: KazooClient, deployment: Deployment, containers: Containers
 ) -> None:
-    """Somebody has made the role's znode an ephemeral, below which nothing can be."""
+    """The role's znode is an ephemeral, which can have no children."""
     publish(deployment, "web", TASK)
     zk.create(f"{deployment.path}/status/global/web", b"web", ephemeral=True, makepath=True)
     agent = containers.start("web")

@@ -230,8 +230,8 @@ def attacked(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFa
         attacked.end()
 
 
-def test_what_is_anothers_is_refused(attacked: Attacked) -> None:
-    """To a service and to a stranger; and nothing has changed after all that."""
+def test_access_to_others_znodes_is_denied(attacked: Attacked) -> None:
+    """To a service and to a stranger; nothing has changed afterwards."""
     before = attacked.standing()
     assert [attack for attack in MUST_BE_REFUSED if not is_refused(attacked, attack)] == []
     assert attacked.standing() == before
@@ -246,14 +246,14 @@ def is_refused(attacked: Attacked, attack: Attack) -> bool:
     return False
 
 
-def test_what_is_not_refused_is_possible(attacked: Attacked) -> None:
-    """An operator has to know of it."""
+def test_what_is_documented_as_possible_is_possible(attacked: Attacked) -> None:
+    """Operators have to know it."""
     for attack in MUST_BE_POSSIBLE:
         attacked.try_out(attack)
 
 
-def test_a_service_that_shuts_the_operator_out_is_named(attacked: Attacked) -> None:
-    """Publishing can't go on; whoever may delete below the role's status ends that."""
+def test_a_service_that_locks_the_operator_out_is_named(attacked: Attacked) -> None:
+    """Publishing fails; an identity that may delete below the role's status can repair it."""
     kept = attacked.path("status/global/web/kept")
     with pytest.raises(NoAuthError):
         attacked.zk.get(kept)
@@ -262,7 +262,7 @@ def test_a_service_that_shuts_the_operator_out_is_named(attacked: Attacked) -> N
     attacked.zk.delete(kept)
 
 
-def test_the_services_go_on_after_all_that(attacked: Attacked) -> None:
+def test_the_services_continue_after_the_attacks(attacked: Attacked) -> None:
     """What was held ends, and who had lost the session has registered again."""
     (attacked.directory / "go").touch()
     assert attacked.agents[2].ends() == 0

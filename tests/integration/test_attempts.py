@@ -1,4 +1,4 @@
-"""Claims and outcomes while somebody else acts between any two requests of theirs."""
+"""Claims and outcomes, while another container acts between any two of their requests."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from tests.conftest import Deployment
 from tests.integration.test_session import servers
 
 SERVICE = "infra/db"
-# More requests than any of what is tested sends: what comes after the last of them comes too late.
+# More requests than any operation here sends.
 PLENTY = 20
 DONE = Outcome("done", 0, "done")
 
@@ -137,7 +137,7 @@ def watch(client: Client, *paths: str) -> None:
 def test_no_claim_succeeds_after_another_one(
     client: Interrupted, bench: Bench, finishes: bool, watched: bool
 ) -> None:
-    """Whenever another container comes between: the claim is lost, and theirs stands."""
+    """Whenever the other container acts, its claim stays."""
     interruptions = 0
     for number, command in enumerate(bench.commands):
         contender = bench.contend(command)
@@ -166,7 +166,7 @@ def test_no_claim_succeeds_after_another_one(
     ],
     ids=["done", "this generation is done", "a newer definition's generation is done"],
 )
-def test_no_claim_succeeds_once_there_is_no_need(
+def test_no_claim_succeeds_if_the_command_is_done(
     zk: KazooClient,
     deployment: Deployment,
     client: Interrupted,
@@ -200,10 +200,10 @@ def test_no_claim_succeeds_once_there_is_no_need(
 
 
 @pytest.mark.parametrize("watched", [False, True], ids=["unknown", "watched"])
-def test_no_claim_takes_a_token_that_was_removed_meanwhile(
+def test_no_claim_reuses_a_token_that_was_removed(
     zk: KazooClient, bench: Bench, client: Interrupted, watched: bool
 ) -> None:
-    """Another container has claimed and failed, and an operator has then reset the command by force."""
+    """Another container has claimed and failed, and an operator has reset the command by force."""
     ahead, claimed = 10**12, 0
 
     def remove(at: CommandZnodes) -> None:
@@ -233,7 +233,7 @@ def test_no_claim_takes_a_token_that_was_removed_meanwhile(
 def test_no_outcome_is_written_over_a_later_claim(
     client: Interrupted, bench: Bench, state: str, lock: str, finishes: bool
 ) -> None:
-    """Whenever another container comes between; without one it is written, even where the lock is lost."""
+    """Without one it is written, even if the lock is lost."""
     interruptions = 0
     for number, command in enumerate(bench.commands):
         client.interrupt(0, lambda: None)
@@ -265,10 +265,10 @@ def test_no_outcome_is_written_over_a_later_claim(
     assert 0 < interruptions < PLENTY
 
 
-def test_what_is_refused_while_it_ends_is_of_no_interest(
+def test_a_second_refusal_does_not_stop_the_end(
     zk: KazooClient, deployment: Deployment, client: Interrupted
 ) -> None:
-    """Where two are refused at once, the first ends the agent: the second must not end its end."""
+    """The first one ends the agent."""
     paths = [f"{deployment.path}/{name}" for name in ("one", "two")]
     for path in paths:
         zk.create(path)
@@ -286,7 +286,7 @@ def test_what_is_refused_while_it_ends_is_of_no_interest(
 
 
 def test_a_long_list_is_read(zk: KazooClient, deployment: Deployment, client: Interrupted) -> None:
-    """A server limits what it takes, not what it tells: many members are many megabytes."""
+    """A server limits requests, not answers: many members are many megabytes."""
     names = [f"{number:04}{'x' * 9000}" for number in range(500)]
     for begin in range(0, len(names), 50):
         transaction = zk.transaction()

@@ -27,15 +27,14 @@ from tests.agents import Agent, Containers
 from tests.conftest import Deployment
 from tests.guarded import lives
 from tests.instances import Site
+from tests.integration.test_presence import SERVICE, SHORT_SESSION, publish_daemon, sessions
+from tests.integration.test_presence import site as site
 from tests.link import Link
 from tests.publishing import publish
 from tests.waiting import eventually
 from tests.zookeeper import Server
 
-SERVICE = "openstack/web"
-SLEEPS = ["sleep", "1000"]
-AT_ONCE = {"alive": 0}
-SHORT_SESSION = {"KOLLA_ZK_SESSION_TIMEOUT": "2"}
+SLEEPS = ["sleep", "1000"]  # the words of the default daemon
 HELD = (sys.executable, str(Path(__file__).with_name("held_agent.py")))
 PROCESS_1 = ("unshare", "--pid", "--fork", "--kill-child", "--mount-proc")
 TERMINATED = 128 + signal.SIGTERM
@@ -52,24 +51,6 @@ os.execvp(sys.argv[1], sys.argv[1:])
 GENEROUS = 'umask 027; cd /; exec 7<"$0"; exec "$@" <"$0"'
 
 
-@pytest.fixture
-def site(deployment: Deployment, zk: KazooClient) -> Site:
-    """The service that the tests here publish."""
-    return Site(deployment, zk, SERVICE)
-
-
-def publish_daemon(
-    deployment: Deployment,
-    command: str | Sequence[str] = SLEEPS,
-    ready: Mapping[str, Any] | None = AT_ONCE,
-    *,
-    commands: Mapping[str, Any] | None = None,
-    **more: Any,
-) -> None:
-    daemon = {"command": command, "ready": ready, **more}
-    publish(deployment, SERVICE, {"commands": commands or {}, "service": {"daemon": daemon}})
-
-
 def status_of(pid: int) -> dict[str, str]:
     """What the kernel says of a process, in /proc/<pid>/status."""
     lines = Path(f"/proc/{pid}/status").read_text().splitlines()
@@ -82,12 +63,6 @@ def words_of(pid: int, name: str) -> list[str]:
 
 def children_of(pid: int) -> list[int]:
     return [int(child) for child in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
-
-
-def sessions(zookeeper: Server) -> set[int]:
-    """The sessions that the server keeps, connected or not."""
-    lines = [line.strip() for line in zookeeper.ask("dump").splitlines()]
-    return {int(line, 16) for line in lines if line.startswith("0x") and ":" not in line}
 
 
 def await_nothing(agent: Agent, site: Site) -> None:

@@ -1,4 +1,4 @@
-"""Requests that are larger than the servers' jute.maxbuffer: they end with a message, and outages do not."""
+"""Requests larger than the server's jute.maxbuffer end with a message; outages do not."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ LIMIT = 20_000  # bytes
 
 @pytest.fixture(scope="module")
 def narrow(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
-    """A server that takes small requests only."""
+    """A server that accepts only small requests."""
     with Server(tmp_path_factory.mktemp("narrow"), java=[f"-Djute.maxbuffer={LIMIT}"]) as server:
         yield server
 
@@ -47,7 +47,7 @@ def test_a_value_that_is_too_large_is_named(narrow_deployment: Deployment) -> No
 def test_a_publication_is_split_until_it_fits(
     narrow_deployment: Deployment, narrow_zk: KazooClient, tmp_path: Path
 ) -> None:
-    """What is too large by itself is named; the rest is marked as not finished."""
+    """A file that is too large by itself is named; the publication is marked as unfinished."""
     root = write_files(tmp_path / "site", **{f"variables__v{n}": "x" * 5000 for n in range(10)})
     ctl(narrow_deployment, "publish", str(root))
     assert len(narrow_zk.get_children(f"{narrow_deployment.path}/variables")) == 10
@@ -57,10 +57,10 @@ def test_a_publication_is_split_until_it_fits(
     assert f"{narrow_deployment.path}/variables/large can't be written" in done.stderr
 
 
-def test_an_agent_names_what_is_too_large(
+def test_an_agent_names_the_znode_that_is_too_large(
     narrow_deployment: Deployment, tmp_path_factory: pytest.TempPathFactory
 ) -> None:
-    """The states of very many commands, for one."""
+    """For example, the states of very many commands."""
     commands = {f"command-{'x' * 40}-{n}": {"command": "true"} for n in range(100)}
     publish(narrow_deployment, "svc", {"commands": commands})
     containers = Containers(tmp_path_factory.mktemp("c"), narrow_deployment.environ)
@@ -73,10 +73,9 @@ def test_an_agent_names_what_is_too_large(
         containers.end()
 
 
-def test_an_outage_that_comes_again_and_again_is_no_matter_of_size(
+def test_repeated_outages_are_not_taken_for_large_requests(
     link: Link, deployment: Deployment, tmp_path_factory: pytest.TempPathFactory
 ) -> None:
-    """Large requests are under way each time."""
     commands = {f"command-{'x' * 40}-{n}": {"command": "true"} for n in range(100)}
     publish(deployment, "svc", {"commands": commands})
     containers = Containers(tmp_path_factory.mktemp("c"), deployment._replace(hosts=link.hosts).environ)
@@ -97,8 +96,8 @@ def test_an_outage_that_comes_again_and_again_is_no_matter_of_size(
         containers.end()
 
 
-def test_only_losses_in_a_row_right_after_sending_count() -> None:
-    """An answer, or a late loss, begins anew; of several the largest is named."""
+def test_only_consecutive_losses_right_after_sending_count() -> None:
+    """An answer or a late loss resets the count; the largest of several is named."""
     losses = Losses()
     for _ in range(TIMES - 1):
         losses.lost("/a", 5000, soon=True)

@@ -76,10 +76,12 @@ def publish_daemon(
     ready: Mapping[str, Any] | None = AT_ONCE,
     *,
     service: str = SERVICE,
-    dependencies: Sequence[Any] = (),
+    commands: Mapping[str, Any] | None = None,
+    **more: Any,
 ) -> None:
-    daemon = {"command": command, "ready": ready, "dependencies": list(dependencies)}
-    publish(deployment, service, {"service": {"daemon": daemon}})
+    """Publish a service with this daemon; `more` are its other keys."""
+    daemon = {"command": command, "ready": ready, **more}
+    publish(deployment, service, {"commands": commands or {}, "service": {"daemon": daemon}})
 
 
 def tell(agent: Agent, word: str) -> None:

@@ -80,8 +80,9 @@ def found(agent: Agent) -> set[str]:
     return {(agent.directory / name).read_text() for name in NAMES}
 
 
-@pytest.mark.parametrize("mode", ["exec", "supervise"])
-@pytest.mark.parametrize("killed", [("refresher",), ("refresher", "renaming")])
+@pytest.mark.parametrize(
+    ("mode", "killed"), [("supervise", ("refresher",)), ("exec", ("refresher", "renaming"))]
+)
 def test_after_a_killed_refresh_all_files_are_new_and_the_daemon_is_notified(
     container: Container, mode: str, killed: tuple[str, ...]
 ) -> None:

@@ -1,4 +1,4 @@
-"""What is published becomes config files, by whole agents; how a text is rendered is tested elsewhere."""
+"""Published texts become config files; tests/render tests single texts."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from tests.zookeeper import Server
 
 
 def writes(*names: str, **command: Any) -> dict[str, Any]:
-    """A definition with one command, whose files go to where it runs."""
+    """A definition with one command, whose files go to its working directory."""
     files = {name: {"dest": "{{ here }}/" + name} for name in names}
     return {"commands": {"go": {"command": "true", "files": files, **command}}}
 
@@ -34,10 +34,10 @@ def written(agent: Agent, name: str) -> str:
     return (agent.directory / name).read_text()
 
 
-def test_a_variable_of_the_host_wins_over_the_services_and_that_over_the_deployments(
+def test_a_nearer_variable_takes_precedence(
     deployment: Deployment, containers: Containers, tmp_path: Path
 ) -> None:
-    """On every host its own; an empty value is a value and wins, one for another host is none of ours."""
+    """Host over service over deployment; an empty value is a value."""
     publish(
         deployment,
         "web",
@@ -53,10 +53,10 @@ def test_a_variable_of_the_host_wins_over_the_services_and_that_over_the_deploym
         assert (tmp_path / directory / "conf").read_text() == f"{first} service shared []"
 
 
-def test_what_is_no_template_is_written_byte_for_byte(
+def test_text_without_template_marks_is_written_byte_for_byte(
     deployment: Deployment, containers: Containers, tmp_path: Path
 ) -> None:
-    """Without a mark of jinja2's, or with `"template": false`: no newline is cut, no byte decoded."""
+    """Also a file with `"template": false`."""
     contents = {"plain": b"\x00\xff\r\n{ x }\n\n", "kept": b"{{ nothing }}\xff{% nobody %}\n"}
     files: dict[str, Any] = {name: {"dest": f"{tmp_path}/{name}"} for name in contents}
     files["kept"]["template"] = False
@@ -65,10 +65,10 @@ def test_what_is_no_template_is_written_byte_for_byte(
     assert {name: (tmp_path / name).read_bytes() for name in contents} == contents
 
 
-def test_what_is_published_while_it_is_read_is_read_again(
+def test_a_publication_during_the_reads_is_read_again(
     zookeeper: Server, zk: KazooClient, deployment: Deployment, containers: Containers, tmp_path: Path
 ) -> None:
-    """A redeploy in the middle of the reads: all that is rendered is of the same definition."""
+    """All that is rendered belongs to the same definition."""
     here = {"here": str(tmp_path)}
     sources = {"one": "{{ a }} {{ z }}", "two": "{{ z }} {{ a }}"}
     publish(
@@ -94,10 +94,10 @@ def test_what_is_published_while_it_is_read_is_read_again(
     assert [(tmp_path / name).read_text() for name in sources] == ["new: new new"] * 2
 
 
-def test_all_that_is_missing_is_named_at_once(
+def test_all_missing_variables_and_files_are_named_together(
     zk: KazooClient, deployment: Deployment, containers: Containers, tmp_path: Path
 ) -> None:
-    """Every variable and file, who wants it in which line, where it was looked for; nothing is written."""
+    """With file, line and the znodes that were looked up; nothing is written."""
     publish(
         deployment,
         "web",
@@ -130,10 +130,10 @@ def test_all_that_is_missing_is_named_at_once(
     assert not (tmp_path / "one").exists()
 
 
-def test_a_variable_that_only_another_host_has_is_named_with_that_host(
+def test_a_missing_variable_names_other_hosts_that_have_it(
     zk: KazooClient, deployment: Deployment, containers: Containers
 ) -> None:
-    """The host's name is often what is wrong."""
+    """The host's name is often the mistake."""
     publish(deployment, "web", {"commands": {"go": {"command": "true", "env": {"A": "{{ user }}"}}}})
     zk.create(f"{deployment.path}/web/variables/web2/user", b"s3cret", makepath=True)
     agent = containers.start("web", "web1")
@@ -144,7 +144,7 @@ def test_a_variable_that_only_another_host_has_is_named_with_that_host(
     assert "s3cret" not in agent.said
 
 
-def test_missing_variables_may_be_empty_as_they_were_in_kolla_mesos(
+def test_missing_variables_can_be_empty_as_in_kolla_mesos(
     deployment: Deployment, containers: Containers, tmp_path: Path
 ) -> None:
     """With KOLLA_MISSING_VARIABLES=empty, and one warning for each."""
@@ -159,7 +159,7 @@ def test_missing_variables_may_be_empty_as_they_were_in_kolla_mesos(
     assert "password is missing" in warnings[1]
 
 
-def test_a_value_can_not_break_the_definition(deployment: Deployment, containers: Containers) -> None:
+def test_a_value_cannot_break_the_definition(deployment: Deployment, containers: Containers) -> None:
     """Strings are rendered after the JSON is parsed, and a value is no template."""
     nasty = "\"}, 'x': {{ y }}\n\\ $HOME `id`"
     script = 'printf %s "$1" > argument; printf %s "$VALUE" > environment; echo x >> attempts; exit "$2"'
@@ -186,10 +186,10 @@ def test_a_value_can_not_break_the_definition(deployment: Deployment, containers
     assert agent.ending["reason"] == "exit status 3 (3 attempts)"
 
 
-def test_templates_know_who_else_is_there(
+def test_templates_can_list_members_and_instances(
     zk: KazooClient, deployment: Deployment, containers: Containers, tmp_path: Path
 ) -> None:
-    """Members with their own addresses, whatever they registered for others; nobody is an empty list."""
+    """Members with their own addresses; no members are an empty list."""
     daemon = {"service": {"daemon": {"command": "sleep 100", "ready": {"alive": 0}}}}
     publish(deployment, "infra/db", daemon)
     template = """\
@@ -215,7 +215,7 @@ def test_templates_know_who_else_is_there(
 def test_only_the_members_that_a_template_names_are_read(
     zookeeper: Server, zk: KazooClient, deployment: Deployment, containers: Containers, tmp_path: Path
 ) -> None:
-    """There may be ten thousand others; an address that no group has named is looked for among all."""
+    """There may be ten thousand others; only an unknown address is looked up among all."""
     for service, member in product(range(5), range(20)):
         address = f"10.0.{service}.{member}"
         facts = {
@@ -247,7 +247,7 @@ def test_only_the_members_that_a_template_names_are_read(
     assert (tmp_path / "all").read_text() == "5 host4-19"
 
 
-# -- templates that take long
+# -- slow templates -----------------------------------------------------------------------------------
 
 
 NESTED = "{% for a in range(100000) %}{% for b in range(100000) %}{% endfor %}{% endfor %}"
@@ -267,7 +267,7 @@ def computes(agent: Agent) -> None:
 
 
 def takes(seconds: float) -> str:
-    """A template that takes about so long, or longer on a machine that is busy."""
+    """A template that takes about this time, or longer on a busy machine."""
     begun = time.process_time()
     jinja2.Template("{% for a in range(300000) %}{% endfor %}").render()
     rounds = int(seconds * 3 / (time.process_time() - begun)) + 1
@@ -278,7 +278,7 @@ def takes(seconds: float) -> str:
 def test_a_stop_signal_ends_an_agent_that_renders(
     zk: KazooClient, deployment: Deployment, containers: Containers, tmp_path: Path, template: str
 ) -> None:
-    """At once, and with its session: its presence is gone, and the next container needs not wait for it."""
+    """At once, with its session and its presence."""
     files = {"conf": {"dest": f"{tmp_path}/conf"}}
     publish(
         deployment,
@@ -302,7 +302,7 @@ def test_a_stop_signal_ends_an_agent_that_renders(
 
 
 def test_a_stop_signal_ends_a_check_that_renders(deployment: Deployment, containers: Containers) -> None:
-    """It does not go on with the next command."""
+    """It does not continue with the next command."""
     commands = {name: {"command": "true", "env": {"X": NESTED}} for name in ("one", "two")}
     publish(deployment, "web", {"commands": commands})
     agent = containers.start("web", words=("check",))
@@ -312,10 +312,10 @@ def test_a_stop_signal_ends_a_check_that_renders(deployment: Deployment, contain
     assert agent.ending["command"] is None and "web/two" not in agent.said
 
 
-def test_a_session_lives_while_a_template_is_rendered(
+def test_a_session_stays_alive_while_a_template_is_rendered(
     zk: KazooClient, deployment: Deployment, containers: Containers, tmp_path: Path
 ) -> None:
-    """Else a one-time command with such a template would lose its turn each time, and never run."""
+    """Else a one-time command with a slow template would never run."""
     definition = writes("conf", run_once=True)
     publish(deployment, "web", definition, files={"conf": takes(3) + "x"}, variables={"here": str(tmp_path)})
     agent = containers.start("web", KOLLA_ZK_SESSION_TIMEOUT=SHORT)
@@ -324,10 +324,10 @@ def test_a_session_lives_while_a_template_is_rendered(
     assert "ZooKeeper" not in agent.said, "the session has neither expired nor been interrupted"
 
 
-def test_a_session_that_expires_while_a_template_is_rendered_is_noticed(
+def test_a_session_that_expires_during_rendering_is_noticed(
     zk: KazooClient, deployment: Deployment, containers: Containers, tmp_path: Path
 ) -> None:
-    """Its lock is gone with it: the command waits for its turn again, and runs once."""
+    """Its lock is gone: the command waits for its turn again, and runs once."""
     definition = writes("conf", command="sh -c 'echo >> ran'", run_once=True)
     publish(deployment, "web", definition, files={"conf": takes(2) + "x"}, variables={"here": str(tmp_path)})
     agent = containers.start("web", KOLLA_ZK_SESSION_TIMEOUT=SHORT)

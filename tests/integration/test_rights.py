@@ -133,7 +133,7 @@ class Rights:
         ctl(self.deployment, "publish", str(root), KOLLA_ZK_AUTH_FILE=self._auth("operator"))
 
     def start(self, service: str) -> Agent:
-        """Its one-time commands run again."""
+        """Start a container whose one-time commands run again."""
         number = str(next(self._rounds))
         self.zk.set(self.path(f"{WEB}/variables/round"), number.encode())
         auth = self._auth(role(service))
@@ -155,7 +155,7 @@ class Rights:
 
     @contextmanager
     def without(self, path: str, letter: str) -> Iterator[None]:
-        """Web does not have this right there."""
+        """Take this right from the service web."""
         before, _ = self.zk.get_acls(path)
         bit = RIGHTS[letter][0]
         lacking = [
@@ -196,8 +196,8 @@ def rights(shared_zookeeper: Server, tmp_path_factory: pytest.TempPathFactory) -
 
 
 @pytest.mark.parametrize("row", NEEDED, ids=" ".join)
-def test_a_right_that_an_agent_lacks_is_named(rights: Rights, row: Sequence[str]) -> None:
-    """In the last line, with the znode; it is the same in the termination log."""
+def test_a_missing_right_of_an_agent_is_named(rights: Rights, row: Sequence[str]) -> None:
+    """With the znode, in the last line and the termination log."""
     node, letter, *other = row
     path = rights.path(node)
     with rights.without(path, letter):
@@ -211,8 +211,8 @@ def test_a_right_that_an_agent_lacks_is_named(rights: Rights, row: Sequence[str]
 
 
 @pytest.mark.parametrize("row", NEEDED_LATER, ids=" ".join)
-def test_a_right_that_a_registrar_lacks_is_named(rights: Rights, row: Sequence[str]) -> None:
-    """Its daemon goes on, and it registers once it may."""
+def test_a_missing_right_of_a_registrar_is_named(rights: Rights, row: Sequence[str]) -> None:
+    """The daemon keeps running, and is registered when the right is granted."""
     node, letter, named = row
     path = rights.path(node)
     with rights.without(path, letter):

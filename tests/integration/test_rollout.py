@@ -1,7 +1,4 @@
-"""From a publication until all containers run it: what `status`, `explain` and `wait` say meanwhile.
-
-Whole agents and the operator's tool against a real ZooKeeper.
-"""
+"""From a publication until all containers run it: the output of `status`, `explain` and `wait`."""
 
 from __future__ import annotations
 
@@ -33,7 +30,7 @@ def redis(on_change: dict[str, Any] | None = None, **daemon: Any) -> dict[str, A
 
 
 def start_redis(deployment: Deployment, containers: Containers, definition: dict[str, Any]) -> None:
-    """Publish it, and have one container of it ready."""
+    """Publish it, and start one container."""
     shared = {"redis_password": "old", "other": "1", "directory": str(containers.directory)}
     publish(deployment, REDIS, definition, files={"redis.conf": "pass {{ redis_password }}"}, shared=shared)
     containers.start(REDIS, "h1").says("the daemon is ready")
@@ -41,19 +38,19 @@ def start_redis(deployment: Deployment, containers: Containers, definition: dict
 
 
 def status(deployment: Deployment) -> dict[str, Any]:
-    """What the tool says of the first container."""
+    """The first container in `status --format json`."""
     said = json.loads(tool(deployment, "status", "--format", "json"))
     container: dict[str, Any] = said["services"][0]["containers"][0]
     return container
 
 
-# -- what has not been read ---------------------------------------------------------------------------
+# -- outdated containers ---------------------------------------------------------------------------
 
 
-def test_a_rotated_secret_stays_visible_until_its_container_is_restarted(
+def test_a_rotated_secret_makes_its_containers_outdated(
     deployment: Deployment, containers: Containers
 ) -> None:
-    """By name, never by value; what the service does not use makes nothing stale."""
+    """By name, never by value; variables that the service does not use make nothing outdated."""
     start_redis(deployment, containers, redis())
     tool(deployment, "wait", "--timeout", "30")
     tool(deployment, "set", "other", "2")
@@ -80,10 +77,10 @@ def test_a_rotated_secret_stays_visible_until_its_container_is_restarted(
 
 
 @pytest.mark.parametrize("place", ["file", "host", "service"])
-def test_what_is_nearer_to_a_container_counts(
+def test_only_changes_that_affect_the_container_make_it_outdated(
     deployment: Deployment, containers: Containers, zk: KazooClient, place: str
 ) -> None:
-    """A file, and a variable that appears for the service or its host; not for another host."""
+    """A file, and a new variable of the service or its host; not of another host."""
     start_redis(deployment, containers, redis())
     tool(deployment, "set", "redis_password", "x", "--service", REDIS, "--host", "h2")
     assert status(deployment)["older"] == []
@@ -97,10 +94,8 @@ def test_what_is_nearer_to_a_container_counts(
     ]
 
 
-def test_what_is_published_while_a_container_waits_is_read_when_its_turn_comes(
-    deployment: Deployment, containers: Containers
-) -> None:
-    """Its definition was read before, its variables after."""
+def test_variables_are_read_when_the_command_may_run(deployment: Deployment, containers: Containers) -> None:
+    """The definition was read before."""
     publish(deployment, "db", {"service": {"daemon": {"command": "sleep 600", "ready": {"alive": 0}}}})
     shared = {"redis_password": "old", "directory": str(containers.directory)}
     files = {"redis.conf": "pass {{ redis_password }}"}
@@ -114,8 +109,8 @@ def test_what_is_published_while_a_container_waits_is_read_when_its_turn_comes(
     assert (containers.directory / "redis.conf").read_text() == "pass new"
 
 
-def test_an_image_of_another_generation_is_stale(deployment: Deployment, containers: Containers) -> None:
-    """Where no generation is published: if a service runs two."""
+def test_an_image_of_another_generation_is_outdated(deployment: Deployment, containers: Containers) -> None:
+    """Also if no generation is published, and a service runs two."""
     for number in ("1", "2"):
         directory = {"directory": str(containers.directory)}
         publish(deployment, REDIS, redis(), files={"redis.conf": "x"}, shared=directory)
@@ -129,11 +124,10 @@ def test_an_image_of_another_generation_is_stale(deployment: Deployment, contain
     assert "redis/daemon on h1 runs an image of generation 1 (published: 2)" in said
 
 
-# -- a roll-out -----------------------------------------------------------------------------------------
+# -- a rollout -----------------------------------------------------------------------------------------
 
 
-def test_waiting_after_a_publication_is_waiting_for_its_refresh(web: Web, deployment: Deployment) -> None:
-    """However long that takes; the daemon runs with the new value when it ends."""
+def test_wait_waits_for_refreshes(web: Web, deployment: Deployment) -> None:
     web.set(greeting="hello")
     web.publish("{{ greeting }}", {"check": "while [ -e hold ]; do sleep 0.05; done"})
     agents = [web.start(host) for host in ("w1", "w2")]
@@ -156,7 +150,7 @@ def test_waiting_after_a_publication_is_waiting_for_its_refresh(web: Web, deploy
     assert not status(deployment)["stale"]
 
 
-def test_waiting_ends_early_if_a_refresh_has_failed(web: Web, deployment: Deployment) -> None:
+def test_wait_ends_early_if_a_refresh_fails(web: Web, deployment: Deployment) -> None:
     web.publish("old")
     web.start()
     web.publish("{{ nowhere }}")
@@ -166,8 +160,8 @@ def test_waiting_ends_early_if_a_refresh_has_failed(web: Web, deployment: Deploy
     assert "the refresh of its files failed: missing: nowhere" in said
 
 
-def test_what_a_refresh_can_not_bring_needs_a_restart(web: Web, deployment: Deployment) -> None:
-    """Its files are new by then."""
+def test_a_change_that_needs_a_restart_is_reported(web: Web, deployment: Deployment) -> None:
+    """Its files are new already."""
     web.publish("old")
     agent = web.start()
     web.publish("new", env={"A": "b"})
@@ -177,10 +171,10 @@ def test_what_a_refresh_can_not_bring_needs_a_restart(web: Web, deployment: Depl
     assert "restart it" in said
 
 
-def test_a_container_that_its_refresh_has_killed_has_a_line_of_its_own(
+def test_a_container_that_died_in_its_refresh_is_the_root_cause(
     web: Web, deployment: Deployment, zk: KazooClient
 ) -> None:
-    """Before what went wrong earlier elsewhere; and `wait` ends early."""
+    """Before older failures elsewhere; and `wait` ends early."""
     dying = DAEMON.replace(
         'with open("heard"',
         'if open("web.conf").read() == "poison":\n        os._exit(1)\n    with open("heard"',
@@ -190,7 +184,7 @@ def test_a_container_that_its_refresh_has_killed_has_a_line_of_its_own(
     ended = {"stage": "render", "command": "web/daemon", "reason": "missing: x", "retriable": True}
     zk.create(f"{deployment.path}/status/other/web/ended", json.dumps(ended).encode(), makepath=True)
     web.publish("poison", width=1, command=command)
-    said = tool(deployment, "wait", "web=5", "--timeout", "50", status=1)
+    said = tool(deployment, "wait", "web=3", "--timeout", "50", status=1)
     (dead,) = (host for host, agent in agents.items() if not agent.running)
     words = f"web/daemon on {dead}: its container is gone; it has not come back from its refresh, begun "
     assert words in said
@@ -198,10 +192,10 @@ def test_a_container_that_its_refresh_has_killed_has_a_line_of_its_own(
     assert explained[0].startswith(f"ROOT CAUSE  {words}")
 
 
-# -- for programs -----------------------------------------------------------------------------------------
+# -- JSON -----------------------------------------------------------------------------------------
 
 
-def test_waiting_says_its_outcome_to_programs(deployment: Deployment, containers: Containers) -> None:
+def test_wait_reports_its_outcome_as_json(deployment: Deployment, containers: Containers) -> None:
     start_redis(deployment, containers, redis())
     assert tool(deployment, "wait", "--quiet", "--timeout", "30") == ""
     found = json.loads(tool(deployment, "wait", "--format", "json", "--timeout", "30"))

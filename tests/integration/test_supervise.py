@@ -1,6 +1,6 @@
-"""The agent stays as the daemon's parent: signals, readiness, orphans, leftovers and the exit status.
+"""Supervise mode: signals, readiness, orphans, left-over processes and the exit status.
 
-Whole agents against a real ZooKeeper; as process 1 they are tested in test_process_1.py.
+Whole agents with a real ZooKeeper; test_process_1.py tests them as process 1.
 """
 
 from __future__ import annotations
@@ -22,13 +22,13 @@ from tests.agents import Agent, Containers
 from tests.conftest import Deployment
 from tests.guarded import lives
 from tests.instances import Site
+from tests.integration.test_presence import SERVICE, publish_daemon
+from tests.integration.test_presence import site as site
 from tests.link import Link
-from tests.publishing import publish
 from tests.waiting import eventually
 
-SERVICE = "openstack/web"
 SUPERVISE = {"KOLLA_START_MODE": "supervise"}
-# A daemon that writes down each signal that it hears, and what it did when it was told to end.
+# A daemon that records each signal, and exits with 7 on SIGTERM.
 LISTENER = """
 import os, signal, sys
 def heard(number, frame):
@@ -45,12 +45,6 @@ while True:
 
 
 @pytest.fixture
-def site(deployment: Deployment, zk: KazooClient) -> Site:
-    """The service that the tests here publish."""
-    return Site(deployment, zk, SERVICE)
-
-
-@pytest.fixture
 def start(deployment: Deployment, containers: Containers, site: Site) -> Callable[..., Agent]:
     """Starts a supervised daemon, and waits until it is ready unless it will not be."""
 
@@ -62,8 +56,7 @@ def start(deployment: Deployment, containers: Containers, site: Site) -> Callabl
         environ: dict[str, str] | None = None,
         **daemon: Any,
     ) -> Agent:
-        daemon = {"command": command, "ready": ready or {"alive": 0}, **daemon}
-        publish(deployment, SERVICE, {"service": {"daemon": daemon}})
+        publish_daemon(deployment, command, ready or {"alive": 0}, **daemon)
         agent = containers.start(SERVICE, **{**SUPERVISE, **(environ or {})})
         if wait:
             eventually(site.instances, "it is ready")
@@ -81,7 +74,7 @@ def listens(agent: Agent) -> None:
 
 
 def supervisor(agent: Agent) -> psutil.Process:
-    """The agent itself, whoever launched it."""
+    """The agent itself, below its launcher."""
     return next(p for p in _family(agent) if p.name() == "kolla_registrar")
 
 
@@ -102,10 +95,8 @@ def _family(agent: Agent) -> list[psutil.Process]:
 # -- the daemon ---------------------------------------------------------------------------------------
 
 
-def test_nothing_of_the_daemon_is_registered_once_the_container_has_ended(
-    start: Callable[..., Agent], site: Site
-) -> None:
-    """Not for a moment longer, as it is for a session timeout where process 1 ends in exec mode."""
+def test_nothing_is_registered_when_the_container_has_ended(start: Callable[..., Agent], site: Site) -> None:
+    """At once; in exec mode it can take a session timeout."""
     agent = start(["sh", "-c", "until test -e end; do sleep 0.02; done; exit 65"])
     (agent.directory / "end").touch()
     assert agent.ends() == 65
@@ -114,18 +105,15 @@ def test_nothing_of_the_daemon_is_registered_once_the_container_has_ended(
     assert agent.health().returncode == 1
 
 
-@pytest.mark.parametrize("signum", [signal.SIGKILL, signal.SIGSEGV, signal.SIGUSR1])
-def test_a_signal_that_ends_the_daemon_is_told_as_a_shell_would(
-    start: Callable[..., Agent], signum: int
-) -> None:
-    """128 + n."""
+@pytest.mark.parametrize("signum", [signal.SIGKILL, signal.SIGUSR1])
+def test_a_signal_that_ends_the_daemon_gives_128_plus_n(start: Callable[..., Agent], signum: int) -> None:
     agent = start(["sleep", "1000"])
     daemon(agent).send_signal(signum)
     assert agent.ends() == 128 + signum
 
 
-def test_other_signals_are_passed_on_as_they_come(start: Callable[..., Agent]) -> None:
-    """HUP to reload, USR1 to open logs again: what they mean is the daemon's business."""
+def test_other_signals_are_passed_to_the_daemon(start: Callable[..., Agent]) -> None:
+    """HUP to reload, USR1 to reopen logs, and others."""
     agent = start(python(LISTENER))
     listens(agent)
     sent = [signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2, signal.SIGINT, signal.SIGQUIT, signal.SIGWINCH]
@@ -137,10 +125,10 @@ def test_other_signals_are_passed_on_as_they_come(start: Callable[..., Agent]) -
     assert agent.running
 
 
-def test_readiness_is_withdrawn_before_the_daemon_hears_sigterm(
+def test_readiness_is_withdrawn_before_sigterm(
     start: Callable[..., Agent], zk: KazooClient, site: Site
 ) -> None:
-    """Who looks for an instance finds none that is about to close its door."""
+    """Clients find no instance that is about to stop."""
     agent = start(python(LISTENER.replace("os._exit(7)", "pass")), stop_grace=30)
     listens(agent)
     at: dict[str, float] = {}
@@ -161,8 +149,8 @@ def test_readiness_is_withdrawn_before_the_daemon_hears_sigterm(
     assert "WARNING" not in agent.said, "nobody has to do anything"
 
 
-def test_a_stop_does_not_wait_for_a_server_that_is_away(start: Callable[..., Agent], link: Link) -> None:
-    """Within a second, or not at all."""
+def test_a_stop_does_not_wait_for_zookeeper(start: Callable[..., Agent], link: Link) -> None:
+    """Readiness is withdrawn within a second, or not at all."""
     agent = start(python(LISTENER), environ={"KOLLA_ZK_HOSTS": link.hosts})
     listens(agent)
     link.freeze()
@@ -172,8 +160,8 @@ def test_a_stop_does_not_wait_for_a_server_that_is_away(start: Callable[..., Age
     assert time.monotonic() - begun < 10
 
 
-def test_a_daemon_that_does_not_end_is_killed_after_its_grace(start: Callable[..., Agent]) -> None:
-    """With all that it has started."""
+def test_a_daemon_that_does_not_end_is_killed_after_stop_grace(start: Callable[..., Agent]) -> None:
+    """With all its children."""
     source = "import signal, subprocess; signal.signal(15, signal.SIG_IGN)\nsubprocess.run(['sleep', '1000'])"
     agent = start(python(source), stop_grace=0.5)
     eventually(lambda: daemon(agent).children(), "it has a child")
@@ -188,7 +176,6 @@ def test_a_daemon_that_does_not_end_is_killed_after_its_grace(start: Callable[..
 
 
 def test_orphans_are_reaped(start: Callable[..., Agent]) -> None:
-    """Whoever is double-forked comes to the agent, and is no zombie once it has ended."""
     source = (
         "import os, time\\nfor number in range(20):\\n    if os.fork() == 0:\\n"
         "        parent = os.getpid()\\n        if os.fork() == 0:\\n"
@@ -202,8 +189,8 @@ def test_orphans_are_reaped(start: Callable[..., Agent]) -> None:
     assert agent.health("--ready").returncode == 0
 
 
-def test_what_the_daemon_leaves_behind_ends_with_it(start: Callable[..., Agent]) -> None:
-    """TERM, and KILL after the grace; a container whose daemon has ended is no container."""
+def test_left_over_processes_end_with_the_daemon(start: Callable[..., Agent]) -> None:
+    """TERM, and KILL after `stop_grace`."""
     source = (
         "import os, subprocess, time\n"
         "children = [subprocess.Popen(['setsid', 'sleep', '1000']),"
@@ -221,8 +208,8 @@ def test_what_the_daemon_leaves_behind_ends_with_it(start: Callable[..., Agent])
     assert [pid for pid in children if lives(pid)] == []
 
 
-def test_the_commands_of_a_check_are_left_to_the_check(start: Callable[..., Agent], site: Site) -> None:
-    """The agent reaps all but these: their exit status is what readiness hangs on."""
+def test_the_agent_does_not_reap_the_commands_of_checks(start: Callable[..., Agent], site: Site) -> None:
+    """Readiness needs their exit status."""
     check = {"command": "test ! -e broken", "interval": 0.05, "fall": 1}
     agent = start(["sh", "-c", "while :; do (true &); sleep 0.01; done"], ready=check)
     site.await_instances(1)
@@ -232,8 +219,8 @@ def test_the_commands_of_a_check_are_left_to_the_check(start: Callable[..., Agen
     site.await_instances(1)
 
 
-def test_it_stays_as_small_as_the_registrar(start: Callable[..., Agent]) -> None:
-    """One process beside the daemon, which has one thread."""
+def test_the_supervisor_is_as_small_as_the_registrar(start: Callable[..., Agent]) -> None:
+    """One process with one thread."""
     agent = start(["sleep", "1000"])
     parent = supervisor(agent)
     assert parent.pid == agent.pid
@@ -242,8 +229,8 @@ def test_it_stays_as_small_as_the_registrar(start: Callable[..., Agent]) -> None
     assert parent.memory_info().rss < 24e6  # measured: 14 MB
 
 
-def test_the_daemon_is_not_left_alone(start: Callable[..., Agent]) -> None:
-    """kill -9 of its parent ends it: nobody would know of it any more."""
+def test_kill_9_of_the_agent_ends_the_daemon(start: Callable[..., Agent]) -> None:
+    """It would no longer be registered."""
     agent = start(["sleep", "1000"])
     child = daemon(agent).pid
     agent.signal(signal.SIGKILL)
@@ -251,8 +238,7 @@ def test_the_daemon_is_not_left_alone(start: Callable[..., Agent]) -> None:
     eventually(lambda: not lives(child), "the daemon has ended")
 
 
-def test_the_daemon_finds_nothing_of_the_agent(start: Callable[..., Agent]) -> None:
-    """No descriptor, default signals and an empty mask, a process group of its own."""
+def test_the_daemon_inherits_nothing_of_the_agent(start: Callable[..., Agent]) -> None:
     agent = start(["sleep", "1000"])
     child = daemon(agent)
     assert sorted(os.listdir(f"/proc/{child.pid}/fd")) == ["0", "1", "2"]
@@ -262,21 +248,18 @@ def test_the_daemon_finds_nothing_of_the_agent(start: Callable[..., Agent]) -> N
 
 
 @pytest.mark.parametrize(("command", "status"), [("/no/such/program", 127), ("/etc/hostname", 126)])
-def test_a_daemon_that_can_not_be_executed_ends_the_agent(
+def test_a_daemon_that_cannot_be_executed_ends_the_agent(
     start: Callable[..., Agent], site: Site, command: str, status: int
 ) -> None:
-    """As in exec mode: a status, a reason, and nothing registered."""
+    """As in exec mode, with nothing registered."""
     agent = start([command], wait=False)
     assert agent.ends() == status
     assert agent.ending["stage"] == "exec" and agent.ending["status"] == status
     site.await_members(0, seconds=8)  # Sooner than the session would expire.
 
 
-def test_a_stop_on_the_way_is_not_lost(deployment: Deployment, containers: Containers) -> None:
-    """SIGTERM at any instant of the start ends the container, whoever holds it just then."""
-    publish(
-        deployment, SERVICE, {"service": {"daemon": {"command": ["sleep", "1000"], "ready": {"alive": 0}}}}
-    )
+def test_a_stop_during_the_start_is_not_lost(deployment: Deployment, containers: Containers) -> None:
+    publish_daemon(deployment)
     for number in range(12):
         agent = containers.start(SERVICE, f"web{number}", **SUPERVISE)
         time.sleep(0.02 * number)

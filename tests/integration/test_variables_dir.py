@@ -25,10 +25,10 @@ def secrets(tmp_path: Path) -> Path:
     return write_files(tmp_path, secrets__password="s3cret\n", secrets__retries="0") / "secrets"
 
 
-def test_its_files_win_over_every_znode(
+def test_files_take_precedence_over_znodes(
     deployment: Deployment, containers: Containers, secrets: Path
 ) -> None:
-    """In strings and in files, and in what is rendered when the definition is read."""
+    """In strings, in files, and in what is rendered with the definition."""
     definition = writes("conf", command="exit 3", retries="{{ retries }}", env={"P": "{{ password }}"})
     definition["commands"]["go"]["command"] = 'test "$P" = s3cret'
     here = containers.directory / "0-web1"
@@ -47,7 +47,7 @@ def test_its_files_win_over_every_znode(
     assert "s3cret" not in agent.said
 
 
-def test_what_it_has_is_not_asked_of_zookeeper_nor_stored_there(
+def test_values_of_the_directory_never_reach_zookeeper(
     zookeeper: Server, zk: KazooClient, deployment: Deployment, containers: Containers, secrets: Path
 ) -> None:
     here = containers.directory / "0-web1"
@@ -67,7 +67,7 @@ def everything(zk: KazooClient, path: str) -> list[str]:
     return [path, *(each for name in zk.get_children(path) for each in everything(zk, f"{path}/{name}"))]
 
 
-def test_what_is_missing_was_looked_for_there_first(
+def test_a_missing_variable_names_the_directory_first(
     deployment: Deployment, containers: Containers, secrets: Path
 ) -> None:
     publish(deployment, "web", {"commands": {"go": {"command": "true", "env": {"T": "{{ token }}"}}}})
@@ -79,10 +79,10 @@ def test_what_is_missing_was_looked_for_there_first(
 
 
 @pytest.mark.parametrize("content", [b"s3cret\xff", None])
-def test_a_file_that_can_not_be_read_is_named(
+def test_a_file_that_cannot_be_read_is_named(
     deployment: Deployment, containers: Containers, secrets: Path, content: bytes | None
 ) -> None:
-    """Though ZooKeeper has a value: that may be another one."""
+    """Although ZooKeeper has a value: it may be a different one."""
     definition = {"commands": {"go": {"command": "true", "env": {"P": "{{ password }}"}}}}
     publish(deployment, "web", definition, shared={"password": "s3cret"})
     (secrets / "password").unlink()
@@ -96,9 +96,7 @@ def test_a_file_that_can_not_be_read_is_named(
     assert "s3cret" not in agent.said
 
 
-def test_a_directory_that_is_not_there_is_a_bad_environment(
-    deployment: Deployment, containers: Containers
-) -> None:
+def test_a_missing_directory_is_a_bad_environment(deployment: Deployment, containers: Containers) -> None:
     agent = containers.start("web", KOLLA_VARIABLES_DIR="/nowhere")
     assert agent.ends() == 64
     assert (
@@ -107,7 +105,7 @@ def test_a_directory_that_is_not_there_is_a_bad_environment(
     )
 
 
-def test_check_reads_it_too(deployment: Deployment, containers: Containers, secrets: Path) -> None:
+def test_check_reads_the_directory(deployment: Deployment, containers: Containers, secrets: Path) -> None:
     here = containers.directory / "0-web1"
     publish(deployment, "web", writes("conf"), files={"conf": "{{ password }}"}, shared={"here": str(here)})
     agent = containers.start("web", "web1", words=("check", "--show"), KOLLA_VARIABLES_DIR=str(secrets))
@@ -116,10 +114,10 @@ def test_check_reads_it_too(deployment: Deployment, containers: Containers, secr
     assert not os.path.exists(here / "conf")
 
 
-def test_the_operators_tool_has_a_directory_of_its_own(
+def test_the_operators_tool_can_use_a_directory(
     deployment: Deployment, containers: Containers, secrets: Path, tmp_path: Path
 ) -> None:
-    """Without it, it can't know what is published rightly; with it, it publishes no value of it."""
+    """Without it, the tool cannot tell what is complete; with it, it publishes no value of it."""
     keys = "run_once: true, generation: '{{ retries }}', env: {P: '{{ password }}'}"
     definition = f"commands: {{go: {{command: 'true', {keys}}}}}\n"
     write_files(tmp_path, site__services__web__definition_yml=definition)
@@ -143,7 +141,7 @@ def test_the_operators_tool_has_a_directory_of_its_own(
     assert containers.start("web", KOLLA_VARIABLES_DIR=str(secrets)).ends() == 0
 
 
-def test_up_gives_it_to_its_containers(secrets: Path, tmp_path: Path) -> None:
+def test_up_passes_the_directory_to_its_containers(secrets: Path, tmp_path: Path) -> None:
     definition = "commands: {go: {command: 'test $P = s3cret', env: {P: '{{ password }}'}}}\n"
     write_files(tmp_path, site__services__web__definition_yml=definition)
     done = subprocess.run(
