@@ -1,4 +1,4 @@
-"""Agents as real processes, each in a directory of its own: what a container is to the runtime."""
+"""Agents as real processes, each in its own directory, as a container runtime starts them."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ PROGRAM = Path(__file__).resolve().parent.parent / "bin" / "kolla_mesos_start"
 
 
 class Agent:
-    """One agent and what becomes of it. `directory` is its container: run, state, and its log."""
+    """One agent. `directory` is its container: run directory, state directory, and log."""
 
     def __init__(
         self, directory: Path, environ: Mapping[str, str], *words: str, under: Sequence[str] = ()
     ) -> None:
-        """`under` launches it, `("sh", "-c", 'exec "$@"', "sh")` for one; `words` are its arguments."""
+        """`under` launches it, for example `("sh", "-c", 'exec "$@"', "sh")`; `words` are its arguments."""
         directory.mkdir(parents=True, exist_ok=True)
         self.directory = directory
         self.log = directory / "log"
@@ -64,7 +64,7 @@ class Agent:
 
     @property
     def state(self) -> str:
-        """What the probes are told: the stage and a text; empty before anything is."""
+        """The state for probes: the stage and a text; empty before the first one."""
         try:
             return Path(self.environ["KOLLA_RUN_DIR"], "state").read_text().rstrip("\n")
         except FileNotFoundError:
@@ -72,7 +72,7 @@ class Agent:
 
     @property
     def processes(self) -> dict[int, str]:
-        """Names of all that has this container's environment: agent or daemon, registrar, commands."""
+        """The processes with this container's environment, by id: agent or daemon, registrar, commands."""
         mark = f"KOLLA_RUN_DIR={self.environ['KOLLA_RUN_DIR']}".encode()
         found = {}
         for entry in Path("/proc").iterdir():
@@ -80,7 +80,7 @@ class Agent:
                 if entry.name.isdigit() and mark in (entry / "environ").read_bytes().split(b"\0"):
                     found[int(entry.name)] = (entry / "comm").read_text().rstrip("\n")
             except OSError:
-                continue  # It has ended meanwhile.
+                continue  # It has ended.
         return found
 
     @property
@@ -104,7 +104,7 @@ class Agent:
         eventually(lambda: words in self.said, f"{words!r} in the log of {self.directory}", seconds=seconds)
 
     def ends(self, seconds: float = LIMIT) -> int:
-        """Wait for the process to end; its exit status, as a shell would have it."""
+        """Wait for the process to end; its exit status as in a shell."""
         try:
             status = self.process.wait(seconds)
         except subprocess.TimeoutExpired:
@@ -115,7 +115,7 @@ class Agent:
         self.process.send_signal(signum)
 
     def health(self, *words: str, under: Sequence[str] = ()) -> subprocess.CompletedProcess[str]:
-        """What the probe says in this container."""
+        """Run the `health` probe in this container."""
         return subprocess.run(
             [*under, sys.executable, str(PROGRAM), "health", *words],
             env=self.environ,
@@ -126,7 +126,7 @@ class Agent:
         )
 
     def end(self) -> None:
-        """Kill it, if it is still there; its registrar and guard follow by themselves."""
+        """Kill it if it still runs; its registrar and guard then end too."""
         if self.running:
             self.process.send_signal(signal.SIGCONT)
             self.process.kill()
@@ -134,7 +134,7 @@ class Agent:
 
 
 class Containers:
-    """Starts agents, each in a directory of its own, and ends them all."""
+    """Starts agents, each in its own directory, and ends them all."""
 
     def __init__(self, directory: Path, environ: Callable[..., Mapping[str, str]]) -> None:
         """`environ(service, **more)` is what an agent of `service` needs (`Deployment.environ`)."""
@@ -152,7 +152,7 @@ class Containers:
         under: Sequence[str] = (),
         **environ: str,
     ) -> Agent:
-        """A container of `service` that takes itself to be on `host`; `under` launches it with `words`."""
+        """Start a container of `service` on `host`; `under` launches it, with the arguments `words`."""
         directory = self.directory / f"{len(self._agents)}-{host}"
         given = self._environ(service, KOLLA_HOSTNAME=host, **environ)
         agent = Agent(directory, given, *words, under=under)
@@ -162,13 +162,13 @@ class Containers:
     def end(self) -> None:
         for agent in self._agents:
             agent.end()
-            # pytest shows it where the test has failed.
+            # pytest shows it if the test fails.
             print(f"--- {agent.directory.name} said:\n{agent.said}")
 
 
 @contextmanager
 def restarted(agent: Agent, pause: float = 1.0) -> Iterator[None]:
-    """Start the container again after each of its ends, `pause` seconds later, as launchers do."""
+    """Restart the container `pause` seconds after each end, as launchers do."""
     over = threading.Event()
 
     def launch() -> None:

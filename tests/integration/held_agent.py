@@ -1,11 +1,11 @@
-"""An agent that something happens to on its way to exec, as chance would have it once in a while.
+"""An agent that is held, or gets a signal, at a chosen line before its exec.
 
 python held_agent.py hold TEXT FILE PYTHON PROGRAM...
-    It stops before the first line that holds TEXT, of a claim, of `retirement` or of the last steps, from
-    Launch.exec on, until FILE is there; FILE.reached says that it has come so far.
+    It stops before the first line that contains TEXT (in a claim, in `retirement`, or from Launch.exec on)
+    until FILE exists; it creates FILE.reached when it stops.
 
 python held_agent.py signal N FILE PYTHON PROGRAM...
-    SIGTERM arrives just before the Nth line of the last steps (0: never). Each line goes to FILE
+    It gets SIGTERM right before the Nth line of the last steps (0: never). Each line is written to FILE
     before it is executed.
 """
 
@@ -31,9 +31,9 @@ LAST_STEPS = (BEGIN, "_handle_pending_signals", "_become", "_take_back", "_tell_
 
 
 def on_lines(happens: Callable[[str], None], others: tuple[str, ...] = ()) -> None:
-    """Have `happens` run with each line of the last steps before that is executed, once for each.
+    """Call `happens` with each line of the last steps before it is executed, once for each.
 
-    And with each line of the `others`, which are modules.
+    Also with each line of the modules `others`.
     """
     seen = set()
     begun = False

@@ -33,7 +33,7 @@ def main(options: dict[str, Any]) -> None:
     path = f"{options['run_dir']}/notify"
     notify = notify_socket.bind(path)
     os.environ["NOTIFY_SOCKET"] = path
-    # The agent's handoff happens between two heartbeats, whatever its log level.
+    # The agent's handoff happens between two heartbeats, at any log level.
     held, await_registrar = spawn(
         Handoff(
             hosts=[tuple(host) for host in options["hosts"]],
@@ -72,7 +72,7 @@ def main(options: dict[str, Any]) -> None:
     )
     await_registrar()
     assert not os.get_inheritable(held)
-    # What its own connection goes through while the registrar is there already.
+    # The states of its own connection while the registrar runs already.
     states: list[str] = []
     client.add_listener(states.append)
     time.sleep(options["linger"])

@@ -173,29 +173,6 @@ def test_a_daemon_that_its_files_have_broken_gets_the_next_ones(web: Web) -> Non
 # -- the queue ---------------------------------------------------------------------------------------
 
 
-def test_an_instance_that_failed_waits_for_its_turn(web: Web) -> None:
-    """If something newer is published, it must not run beside others."""
-    guarded = {"check": ["sh", "-c", f"{HELD['check'][2]}; ! grep -q poison {{}}"]}
-    web.publish("old", guarded, width=1)
-    agents = [web.start(host) for host in ("w1", "w2")]
-    web.publish("poison", guarded, width=1)
-    eventually(lambda: any(FAILED in agent.state for agent in agents), "one has failed")
-    (failed,) = (agent for agent in agents if FAILED in agent.state)
-    (other,) = (agent for agent in agents if agent is not failed)
-    host = "w1" if failed is agents[0] else "w2"
-    eventually(lambda: f"{host}: config file web.conf: its check" in other.state, "the other one waits")
-    hold(other)
-    os.kill(failed.registrar, signal.SIGSTOP)
-    web.publish("mended", guarded, width=1)
-    eventually(lambda: is_held(other), "the other one goes on")
-    os.kill(failed.registrar, signal.SIGCONT)
-    eventually(lambda: "1 of at most 1 instances" in failed.state or heard(failed), "it has seen that, too")
-    assert heard(failed) == []
-    let_go(other)
-    eventually(lambda: [heard(agent) for agent in agents] == [["SIGHUP mended"]] * 2, "both are notified")
-    eventually(lambda: not web.slots, "no slot is left")
-
-
 def test_a_denied_place_in_the_queue_is_reported_and_retried(
     web: Web, deployment: Deployment, zk: KazooClient
 ) -> None:

@@ -270,19 +270,3 @@ def test_health_follows_a_container_through_all_its_stages(
     is_at(agent, "daemon runs, unregistered", 1, 1)
     agent.signal(signal.SIGTERM)
     assert agent.ends() == 143
-
-
-def test_health_of_containers_that_have_ended(deployment: Deployment, containers: Containers) -> None:
-    """A daemon, a task, a task that stays, and a failed one."""
-    publish(deployment, "web", {"service": {"daemon": {"command": "sleep 100", "ready": {"alive": 0}}}})
-    publish(deployment, "task", {"commands": {"go": {"command": "true"}}})
-    publish(deployment, "fails", {"commands": {"go": {"command": "false"}}})
-    daemon, task, failed = (containers.start(service) for service in ("web", "task", "fails"))
-    stays = containers.start("task", KOLLA_TASK_END="stay")
-    is_at(daemon, "ready", 0, 0)
-    daemon.end()
-    is_at(daemon, "no agent runs here; its last state: ended", 1, 1)
-    assert (task.ends(), failed.ends()) == (0, 1)
-    is_at(task, "no agent runs here; its last state: finished", 1, 1)
-    is_at(failed, "no agent runs here; its last state: ended fails/go: exit status 1", 1, 1)
-    is_at(stays, "finished", 0, 0)

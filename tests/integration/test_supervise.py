@@ -175,20 +175,6 @@ def test_a_daemon_that_does_not_end_is_killed_after_stop_grace(start: Callable[.
 # -- its parent ---------------------------------------------------------------------------------------
 
 
-def test_orphans_are_reaped(start: Callable[..., Agent]) -> None:
-    source = (
-        "import os, time\\nfor number in range(20):\\n    if os.fork() == 0:\\n"
-        "        parent = os.getpid()\\n        if os.fork() == 0:\\n"
-        "            while os.getppid() == parent: time.sleep(0.001)\\n"
-        "        os._exit(0)\\n    os.wait()\\n"
-        "open('forked', 'w').close()\\ntime.sleep(1000)"
-    ).replace("\\n", "\n")
-    agent = start(python(source))
-    eventually((agent.directory / "forked").exists, "all are forked")
-    eventually(lambda: len(supervisor(agent).children()) == 1, "only the daemon is left")
-    assert agent.health("--ready").returncode == 0
-
-
 def test_left_over_processes_end_with_the_daemon(start: Callable[..., Agent]) -> None:
     """TERM, and KILL after `stop_grace`."""
     source = (

@@ -276,29 +276,6 @@ def test_an_agent_that_is_cut_off_misses_nothing(
     assert [sorted(ran(agent)) for agent in agents.values()] == [sorted(KINDS)] * 3
 
 
-@pytest.mark.parametrize("outage", ["killed", "frozen"])
-def test_an_outage_of_the_server_loses_no_change(
-    zookeeper: Server, zk: KazooClient, deployment: Deployment, containers: Containers, outage: str
-) -> None:
-    """It is killed and restarted, or hangs for a while: watches are set again."""
-    publish(deployment, "web", one_command_for_each_kind())
-    write_near(zk, deployment)
-    agent = containers.start("web", HOST, KOLLA_ZK_SESSION_TIMEOUT=SHORT)
-    await_watches(zookeeper, deployment)
-    if outage == "killed":
-        zookeeper.kill()
-    else:
-        zookeeper.freeze()
-    agent.says("lost the connection to ZooKeeper")
-    zookeeper.mend()
-    agent.says("connected to ZooKeeper again")
-    await_watches(zookeeper, deployment)
-    eventually(lambda: zk.connected, "the test is connected again")
-    zk.retry(write_enough, zk, deployment)
-    assert agent.ends(SOON) == 0
-    assert sorted(ran(agent)) == sorted(KINDS)
-
-
 # -- herds --------------------------------------------------------------------------------------------
 
 HERD = 200
