@@ -394,7 +394,7 @@ VAULT = {"external": {"tcp": "vault:8200"}}
 
 
 def test_something_outside_is_asked_until_the_command_runs(start: Start) -> None:
-    """If it no longer answers when all else is ready, the command waits; then it is asked no more."""
+    """If it no longer answers when all else is ready, the command waits; afterwards it is not asked."""
     memory = start({"go": needs("db/sync", VAULT), "next": needs("mq/daemon")}).at(9, {f"{MQ}/1": b"{}"})
     memory.at(1, lambda: memory.answer()).at(2, lambda: memory.answer("Connection refused"))
     memory.at(3, {DB: DONE}).at(5, lambda: memory.answer())

@@ -64,7 +64,7 @@ def test_a_daemon_that_dies_during_a_refresh_ends_its_container(web: Web, mode: 
     eventually(lambda: is_held(agent), "a refresh runs")
     os.kill(process(agent, b"signal.pause"), signal.SIGKILL)
     assert agent.ends() == 128 + signal.SIGKILL
-    eventually(lambda: not agent.processes, "all of it has ended")
+    eventually(lambda: not agent.processes, "all its processes have ended")
     assert "Traceback" not in agent.said
     eventually(lambda: web.site.state() == "waiting", "it has left nothing that says it is ready")
 
@@ -155,16 +155,16 @@ def test_a_daemon_that_its_files_have_broken_gets_the_next_ones(web: Web) -> Non
     web.publish("{{ word | lower }}", **kind)
     agents = [web.start(host) for host in ("w1", "w2")]
     web.set(word="poison")
-    eventually(lambda: any("unready" in agent.state for agent in agents), "one is not ready any more")
+    eventually(lambda: any("unready" in agent.state for agent in agents), "one is no longer ready")
     (sick,) = (agent for agent in agents if "unready" in agent.state)
     (other,) = (agent for agent in agents if agent is not sick)
     asking = asks(sick)
     eventually(lambda: refresher(sick), "it is refreshed again, to no effect", every=0.005)
     eventually(lambda: not refresher(sick), "the refresh is over")
     eventually(lambda: "1 of at most 1 instances" in other.state, "the other one waits")
-    web.set(word="mended")
-    eventually(lambda: heard(other) == ["mended"], "the other one goes on")
-    assert heard(sick) == ["poison", "mended"]
+    web.set(word="fixed")
+    eventually(lambda: heard(other) == ["fixed"], "the other one continues")
+    assert heard(sick) == ["poison", "fixed"]
     said, complained = asking.communicate(timeout=LIMIT)
     assert (asking.returncode, "has not become ready since" in said) == (1, True)
     assert "it takes long" in complained
@@ -197,7 +197,7 @@ def test_a_deleted_deployment_is_waited_for_without_polling(
     web.publish("old", width=1)
     agent = web.start()
     eventually(lambda: deleted(zk, deployment.path), "what the agent writes meanwhile is deleted too")
-    eventually(lambda: "states of its service were removed" in agent.state, "it is said")
+    eventually(lambda: "states of its service were removed" in agent.state, "the reason is shown")
     before = zookeeper.packets()
     begun = time.monotonic()
     eventually(lambda: time.monotonic() > begun + 1, "a second has passed")
@@ -276,12 +276,12 @@ def test_a_missing_directory_of_variables_is_reported(web: Web, tmp_path: Path) 
 
 def test_files_of_a_killed_refresh_are_notified_by_the_next_one(web: Web) -> None:
     """It begins a second later, and finds nothing to place."""
-    command = {"command": "touch telling; while [ -e hold ]; do sleep 0.05; done; cat web.conf >>told"}
+    command = {"command": "touch notifying; while [ -e hold ]; do sleep 0.05; done; cat web.conf >>told"}
     web.publish("old", on_change=command)
     agent = web.start()
     hold(agent)
     web.publish("new", on_change=command)
-    eventually((agent.directory / "telling").exists, "it is being told")
+    eventually((agent.directory / "notifying").exists, "it is being notified")
     os.kill(refresher(agent), signal.SIGKILL)
     agent.says("it was killed by signal 9")
     let_go(agent)
@@ -340,13 +340,13 @@ def test_if_on_change_is_removed_the_files_stay(web: Web) -> None:
     web.publish("old")
     agent = web.start()
     web.publish("new", on_change=None)
-    eventually(lambda: "no on_change any more" in web.reason(), "it is said")
+    eventually(lambda: "no on_change any more" in web.reason(), "the reason is shown")
     assert web.code() == "restart"
     assert "no on_change any more" in by_hand(agent).stdout
     assert ((agent.directory / "web.conf").read_text(), heard(agent)) == ("old", [])
     web.publish("newer")
     eventually(lambda: heard(agent) == ["SIGHUP newer"], "they follow again")
-    eventually(lambda: web.reason() == "", "nothing is to be said")
+    eventually(lambda: web.reason() == "", "the reason is gone")
 
 
 # -- refreshes by hand -----------------------------------------------------------------------------------

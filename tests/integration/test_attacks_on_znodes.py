@@ -70,7 +70,7 @@ class Digests:
 
 
 class Certificates:
-    """Identities under TLS: subjects. A stranger has one, too, since nobody connects without."""
+    """Identities under TLS: subjects. A stranger has one too: nobody can connect without."""
 
     def __init__(self, secured: Secured) -> None:
         self.servers = secured
@@ -144,9 +144,9 @@ class Attacked:
         return path[:-1] + self.zk.get_children(path[:-2])[0] if path.endswith("*") else path
 
     def standing(self) -> dict[str, tuple[int, ...]]:
-        """Whatever there is, and what a change of it would change."""
+        """Every znode, with what a change would alter."""
         stats = {path: self.zk.exists(path) for path in paths_below(self.zk, self.deployment.path)}
-        # What a container is doing changes by itself.
+        # The records of containers change all the time.
         return {
             path: (stat.czxid, stat.aversion, 0 if "/.containers/" in path else stat.mzxid)
             for path, stat in stats.items()
@@ -185,7 +185,7 @@ def role(service: str) -> str:
 
 
 def fill(client: KazooClient, path: str) -> None:
-    """With the most that a request may hold, as often as somebody likes."""
+    """Many requests of the largest size."""
     names = [f"{path}/filled-{number}" for number in range(10)]
     for name in names:
         client.create(name, b" " * 1_000_000)
@@ -194,7 +194,7 @@ def fill(client: KazooClient, path: str) -> None:
 
 
 def see(client: KazooClient, path: str) -> None:
-    """What is told of a znode to who may not read it."""
+    """What the server reveals of a znode that may not be read."""
     assert client.exists(path).data_length == len(SECRET)
 
 
@@ -263,7 +263,7 @@ def test_a_service_that_locks_the_operator_out_is_named(attacked: Attacked) -> N
 
 
 def test_the_services_continue_after_the_attacks(attacked: Attacked) -> None:
-    """What was held ends, and who had lost the session has registered again."""
+    """Held processes end, and a container that has lost its session has registered again."""
     (attacked.directory / "go").touch()
     assert attacked.agents[2].ends() == 0
     files = [attacked.directory / f"{host}.conf" for host in ("h1", "h2")]

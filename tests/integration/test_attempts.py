@@ -33,7 +33,7 @@ DONE = Outcome("done", 0, "done")
 
 
 class Interrupted(Client):
-    """A client between whose requests something happens: `interlude` before the one of number `at`."""
+    """A client that calls `interlude` before its request of number `at`."""
 
     def __init__(self, hosts: str) -> None:
         super().__init__(servers(hosts), 10.0, OPEN_ACL_UNSAFE, Loop())
@@ -106,7 +106,7 @@ class Bench:
         return detail
 
     def claim_as_another(self, command: Command, *, finishes: bool) -> None:
-        """What another container does once the lock is free; it may be through with it, too."""
+        """Do what another container does when the lock is free; perhaps it finishes too."""
         at = self.at(command)
         for name in self.zk.get_children(at.lock):
             self.zk.delete(f"{at.lock}/{name}")
@@ -127,7 +127,7 @@ def bench(zk: KazooClient, deployment: Deployment, client: Interrupted) -> Bench
 
 
 def watch(client: Client, *paths: str) -> None:
-    """Know what is at each path, as an agent does that has waited."""
+    """Watch these paths, as an agent does that has waited."""
     client.watches.watch(map(data_of, paths))
     assert client.loop.wait(client.watches.fresh, now() + 30)
 
@@ -175,8 +175,7 @@ def test_no_claim_succeeds_if_the_command_is_done(
     data: bytes,
     watched: bool,
 ) -> None:
-    """The one before us in the queue finishes: we are first then, but what we knew before is no reason
-    to begin."""
+    """The container before us in the queue finishes: we are first, but what we have read is outdated."""
     bench = Bench(zk, deployment, client, generation)
 
     def finish(command: Command) -> None:
@@ -245,7 +244,7 @@ def test_no_outcome_is_written_over_a_later_claim(
         try:
             bench.attempts.conclude(command, claim, contender, DONE._replace(state=state))
         except Lost:
-            # Who goes on with another attempt needs the lock; and `detail` may be one that was made anew.
+            # A further attempt needs the lock; and `detail` may have been created again.
             assert client.was_interrupted or (state, lock) == ("retry", "lost")
             assert bench.detail(command)["claim"] == (
                 "theirs" if client.was_interrupted else claim.detail.claim

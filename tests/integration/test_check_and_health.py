@@ -22,7 +22,7 @@ from tests.waiting import eventually
 
 
 def znodes(zk: KazooClient, path: str) -> dict[str, Any]:
-    """Everything below a path with its versions, which tell of every write."""
+    """Everything below a path with its versions, which change with every write."""
     found = {path: zk.get(path)}
     for name in zk.get_children(path):
         found.update(znodes(zk, f"{path}/{name}"))

@@ -174,7 +174,7 @@ def test_the_daemon_can_run_as_another_user(
     for name, text in accounts.items():
         (containers.directory / name).write_text(text)
     mounts = "".join(f'mount --bind "{containers.directory / name}" /etc/{name} && ' for name in accounts)
-    # The directories of the tests let nobody in but their owner.
+    # Only its owner can enter the temporary directory of a test.
     with tempfile.TemporaryDirectory(prefix="run-") as open_to_all:
         os.chmod(open_to_all, 0o755)
         agent = containers.start(
@@ -207,7 +207,7 @@ def test_the_exit_status_is_the_daemons_own(
     assert agent.ends() == status
     assert "last words\n" in agent.said
     # Before its registrar has begun there may be nothing that is registered either.
-    eventually(lambda: agent.state.startswith("ended "), "the end is told")
+    eventually(lambda: agent.state.startswith("ended "), "the end is reported")
     await_nothing(agent, site)
     assert agent.health().returncode == 1
     assert not (agent.directory / "run" / "notify").exists()
@@ -412,7 +412,7 @@ def test_the_registrar_takes_over_without_a_gap(
     registrar = agent.registrar
     for signum in (signal.SIGHUP, signal.SIGINT, signal.SIGTERM):
         os.kill(registrar, signum)
-    # It is nobody's surprise child, and in a session of its own.
+    # It is not a child of daemon or launcher, and has its own session.
     parent = psutil.Process(registrar).ppid()
     assert parent not in (agent.pid, os.getpid()) and os.getsid(registrar) not in (agent.pid, os.getsid(0))
     assert agent.registrar == registrar
@@ -509,7 +509,7 @@ def test_as_marathon_runs_it(deployment: Deployment, containers: Containers, sit
         os.killpg(agent.pid, signal.SIGTERM)
     assert agent.ends() == TERMINATED
     await_nothing(agent, site)
-    eventually(lambda: not lives(daemon), "the daemon is gone, and whoever inherited it has noticed")
+    eventually(lambda: not lives(daemon), "the daemon is gone, and reaped")
 
 
 @pytest.mark.parametrize("end", ["exit", "stay"])

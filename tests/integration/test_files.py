@@ -189,7 +189,7 @@ def test_an_unprivileged_agent_can_do_everything(
         agent.end()
         site.await_members(0)
         agent.restart()
-        assert list(site.await_instances(1)) == [member], "it remembers who it was"
+        assert list(site.await_instances(1)) == [member], "it keeps its id"
         agent.end()
         site.await_members(0)
     finally:

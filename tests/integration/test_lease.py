@@ -216,7 +216,7 @@ class Drill:
         self.link.kill()
 
     def runs(self, name: str) -> list[Run]:
-        """What the beats tell, in the order of the first ones."""
+        """All runs, in the order of their first beats."""
         found: dict[int, Run] = {}
         file = self.path / name / "beats"
         for line in file.read_text().splitlines() if file.exists() else []:
@@ -329,7 +329,7 @@ def test_never_two_at_a_time_if_both_followers_leave_the_leader(
         stack.callback(drill.end)
         drill.run([drill.leader], age)
         judge(drill, "leader-deserted")
-        assert drill.answered == [True], "it was no leader any more: any lease would have done"
+        assert drill.answered == [True], "it was no longer a leader: any lease would have been enough"
         assert pass_on(drill) == {"leader-deserted": 0}
 
 
@@ -518,7 +518,7 @@ def test_only_a_running_attempt_is_renewed(zookeeper: Server, site: Site) -> Non
         waiters.close()
 
 
-# -- ends: nobody else begins before all is gone -----------------------------------------------------
+# -- ends -----------------------------------------------------
 
 
 @pytest.mark.parametrize("stopped", [False, True], ids=["", "stopped"])

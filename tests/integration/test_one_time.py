@@ -76,7 +76,7 @@ class Site:
         lock: str = "",
         **keys: Any,
     ) -> Command:
-        """A one-time command that writes a Run down, waits for the file `gate`, and goes on with `then`.
+        """A one-time command that writes a Run down, waits for the file `gate`, and continues with `then`.
 
         `first`, `then` and `gate` are shell text. A file lock of the name `lock`, which the kernel releases
         when the last process is gone, proves that it runs alone.
@@ -986,7 +986,7 @@ def test_a_new_mark_removes_the_oldest_ones(site: Site, zk: KazooClient) -> None
     zk.create(f"{site.at()}/generations/0.3/child")
     site.publish(sync=site.once(gate=None, generation="1.0"))
     assert site.start().ends() == 0
-    # What somebody else has put below one is no reason to hold up the outcome.
+    # A mark with a child cannot be deleted; the outcome does not depend on that.
     newest = {"0.3", "1.0", *(f"0.{number}" for number in range(15, 30))}
     eventually(lambda: set(site.names(f"{site.at()}/generations")) == newest, "the oldest are gone")
 

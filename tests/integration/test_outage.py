@@ -157,7 +157,7 @@ def test_a_daemon_that_ends_in_an_outage_leaves_no_registrar(outage: Outage) -> 
 def test_agents_that_wait_continue_after_the_outage(outage: Outage) -> None:
     """Every watch is set again."""
     for agent in outage.waiting:
-        eventually(lambda agent=agent: agent.state == "ready", "it goes on")  # type: ignore[misc]
+        eventually(lambda agent=agent: agent.state == "ready", "it continues")  # type: ignore[misc]
 
 
 def test_a_new_session_sees_changes_during_the_outage(

@@ -30,8 +30,8 @@ SERVICE = "openstack/web"
 SHORT_SESSION = {"KOLLA_ZK_SESSION_TIMEOUT": "2"}
 OWN_NETWORK = (sys.executable, str(Path(__file__).parents[1] / "own_network.py"))
 
-# A daemon that does what is written into the FIFO `tell` in its directory: a word of digits is a
-# port to listen on, `close` ends that, anything else it tells its notify socket.
+# A daemon that obeys words from the FIFO `tell` in its directory: it listens on a number as a port, `close`
+# ends that, and it sends any other word to its notify socket.
 OBEYS = """
 import os, socket
 if not os.path.exists("tell"):
@@ -421,10 +421,10 @@ def test_a_container_is_ready_while_its_check_succeeds(
     for again in (False, True):
         site.await_instances(1)
         eventually(lambda: site.instances("web1") == site.instances(), "its host knows it too")
-        eventually(lambda: agent.state == "ready", "the probes know it too")
+        eventually(lambda: agent.state == "ready", "the probes agree")
         eventually(
             lambda: [site.state(), site.state(scope="web1")] == ["running"] * 2,
-            "so does whoever reads states",
+            "the states agree",
         )
         assert (agent.health().returncode, agent.health("--ready").returncode) == (0, 0)
         if again:
@@ -515,7 +515,7 @@ def test_by_default_a_daemon_notifies_or_lives_for_20_s(patient: Patient) -> Non
     begun, (silent, speaks, recovers), sites = patient
     sites[1].await_instances(1)
     sites[0].await_instances(1)
-    eventually(lambda: silent.state == speaks.state == "ready", "the probes know it")
+    eventually(lambda: silent.state == speaks.state == "ready", "the probes agree")
     told = [(agent.directory / "run" / "state").stat().st_mtime - begun for agent in (silent, speaks)]
     assert told[0] >= 20 > told[1]
     assert (

@@ -289,7 +289,7 @@ def test_if_the_command_fails_the_old_files_are_put_back(web: Web) -> None:
     web.publish("newer", on_change={"command": "true"})
     refreshed(agent)
     assert (agent.directory / "web.conf").read_text() == "newer"
-    eventually(lambda: web.reason() == "", "nothing is wrong any more")
+    eventually(lambda: web.reason() == "", "the reason is gone")
 
 
 def test_a_restart_replaces_the_daemon(web: Web) -> None:
@@ -382,8 +382,8 @@ def test_a_refresh_that_fails_changes_nothing(web: Web, text: str, file: dict[st
     assert len(web.site.instances()) == 1
     explained = web.explain()
     assert "ROOT CAUSE  web/daemon on web1 is ready; the refresh of its files failed: " in explained
-    web.publish("mended")
-    eventually(lambda: heard(agent) == ["SIGHUP mended"], "it is tried again at the next change")
+    web.publish("fixed")
+    eventually(lambda: heard(agent) == ["SIGHUP fixed"], "it is tried again at the next change")
 
 
 def test_a_variable_that_was_missing_is_watched(web: Web) -> None:
@@ -413,8 +413,8 @@ def test_a_start_that_waits_for_a_check_reports_it(web: Web, containers: Contain
     (containers.directory / "hold").touch()
     agent = containers.start(SERVICE)
     words = "web/daemon waits for the check of its file web.conf"
-    eventually(lambda: agent.state == f"waiting {words}", "the probes know")
-    eventually(lambda: web.reason() == words, "and so do operators")
+    eventually(lambda: agent.state == f"waiting {words}", "the probes say so")
+    eventually(lambda: web.reason() == words, "the record says so")
     (containers.directory / "hold").unlink()
     agent.says("the daemon is ready")
 
@@ -441,7 +441,7 @@ def test_a_refresh_ends_with_the_daemon(web: Web) -> None:
     web.publish("two", file)
     eventually(lambda: is_held(agent), "the check hangs")
     agent.process.kill()
-    eventually(lambda: not agent.processes, "all of it has ended")
+    eventually(lambda: not agent.processes, "all its processes have ended")
 
 
 @pytest.mark.parametrize("stage", ["check", "connect"])
@@ -485,11 +485,11 @@ def test_a_refresh_by_hand_runs_at_once(web: Web) -> None:
 
 
 def test_a_refresh_by_hand_repeats_a_failed_notification(web: Web) -> None:
-    web.publish("old", on_change={"command": "[ -e mended ] && touch told"})
+    web.publish("old", on_change={"command": "[ -e fixed ] && touch told"})
     agent = web.start()
-    web.publish("new", on_change={"command": "[ -e mended ] && touch told"})
+    web.publish("new", on_change={"command": "[ -e fixed ] && touch told"})
     eventually(lambda: "exit status 1" in web.reason(), "the reason is there")
-    (agent.directory / "mended").touch()
+    (agent.directory / "fixed").touch()
     assert by_hand(agent).returncode == 0
     assert (agent.directory / "told").exists()
     assert (agent.directory / "web.conf").read_text() == "new"
@@ -578,8 +578,8 @@ def test_if_an_instance_dies_in_its_refresh_no_other_begins(web: Web) -> None:
     assert len([agent for agent in agents.values() if not agent.running]) == 1
     alive = [agent for agent in agents.values() if agent not in dead]
     assert all((agent.directory / "web.conf").read_text() == "old" for agent in alive)
-    web.publish("mended", width=1, command=command)
-    eventually(lambda: all(heard(agent) == ["SIGHUP mended"] for agent in alive), "the others go on")
+    web.publish("fixed", width=1, command=command)
+    eventually(lambda: all(heard(agent) == ["SIGHUP fixed"] for agent in alive), "the others continue")
 
 
 def test_others_continue_when_a_killed_instance_is_ready_again(web: Web) -> None:
@@ -602,7 +602,7 @@ def test_others_continue_when_a_killed_instance_is_ready_again(web: Web) -> None
     assert "ROOT CAUSE" in web.explain()
     assert heard(other) == []
     holder.restart()
-    eventually(lambda: heard(other) == ["SIGHUP new"], "it goes on")
+    eventually(lambda: heard(other) == ["SIGHUP new"], "it continues")
     eventually(lambda: not web.slots, "no slot is left")
 
 
@@ -623,8 +623,8 @@ def test_after_a_failed_refresh_no_other_begins(web: Web) -> None:
     eventually(lambda: sorted(web.code(host) for host in agents) == codes, "programs see the same")
     asked = [len((agent.directory / "asked").read_text().splitlines()) for agent in agents.values()]
     assert sorted(asked) == [1, 1, 2]
-    web.publish("mended", file, width=1)
-    eventually(lambda: all(heard(agent) == ["SIGHUP mended"] for agent in agents.values()), "all go on")
+    web.publish("fixed", file, width=1)
+    eventually(lambda: all(heard(agent) == ["SIGHUP fixed"] for agent in agents.values()), "all continue")
     eventually(lambda: not web.slots, "no slot is left")
 
 
@@ -642,7 +642,7 @@ def test_an_outage_during_a_refresh_loses_nothing(web: Web, link: Link) -> None:
     eventually((agent.directory / "checking").exists, "a refresh has read what it needs")
     link.kill()
     let_go(agent)
-    eventually(lambda: heard(agent) == ["SIGHUP new"], "what has been read already is told")
+    eventually(lambda: heard(agent) == ["SIGHUP new"], "the daemon is notified of what has been read")
     web.publish("newer", file)
     link.launch()
     eventually(lambda: heard(agent)[1:] == ["SIGHUP newer"], "and what is published afterwards")

@@ -1,6 +1,6 @@
 """A refresh that is killed with -9 while it replaces files: soon all files are old, or all are new.
 
-Whole agents against a real ZooKeeper. A `sitecustomize` module in the container stops the refresh at a chosen
+Whole agents with a real ZooKeeper. A `sitecustomize` module in the container stops the refresh at a chosen
 rename, and kills the processes that the test names.
 """
 
@@ -20,7 +20,7 @@ from tests.waiting import eventually
 
 NAMES = ("web.conf", "a.conf", "b.conf", "c.conf", "d.conf", "e.conf")
 # The file `kill` holds the number of the rename, and the processes: `renaming` is the one that renames,
-# `refresher` the one that the registrar has started. The next refresh is left alone.
+# `refresher` the one that the registrar has started. The next refresh is not disturbed.
 KILLS = """
 import itertools, os, signal
 with open("/proc/self/cmdline", "rb") as words:
@@ -76,7 +76,7 @@ def container(deployment: Deployment, containers: Containers, zk: KazooClient, t
 
 
 def found(agent: Agent) -> set[str]:
-    """What the files hold; of a set that is not mixed that is one text."""
+    """The texts in the files; exactly one if old and new are not mixed."""
     return {(agent.directory / name).read_text() for name in NAMES}
 
 
@@ -86,7 +86,7 @@ def found(agent: Agent) -> set[str]:
 def test_after_a_killed_refresh_all_files_are_new_and_the_daemon_is_notified(
     container: Container, mode: str, killed: tuple[str, ...]
 ) -> None:
-    """The registrar says what has happened, and tries again without any change."""
+    """The registrar reports what happened, and tries again without a new change."""
     agent = container.start(mode)
     container.kill(agent, 4, *killed)
     eventually(lambda: heard(agent) == ["SIGHUP new"], "the daemon is notified")
@@ -115,7 +115,7 @@ def test_when_the_registrar_dies_with_a_refresh_no_mixed_files_are_left(
 def test_a_restarted_container_completes_what_was_killed(
     container: Container, mode: str, deployment: Deployment, zk: KazooClient
 ) -> None:
-    """It needs no ZooKeeper for that, and is not ready before."""
+    """Without ZooKeeper, and before it is ready."""
     agent = container.start(mode)
     container.kill(agent, 4, "registrar", "refresher", "renaming")
     eventually(lambda: len(found(agent)) == 2, "the files are mixed")
@@ -128,7 +128,7 @@ def test_a_restarted_container_completes_what_was_killed(
 
 
 def test_a_refresh_by_hand_completes_what_was_killed(container: Container) -> None:
-    """Where the registrar is gone too, nobody else does. It still says that nobody can be notified."""
+    """If the registrar is gone too, no other process does. The daemon still cannot be notified."""
     agent = container.start()
     container.kill(agent, 4, "registrar", "refresher", "renaming")
     eventually(lambda: len(found(agent)) == 2, "the files are mixed")

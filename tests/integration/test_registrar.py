@@ -379,7 +379,7 @@ def test_a_full_disk_does_not_stop_registering(
     container.say("READY=1")
     eventually(exists(zk, container.ready), "it is ready again")
     (small_disk / "filler").unlink()
-    eventually(lambda: container.stage == "ready", "it is told once it can be", seconds=60)
+    eventually(lambda: container.stage == "ready", "it is written when there is room", seconds=60)
     assert container.log.read_text().count("No space left on device") == 1
 
 
@@ -449,7 +449,7 @@ def test_a_daemon_whose_registration_is_denied_is_alive_but_not_ready(
     parent = container.parents[4][0]
     zk.set_acls(parent, [make_acl("world", "anyone", read=True, admin=True)])
     expire(zookeeper, container.session)
-    eventually(lambda: health("--ready")[0] == 1, "it is not registered any more")
+    eventually(lambda: health("--ready")[0] == 1, "it is no longer registered")
     said = f"not registered: {container.ready} can't be created: NoAuthError: the ACL of"
     assert said in health("--ready")[1]
     assert health()[0] == 0

@@ -1,4 +1,4 @@
-"""Each right that an agent needs, and has by acl.yml, is taken away, one at a time: the agent names it."""
+"""Each right that an agent needs is taken away, one at a time: the agent names it."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from tests.waiting import eventually
 from tests.zookeeper import Server
 
 DB, WEB = "infra/db/db", "app/web"
-# All that an agent may need a right for; `round` makes the one-time commands run again.
+# Definitions that need every right; `round` makes the one-time commands run again.
 DEFINITIONS = {
     DB: {"service": {"daemon": {"command": "sleep 600", "ready": {"alive": 0}}}},
     WEB: {
@@ -48,8 +48,8 @@ DEFINITIONS = {
     },
 }
 TEMPLATE = "{{ groups['db'] }} {{ ready_instances('infra/db/db') }} {{ local }}"
-# The znode whose ACL lacks a right, the right, and how the path begins that is named, if that is another one:
-# whether a znode may be created or deleted, the one above it says.
+# The znode whose ACL lacks a right, the right, and the beginning of the path that is named, if it differs:
+# the parent's ACL decides whether a znode may be created or deleted.
 NEEDED = [
     (WEB, "r"),
     (".publication", "r"),
@@ -101,7 +101,7 @@ RIGHTS = {
 
 
 class Rights:
-    """A deployment in which web has been started once, so that all that it needs is there."""
+    """A deployment in which web has been started once, so that all its znodes exist."""
 
     def __init__(self, server: Server, zk: KazooClient, directory: Path) -> None:
         self.zk, self._directory = zk, directory

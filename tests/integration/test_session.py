@@ -324,7 +324,7 @@ def test_ephemerals_are_created_again_in_a_new_session(
     assert owner() == client.session.id
     expired = client.session.id
     assert client.session._socket
-    client.session._socket.shutdown(socket.SHUT_RDWR)  # No watch tells us.
+    client.session._socket.shutdown(socket.SHUT_RDWR)  # No watch fires.
     thief = connected(servers(zookeeper.hosts), session_id=expired, password=client.session.password)
     end(thief)
     assert client.loop.wait(lambda: owner() not in (0, expired), now() + 30)
@@ -456,7 +456,7 @@ def talking(data: bytes) -> Callable[[socket.socket], None]:
             while connection.recv(1000):
                 pass
         except OSError:
-            pass  # The other side has had enough of it.
+            pass  # The other side has closed the connection.
         finally:
             connection.close()
 
@@ -572,7 +572,7 @@ class Swallow(Tap):
     def _ask(self, client: socket.socket, server: socket.socket) -> None:
         with contextlib.suppress(OSError):
             while packet := read_packet(client):
-                # A Connect has no header; what stands there in its place is never such a number.
+                # A Connect has no header; its bytes at this place are never such a number.
                 if packet[8:12] == self._kind and not self.xid:
                     self.xid = packet[4:8]
                 server.sendall(packet)
@@ -684,7 +684,7 @@ def test_names_are_resolved_in_a_child(
     assert now() - begun < 10 and not session.connected
     (child,) = children()
     assert len(os.listdir("/proc/self/task")) == threads
-    # With the child's copy of it open, the end of this one would not be seen.
+    # While the child has a copy open, the end of file is not seen.
     theirs.close()
     assert loop.wait(lambda: select.select([ours], [], [], 0)[0], now() + 30) and not ours.recv(1)
     eventually(

@@ -96,7 +96,7 @@ def test_ctrl_c_at_any_instant_ends_the_tool_with_130(site: Deployment) -> None:
         tool.send_signal(signal.SIGINT)
         said = tool.communicate(timeout=60)[0]
         if "    import signal\n" in said:
-            continue  # Python itself was still starting, and nobody can answer it then.
+            continue  # Python itself was still starting, where the tool cannot handle it.
         assert "Traceback" not in said, said
         ended.append(tool.returncode)
     assert set(ended) <= {-signal.SIGINT, 130, 66}, ended

@@ -146,7 +146,7 @@ def test_readiness_is_withdrawn_before_sigterm(
     assert at["gone"] - begun < 0.25  # measured: some milliseconds
     assert agent.running
     eventually(lambda: "no longer ready: it is being stopped" in agent.said, "the log says so")
-    assert "WARNING" not in agent.said, "nobody has to do anything"
+    assert "WARNING" not in agent.said, "nothing asks for action"
 
 
 def test_a_stop_does_not_wait_for_zookeeper(start: Callable[..., Agent], link: Link) -> None:
@@ -251,4 +251,4 @@ def test_a_stop_during_the_start_is_not_lost(deployment: Deployment, containers:
         time.sleep(0.02 * number)
         agent.signal(signal.SIGTERM)
         assert agent.ends() == 128 + signal.SIGTERM, agent.said
-        eventually(lambda: agent.processes == {}, "nothing of it is left")  # noqa: B023
+        eventually(lambda: agent.processes == {}, "no process is left")  # noqa: B023
