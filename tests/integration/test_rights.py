@@ -6,7 +6,7 @@ import itertools
 import json
 import re
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 import pytest
@@ -86,12 +86,8 @@ NEEDED = [
     ("status/h1/web/daemon", "r"),
     ("status/global/web/daemon", "r"),
 ]
-# Only the registrar needs these, when the daemon runs: it warns, and tries again.
-NEEDED_LATER = [
-    (f"{WEB}/.containers", "c", f"{WEB}/.containers/"),
-    ("status/h1/web/daemon/ready", "c", "status/h1/web/daemon/ready/"),
-    ("status/global/web/daemon/ready", "c", "status/global/web/daemon/ready/"),
-]
+# Where only the registrar needs to create: it warns, and tries again.
+NEEDED_LATER = ["status/h1/web/daemon/ready", "status/global/web/daemon/ready"]
 RIGHTS = {
     "r": (Permissions.READ, "read", "r (read)"),
     "w": (Permissions.WRITE, "written", "w (write)"),
@@ -210,15 +206,25 @@ def test_a_missing_right_of_an_agent_is_named(rights: Rights, row: Sequence[str]
     assert json.loads((agent.directory / "termination-log").read_text()) == agent.ending
 
 
-@pytest.mark.parametrize("row", NEEDED_LATER, ids=" ".join)
-def test_a_missing_right_of_a_registrar_is_named(rights: Rights, row: Sequence[str]) -> None:
-    """The daemon keeps running, and is registered when the right is granted."""
-    node, letter, named = row
-    path = rights.path(node)
-    with rights.without(path, letter):
+def test_missing_rights_of_a_registrar_are_named(rights: Rights) -> None:
+    """The daemon keeps running, and is registered when the rights are granted."""
+    with ExitStack() as stack:
+        for path in map(rights.path, NEEDED_LATER):
+            stack.enter_context(rights.without(path, "c"))
         agent = rights.start(WEB)
-        words = said(path, letter, rights.path(named)) + "; retrying"
-        eventually(lambda: re.search(words, agent.said) or not agent.running, "it says so")
+        for path in map(rights.path, NEEDED_LATER):
+            words = said(path, "c", f"{path}/") + "; retrying"
+            eventually(lambda words=words: re.search(words, agent.said) or not agent.running, words)  # type: ignore[misc]
         assert agent.running
-    eventually(lambda: rights.zk.get_children(path), "it has registered")
+    eventually(lambda: all(map(rights.zk.get_children, map(rights.path, NEEDED_LATER))), "it is registered")
+    rights.end(agent)
+
+
+def test_a_missing_right_to_record_a_container_is_named(rights: Rights) -> None:
+    """By the agent or by the registrar: the record is written at most once a second."""
+    path = rights.path(f"{WEB}/.containers")
+    with rights.without(path, "c"):
+        agent = rights.start(WEB)
+        eventually(lambda: re.search(said(path, "c", f"{path}/"), agent.said), "it is named")
+        assert agent.running or agent.ends() == 77
     rights.end(agent)
