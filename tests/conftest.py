@@ -84,7 +84,8 @@ def log_lines(monkeypatch: pytest.MonkeyPatch) -> Iterator[LogLines]:
 @pytest.fixture(scope="session")
 def shared_zookeeper(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
     """The server that `zookeeper` gives to every test; take that one."""
-    with Server(tmp_path_factory.mktemp("zookeeper")) as server:
+    # A session of 40 s survives a restart of the server on a busy machine.
+    with Server(tmp_path_factory.mktemp("zookeeper"), settings={"maxSessionTimeout": 40_000}) as server:
         yield server
 
 
