@@ -20,9 +20,11 @@ class Copy:
     """Its path is short, because sockets are created below it."""
 
     def __init__(self, tree: Path) -> None:
-        self.root = Path(tempfile.mkdtemp(prefix="m"))
+        self._place = Path(tempfile.mkdtemp(prefix="m"))
+        self._place.chmod(0o755)  # Some tests have several users.
+        self.root = self._place / "c"
         left_out = shutil.ignore_patterns(".*", "__pycache__", "mutations")
-        shutil.copytree(tree, self.root, ignore=left_out, dirs_exist_ok=True, symlinks=True)
+        shutil.copytree(tree, self.root, ignore=left_out, symlinks=True)
         shutil.copytree(Path(__file__).parent, self.root / "tests/mutations")
         venv.create(self.root / ".venv", symlinks=True)
         (self.site,) = self.root.glob(".venv/lib/python*/site-packages")
@@ -63,9 +65,21 @@ class Copy:
         return failed[0] if failed else tests[0]  # The package could not be imported.
 
     def _pytest(self, seconds: float, *words: str) -> int:
-        # A shell is the first process, because that one must collect the exit statuses of all others.
-        argv = [*ALONE, *NO_ROOT, "sh", "-c", '"$@"; exit $?', "sh", ".venv/bin/python", "-m", "pytest", "-q"]
-        options = ("-p", "no:cacheprovider", "-p", "tests.mutations.plugin", f"--basetemp={self.root}/t")
+        # A shell is the first process, because that one must collect the exit statuses of all others. No
+        # file may become larger than a gigabyte.
+        argv = [
+            *ALONE,
+            *NO_ROOT,
+            "sh",
+            "-c",
+            'ulimit -f 2000000; "$@"; exit $?',
+            "sh",
+            ".venv/bin/python",
+            "-m",
+            "pytest",
+            "-q",
+        ]
+        options = ("-p", "no:cacheprovider", "-p", "tests.mutations.plugin", f"--basetemp={self._place}/t")
         with (self.root / "output").open("w") as output:
             try:
                 done = subprocess.run(
@@ -89,4 +103,4 @@ class Copy:
         return before
 
     def remove(self) -> None:
-        shutil.rmtree(self.root, ignore_errors=True)
+        shutil.rmtree(self._place, ignore_errors=True)

@@ -1,6 +1,7 @@
 """Notes how each test ends, and which functions of the package it calls; keeps the chosen tests only.
 
 To know the functions, every Python in the virtual environment imports this (`copies.py`), agents too.
+PYTEST_DONT_REWRITE, because it is imported before pytest could.
 """
 
 from __future__ import annotations
