@@ -145,6 +145,19 @@ def connected(servers: Server | Ensemble, **options: Any) -> Iterator[KazooClien
     client.close()
 
 
+@pytest.fixture(scope="module")
+def module_zk(shared_zookeeper: Server) -> Iterator[KazooClient]:
+    """A client of the shared server, for a deployment that outlives a test."""
+    shared_zookeeper.mend()
+    yield from connected(shared_zookeeper)
+
+
+@pytest.fixture(scope="module")
+def module_deployment(shared_zookeeper: Server, module_zk: KazooClient) -> Iterator[Deployment]:
+    """A deployment for all tests of a module."""
+    yield from made(shared_zookeeper, module_zk)
+
+
 @pytest.fixture
 def zk(zookeeper: Server) -> Iterator[KazooClient]:
     """A client of `zookeeper` for the test itself to write with and to look through."""

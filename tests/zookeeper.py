@@ -25,7 +25,6 @@ import sys
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
-from types import TracebackType
 from typing import Callable, TypeVar
 
 from kolla_mesos_start.operator.local import private_zookeeper
@@ -33,8 +32,7 @@ from kolla_mesos_start.operator.local.private_zookeeper import HOST as HOST
 from kolla_mesos_start.operator.local.private_zookeeper import JAVA, SERVER, ask, configure
 from tests.waiting import eventually
 
-S = TypeVar("S", bound="Server")
-E = TypeVar("E", bound="Ensemble")
+S = TypeVar("S", bound="Started")
 
 _given: set[int] = set()
 
@@ -51,6 +49,23 @@ def free_port() -> int:
         pass
     _given.add(port)
     return port
+
+
+class Started:
+    """What runs during a `with` statement."""
+
+    def start(self) -> None:
+        raise NotImplementedError
+
+    def stop(self) -> None:
+        raise NotImplementedError
+
+    def __enter__(self: S) -> S:
+        self.start()
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self.stop()
 
 
 class Process:
@@ -140,7 +155,7 @@ class Process:
         return self.log.read_text(errors="replace")[-2000:] if self.log.exists() else ""
 
 
-class Server(Process):
+class Server(Process, Started):
     """One ZooKeeper server.
 
     `settings` are lines of zoo.cfg that are added to, or replace, DEFAULTS; `java` are more
@@ -221,20 +236,8 @@ class Server(Process):
         self.thaw()
         self.start()
 
-    def __enter__(self: S) -> S:
-        self.start()
-        return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        self.stop()
-
-
-class Ensemble:
+class Ensemble(Started):
     """Three servers with a leader, and `observers` that have no vote.
 
     Each server reaches the others' quorum ports through a proxy of its own; `cut` freezes it.
@@ -347,15 +350,3 @@ class Ensemble:
         """End all servers."""
         for process in (*self.servers, *self._proxies.values()):
             process.kill()
-
-    def __enter__(self: E) -> E:
-        self.start()
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        self.stop()

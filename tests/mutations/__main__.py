@@ -15,7 +15,6 @@ import os
 import sys
 import time
 from collections import Counter, defaultdict
-from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from queue import Queue
@@ -28,7 +27,7 @@ RECORD = Path(__file__).with_name("record.jsonl")
 CALLS = ".cache/calls.json"
 COUNT, PROCESSES = 200, 2
 # Seconds that tests of a mutation may take: those that start programs, after all others.
-LIMITS = {False: 20.0, True: 40.0}
+LIMITS = {False: 8.0, True: 20.0}
 STARTS_PROGRAMS = "tests/integration/"
 NOT_RUN, GONE, SURVIVED = "not run", "gone", ""
 
@@ -66,49 +65,52 @@ class Run:
 
     def all(self, wanted: list[tuple[Mutation, str]]) -> list[str]:
         """The test that finds each mutation, or a word about it. Each is given with a test to begin with."""
-        with ThreadPoolExecutor(PROCESSES) as pool:
-            found = list(pool.map(self._one, *zip(*wanted)))
+        found = [SURVIVED] * len(wanted)
+        for programs in LIMITS:
+            left = [number for number, test in enumerate(found) if test == SURVIVED]
+            with ThreadPoolExecutor(PROCESSES) as pool:
+                tests = pool.map(lambda number: self._one(*wanted[number], programs), left)  # noqa: B023
+                for number, test in zip(left, tests):
+                    found[number] = test
         while not self._copies.empty():
             self._copies.get().remove()
         return found
 
-    def _one(self, mutation: Mutation, known: str) -> str:
+    def _one(self, mutation: Mutation, known: str, programs: bool) -> str:
         place, begun = find(self.places, mutation), time.monotonic()
         if place is None or begun > self._until:
             return NOT_RUN if place else GONE
         copy = self._copies.get()
         before = copy.write(place.module, apply((copy.root / place.module).read_bytes(), place, mutation.new))
         try:
-            found = self._test_that_finds(copy, place, known)
+            found = self._test_that_finds(copy, place, "" if programs else known, programs)
         finally:
             copy.write(place.module, before)
             self._copies.put(copy)
-        said = f"found by {found}" if found else "not found"
+        said = f"found by {found}" if found else "not found" + programs * " at all"
         print(f"{time.monotonic() - begun:4.0f} s {place.module} {place.function}: {said}", flush=True)
         return found
 
-    def _test_that_finds(self, copy: Copy, place: Place, known: str) -> str:
-        for tests in self._choices(place, known):
-            failing = copy.failing(tests, 60 + 4 * sum(self._seconds.get(test, 10) for test in tests))
+    def _test_that_finds(self, copy: Copy, place: Place, known: str, programs: bool) -> str:
+        for tests in ([known], self._choose(place, programs)):
+            failing = copy.failing(tests, 30 + 3 * sum(self._seconds.get(test, 20) for test in tests))
             # Another one that starts programs may have failed by chance.
             if failing and (not failing.startswith(STARTS_PROGRAMS) or copy.failing([failing], 100)):
                 return failing
         return SURVIVED
 
-    def _choices(self, place: Place, known: str) -> Iterator[list[str]]:
+    def _choose(self, place: Place, programs: bool) -> list[str]:
         """First what is quick, and what calls few functions."""
-        if known:
-            yield [known]
         tests = self._tests_of.get(f"{place.module}:{place.function}", [])
+        tests = [test for test in tests if test.startswith(STARTS_PROGRAMS) == programs]
         tests.sort(key=lambda test: self._seconds[test] + self._counts[test] / 100)
-        for programs, left in LIMITS.items():
-            chosen: list[str] = []
-            for test in tests:
-                if test.startswith(STARTS_PROGRAMS) == programs and (left > 0 or not chosen):
-                    chosen.append(test)
-                    left -= self._seconds[test]
-            if chosen:
-                yield chosen
+        chosen: list[str] = []
+        left = LIMITS[programs]
+        for test in tests:
+            if left > 0:
+                chosen.append(test)
+                left -= self._seconds[test]
+        return chosen
 
 
 def main() -> int:

@@ -52,7 +52,7 @@ class Copy:
 
     def failing(self, tests: Sequence[str], seconds: float) -> str:
         """The first of these tests that fails or takes too long; empty if none does, or none is there."""
-        files = sorted({file for test in tests if (self.root / (file := test.partition("::")[0])).exists()})
+        files = sorted({file for test in tests if (self.root / (file := test.partition("::")[0])).is_file()})
         if not files:
             return ""
         notes = self.root / "notes"
