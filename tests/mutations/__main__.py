@@ -4,7 +4,8 @@
     python -m tests.mutations record    choose the mutations, and note the test that finds each (an hour)
     python -m tests.mutations check     the same mutations again: which were found then, and are not now?
 
-`check` begins with the test of the record. Code that is not in the package any more is named.
+`check` begins with the test of the record, and goes on with others if there are `calls`. It names the
+mutations that survive, and those whose code is not in the package any more.
 """
 
 from __future__ import annotations
@@ -57,7 +58,8 @@ class Run:
     def __init__(self, tree: Path, until: float) -> None:
         self.places = places(tree)
         self._until = until
-        self._seconds, self._tests_of = json.loads((tree / CALLS).read_text())
+        calls = tree / CALLS
+        self._seconds, self._tests_of = json.loads(calls.read_text()) if calls.exists() else ({}, {})
         self._counts = Counter(test for tests in self._tests_of.values() for test in tests)
         self._copies: Queue[Copy] = Queue()
         for _ in range(PROCESSES):
@@ -123,7 +125,7 @@ def main() -> int:
     options = parser.parse_args()
     tree, until = options.tree.resolve(), time.monotonic() + 60 * options.minutes
     os.nice(10)
-    if options.what == "calls" or not (tree / CALLS).exists():
+    if options.what == "calls":
         note_calls(tree)
     if options.what == "record":
         run = Run(tree, until)
