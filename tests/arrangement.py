@@ -1,8 +1,8 @@
-"""How the tests are shared among processes: what stays together, what begins first, what is told at the end.
+"""Distributes the tests among processes, and prints sections below the results.
 
-What lives here: hooks of pytest and of pytest-xdist, which `tests/conftest.py` passes on. Nothing here
-knows what a test does. Every process has its own ZooKeeper servers, podman storage and directories; what
-is made once for all of them (images, Keystone's programs) is made behind a file's lock.
+These are hooks of pytest and pytest-xdist, which `tests/conftest.py` imports. Every process has its own
+ZooKeeper servers, podman storage and directories. Images and Keystone's programs are made once for all
+processes, under a file lock.
 """
 
 from __future__ import annotations
@@ -16,10 +16,10 @@ from typing import Any
 import pytest
 from hypothesis import settings
 
-# Sections below the tests: their titles, and their lines.
+# Sections below the results: titles and lines.
 SECTIONS = pytest.StashKey["dict[str, list[str]]"]()
-# What takes longest begins first, so that no process is left alone with it at the end: the images and
-# Keystone's programs, which are made or installed where they are missing, then what waits most.
+# The slowest files begin first, so that none of them is left over at the end. Some of these first make images
+# or install Keystone.
 FIRST = (
     "tests/functional/test_keystone.py",
     "tests/functional/test_secured_keystone.py",
@@ -28,7 +28,7 @@ FIRST = (
     "tests/integration/test_quickstart.py",
     "tests/integration/test_pythons.py",
 )
-# What costs so much to start that one process has it for all.
+# Files that share servers which are slow to start: one process runs them all.
 TOGETHER = {
     "an ensemble": (
         "tests/integration/test_boot.py",
@@ -41,7 +41,7 @@ TOGETHER = {
         "tests/integration/test_secured.py",
     ),
 }
-# Files that take long and whose tests share nothing: one by one, to whoever is idle. All others stay whole.
+# Slow files whose tests share nothing: any idle process runs the next test. Other files are not divided.
 DIVIDED = (
     "tests/commands/test_guard.py",
     "tests/commands/test_guard_client.py",
@@ -80,21 +80,21 @@ def pytest_configure(config: pytest.Config) -> None:
     # Python 3.13 would start programs with it, in whom a signal of the C library's own is then ignored; a
     # test that wants to see none ignored would have to know that.
     subprocess._USE_POSIX_SPAWN = False  # type: ignore[misc]
-    # A shell ignores SIGINT for what it starts in the background, as CI systems do, and nohup SIGHUP. Every
-    # program that a test starts would inherit that, and could not be interrupted.
+    # A shell ignores SIGINT for background jobs (CI systems use these), and nohup ignores SIGHUP. Every
+    # program that a test starts would inherit this, and could not be interrupted.
     for signum in (signal.SIGINT, signal.SIGHUP):
         if signal.getsignal(signum) is signal.SIG_IGN:
             signal.signal(signum, lambda number, frame: None)
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Put first what takes long."""
+    """Begin with the slow files."""
     items.sort(key=lambda item: FIRST.index(_file(item)) if _file(item) in FIRST else len(FIRST))
 
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> object:
-    """Hand out what stays together as one, in the order of the items."""
+    """Distribute groups of tests in the order of the items."""
     # pytest-xdist's own marks for that (3.8) do nothing with pytest 9.
     from xdist.scheduler import LoadScopeScheduling  # type: ignore[import-untyped]
 
@@ -107,7 +107,7 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> object:
 
 
 def group(test: str) -> str:
-    """The name of what one process does alone: the same for tests that stay together."""
+    """The group of a test: one process runs all tests of a group."""
     file = test.partition("::")[0]
     if file in DIVIDED:
         return test
@@ -118,11 +118,11 @@ def _file(item: pytest.Item) -> str:
     return item.path.relative_to(item.config.rootpath).as_posix()
 
 
-# -- what is told: failures at once; sections at the end, which the other processes hand over ---------
+# -- output: failures at once, sections at the end ----------------------------------------------------
 
 
 class Failures:
-    """Names a test as soon as it has failed; pytest says why at the end, which may be minutes away."""
+    """Prints the name of a test as soon as it fails; pytest prints the reason minutes later, at the end."""
 
     def __init__(self, config: pytest.Config) -> None:
         self._config = config
@@ -130,7 +130,7 @@ class Failures:
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
         reporter = self._config.pluginmanager.getplugin("terminalreporter")
         if report.failed and reporter:
-            reporter.line("")  # pytest does not know of the dots of the other processes.
+            reporter.line("")  # The cursor may be behind the dots of other processes.
             reporter.write_line(f"failed: {report.nodeid}", red=True)
 
 
@@ -141,13 +141,13 @@ def pytest_sessionfinish(session: pytest.Session) -> None:
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_testnodedown(node: Any) -> None:
-    """A process has ended; where it was killed it has handed over nothing."""
+    """Collect the sections of a process that has ended; one that was killed has none."""
     for title, lines in getattr(node, "workeroutput", {}).get("sections", {}).items():
         section(node.config, title).extend(lines)
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: pytest.Config) -> None:
-    """Whether the tests have passed or not."""
+    """Print the sections, whether or not the tests have passed."""
     for title, lines in config.stash[SECTIONS].items():
         terminalreporter.section(title)
         for line in lines:
@@ -155,12 +155,12 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: p
 
 
 def section(config: pytest.Config, title: str) -> list[str]:
-    """The lines of this section, to be added to."""
+    """The lines of this section, to which tests append."""
     return config.stash[SECTIONS].setdefault(title, [])
 
 
 def say(config: pytest.Config, text: str) -> None:
-    """Tell now what takes long; the standard output of the other processes goes nowhere."""
+    """Print a line at once: that something slow begins. Standard output of other processes is not shown."""
     capture = config.pluginmanager.getplugin("capturemanager")
     with capture.global_and_fixture_disabled():
         print(f"\n-- {text}", file=sys.stderr, flush=True)

@@ -1,7 +1,6 @@
-"""The fixtures: a real ZooKeeper, alone or as an ensemble, a client, and a deployment of the test's own.
+"""The fixtures: a real ZooKeeper server or ensemble, a client, and an empty deployment for each test.
 
-The servers start once in a run, with the first test that asks for them; after each test they are
-brought back from whatever it has done to them.
+The servers start with the first test that needs them. After each test they are restored.
 """
 
 from __future__ import annotations
@@ -35,7 +34,7 @@ _numbers = itertools.count(1)
 
 
 class Deployment(NamedTuple):
-    """A deployment's place in the tree: `<prefix>/<id>` exists and is empty when the test begins."""
+    """A deployment in ZooKeeper: `<prefix>/<id>` exists and is empty when the test begins."""
 
     hosts: str
     prefix: str
@@ -56,7 +55,7 @@ class Deployment(NamedTuple):
 
 
 class LogLine(NamedTuple):
-    """A line that the agent's code has logged; `level` as in `log.LEVELS`."""
+    """A line in the log; `level` is one of `log.LEVELS`."""
 
     level: str
     logger: str
@@ -68,7 +67,7 @@ LogLines = Callable[[], list[LogLine]]
 
 @pytest.fixture
 def log_lines(monkeypatch: pytest.MonkeyPatch) -> Iterator[LogLines]:
-    """What the agent's code has logged in this test so far, at every level, its children included."""
+    """The log lines of this test so far, of all levels and of child processes too."""
     fd = os.memfd_create("log")
     for name, value in {"fd": fd, "level": LEVELS.index("debug"), "json_lines": True}.items():
         monkeypatch.setattr(OUTPUT, name, value)
@@ -98,7 +97,7 @@ def zookeeper(shared_zookeeper: Server) -> Iterator[Server]:
 
 @pytest.fixture
 def link(zookeeper: Server, tmp_path: Path) -> Iterator[Link]:
-    """A way to `zookeeper` that can be cut while the test's own stays (`.hosts`, `.kill()`, `.launch()`)."""
+    """A connection to `zookeeper` that a test can cut (`.hosts`, `.kill()`, `.launch()`)."""
     link = Link(zookeeper, tmp_path / "link.log")
     yield link
     link.kill()
@@ -146,9 +145,22 @@ def connected(servers: Server | Ensemble, **options: Any) -> Iterator[KazooClien
     client.close()
 
 
+@pytest.fixture(scope="module")
+def module_zk(shared_zookeeper: Server) -> Iterator[KazooClient]:
+    """A client of the shared server, for a deployment that outlives a test."""
+    shared_zookeeper.mend()
+    yield from connected(shared_zookeeper)
+
+
+@pytest.fixture(scope="module")
+def module_deployment(shared_zookeeper: Server, module_zk: KazooClient) -> Iterator[Deployment]:
+    """A deployment for all tests of a module."""
+    yield from made(shared_zookeeper, module_zk)
+
+
 @pytest.fixture
 def zk(zookeeper: Server) -> Iterator[KazooClient]:
-    """A client of `zookeeper` for the test itself to write with and to look through."""
+    """A client of `zookeeper` for the test itself."""
     yield from connected(zookeeper)
 
 
@@ -183,15 +195,15 @@ def secured_deployment(secured: Secured, secured_zk: KazooClient) -> Iterator[De
 
 
 def made(servers: Server | Ensemble, client: KazooClient) -> Iterator[Deployment]:
-    """A deployment for one test. The prefix is new as well, since a test may look at the whole of it."""
+    """A deployment for one test, below a prefix of its own: a test may read all znodes below that."""
     deployment = Deployment(servers.hosts, f"/kolla-{next(_numbers)}", "site")
     client.ensure_path(deployment.path)
     yield deployment
-    # A test may have left the servers frozen or dead: bring them back before the client waits for them.
+    # A test may have left the servers frozen or dead: restore them before the client waits for them.
     servers.mend()
 
     def removed() -> bool:
-        with suppress(NotEmptyError):  # The registrar of a daemon that was killed may say how that has ended.
+        with suppress(NotEmptyError):  # The registrar of a killed daemon may still write its exit status.
             client.retry(client.delete, deployment.prefix, recursive=True)
             return True
         return False
@@ -201,8 +213,8 @@ def made(servers: Server | Ensemble, client: KazooClient) -> Iterator[Deployment
 
 @pytest.fixture
 def containers(deployment: Deployment, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Containers]:
-    """Starts real agents of `deployment` (`.start(service, host)`), and ends them before it is removed."""
-    # Not below `tmp_path`, whose name is that of the test: a socket's path must be short.
+    """Starts agents of `deployment` (`.start(service, host)`), and ends them before it is removed."""
+    # Not below `tmp_path`, which has the test's name: a socket's path must be short.
     containers = Containers(tmp_path_factory.mktemp("c"), deployment.environ)
     yield containers
     containers.end()

@@ -1,4 +1,4 @@
-"""A link to a server that a test can cut: an agent behind it is in an outage, the test is not."""
+"""A connection to a server that a test can cut: agents that use it have an outage, the test has none."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ PROXY = Path(__file__).with_name("tcp_proxy.py")
 
 
 class Link(Process):
-    """A way to `server`, by a port of its own.
+    """A proxy to `server` with its own port.
 
     `kill()` closes every connection over it, and refuses new ones until `launch()`; `freeze()`
     leaves them open and silent until `thaw()`.

@@ -1,7 +1,7 @@
-"""Waiting for something to become true, with a deadline; a test never sleeps for a fixed time.
+"""Waiting for a condition, with a deadline; a test never sleeps for a fixed time.
 
-How long it waits is no promise of the agent's: only whoever fails waits so long. On two cores with ten
-times the work a start of Python takes as many seconds as it does tenths when they are idle.
+The limit says nothing about the agent's speed: only a test that fails waits so long. On a busy machine a
+start of Python takes ten times as long as on an idle one.
 """
 
 from __future__ import annotations

@@ -1,8 +1,7 @@
-"""Real ZooKeeper servers on the loopback interface, which a test may kill, freeze and cut off.
+"""Real ZooKeeper servers on the loopback interface, which a test can kill, freeze and disconnect.
 
-What lives here: processes, their configuration, and what can be done to them. Nothing here is a
-double of ZooKeeper, and nothing here knows the agent. Every process ends with the tests
-(`keeper.py`), so an interrupted run leaves nothing behind.
+Nothing here is specific to the agent. Every process ends with the tests (`keeper.py`), so an
+interrupted run leaves nothing behind.
 
     with Server(directory) as server:             one server
         server.hosts                              "127.0.0.1:21810"
@@ -25,7 +24,6 @@ import sys
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
-from types import TracebackType
 from typing import Callable, TypeVar
 
 from kolla_mesos_start.operator.local import private_zookeeper
@@ -33,16 +31,15 @@ from kolla_mesos_start.operator.local.private_zookeeper import HOST as HOST
 from kolla_mesos_start.operator.local.private_zookeeper import JAVA, SERVER, ask, configure
 from tests.waiting import eventually
 
-S = TypeVar("S", bound="Server")
-E = TypeVar("E", bound="Ensemble")
+S = TypeVar("S", bound="Started")
 
 _given: set[int] = set()
 
 
 def free_port() -> int:
-    """A port on which nobody listens, and which no other test of this run has, though its server be dead.
+    """A free port that no other test of this run uses, even if its server is dead.
 
-    Every process of the run gives others than all the rest.
+    No two processes of the run return the same port.
     """
     processes = int(os.environ.get("PYTEST_XDIST_WORKER_COUNT", "1"))
     # One that replaces a process that has crashed has a number of its own.
@@ -53,8 +50,25 @@ def free_port() -> int:
     return port
 
 
+class Started:
+    """What runs during a `with` statement."""
+
+    def start(self) -> None:
+        raise NotImplementedError
+
+    def stop(self) -> None:
+        raise NotImplementedError
+
+    def __enter__(self: S) -> S:
+        self.start()
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self.stop()
+
+
 class Process:
-    """A process that can be stopped, frozen and killed, and ends with the tests; it is no child of theirs."""
+    """A process that a test can stop, freeze and kill; it is not its child, and ends with the tests."""
 
     def __init__(self, argv: Sequence[str], log: Path) -> None:
         self.argv = tuple(argv)
@@ -72,14 +86,14 @@ class Process:
         if self._pid is None:
             return False
         try:
-            # Behind the name in brackets, in which anything may stand.
+            # Behind the name in brackets, which can contain anything.
             state = Path(f"/proc/{self._pid}/stat").read_text().rpartition(")")[2].split()[0]
         except (FileNotFoundError, ProcessLookupError):
             return False
         return state != "Z"
 
     def launch(self) -> None:
-        """Start it; where it already runs, do nothing."""
+        """Start it, unless it runs."""
         if self.running:
             return
         self._close()
@@ -89,14 +103,14 @@ class Process:
             stdout=subprocess.PIPE,
             text=True,
         )
-        self._keeper.wait()  # It goes on as somebody else's child.
+        self._keeper.wait()  # The process itself goes on.
         assert self._keeper.stdout is not None
         self._pid = int(self._keeper.stdout.readline())
 
     def freeze(self) -> None:
-        """SIGSTOP: it does nothing any more, and its connections stay open."""
+        """SIGSTOP: it hangs, and its connections stay open."""
         os.kill(self.pid, signal.SIGSTOP)
-        # On a busy machine a thread may still answer somebody before it hears of that.
+        # On a busy machine a thread may still answer a request before it stops.
         eventually(lambda: set(self._states()) <= {"T"}, f"{self.pid} has stopped")
 
     def _states(self) -> Iterator[str]:
@@ -115,7 +129,7 @@ class Process:
         self._end(signal.SIGKILL)
 
     def stop(self) -> None:
-        """SIGTERM, and wait until it is gone; if that takes too long, SIGKILL."""
+        """SIGTERM, and wait until it has ended; SIGKILL after a time limit."""
         self.thaw()
         try:
             self._end(signal.SIGTERM)
@@ -129,7 +143,7 @@ class Process:
         self._close()
 
     def _close(self) -> None:
-        """Close the pipes to the keeper, which ends whatever it still keeps."""
+        """Close the pipes to the keeper, which then ends the process if it still runs."""
         if self._keeper is not None:
             for pipe in (self._keeper.stdin, self._keeper.stdout):
                 assert pipe is not None
@@ -140,7 +154,7 @@ class Process:
         return self.log.read_text(errors="replace")[-2000:] if self.log.exists() else ""
 
 
-class Server(Process):
+class Server(Process, Started):
     """One ZooKeeper server.
 
     `settings` are lines of zoo.cfg that are added to, or replace, DEFAULTS; `java` are more
@@ -164,7 +178,7 @@ class Server(Process):
 
     @property
     def hosts(self) -> str:
-        """As KOLLA_ZK_HOSTS wants it."""
+        """The value for KOLLA_ZK_HOSTS."""
         return f"{HOST}:{self.port}"
 
     def start(self) -> None:
@@ -197,7 +211,7 @@ class Server(Process):
 
     @property
     def mode(self) -> str:
-        """`standalone`, `leader`, `follower`, `observer`; or empty while it serves nobody."""
+        """`standalone`, `leader`, `follower`, `observer`; empty while it does not serve clients."""
         for line in self.ask("srvr", seconds=2.0).splitlines():
             if line.startswith("Mode: "):
                 return line[len("Mode: ") :]
@@ -213,28 +227,16 @@ class Server(Process):
         return int(self.mntr()["zk_packets_received"])
 
     def ask(self, word: str, seconds: float = 10.0) -> str:
-        """The answer to one of ZooKeeper's four-letter words; empty where there is none."""
+        """The answer to one of ZooKeeper's four-letter words; empty if there is no answer."""
         return ask(self.port, word, seconds)
 
     def mend(self) -> None:
-        """Bring the server back from whatever a test has done to it."""
+        """Restore the server after a test."""
         self.thaw()
         self.start()
 
-    def __enter__(self: S) -> S:
-        self.start()
-        return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        self.stop()
-
-
-class Ensemble:
+class Ensemble(Started):
     """Three servers with a leader, and `observers` that have no vote.
 
     Each server reaches the others' quorum ports through a proxy of its own; `cut` freezes it.
@@ -304,10 +306,10 @@ class Ensemble:
         self._proxies[server.my_id].thaw()
 
     def desert(self) -> None:
-        """The followers fall silent to their leader, lose their power, and come back for each other.
+        """Disconnect the followers from their leader, and restart them connected to each other.
 
-        It goes on answering reads, pings and syncs of its own clients until syncLimit x tickTime has
-        passed, and commits nothing.
+        The old leader answers reads, pings and syncs of its clients until syncLimit x tickTime has
+        passed, but commits nothing.
         """
         one, other = self.followers
         for follower in (one, other):
@@ -329,7 +331,7 @@ class Ensemble:
         self._deserters.clear()
 
     def start(self) -> None:
-        """Start what does not run, and wait until all serve."""
+        """Start all servers that do not run, and wait until all of them serve clients."""
         for proxy in self._proxies.values():
             proxy.launch()
         for server in self.servers:
@@ -338,7 +340,7 @@ class Ensemble:
             server.await_serving()
 
     def mend(self) -> None:
-        """Bring the ensemble back from whatever a test has done to it."""
+        """Restore the ensemble after a test."""
         for process in (*self._proxies.values(), *self.servers):
             process.thaw()
         self.start()
@@ -347,15 +349,3 @@ class Ensemble:
         """End all servers."""
         for process in (*self.servers, *self._proxies.values()):
             process.kill()
-
-    def __enter__(self: E) -> E:
-        self.start()
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        self.stop()

@@ -147,12 +147,6 @@ class Cloud(Keystone):
         for container in self.containers:
             self.container(container.service, container.host).remove()
 
-    def told(self) -> str:
-        """What each container said last, for a message."""
-        return "\n".join(
-            f"--- {each.name} (status {each.status}): {each.log_end()}" for each in self.containers
-        )
-
     def runs(self, program: str, argument: str) -> list[str]:
         """On which hosts a one-time command's program was run with that argument, as it has noted itself."""
         lines = (line.split("\t") for line in self.journal.read_text().splitlines())

@@ -6,17 +6,18 @@ import random
 import signal
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
 from urllib.error import HTTPError
 
 import pytest
+from kazoo.client import KazooClient
 
-from tests.conftest import Deployment, connected
+from tests.conftest import Deployment
 from tests.containers.cloud import Cloud
 from tests.containers.images import Images
 from tests.containers.obedient import SERVICE, STATUS, STRATEGIES, contents, is_ready, publish_obedient
 from tests.containers.podman import Podman
 from tests.examples.keystone import API, HOSTS, MARIADB, MEMCACHED
+from tests.functional.cloud import published
 from tests.waiting import eventually
 from tests.zookeeper import Server
 
@@ -38,28 +39,21 @@ ONCE = {
 @pytest.fixture(scope="module")
 def cloud(
     shared_zookeeper: Server,
+    module_zk: KazooClient,
     podman: Podman,
     images: Images,
     measured: list[str],
     tmp_path_factory: pytest.TempPathFactory,
 ) -> Iterator[Cloud]:
     """MariaDB, memcached and three Keystones, all started at once, and up."""
-    shared_zookeeper.mend()
-    with contextmanager(connected)(shared_zookeeper) as zk:
-        cloud = Cloud(podman, images, tmp_path_factory.mktemp("cloud"), zk, shared_zookeeper.hosts)
-        zk.ensure_path(cloud.path)
-        try:
-            cloud.publish()
-            cloud.start(random.randrange(10**6))
-            eventually(lambda: cloud.broken or cloud.is_up, "Keystone is up", seconds=START_LIMIT, every=0.2)
-            assert not cloud.broken
-            took = time.time() - cloud.started_at
-            measured.append(f"MariaDB, memcached, three Keystones, started at once: up after {took:.1f} s")
-            yield cloud
-        finally:
-            print(cloud.told())
-            cloud.end()
-            zk.delete(cloud.prefix, recursive=True)
+    cloud = Cloud(podman, images, tmp_path_factory.mktemp("cloud"), module_zk, shared_zookeeper.hosts)
+    with published(cloud):
+        cloud.start(random.randrange(10**6))
+        eventually(lambda: cloud.broken or cloud.is_up, "Keystone is up", seconds=START_LIMIT, every=0.2)
+        assert not cloud.broken
+        took = time.time() - cloud.started_at
+        measured.append(f"MariaDB, memcached, three Keystones, started at once: up after {took:.1f} s")
+        yield cloud
 
 
 # -- a real deployment -------------------------------------------------------------------------------

@@ -16,7 +16,6 @@ import sys
 import time
 from collections.abc import Iterator, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import contextmanager
 from datetime import datetime
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -29,7 +28,7 @@ from kolla_mesos_start import errors
 from kolla_mesos_start.operator import cli
 from kolla_mesos_start.operator.deployment import directory, formats
 from kolla_mesos_start.operator.validation.rules import validate
-from tests.conftest import Deployment, connected, made
+from tests.conftest import Deployment
 from tests.containers.images import Images
 from tests.containers.kube import MANIFESTS, PLACES, Cluster, Document, Pod, containers, decision, differences
 from tests.containers.kube import manifests as documents
@@ -39,7 +38,7 @@ from tests.examples.keystone import API, MARIADB, MEMCACHED, TASKS, issue_token,
 from tests.examples.openstack import EXAMPLE
 from tests.integration.test_session import secured
 from tests.waiting import eventually
-from tests.zookeeper import HOST, Server, free_port
+from tests.zookeeper import HOST, free_port
 
 # The first test of all waits for the images.
 pytestmark = pytest.mark.timeout(900)
@@ -319,29 +318,28 @@ class Site:
 
 @pytest.fixture(scope="module")
 def site(
-    shared_zookeeper: Server, cluster: Cluster, images: Images, tmp_path_factory: pytest.TempPathFactory
+    cluster: Cluster,
+    images: Images,
+    module_zk: KazooClient,
+    module_deployment: Deployment,
+    tmp_path_factory: pytest.TempPathFactory,
 ) -> Iterator[Site]:
     """All have ended, or wait for memcached."""
-    shared_zookeeper.mend()
-    with (
-        contextmanager(connected)(shared_zookeeper) as zk,
-        contextmanager(made)(shared_zookeeper, zk) as place,
-    ):
-        site = Site(cluster, images, place, zk)
-        try:
-            site.publish(tmp_path_factory.mktemp("published"))
-            for node in NODES:
-                site.jobs.append(site.make(JOB, f"keystone-tasks-{node}", node))
-                site.replicas.append(site.make(DEPLOYMENT, f"keystone-api-{node}", node))
-            site.start(*site.jobs, *site.replicas)
-            for container in (*site.job_containers(), *site.init_containers()):
-                waits(container, f"{TASK} waits for mariadb/daemon")
-            site.begin(MARIADB, "mariadb-server")
-            for started in site.started.values():
-                started.result()
-            yield site
-        finally:
-            site.end()
+    site = Site(cluster, images, module_deployment, module_zk)
+    try:
+        site.publish(tmp_path_factory.mktemp("published"))
+        for node in NODES:
+            site.jobs.append(site.make(JOB, f"keystone-tasks-{node}", node))
+            site.replicas.append(site.make(DEPLOYMENT, f"keystone-api-{node}", node))
+        site.start(*site.jobs, *site.replicas)
+        for container in (*site.job_containers(), *site.init_containers()):
+            waits(container, f"{TASK} waits for mariadb/daemon")
+        site.begin(MARIADB, "mariadb-server")
+        for started in site.started.values():
+            started.result()
+        yield site
+    finally:
+        site.end()
 
 
 def waits(container: Container, text: str) -> None:

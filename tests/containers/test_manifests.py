@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -16,14 +15,14 @@ import yaml
 from kazoo.client import KazooClient
 
 from kolla_mesos_start.operator import cli
-from tests.conftest import Deployment, connected, made
+from tests.conftest import Deployment
 from tests.containers.images import Images
 from tests.containers.kube import Cluster, Document, decision
 from tests.containers.podman import Container
 from tests.examples.keystone import API, MARIADB, MEMCACHED, TASKS, issue_token
 from tests.launching import PASSWORD, directory, free_ports
 from tests.waiting import eventually
-from tests.zookeeper import HOST, Server
+from tests.zookeeper import HOST
 
 pytestmark = pytest.mark.timeout(900)  # The first test of all waits for the images.
 
@@ -88,21 +87,14 @@ def cluster(images: Images, tmp_path_factory: pytest.TempPathFactory) -> Iterato
 
 @pytest.fixture(scope="module")
 def site(
-    shared_zookeeper: Server, cluster: Cluster, images: Images, tmp_path_factory: pytest.TempPathFactory
+    cluster: Cluster,
+    images: Images,
+    module_zk: KazooClient,
+    module_deployment: Deployment,
+    tmp_path_factory: pytest.TempPathFactory,
 ) -> Iterator[Site]:
-    """All are started; whoever waits, waits."""
-    shared_zookeeper.mend()
-    with (
-        contextmanager(connected)(shared_zookeeper) as zk,
-        contextmanager(made)(shared_zookeeper, zk) as deployment,
-    ):
-        yield from _started(cluster, images, zk, deployment, tmp_path_factory.mktemp("site"))
-
-
-def _started(
-    cluster: Cluster, images: Images, zk: KazooClient, deployment: Deployment, place: Path
-) -> Iterator[Site]:
-    ports = free_ports()
+    """All are started. Some wait for others."""
+    deployment, place, ports = module_deployment, tmp_path_factory.mktemp("site"), free_ports()
     tree = directory(place / "keystone", images, deployment.hosts, ports)
     words = [str(tree), "--deployment", deployment.id, "--prefix", deployment.prefix]
     cli.run(["publish", *words, "--hosts", deployment.hosts])
@@ -115,7 +107,7 @@ def _started(
             cluster.play(*claims, pod, options=("--network=host",))
             containers[service] = Container(cluster.podman, f"{pod['metadata']['name']}-agent")
         url = f"http://{HOST}:{ports['keystone_port']}/v3"
-        yield Site(workloads, containers, url, deployment.path, zk)
+        yield Site(workloads, containers, url, deployment.path, module_zk)
     finally:
         for service, container in containers.items():
             print(f"--- {service}: {container.said}")

@@ -15,7 +15,6 @@ import shutil
 import socket
 import urllib.request
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 from urllib.error import HTTPError
@@ -26,7 +25,7 @@ from kazoo.client import KazooClient
 from kolla_mesos_start.operator import cli
 from kolla_mesos_start.operator.deployment import directory
 from tests import CHECKOUT
-from tests.conftest import Deployment, connected
+from tests.conftest import Deployment
 from tests.containers.cloud import UIDS
 from tests.containers.images import Images
 from tests.containers.podman import Container, Podman
@@ -166,32 +165,24 @@ class Host:
 
 
 @pytest.fixture(scope="module")
-def zk(shared_zookeeper: Server) -> Iterator[KazooClient]:
-    """The module's own, as the deployment outlives a test."""
-    shared_zookeeper.mend()
-    with contextmanager(connected)(shared_zookeeper) as zk:
-        yield zk
-        zk.delete(PREFIX, recursive=True)
-
-
-@pytest.fixture(scope="module")
 def host(
     podman: Podman,
     images: Images,
-    zk: KazooClient,
+    module_zk: KazooClient,
     shared_zookeeper: Server,
     tmp_path_factory: pytest.TempPathFactory,
 ) -> Iterator[Host]:
     """The example published as it is, and all containers started at once."""
     words = [str(EXAMPLE), "--deployment", "cloud", "--prefix", PREFIX, "--hosts", shared_zookeeper.hosts]
     cli.run(["publish", *words])
-    host = Host(podman, images, tmp_path_factory.mktemp("host"), shared_zookeeper.hosts, zk)
+    host = Host(podman, images, tmp_path_factory.mktemp("host"), shared_zookeeper.hosts, module_zk)
     for name in ("keystone", "mariadb"):
         host.containers[name].start()
     yield host
     for container in host.containers.values():
         print(container.said)
         container.remove()
+    module_zk.delete(PREFIX, recursive=True)
 
 
 def test_what_took_steps_starts_at_once(host: Host) -> None:
@@ -212,16 +203,18 @@ def test_what_took_steps_starts_at_once(host: Host) -> None:
 
 
 @pytest.mark.parametrize("command", ONCE)
-def test_what_had_a_container_of_its_own_is_a_command(host: Host, zk: KazooClient, command: str) -> None:
+def test_what_had_a_container_of_its_own_is_a_command(
+    host: Host, module_zk: KazooClient, command: str
+) -> None:
     """It is done, by the first attempt."""
-    told = detail(host, zk, command)
+    told = detail(host, module_zk, command)
     assert (told["state"], told["attempt"]) == ("done", 1)
 
 
-def test_the_order_is_the_definitions(host: Host, zk: KazooClient) -> None:
+def test_the_order_is_the_definitions(host: Host, module_zk: KazooClient) -> None:
     """Each begins after what it waits for, though all were started at once."""
-    made, migrated = (detail(host, zk, command) for command in ONCE)
-    database, keystone = (ready_at(host, zk, role) for role in ("mariadb", "keystone"))
+    made, migrated = (detail(host, module_zk, command) for command in ONCE)
+    database, keystone = (ready_at(host, module_zk, role) for role in ("mariadb", "keystone"))
     order = [made["finished"], database, migrated["started"], migrated["finished"], keystone]
     assert order == sorted(order)
 
@@ -239,16 +232,16 @@ def detail(host: Host, zk: KazooClient, command: str) -> dict[str, Any]:
     return decoded
 
 
-def test_configuration_is_the_hosts_and_nobody_elses(host: Host, zk: KazooClient) -> None:
+def test_configuration_is_the_hosts_and_nobody_elses(host: Host, module_zk: KazooClient) -> None:
     """Byte for byte, whatever it looks like; nothing of it has come to ZooKeeper, the password least."""
     for name, etc in (("mariadb", "etc/mysql"), ("keystone", "etc/keystone")):
         for path in (host.root / GENERATED / name / etc).iterdir():
             if path.is_file():
                 assert host.containers[name].read(f"/{etc}/{path.name}") == path.read_text()
     assert {"variables", "files"}.isdisjoint(
-        name for path, _ in walked(zk, PREFIX) for name in path.split("/")
+        name for path, _ in walked(module_zk, PREFIX) for name in path.split("/")
     )
-    assert not [path for path, data in walked(zk, PREFIX) if host.secret.encode() in data]
+    assert not [path for path, data in walked(module_zk, PREFIX) if host.secret.encode() in data]
 
 
 def walked(zk: KazooClient, path: str) -> Iterator[tuple[str, bytes]]:
@@ -260,10 +253,10 @@ def walked(zk: KazooClient, path: str) -> Iterator[tuple[str, bytes]]:
 
 @pytest.mark.parametrize(("made_again", "limit"), [(False, "77\n"), (True, "78\n")])
 def test_a_change_on_the_host_is_taken_by_a_restart(
-    host: Host, zk: KazooClient, made_again: bool, limit: str
+    host: Host, module_zk: KazooClient, made_again: bool, limit: str
 ) -> None:
     """Kolla copies it again, into the same container or a new one, and what is done is not done again."""
-    before = [detail(host, zk, command) for command in ONCE]
+    before = [detail(host, module_zk, command) for command in ONCE]
     path = host.root / GENERATED / "mariadb/etc/mysql/my.cnf"
     path.write_text(f"{path.read_text()}max-connections = {limit}")
     assert host.containers["mariadb"].stop(CONTAINERS["mariadb"]["stop_grace_period"]) == 0
@@ -274,4 +267,4 @@ def test_a_change_on_the_host_is_taken_by_a_restart(
     host.becomes_ready("mariadb")
     asked = database.exec("mariadb", "-Ne", "SELECT @@max_connections", user="root")
     assert asked.stdout == limit
-    assert [detail(host, zk, command) for command in ONCE] == before
+    assert [detail(host, module_zk, command) for command in ONCE] == before

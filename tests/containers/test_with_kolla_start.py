@@ -9,20 +9,19 @@ import json
 import socket
 import urllib.request
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import pytest
 from kazoo.client import KazooClient
 
-from tests.conftest import Deployment, connected, made
+from tests.conftest import Deployment
 from tests.containers.images import Images
 from tests.containers.obedient import PROGRAM, SERVICE, STRATEGIES, contents, is_ready
 from tests.containers.podman import Container, Podman
 from tests.publishing import publish
 from tests.waiting import eventually
-from tests.zookeeper import HOST, Server, free_port
+from tests.zookeeper import HOST, free_port
 
 # The first test waits for the images.
 pytestmark = pytest.mark.timeout(900)
@@ -151,21 +150,20 @@ def kolla_config(directory: Path, command: str, **config: Any) -> dict[Path, str
 
 @pytest.fixture(scope="module")
 def site(
-    shared_zookeeper: Server, podman: Podman, images: Images, tmp_path_factory: pytest.TempPathFactory
+    podman: Podman,
+    images: Images,
+    module_zk: KazooClient,
+    module_deployment: Deployment,
+    tmp_path_factory: pytest.TempPathFactory,
 ) -> Iterator[Site]:
-    """Both containers, started at once and not yet looked at."""
-    shared_zookeeper.mend()
-    with (
-        contextmanager(connected)(shared_zookeeper) as zk,
-        contextmanager(made)(shared_zookeeper, zk) as place,
-    ):
-        site = Site(podman, images, tmp_path_factory.mktemp("config"), place, zk)
-        for container in (site.keystone, site.mariadb):
-            container.start()
-        yield site
-        for container in (site.keystone, site.mariadb):
-            print(container.said)
-            container.remove()
+    """Both containers, started at the same time."""
+    site = Site(podman, images, tmp_path_factory.mktemp("config"), module_deployment, module_zk)
+    for container in (site.keystone, site.mariadb):
+        container.start()
+    yield site
+    for container in (site.keystone, site.mariadb):
+        print(container.said)
+        container.remove()
 
 
 # -- the agent, then kolla_start ---------------------------------------------------------------------

@@ -19,6 +19,7 @@ from kazoo.client import KazooClient
 from kazoo.exceptions import NoNodeError
 
 from kolla_mesos_start.operator.local.containers import AGENT, LocalContainer, processes_of
+from kolla_mesos_start.operator.local.local_deployment import LocalDeployment
 from tests.examples.keystone import Keystone
 from tests.examples.openstack import SYSTEM_PATH
 from tests.functional.command_lines import CommandLines
@@ -67,35 +68,24 @@ class Cloud(Keystone):
     @contextmanager
     def up(self) -> Iterator[None]:
         """Meanwhile it is published, was started all at once, and is up; nothing of it stays."""
-        self.client.ensure_path(self.path)
         self.report.append(f"order of the start: KOLLA_TEST_SEED={self.seed}")
-        try:
-            self.publish()
+        with published(self):
             self.start(self.seed)
             self.await_start()
             yield
             self.stop()
-        finally:
-            self.end()
-            self.client.delete(self.prefix, recursive=True)
 
     def await_start(self) -> None:
         """Wait until every replica is ready and the task has ended."""
         self.eventually(lambda: self.broken or self.is_up, "Keystone is up", seconds=START_LIMIT)
-        assert not self.broken, self.log_ends()
+        assert not self.broken, log_ends(self)
 
     def eventually(self, condition: Callable[[], object], what: str, *, seconds: float = 60.0) -> None:
         """Wait until `condition()` is true; past `seconds` fail with what the containers say."""
         try:
             eventually(condition, what, seconds=seconds, every=0.1)
         except AssertionError as error:
-            raise AssertionError(f"{error}\n{self.log_ends()}") from None
-
-    def log_ends(self) -> str:
-        """The end of each container's log."""
-        return "\n".join(
-            f"--- {each.name} (status {each.status}): {each.log_end()}" for each in self.containers
-        )
+            raise AssertionError(f"{error}\n{log_ends(self)}") from None
 
     def stop(self) -> dict[str, int]:
         """Stop what runs, the users of a service before the service; exit statuses by name.
@@ -134,6 +124,26 @@ class Cloud(Keystone):
         yield path, data
         for child in children:
             yield from self.znodes(f"{path}/{child}")
+
+
+def log_ends(deployment: LocalDeployment) -> str:
+    """The end of each container's log."""
+    return "\n".join(
+        f"--- {each.name} (status {each.status}): {each.log_end()}" for each in deployment.containers
+    )
+
+
+@contextmanager
+def published(deployment: LocalDeployment) -> Iterator[None]:
+    """Publish a deployment; afterwards show the logs, end all containers and remove the deployment."""
+    deployment.client.ensure_path(deployment.path)
+    try:
+        deployment.publish()
+        yield
+    finally:
+        print(log_ends(deployment))
+        deployment.end()
+        deployment.client.delete(deployment.prefix, recursive=True)
 
 
 def noting(directory: Path, journal: Path, names: Sequence[str], programs: Path) -> Path:

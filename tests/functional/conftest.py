@@ -11,10 +11,10 @@ from functools import partial
 from pathlib import Path
 
 import pytest
+from kazoo.client import KazooClient
 
 from tests import CHECKOUT
 from tests.arrangement import say, section
-from tests.conftest import connected
 from tests.examples import openstack
 from tests.functional.cloud import Cloud
 from tests.functional.upgrade import NEW, OLD
@@ -88,14 +88,14 @@ def place() -> Iterator[Path]:
 
 
 @pytest.fixture(scope="module")
-def cloud(shared_zookeeper: Server, programs: Path, place: Path, report: list[str]) -> Iterator[Cloud]:
+def cloud(
+    shared_zookeeper: Server, module_zk: KazooClient, programs: Path, place: Path, report: list[str]
+) -> Iterator[Cloud]:
     """The deployment, published, started all at once, and up."""
-    shared_zookeeper.mend()
-    with contextmanager(connected)(shared_zookeeper) as zk:
-        cloud = Cloud(place, programs, zk, shared_zookeeper.hosts, report)
-        cloud.command_lines.start()
-        try:
-            with cloud.up():
-                yield cloud
-        finally:
-            cloud.command_lines.stop()
+    cloud = Cloud(place, programs, module_zk, shared_zookeeper.hosts, report)
+    cloud.command_lines.start()
+    try:
+        with cloud.up():
+            yield cloud
+    finally:
+        cloud.command_lines.stop()

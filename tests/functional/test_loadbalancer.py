@@ -27,8 +27,8 @@ from kolla_mesos_start.operator.local.local_deployment import LocalDeployment
 from kolla_mesos_start.operator.local.private_zookeeper import free_port
 from tests import EXAMPLES
 from tests.arrangement import section
-from tests.conftest import connected
 from tests.examples import openstack
+from tests.functional.cloud import published
 from tests.waiting import eventually
 from tests.zookeeper import Server
 
@@ -195,25 +195,16 @@ def report(pytestconfig: pytest.Config) -> list[str]:
 
 
 @pytest.fixture(scope="module")
-def edge(shared_zookeeper: Server, edge_servers: None, place: Path) -> Iterator[Edge]:
+def edge(shared_zookeeper: Server, module_zk: KazooClient, edge_servers: None, place: Path) -> Iterator[Edge]:
     """The deployment, published, with three replicas up."""
-    shared_zookeeper.mend()
-    with contextmanager(connected)(shared_zookeeper) as zk:
-        edge = Edge(place / "edge", zk, shared_zookeeper.hosts)
-        zk.ensure_path(edge.path)
-        try:
-            edge.publish()
-            started = [*edge.replicas[:3], edge.haproxy, edge.dnsmasq]
-            for container in started:
-                container.start()
-            eventually(lambda: edge.is_ready(*started), "all are ready")
-            eventually(lambda: all(map(edge.serves, edge.replicas[:3])), "HAProxy has all three")
-            yield edge
-        finally:
-            edge.end()
-            for container in edge.containers:
-                print(f"--- {container.name} said:\n{container.log_end()}")
-            zk.delete(edge.prefix, recursive=True)
+    edge = Edge(place / "edge", module_zk, shared_zookeeper.hosts)
+    with published(edge):
+        started = [*edge.replicas[:3], edge.haproxy, edge.dnsmasq]
+        for container in started:
+            container.start()
+        eventually(lambda: edge.is_ready(*started), "all are ready")
+        eventually(lambda: all(map(edge.serves, edge.replicas[:3])), "HAProxy has all three")
+        yield edge
 
 
 def test_a_replica_takes_requests_soon_after_it_is_ready(edge: Edge, report: list[str]) -> None:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import shutil
 import subprocess
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from pathlib import Path
 
 import psutil
@@ -20,9 +20,9 @@ from kolla_mesos_start.operator.local.containers import LocalContainer
 from kolla_mesos_start.operator.local.local_deployment import LocalDeployment
 from kolla_mesos_start.operator.local.private_zookeeper import free_port
 from tests import EXAMPLES
-from tests.conftest import connected
 from tests.examples import openstack
 from tests.examples.keystone import MARIADB, Users
+from tests.functional.cloud import published
 from tests.waiting import eventually
 from tests.zookeeper import Server
 
@@ -77,22 +77,13 @@ class Shop(LocalDeployment):
 
 
 @pytest.fixture(scope="module")
-def shop(shared_zookeeper: Server, servers: None, place: Path) -> Iterator[Shop]:
+def shop(shared_zookeeper: Server, module_zk: KazooClient, servers: None, place: Path) -> Iterator[Shop]:
     """The deployment, published, with its database up."""
-    shared_zookeeper.mend()
-    with contextmanager(connected)(shared_zookeeper) as zk:
-        shop = Shop(place / "shop", zk, shared_zookeeper.hosts)
-        zk.ensure_path(shop.path)
-        try:
-            shop.publish()
-            shop.mariadb.start()
-            eventually(lambda: shop.ready(MARIADB), "the database is up", seconds=60)
-            yield shop
-        finally:
-            shop.end()
-            for container in shop.containers:
-                print(f"--- {container.name} said:\n{container.log_end()}")
-            zk.delete(shop.prefix, recursive=True)
+    shop = Shop(place / "shop", module_zk, shared_zookeeper.hosts)
+    with published(shop):
+        shop.mariadb.start()
+        eventually(lambda: shop.ready(MARIADB), "the database is up", seconds=60)
+        yield shop
 
 
 def stop(container: LocalContainer) -> tuple[list[psutil.Process], list[psutil.Process]]:

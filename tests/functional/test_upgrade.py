@@ -6,14 +6,13 @@ One deployment and one upgrade serve all tests of this file, which tell it in it
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
+from kazoo.client import KazooClient
 
 from kolla_mesos_start.operator.local.containers import LocalContainer
 from tests.arrangement import section
-from tests.conftest import connected
 from tests.examples.keystone import API, url
 from tests.functional.cloud import health, stop
 from tests.functional.upgrade import ADMIN, HAPROXY, NEW, OLD, Clients, Upgrade
@@ -34,14 +33,16 @@ def report(pytestconfig: pytest.Config) -> list[str]:
 
 @pytest.fixture(scope="module")
 def cloud(
-    shared_zookeeper: Server, releases: Mapping[str, Path], place: Path, report: list[str]
+    shared_zookeeper: Server,
+    module_zk: KazooClient,
+    releases: Mapping[str, Path],
+    place: Path,
+    report: list[str],
 ) -> Iterator[Upgrade]:
     """The deployment, published, and up with the old release."""
-    shared_zookeeper.mend()
-    with contextmanager(connected)(shared_zookeeper) as zk:
-        cloud = Upgrade(place / "upgrade", releases, zk, shared_zookeeper.hosts, report)
-        with cloud.up():
-            yield cloud
+    cloud = Upgrade(place / "upgrade", releases, module_zk, shared_zookeeper.hosts, report)
+    with cloud.up():
+        yield cloud
 
 
 @pytest.fixture(scope="module")

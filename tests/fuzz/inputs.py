@@ -38,61 +38,21 @@ SEEDS = st.integers(0, 2**64 - 1)
 PHASES = (Phase.explicit, Phase.reuse, Phase.generate)
 
 # Values that are no value of the kind that is expected, or are one, but only just.
+STRINGS = (
+    " ;a;0;-1;007;1e9;true;null;/;..;.;a/b;a/b/c;//;{{ a }};{{;{%;{#;127.0.0.1;::1;fe80::1%eth0;[::1]:80;"
+    "http://[::1;global;daemon;$(a);';\""
+)
 ODD: Sequence[Any] = (
-    *(None, True, False, 0, -1, 1, 2, 1.5, 65536, 2**31, 2**63, -(2**63), 10**30, 1e308, -0.0),
-    *(
-        "",
-        " ",
-        "a",
-        "0",
-        "-1",
-        "007",
-        "1e9",
-        "true",
-        "null",
-        "/",
-        "..",
-        ".",
-        "a/b",
-        "a/b/c",
-        "//",
-        "\0",
-        "\n",
-    ),
-    *("{{ a }}", "{{", "{%", "{#", "\x1b[2J", "\u2028", "é", "\ud800", "\U0001f600", "x" * 5000, "9" * 5000),
-    *("127.0.0.1", "::1", "fe80::1%eth0", "[::1]:80", "http://[::1", "global", "daemon", "$(a)", "'", '"'),
-    *([], {}, [[]], [{}], {"": None}, {"a": []}, [None, 1, "a"], {"\ud800": 1}),
+    *(None, True, False, 0, -1, 1, 2, 1.5, 65536, 2**31, 2**63, -(2**63), 10**30, 1e308, -0.0, "", "\0"),
+    *("\n", "\x1b[2J", "\u2028", "é", "\ud800", "\U0001f600", "x" * 5000, "9" * 5000, [], {}, [[]], [{}]),
+    *({"": None}, {"a": []}, [None, 1, "a"], {"\ud800": 1}),
+    *STRINGS.split(";"),
 )
 BYTES: Sequence[bytes] = (
-    *(
-        b"",
-        b"\0",
-        b"\xff",
-        b"\xff\xff\xff\xff",
-        b"\x7f\xff\xff\xff",
-        b"\x80\0\0\0",
-        b"\0\0\0\0",
-        b"\xc3",
-        b"\n",
-    ),
-    *(
-        b"\xef\xbb\xbf",
-        b"\xed\xa0\x80",
-        b"\r\n",
-        b"\t",
-        b" ",
-        b"{",
-        b"}",
-        b"[",
-        b"]",
-        b'"',
-        b"'",
-        b":",
-        b",",
-        b"-",
-    ),
-    *(b"\\", b"\\ud800", b"{{", b"}}", b"{%", b"%}", b"null", b"true", b"NaN", b"Infinity", b"-1", b"1e999"),
-    *(b"9" * 400, b"9" * 5000, b"[" * 3000, b'{"a":' * 3000, b"A" * 20000),
+    *(b"", b"\0", b"\xff", b"\xff\xff\xff\xff", b"\x7f\xff\xff\xff", b"\x80\0\0\0", b"\0\0\0\0", b"\xc3"),
+    *(b"\n", b"\xef\xbb\xbf", b"\xed\xa0\x80", b"\r\n", b"\t", b"9" * 400, b"9" * 5000, b"[" * 3000),
+    *(b'{"a":' * 3000, b"A" * 20000),
+    *(b" ;{;};[;];\";';:;,;-;\\;\\ud800;{{;}};{%;%};null;true;NaN;Infinity;-1;1e999").split(b";"),
 )
 
 

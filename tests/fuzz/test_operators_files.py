@@ -33,53 +33,13 @@ from tests.operator_tools.deployment.test_kolla_mesos import FILES
 YAML = [path.read_bytes() for path in published("*.yml") if "kubernetes" not in path.parts]
 TOKENS = [
     *(each for each in BYTES if len(each) < 1000),
+    *(b"<<: *a\n", b"| \n", b"> \n", b"|+9\n", b"---\n", b"...\n", b"%YAML 1.1\n---\n"),
+    *(b"%TAG ! a\n---\n", b"\n  ", b"\n- ", b"\xc2\x85", b"\xe2\x80\xa8", b"a: &a [*a]\n"),
     *(
-        b"!!int ",
-        b"!!float ",
-        b"!!bool ",
-        b"!!timestamp ",
-        b"!!binary ",
-        b"!!set ",
-        b"!!omap ",
-        b"!!null ",
-        b"!!str ",
-    ),
-    *(
-        b"!!python/name:os ",
-        b"!x ",
-        b"!<y> ",
-        b"&a ",
-        b"*a",
-        b"<<: ",
-        b"<<: *a\n",
-        b"? ",
-        b"| \n",
-        b"> \n",
-        b"|+9\n",
-    ),
-    *(
-        b"---\n",
-        b"...\n",
-        b"%YAML 1.1\n---\n",
-        b"%TAG ! a\n---\n",
-        b"# ",
-        b"\\U00110000",
-        b"2020-13-01",
-        b"1:30",
-    ),
-    *(
-        b"\n  ",
-        b"\n- ",
-        b": ",
-        b"yes",
-        b"0644",
-        b"~",
-        b"@",
-        b"`",
-        b"\xc2\x85",
-        b"\xe2\x80\xa8",
-        b"a: &a [*a]\n",
-    ),
+        b"!!int ;!!float ;!!bool ;!!timestamp ;!!binary ;!!set ;!!omap ;!!null ;!!str ;"
+        b"!!python/name:os ;!x ;!<y> ;&a ;*a;<<: ;? ;# ;\\U00110000;2020-13-01;1:30;: ;yes;0644;~;@;"
+        b"`"
+    ).split(b";"),
 ]
 ACL = {
     "operator": "digest:operator:Dp2pT+dZUlvZWqBS2vPWBqy0NiM=",
@@ -101,13 +61,7 @@ WORDS = [
     *ODD,
     *ACL,
     *LAUNCH,
-    "each",
-    "placement",
-    "replicas",
-    "x509:",
-    "digest:a:b",
-    "world:anyone",
-    "infra/db/db",
+    *("each", "placement", "replicas", "x509:", "digest:a:b", "world:anyone", "infra/db/db"),
 ]
 DEFINITIONS = [*definitions(), {"service": {"instances": 3, "daemon": {"command": "a"}}}]
 

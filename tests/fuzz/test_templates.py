@@ -24,83 +24,15 @@ VALID = [
     b"{% macro m(a, b=2) %}{{ a ~ b }}{{ varargs }}{% endmacro %}{{ m(1) }}{% call m(1) %}{% endcall %}",
 ]
 WORDS = [
+    *(b"\xc3\xa9", b"\xff", b"\n"),
     *(
-        b"{{",
-        b"}}",
-        b"{%",
-        b"%}",
-        b"{#",
-        b"#}",
-        b"-",
-        b"|",
-        b".",
-        b"[",
-        b"]",
-        b"(",
-        b")",
-        b"'",
-        b'"',
-        b"~",
-        b" + ",
-    ),
-    *(
-        b" * 2",
-        b" / 0",
-        b" in ",
-        b" is ",
-        b" not ",
-        b" if ",
-        b" else ",
-        b"a",
-        b"groups",
-        b"hostvars",
-        b"a.b['c']",
-    ),
-    *(
-        b" | first",
-        b" | int",
-        b" | map(attribute='a') | list",
-        b" | sort",
-        b" | join(',')",
-        b" | length",
-        b"loop",
-    ),
-    *(
-        b".__class__",
-        b"['__init__']",
-        b".format(1)",
-        b" | attr('x')",
-        b" | xmlattr",
-        b"self",
-        b"caller()",
-        b"range(7)",
-    ),
-    *(
-        b"{% include 'a' %}",
-        b"{% extends a %}",
-        b"{% import 'a' as b %}",
-        b"{% block b %}",
-        b"{% endblock %}",
-    ),
-    *(
-        b"{% for a in b recursive %}",
-        b"{% endfor %}",
-        b"{% if a %}",
-        b"{% endif %}",
-        b"{% set a.b = 1 %}",
-        b"\xc3\xa9",
-    ),
-    *(
-        b"\xff",
-        b"\n",
-        b"%s",
-        b"%d",
-        b"get_ip_address('x')",
-        b"cpu_count",
-        b"namespace()",
-        b"dict()",
-        b"{{ a[b:c] }}",
-    ),
+        b"{{;}};{%;%};{#;#};-;|;.;[;];(;);';\";~; + ; * 2; / 0; in ; is ; not ; if ; else ;a;groups;"
+        b"hostvars;a.b['c']; | first; | int; | map(attribute='a') | list; | sort; | join(',');"
+        b" | length;loop;.__class__;['__init__'];.format(1); | attr('x'); | xmlattr;self;caller();"
+        b"range(7);{% include 'a' %};{% extends a %};{% import 'a' as b %};{% block b %};"
+        b"{% endblock %};{% for a in b recursive %};{% endfor %};{% if a %};{% endif %};"
+        b"{% set a.b = 1 %};%s;%d;get_ip_address('x');cpu_count;namespace();dict();{{ a[b:c] }}"
+    ).split(b";"),
 ]
 TEXTS = [each for each in ODD if isinstance(each, str) and len(each) < 100]
 

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import json
 import signal
-import subprocess
-import sys
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -17,337 +16,283 @@ from kolla_mesos_start.operator.ensemble import connection, publication
 from kolla_mesos_start.operator.ensemble.connection import OperatorClient
 from kolla_mesos_start.operator.ensemble.publication import Busy, LockLost, ZnodeChange
 from kolla_mesos_start.tree.publication import Mark
-from kolla_mesos_start.tree.znodes import Znodes
+from tests import sites
 from tests.agents import Containers
 from tests.conftest import Deployment
 from tests.publishing import write_files
-from tests.tool import TOOL, ctl, environ, run_ctl, tool
+from tests.tool import run_ctl
 from tests.waiting import LIMIT, eventually
 
-CONF = "{{ one }} {{ two }}"
 TASK = "commands: {{render: {{command: 'true', files: {{conf: {{dest: {}}}}}}}}}\n"
-LARGE = 12  # values of 100 kB each: more than one transaction holds
+LARGE = {f"services__svc__variables__v{n}": f"{n}" * 100_000 for n in range(12)}
+"""Files that do not fit into one transaction."""
+UNFINISHED = "begun at 12:00 by root on h has not finished"
+
+
+class Site(sites.Site):
+    """The service `svc` renders two variables into `conf`."""
+
+    @property
+    def conf(self) -> str:
+        return (self.place / "conf").read_text()
+
+    @property
+    def lock(self) -> list[str]:
+        """Those who have the lock, or wait for it."""
+        found: list[str] = self.zk.get_children(f"{self.path}/.publication")
+        return found
+
+    @property
+    def mark(self) -> Mark:
+        return Mark(**json.loads(self.zk.get(f"{self.path}/.publication")[0]))
+
+    def leave_unfinished(self, what: str = "publication", services: tuple[str, ...] = ()) -> None:
+        """Write the mark of a publication that was killed."""
+        mark = Mark(what, "root on h", "12:00", None, services)
+        self.zk.set(f"{self.path}/.publication", mark.encoded())
 
 
 @pytest.fixture
-def root(tmp_path: Path) -> Path:
-    """A service that renders two variables."""
-    return write_files(
-        tmp_path / "site",
+def site(deployment: Deployment, zk: KazooClient, containers: Containers, tmp_path: Path) -> Site:
+    site = Site(deployment, zk, containers, tmp_path)
+    site.write(
         variables_yml="one: a\ntwo: a\n",
         services__svc__definition_yml=TASK.format(tmp_path / "conf"),
-        services__svc__files__conf=CONF,
+        services__svc__files__conf="{{ one }} {{ two }}",
     )
-
-
-def make_large(root: Path) -> None:
-    """Add so much that it takes several transactions."""
-    for number in range(LARGE):
-        write_files(root, **{f"services__svc__variables__v{number}": f"{number}" * 100_000})
+    return site
 
 
 @pytest.fixture
 def client(deployment: Deployment) -> Iterator[OperatorClient]:
     """The operator's connection."""
-    found = connection.connect(
-        settings.parse(
-            {
-                "KOLLA_APP_ID": f"/{deployment.id}/tool",
-                "KOLLA_ZK_HOSTS": deployment.hosts,
-                "KOLLA_SYSTEM_PREFIX": deployment.prefix,
-            }
-        )
-    )
+    found = connection.connect(settings.parse(deployment.environ("tool")))
     yield found
     connection.close(found)
 
 
-def znodes_of(deployment: Deployment) -> Znodes:
-    return Znodes(deployment.prefix, deployment.id, "", "")
-
-
-def mark_of(zk: KazooClient, deployment: Deployment) -> Mark:
-    return Mark(**json.loads(zk.get(f"{deployment.path}/.publication")[0]))
-
-
-def leave_unfinished(zk: KazooClient, deployment: Deployment, what: str = "publication") -> None:
-    """The mark of a publication that was killed."""
-    zk.set(f"{deployment.path}/.publication", Mark(what, "root on h", "12:00", None).encoded())
-
-
-WRITES = [["set", "one", "b"], ["unset", "one"], ["publish", "ROOT"], ["remove", "svc"], ["reset"]]
-
 # -- the lock -------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("words", WRITES)
-def test_the_second_one_waits_and_names_the_first(
-    deployment: Deployment, client: OperatorClient, root: Path, words: list[str]
-) -> None:
-    ctl(deployment, "publish", str(root), "--no-validate")
-    answer = {"unset": ["--force"], "remove": ["--yes"], "reset": ["--yes"]}.get(words[0], [])
-    given = [str(root) if word == "ROOT" else word for word in words] + answer
-    with publication.locked(client, znodes_of(deployment)):
-        run = subprocess.Popen(
-            [sys.executable, str(TOOL), *given], env=environ(deployment), stderr=subprocess.PIPE, text=True
-        )
+@contextmanager
+def waiting(site: Site, client: OperatorClient, *words: str | Path) -> Iterator[None]:
+    """The tool waits for another publication meanwhile, and names it; afterwards it ends well."""
+    with publication.locked(client, site.znodes):
+        run = site.begin(*words)
         assert run.stderr is not None
         said = run.stderr.readline()
         assert said.startswith("kolla_mesos_ctl: waiting for the publication by ")
         assert " since " in said and "its session expires within" in said
+        yield
         assert run.poll() is None
     with run:
         assert run.wait(LIMIT) == 0
 
 
-def test_what_was_published_meanwhile_is_removed_too(
-    deployment: Deployment, client: OperatorClient, root: Path, zk: KazooClient
+@pytest.mark.parametrize(
+    "words", ["set one b", "unset one --force", "publish", "remove svc --yes", "reset --yes"]
+)
+def test_a_second_writer_waits_for_the_first_and_names_it(
+    site: Site, client: OperatorClient, words: str
 ) -> None:
-    """Nothing is left of the service."""
-    ctl(deployment, "publish", str(root))
-    line = [sys.executable, str(TOOL), "remove", "svc", "--yes"]
-    with publication.locked(client, znodes_of(deployment)):
-        run = subprocess.Popen(line, env=environ(deployment), stderr=subprocess.PIPE, text=True)
-        assert run.stderr is not None and "waiting for the publication" in run.stderr.readline()
-        zk.create(f"{deployment.path}/svc/variables/three", b"c", makepath=True)
-    with run:
-        assert run.wait(LIMIT) == 0
-    assert not zk.exists(f"{deployment.path}/svc")
-
-
-def test_it_gives_up_after_a_while(deployment: Deployment, client: OperatorClient, zk: KazooClient) -> None:
-    """With 75, and leaves nothing in the queue."""
-    znodes = znodes_of(deployment)
-    with publication.locked(client, znodes):
-        with (
-            pytest.raises(Busy, match=r"the publication by .* since"),
-            publication.locked(zk, znodes, limit=0.2),
-        ):
-            pass
-        assert len(zk.get_children(znodes.publication)) == 1
-    assert Busy.status == 75
-    with publication.locked(zk, znodes, limit=0.2):
+    site.publish("--no-validate")
+    with waiting(site, client, *words.split(), *([site.root] if words == "publish" else [])):
         pass
 
 
-def test_ctrl_c_releases_the_lock_at_once(deployment: Deployment, root: Path, zk: KazooClient) -> None:
-    ctl(deployment, "publish", str(root))
-    make_large(root)
-    run = subprocess.Popen([sys.executable, str(TOOL), "publish", str(root)], env=environ(deployment))
-    mark = f"{deployment.path}/.publication"
-    eventually(lambda: zk.get_children(mark), "it has the lock", every=0.001)
-    run.send_signal(signal.SIGINT)
-    assert run.wait(LIMIT) in (0, 130)
-    assert zk.get_children(mark) == []
+def test_remove_also_removes_variables_published_while_it_waits(site: Site, client: OperatorClient) -> None:
+    site.publish()
+    with waiting(site, client, "remove", "svc", "--yes"):
+        site.zk.create(f"{site.path}/svc/variables/three", b"c", makepath=True)
+    assert not site.zk.exists(f"{site.path}/svc")
 
 
-def test_who_has_lost_the_lock_writes_nothing_more(
-    deployment: Deployment, client: OperatorClient, zk: KazooClient
-) -> None:
-    """Its session may have expired in an outage, and somebody else be publishing."""
-    path = f"{deployment.path}/variables"
-    with pytest.raises(LockLost), publication.locked(client, znodes_of(deployment)) as lock:
-        (contender,) = zk.get_children(f"{deployment.path}/.publication")
-        zk.delete(f"{deployment.path}/.publication/{contender}")
+def test_waiting_for_the_lock_has_a_limit(site: Site, client: OperatorClient) -> None:
+    """The status is 75, and nothing is left in the queue."""
+    by_another = pytest.raises(Busy, match=r"the publication by .* since")
+    with publication.locked(client, site.znodes):
+        with by_another, publication.locked(site.zk, site.znodes, limit=0.2):
+            pass
+        assert len(site.lock) == 1
+    assert Busy.status == 75
+    with publication.locked(site.zk, site.znodes, limit=0.2):
+        pass
+
+
+def test_ctrl_c_releases_the_lock_at_once(site: Site) -> None:
+    site.publish()
+    site.write(**LARGE)
+    with site.begin("publish", site.root) as run:
+        eventually(lambda: site.lock, "it has the lock", every=0.001)
+        run.send_signal(signal.SIGINT)
+        assert run.wait(LIMIT) in (0, 130)
+    assert site.lock == []
+
+
+def test_a_lost_lock_stops_all_writes(site: Site, client: OperatorClient) -> None:
+    """After an outage in which the session has expired, someone else may be publishing."""
+    path = f"{site.path}/variables"
+    with pytest.raises(LockLost), publication.locked(client, site.znodes) as lock:
+        (contender,) = site.lock
+        site.zk.delete(f"{site.path}/.publication/{contender}")
         lock.publish([ZnodeChange(path)], {})
-    assert not zk.exists(path)
+    assert not site.zk.exists(path)
 
 
-def test_two_publications_are_never_mixed(deployment: Deployment, tmp_path: Path, zk: KazooClient) -> None:
-    """Of two directories at the same time one is there in the end, whole."""
+def test_two_publications_are_never_mixed(site: Site) -> None:
+    """Of two directories that are published at the same time, one is there in the end, whole."""
     roots = [
         write_files(
-            tmp_path / side,
+            site.place / side,
             **{f"variables__v{n}": side for n in range(20)},
             services__svc__definition_yml=f"commands: {{{side}: {{command: 'true'}}}}",
         )
         for side in ("left", "right")
     ]
     for _ in range(3):
-        runs = [
-            subprocess.Popen([sys.executable, str(TOOL), "publish", str(root)], env=environ(deployment))
-            for root in roots
-        ]
-        assert [run.wait(LIMIT) for run in runs] == [0, 0]
-        values = {zk.get(f"{deployment.path}/variables/v{n}")[0] for n in range(20)}
-        (value,) = values
-        assert list(json.loads(zk.get(f"{deployment.path}/svc")[0])["commands"]) == [value.decode()]
+        runs = [site.begin("publish", root) for root in roots]
+        for run in runs:
+            run.communicate(timeout=LIMIT)
+        assert [run.returncode for run in runs] == [0, 0]
+        (value,) = {site.zk.get(f"{site.path}/variables/v{n}")[0] for n in range(20)}
+        assert list(json.loads(site.zk.get(f"{site.path}/svc")[0])["commands"]) == [value.decode()]
 
 
 # -- the mark -------------------------------------------------------------------------------------
 
 
-def test_a_small_publication_takes_place_at_one_moment(
-    deployment: Deployment, root: Path, zk: KazooClient
-) -> None:
-    """What --prune removes too."""
-    ctl(deployment, "publish", str(root))
-    write_files(root, variables_yml="one: b\n", services__svc__variables__two="b")
-    ctl(deployment, "publish", str(root), "--prune")
+def test_a_small_publication_takes_place_at_one_moment(site: Site) -> None:
+    """Removals by --prune included."""
+    site.publish()
+    site.publish("--prune", variables_yml="one: b\n", services__svc__variables__two="b")
     paths = ("variables/one", "svc/variables/two", ".publication")
-    zxids = {path: zk.get(f"{deployment.path}/{path}")[1].mzxid for path in paths}
-    zxids["variables"] = zk.get(f"{deployment.path}/variables")[1].pzxid
+    zxids = {path: site.zk.get(f"{site.path}/{path}")[1].mzxid for path in paths}
+    zxids["variables"] = site.zk.get(f"{site.path}/variables")[1].pzxid
     assert len(set(zxids.values())) == 1, zxids
-    assert mark_of(zk, deployment).finished
+    assert site.mark.finished
 
 
-def test_a_publication_that_was_killed_is_reported_until_it_is_repeated(
-    deployment: Deployment, root: Path, zk: KazooClient
-) -> None:
-    ctl(deployment, "publish", str(root))
-    make_large(root)
-    write_files(root, variables_yml="one: b\ntwo: b\n")
-    run = subprocess.Popen(
-        [sys.executable, str(TOOL), "publish", str(root)],
-        env=environ(deployment, KOLLA_ZK_SESSION_TIMEOUT="4"),
-    )
-    eventually(lambda: mark_of(zk, deployment).finished is None, "it has begun", every=0.001)
-    run.kill()
-    run.wait()
-    mark = f"{deployment.path}/.publication"
-    eventually(lambda: not zk.get_children(mark), "its session has expired")
+def test_a_killed_publication_is_reported_until_it_is_repeated(site: Site) -> None:
+    site.publish()
+    site.write(**LARGE, variables_yml="one: b\ntwo: b\n")
+    with site.begin("publish", site.root, KOLLA_ZK_SESSION_TIMEOUT="4") as run:
+        eventually(lambda: site.mark.finished is None, "it has begun", every=0.001)
+        run.kill()
+    eventually(lambda: not site.lock, "its session has expired")
     problem = "has not finished: publish again"
-    assert problem in ctl(deployment, "status", status=1).stdout.splitlines()[0]
-    first = ctl(deployment, "explain", status=1).stdout.splitlines()[0]
+    assert problem in site.ctl("status", status=1).stdout.splitlines()[0]
+    first = site.ctl("explain", status=1).stdout.splitlines()[0]
     assert first.startswith("ROOT CAUSE  publication begun at ") and problem in first
-    assert problem in ctl(deployment, "diff", str(root), status=1).stderr
-    assert problem in ctl(deployment, "wait", "--timeout", "60", status=1).stderr
-    assert "note: an earlier publication begun at " in ctl(deployment, "publish", str(root)).stderr
-    assert mark_of(zk, deployment).finished
-    assert "not finished" not in run_ctl(deployment, "status").stdout
-    ctl(deployment, "diff", str(root))
+    assert problem in site.ctl("diff", site.root, status=1).stderr
+    assert problem in site.ctl("wait", "--timeout", "60", status=1).stderr
+    assert "note: an earlier publication begun at " in site.publish().stderr
+    assert site.mark.finished
+    assert "not finished" not in run_ctl(site.deployment, "status").stdout
+    site.ctl("diff", site.root)
 
 
-def test_another_directory_does_not_hide_it(deployment: Deployment, zk: KazooClient, tmp_path: Path) -> None:
-    """It stays unfinished until its services are published again, or removed."""
-    for name in ("big", "small"):
-        publish_directory(deployment, tmp_path / name, name, "1")
-    mark = Mark("publication", "root on h", "12:00", None, ("big",))
-    zk.set(f"{deployment.path}/.publication", mark.encoded())
-    said = publish_directory(deployment, tmp_path / "small", "small", "2")
-    assert "publication begun at 12:00 by root on h has not finished: publish again" in said
-    assert "(it has changes of big)" in tool(deployment, "explain", status=1)
-    publish_directory(deployment, tmp_path / "big", "big", "1")
-    assert mark_of(zk, deployment).finished is not None
+def test_publishing_another_directory_does_not_finish_it(site: Site) -> None:
+    """It stays unfinished until its own services are published again."""
+    small, big = (
+        write_files(site.place / name / "services" / name, definition_yml="commands: {a: {command: a}}")
+        for name in ("small", "big")
+    )
+    for service in (big, small):
+        site.ctl("publish", service.parents[1])
+    site.leave_unfinished(services=("big",))
+    write_files(small, variables__x="2")
+    assert f"publication {UNFINISHED}: publish again" in site.ctl("publish", small.parents[1]).stderr
+    assert "(it has changes of big)" in site.ctl("explain", status=1).stdout
+    site.ctl("publish", big.parents[1])
+    assert site.mark.finished
 
 
-def publish_directory(deployment: Deployment, root: Path, service: str, value: str) -> str:
-    """Publish a directory with one service; what the tool prints."""
-    place = root / "services" / service
-    write_files(place, definition_yml="commands: {a: {command: 'true'}}", variables__x=value)
-    return tool(deployment, "publish", str(root))
-
-
-def test_a_starting_container_waits_for_a_publication(
-    deployment: Deployment, root: Path, zk: KazooClient, containers: Containers, tmp_path: Path
-) -> None:
-    """It sees nothing of what was there before."""
-    ctl(deployment, "publish", str(root))
-    leave_unfinished(zk, deployment)
-    agent = containers.start("svc")
-    agent.says("publication begun at 12:00 by root on h has not finished; waiting for at most 30 s")
-    zk.set(f"{deployment.path}/variables/one", b"b")
+def test_a_starting_container_waits_for_a_publication(site: Site) -> None:
+    """It reads no older value."""
+    site.publish()
+    site.leave_unfinished()
+    agent = site.start("svc")
+    agent.says(f"publication {UNFINISHED}; waiting for at most 30 s")
+    site.zk.set(f"{site.path}/variables/one", b"b")
     assert agent.running
-    ctl(deployment, "publish", str(write_files(root, variables_yml="one: b\ntwo: b\n")))
+    site.publish(variables_yml="one: b\ntwo: b\n")
     assert agent.ends() == 0
-    assert (tmp_path / "conf").read_text() == "b b"
+    assert site.conf == "b b"
     assert "going on" not in agent.said
 
 
-def test_a_start_is_not_held_up_for_ever(
-    deployment: Deployment, root: Path, zk: KazooClient, containers: Containers, tmp_path: Path
-) -> None:
-    """Nobody may be there to publish again."""
-    ctl(deployment, "publish", str(root))
-    leave_unfinished(zk, deployment)
-    agent = containers.start("svc")
+def test_a_start_waits_for_an_unfinished_publication_for_a_limited_time(site: Site) -> None:
+    site.publish()
+    site.leave_unfinished()
+    agent = site.start("svc")
     assert agent.ends() == 0
     assert agent.said.count("publish again; going on with what is there") == 1
-    assert (tmp_path / "conf").read_text() == "a a"
+    assert site.conf == "a a"
 
 
-def test_what_a_newer_definition_does_not_need_is_not_missed(
-    deployment: Deployment, root: Path, zk: KazooClient, containers: Containers, tmp_path: Path
-) -> None:
-    """A container that has read the older one begins again, instead of ending with 78."""
-    write_files(root, services__other__definition_yml="commands: {go: {command: 'true'}}\n")
+def test_a_container_with_an_outdated_definition_reads_it_again(site: Site) -> None:
+    """It does not end with 78 because a file of the older definition is gone."""
     task = TASK.replace("{command", "{dependencies: [other/go], command")
-    write_files(root, services__svc__definition_yml=task.format(tmp_path / "conf"))
-    ctl(deployment, "publish", str(root))
-    agent = containers.start("svc")
+    site.publish(
+        services__other__definition_yml="commands: {go: {command: 'true'}}\n",
+        services__svc__definition_yml=task.format(site.place / "conf"),
+    )
+    agent = site.start("svc")
     agent.says("svc/render waits for other/go")
-    (root / "services/svc/files/conf").rename(root / "services/svc/files/new")
-    newer = task.format(tmp_path / "new").replace("conf:", "new:")
-    write_files(root, services__svc__definition_yml=newer)
-    ctl(deployment, "publish", str(root), "--prune")
-    assert containers.start("other").ends() == 0
+    (site.root / "services/svc/files/conf").rename(site.root / "services/svc/files/new")
+    newer = task.format(site.place / "new").replace("conf:", "new:")
+    site.publish("--prune", services__svc__definition_yml=newer)
+    assert site.start("other").ends() == 0
     assert agent.ends() == 0
     assert "has changed since it was read: beginning again" in agent.said
-    assert (tmp_path / "new").read_text() == "a a"
+    assert (site.place / "new").read_text() == "a a"
 
 
-def test_running_daemons_wait_for_a_publication(
-    deployment: Deployment, root: Path, zk: KazooClient, containers: Containers, tmp_path: Path
-) -> None:
-    """Their files never hold a part of it."""
-    daemon = {
-        "command": "sleep 600",
-        "ready": {"alive": 0},
-        "on_change": {"command": "true"},
-        "files": {"conf": {"dest": str(tmp_path / "conf")}},
-    }
-    write_files(root, services__svc__definition_yml=json.dumps({"service": {"daemon": daemon}}))
-    ctl(deployment, "publish", str(root))
-    agent = containers.start("svc")
+def test_running_daemons_wait_for_a_publication(site: Site) -> None:
+    """Their files never contain only a part of it."""
+    files = {"conf": {"dest": str(site.place / "conf")}}
+    daemon = {"command": "sleep 600", "ready": {"alive": 0}, "on_change": {"command": "true"}, "files": files}
+    site.publish(services__svc__definition_yml=json.dumps({"service": {"daemon": daemon}}))
+    agent = site.start("svc")
     eventually(lambda: agent.health("--ready").returncode == 0, "it is ready")
-    leave_unfinished(zk, deployment)
-    zk.set(f"{deployment.path}/variables/one", b"b")
-    agent.says("publication begun at 12:00 by root on h has not finished; waiting for at most 30 s")
-    assert (tmp_path / "conf").read_text() == "a a"
-    ctl(deployment, "publish", str(write_files(root, variables_yml="one: b\ntwo: b\n")))
-    eventually(lambda: (tmp_path / "conf").read_text() != "a a", "the files are refreshed")
-    assert (tmp_path / "conf").read_text() == "b b"
+    site.leave_unfinished()
+    site.zk.set(f"{site.path}/variables/one", b"b")
+    agent.says(f"publication {UNFINISHED}; waiting for at most 30 s")
+    assert site.conf == "a a"
+    site.publish(variables_yml="one: b\ntwo: b\n")
+    eventually(lambda: site.conf != "a a", "the files are refreshed")
+    assert site.conf == "b b"
 
 
-def test_a_snapshot_of_a_part_says_so(
-    deployment: Deployment, root: Path, zk: KazooClient, tmp_path: Path
-) -> None:
-    ctl(deployment, "publish", str(root))
-    file = str(tmp_path / "site.tar")
-    assert "has not finished" not in ctl(deployment, "snapshot", file).stderr
-    leave_unfinished(zk, deployment)
-    said = ctl(deployment, "snapshot", file).stderr
-    assert "publication begun at 12:00 by root on h has not finished" in said
-    assert f"{file} may hold only a part of it" in said
+# -- snapshots ------------------------------------------------------------------------------------
 
 
-# -- a restore that was killed --------------------------------------------------------------------
+def test_a_snapshot_warns_of_an_unfinished_publication(site: Site) -> None:
+    site.publish()
+    file = site.place / "site.tar"
+    assert "has not finished" not in site.ctl("snapshot", file).stderr
+    site.leave_unfinished()
+    said = site.ctl("snapshot", file).stderr
+    assert f"publication {UNFINISHED}" in said and f"{file} may hold only a part of it" in said
 
 
-def test_no_publication_passes_for_the_rest_of_a_restore(
-    deployment: Deployment, root: Path, zk: KazooClient, tmp_path: Path
-) -> None:
-    """What is done may not be recorded yet: one-time commands would run again."""
-    ctl(deployment, "publish", str(root))
-    file = str(tmp_path / "site.tar")
-    ctl(deployment, "snapshot", file)
-    leave_unfinished(zk, deployment, "restore")
-    said = ctl(deployment, "publish", str(root), status=1).stderr
-    assert "restore begun at 12:00 by root on h has not finished" in said
-    assert "nothing was changed" in said
-    assert mark_of(zk, deployment).finished is None
-    ctl(deployment, "restore", file)
-    ctl(deployment, "publish", str(root))
+def test_nothing_is_published_over_an_unfinished_restore(site: Site) -> None:
+    """Commands that are done may not be recorded yet, and would run again."""
+    site.publish()
+    site.ctl("snapshot", site.place / "site.tar")
+    site.leave_unfinished("restore")
+    said = site.publish(status=1).stderr
+    assert f"restore {UNFINISHED}" in said and "nothing was changed" in said
+    assert site.mark.finished is None
+    site.ctl("restore", site.place / "site.tar")
+    site.publish()
 
 
-def test_a_reset_replaces_a_restore_that_was_killed(
-    deployment: Deployment, root: Path, zk: KazooClient
-) -> None:
-    """For those who have lost the snapshot: then nothing is done, and what is published may be a part."""
-    ctl(deployment, "publish", str(root))
-    leave_unfinished(zk, deployment, "restore")
-    said = ctl(deployment, "reset", "--yes").stdout
-    assert "publish again" in said
-    assert mark_of(zk, deployment)[0::3] == ("publication", None)
-    ctl(deployment, "publish", str(root))
-    assert mark_of(zk, deployment).finished
+def test_a_reset_ends_an_unfinished_restore(site: Site) -> None:
+    """For users who have lost the snapshot: nothing is done then, and everything is published again."""
+    site.publish()
+    site.leave_unfinished("restore")
+    assert "publish again" in site.ctl("reset", "--yes").stdout
+    assert site.mark[0::3] == ("publication", None)
+    site.publish()
+    assert site.mark.finished
