@@ -13,8 +13,8 @@ from kazoo.client import KazooClient
 from kolla_mesos_start.operator.cli import parser
 from kolla_mesos_start.operator.invocation import Invocation
 from kolla_mesos_start.operator.live import causes
-from kolla_mesos_start.operator.live.causes import CHECK_FAILS
 from kolla_mesos_start.operator.live.mirror import mirror
+from kolla_mesos_start.operator.live.service_causes import CHECK_FAILS
 from tests.agents import Containers, restarted
 from tests.conftest import Deployment
 from tests.instances import Site

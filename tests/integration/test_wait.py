@@ -55,7 +55,7 @@ def test_some_are_enough_if_only_they_are_asked_for(deployment: Deployment, cont
     assert "db: 1 of 1 ready" in tool(deployment, "wait", "db=1", "--timeout", "60")
     said = tool(deployment, "wait", "db", "--timeout", "0.5", status=75)
     assert "not up after" in said
-    assert "ROOT CAUSE  1 of 3 containers of a/db are there: start the others" in said
+    assert "ROOT CAUSE  1 of 3 containers of a/db exist: start the others" in said
     assert "never" not in said
 
 

@@ -17,6 +17,7 @@ from kolla_mesos_start.operator.deployment import acl
 from kolla_mesos_start.operator.deployment.acl import ALL, Acl, Plan
 from kolla_mesos_start.operator.ensemble import connection
 from kolla_mesos_start.operator.ensemble.connection import CurrentAcl, OperatorClient, Unanswered
+from kolla_mesos_start.operator.ensemble.view import read_tree
 from kolla_mesos_start.tree.znodes import RECORDED_GENERATIONS, Znodes
 
 
@@ -101,9 +102,9 @@ def _node(znodes: Znodes, path: str) -> str:
 
 def _differing(client: OperatorClient, znodes: Znodes, plan: Plan) -> dict[str, CurrentAcl]:
     """What stands with another ACL than is planned."""
-    below = connection.below(client, [znodes.deployment])
-    # Who waits for the lock of publications is gone soon.
-    paths = [znodes.deployment, *(path for path in below if not path.startswith(f"{znodes.publication}/"))]
+    # The contenders for the lock of publications are ephemeral.
+    lock = f"{znodes.publication}/"
+    paths = read_tree(client, [znodes.deployment], lambda path: not path.startswith(lock))
     return _different(znodes, plan, connection.acls(client, paths))
 
 

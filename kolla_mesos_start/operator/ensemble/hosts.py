@@ -13,9 +13,11 @@ from typing import NamedTuple
 from kazoo.client import KazooClient
 
 from kolla_mesos_start.definition.forms import GLOBAL, bad_service
-from kolla_mesos_start.operator.ensemble import connection, presence, services, status_records
+from kolla_mesos_start.operator.ensemble import connection, containers, services, status_records
+from kolla_mesos_start.operator.ensemble.containers import UNKNOWN_HOST
 from kolla_mesos_start.operator.ensemble.status_records import State
 from kolla_mesos_start.operator.terminal.suggestions import NotThere, nearest
+from kolla_mesos_start.tree.states import printable
 from kolla_mesos_start.tree.znodes import Znodes
 
 
@@ -56,11 +58,14 @@ class HostPresence(NamedTuple):
 def there(client: KazooClient, znodes: Znodes, found: Recorded) -> HostPresence:
     """Where containers are: by what they show of themselves, who is ready, and who contends for a lock."""
     by_host, unknown = _holding(client, found.states), []
-    for service, name, host in presence.shown(client, znodes, found.services):
-        if host is None:
-            unknown.append(f"a container of {service} ({name}) does not say on which host it is")
-        else:
-            by_host[host] = f"{host} has a container of {service}"
+    for service, some in containers.read(client, znodes, found.services).items():
+        for each in some:
+            if each.host == UNKNOWN_HOST:
+                unknown.append(
+                    f"a container of {service} ({printable(each.id)}) does not say on which host it is"
+                )
+            else:
+                by_host[each.host] = f"{each.host} has a container of {service}"
     return HostPresence(by_host, unknown)
 
 
@@ -98,18 +103,13 @@ def counted_less(found: Recorded, names: Sequence[str], definitions: Iterable[by
 
 def _holding(client: KazooClient, states: Iterable[State]) -> dict[str, str]:
     """The hosts whose containers are ready, or contend for a lock of their host or of the deployment."""
-    places = {
-        f"{state.at.state}/{place}": state.scope
-        for state in states
-        for place in ("lock", "ready")
-        if place in state.below
-    }
+    places = {path: state for state in states for path in containers.held(state)}
     names = connection.children(client, places)
-    holders = [(scope, path) for path, scope in places.items() if names[path] and scope != GLOBAL]
+    by_host = {state.scope: path for path, state in places.items() if names[path] and state.scope != GLOBAL}
     # A contender for a lock of the deployment holds the name of its host.
-    locks = [path for path, scope in places.items() if scope == GLOBAL and path.endswith("/lock")]
-    contenders = connection.read(client, [f"{lock}/{name}" for lock in locks for name in names[lock]])
-    holders += [
-        ((data or b"").decode(errors="replace"), path.rpartition("/")[0]) for path, data in contenders.items()
-    ]
-    return {host: f"a container on {host} holds {path}" for host, path in holders}
+    locks = {path for path, state in places.items() if state.scope == GLOBAL and path == state.at.lock}
+    for path, data in connection.read(
+        client, [f"{lock}/{name}" for lock in locks for name in names[lock]]
+    ).items():
+        by_host[(data or b"").decode(errors="replace")] = path.rpartition("/")[0]
+    return {host: f"a container on {host} holds {path}" for host, path in by_host.items()}

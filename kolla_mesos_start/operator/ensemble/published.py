@@ -7,44 +7,28 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence, Set
 from itertools import chain
-from typing import Callable, NamedTuple
+from typing import NamedTuple
 
 from kazoo.client import KazooClient
 
 from kolla_mesos_start.operator.deployment import directory
 from kolla_mesos_start.operator.deployment.directory import FILES, VARIABLES, Deployment, Service, Values
-from kolla_mesos_start.operator.ensemble import connection
+from kolla_mesos_start.operator.ensemble.view import read_tree
 from kolla_mesos_start.tree.znodes import Znodes
 
 Nodes = Mapping[str, bytes]
 
 
 def nodes(client: KazooClient, znodes: Znodes) -> dict[str, bytes]:
-    """The data of every znode that is published, by its path below the deployment."""
-    return walk(client, znodes, lambda node: node == "status")
+    """The data of every published znode, by its path below the deployment."""
+    found = read_tree(client, [znodes.deployment], lambda path: is_published(znodes, path))
+    start = len(znodes.deployment) + 1
+    return {path[start:]: znode.data for path, znode in found.items() if path[start:]}
 
 
-def walk(client: KazooClient, znodes: Znodes, is_left_out: Callable[[str], bool]) -> dict[str, bytes]:
-    """The data of every znode by its path below the deployment, but for those that are left out.
-
-    What begins with a dot is of agents, and left out as well.
-    """
-    found: dict[str, bytes] = {}
-    level = [""]
-    while level:
-        read = connection.read_with_children(client, (_path(znodes, node) for node in level))
-        below = []
-        for node in level:
-            data, names = read[_path(znodes, node)]
-            if data is not None and node:
-                found[node] = data
-            below += [f"{node}/{name}" if node else name for name in names if not name.startswith(".")]
-        level = [node for node in below if not is_left_out(node)]
-    return found
-
-
-def _path(znodes: Znodes, node: str) -> str:
-    return f"{znodes.deployment}/{node}" if node else znodes.deployment
+def is_published(znodes: Znodes, path: str) -> bool:
+    """Whether a path below the deployment belongs to what is published; all else is written by agents."""
+    return not path.rpartition("/")[2].startswith(".") and path != znodes.status
 
 
 def deployment(nodes: Nodes) -> Deployment:

@@ -17,17 +17,17 @@ from kolla_mesos_start.errors import AgentError
 from kolla_mesos_start.operator.deployment import acl
 from kolla_mesos_start.operator.deployment.acl import BY_AGENTS
 from kolla_mesos_start.operator.deployment.directory import FILES, VARIABLES
-from kolla_mesos_start.operator.ensemble import acls, connection, presence, services, status_records
+from kolla_mesos_start.operator.ensemble import acls, connection, containers, services, status_records
 from kolla_mesos_start.operator.ensemble.connection import ChangedMeanwhile, OperatorClient, Unanswered
-from kolla_mesos_start.operator.ensemble.presence import on_hosts
+from kolla_mesos_start.operator.ensemble.containers import exists_while_container_does, on_hosts
 from kolla_mesos_start.operator.ensemble.status_records import State
 from kolla_mesos_start.operator.ensemble.token_floor import keep_tokens
+from kolla_mesos_start.operator.ensemble.view import read_tree
 from kolla_mesos_start.tree.znodes import RECORDED_GENERATIONS, Znodes
 
 TRIES = 50  # Each is refused only where a container has written between two requests.
 BATCH = 2000  # znodes in one transaction: less than a server's jute.maxbuffer
 UNFINISHED = "what is left goes when the command is given once more"
-PLACES = ("lock", "ready")  # below a command: where containers contend, and where they are ready
 PARTS = (VARIABLES, FILES, *BY_AGENTS, acl.NODE, RECORDED_GENERATIONS)  # below a service
 
 
@@ -50,14 +50,6 @@ class Tree(NamedTuple):
     services: Sequence[str]
     definitions: Sequence[str] = ()
     kept: Set[str] = frozenset()
-
-    def is_containers_own(self, path: str) -> bool:
-        """Whether a container has made the znode for as long as it is there."""
-        parent = path.rsplit("/", 2)[1]
-        if path.startswith(f"{self.znodes.status}/"):
-            # scope, role, command, place, name: a role may be called as a place is.
-            return path[len(self.znodes.status) :].count("/") == 5 and parent in PLACES
-        return parent in BY_AGENTS
 
 
 # -- trees --------------------------------------------------------------------------------------
@@ -103,8 +95,8 @@ def remove_service(client: KazooClient, znodes: Znodes) -> int:
 def places_of(znodes: Znodes, names: Iterable[str], found: Iterable[State]) -> list[str]:
     """Where containers of these services may be."""
     return [
-        *(f"{znodes.service(name)}/{place}" for name in names for place in BY_AGENTS),
-        *(f"{state.at.state}/{place}" for state in found for place in PLACES if place in state.below),
+        *(path for name in names for path in containers.places(znodes._replace(service_name=name))),
+        *(path for state in found for path in containers.held(state)),
     ]
 
 
@@ -112,7 +104,7 @@ def who_is_there(client: KazooClient, tree: Tree) -> str:
     """The containers that are there, for a message; empty if there is none."""
     there = [
         f"{name} has {on_hosts(hosts)}"
-        for name, hosts in presence.containers(client, tree.znodes, tree.services).items()
+        for name, hosts in containers.hosts(client, tree.znodes, tree.services).items()
     ]
     if not there:
         names = connection.children(client, tree.places)
@@ -234,7 +226,5 @@ def _are_places_removed(client: KazooClient, tree: Tree) -> bool:
 
 def listed(client: KazooClient, tree: Tree, force: bool) -> list[str]:
     """All znodes of the tree that are there, children first; without `force` none that a container holds."""
-    roots = connection.read(client, tree.roots)
-    there = [path for path in tree.roots if roots[path] is not None]
-    paths = [path for path in (*connection.below(client, there), *there) if path not in tree.kept]
-    return paths if force else [path for path in paths if not tree.is_containers_own(path)]
+    paths = [path for path in reversed(read_tree(client, tree.roots)) if path not in tree.kept]
+    return paths if force else [path for path in paths if not exists_while_container_does(tree.znodes, path)]

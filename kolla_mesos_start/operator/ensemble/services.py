@@ -11,7 +11,7 @@ from kazoo.client import KazooClient
 from kolla_mesos_start.definition.forms import bad_service
 from kolla_mesos_start.definition.texts import Text
 from kolla_mesos_start.errors import BadUsage, CannotRender
-from kolla_mesos_start.operator.ensemble.published import walk
+from kolla_mesos_start.operator.ensemble.view import read_tree
 from kolla_mesos_start.operator.terminal.suggestions import NotThere, nearest
 from kolla_mesos_start.render.context import file_text, variable_names
 from kolla_mesos_start.tree.znodes import RESERVED, Znodes
@@ -19,14 +19,20 @@ from kolla_mesos_start.tree.znodes import RESERVED, Znodes
 
 def definitions(client: KazooClient, znodes: Znodes) -> dict[str, bytes]:
     """The definition of every service of the deployment, by the service's name."""
-    found = walk(client, znodes, lambda node: node.rpartition("/")[2] in RESERVED)
-    return {name: data for name, data in sorted(found.items()) if data}
+    found = read_tree(client, [znodes.deployment], is_service_part)
+    start = len(znodes.deployment) + 1
+    return {path[start:]: znode.data for path, znode in sorted(found.items()) if znode.data and path[start:]}
+
+
+def is_service_part(path: str) -> bool:
+    """Whether the last segment of a path may be one of a service's name."""
+    name = path.rpartition("/")[2]
+    return name not in RESERVED and not name.startswith(".")
 
 
 def check_name(name: str) -> None:
     """BadUsage unless a service can have this name: what else stands in the tree is none."""
-    segments = name.split("/")
-    if bad_service(name) or any(each in RESERVED or each.startswith(".") for each in segments):
+    if bad_service(name) or not all(map(is_service_part, name.split("/"))):
         raise BadUsage(
             f"expected the path of a service, such as openstack/keystone/keystone-api, found {name!r}"
         )

@@ -20,7 +20,9 @@ from kolla_mesos_start.operator.deployment.directory import FILES, VARIABLES
 from kolla_mesos_start.operator.ensemble import connection, status_records
 from kolla_mesos_start.operator.ensemble.archive import Snapshot, is_definition
 from kolla_mesos_start.operator.ensemble.connection import ChangedMeanwhile
+from kolla_mesos_start.operator.ensemble.published import is_published
 from kolla_mesos_start.operator.ensemble.status_records import State
+from kolla_mesos_start.operator.ensemble.view import read_tree
 from kolla_mesos_start.tree.states import DONE, MAX_FLOOR, WAITING, decode_detail, decode_floor, token_of
 from kolla_mesos_start.tree.znodes import Znodes
 from kolla_mesos_start.zookeeper.query import Query, Znode, children_of, data_of
@@ -73,7 +75,7 @@ def _published(client: KazooClient, znodes: Znodes) -> tuple[dict[str, bytes], b
     Also those of a service that has no definition, or none yet.
     """
     record = f"{znodes.deployment}/{acl.NODE}"
-    found = _at_one_moment(client, [znodes.deployment, record], leave_out=znodes.status)
+    found = _at_one_moment(client, znodes, [znodes.deployment, record])
     plan = found.pop(record, b"")
     nodes = {path[len(znodes.deployment) + 1 :]: data for path, data in found.items()}
     # The values of a host lie below a znode that is none itself; an empty definition is none.
@@ -87,20 +89,16 @@ def _published(client: KazooClient, znodes: Znodes) -> tuple[dict[str, bytes], b
     }, plan
 
 
-def _at_one_moment(client: KazooClient, roots: Sequence[str], leave_out: str) -> dict[str, bytes]:
+def _at_one_moment(client: KazooClient, znodes: Znodes, roots: Sequence[str]) -> dict[str, bytes]:
     """The data of `roots` and of all znodes below them, except those whose names begin with a dot."""
     known: dict[str, Znode | None] = {}
     changed, begun = set(roots), time.monotonic()
     while changed:
         _check_patience(begun, changed)
-        level = changed
-        while level:
-            found = connection.znodes(client, level)
-            known.update(found)
-            parents = [path for path, znode in found.items() if znode and znode.stat.numChildren]
-            names = connection.children(client, parents)
-            below = {f"{path}/{name}" for path in parents for name in names[path] if name[0] != "."}
-            level = below - known.keys() - {leave_out}
+        known.update(dict.fromkeys(changed))
+        known.update(
+            read_tree(client, changed, lambda path: path not in known and is_published(znodes, path))
+        )
         stats = connection.stats(client, known)
         changed = {path for path, znode in known.items() if _change(_stat(znode)) != _change(stats[path])}
     return {path: znode.data for path, znode in known.items() if znode}

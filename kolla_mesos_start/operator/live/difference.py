@@ -16,7 +16,7 @@ from kolla_mesos_start.operator.deployment import changes, directory, layouts, s
 from kolla_mesos_start.operator.deployment.changes import CREATED, Change, Mask
 from kolla_mesos_start.operator.deployment.directory import VARIABLES, Deployment
 from kolla_mesos_start.operator.deployment.findings import counted
-from kolla_mesos_start.operator.ensemble import presence, publication, published
+from kolla_mesos_start.operator.ensemble import containers, publication, published
 from kolla_mesos_start.operator.ensemble.published import Nodes
 from kolla_mesos_start.operator.ensemble.publisher import check_chroot
 from kolla_mesos_start.operator.invocation import Invocation
@@ -82,7 +82,7 @@ def difference(
     after = {**directory.nodes(deployment), **directory.definitions(deployment)}
     changed = changes.changes(before, after)
     gone = published.gone(before, deployment)
-    kept = presence.with_containers(client, znodes, gone)
+    kept = containers.read(client, znodes, gone).keys()
     removals = published.removals(before, deployment, gone - kept)
     nodes = [*removals.removed, *removals.emptied]
     above = {node.rpartition("/")[0] for node in nodes}
@@ -103,9 +103,9 @@ def _as_json(found: Difference) -> Any:
         "running_old": [
             {
                 "service": each.service,
-                "host": each.host,
-                "state": each.state,
-                "generation": each.generation or None,
+                "host": each.container.host,
+                "state": each.container.stage,
+                "generation": each.container.generation,
                 "needed": each.needed or None,
                 "follows": each.follows,
             }

@@ -10,9 +10,10 @@ from collections.abc import Iterator, Sequence
 from typing import Any, Callable
 
 from kolla_mesos_start.operator.deployment.findings import counted
+from kolla_mesos_start.operator.ensemble.containers import Container
 from kolla_mesos_start.operator.live import causes
-from kolla_mesos_start.operator.live.causes import Cause
-from kolla_mesos_start.operator.live.reader import Container, LiveDeployment, LiveService
+from kolla_mesos_start.operator.live.cause import MAY_SEEM, Cause
+from kolla_mesos_start.operator.live.model import LiveDeployment, LiveService
 from kolla_mesos_start.operator.terminal.lines import Line
 
 COLUMN = 12  # characters of what comes before the text
@@ -22,7 +23,7 @@ def look(read: Callable[[], LiveDeployment]) -> tuple[LiveDeployment, list[Cause
     """What is read, and why it is not up; read twice where a first look may deceive."""
     deployment = read()
     found = causes.find(deployment, time.time())
-    if any(cause.kind in causes.MAY_SEEM for cause in found):
+    if any(cause.kind in MAY_SEEM for cause in found):
         deployment = read()
         found = causes.confirmed(found, causes.find(deployment, time.time()))
     return deployment, found

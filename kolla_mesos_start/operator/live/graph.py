@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 from kolla_mesos_start.definition.model import Dependency, Members
 from kolla_mesos_start.errors import AgentError, BadUsage
-from kolla_mesos_start.operator.live.reader import LiveDeployment, LiveService, LiveStep
+from kolla_mesos_start.operator.live.model import LiveDeployment, LiveService, LiveStep
 from kolla_mesos_start.operator.terminal.lines import Line
 from kolla_mesos_start.tree.states import DONE, ERROR, RETRY, RUNNING, WAITING
 

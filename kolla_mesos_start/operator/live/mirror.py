@@ -10,9 +10,11 @@ import time
 
 from kazoo.client import KazooClient
 
-from kolla_mesos_start.operator.ensemble import connection, services
+from kolla_mesos_start.operator.ensemble import services
+from kolla_mesos_start.operator.ensemble.view import View, read_all
 from kolla_mesos_start.operator.invocation import Invocation
-from kolla_mesos_start.operator.live.reader import DeploymentReader, LiveDeployment, LiveService, View
+from kolla_mesos_start.operator.live.model import LiveDeployment, LiveService
+from kolla_mesos_start.operator.live.reader import DeploymentReader
 from kolla_mesos_start.zookeeper.query import Query
 
 QUIET = 0.1  # seconds: changes come in groups, and one look is enough for all
@@ -37,9 +39,7 @@ class Mirror:
         self._event.clear()
         while self._stale:
             self._view.pop(self._stale.pop(), None)
-        while missing := self._live.queries(self._view) - self._view.keys():
-            self._view.update(connection.answers(self._client, missing, self._watch))
-        return self._view
+        return read_all(self._client, self._live.queries, self._view, self._watch)
 
     def wait(self, timeout: float | None = None) -> bool:
         """Wait for a change, and for those that come with it; False if none came in `timeout` seconds."""

@@ -15,10 +15,11 @@ from rich.console import Console
 from kolla_mesos_start.definition.forms import DAEMON
 from kolla_mesos_start.errors import DependenciesNotSatisfied
 from kolla_mesos_start.operator.live import causes
-from kolla_mesos_start.operator.live.causes import Cause
+from kolla_mesos_start.operator.live.cause import OF_ALL, Cause
 from kolla_mesos_start.operator.live.explanation import not_current
 from kolla_mesos_start.operator.live.mirror import named
-from kolla_mesos_start.operator.live.reader import EndedStart, LiveDeployment, LiveService
+from kolla_mesos_start.operator.live.model import EndedStart, LiveDeployment, LiveService
+from kolla_mesos_start.operator.live.service_causes import ends
 from kolla_mesos_start.operator.terminal.suggestions import NotThere
 
 # Seconds for which a cause must be there: a publisher may be about to write the next definition, and a
@@ -96,7 +97,7 @@ class Watch:
         for goal, service in pairs:
             self._say(service.name, goal.progress(service))
         everything = causes.find(deployment, time.time())
-        of_all = [cause for cause in everything if cause.kind in causes.OF_ALL]
+        of_all = [cause for cause in everything if cause.kind in OF_ALL]
         # While a publication is unfinished, nothing is known to be current.
         left = [service for goal, service in pairs if of_all or not goal.is_met(service)]
         for service in left:
@@ -112,7 +113,7 @@ class Watch:
 
     def _say_ends(self, service: LiveService) -> None:
         """How its starts go wrong: once, though a launcher repeats them every second."""
-        for ended in causes.ends(service):
+        for ended in ends(service):
             kind = ended._replace(reason="", at=0.0, zxid=0)
             if kind not in self._ends:
                 self._ends.add(kind)

@@ -16,6 +16,7 @@ from typing import NamedTuple
 
 PAGE = 100  # characters in a line
 WIDTH, LEAST = 60, 20  # characters for the whole start, where there is room; and at least
+PRESENCE = ".party"  # the name of a step: a container became a member of its service
 LEGEND = ". waits   # runs, on the critical path   + runs   = ready"
 # A step can't have waited for what ended later than it began: that is a later run. So many seconds later do
 # not count, since times are rounded, and come from several clocks.
@@ -59,8 +60,8 @@ class TimelineStep(NamedTuple):
 
     @property
     def is_presence(self) -> bool:
-        """Whether it says only that a container is there."""
-        return self.name.rpartition("/")[2].startswith(".")
+        """Whether it is no command, but the appearance of a container."""
+        return self.name.endswith(f"/{PRESENCE}")
 
     @property
     def title(self) -> str:

@@ -7,7 +7,10 @@ from typing import Any
 import pytest
 
 from kolla_mesos_start.operator.live import causes, explanation
-from kolla_mesos_start.operator.live.reader import UNKNOWN_STATUS, DeploymentReader
+from kolla_mesos_start.operator.live.cause import KINDS
+from kolla_mesos_start.operator.live.dependency_causes import TOO_FEW
+from kolla_mesos_start.operator.live.model import UNKNOWN_STATUS
+from kolla_mesos_start.operator.live.reader import DeploymentReader
 from kolla_mesos_start.tree.states import NO_TIMEOUT
 from tests.operator_tools.trees import (
     NOW,
@@ -38,7 +41,7 @@ CRASHED_THERE = f"ended 0.4 s after its start, 1 min ago; {UNKNOWN_STATUS}; see 
 NEVER = "was ever started, or none has reached ZooKeeper: see its log"
 OUTSIDE = {"external": {"tcp": "u:80"}}
 OUTSIDE_NAME = "external tcp u:80"
-WANTED = causes.TOO_FEW
+WANTED = TOO_FEW
 NEW = {"path": "web/daemon", "generation": "2", "exclusive": True, "count": 2}
 
 
@@ -68,7 +71,7 @@ CASES: dict[str, tuple[Tree, list[tuple[str, str]]]] = {
         [
             (
                 "refresh failed",
-                "db/daemon on web1 is ready; the refresh of its files failed: no variable a; mend that"
+                "db/daemon on web1 is ready; the refresh of its files failed: no variable a; correct that"
                 " and publish, or run `kolla_mesos_start refresh` in the container",
             )
         ],
@@ -234,7 +237,7 @@ CASES: dict[str, tuple[Tree, list[tuple[str, str]]]] = {
             DETAIL: {"attempt": 1, "host": "h1"},
             "job/.containers/1": container("waiting"),
         },
-        [("abandoned", "job/sync on h1 began 1 min ago and has no outcome; nobody holds its lock any more")],
+        [("abandoned", "job/sync on h1 began 1 min ago and has no outcome; nobody holds its lock")],
     ),
     "started but not ready": (
         {
@@ -319,7 +322,7 @@ CASES: dict[str, tuple[Tree, list[tuple[str, str]]]] = {
             (
                 "gave up",
                 "web/daemon on web1 ended 1 min ago in stage render, exit status 78: missing: x;"
-                " the next start has not come so far yet",
+                " the next start has not reached this point yet",
             )
         ],
     ),
@@ -394,7 +397,7 @@ CASES: dict[str, tuple[Tree, list[tuple[str, str]]]] = {
     ),
     "too few": (
         {"web": definition(instances=3), **ready("web", "1", "2")},
-        [("absent", "2 of 3 containers of web are there: start the others")],
+        [("absent", "2 of 3 containers of web exist: start the others")],
     ),
     "of another generation": (
         {
@@ -404,7 +407,7 @@ CASES: dict[str, tuple[Tree, list[tuple[str, str]]]] = {
         [
             (
                 "generation",
-                "job/sync is for generation 2026.1, and the containers that are there are of 2025.2: "
+                "job/sync is for generation 2026.1, and the existing containers are of 2025.2: "
                 "start one of the image of 2026.1",
             )
         ],
@@ -673,7 +676,7 @@ def test_what_came_about_since_the_last_publication_comes_first() -> None:
 
 
 def test_every_kind_has_a_case() -> None:
-    assert {kind for _, found in CASES.values() for kind, _ in found} == causes.KINDS.keys()
+    assert {kind for _, found in CASES.values() for kind, _ in found} == KINDS.keys()
 
 
 SHOP = "shop-api/schema <- shop-api/daemon (0 of 3 ready)"

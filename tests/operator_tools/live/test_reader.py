@@ -7,7 +7,7 @@ import json
 import pytest
 
 from kolla_mesos_start.definition.document import digest, load
-from kolla_mesos_start.operator.live.reader import View
+from kolla_mesos_start.operator.ensemble.view import View
 from kolla_mesos_start.zookeeper.query import children_of, data_of
 from tests.operator_tools.trees import NOW, Tree, container, definition, deployment, one_time, ready
 

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from kolla_mesos_start.operator.live.reader import Container
+from kolla_mesos_start.operator.ensemble.containers import Container
 from tests.operator_tools.trees import NOW, container, deployment, one_time
 
 FILES = {
@@ -66,13 +66,13 @@ def found(changed: dict[str, int], **said: Any) -> Container:
 def test_what_has_changed_since_it_was_read_is_older(node: str, older: str | None) -> None:
     """As far as a restart would read it: on any branch; a one-time command that is done is not run again."""
     each = found({node: 1001})
-    assert [behind.what for behind in each.behind] == ([older] if older else [])
+    assert [part.what for part in each.older] == ([older] if older else [])
     assert each.is_current == (older is None)
-    assert not found({node: 1000}).behind
+    assert not found({node: 1000}).older
 
 
 def test_what_is_nearer_hides_what_is_farther() -> None:
-    assert not found({"variables/secret": 1001, "web/variables/secret": 999}).behind
+    assert not found({"variables/secret": 1001, "web/variables/secret": 999}).older
 
 
 @pytest.mark.parametrize("said", [{"read": None}, {"state": "waiting"}])
@@ -80,7 +80,7 @@ def test_who_has_rendered_nothing_yet_has_nothing_older(said: dict[str, Any]) ->
     told = {**container("ready", definition="3e8", read="0x3e8"), **said}
     tree = {key: value for key, value in TREE.items() if not key.endswith("ready/1")}
     services = deployment({**tree, "web/.containers/1": told}, zxids={"variables/secret": 1001}).services
-    assert not services["web"].containers[0].behind
+    assert not services["web"].containers[0].older
 
 
 @pytest.mark.parametrize(

@@ -12,8 +12,8 @@ from playwright.sync_api import Browser, Locator, Page, expect, sync_playwright
 
 from kolla_mesos_start.operator.timeline.critical_path import Need, TimelineStep
 from kolla_mesos_start.operator.timeline.html_page import page as html
-from kolla_mesos_start.operator.timeline.past import Event, StartReport
-from kolla_mesos_start.operator.timeline.reader import History
+from kolla_mesos_start.operator.timeline.reader import HistoryReader
+from kolla_mesos_start.operator.timeline.report import Event, StartReport
 from tests.operator_tools.trees import NOW, ZNODES, container, definition, view
 
 CHROMIUM = "/usr/bin/chromium-headless-shell"
@@ -320,8 +320,8 @@ SHOWN = HOSTILE.translate(dict.fromkeys(map(ord, "\x1b\u202e\0\ud800"), "\N{REPL
 def test_names_and_messages_of_strangers_stay_text(opened: Open) -> None:
     """A host and a reason, as a container may write them."""
     tree = {"web": definition(), "web/.containers/1": container("unready", HOSTILE, host=HOSTILE)}
-    history = History(ZNODES)
-    past = history.past(view(history, tree), NOW + 10)
+    history = HistoryReader(ZNODES)
+    past = history.report(view(history, tree), NOW + 10)
     page = opened(past)
     assert shown_lanes(page) == [f"web@{SHOWN}"]
     assert page.locator("td.bad").inner_text() == f"unready, {SHOWN}"

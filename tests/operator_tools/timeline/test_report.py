@@ -12,9 +12,9 @@ import pytest
 
 from kolla_mesos_start.operator.timeline import critical_path
 from kolla_mesos_start.operator.timeline.html_page import page
-from kolla_mesos_start.operator.timeline.past import StartReport, advice, lines, trouble
-from kolla_mesos_start.operator.timeline.reader import History
-from kolla_mesos_start.zookeeper.query import data_of
+from kolla_mesos_start.operator.timeline.reader import HistoryReader
+from kolla_mesos_start.operator.timeline.report import StartReport, advice, lines, trouble
+from kolla_mesos_start.zookeeper.query import stat_of
 from tests.operator_tools.trees import NOW, ZNODES, container, definition, one_time, view
 
 HOSTILE = "<script>\"'&"
@@ -47,8 +47,8 @@ TIMES = {
 
 
 def past(tree: dict[str, Any] = TREE) -> StartReport:
-    history = History(ZNODES)
-    return history.past(view(history, tree, TIMES), NOW + 10)
+    history = HistoryReader(ZNODES)
+    return history.report(view(history, tree, TIMES), NOW + 10)
 
 
 def test_times_are_those_of_the_servers() -> None:
@@ -206,13 +206,12 @@ def past_with(
     counts: dict[str, tuple[int, int]], times: dict[str, float], tree: dict[str, Any]
 ) -> StartReport:
     """`counts`: of znodes, what ZooKeeper says of the names below them: how often they changed, how many."""
-    history = History(ZNODES)
+    history = HistoryReader(ZNODES)
     found = view(history, tree, {**TIMES, **times})
     for path, (changes, names) in counts.items():
-        query = data_of(f"{ZNODES.deployment}/{path}")
-        stat = found[query].stat._replace(cversion=changes, numChildren=names)
-        found[query] = found[query]._replace(stat=stat)
-    return history.past(found, NOW + 100)
+        query = stat_of(f"{ZNODES.deployment}/{path}")
+        found.update({query: found[query]._replace(cversion=changes, numChildren=names)})
+    return history.report(found, NOW + 100)
 
 
 ON_HOST = {"status/w1/web/daemon/ready/1": "{}"}
