@@ -35,7 +35,7 @@ def container(
     service: str,
     definition: int | None,
     generation: str | None = None,
-    state: str = "ready",
+    state: str = "starting",
 ) -> None:
     """What an agent writes about itself, here of another version of the definition."""
     fact = {
@@ -170,14 +170,14 @@ def test_containers_that_would_run_the_old_are_named(
     write_files(root, variables_yml="region: two\ndb_password: s3cret-1\n")
     done = ctl("diff", root, deployment, "--format", "json", status=1)
     found = json.loads(done.stdout)
-    expected = {"service": "a/db", "host": "h1", "state": "ready", "generation": None, "needed": None}
+    expected = {"service": "a/db", "host": "h1", "state": "starting", "generation": None, "needed": None}
     assert found["running_old"] == [{**expected, "follows": False}]
     assert found["changes"] == [
         {"change": "updated", "path": "variables/region", "before": "one", "after": "two"}
     ]
     zk.set(f"{deployment.path}/web", zk.get(f"{deployment.path}/web")[0])
     done = ctl("diff", root, deployment, status=1)
-    assert "  a/db on h1: ready\n  web on h1: ready\n" in done.stdout
+    assert "  a/db on h1: starting\n  web on h1: starting\n" in done.stdout
 
 
 @pytest.mark.parametrize(
@@ -205,7 +205,7 @@ def test_containers_of_another_image_than_is_published_are_named(
     publish(root, deployment)
     container(zk, deployment, "web", zk.get(f"{deployment.path}/web")[1].mzxid, image)
     done = ctl("diff", root, deployment)
-    assert ("  web on h1: ready, its image is 1: start one of 2\n" in done.stdout) is bool(needed)
+    assert ("  web on h1: starting, its image is 1: start one of 2\n" in done.stdout) is bool(needed)
     found = json.loads(ctl("diff", root, deployment, "--format", "json").stdout)["running_old"]
     assert [(each["generation"], each["needed"]) for each in found] == ([(image, needed)] if needed else [])
 
@@ -237,15 +237,15 @@ def test_publishing_names_the_containers_that_run_the_old(
     assert publish(root, deployment).stdout.endswith("0 removed, 5 unchanged\n")
     write_files(root, variables_yml="region: two\ndb_password: s3cret-1\n")
     older = "restart these containers, which run an older version:\n"
-    assert publish(root, deployment).stdout.endswith(f"{older}  a/db on h1: ready\n")
+    assert publish(root, deployment).stdout.endswith(f"{older}  a/db on h1: starting\n")
     write_files(root, services__web__definition_yml="service: {daemon: {command: other}}")
-    assert publish(root, deployment).stdout.endswith(f"{older}  web on h1: ready\n")
+    assert publish(root, deployment).stdout.endswith(f"{older}  web on h1: starting\n")
     write_files(
         root,
         services__web__definition_yml="service: {daemon: {command: other, on_change: {signal: HUP}}}",
     )
     follow = "these containers refresh their files without a restart; other changes need one:\n"
-    assert publish(root, deployment).stdout.endswith(f"{follow}  web on h1: ready\n")
+    assert publish(root, deployment).stdout.endswith(f"{follow}  web on h1: starting\n")
     write_files(root, services__web__definition_yml="service: {daemon: {command: other}}")
     publish(root, deployment)
     write_files(root, services__a__db__variables_yml="extra: one\n")
@@ -254,7 +254,7 @@ def test_publishing_names_the_containers_that_run_the_old(
     assert "a/db" not in publish(root, deployment).stdout
     said = publish(root, deployment, "--prune").stdout
     assert f"removed {deployment.path}/a/db/variables/extra\n" in said
-    assert said.endswith(f"{older}  a/db on h1: ready\n  web on h1: ready\n")
+    assert said.endswith(f"{older}  a/db on h1: starting\n  web on h1: starting\n")
 
 
 @pytest.mark.parametrize(("state", "follows"), [("waiting", False), ("unready", True)])

@@ -34,6 +34,7 @@ from kolla_mesos_start.tree.states import printable
 from kolla_mesos_start.tree.znodes import CommandZnodes, Znodes
 from kolla_mesos_start.zookeeper.query import Query, Znode, children_of, data_of, stat_of
 
+PARTY, _ = NAMES = BY_AGENTS  # below a service
 HELD = ("lock", "ready")  # below a command: where containers contend, and where they are ready
 PRESENT = "present"  # the stage of a container that does not say what it is doing
 BEGUN = ("starting", "unready", "ready")  # stages of a container that has started its daemon
@@ -142,7 +143,7 @@ def exists_while_container_does(znodes: Znodes, path: str) -> bool:
     if path.startswith(f"{znodes.status}/"):
         # scope, role, command, parent, name: a role may have the name of such a parent.
         return path[len(znodes.status) :].count("/") == 5 and parent in HELD
-    return parent in BY_AGENTS
+    return parent in NAMES
 
 
 def says_what_it_does(znodes: Znodes, view: View) -> bool:
@@ -252,7 +253,7 @@ class Presence(NamedTuple):
 def history_queries(znodes: Znodes, hosts: Iterable[str], view: View) -> Iterator[Query]:
     """What must be read, besides `queries`, to know since when the containers exist."""
     yield stat_of(places(znodes)[1])
-    yield from (stat_of(daemon(znodes._replace(host=host), LOCAL).ready) for host in hosts)
+    yield from (ready_query(znodes._replace(host=host)) for host in hosts)
     yield from (stat_of(f"{daemon(znodes).ready}/{each}") for each in view.names(daemon(znodes).ready))
     for place in places(znodes):
         yield from (data_of(f"{place}/{each}") for each in view.names(place))
@@ -279,9 +280,9 @@ def had_more_members(znodes: Znodes, view: View) -> bool:
     return has_lost_children(view.get(stat_of(places(znodes)[1])))
 
 
-def ready_parent(znodes: Znodes, view: View) -> Any:
-    """The stat of the znode below which the instances on the host of `znodes` are ready; None without one."""
-    return view.get(stat_of(daemon(znodes, LOCAL).ready))
+def ready_query(znodes: Znodes) -> Query:
+    """The stat of the parent of what the ready containers on a host write: it counts them."""
+    return stat_of(daemon(znodes, LOCAL).ready)
 
 
 def has_lost_children(stat: Any) -> bool:

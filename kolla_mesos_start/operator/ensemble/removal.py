@@ -15,7 +15,6 @@ from kazoo.client import KazooClient
 
 from kolla_mesos_start.errors import AgentError
 from kolla_mesos_start.operator.deployment import acl
-from kolla_mesos_start.operator.deployment.acl import BY_AGENTS
 from kolla_mesos_start.operator.deployment.directory import FILES, VARIABLES
 from kolla_mesos_start.operator.ensemble import acls, connection, containers, services, status_records
 from kolla_mesos_start.operator.ensemble.connection import ChangedMeanwhile, OperatorClient, Unanswered
@@ -28,7 +27,7 @@ from kolla_mesos_start.tree.znodes import RECORDED_GENERATIONS, Znodes
 TRIES = 50  # Each is refused only where a container has written between two requests.
 BATCH = 2000  # znodes in one transaction: less than a server's jute.maxbuffer
 UNFINISHED = "what is left goes when the command is given once more"
-PARTS = (VARIABLES, FILES, *BY_AGENTS, acl.NODE, RECORDED_GENERATIONS)  # below a service
+PARTS = (VARIABLES, FILES, *containers.NAMES, acl.NODE, RECORDED_GENERATIONS)  # below a service
 
 
 class InUse(AgentError):

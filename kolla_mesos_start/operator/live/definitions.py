@@ -53,9 +53,11 @@ class Definitions:
 
     def queries(self, znodes: Znodes, view: View) -> Iterator[Query]:
         """The variables that the graph of a service depends on. Grows with what is found."""
-        yield from map(data_of, self._places(znodes, view))
-        if self._only_on_hosts(znodes, view):
-            yield children_of(f"{znodes.definition}/{VARIABLES}")
+        source = self._source(znodes, view)
+        if source and source.variables:
+            yield from map(data_of, self._places(znodes, source, view))
+            if self._only_on_hosts(znodes, source, view):
+                yield children_of(f"{znodes.definition}/{VARIABLES}")
 
     def find(self, znodes: Znodes, view: View) -> PublishedDefinition:
         """What is published for a service; NOT_PUBLISHED also while its `queries` are not answered."""
@@ -64,13 +66,14 @@ class Definitions:
             return NOT_PUBLISHED
         if source.document is None:
             return PublishedDefinition(None, source.issues, 1)
-        if not all(query in view for query in self.queries(znodes, view)):
-            return NOT_PUBLISHED
         values: dict[str, str] = {}
-        for path, name in self._places(znodes, view).items():
-            if znode := view.znode(path):
-                values.setdefault(name, znode.data.decode("utf-8", "replace"))
-        values.update({name: self._given[name] for name in source.variables if name in self._given})
+        if source.variables:
+            if not all(query in view for query in self.queries(znodes, view)):
+                return NOT_PUBLISHED
+            for path, name in self._places(znodes, source, view).items():
+                if znode := view.znode(path):
+                    values.setdefault(name, znode.data.decode("utf-8", "replace"))
+            values.update({name: self._given[name] for name in source.variables if name in self._given})
         key = (znodes.service_name, id(source), tuple(sorted(values.items())))
         if key not in self._found:
             self._found[key] = _definition(source.document, znodes, values)
@@ -84,29 +87,29 @@ class Definitions:
             self._sources[znode.data] = _source(znode.data)
         return self._sources[znode.data]
 
-    def _places(self, znodes: Znodes, view: View) -> Mapping[str, str]:
+    def _places(self, znodes: Znodes, source: _Source, view: View) -> Mapping[str, str]:
         """The possible paths of the variables that the graph depends on, nearest first, and their names.
 
         There is one graph for all hosts. A variable that only hosts have gets the value of the first host.
         """
-        found = self._common_places(znodes, view)
+        found = _common_places(znodes, source)
         above = f"{znodes.definition}/{VARIABLES}"
-        for name in self._only_on_hosts(znodes, view):
+        for name in self._only_on_hosts(znodes, source, view):
             found.update({f"{above}/{host}/{name}": name for host in view.names(above)})
         return found
 
-    def _common_places(self, znodes: Znodes, view: View) -> dict[str, str]:
-        """The paths that are not below a host."""
-        source = self._source(znodes, view)
-        return {path: name for name in (source.variables if source else ()) for path in places(znodes, name)}
-
-    def _only_on_hosts(self, znodes: Znodes, view: View) -> Sequence[str]:
+    def _only_on_hosts(self, znodes: Znodes, source: _Source, view: View) -> Sequence[str]:
         """The variables that the graph depends on, and that have no value for all hosts."""
         has_value: dict[str, bool] = {}
-        for path, name in self._common_places(znodes, view).items():
+        for path, name in _common_places(znodes, source).items():
             # A value that has not been read yet may exist.
             has_value[name] = has_value.get(name, False) or view.get(data_of(path), 0) is not None
         return [name for name, has in has_value.items() if not has]
+
+
+def _common_places(znodes: Znodes, source: _Source) -> dict[str, str]:
+    """The paths that are not below a host."""
+    return {path: name for name in source.variables for path in places(znodes, name)}
 
 
 def _source(data: bytes) -> _Source:

@@ -30,7 +30,7 @@ from kolla_mesos_start.tree import states
 from kolla_mesos_start.tree.publication import unfinished
 from kolla_mesos_start.tree.states import printable
 from kolla_mesos_start.tree.znodes import RECORDED_ACL, RESERVED, Znodes
-from kolla_mesos_start.zookeeper.query import Query, children_of, data_of, stat_of
+from kolla_mesos_start.zookeeper.query import Query, children_of, data_of
 
 MAX_HOST = 253  # characters of a host's name
 
@@ -59,7 +59,7 @@ class DeploymentReader:
                 found.update(steps.queries(znodes, published.graph, existing, view))
                 found.update(self._unread.queries(znodes, published.graph, existing, view))
                 found.update(_gone_queries(znodes, published, len(existing), view))
-        return {query._replace(required=1) for query in found}
+        return {each if each.required == 1 else each._replace(required=1) for each in found}
 
     def _tree_queries(self, view: View) -> Iterator[Query]:
         """The services, the hosts, the roles on each, and how starts ended there."""
@@ -191,8 +191,8 @@ def _gone_queries(
         yield from (data_of(f"{slots}/{each}") for each in view.names(slots))
     if existing < published.wanted:
         for host in hosts_of(znodes, view):
-            at = containers.daemon(znodes._replace(host=host), LOCAL)
-            yield from (stat_of(at.ready), data_of(at.state))
+            own = znodes._replace(host=host)
+            yield from (containers.ready_query(own), data_of(containers.daemon(own, LOCAL).state))
 
 
 def _gone(znodes: Znodes, existing: Sequence[Container], view: View) -> Iterator[GoneContainer]:
@@ -207,7 +207,7 @@ def _gone(znodes: Znodes, existing: Sequence[Container], view: View) -> Iterator
             hosts.add(host)
             yield GoneContainer(host, znode.stat.mzxid, znode.stat.mtime / 1000, "refresh")
     for own in (znodes._replace(host=host) for host in hosts_of(znodes, view) if host not in hosts):
-        ready, state = containers.ready_parent(own, view), view.znode(containers.daemon(own, LOCAL).state)
+        ready, state = view.get(containers.ready_query(own)), view.znode(containers.daemon(own, LOCAL).state)
         if state and ready and ready.cversion and not ready.numChildren:  # It had a child once.
             why = "killed" if state.data == states.RUNNING.encode() else "ended"
             yield GoneContainer(own.host, ready.pzxid, state.stat.mtime / 1000, why)

@@ -14,9 +14,10 @@ from collections.abc import Iterable, Iterator, Sequence, Set
 from heapq import heappop, heappush
 from typing import NamedTuple
 
+from kolla_mesos_start.operator.ensemble.containers import PARTY
+
 PAGE = 100  # characters in a line
 WIDTH, LEAST = 60, 20  # characters for the whole start, where there is room; and at least
-PRESENCE = ".party"  # the name of a step: a container became a member of its service
 LEGEND = ". waits   # runs, on the critical path   + runs   = ready"
 # A step can't have waited for what ended later than it began: that is a later run. So many seconds later do
 # not count, since times are rounded, and come from several clocks.
@@ -61,7 +62,7 @@ class TimelineStep(NamedTuple):
     @property
     def is_presence(self) -> bool:
         """Whether it is no command, but the appearance of a container."""
-        return self.name.endswith(f"/{PRESENCE}")
+        return self.name.endswith(f"/{PARTY}")
 
     @property
     def title(self) -> str:

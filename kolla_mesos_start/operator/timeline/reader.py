@@ -21,7 +21,7 @@ from kolla_mesos_start.operator.ensemble.view import View
 from kolla_mesos_start.operator.live.reader import DeploymentReader
 from kolla_mesos_start.operator.live.steps import hosts_of
 from kolla_mesos_start.operator.timeline import critical_path
-from kolla_mesos_start.operator.timeline.critical_path import PRESENCE, Finished, Need, TimelineStep
+from kolla_mesos_start.operator.timeline.critical_path import Finished, Need, TimelineStep
 from kolla_mesos_start.operator.timeline.report import Event, StartReport
 from kolla_mesos_start.tree import states
 from kolla_mesos_start.tree.states import DONE
@@ -108,7 +108,7 @@ class _StartReader:
                 continue
             for host in hosts_of(znodes, self._view):
                 name = f"{znodes.role}@{host}"
-                created = containers.ready_parent(znodes._replace(host=host), self._view)
+                created = self._view.get(containers.ready_query(znodes._replace(host=host)))
                 since = appeared.get(name)
                 if created and since is not None and since > created.ctime / 1000 + BEGINNING:
                     yield name, since
@@ -118,7 +118,7 @@ class _StartReader:
         for znodes, _ in self._graphs:
             for each in containers.presences(znodes, self._view):
                 if each.is_member:
-                    step = TimelineStep(f"{znodes.role}/{PRESENCE}", each.host, (), each.at, each.at)
+                    step = TimelineStep(f"{znodes.role}/{containers.PARTY}", each.host, (), each.at, each.at)
                     yield Event(step, DONE, 1, "")
 
     def _commands(self, znodes: Znodes, graph: Graph, started_again: Mapping[str, float]) -> Iterator[Event]:
@@ -152,7 +152,7 @@ class _StartReader:
         found = sorted(self._instances(), key=lambda each: each[1].step.finished)
         done, everything = Finished(known), Finished([*known, *(event.step for _, event in found)])
         for znodes, event in found:
-            step, ready = event.step, containers.ready_parent(znodes, self._view)
+            step, ready = event.step, self._view.get(containers.ready_query(znodes))
             if step.container in started_again:
                 step = step._replace(again=STARTED_AGAIN)
             elif containers.has_lost_children(ready):
@@ -194,7 +194,7 @@ class _StartReader:
         needs = []
         for each in command.inside:
             if isinstance(each, Members):
-                needs.append(Need(f"{each.service.rpartition('/')[2]}/{PRESENCE}", each.count))
+                needs.append(Need(f"{each.service.rpartition('/')[2]}/{containers.PARTY}", each.count))
             else:
                 here = each.path not in self._once and (each.scope == LOCAL or each.role == own)
                 needs.append(Need(each.path, each.count or 1, host if here else None))
