@@ -415,7 +415,7 @@ def test_a_lost_connection_is_outlived(
 @pytest.mark.parametrize(
     ("words", "said"),
     [
-        (["reset", "--force", "--yes"], "what is left goes when the command is given once more"),
+        (["reset", "--force", "--yes"], "run the command again to remove the rest"),
         (["rerun", "db/each", "--host", "web1"], "db/each on web1 may have been changed already; give"),
         (["reset", "--host", "web1", "--yes"], "kolla_mesos_ctl: stopped by SIGINT"),
     ],
