@@ -12,7 +12,7 @@ from typing import NamedTuple
 from kolla_mesos_start.definition.document import Document, load
 from kolla_mesos_start.definition.model import Graph
 from kolla_mesos_start.definition.schema import early_texts
-from kolla_mesos_start.errors import BadDefinition, CannotRender
+from kolla_mesos_start.errors import BadDefinition, CannotRender, MissingVariable
 from kolla_mesos_start.operator.deployment import instances
 from kolla_mesos_start.operator.deployment.container_variables import HINT
 from kolla_mesos_start.operator.deployment.directory import VARIABLES
@@ -132,6 +132,6 @@ def _definition(document: Document, znodes: Znodes, variables: Mapping[str, str]
     except BadDefinition as error:
         return PublishedDefinition(None, error.issues, wanted)
     except CannotRender as error:
-        hint = HINT if error.reason.startswith("missing: ") else ""
+        hint = HINT if isinstance(error, MissingVariable) else ""
         return PublishedDefinition(None, (error.reason + hint,), wanted)
     return PublishedDefinition(graph or known_graph(document, znodes, variables), (), wanted)

@@ -45,6 +45,16 @@ WANTED = TOO_FEW
 NEW = {"path": "web/daemon", "generation": "2", "exclusive": True, "count": 2}
 
 
+def one(service: str, said: object, written: object = None) -> Tree:
+    """A service with one container."""
+    return {service: written or definition(), f"{service}/.containers/1": said}
+
+
+def up(service: str) -> Tree:
+    """A service with one ready instance."""
+    return {service: definition(), **ready(service, "1")}
+
+
 def of_generation(*generations: str) -> Tree:
     """Ready instances of `web`, each with the generation of its image."""
     tree: dict[str, Any] = {"status/global/web": "web"}
@@ -54,73 +64,49 @@ def of_generation(*generations: str) -> Tree:
     return tree
 
 
-# What stands in the tree, and (kind, text) of each cause.
-# What publishing with acl.yml makes.
+# What publishing with acl.yml creates.
 PREPARED = {"a/web/.acl": "x509:CN=web:cdrw", "a/web/.containers": "", "status/global/web": "a/web"}
 KILLED = {"what": "publication", "by": "root on h", "begun": "12:00", "finished": None}
-CASES: dict[str, tuple[Tree, list[tuple[str, str]]]] = {
-    "all is up": ({"db": definition(), **ready("db", "1")}, []),
-    "its files do not follow what is published": (
+# The tree, and `kind: text` of each cause.
+CASES: dict[str, tuple[Any, ...]] = {
+    "all is up": ({**up("db")},),
+    "its refresh has failed": (
         {
-            "db": definition(),
             **ready("db", "1"),
-            "db/.containers/1": container(
-                "ready", "the refresh of its files failed: no variable a", code="refresh-failed"
+            **one(
+                "db",
+                container("ready", "the refresh of its files failed: no variable a", code="refresh-failed"),
             ),
         },
-        [
-            (
-                "refresh failed",
-                "db/daemon on web1 is ready; the refresh of its files failed: no variable a; correct that"
-                " and publish, or run `kolla_mesos_start refresh` in the container",
-            )
-        ],
+        (
+            "refresh failed: db/daemon on web1 is ready; the refresh of its files failed: no variable a;"
+            " correct that and publish, or run `kolla_mesos_start refresh` in the container"
+        ),
     ),
-    "its files are being refreshed": (
-        {"db": definition(), **ready("db", "1"), "db/.containers/1": container("ready", "its turn comes")},
-        [("refreshing", "db/daemon on web1 is ready; its turn comes")],
+    "its refresh is running": (
+        {**ready("db", "1"), **one("db", container("ready", "its turn comes"))},
+        "refreshing: db/daemon on web1 is ready; its turn comes",
     ),
-    "it waits for what is not asked for any more": (
+    "it waits for a dependency of an older definition": (
+        {**one("web", container("waiting", "web/daemon waits for x", definition="3e7"))},
+        "restart: web on web1 waits by an older definition: restart it; web/daemon waits for x",
+    ),
+    "its refresh waits for another instance that failed": (
         {
-            "web": definition(),
-            "web/.containers/1": container("waiting", "web/daemon waits for x", definition="3e7"),
-        },
-        [
-            (
-                "restart",
-                "web on web1 waits by an older definition: restart it; web/daemon waits for x",
-            )
-        ],
-    ),
-    "its turn to refresh does not come by itself": (
-        {
-            "db": definition(),
             **ready("db", "1"),
-            "db/.containers/1": container(
-                "ready", "its turn: no other instance refreshes until that is mended", code="refresh-stuck"
-            ),
+            **one("db", container("ready", "its turn: no other refreshes", code="refresh-stuck")),
         },
-        [
-            (
-                "refresh failed",
-                "db/daemon on web1 is ready; its turn: no other instance refreshes until that is mended",
-            )
-        ],
+        "refresh failed: db/daemon on web1 is ready; its turn: no other refreshes",
     ),
     "failed": (
         {"job": TASK, STATE: "error", DETAIL: FAILED},
-        [("failed", f"job/sync {FAILED_THERE} job there, correct the cause, and start it again")],
+        f"failed: job/sync {FAILED_THERE} job there, correct the cause, and start it again",
     ),
     "failed, and another container tries it again": (
         {"job": TASK, STATE: "error", DETAIL: FAILED, LOCK: "h2"},
-        [
-            (
-                "failing",
-                "job/sync failed on h1 1 min ago and is tried again: exit status 1 (3 attempts in all)",
-            )
-        ],
+        "failing: job/sync failed on h1 1 min ago and is tried again: exit status 1 (3 attempts in all)",
     ),
-    "failed, and the other containers are past it": (
+    "failed, and other containers have got past it": (
         {
             "web": definition(commands={"sync": one_time()}, instances=2),
             "status/global/web/sync": "error",
@@ -128,7 +114,7 @@ CASES: dict[str, tuple[Tree, list[tuple[str, str]]]] = {
             "status/h1/web/ended": {**ENDED, "stage": "bootstrap", "command": "web/sync"},
             **ready("web", "1"),
         },
-        [("failed", f"web/sync {FAILED_THERE} web there, correct the cause, and start it again")],
+        f"failed: web/sync {FAILED_THERE} web there, correct the cause, and start it again",
     ),
     "failed, and its container has ended, and another one tries it again": (
         {
@@ -138,36 +124,32 @@ CASES: dict[str, tuple[Tree, list[tuple[str, str]]]] = {
             LOCK: "h2",
             "status/h1/job/ended": {**ENDED, "stage": "bootstrap", "command": "job/sync"},
         },
-        [
-            (
-                "failing",
-                "job/sync failed on h1 1 min ago and is tried again: exit status 1 (3 attempts in all)",
-            )
-        ],
+        "failing: job/sync failed on h1 1 min ago and is tried again: exit status 1 (3 attempts in all)",
     ),
     "between two attempts": (
-        {"job": TASK, STATE: "retry", DETAIL: FAILED, "job/.containers/1": container("bootstrapping")},
-        [
-            (
-                "failing",
-                "job/sync failed on h1 1 min ago and is tried again: exit status 1 (3 attempts in all)",
-            )
-        ],
+        {STATE: "retry", DETAIL: FAILED, **one("job", container("bootstrapping"), TASK)},
+        "failing: job/sync failed on h1 1 min ago and is tried again: exit status 1 (3 attempts in all)",
     ),
-    "something outside, for which two services wait": (
+    "an external service that two services wait for": (
         {
-            "job": definition(commands={"sync": one_time(OUTSIDE)}, daemon=False),
-            "job/.containers/1": container(
-                "waiting",
-                "job/sync waits",
-                outside={OUTSIDE_NAME: "the name u can't be resolved: unknown"},
+            **one(
+                "job",
+                container(
+                    "waiting",
+                    "job/sync waits",
+                    outside={OUTSIDE_NAME: "the name u can't be resolved: unknown"},
+                ),
+                definition(commands={"sync": one_time(OUTSIDE)}, daemon=False),
             ),
-            "web": definition(OUTSIDE),
-            "web/.containers/1": container("waiting", "web/daemon waits", outside={OUTSIDE_NAME: "refused"}),
+            **one(
+                "web",
+                container("waiting", "web/daemon waits", outside={OUTSIDE_NAME: "refused"}),
+                definition(OUTSIDE),
+            ),
         },
-        [("outside", f"{OUTSIDE_NAME}: the name u can't be resolved: unknown (asked from web1)")],
+        f"outside: {OUTSIDE_NAME}: the name u can't be resolved: unknown (asked from web1)",
     ),
-    "something outside, before a command that another container has run": (
+    "an external service, before a command that another container has run": (
         {
             "web": definition(commands={"sync": one_time(OUTSIDE)}),
             "status/global/web/sync": "done",
@@ -178,49 +160,51 @@ CASES: dict[str, tuple[Tree, list[tuple[str, str]]]] = {
                 for i in range(3)
             },
         },
-        [("outside", f"{OUTSIDE_NAME}: refused (asked from h0 and 2 more)")],
+        f"outside: {OUTSIDE_NAME}: refused (asked from h0 and 2 more)",
     ),
-    "something outside, that may answer once another service is up": (
+    "an external service that may depend on another service": (
         {
-            "web": definition(OUTSIDE, "db/daemon"),
-            "web/.containers/1": container("waiting", "web/daemon waits", outside={OUTSIDE_NAME: "refused"}),
-            "db": definition(),
-            "db/.containers/1": container("starting", since=NOW - 1),
+            **one(
+                "web",
+                container("waiting", "web/daemon waits", outside={OUTSIDE_NAME: "refused"}),
+                definition(OUTSIDE, "db/daemon"),
+            ),
+            **one("db", container("starting", since=NOW - 1)),
         },
-        [
-            ("starting", "db/daemon on web1 has been starting for 1 s"),
-            ("unanswered", f"{OUTSIDE_NAME}: refused (asked from web1)"),
-        ],
+        "starting: db/daemon on web1 has been starting for 1 s",
+        f"unanswered: {OUTSIDE_NAME}: refused (asked from web1)",
     ),
-    "something outside, for which one waits that nobody misses": (
+    "an external service, and enough instances are ready": (
         {
             "web": definition(commands={"sync": one_time(OUTSIDE)}),
             "status/global/web/sync": "done",
             **ready("web", "1"),
             "web/.containers/2": container("waiting", "web/sync waits", outside={OUTSIDE_NAME: "refused"}),
         },
-        [],
     ),
-    "something outside, of which no container says anything": (
+    "an external service that no container has reported": (
         {
-            "web": definition(OUTSIDE),
-            "web/.containers/1": container(
-                "waiting", f"web/daemon waits for {OUTSIDE_NAME}: x", outside={f"{OUTSIDE_NAME}7": "refused"}
-            ),
+            **one(
+                "web",
+                container(
+                    "waiting",
+                    f"web/daemon waits for {OUTSIDE_NAME}: x",
+                    outside={f"{OUTSIDE_NAME}7": "refused"},
+                ),
+                definition(OUTSIDE),
+            )
         },
-        [],
     ),
     "running": (
         {
-            "job": TASK,
             STATE: "running",
             DETAIL: {"attempt": 1, "host": "h1", "started": NOW},
             LOCK: "h1",
-            "job/.containers/1": container("bootstrapping"),
+            **one("job", container("bootstrapping"), TASK),
         },
-        [("running", f"job/sync has run on h1 for 1 min (attempt 1), and holds its lock; {NO_TIMEOUT}")],
+        f"running: job/sync has run on h1 for 1 min (attempt 1), and holds its lock; {NO_TIMEOUT}",
     ),
-    "running, and the container has said nothing yet": (
+    "running, and the container has written nothing yet": (
         {
             "job": TASK,
             STATE: "running",
@@ -228,45 +212,24 @@ CASES: dict[str, tuple[Tree, list[tuple[str, str]]]] = {
             LOCK: "h1",
             "job/.containers": "",
         },
-        [("running", f"job/sync has run on h1 for 1 min (attempt 1), and holds its lock; {NO_TIMEOUT}")],
+        f"running: job/sync has run on h1 for 1 min (attempt 1), and holds its lock; {NO_TIMEOUT}",
     ),
-    "who ran it is gone": (
-        {
-            "job": TASK,
-            STATE: "running",
-            DETAIL: {"attempt": 1, "host": "h1"},
-            "job/.containers/1": container("waiting"),
-        },
-        [("abandoned", "job/sync on h1 began 1 min ago and has no outcome; nobody holds its lock")],
+    "its container is gone": (
+        {STATE: "running", DETAIL: {"attempt": 1, "host": "h1"}, **one("job", container("waiting"), TASK)},
+        "abandoned: job/sync on h1 began 1 min ago and has no outcome; nobody holds its lock",
     ),
-    "started but not ready": (
-        {
-            "web": definition(),
-            "web/.containers/1": container("starting", "command check, exit status 69", since=NOW - 130),
-        },
-        [
-            (
-                "not ready",
-                f"web/daemon on web1 is not ready for 2 min 10 s: command check, exit status 69{SEE} web",
-            )
-        ],
+    "started, and not ready": (
+        {**one("web", container("starting", "command check, exit status 69", since=NOW - 130))},
+        f"not ready: web/daemon on web1 is not ready for 2 min 10 s: command check, exit status 69{SEE} web",
     ),
     "a check that never succeeds": (
-        {
-            "web": definition(),
-            "web/.containers/1": container(
-                "starting", "check tcp port 1: refused", since=NOW - 130, code="check"
-            ),
-        },
-        [
-            (
-                "not ready",
-                "web/daemon on web1 is not ready for 2 min 10 s: check tcp port 1: refused; the daemon runs:"
-                f" correct its configuration, or `ready` in its definition{SEE} web",
-            )
-        ],
+        {**one("web", container("starting", "check tcp port 1: refused", since=NOW - 130, code="check"))},
+        (
+            "not ready: web/daemon on web1 is not ready for 2 min 10 s: check tcp port 1: refused;"
+            f" the daemon runs: correct its configuration, or `ready` in its definition{SEE} web"
+        ),
     ),
-    "several are not ready": (
+    "several instances are not ready": (
         {
             "web": definition(instances=5),
             **{
@@ -274,71 +237,54 @@ CASES: dict[str, tuple[Tree, list[tuple[str, str]]]] = {
                 for i in range(5)
             },
         },
-        [
-            (
-                "not ready",
-                f"web/daemon on h0, h1, h2 and 2 more is not ready for 4 s: tcp 80: refused{SEE} web",
-            )
-        ],
+        f"not ready: web/daemon on h0, h1, h2 and 2 more is not ready for 4 s: tcp 80: refused{SEE} web",
     ),
     "only just started": (
-        {"web": definition(), "web/.containers/1": container("starting", "tcp 80: refused", since=NOW - 9)},
-        [("starting", "web/daemon on web1 has been starting for 9 s")],
+        {**one("web", container("starting", "tcp 80: refused", since=NOW - 9))},
+        "starting: web/daemon on web1 has been starting for 9 s",
     ),
     "started by an older agent": (
         {"web": definition(), "web/.party/1": {"host": "h1"}},
-        [("starting", "web/daemon on h1 has been starting for 1 min")],
+        "starting: web/daemon on h1 has been starting for 1 min",
     ),
     "ended before its command began": (
         {"web": definition(), "status/h2/web/ended": ENDED},
-        [("ended", "web/daemon on h2 ended 1 min ago in stage render, exit status 78: missing: x")],
+        "ended: web/daemon on h2 ended 1 min ago in stage render, exit status 78: missing: x",
     ),
-    "gave up waiting": (
+    "its wait timed out": (
         {
             "web": definition(),
             "status/h2/web/ended": {**ENDED, "stage": "wait", "status": 75, "retriable": True},
         },
-        [("gave up", "web/daemon on h2 ended 1 min ago in stage wait, exit status 75: missing: x")],
+        "gave up: web/daemon on h2 ended 1 min ago in stage wait, exit status 75: missing: x",
     ),
     "ended, and has been started again": (
-        {"web": definition(), "status/web1/web/ended": ENDED, "web/.containers/1": container("starting")},
-        [("starting", "web/daemon on web1 has been starting for 0 s")],
+        {"status/web1/web/ended": ENDED, **one("web", container("starting"))},
+        "starting: web/daemon on web1 has been starting for 0 s",
     ),
-    "ended, and the one that was started again has not come so far": (
-        {
-            "web": definition(),
-            "status/web1/web/ended": ENDED,
-            "web/.containers/1": container("bootstrapping"),
-        },
-        [("ended", "web/daemon on web1 ended 1 min ago in stage render, exit status 78: missing: x")],
+    "ended, and the next start has not got as far": (
+        {"status/web1/web/ended": ENDED, **one("web", container("bootstrapping"))},
+        "ended: web/daemon on web1 ended 1 min ago in stage render, exit status 78: missing: x",
     ),
-    "ended, and the next one waits for something before": (
-        {
-            "web": definition(),
-            "status/web1/web/ended": ENDED,
-            "web/.containers/1": container("waiting", since=NOW - 30),
-        },
-        [
-            (
-                "gave up",
-                "web/daemon on web1 ended 1 min ago in stage render, exit status 78: missing: x;"
-                " the next start has not reached this point yet",
-            )
-        ],
+    "ended, and the next start waits before that": (
+        {"status/web1/web/ended": ENDED, **one("web", container("waiting", since=NOW - 30))},
+        (
+            "gave up: web/daemon on web1 ended 1 min ago in stage render, exit status 78: missing: x;"
+            " the next start has not reached this point yet"
+        ),
     ),
-    "ended, beside one that was past that long before": (
+    "ended, beside an instance that started long before": (
         {
-            "web": definition(instances=2),
             "status/web1/web/ended": ENDED,
             **ready("web", "1"),
-            "web/.containers/1": container("ready", since=NOW - 90),
+            **one("web", container("ready", since=NOW - 90), definition(instances=2)),
             "web/.containers/2": container("waiting"),
         },
-        [("ended", "web/daemon on web1 ended 1 min ago in stage render, exit status 78: missing: x")],
+        "ended: web/daemon on web1 ended 1 min ago in stage render, exit status 78: missing: x",
     ),
     "a daemon that ended before it was ready, alone": (
         {"web": definition(instances=2), "status/web2/web/ended": CRASHED, **ready("web", "1")},
-        [("ended", f"web/daemon on web2 {CRASHED_THERE}, correct the cause, and start the container again")],
+        f"ended: web/daemon on web2 {CRASHED_THERE}, correct the cause, and start the container again",
     ),
     "a daemon that ended before it was ready, with its successor": (
         {
@@ -347,215 +293,189 @@ CASES: dict[str, tuple[Tree, list[tuple[str, str]]]] = {
             **ready("web", "1"),
             "web/.containers/2": container("starting", host="web2"),
         },
-        [
-            ("gave up", f"web/daemon on web2 {CRASHED_THERE}"),
-            ("starting", "web/daemon on web2 has been starting for 0 s"),
-        ],
+        f"gave up: web/daemon on web2 {CRASHED_THERE}",
+        "starting: web/daemon on web2 has been starting for 0 s",
     ),
     "a daemon that ended before it was ready, and now is no longer": (
-        {
-            "web": definition(),
-            "status/web1/web/ended": CRASHED,
-            "web/.containers/1": container("unready", "refused"),
-        },
-        [("not ready", "web/daemon on web1 is not ready for 0 s: refused; see the log of web")],
+        {"status/web1/web/ended": CRASHED, **one("web", container("unready", "refused"))},
+        "not ready: web/daemon on web1 is not ready for 0 s: refused; see the log of web",
     ),
-    "gave up waiting, and waits again": (
+    "its wait timed out, and it waits again": (
         {
-            "web": definition("db/daemon"),
             "status/web1/web/ended": {**ENDED, "stage": "wait", "status": 75, "retriable": True},
-            "web/.containers/1": container("waiting"),
-            "db": definition(),
-            "db/.containers/1": container("starting"),
+            **one("web", container("waiting"), definition("db/daemon")),
+            **one("db", container("starting")),
         },
-        [("starting", "db/daemon on web1 has been starting for 0 s")],
+        "starting: db/daemon on web1 has been starting for 0 s",
     ),
     "ended, and has been replaced on another host": (
-        {"web": definition(), "status/h9/web/ended": ENDED, "web/.containers/1": container("starting")},
-        [("starting", "web/daemon on web1 has been starting for 0 s")],
+        {"status/h9/web/ended": ENDED, **one("web", container("starting"))},
+        "starting: web/daemon on web1 has been starting for 0 s",
     ),
-    "failed, and its container has ended over it": (
+    "failed, and its container has ended": (
         {"job": TASK, STATE: "error", DETAIL: FAILED, "status/h1/job/ended": {**ENDED, "stage": "bootstrap"}},
-        [("failed", f"job/sync {FAILED_THERE} job there, correct the cause, and start it again")],
+        f"failed: job/sync {FAILED_THERE} job there, correct the cause, and start it again",
     ),
-    "never started": ({"a/web": definition()}, [("absent", f"no container of a/web {NEVER}")]),
+    "never started": ({"a/web": definition()}, f"absent: no container of a/web {NEVER}"),
     "gone": (
         {"a/web": definition(), "a/web/.containers": "", "status/global/web": "a/web"},
-        [("absent", "no container of a/web is left: start it again")],
+        "absent: no container of a/web is left: start it again",
     ),
-    "never started, its role being claimed by publish": (
+    "never started, and publish has claimed its role": (
         {"a/web": definition(), **PREPARED},
-        [("absent", f"no container of a/web {NEVER}")],
+        f"absent: no container of a/web {NEVER}",
     ),
-    "gone, its role being claimed by publish": (
+    "gone, and publish has claimed its role": (
         {"a/web": definition(), **PREPARED, "status/global/web/daemon": "waiting"},
-        [("absent", "no container of a/web is left: start it again")],
+        "absent: no container of a/web is left: start it again",
     ),
     "a task of older agents": (
         {"a/job": TASK, "status/global/job": "a/job"},
-        [("absent", "a/job was started, and no container of it says what it does")],
+        "absent: a/job was started, and no container of it says what it does",
     ),
-    "too few": (
+    "too few containers": (
         {"web": definition(instances=3), **ready("web", "1", "2")},
-        [("absent", "2 of 3 containers of web exist: start the others")],
+        "absent: 2 of 3 containers of web exist: start the others",
     ),
     "of another generation": (
         {
-            "job": definition(commands={"sync": one_time(generation="2026.1")}, daemon=False),
-            "job/.containers/1": container("waiting", generation="2025.2"),
-        },
-        [
-            (
-                "generation",
-                "job/sync is for generation 2026.1, and the existing containers are of 2025.2: "
-                "start one of the image of 2026.1",
+            **one(
+                "job",
+                container("waiting", generation="2025.2"),
+                definition(commands={"sync": one_time(generation="2026.1")}, daemon=False),
             )
-        ],
+        },
+        (
+            "generation: job/sync is for generation 2026.1, and the existing containers are of 2025.2: "
+            "start one of the image of 2026.1"
+        ),
     ),
     "instances of a generation that no container has": (
         {
-            "job": definition(commands={"contract": one_time(NEW)}, daemon=False),
-            "job/.containers/1": container("waiting", generation="2"),
+            **one(
+                "job",
+                container("waiting", generation="2"),
+                definition(commands={"contract": one_time(NEW)}, daemon=False),
+            ),
             "web": definition(instances=2),
             **of_generation("1", "1"),
         },
-        [
-            (
-                "generation",
-                "job/contract waits for web/daemon of generation 2, and its containers are of 1: "
-                "start some of the image of 2",
-            )
-        ],
+        (
+            "generation: job/contract waits for web/daemon of generation 2, and its containers are of 1: "
+            "start some of the image of 2"
+        ),
     ),
-    "a container of another generation in the way": (
+    "a container of another generation exists": (
         {
-            "job": definition(commands={"contract": one_time(NEW)}, daemon=False),
-            "job/.containers/1": container("waiting", generation="2"),
+            **one(
+                "job",
+                container("waiting", generation="2"),
+                definition(commands={"contract": one_time(NEW)}, daemon=False),
+            ),
             "web": definition(instances=2),
             **of_generation("2", "2", "1"),
         },
-        [
-            (
-                "generation",
-                "job/contract waits: web on web1 still has generation 1: "
-                "start it with the image of 2, or stop it",
-            )
-        ],
+        (
+            "generation: job/contract waits: web on web1 still has generation 1: "
+            "start it with the image of 2, or stop it"
+        ),
     ),
-    "another generation is waited for": (
+    "a dependency on another generation": (
         {
-            "web": definition({"path": "job/sync", "generation": "3"}),
-            "web/.containers/1": container("waiting"),
+            **one("web", container("waiting"), definition({"path": "job/sync", "generation": "3"})),
             "job": definition(commands={"sync": one_time(generation="2")}, daemon=False),
             STATE: "done",
             "status/global/job/sync/generations/2": "5 5",
         },
-        [("generation", "web/daemon waits for generation 3 of job/sync, whose definition has 2")],
+        "generation: web/daemon waits for generation 3 of job/sync, whose definition has 2",
     ),
     "daemons of another generation": (
         {
-            "job": definition({"path": "web/daemon", "generation": "2", "count": 2, "exclusive": True}),
-            "job/.containers/1": container("waiting"),
-            "web": definition(instances=2),
-            "web/.containers/1": container("ready", host="h1", generation="1"),
+            **one(
+                "job",
+                container("waiting"),
+                definition({"path": "web/daemon", "generation": "2", "count": 2, "exclusive": True}),
+            ),
+            **one("web", container("ready", host="h1", generation="1"), definition(instances=2)),
             "web/.containers/2": container("ready", host="h2", generation="2"),
             "status/global/web/daemon/ready/1": {"generation": "1"},
             "status/global/web/daemon/ready/2": {"generation": "2"},
         },
-        [
-            (
-                "generation",
-                "job/daemon waits for web/daemon: 1 of 2 instances of generation 2 ready; "
-                "replace the containers of other generations, on h1",
-            )
-        ],
+        (
+            "generation: job/daemon waits for web/daemon: 1 of 2 instances of generation 2 ready; "
+            "replace the containers of other generations, on h1"
+        ),
     ),
     "daemons of another generation, and something else comes first": (
         {
-            "job": definition({"path": "web/daemon", "generation": "2", "exclusive": True}, "db/daemon"),
-            "job/.containers/1": container("waiting"),
-            "db": definition(),
-            "db/.containers/1": container("starting"),
-            "web": definition(),
-            "web/.containers/1": container("ready", host="h1", generation="1"),
+            **one(
+                "job",
+                container("waiting"),
+                definition({"path": "web/daemon", "generation": "2", "exclusive": True}, "db/daemon"),
+            ),
+            **one("db", container("starting")),
+            **one("web", container("ready", host="h1", generation="1")),
             "status/global/web/daemon/ready/1": {"generation": "1"},
         },
-        [("starting", "db/daemon on web1 has been starting for 0 s")],
+        "starting: db/daemon on web1 has been starting for 0 s",
     ),
     "an old definition": (
         {
-            "job": definition(commands={"sync": one_time(generation="1")}, daemon=False),
-            "job/.containers/1": container("waiting", definition="3e0", generation="1"),
+            **one(
+                "job",
+                container("waiting", definition="3e0", generation="1"),
+                definition(commands={"sync": one_time(generation="1")}, daemon=False),
+            ),
             "status/global/job/sync/generations/2": "995 995",
         },
-        [("superseded", "job/sync: a newer definition has run it since; restart the containers of job")],
+        "superseded: job/sync: a newer definition has run it since; restart the containers of job",
     ),
     "nothing is published": (
         {"a/web/variables/x": "1"},
-        [("no definition", "a/web has no definition: publish it")],
+        "no definition: a/web has no definition: publish it",
     ),
-    "a definition that is depended on": (
-        {"web": definition({"members": "a/bd"}), "web/.containers/1": container("waiting"), "a/db": TASK},
-        [
-            ("no provider", "web/daemon: there is no service 'a/bd' (did you mean 'a/db'?)"),
-            ("absent", f"no container of a/db {NEVER}"),
-        ],
+    "a dependency on a service that does not exist": (
+        {**one("web", container("waiting"), definition({"members": "a/bd"})), "a/db": TASK},
+        "no provider: web/daemon: there is no service 'a/bd' (did you mean 'a/db'?)",
+        f"absent: no container of a/db {NEVER}",
     ),
     "unreadable": (
         {"web": "[]"},
-        [("unreadable", "the definition of web can't be read: expected a JSON object, found a list")],
+        "unreadable: the definition of web can't be read: expected a JSON object, found a list",
     ),
     "no such role": (
-        {
-            "one": definition(),
-            **ready("one", "1"),
-            "two": definition("won/wait"),
-            "two/.containers/1": container("waiting"),
-        },
-        [("no provider", "two/daemon: no service has the role 'won' (did you mean 'one'?)")],
+        {**up("one"), **one("two", container("waiting"), definition("won/wait"))},
+        "no provider: two/daemon: no service has the role 'won' (did you mean 'one'?)",
     ),
     "no such command": (
-        {
-            "job": TASK,
-            STATE: "done",
-            "two": definition("job/synk"),
-            "two/.containers/1": container("waiting"),
-        },
-        [("no provider", "two/daemon: job has no 'synk' (did you mean 'sync'?)")],
+        {"job": TASK, STATE: "done", **one("two", container("waiting"), definition("job/synk"))},
+        "no provider: two/daemon: job has no 'synk' (did you mean 'sync'?)",
     ),
-    "more than are wanted": (
-        {
-            "db": definition(),
-            **ready("db", "1"),
-            "web": definition({"path": "db/daemon", "count": 3}),
-            "web/.containers/1": container("waiting"),
-        },
-        [("too many", f"web/daemon waits for 3 ready instances of db/daemon, and 1 {WANTED}")],
+    "a dependency on more instances than are wanted": (
+        {**up("db"), **one("web", container("waiting"), definition({"path": "db/daemon", "count": 3}))},
+        f"too many: web/daemon waits for 3 ready instances of db/daemon, and 1 {WANTED}",
     ),
-    "ready on its host this moment, which one of two znodes does not say yet": (
+    "ready on its host, and only one of two znodes says so yet": (
         {
-            "db": definition(),
-            **ready("db", "1"),
-            "web": definition({"path": "db/daemon", "scope": "local"}),
+            **up("db"),
             "status/web1/web": "web",
-            "web/.containers/1": container("waiting", host="web1"),
+            **one(
+                "web", container("waiting", host="web1"), definition({"path": "db/daemon", "scope": "local"})
+            ),
         },
-        [],
     ),
     "ready on another host": (
         {
-            "db": definition(),
             **ready("db", "1"),
-            "db/.containers/1": container("ready", host="h2"),
-            "web": definition({"path": "db/daemon", "scope": "local"}),
+            **one("db", container("ready", host="h2")),
             "status/web1/web": "web",
-            "web/.containers/1": container("waiting"),
+            **one("web", container("waiting"), definition({"path": "db/daemon", "scope": "local"})),
         },
-        [("elsewhere", "web/daemon waits for db/daemon on its own host: 0 of 1 instances ready")],
+        "elsewhere: web/daemon waits for db/daemon on its own host: 0 of 1 instances ready",
     ),
     "two services of one role": (
-        {"b/web": definition(), "status/global/web": "a/web", "b/web/.containers/1": container("waiting")},
-        [("claimed", "b/web: its role web is claimed by a/web; rename one of them")],
+        {"status/global/web": "a/web", **one("b/web", container("waiting"))},
+        "claimed: b/web: its role web is claimed by a/web; rename one of them",
     ),
     "killed": (
         {
@@ -564,13 +484,10 @@ CASES: dict[str, tuple[Tree, list[tuple[str, str]]]] = {
             "status/h1/web/daemon": "running",
             "status/h1/web/daemon/ready": "",
         },
-        [
-            (
-                "gone",
-                "web/daemon on h1: its container is gone; it became ready 1 min ago; it or its registrar was"
-                " killed, or its host was lost; see its log, and start it again",
-            )
-        ],
+        (
+            "gone: web/daemon on h1: its container is gone; it became ready 1 min ago; it or its"
+            " registrar was killed, or its host was lost; see its log, and start it again"
+        ),
     ),
     "killed by its refresh": (
         {
@@ -585,13 +502,10 @@ CASES: dict[str, tuple[Tree, list[tuple[str, str]]]] = {
             "status/h1/web/daemon": "running",
             "status/h1/web/daemon/ready": "",
         },
-        [
-            (
-                "refresh failed",
-                "web/daemon on h1: its container is gone; it has not come back from its refresh, begun 1 min"
-                " ago; see its log, and start it again",
-            )
-        ],
+        (
+            "refresh failed: web/daemon on h1: its container is gone; it has not come back from its refresh,"
+            " begun 1 min ago; see its log, and start it again"
+        ),
     ),
     "a cycle": (
         {
@@ -600,24 +514,19 @@ CASES: dict[str, tuple[Tree, list[tuple[str, str]]]] = {
             "c": definition(commands={"z": one_time("a/daemon")}),
             **{f"{each}/.containers/1": container("waiting") for each in "abc"},
         },
-        [
-            (
-                "cycle",
-                "a cycle, in which each waits for the next: a/daemon -> a/x -> b/y -> c/z -> a/daemon;"
-                " remove a dependency",
-            )
-        ],
+        (
+            "cycle: a cycle, in which each waits for the next: a/daemon -> a/x -> b/y -> c/z -> a/daemon;"
+            " remove a dependency"
+        ),
     ),
     "a publication that was killed comes first": (
         {".publication": KILLED, "db": definition()},
-        [
-            ("unfinished", "publication begun at 12:00 by root on h has not finished: publish again"),
-            ("absent", f"no container of db {NEVER}"),
-        ],
+        "unfinished: publication begun at 12:00 by root on h has not finished: publish again",
+        f"absent: no container of db {NEVER}",
     ),
     "somebody is publishing": (
-        {".publication": KILLED, ".publication/1": "root on h", "db": definition(), **ready("db", "1")},
-        [("publishing", "publication begun at 12:00 by root on h has not finished yet")],
+        {".publication": KILLED, ".publication/1": "root on h", **up("db")},
+        "publishing: publication begun at 12:00 by root on h has not finished yet",
     ),
 }
 
@@ -634,9 +543,9 @@ def test_what_may_only_seem_so_is_seen_twice() -> None:
 
 @pytest.mark.parametrize("name", CASES)
 def test_each_kind_is_told_apart(name: str) -> None:
-    tree, expected = CASES[name]
+    tree, *expected = CASES[name]
     found = causes.find(deployment(tree, NOW - 60), NOW)
-    assert [(cause.kind, cause.text) for cause in found] == expected
+    assert [f"{cause.kind}: {cause.text}" for cause in found] == expected
 
 
 def test_what_explains_who_is_missing_now_is_said_and_no_older_failure() -> None:
@@ -676,7 +585,7 @@ def test_what_came_about_since_the_last_publication_comes_first() -> None:
 
 
 def test_every_kind_has_a_case() -> None:
-    assert {kind for _, found in CASES.values() for kind, _ in found} == KINDS.keys()
+    assert {text.partition(":")[0] for _, *found in CASES.values() for text in found} == KINDS.keys()
 
 
 SHOP = "shop-api/schema <- shop-api/daemon (0 of 3 ready)"
