@@ -1,7 +1,7 @@
-"""One page that shows how a start went, with nothing to be loaded from anywhere.
+"""One page that shows how a start went. It loads nothing.
 
-Pure, but for the template and the script beside this file: a `StartReport` in, HTML out. What containers have
-written (hosts, messages) is escaped, whatever it holds; and the page runs no script but its own.
+Pure, except that it reads the template and the script beside this file: a `StartReport` in, HTML out. All
+text that containers have written (hosts, messages) is escaped, and the page runs only its own script.
 """
 
 from __future__ import annotations
@@ -24,13 +24,13 @@ TEMPLATE = Path(__file__).with_name("timeline.html")
 SCRIPT = Path(__file__).with_name("timeline.js")
 TICKS = 8  # at most
 FAILED = (ERROR, RETRY, "unready")
-MAX_NAME = 40  # characters of a lane's name; the whole name is in its tooltip
+MAX_NAME = 40  # characters of a lane's name; the tooltip has the whole name
 
 
 class PageData(NamedTuple):
-    """What the parts of the page have in common. `lanes` are the containers, with their events by number;
-    `scale` is the length in seconds; `last` is the step that each waited for longest, and `held` how many
-    waited so for each; `numbers` are those of the steps in the page."""
+    """What several parts of the page use. `lanes` are the containers, with their events by number; `scale` is
+    the length in seconds; `last` is the step that each step waited for longest, and `held` counts these;
+    `numbers` are the numbers of the steps in the page."""
 
     report: StartReport
     scale: float
@@ -44,11 +44,11 @@ class PageData(NamedTuple):
     numbers: Mapping[TimelineStep, int]
 
     def at(self, instant: float) -> float:
-        """Where an instant is, in percent."""
+        """The place of an instant, in percent."""
         return 100 * min(max(0.0, (instant - self.report.began) / self.scale), 1.0)
 
     def waited(self, step: TimelineStep) -> float | None:
-        """How long after what it needed it began, in seconds; None where that is not known any more."""
+        """How many seconds it waited; None if unknown."""
         return critical_path.waiting(step, self.finished, self.report.began)
 
 
@@ -108,7 +108,7 @@ def _axis(shown: PageData, tick: float) -> Iterator[str]:
 
 
 def _figures(shown: PageData) -> Iterator[tuple[str, str]]:
-    """What one wants to know first."""
+    """The most important figures."""
     finished, began = shown.report.finished, shown.report.began
     yield str(len(shown.lanes)), "containers"
     yield f"{len(finished)} of {len(shown.report.events)}", "steps done"
@@ -121,7 +121,7 @@ def _figures(shown: PageData) -> Iterator[tuple[str, str]]:
 
 
 def _text(words: str) -> str:
-    """As a stranger has written it, to be seen and nothing else."""
+    """Text that others have written, escaped."""
     return escape(printable(words))
 
 
@@ -129,7 +129,7 @@ def _text(words: str) -> str:
 
 
 def _lane(shown: PageData, lane: str, own: Mapping[int, Event]) -> str:
-    """What one container did: it waits until its last step begins, and a daemon stays ready."""
+    """What one container did: it waited until its last step began, and its daemon stayed ready."""
     began = [event.step.started for event in own.values()]
     appeared = shown.report.appeared[lane] if lane in shown.report.appeared else min(began)
     parts = [_part("wait", shown.at(appeared), shown.at(max(began)) if began else 100.0)]
@@ -144,7 +144,7 @@ def _lane(shown: PageData, lane: str, own: Mapping[int, Event]) -> str:
 
 
 def _said_of_lane(shown: PageData, lane: str, appeared: float, own: Sequence[Event]) -> str:
-    """A container in a sentence."""
+    """A sentence about a container."""
     words = [f"{lane}: there after {max(0.0, appeared - shown.report.began):.2f} s"]
     worked = sum(event.step.duration for event in own)
     words.append(f"worked for {worked:.2f} s" if own else "it has run no command")
@@ -157,7 +157,7 @@ def _said_of_lane(shown: PageData, lane: str, appeared: float, own: Sequence[Eve
 
 
 def _steps(*numbers: int) -> str:
-    """What the script finds the steps of an element by."""
+    """The attribute by which the script finds the steps of an element."""
     return f'data-steps="{" ".join(map(str, numbers))}"'
 
 
@@ -194,7 +194,7 @@ def _kinds(shown: PageData, event: Event) -> Iterator[str]:
 
 
 def _said(shown: PageData, event: Event) -> str:
-    """A step in a sentence."""
+    """A sentence about a step."""
     step, last, held = event.step, shown.last[event.step], shown.held[event.step]
     words = []
     if step.is_instant:
@@ -215,7 +215,7 @@ def _said(shown: PageData, event: Event) -> str:
 
 
 def _links(shown: PageData) -> Iterator[str]:
-    """From the end of each step to the begin of those that waited for it."""
+    """Lines from the end of each step to the beginning of those that waited for it."""
     pairs = set(zip(shown.path, shown.path[1:]))
     for step, before in shown.needs.items():
         for each in before:

@@ -1,6 +1,6 @@
-"""A start that is over, or under way: what happened when, and what that means in words.
+"""How a start went: the events, and what they mean in words.
 
-Pure; what ZooKeeper tells of it is read by `reader`.
+Pure; `reader` reads the events from ZooKeeper.
 """
 
 from __future__ import annotations
@@ -14,12 +14,12 @@ from kolla_mesos_start.operator.timeline import critical_path
 from kolla_mesos_start.operator.timeline.critical_path import TimelineStep
 from kolla_mesos_start.tree.states import DONE
 
-NAMED = 3  # Of more containers that came back, only how many there are is said.
+NAMED = 3  # containers that a message names
 
 
 class Event(NamedTuple):
-    """A step that has happened, or is happening (`state` is not `done`): how often it was tried, and how the
-    last attempt ended."""
+    """A step that is done, or not yet (`state` is not `done`), the number of attempts, and the message of the
+    last one."""
 
     step: TimelineStep
     state: str
@@ -28,7 +28,7 @@ class Event(NamedTuple):
 
 
 class StartReport(NamedTuple):
-    """All that happened since `began`, in the order of its beginning. `appeared`: when each container did."""
+    """All events since `began`, in the order in which they began; and when each container appeared."""
 
     id: str
     began: float
@@ -37,12 +37,12 @@ class StartReport(NamedTuple):
 
     @property
     def finished(self) -> list[TimelineStep]:
-        """What a critical path may go through."""
+        """The steps of which a critical path may consist."""
         return [event.step for event in self.events if event.state == DONE]
 
 
 def lines(report: StartReport, columns: int) -> Iterator[str]:
-    """The lanes and the steps, what went wrong on the way, and what would have been faster."""
+    """The lanes and the steps, problems, and what would have been faster."""
     steps = report.finished
     took_time = any(step.finished > report.began for step in steps)
     if not took_time and not any(event.step.again for event in report.events):
@@ -57,7 +57,7 @@ def lines(report: StartReport, columns: int) -> Iterator[str]:
 
 
 def as_json(report: StartReport) -> Mapping[str, object]:
-    """All of it, for programs; the shape is documented in the help of `timeline`."""
+    """For programs; the help of `timeline` documents the shape."""
     path = set(critical_path.critical_path(report.finished))
     steps = [
         {
@@ -77,7 +77,7 @@ def as_json(report: StartReport) -> Mapping[str, object]:
 
 
 def _wrapped(words: str, columns: int) -> list[str]:
-    """In lines that fit. Names stay whole: they are to be copied."""
+    """Wrapped lines. Names are not broken, so that they can be copied."""
     indent = "    " if words.startswith(" ") else ""
     return textwrap.wrap(
         words, columns, subsequent_indent=indent, break_long_words=False, break_on_hyphens=False
@@ -85,7 +85,7 @@ def _wrapped(words: str, columns: int) -> list[str]:
 
 
 def trouble(event: Event) -> str:
-    """What was not as it should be; empty if all was well."""
+    """What went wrong; empty if nothing did."""
     state = "not ready, and its container does not say why" if event.state == PRESENT else event.state
     words = [state] if state != DONE else []
     if event.attempts > 1:
@@ -96,13 +96,13 @@ def trouble(event: Event) -> str:
 
 
 def advice(report: StartReport) -> str:
-    """The one thing that would have been faster, in a sentence; or why that can't be said."""
+    """The step without which the start would have been much faster; or why that is unknown."""
     again = dict.fromkeys(
         f"{event.step.container} was {event.step.again}" for event in report.events if event.step.again
     )
     if again:
         some = ", ".join([*list(again)[:NAMED], *[f"and {len(again) - NAMED} more"][: len(again) > NAMED]])
-        return f"This is not one start ({some}): what would have made it faster can't be told."
+        return f"This is not one start ({some}): what would have made it faster is unknown."
     steps = report.finished
     gains = critical_path.gains(steps, report.began) if steps else {}
     if not gains:

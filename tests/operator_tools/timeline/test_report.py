@@ -228,7 +228,7 @@ def test_a_container_that_was_started_again_is_marked() -> None:
     found = past_with({"web/.party": (3, 1)}, later, {**TREE, **ON_HOST})
     again = {event.step.name: event.step.again for event in found.events if event.step.again}
     assert again == {"web/make": "started again", "web/daemon": "started again"}
-    said = "This is not one start (web@w1 was started again): what would have made it faster can't be told."
+    said = "This is not one start (web@w1 was started again): what would have made it faster is unknown."
     assert advice(found) == said
     assert lines_end(found) == said
     text = unescape(page(found))
