@@ -531,7 +531,7 @@ CASES: dict[str, tuple[Any, ...]] = {
 }
 
 
-def test_what_may_only_seem_so_is_seen_twice() -> None:
+def test_causes_that_may_be_wrong_are_looked_at_twice() -> None:
     """Between two reads a task has ended, and another service has lost its container."""
     ended = {"job": TASK, STATE: "running", DETAIL: {"attempt": 1, "host": "h1", "started": NOW}}
     looks = [deployment(ended, NOW), deployment({**ended, STATE: "done", "web": definition()}, NOW)]
@@ -542,14 +542,14 @@ def test_what_may_only_seem_so_is_seen_twice() -> None:
 
 
 @pytest.mark.parametrize("name", CASES)
-def test_each_kind_is_told_apart(name: str) -> None:
+def test_the_causes_of_a_tree(name: str) -> None:
     tree, *expected = CASES[name]
     found = causes.find(deployment(tree, NOW - 60), NOW)
     assert [f"{cause.kind}: {cause.text}" for cause in found] == expected
 
 
-def test_what_explains_who_is_missing_now_is_said_and_no_older_failure() -> None:
-    """The one on h2 was replaced by another container, before the one on h1 was killed."""
+def test_the_latest_failure_explains_a_missing_container() -> None:
+    """The container on h2 was replaced before the one on h1 was killed."""
     tree = {
         "web": definition(instances=2),
         **ready("web", "1"),
@@ -565,8 +565,8 @@ def test_what_explains_who_is_missing_now_is_said_and_no_older_failure() -> None
     assert (cause.kind, cause.text.partition(" ended")[0]) == ("ended", "web/daemon on h2")
 
 
-def test_what_came_about_since_the_last_publication_comes_first() -> None:
-    """Though what is older blocks more; and what is up, but needs a restart, comes last."""
+def test_causes_since_the_last_publication_come_first() -> None:
+    """Although older ones block more; restarts come last."""
     tree = {
         "job": TASK,
         STATE: "error",
@@ -611,7 +611,7 @@ def explained(tree: Tree) -> list[str]:
     return [line.whole().plain for line in shown]
 
 
-def test_what_is_blocked_stands_in_one_line_for_each_chain() -> None:
+def test_each_blocked_chain_has_a_line() -> None:
     """A branch begins at the step where it leaves the line above."""
     assert explained(CHAIN) == [
         f"ROOT CAUSE  rabbitmq/daemon on rab1 is not ready for 2 min 10 s: exit status 69{SEE} rabbitmq",
@@ -621,7 +621,7 @@ def test_what_is_blocked_stands_in_one_line_for_each_chain() -> None:
     ]
 
 
-def test_a_definition_that_can_not_be_read_blocks_what_depends_on_it() -> None:
+def test_an_invalid_definition_blocks_its_dependents() -> None:
     tree = {"db": "[]", "web": definition("db/daemon"), "web/.containers/1": container("waiting")}
     assert explained(tree) == [
         "ROOT CAUSE  the definition of db can't be read: expected a JSON object, found a list",
@@ -630,16 +630,14 @@ def test_a_definition_that_can_not_be_read_blocks_what_depends_on_it() -> None:
 
 
 @pytest.mark.parametrize(("seconds", "final"), [(9, False), (11, True)])
-def test_a_daemon_that_ended_is_given_up_when_no_container_takes_its_place(
-    seconds: float, final: bool
-) -> None:
-    """A launcher may be about to start it again."""
+def test_an_ended_daemon_is_final_if_nobody_starts_it_again(seconds: float, final: bool) -> None:
+    """A launcher may be about to."""
     tree = {"web": definition(), "status/web1/web/ended": CRASHED}
     (cause,) = causes.find(deployment(tree, NOW - 60), NOW - 60 + seconds)
     assert (cause.is_stuck, cause.is_final) == (True, final)
 
 
-def test_what_blocks_most_comes_first() -> None:
+def test_the_cause_that_blocks_most_comes_first() -> None:
     lines = explained({**CHAIN, "alone": definition()})
     assert [line[:22] for line in lines if line.startswith("ROOT")] == [
         "ROOT CAUSE  rabbitmq/d",
@@ -648,14 +646,14 @@ def test_what_blocks_most_comes_first() -> None:
 
 
 @pytest.mark.parametrize(("name", "count"), [("haproxy", 1), ("redis", 0), ("rabbitmq", 1), ("alone", 1)])
-def test_one_service_is_explained_by_what_blocks_it(name: str, count: int) -> None:
+def test_the_causes_of_one_service(name: str, count: int) -> None:
     found = deployment({**CHAIN, "alone": definition()})
     concerning = causes.concerning(causes.find(found, NOW), found.services[name])
     assert len(concerning) == count
 
 
-def test_a_container_that_does_not_start_blocks_whoever_waits_for_it() -> None:
-    """Though what it depends on is not there either: both have to be mended."""
+def test_a_missing_container_blocks_its_dependents() -> None:
+    """Its own dependencies are missing, too: both are causes."""
     tree = {key: value for key, value in CHAIN.items() if not key.startswith("shop-api/")}
     assert explained(tree)[:5] == [
         f"ROOT CAUSE  rabbitmq/daemon on rab1 is not ready for 2 min 10 s: exit status 69{SEE} rabbitmq",
@@ -666,14 +664,13 @@ def test_a_container_that_does_not_start_blocks_whoever_waits_for_it() -> None:
     ]
 
 
-def test_who_is_about_to_go_on_is_not_stuck() -> None:
-    """Between the moment in which the last dependency is met and that in which the container has seen it."""
+def test_a_container_that_is_about_to_continue_is_not_stuck() -> None:
+    """Its last dependency is satisfied, and it has not seen that yet."""
     tree = {"job": TASK, "job/.containers/1": container("waiting")}
     assert explained(tree) == ["starting    job: nothing that it waits for is stuck"]
 
 
-def test_a_thousand_steps_in_a_row_are_followed() -> None:
-    """A chain may be longer than Python's stack is deep."""
+def test_a_chain_may_be_longer_than_the_stack() -> None:
     tree: dict[str, Any] = {"s0": definition(), "s0/.containers/1": container("unready", since=NOW - 60)}
     for number in range(1, 1500):
         tree[f"s{number}"] = definition(f"s{number - 1}/daemon")

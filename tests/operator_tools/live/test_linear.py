@@ -98,6 +98,6 @@ def tell(services: int, *, is_up: bool) -> Callable[[], object]:
 
 @pytest.mark.parametrize("is_up", [True, False], ids=["up", "waiting"])
 @pytest.mark.parametrize("work", [read, draw, tell])
-def test_it_grows_as_the_deployment_does(work: Callable[..., Callable[[], object]], is_up: bool) -> None:
+def test_the_work_grows_linearly(work: Callable[..., Callable[[], object]], is_up: bool) -> None:
     small, large = (steps_of(work(services, is_up=is_up)) for services in (SMALL, LARGE))
     assert large < 1.3 * GROWTH * small
