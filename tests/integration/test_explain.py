@@ -14,12 +14,11 @@ from kolla_mesos_start.operator.cli import parser
 from kolla_mesos_start.operator.invocation import Invocation
 from kolla_mesos_start.operator.live import causes
 from kolla_mesos_start.operator.live.mirror import mirror
-from kolla_mesos_start.operator.live.service_causes import CHECK_FAILS
 from tests.agents import Containers, restarted
 from tests.conftest import Deployment
 from tests.instances import Site
 from tests.large import fill
-from tests.operator_tools.trees import container, definition, one_time
+from tests.operator_tools.trees import definition, one_time
 from tests.publishing import publish
 from tests.tool import run_ctl, tool
 from tests.waiting import eventually
@@ -62,32 +61,6 @@ def test_a_running_command_is_not_stuck(deployment: Deployment, containers: Cont
     assert not found["stuck"], "its session has not expired yet: nobody may take the lock"
 
 
-def test_a_cycle_across_services_is_shown(deployment: Deployment, containers: Containers) -> None:
-    """Each definition alone is valid, so each agent waits."""
-    publish(deployment, "one", {"commands": {"x": one_time("two/y")}})
-    publish(deployment, "two", {"commands": {"y": one_time("one/x")}})
-    for service in ("one", "two"):
-        containers.start(service, "h1").says("waits")
-    assert (
-        "a cycle, in which each waits for the next: one/x -> two/y -> one/x; remove a dependency\n"
-        in tool(deployment, "explain", status=1)
-    )
-
-
-def test_a_dependency_that_no_service_provides_is_named(
-    deployment: Deployment, containers: Containers
-) -> None:
-    publish(deployment, "one", SLEEP)
-    publish(deployment, "two", definition("won/daemon"))
-    containers.start("two", "h1").says("waits")
-    said = tool(deployment, "explain", status=1)
-    assert "ROOT CAUSE  two/daemon: no service has the role 'won' (did you mean 'one'?)\n" in said
-    assert (
-        "ROOT CAUSE  no container of one was ever started, or none has reached ZooKeeper: see its log\n"
-        in said
-    )
-
-
 def test_the_reason_that_an_agent_writes_is_the_cause(deployment: Deployment, containers: Containers) -> None:
     """A failing check, or a start that ended early; a container that only waits has no cause."""
     check = {"command": "exit 69", "interval": 0.2}
@@ -110,36 +83,6 @@ def test_the_reason_that_an_agent_writes_is_the_cause(deployment: Deployment, co
     assert lines[1] == "  blocks    tasks/user"
     assert re.match(r"ROOT CAUSE  web/daemon on h3 ended .* in stage exec, exit status 127: ", lines[2])
     assert lines[3:] == ["  blocks    web/daemon"]
-
-
-def test_a_daemon_that_is_not_ready_shows_the_result_of_its_check(
-    zk: KazooClient, deployment: Deployment
-) -> None:
-    publish(deployment, "rabbitmq", definition())
-    publish(deployment, "web", definition("rabbitmq/daemon", instances=3))
-    since = time.time() - 3900
-    told = container("starting", "check command: exit status 69", since=since, host="rab1", code="check")
-    zk.create(f"{deployment.path}/rabbitmq/.containers/1", json.dumps(told).encode(), makepath=True)
-    assert (
-        "ROOT CAUSE  rabbitmq/daemon on rab1 is not ready for 1 h 5 min: check command: exit status 69;"
-        f" {CHECK_FAILS}; see the log of rabbitmq\n"
-        "  blocks    web/daemon (0 of 3 ready)\n"
-    ) in tool(deployment, "explain", "web", status=1)
-
-
-def test_a_step_may_wait_for_a_generation_without_containers(
-    deployment: Deployment, containers: Containers
-) -> None:
-    """For example between the two publications of an upgrade."""
-    sync = {"command": "true", "run_once": True, "generation": "2025.2"}
-    publish(deployment, "job", {"commands": {"sync": sync}})
-    publish(deployment, "web", definition({"path": "job/sync", "generation": "2026.1"}))
-    assert containers.start("job", "h1").ends() == 0
-    containers.start("web", "h2").says("waits")
-    assert tool(deployment, "explain", status=1) == (
-        "ROOT CAUSE  web/daemon waits for generation 2026.1 of job/sync, whose definition has 2025.2\n"
-        "up          job 1 of 1\n"
-    )
 
 
 def test_a_missing_definition_is_named(deployment: Deployment, containers: Containers) -> None:
@@ -235,26 +178,6 @@ def test_a_count_that_only_an_agent_knows_hides_no_cause(
         lambda: "up " in tool(deployment, "explain") and tool(deployment, "explain"), "all is up"
     )
     assert said == "up          db 1 of 1, web 1 of 1\n"
-
-
-def test_a_dependency_on_the_wrong_host_number_or_service_is_a_cause(
-    deployment: Deployment, containers: Containers
-) -> None:
-    publish(deployment, "a/db", SLEEP)
-    publish(deployment, "b/db", SLEEP)
-    publish(deployment, "near", definition({"path": "db/daemon", "scope": "local"}))
-    publish(deployment, "many", definition({"path": "db/daemon", "count": 3}))
-    containers.start("a/db", "h1").says("ready")
-    containers.start("near", "h2").says("waits")
-    containers.start("many", "h2").says("waits")
-    containers.start("b/db", "h3").ends()
-    assert tool(deployment, "explain", status=1) == (
-        "ROOT CAUSE  many/daemon waits for 3 ready instances of db/daemon, and 1 is wanted"
-        ": lower `count`, or raise `instances` in the definition of that service\n"
-        "ROOT CAUSE  near/daemon waits for db/daemon on its own host: 0 of 1 instances ready\n"
-        "ROOT CAUSE  b/db: its role db is claimed by a/db; rename one of them\n"
-        "up          db 1 of 1\n"
-    )
 
 
 def test_a_start_whose_wait_timed_out_shows_its_dependency(

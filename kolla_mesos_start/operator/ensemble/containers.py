@@ -34,7 +34,7 @@ from kolla_mesos_start.tree.states import printable
 from kolla_mesos_start.tree.znodes import CommandZnodes, Znodes
 from kolla_mesos_start.zookeeper.query import Query, Znode, children_of, data_of, stat_of
 
-PARTY, _ = NAMES = BY_AGENTS  # below a service
+PARTY, CONTAINERS = NAMES = BY_AGENTS  # below a service
 HELD = ("lock", "ready")  # below a command: where containers contend, and where they are ready
 PRESENT = "present"  # the stage of a container that does not say what it is doing
 BEGUN = ("starting", "unready", "ready")  # stages of a container that has started its daemon
@@ -148,7 +148,7 @@ def exists_while_container_does(znodes: Znodes, path: str) -> bool:
 
 def says_what_it_does(znodes: Znodes, view: View) -> bool:
     """Whether the containers of a service write what they are doing; older agents do not."""
-    return znodes.containers.rpartition("/")[2] in view.names(znodes.definition)
+    return CONTAINERS in view.names(znodes.definition)
 
 
 # -- what is read -----------------------------------------------------------------------------------------
@@ -158,8 +158,8 @@ def queries(znodes: Znodes, view: View) -> Iterator[Query]:
     """What must be read to know the containers of a service. Grows with what is found."""
     yield children_of(daemon(znodes).ready)
     below = view.get(children_of(znodes.definition))
-    for place in places(znodes):
-        if below is None or place.rpartition("/")[2] in below:
+    for place, name in zip(places(znodes), (CONTAINERS, PARTY)):
+        if below is None or name in below:
             yield children_of(place)
     for path in _paths(znodes, view).values():
         yield data_of(path)

@@ -33,6 +33,7 @@ from kolla_mesos_start.tree.znodes import RECORDED_ACL, RESERVED, Znodes
 from kolla_mesos_start.zookeeper.query import Query, children_of, data_of
 
 MAX_HOST = 253  # characters of a host's name
+PARTS = {*RESERVED, *containers.NAMES}  # children that only services have
 
 
 class DeploymentReader:
@@ -90,9 +91,8 @@ class DeploymentReader:
         found = []
         for path in self._walk(view)[1:]:
             own = self.znodes._replace(service_name=path[len(self.znodes.deployment) + 1 :])
-            parts = {*RESERVED, *(place.rpartition("/")[2] for place in containers.places(own))}
             znode = view.znode(path)
-            if (znode and znode.data.strip()) or parts.intersection(view.names(path)):
+            if (znode and znode.data.strip()) or PARTS.intersection(view.names(path)):
                 found.append(own)
         return sorted(found)
 
