@@ -45,8 +45,7 @@ DEFINITION, VARIABLE, FILE, IMAGE = "definition", "variable", "file", "image"
 
 
 class Older(NamedTuple):
-    """Something that a container runs although a newer one is published, `since` when (seconds since the
-    epoch).
+    """An older part that a container runs; a newer one was published at `since` (seconds since the epoch).
 
     `kind` is DEFINITION, VARIABLE, FILE or IMAGE; `name` says which. `is_followed`: a refresh of the daemon's
     files brings the newer one.
