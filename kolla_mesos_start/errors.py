@@ -185,6 +185,10 @@ class CannotRender(AgentError):
     status = 78
 
 
+class MissingVariable(CannotRender):
+    """A template uses variables that have no value."""
+
+
 class CannotExecute(AgentError):
     """The program exists but can't be executed, or not as the given user."""
 

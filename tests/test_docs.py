@@ -18,7 +18,7 @@ from docutils import nodes
 from jinja2 import Environment
 
 from kolla_mesos_start import errors, settings
-from kolla_mesos_start.operator.live.causes import KINDS
+from kolla_mesos_start.operator.live.cause import KINDS
 from kolla_mesos_start.render.context import BUILTIN
 from kolla_mesos_start.render.sandbox import Sandbox
 from tests.attacks import OUTCOMES

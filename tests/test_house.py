@@ -94,9 +94,13 @@ DECIDE = (
     *("definition/*", "zookeeper/query", "tree/znodes", "tree/states", "render/context", "commands/lease"),
     *(
         "operator/deployment/acl",
+        "operator/live/*cause*",
+        "operator/live/definitions",
+        "operator/live/model",
         "operator/live/reader",
-        "operator/live/causes",
-        "operator/timeline/past",
+        "operator/live/steps",
+        "operator/live/unread",
+        "operator/timeline/report",
         "operator/timeline/critical_path",
         "operator/terminal/durations",
         "operator/deployment/launch",
@@ -268,6 +272,21 @@ def test_the_modules_of_a_folder_import_each_other_in_one_direction(folder: Path
     """A cycle would make them one module."""
     modules = {module_name(path): set(imported(path)) for path in folder.glob("*.py")}
     TopologicalSorter({name: names & modules.keys() - {name} for name, names in modules.items()}).prepare()
+
+
+# The deployment directory gives these znodes their ACL; a local deployment is not read by others.
+READS_CONTAINERS = {"ensemble/containers", "deployment/acl", "local/local_deployment"}
+CONTAINERS_ZNODES = re.compile(
+    r"""\.(containers|party)["']|/ready["']|\.party\(|\bBY_AGENTS\b|znodes\.containers|\)\.ready\b|\bat\.ready\b"""
+)
+
+
+@pytest.mark.parametrize("path", sorted(OPERATOR.rglob("*.py")), ids=module_name)
+def test_one_module_of_the_operator_reads_what_containers_write_while_they_exist(path: Path) -> None:
+    """The znodes in `.containers`, `.party` and `ready`."""
+    name = path.relative_to(OPERATOR).with_suffix("").as_posix()
+    found = CONTAINERS_ZNODES.search(path.read_text(encoding="utf-8"))
+    assert (found is not None) == (name in READS_CONTAINERS), found
 
 
 def test_a_container_needs_five_packages_and_no_other() -> None:

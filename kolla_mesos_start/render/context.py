@@ -9,7 +9,7 @@ The facts of a member are what `host.facts` makes, read by `tree.members`; kolla
 from __future__ import annotations
 
 from kolla_mesos_start.definition.texts import Text
-from kolla_mesos_start.errors import CannotRender
+from kolla_mesos_start.errors import CannotRender, MissingVariable
 from kolla_mesos_start.log import Logger
 from kolla_mesos_start.records import NamedTuple
 
@@ -195,7 +195,7 @@ class Renderer:
                 + (f"; {_remedy(name, looked_at)})" if is_variable else ")")
                 for (name, is_variable), uses in missing.items()
             )
-            raise CannotRender(f"missing: {', '.join(reports)}")
+            raise MissingVariable(f"missing: {', '.join(reports)}")
 
 
 def _remedy(name: str, looked_at: Callable[[str], Sequence[str]]) -> str:

@@ -9,9 +9,8 @@ from typing import Any
 from kazoo.protocol.states import ZnodeStat
 
 from kolla_mesos_start.definition.model import Command, Dependency
-from kolla_mesos_start.operator.ensemble.presence import _host
-from kolla_mesos_start.operator.live.outdated import _container
-from kolla_mesos_start.operator.live.reader import told_by
+from kolla_mesos_start.operator.ensemble import containers
+from kolla_mesos_start.operator.ensemble.view import View
 from kolla_mesos_start.tree import members, states
 from kolla_mesos_start.tree.znodes import Znodes
 from kolla_mesos_start.zookeeper.query import Query, Znode, children_of, data_of
@@ -163,9 +162,9 @@ def test_what_containers_say_of_themselves(fuzz: Fuzz, seed: int) -> None:
 
     def attempt(data: bytes) -> None:
         found = Znode(data, ZnodeStat._make([0] * len(ZnodeStat._fields)))
-        told_by(found)
-        _container("infra/web", data)
-        assert (_host(data) or "").isprintable()
+        shown = View({children_of(ZNODES.containers): ("1",), data_of(f"{ZNODES.containers}/1"): found})
+        (container,) = containers.containers(ZNODES, shown)
+        assert container.host.isprintable() and container.reason.isprintable()
         assert states.decode_registered(found).host.isprintable()
 
     fuzz(

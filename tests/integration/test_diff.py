@@ -35,7 +35,7 @@ def container(
     service: str,
     definition: int | None,
     generation: str | None = None,
-    state: str = "ready",
+    state: str = "starting",
 ) -> None:
     """What an agent writes about itself, here of another version of the definition."""
     fact = {
@@ -48,7 +48,7 @@ def container(
     zk.create(path, json.dumps(fact).encode(), ephemeral=True, makepath=True)
 
 
-def test_what_is_published_as_it_is_has_no_difference(deployment: Deployment, root: Path) -> None:
+def test_a_published_directory_has_no_difference(deployment: Deployment, root: Path) -> None:
     done = ctl("diff", root, deployment)
     assert done.stdout == "0 to create, 0 to update\n"
 
@@ -56,7 +56,7 @@ def test_what_is_published_as_it_is_has_no_difference(deployment: Deployment, ro
 def test_before_the_first_publication_everything_is_new(
     zk: KazooClient, deployment: Deployment, tmp_path: Path
 ) -> None:
-    """And the deployment is named: it may be a typo."""
+    """The message names the deployment, because that may be a typo."""
     root = write_files(
         tmp_path / "site",
         variables_yml="region: one\n",
@@ -74,7 +74,7 @@ def test_before_the_first_publication_everything_is_new(
 
 
 def test_publish_dry_run_is_diff(deployment: Deployment, root: Path) -> None:
-    """With --prune it shows what would be removed, which then is a difference."""
+    """With --prune, a removal is a difference."""
     assert ctl("publish", root, deployment, "--dry-run").stdout == "0 to create, 0 to update\n"
     write_files(root, variables_yml="region: two\ndb_password: s3cret-1\n")
     (root / "services/web/definition.yml").unlink()
@@ -91,7 +91,7 @@ def test_publish_dry_run_is_diff(deployment: Deployment, root: Path) -> None:
 def test_differences_are_shown_and_nothing_is_written(
     zk: KazooClient, deployment: Deployment, root: Path
 ) -> None:
-    """Values, lines of files and of definitions, but no secret; publishing then leaves no difference."""
+    """Values and lines, without secrets; after publishing there is no difference."""
     write_files(
         root,
         variables_yml="region: two\ndb_password: s3cret-2\nmore: m\n",
@@ -117,8 +117,8 @@ def test_differences_are_shown_and_nothing_is_written(
     ctl("diff", root, deployment)
 
 
-def test_a_long_value_is_cut_and_says_how_long_it_is(deployment: Deployment, root: Path) -> None:
-    """A certificate or an image's list of a megabyte would hide all else; JSON has it whole."""
+def test_a_long_value_is_cut_with_its_length(deployment: Deployment, root: Path) -> None:
+    """JSON has all of it."""
     write_files(root, variables_yml=f"region: {'x' * 900_000}\n", services__a__db__files__conf="y" * 5000)
     done = ctl("diff", root, deployment, status=1)
     assert f"updated variables/region: 'one' -> '{'x' * 200}'... (900000 characters)\n" in done.stdout
@@ -127,7 +127,7 @@ def test_a_long_value_is_cut_and_says_how_long_it_is(deployment: Deployment, roo
     assert len(ctl("diff", root, deployment, "--format", "json", status=1).stdout) > 900_000
 
 
-def test_what_only_prune_would_remove_is_listed_and_no_difference(
+def test_removals_of_prune_are_listed_and_no_difference(
     zk: KazooClient, deployment: Deployment, root: Path
 ) -> None:
     write_files(root, services__old__definition_yml="commands: {a: {command: 'true'}}")
@@ -146,7 +146,7 @@ def test_what_only_prune_would_remove_is_listed_and_no_difference(
 def test_many_values_of_single_hosts_are_one_line(
     zk: KazooClient, deployment: Deployment, root: Path
 ) -> None:
-    """`up` publishes some for every container: they are not what somebody has forgotten."""
+    """`up` publishes some for every container."""
     for host in ("h1", "h2"):
         for name in ("port", "root"):
             zk.create(f"{deployment.path}/web/variables/{host}/{name}", b"1", makepath=True)
@@ -160,24 +160,24 @@ def test_many_values_of_single_hosts_are_one_line(
     assert f"{only} web/variables/h1/port\n" in ctl("diff", root, deployment).stdout
 
 
-def test_containers_that_would_run_the_old_are_named(
+def test_containers_that_would_run_an_older_version_are_named(
     zk: KazooClient, deployment: Deployment, root: Path
 ) -> None:
-    """Those whose service changes, by a shared variable too, and those that run an older one already."""
+    """Also those that a shared variable affects, or that run an older version already."""
     for service in ("a/db", "web"):
         container(zk, deployment, service, zk.get(f"{deployment.path}/{service}")[1].mzxid)
     assert "older" not in ctl("diff", root, deployment).stdout
     write_files(root, variables_yml="region: two\ndb_password: s3cret-1\n")
     done = ctl("diff", root, deployment, "--format", "json", status=1)
     found = json.loads(done.stdout)
-    expected = {"service": "a/db", "host": "h1", "state": "ready", "generation": None, "needed": None}
+    expected = {"service": "a/db", "host": "h1", "state": "starting", "generation": None, "needed": None}
     assert found["running_old"] == [{**expected, "follows": False}]
     assert found["changes"] == [
         {"change": "updated", "path": "variables/region", "before": "one", "after": "two"}
     ]
     zk.set(f"{deployment.path}/web", zk.get(f"{deployment.path}/web")[0])
     done = ctl("diff", root, deployment, status=1)
-    assert "  a/db on h1: ready\n  web on h1: ready\n" in done.stdout
+    assert "  a/db on h1: starting\n  web on h1: starting\n" in done.stdout
 
 
 @pytest.mark.parametrize(
@@ -189,7 +189,7 @@ def test_containers_that_would_run_the_old_are_named(
         ("1", "'{{ image_generation }}'", None),
     ],
 )
-def test_containers_of_another_image_than_is_published_are_named(
+def test_containers_of_another_image_are_named(
     zk: KazooClient,
     deployment: Deployment,
     root: Path,
@@ -197,7 +197,7 @@ def test_containers_of_another_image_than_is_published_are_named(
     published: str,
     needed: str | None,
 ) -> None:
-    """Though they run the definition that is published: a restart alone would not help them."""
+    """Although they run the published definition: a restart would not help."""
     once = f"{{command: 'true', run_once: true, generation: {published}}}"
     daemon = "service: {daemon: {command: web}}"
     write_files(root, services__web__definition_yml=f"commands: {{sync: {once}}}\n{daemon}")
@@ -205,13 +205,13 @@ def test_containers_of_another_image_than_is_published_are_named(
     publish(root, deployment)
     container(zk, deployment, "web", zk.get(f"{deployment.path}/web")[1].mzxid, image)
     done = ctl("diff", root, deployment)
-    assert ("  web on h1: ready, its image is 1: start one of 2\n" in done.stdout) is bool(needed)
+    assert ("  web on h1: starting, its image is 1: start one of 2\n" in done.stdout) is bool(needed)
     found = json.loads(ctl("diff", root, deployment, "--format", "json").stdout)["running_old"]
     assert [(each["generation"], each["needed"]) for each in found] == ([(image, needed)] if needed else [])
 
 
 def test_more_instances_need_no_restart(deployment: Deployment, root: Path, containers: Containers) -> None:
-    """No agent reads how many there are: neither diff, publish nor status ask for a restart."""
+    """Agents do not read the number."""
     daemon = "daemon: {command: sleep 1000, ready: {alive: 0}}"
     definition = root / "services/web/definition.yml"
     definition.write_text(f"service: {{instances: 1, {daemon}}}")
@@ -228,24 +228,23 @@ def test_more_instances_need_no_restart(deployment: Deployment, root: Path, cont
     assert "older definition" in tool(deployment, "status", "web", status=1)
 
 
-def test_publishing_names_the_containers_that_run_the_old(
+def test_publishing_names_the_containers_that_run_an_older_version(
     zk: KazooClient, deployment: Deployment, root: Path
 ) -> None:
-    """As diff does before, which has nothing to say of them any more."""
     for service in ("a/db", "web"):
         container(zk, deployment, service, zk.get(f"{deployment.path}/{service}")[1].mzxid)
     assert publish(root, deployment).stdout.endswith("0 removed, 5 unchanged\n")
     write_files(root, variables_yml="region: two\ndb_password: s3cret-1\n")
     older = "restart these containers, which run an older version:\n"
-    assert publish(root, deployment).stdout.endswith(f"{older}  a/db on h1: ready\n")
+    assert publish(root, deployment).stdout.endswith(f"{older}  a/db on h1: starting\n")
     write_files(root, services__web__definition_yml="service: {daemon: {command: other}}")
-    assert publish(root, deployment).stdout.endswith(f"{older}  web on h1: ready\n")
+    assert publish(root, deployment).stdout.endswith(f"{older}  web on h1: starting\n")
     write_files(
         root,
         services__web__definition_yml="service: {daemon: {command: other, on_change: {signal: HUP}}}",
     )
     follow = "these containers refresh their files without a restart; other changes need one:\n"
-    assert publish(root, deployment).stdout.endswith(f"{follow}  web on h1: ready\n")
+    assert publish(root, deployment).stdout.endswith(f"{follow}  web on h1: starting\n")
     write_files(root, services__web__definition_yml="service: {daemon: {command: other}}")
     publish(root, deployment)
     write_files(root, services__a__db__variables_yml="extra: one\n")
@@ -254,14 +253,13 @@ def test_publishing_names_the_containers_that_run_the_old(
     assert "a/db" not in publish(root, deployment).stdout
     said = publish(root, deployment, "--prune").stdout
     assert f"removed {deployment.path}/a/db/variables/extra\n" in said
-    assert said.endswith(f"{older}  a/db on h1: ready\n  web on h1: ready\n")
+    assert said.endswith(f"{older}  a/db on h1: starting\n  web on h1: starting\n")
 
 
 @pytest.mark.parametrize(("state", "follows"), [("waiting", False), ("unready", True)])
-def test_files_follow_only_where_a_daemon_runs(
+def test_only_running_daemons_refresh_their_files(
     zk: KazooClient, deployment: Deployment, root: Path, state: str, follows: bool
 ) -> None:
-    """A container that waits has told nobody of any file."""
     daemon = "daemon: {command: web, on_change: {signal: HUP}}"
     write_files(root, services__web__definition_yml=f"service: {{{daemon}}}")
     publish(root, deployment)
@@ -274,15 +272,15 @@ def test_files_follow_only_where_a_daemon_runs(
 @pytest.mark.parametrize(
     "data", [b"", b"[1]", b'{"host": "h"}', b'{"host": 1, "state": 2, "definition": "x"}', b"\xff"]
 )
-def test_what_no_agent_has_written_is_left_out(
+def test_garbage_in_containers_is_left_out(
     zk: KazooClient, deployment: Deployment, root: Path, data: bytes
 ) -> None:
     zk.create(f"{deployment.path}/web/.containers/1", data, makepath=True)
     ctl("diff", root, deployment)
 
 
-def test_what_publish_refuses_is_refused(deployment: Deployment, root: Path) -> None:
-    """A directory that can't be read is refused as by publish; so is a chroot that does not exist."""
+def test_diff_refuses_what_publish_refuses(deployment: Deployment, root: Path) -> None:
+    """An invalid directory, and a chroot that does not exist."""
     nowhere = deployment._replace(hosts=f"{deployment.hosts}/nowhere")
     assert "the chroot /nowhere does not exist" in ctl("diff", root, nowhere, status=64).stderr
     write_files(root, services__a__db__definition_yml="[")

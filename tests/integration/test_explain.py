@@ -13,13 +13,12 @@ from kazoo.client import KazooClient
 from kolla_mesos_start.operator.cli import parser
 from kolla_mesos_start.operator.invocation import Invocation
 from kolla_mesos_start.operator.live import causes
-from kolla_mesos_start.operator.live.causes import CHECK_FAILS
 from kolla_mesos_start.operator.live.mirror import mirror
 from tests.agents import Containers, restarted
 from tests.conftest import Deployment
 from tests.instances import Site
 from tests.large import fill
-from tests.operator_tools.trees import container, definition, one_time
+from tests.operator_tools.trees import definition, one_time
 from tests.publishing import publish
 from tests.tool import run_ctl, tool
 from tests.waiting import eventually
@@ -28,8 +27,10 @@ from tests.zookeeper import free_port
 SLEEP = {"service": {"daemon": {"command": "sleep 600", "ready": {"alive": 0.1}}}}
 
 
-def test_a_command_that_failed_blocks_who_waits(deployment: Deployment, containers: Containers) -> None:
-    """Where, when, how often and why; and not what would have worked."""
+def test_a_failed_command_blocks_the_steps_that_wait_for_it(
+    deployment: Deployment, containers: Containers
+) -> None:
+    """With place, time, number of attempts, and reason."""
     failing = {"command": "false", "run_once": True, "retries": 1, "delay": 0}
     publish(deployment, "a/tasks", {"commands": {"schema": failing}})
     publish(deployment, "a/api", definition("tasks/schema"))
@@ -47,8 +48,8 @@ def test_a_command_that_failed_blocks_who_waits(deployment: Deployment, containe
     assert tool(deployment, "explain", "db") == "up          db 1 of 1\n"
 
 
-def test_a_command_that_runs_is_not_stuck(deployment: Deployment, containers: Containers) -> None:
-    """It holds its lock, so it is there, also before it has said what it does."""
+def test_a_running_command_is_not_stuck(deployment: Deployment, containers: Containers) -> None:
+    """Its container holds the lock, so it exists, even before it has written what it does."""
     publish(deployment, "tasks", {"commands": {"schema": {"command": "sleep 600", "run_once": True}}})
     agent = containers.start("tasks", "h1")
     agent.says("starting")
@@ -60,32 +61,8 @@ def test_a_command_that_runs_is_not_stuck(deployment: Deployment, containers: Co
     assert not found["stuck"], "its session has not expired yet: nobody may take the lock"
 
 
-def test_a_cycle_across_services_is_shown_by_its_path(deployment: Deployment, containers: Containers) -> None:
-    """None of the definitions is wrong by itself, so each agent waits."""
-    publish(deployment, "one", {"commands": {"x": one_time("two/y")}})
-    publish(deployment, "two", {"commands": {"y": one_time("one/x")}})
-    for service in ("one", "two"):
-        containers.start(service, "h1").says("waits")
-    assert (
-        "a cycle, in which each waits for the next: one/x -> two/y -> one/x; remove a dependency\n"
-        in tool(deployment, "explain", status=1)
-    )
-
-
-def test_what_nobody_provides_has_a_name(deployment: Deployment, containers: Containers) -> None:
-    publish(deployment, "one", SLEEP)
-    publish(deployment, "two", definition("won/daemon"))
-    containers.start("two", "h1").says("waits")
-    said = tool(deployment, "explain", status=1)
-    assert "ROOT CAUSE  two/daemon: no service has the role 'won' (did you mean 'one'?)\n" in said
-    assert (
-        "ROOT CAUSE  no container of one was ever started, or none has reached ZooKeeper: see its log\n"
-        in said
-    )
-
-
-def test_what_agents_tell_of_themselves_is_the_cause(deployment: Deployment, containers: Containers) -> None:
-    """A check that fails, a start that ended before its command began; and who only waits has none."""
+def test_the_reason_that_an_agent_writes_is_the_cause(deployment: Deployment, containers: Containers) -> None:
+    """A failing check, or a start that ended early; a container that only waits has no cause."""
     check = {"command": "exit 69", "interval": 0.2}
     publish(deployment, "rabbitmq", {"service": {"daemon": {"command": "sleep 600", "ready": check}}})
     publish(deployment, "tasks", {"commands": {"user": one_time("rabbitmq/daemon")}})
@@ -108,36 +85,8 @@ def test_what_agents_tell_of_themselves_is_the_cause(deployment: Deployment, con
     assert lines[3:] == ["  blocks    web/daemon"]
 
 
-def test_a_daemon_that_is_not_ready_says_what_its_check_met(zk: KazooClient, deployment: Deployment) -> None:
-    publish(deployment, "rabbitmq", definition())
-    publish(deployment, "web", definition("rabbitmq/daemon", instances=3))
-    since = time.time() - 3900
-    told = container("starting", "check command: exit status 69", since=since, host="rab1", code="check")
-    zk.create(f"{deployment.path}/rabbitmq/.containers/1", json.dumps(told).encode(), makepath=True)
-    assert (
-        "ROOT CAUSE  rabbitmq/daemon on rab1 is not ready for 1 h 5 min: check command: exit status 69;"
-        f" {CHECK_FAILS}; see the log of rabbitmq\n"
-        "  blocks    web/daemon (0 of 3 ready)\n"
-    ) in tool(deployment, "explain", "web", status=1)
-
-
-def test_another_generation_than_there_is_may_be_waited_for(
-    deployment: Deployment, containers: Containers
-) -> None:
-    """As between two publications of an upgrade."""
-    sync = {"command": "true", "run_once": True, "generation": "2025.2"}
-    publish(deployment, "job", {"commands": {"sync": sync}})
-    publish(deployment, "web", definition({"path": "job/sync", "generation": "2026.1"}))
-    assert containers.start("job", "h1").ends() == 0
-    containers.start("web", "h2").says("waits")
-    assert tool(deployment, "explain", status=1) == (
-        "ROOT CAUSE  web/daemon waits for generation 2026.1 of job/sync, whose definition has 2025.2\n"
-        "up          job 1 of 1\n"
-    )
-
-
-def test_a_definition_that_is_missing_is_named(deployment: Deployment, containers: Containers) -> None:
-    """Never published, or removed: what depends on it has no cause of its own."""
+def test_a_missing_definition_is_named(deployment: Deployment, containers: Containers) -> None:
+    """Never published, or removed. What depends on it has no cause of its own."""
     publish(deployment, "infra/db", SLEEP)
     publish(deployment, "web", definition({"members": "infra/bd"}))
     publish(deployment, "api", definition("db/daemon"))
@@ -160,10 +109,10 @@ def test_a_definition_that_is_missing_is_named(deployment: Deployment, container
         ("sleep {{ seconds }}", "ended 0 s ago in stage render, exit status 78: missing: seconds "),
     ],
 )
-def test_what_ends_each_time_that_it_is_started_is_the_cause_all_the_time(
+def test_a_start_that_fails_again_and_again_is_always_the_cause(
     zk: KazooClient, deployment: Deployment, containers: Containers, command: str, cause: str
 ) -> None:
-    """Also while the next start is under way, and in between."""
+    """Also while the next start runs, and between two starts."""
     publish(deployment, "web", {"service": {"daemon": {"command": command}}})
     site = Site(deployment, zk, "web")
     with restarted(containers.start("web", "h1")):
@@ -173,10 +122,10 @@ def test_what_ends_each_time_that_it_is_started_is_the_cause_all_the_time(
         assert re.sub(r"\d+ s|\d+\.\d s", "0 s", line).startswith(f"ROOT CAUSE  web/daemon on h1 {cause}")
 
 
-def test_what_has_been_there_and_is_gone_is_to_be_started_again(
+def test_a_container_that_disappeared_must_be_started_again(
     deployment: Deployment, containers: Containers
 ) -> None:
-    """Killed, or ended since another process has its port."""
+    """It was killed, or ended because another process has its port."""
     port = free_port()
     serve = f"python3 -m http.server {port} --bind 127.0.0.1"
     ready = {"tcp": port, "interval": 0.2}
@@ -202,10 +151,8 @@ ROOT CAUSE  web/daemon on h2: its container is gone; its daemon ended 0 s ago; s
     )
 
 
-def test_a_command_that_is_tried_again_is_stuck_all_the_same(
-    deployment: Deployment, containers: Containers
-) -> None:
-    """With what the last attempt ended with."""
+def test_a_command_between_two_attempts_is_stuck(deployment: Deployment, containers: Containers) -> None:
+    """The result of the last attempt is shown."""
     failing = {"command": "exit 3", "run_once": True, "retries": 10, "delay": 60}
     publish(deployment, "tasks", {"commands": {"schema": failing}})
     publish(deployment, "api", definition("tasks/schema"))
@@ -217,10 +164,10 @@ def test_a_command_that_is_tried_again_is_stuck_all_the_same(
     assert said[1:] == ["  blocks    api/daemon"]
 
 
-def test_a_number_that_only_an_agent_knows_hides_nothing(
+def test_a_count_that_only_an_agent_knows_hides_no_cause(
     deployment: Deployment, containers: Containers
 ) -> None:
-    """As Ansible's templates count the members of a group; and a variable that single hosts have."""
+    """From the number of a group's members, or from a variable of single hosts."""
     publish(deployment, "db", SLEEP)
     count = {"path": "db/daemon", "count": "{{ groups['db'] | length }}"}
     ready = {"daemon": {"command": "sleep 600", "dependencies": [count], "ready": {"alive": "{{ wait }}"}}}
@@ -233,27 +180,9 @@ def test_a_number_that_only_an_agent_knows_hides_nothing(
     assert said == "up          db 1 of 1, web 1 of 1\n"
 
 
-def test_what_is_not_where_it_is_waited_for(deployment: Deployment, containers: Containers) -> None:
-    """On another host, in too small a number, or under the name of another service."""
-    publish(deployment, "a/db", SLEEP)
-    publish(deployment, "b/db", SLEEP)
-    publish(deployment, "near", definition({"path": "db/daemon", "scope": "local"}))
-    publish(deployment, "many", definition({"path": "db/daemon", "count": 3}))
-    containers.start("a/db", "h1").says("ready")
-    containers.start("near", "h2").says("waits")
-    containers.start("many", "h2").says("waits")
-    containers.start("b/db", "h3").ends()
-    assert tool(deployment, "explain", status=1) == (
-        "ROOT CAUSE  many/daemon waits for 3 ready instances of db/daemon, and 1 is wanted"
-        ": lower `count`, or raise `instances` in the definition of that service\n"
-        "ROOT CAUSE  near/daemon waits for db/daemon on its own host: 0 of 1 instances ready\n"
-        "ROOT CAUSE  b/db: its role db is claimed by a/db; rename one of them\n"
-        "up          db 1 of 1\n"
-    )
-
-
-def test_who_gave_up_waiting_says_for_what(deployment: Deployment, containers: Containers) -> None:
-    """It has to be started again, whatever becomes of that."""
+def test_a_start_whose_wait_timed_out_shows_its_dependency(
+    deployment: Deployment, containers: Containers
+) -> None:
     publish(deployment, "db", SLEEP)
     publish(deployment, "web", definition("db/daemon"))
     assert containers.start("web", "h2", KOLLA_WAIT_TIMEOUT="0.5").ends() == 75
@@ -264,13 +193,13 @@ def test_who_gave_up_waiting_says_for_what(deployment: Deployment, containers: C
     assert said[1:] == ["  blocks    web/daemon", "up          db 1 of 1"]
 
 
-def test_a_name_that_is_not_there_names_the_nearest(deployment: Deployment) -> None:
+def test_an_unknown_service_suggests_the_nearest(deployment: Deployment) -> None:
     publish(deployment, "infra/redis", SLEEP)
     assert "did you mean 'redis'" in tool(deployment, "explain", "reddis", status=66)
 
 
 def test_a_thousand_containers_are_explained_in_a_second(zk: KazooClient, deployment: Deployment) -> None:
-    """After connecting; the limit here is for a machine that has other things to do."""
+    """The time to connect does not count; the limit is higher for a busy machine."""
     fill(zk, deployment)
     where = ["--deployment", deployment.id, "--prefix", deployment.prefix, "--hosts", deployment.hosts]
     with ExitStack() as stack:

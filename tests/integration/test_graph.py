@@ -10,8 +10,8 @@ from tests.publishing import publish
 from tests.tool import tool
 
 
-def test_what_is_published_has_a_graph_before_anything_runs(deployment: Deployment) -> None:
-    """In every language."""
+def test_published_services_have_a_graph_before_they_start(deployment: Deployment) -> None:
+    """In every format."""
     publish(deployment, "a/db", definition())
     publish(deployment, "a/tasks", {"commands": {"sync": one_time("db/daemon")}})
     assert tool(deployment, "graph") == ("db/daemon   0 of 1 ready\ntasks/sync  waiting       <- db/daemon\n")

@@ -46,10 +46,10 @@ def limits(pid: int) -> str:
 
 
 @pytest.mark.parametrize("mode", ["exec", "supervise"])
-def test_agent_and_registrar_are_hidden_and_the_daemon_is_as_usual(
+def test_agent_and_registrar_are_hidden_and_the_daemon_is_not(
     deployment: Deployment, containers: Containers, home: Path, mode: str
 ) -> None:
-    """An unprivileged container all the way, with files to render, and a locale that Python would change."""
+    """In an unprivileged container, with files to render, and a locale that Python would change."""
     step = f"touch {home}/runs; until [ -e {home}/go ]; do sleep 0.02; done"
     file = {"conf": {"dest": str(home / "conf")}}
     daemon = {"command": ["sleep", "300"], "ready": {"alive": 0}, "files": file}
@@ -84,7 +84,7 @@ def test_agent_and_registrar_are_hidden_and_the_daemon_is_as_usual(
     assert (home / "conf").read_text() == deployment.id
 
 
-def test_a_python_that_hides_nothing_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_python_that_cannot_hide_memory_causes_a_warning(monkeypatch: pytest.MonkeyPatch) -> None:
     """Without libffi there is no _ctypes."""
     monkeypatch.setitem(sys.modules, "_ctypes", None)
     assert hide_memory() is False
@@ -98,7 +98,7 @@ WITH_CORE_FILES = (
 
 
 def test_an_agent_leaves_no_core_file(deployment: Deployment, containers: Containers) -> None:
-    """Whatever ends it, and whatever its limit says."""
+    """With any signal and any limit."""
     agent = containers.start("web", under=WITH_CORE_FILES)
     eventually(lambda: "the definition" in agent.state, "it waits for its definition")
     agent.signal(signal.SIGQUIT)
@@ -108,7 +108,7 @@ def test_an_agent_leaves_no_core_file(deployment: Deployment, containers: Contai
 
 
 def test_the_operators_tool_leaves_no_core_file() -> None:
-    """Ctrl-\\ where a secret is asked for."""
+    """After Ctrl-\\ at the question for a secret."""
     argv = (*WITH_CORE_FILES, sys.executable, str(TOOL), "set", "password", "-")
     with Terminal(argv, {"PATH": os.environ["PATH"]}) as terminal:
         terminal.shows("value of password")

@@ -69,8 +69,8 @@ def ran(site: Site) -> None:
     eventually(lambda: not site.names(f"{site.at('daemon')}/ready"), "its instance is gone")
 
 
-def test_a_service_goes_with_all_that_is_known_of_it(site: Site, zk: KazooClient) -> None:
-    """Others stay, one below it included; and the next one of its name begins from nothing."""
+def test_a_service_is_removed_with_all_its_records(site: Site, zk: KazooClient) -> None:
+    """Other services stay, also one below it; a new one of this name starts from nothing."""
     ran(site)
     done = ctl(site.deployment, "remove", "infra/db", "--yes")
     assert f"removed infra/db from {site.deployment.path}: " in done.stdout
@@ -84,8 +84,8 @@ def test_a_service_goes_with_all_that_is_known_of_it(site: Site, zk: KazooClient
     assert site.names(site.deployment.path) == [".publication", ".token_floor", "status", "variables"]
 
 
-def test_a_service_is_named_by_its_role_too(site: Site, zk: KazooClient) -> None:
-    """But what is left of a service of that name goes first."""
+def test_a_service_can_be_given_by_its_role(site: Site, zk: KazooClient) -> None:
+    """The remains of a service of that name come first."""
     zk.create(f"{site.deployment.path}/web/variables/size", b"4", makepath=True)
     assert "removed web from" in ctl(site.deployment, "remove", "web", "--yes").stdout
     assert "removed infra/db/web from" in ctl(site.deployment, "remove", "web", "--yes").stdout
@@ -94,10 +94,8 @@ def test_a_service_is_named_by_its_role_too(site: Site, zk: KazooClient) -> None
 
 
 @pytest.mark.parametrize("name", ["shop/job", "job"])
-def test_a_removal_that_was_killed_is_finished_by_the_next_one(
-    site: Site, zk: KazooClient, name: str
-) -> None:
-    """Also if nothing that was published is left of the service."""
+def test_a_killed_removal_is_finished_by_the_next_one(site: Site, zk: KazooClient, name: str) -> None:
+    """Also if nothing published is left of the service."""
     publish(site.deployment, "shop/job", {"commands": {"sync": site.once()}})
     ctl(site.deployment, "adopt", "job/sync")
     zk.set(f"{site.deployment.path}/shop/job", b"")
@@ -107,8 +105,8 @@ def test_a_removal_that_was_killed_is_finished_by_the_next_one(
     assert not zk.exists(f"{site.deployment.path}/shop")
 
 
-def test_reset_forgets_what_is_done_and_nothing_else(site: Site, zk: KazooClient) -> None:
-    """The one-time command runs again, once."""
+def test_reset_removes_records_and_nothing_else(site: Site, zk: KazooClient) -> None:
+    """The one-time command runs once more."""
     ran(site)
     before = standing(site, zk)
     assert "db/sync" in ctl(site.deployment, "reset", "--yes").stderr
@@ -127,8 +125,8 @@ def standing(site: Site, zk: KazooClient) -> dict[str, bytes]:
 
 
 @pytest.mark.parametrize("words", [["remove", "infra/db"], ["reset"]])
-def test_it_refuses_while_a_container_is_there(site: Site, zk: KazooClient, words: list[str]) -> None:
-    """And --force does not answer the question."""
+def test_removal_is_refused_while_a_container_exists(site: Site, zk: KazooClient, words: list[str]) -> None:
+    """--force does not answer the question."""
     started(site)
     before = standing(site, zk)
     done = ctl(site.deployment, *words, "--yes", status=1)
@@ -141,8 +139,10 @@ def test_it_refuses_while_a_container_is_there(site: Site, zk: KazooClient, word
 
 @pytest.mark.parametrize("place", ["status/global/db/sync/lock", "infra/db/.containers", "infra/db/.party"])
 @pytest.mark.parametrize("words", [["remove", "infra/db"], ["reset"]])
-def test_whoever_is_there_counts(site: Site, zk: KazooClient, words: list[str], place: str) -> None:
-    """A task that waits, a contender: not only a daemon that is present."""
+def test_every_kind_of_container_prevents_removal(
+    site: Site, zk: KazooClient, words: list[str], place: str
+) -> None:
+    """A waiting task and a contender, too."""
     ran(site)
     zk.create(f"{site.deployment.path}/{place}/x", b"{}", ephemeral=True, makepath=True)
     ctl(site.deployment, *words, "--yes", status=1)
@@ -150,8 +150,8 @@ def test_whoever_is_there_counts(site: Site, zk: KazooClient, words: list[str], 
     assert zk.get(f"{site.deployment.path}/infra/db")[0]
 
 
-def test_a_running_command_is_killed_by_force(site: Site) -> None:
-    """As after any removal of the status tree: the agent sees that its lock is gone, and begins again."""
+def test_force_kills_a_running_command(site: Site) -> None:
+    """The agent sees that its lock is gone, and starts again."""
     publish(site.deployment, "infra/db", {"commands": {"sync": site.once()}})
     agent = site.start()
     site.running()
@@ -163,8 +163,8 @@ def test_a_running_command_is_killed_by_force(site: Site) -> None:
     assert agent.ends() == 0
 
 
-def test_a_service_that_others_depend_on_is_not_removed(site: Site, zk: KazooClient) -> None:
-    """They are named; with --force it goes."""
+def test_a_service_with_dependents_is_not_removed(site: Site, zk: KazooClient) -> None:
+    """They are named; --force removes it."""
     waits = {"commands": {"look": {"command": "true", "dependencies": ["db/sync"]}}}
     publish(site.deployment, "shop/look", waits)
     before = tree(zk, site.deployment.path)
@@ -203,16 +203,16 @@ class Question:
 
 
 @pytest.mark.parametrize(("answer", "status"), [("n\n", 1), ("\n", 1), ("\x04", 1), ("y\n", 0)])
-def test_on_a_terminal_it_asks(site: Site, answer: str, status: int) -> None:
-    """No is the default."""
+def test_removal_asks_on_a_terminal(site: Site, answer: str, status: int) -> None:
+    """The default is no."""
     question = Question(site)
     assert b"remove the service infra/db/web" in question.said
     assert question.answer(answer) == status
     assert bool(site.zk.exists(f"{site.deployment.path}/infra/db/web")) == (status == 1)
 
 
-def test_a_container_that_starts_while_it_asks_is_not_hurt(site: Site, zk: KazooClient) -> None:
-    """Nothing is removed then, not even the definition."""
+def test_a_container_that_starts_during_the_question_prevents_removal(site: Site, zk: KazooClient) -> None:
+    """Nothing is removed."""
     zk.create(f"{site.deployment.path}/infra/db/web/.party")
     before = standing(site, zk)
     question = Question(site)
@@ -223,14 +223,14 @@ def test_a_container_that_starts_while_it_asks_is_not_hurt(site: Site, zk: Kazoo
     assert standing(site, zk) == before
 
 
-def test_what_is_not_there_is_named(site: Site) -> None:
+def test_an_unknown_service_is_named(site: Site) -> None:
     done = ctl(site.deployment, "remove", "infra/bd", "--yes", status=66)
     assert "did you mean 'infra/db'?" in done.stderr
     assert "did you mean 'site'?" in ctl(site.deployment, "reset", "--deployment", "siet", status=66).stderr
 
 
-def test_what_is_no_service_is_not_removed_as_one(site: Site, zk: KazooClient) -> None:
-    """Though something stands there, or the path leads to a service all the same."""
+def test_only_a_service_can_be_removed(site: Site, zk: KazooClient) -> None:
+    """Not other znodes, and not a path that leads to a service in another way."""
     site.put("global/db", "infra/db")
     before = standing(site, zk)
     places = ["variables/region", "infra/db/variables/size", "status/global/db", "infra/db/.party"]
@@ -244,8 +244,8 @@ def test_what_is_no_service_is_not_removed_as_one(site: Site, zk: KazooClient) -
 
 
 @pytest.mark.parametrize("words", [["remove", "infra/db"], ["reset"]])
-def test_whoever_may_only_read_is_told_so(site: Site, zk: KazooClient, words: list[str]) -> None:
-    """Status 77; nothing has changed, since what is refused first goes with all the rest of the places."""
+def test_removal_needs_the_right_to_delete(site: Site, zk: KazooClient, words: list[str]) -> None:
+    """Status 77; nothing has changed."""
     ran(site)
     zk.set_acls(site.at(), [make_acl("world", "anyone", read=True, admin=True)])
     before = standing(site, zk)
@@ -287,8 +287,8 @@ def nodes(zk: KazooClient, path: str) -> list[str]:
     return [path, *(each for paths in below for each in paths)]
 
 
-def test_a_host_is_forgotten(hosts: Site) -> None:
-    """What runs once on each host runs there again, as on a new one; nothing else has changed."""
+def test_reset_of_a_host(hosts: Site) -> None:
+    """Commands that run once on each host run again there; nothing else has changed."""
     for host in ("web1", "web2"):
         assert hosts.start(host).ends() == 0
     other = of_host(hosts, "web2")
@@ -308,8 +308,8 @@ def test_a_host_is_forgotten(hosts: Site) -> None:
     assert [len(hosts.runs(name)) for name in ("sync", "each", "step")] == [1, 3, 3]
 
 
-def test_hosts_without_a_container_are_forgotten(hosts: Site, zk: KazooClient) -> None:
-    """Those that have one stay, whatever it is that shows it."""
+def test_reset_of_hosts_without_a_container(hosts: Site, zk: KazooClient) -> None:
+    """Hosts with any kind of container stay."""
     for number in range(7):
         assert hosts.start(f"web{number}").ends() == 0
     root = hosts.deployment.path
@@ -330,10 +330,10 @@ def test_hosts_without_a_container_are_forgotten(hosts: Site, zk: KazooClient) -
 
 
 @pytest.mark.parametrize("words", [["--host", "web1"], ["--absent-hosts"]])
-def test_a_container_that_does_not_say_its_host_may_be_on_any(
+def test_a_container_of_unknown_host_prevents_the_reset_of_any_host(
     hosts: Site, zk: KazooClient, words: list[str]
 ) -> None:
-    """Though it be garbage: --force says that it is."""
+    """Also if it is garbage; --force overrides."""
     assert hosts.start("web1").ends() == 0
     zk.create(f"{hosts.deployment.path}/infra/db/.containers/x", b"\xff{[", ephemeral=True)
     refused = ctl(hosts.deployment, "reset", *words, "--yes", status=1).stderr
@@ -341,8 +341,8 @@ def test_a_container_that_does_not_say_its_host_may_be_on_any(
     assert "forgot web1" in ctl(hosts.deployment, "reset", *words, "--yes", "--force").stdout
 
 
-def test_a_host_is_not_forgotten_while_a_container_is_there(hosts: Site) -> None:
-    """Unless by force, and then it runs again what it ran: not what is once in the deployment."""
+def test_reset_of_a_host_is_refused_while_it_has_a_container(hosts: Site) -> None:
+    """With --force, only commands of this host run again."""
     hosts.publish(each=hosts.once("each", run_once="host"))
     agent = hosts.start("web1")
     hosts.running(1, "each")
@@ -360,8 +360,8 @@ def test_a_host_is_not_forgotten_while_a_container_is_there(hosts: Site) -> None
     assert agent.ends() == 0
 
 
-def test_a_host_of_which_nothing_is_recorded_is_named(hosts: Site) -> None:
-    """And nothing is forgotten of those that were rightly spelt."""
+def test_an_unknown_host_is_named(hosts: Site) -> None:
+    """Nothing is removed for the other hosts."""
     assert hosts.start("web1").ends() == 0
     words = ["reset", "--yes", "--host", "web1", "--host", "wbe1"]
     refused = ctl(hosts.deployment, *words, status=66).stderr
@@ -371,8 +371,8 @@ def test_a_host_of_which_nothing_is_recorded_is_named(hosts: Site) -> None:
     assert "nothing is recorded" in ctl(hosts.deployment, "reset", "--host", "global", status=66).stderr
 
 
-def test_a_container_that_starts_while_its_host_is_forgotten_is_not_hurt(hosts: Site) -> None:
-    """Whenever it does: all pass, nothing runs twice at a time, and what is forgotten runs again."""
+def test_a_container_may_start_during_the_reset_of_its_host(hosts: Site) -> None:
+    """At any moment: nothing runs twice at a time, and removed commands run again."""
     assert hosts.start("web1").ends() == 0
     agents, forgotten = [], 0
     for _ in range(8):
@@ -393,10 +393,10 @@ WORDS = [["remove", "infra/db"], ["reset"], ["reset", "--force"], ["reset", "--a
 
 @pytest.mark.parametrize("loses", ["request", "reply"])
 @pytest.mark.parametrize("words", WORDS, ids=" ".join)
-def test_a_lost_connection_is_outlived(
+def test_removal_survives_a_lost_connection(
     hosts: Site, zk: KazooClient, zookeeper: Server, tmp_path: Path, words: list[str], loses: str
 ) -> None:
-    """Whether the transaction was applied is looked up; the end is the same."""
+    """It finds out whether the transaction was applied."""
     for number in (1, 2):
         ctl(hosts.deployment, "adopt", "db/each", "--host", f"web{number}")
     if words[0] == "remove":
@@ -415,16 +415,16 @@ def test_a_lost_connection_is_outlived(
 @pytest.mark.parametrize(
     ("words", "said"),
     [
-        (["reset", "--force", "--yes"], "what is left goes when the command is given once more"),
+        (["reset", "--force", "--yes"], "run the command again to remove the rest"),
         (["rerun", "db/each", "--host", "web1"], "db/each on web1 may have been changed already; give"),
         (["reset", "--host", "web1", "--yes"], "kolla_mesos_ctl: stopped by SIGINT"),
     ],
     ids=lambda words: words[0],
 )
-def test_ctrl_c_in_an_outage_ends_it_and_says_how_things_stand(
+def test_ctrl_c_during_an_outage_says_what_to_do(
     hosts: Site, zookeeper: Server, tmp_path: Path, words: list[str], said: str
 ) -> None:
-    """In the middle of a change; and given once more it is finished."""
+    """The next run finishes it."""
     ctl(hosts.deployment, "adopt", "db/each", "--host", "web1")
     proxy = lossy(zookeeper, tmp_path, 1, "request")
     line = [sys.executable, str(TOOL), *words, "--hosts", f"{HOST}:{proxy.port}"]

@@ -62,8 +62,8 @@ def kill(run: Run, name: str) -> None:
     os.kill(pids[0], signal.SIGKILL)
 
 
-def test_it_is_brought_up_watched_broken_explained_and_mended(run: Run) -> None:
-    """Twenty containers; `tests/show.py` says how it is done with a hundred."""
+def test_the_show_starts_breaks_explains_and_repairs_a_deployment(run: Run) -> None:
+    """Twenty containers; `tests/show.py` does it with a hundred."""
     shown = deployment_of(run)
     with closing(Screen(shown, "status", "--watch")) as screen:
         screen.shows("show: 10 of 10 services up")

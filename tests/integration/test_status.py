@@ -44,8 +44,8 @@ def tell(zk: KazooClient, deployment: Deployment, service: str, each: str, **sai
         zk.create(path, data, ephemeral=True, makepath=True)
 
 
-def test_real_agents_are_seen_from_outside(deployment: Deployment, containers: Containers) -> None:
-    """Who is ready, who waits, who was never started; the exit status says whether all are up."""
+def test_the_status_of_real_agents(deployment: Deployment, containers: Containers) -> None:
+    """Ready, waiting, and never started; the exit status is 0 only if all are up."""
     publish(deployment, "a/db", SLEEP)
     publish(deployment, "a/web", definition("other/daemon"))
     publish(deployment, "a/job", {"commands": {"once": {"command": "true", "run_once": True}}})
@@ -65,10 +65,10 @@ def test_real_agents_are_seen_from_outside(deployment: Deployment, containers: C
     }
 
 
-def test_what_ends_each_time_that_it_is_started_is_shown_all_the_time(
+def test_a_start_that_fails_again_and_again_is_always_shown(
     zk: KazooClient, deployment: Deployment, containers: Containers
 ) -> None:
-    """Beside the next start, where one is under way."""
+    """Beside the next start, if one is running."""
     publish(deployment, "web", {"service": {"daemon": {"command": "python3 -m http.serverr"}}})
     site = Site(deployment, zk, "web")
     with restarted(containers.start("web", "h1")):
@@ -82,7 +82,7 @@ def test_what_ends_each_time_that_it_is_started_is_shown_all_the_time(
             )
 
 
-def test_a_container_says_what_it_does_and_what_it_runs(zk: KazooClient, deployment: Deployment) -> None:
+def test_a_container_shows_what_it_does_and_what_it_runs(zk: KazooClient, deployment: Deployment) -> None:
     publish(deployment, "a/web", definition())
     old = zk.exists(f"{deployment.path}/a/web").mzxid
     publish(deployment, "a/web", definition(instances=2))
@@ -107,15 +107,15 @@ def test_a_container_says_what_it_does_and_what_it_runs(zk: KazooClient, deploym
     assert found["definition"] != found["containers"][0]["definition"] == f"{old:x}"
 
 
-def test_a_name_that_is_not_there_names_the_nearest(deployment: Deployment) -> None:
+def test_an_unknown_service_suggests_the_nearest(deployment: Deployment) -> None:
     publish(deployment, "infra/rabbitmq", SLEEP)
     assert "did you mean 'rabbitmq'" in tool(deployment, "status", "rabitmq", status=66)
     said = tool(deployment, "status", "--deployment", "sit", status=66)
     assert "did you mean 'site'" in said
 
 
-def test_reading_needs_the_right_to_read_only(zk: KazooClient, deployment: Deployment) -> None:
-    """And says which znode can't be read."""
+def test_status_needs_only_the_right_to_read(zk: KazooClient, deployment: Deployment) -> None:
+    """The message names the znode that can't be read."""
     publish(deployment, "web", SLEEP)
     path = f"{deployment.path}/web"
     zk.set_acls(path, [make_acl("world", "anyone", read=True, admin=True)])
@@ -162,7 +162,7 @@ class Screen:
 
 
 def test_a_change_is_on_the_screen_within_half_a_second(zk: KazooClient, deployment: Deployment) -> None:
-    """What a container says, one that comes, one that goes; also after ZooKeeper was away."""
+    """A container's text, a new container, one that ended; also after an outage."""
     publish(deployment, "a/web", definition())
     screen = Screen(deployment, "status", "--watch")
     try:
@@ -188,7 +188,9 @@ def test_a_change_is_on_the_screen_within_half_a_second(zk: KazooClient, deploym
     assert sorted(delays)[2] < 0.5
 
 
-def test_watching_goes_on_after_an_outage(zk: KazooClient, deployment: Deployment, zookeeper: object) -> None:
+def test_watching_continues_after_an_outage(
+    zk: KazooClient, deployment: Deployment, zookeeper: object
+) -> None:
     publish(deployment, "a/web", definition())
     screen = Screen(deployment, "status", "--watch")
     try:
@@ -210,7 +212,7 @@ def test_watching_needs_a_terminal(deployment: Deployment) -> None:
 def test_a_thousand_containers_fit_the_screen(
     zk: KazooClient, deployment: Deployment, lines: int, columns: int
 ) -> None:
-    """What is not up comes first."""
+    """Services that are not up come first."""
     fill(zk, deployment)
     screen = Screen(deployment, "status", "--watch", lines=lines, columns=columns)
     try:
@@ -222,7 +224,7 @@ def test_a_thousand_containers_fit_the_screen(
 def test_a_thousand_containers_are_read_in_a_second(
     zk: KazooClient, deployment: Deployment, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """After connecting; the limit here is for a machine that has other things to do."""
+    """The time to connect does not count; the limit is higher for a busy machine."""
     fill(zk, deployment)
     where = ["--deployment", deployment.id, "--prefix", deployment.prefix, "--hosts", deployment.hosts]
     with ExitStack() as stack:

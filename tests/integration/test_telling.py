@@ -54,10 +54,10 @@ def passes(since: str) -> None:
     eventually(lambda: time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()) > since, f"{since} passes")
 
 
-def test_what_waits_tells_for_what_and_since_when(
+def test_a_waiting_container_shows_its_dependency_and_since_when(
     zk: KazooClient, deployment: Deployment, containers: Containers, site: Site
 ) -> None:
-    """With host, definition and generation of the image."""
+    """With its host, definition and generation."""
     once = {"command": "true", "run_once": True, "dependencies": ["db/daemon"]}
     publish(deployment, SERVICE, {"commands": {"schema": once}, **DAEMON})
     containers.start(SERVICE, KOLLA_GENERATION="2026.1")
@@ -73,8 +73,10 @@ def test_what_waits_tells_for_what_and_since_when(
     assert later["since"] > container["since"]
 
 
-def test_a_task_tells_what_it_runs(deployment: Deployment, containers: Containers, site: Site) -> None:
-    """It has no presence; what it runs is named, and its text, output and variables are never told."""
+def test_a_task_shows_the_name_of_its_command(
+    deployment: Deployment, containers: Containers, site: Site
+) -> None:
+    """Never its text, output or variables."""
     command = {"command": f"echo {SECRET}-output; sleep 1000 # {SECRET}", "env": {"PASSWORD": SECRET}}
     publish(deployment, SERVICE, {"commands": {"job": command}})
     agent = containers.start(SERVICE)
@@ -86,20 +88,19 @@ def test_a_task_tells_what_it_runs(deployment: Deployment, containers: Container
     assert site.containers == {}
 
 
-def test_a_task_that_cannot_keep_its_id_has_one_all_the_same(
+def test_a_task_without_a_state_directory_has_an_id(
     deployment: Deployment, containers: Containers, site: Site
 ) -> None:
-    """And no warning: nobody counts tasks."""
+    """Without a warning: tasks are not counted."""
     publish(deployment, SERVICE, {"commands": {"job": {"command": "sleep 1000"}}})
     agent = containers.start(SERVICE, KOLLA_STATE_DIR="/proc/nowhere")
     told(site, state="bootstrapping")
     assert " WARNING " not in agent.said
 
 
-def test_several_commands_that_wait_are_told_together(
+def test_several_waiting_commands_share_one_reason(
     deployment: Deployment, containers: Containers, site: Site
 ) -> None:
-    """No single one is the one that it waits with."""
     commands = {name: {"command": "true", "dependencies": [f"{name}/daemon"]} for name in ("db", "mq")}
     publish(deployment, SERVICE, {"commands": commands})
     containers.start(SERVICE)
@@ -109,10 +110,10 @@ def test_several_commands_that_wait_are_told_together(
 
 
 @pytest.mark.parametrize("mode", MODES)
-def test_a_daemon_that_is_started_but_not_ready_tells_why(
+def test_a_daemon_that_is_not_ready_shows_why(
     deployment: Deployment, containers: Containers, site: Site, mode: str
 ) -> None:
-    """What the check met last, until it holds, and again when it no longer does."""
+    """The result of the last check."""
     publish(deployment, SERVICE, DAEMON)
     agent = containers.start(SERVICE, KOLLA_START_MODE=mode)
     told(site, state="starting", command="api/daemon", reason="check command: exit status 69")
@@ -126,10 +127,10 @@ def test_a_daemon_that_is_started_but_not_ready_tells_why(
     eventually(lambda: not site.containers, "nothing is there that could tell")
 
 
-def test_a_new_session_tells_it_again(
+def test_a_new_session_shows_the_same_again(
     deployment: Deployment, containers: Containers, zk: KazooClient, link: Link, site: Site
 ) -> None:
-    """Of a container that waits, and of one whose daemon runs; also where somebody has deleted it."""
+    """Of a waiting container and of a daemon; also after somebody has deleted the znode."""
     publish(deployment, SERVICE, DAEMON)
     waits = Site(deployment, zk, "shop/waits")
     publish(
@@ -153,10 +154,10 @@ def test_a_new_session_tells_it_again(
     told(waits, state="waiting")
 
 
-def test_what_changes_often_is_told_once_a_second(
+def test_frequent_changes_are_written_once_a_second(
     zk: KazooClient, deployment: Deployment, containers: Containers, site: Site
 ) -> None:
-    """At most, and the latest wins."""
+    """The latest one wins."""
     publish(
         deployment,
         SERVICE,
@@ -176,10 +177,10 @@ def test_what_changes_often_is_told_once_a_second(
     assert 2 <= versions <= 1 + time.monotonic() - begun
 
 
-def test_telling_costs_a_start_few_requests(
+def test_showing_its_stage_costs_a_start_few_requests(
     zookeeper: Server, deployment: Deployment, containers: Containers, site: Site
 ) -> None:
-    """Four at most, and those of a start of a second; one that is over sooner leaves it to the registrar."""
+    """At most four for a start that takes over a second; a shorter one leaves it to the registrar."""
     publish(
         deployment,
         SERVICE,
@@ -196,10 +197,10 @@ def test_telling_costs_a_start_few_requests(
 
 
 @pytest.mark.parametrize("image", ["2025.2", None])
-def test_an_instance_tells_the_generation_of_its_image(
+def test_an_instance_shows_the_generation_of_its_image(
     deployment: Deployment, containers: Containers, site: Site, image: str | None
 ) -> None:
-    """Not that of its definition: that may be for another image."""
+    """Not that of the definition, which may be for another image."""
     environ = {} if image is None else {"KOLLA_GENERATION": image}
     once = {"command": "true", "run_once": True, "generation": "2025.2"}
     daemon = {"command": "sleep 1000", "ready": {"alive": 0}}
@@ -231,10 +232,10 @@ CAUSES = [
 
 
 @pytest.mark.parametrize("mode", MODES)
-def test_how_a_start_ended_stands_until_one_gets_past_it(
+def test_a_failed_start_is_shown_until_a_start_gets_further(
     zk: KazooClient, deployment: Deployment, containers: Containers, site: Site, mode: str
 ) -> None:
-    """The last line, and when; whatever went wrong, before a command began or in it."""
+    """The last line and its time, whether a command had begun or not."""
     publish(deployment, SERVICE, TWO, files={"conf": "text"})
     agent = containers.start(SERVICE, KOLLA_START_MODE=mode)
     variables = f"{deployment.path}/{SERVICE}/variables"
@@ -257,10 +258,10 @@ def test_how_a_start_ended_stands_until_one_gets_past_it(
     assert agent.running
 
 
-def test_a_start_that_waits_before_that_leaves_it(
+def test_a_start_that_waits_before_that_point_keeps_the_record(
     zk: KazooClient, deployment: Deployment, containers: Containers, site: Site
 ) -> None:
-    """It has not come past it; a stop is nothing that went wrong."""
+    """So does one that is stopped."""
     definition = {"commands": {"go": {"command": "test -e mended"}}}
     publish(deployment, SERVICE, definition)
     agent = containers.start(SERVICE)
@@ -279,10 +280,10 @@ def test_a_start_that_waits_before_that_leaves_it(
     assert site.ended() == {}, "the end of a task is past everything"
 
 
-def test_a_bad_definition_is_told_too(
+def test_a_bad_definition_is_recorded(
     zk: KazooClient, deployment: Deployment, containers: Containers, site: Site
 ) -> None:
-    """Of a service of which nothing stands in the status tree yet; the next good one takes it back."""
+    """Also before the service has a status; the next good definition removes the record."""
     definition = f"{deployment.path}/{SERVICE}"
     zk.create(definition, b"{", makepath=True)
     agent = containers.start(SERVICE)
@@ -294,7 +295,7 @@ def test_a_bad_definition_is_told_too(
     assert site.ended() == {}
 
 
-def test_a_service_that_nobody_has_published_leaves_nothing(
+def test_an_unpublished_service_creates_no_znodes(
     zk: KazooClient, deployment: Deployment, containers: Containers
 ) -> None:
     """Its name may be a mistake."""
@@ -307,10 +308,10 @@ ENDS_EARLY = "test -e mended && exec sleep 1000; exit 3"
 
 
 @pytest.mark.parametrize("mode", MODES)
-def test_a_daemon_that_ends_before_it_is_ready_is_told_until_one_is_ready(
+def test_a_daemon_that_ended_before_ready_is_shown_until_one_is_ready(
     deployment: Deployment, containers: Containers, site: Site, mode: str
 ) -> None:
-    """A successor that merely starts is not past it. Only its parent knows with which status it ended."""
+    """Starting is not enough. Only its parent knows its exit status."""
     publish(deployment, SERVICE, {"service": {"daemon": {"command": ENDS_EARLY, "ready": UNREADY}}})
     agent = containers.start(SERVICE, KOLLA_START_MODE=mode)
     assert agent.ends() == 3
@@ -334,10 +335,10 @@ def test_a_daemon_that_ends_before_it_is_ready_is_told_until_one_is_ready(
 
 
 @pytest.mark.parametrize("mode", MODES)
-def test_a_daemon_that_is_stopped_while_it_starts_has_not_gone_wrong(
+def test_stopping_a_daemon_while_it_starts_is_no_failure(
     deployment: Deployment, containers: Containers, site: Site, mode: str
 ) -> None:
-    """Its parent knows that; a registrar that is none says only that it ended before it was ready."""
+    """A registrar that is not its parent records only that it ended before it was ready."""
     publish(deployment, SERVICE, DAEMON)
     agent = containers.start(SERVICE, KOLLA_START_MODE=mode)
     told(site, state="starting")
@@ -351,10 +352,9 @@ def test_a_daemon_that_is_stopped_while_it_starts_has_not_gone_wrong(
 
 
 @pytest.mark.parametrize("mode", MODES)
-def test_the_state_of_a_daemon_ends_with_it(
+def test_a_daemon_is_running_only_while_one_replica_runs(
     deployment: Deployment, containers: Containers, site: Site, mode: str
 ) -> None:
-    """`running` is not what stands there afterwards, unless another replica still runs."""
     publish(deployment, SERVICE, {"service": {"daemon": {"command": "sleep 1000", "ready": {"alive": 0}}}})
     agents = {host: containers.start(SERVICE, host, KOLLA_START_MODE=mode) for host in ("web1", "web2")}
     site.await_instances(2)
@@ -380,10 +380,10 @@ time.sleep(0 if "dies" in sys.argv else 1000)
 
 
 @pytest.mark.parametrize("mode", MODES)
-def test_a_port_that_is_taken_is_told_apart_from_a_daemon_that_died(
+def test_a_port_in_use_differs_from_a_daemon_that_died(
     deployment: Deployment, containers: Containers, site: Site, mode: str
 ) -> None:
-    """The second replica cannot listen; its check would have been answered by the first."""
+    """The second replica cannot listen, and the first would answer its check."""
     port = free_port()
     command = [sys.executable, "-c", LISTENS, f"{port}"]
     daemon = {"command": command, "ready": {"tcp": port}}
@@ -405,7 +405,9 @@ def test_a_port_that_is_taken_is_told_apart_from_a_daemon_that_died(
 # -- mistakes in the environment ----------------------------------------------------------------------
 
 
-def test_a_variable_that_nothing_reads_is_warned_of(deployment: Deployment, containers: Containers) -> None:
+def test_an_unknown_variable_of_the_agent_causes_a_warning(
+    deployment: Deployment, containers: Containers
+) -> None:
     """Its value is not in the log."""
     publish(deployment, SERVICE, {"commands": {"go": {"command": "true"}}})
     agent = containers.start(SERVICE, KOLLA_HOST_NAME=SECRET, KOLLA_BOOTSTRAP="", KOLLA_BASE_DISTRO="debian")
@@ -425,10 +427,10 @@ def test_a_variable_that_nothing_reads_is_warned_of(deployment: Deployment, cont
         ("production/shop/api", "production/shop/api: correct KOLLA_APP_ID, or publish it\n"),
     ],
 )
-def test_a_service_that_is_not_there_has_a_nearest_one(
+def test_the_nearest_published_service_is_suggested(
     deployment: Deployment, containers: Containers, app_id: str, said: str
 ) -> None:
-    """Only one that is published is named, and only if it is like the name that was given."""
+    """Only if its name is similar."""
     publish(deployment, SERVICE, {"commands": {"go": {"command": "true"}}})
     agent = containers.start(SERVICE, KOLLA_APP_ID=f"/{app_id}")
     agent.says(f"/{said}")
@@ -439,10 +441,9 @@ def test_a_service_that_is_not_there_has_a_nearest_one(
     assert f"/{app_id} is not published{nearest}{name} " in f"{checked.ending['reason']} "
 
 
-def test_an_agent_that_may_not_look_around_waits_all_the_same(
+def test_an_agent_that_can_read_only_its_service_waits(
     zk: KazooClient, deployment: Deployment, containers: Containers
 ) -> None:
-    """It may be allowed to read its own service only."""
     publish(deployment, "shop/ap", {"commands": {"go": {"command": "true"}}})
     zk.add_auth("digest", "operator:s3cret")
     zk.set_acls(f"{deployment.path}/shop", [make_digest_acl("operator", "s3cret", all=True)])
@@ -455,10 +456,10 @@ def test_an_agent_that_may_not_look_around_waits_all_the_same(
 
 
 @pytest.mark.parametrize("mode", MODES)
-def test_ps_shows_whose_a_guard_and_a_registrar_are(
+def test_ps_shows_the_service_of_a_guard_and_a_registrar(
     deployment: Deployment, containers: Containers, site: Site, mode: str
 ) -> None:
-    """A host has many of them, and all are Pythons."""
+    """A host has many of them, and all are Python processes."""
     publish(
         deployment,
         SERVICE,

@@ -20,10 +20,10 @@ FLAKY = {"command": "test -e seen || { touch seen; exit 3; }", "run_once": True,
 SLEEP = {"daemon": {"command": "sleep 600", "ready": {"alive": 0.3}}}
 
 
-def test_a_start_can_be_told_afterwards(
+def test_the_timeline_of_a_finished_start(
     deployment: Deployment, containers: Containers, tmp_path: Path
 ) -> None:
-    """The critical path, a retry, what would have been faster; as text and as a page."""
+    """The critical path, a retry, and what would have been faster, as text and as a page."""
     publish(deployment, "db", {"commands": {"fill": SLOW}, "service": SLEEP})
     publish(deployment, "tasks", {"commands": {"user": {**FLAKY, "dependencies": ["db/daemon"]}}})
     publish(deployment, "web", {"commands": {"sync": one_time("tasks/user")}, "service": SLEEP})
@@ -51,15 +51,15 @@ def test_a_start_can_be_told_afterwards(
     assert "can't be written" in tool(deployment, "timeline", "--html", "/nowhere/x.html", status=73)
 
 
-def test_a_deployment_that_has_not_begun_has_no_timeline(deployment: Deployment) -> None:
+def test_a_deployment_that_has_not_started_has_no_timeline(deployment: Deployment) -> None:
     publish(deployment, "db", {"service": SLEEP})
     assert tool(deployment, "timeline").startswith("nothing has been done yet")
 
 
-def test_what_was_started_again_is_no_part_of_the_start(
+def test_a_restarted_container_is_not_part_of_the_start(
     deployment: Deployment, containers: Containers
 ) -> None:
-    """No wait is negative, what came again is marked, and nothing is said of what would have been faster."""
+    """It is marked, no wait is negative, and there is no advice."""
     publish(deployment, "db", {"commands": {"fill": SLOW}, "service": SLEEP})
     warm = {"command": "sleep 0.2", "dependencies": ["db/daemon"]}
     publish(deployment, "web", {"commands": {"warm": warm}, "service": SLEEP})
@@ -85,10 +85,10 @@ def test_what_was_started_again_is_no_part_of_the_start(
     assert "the whole start" not in said
 
 
-def test_a_daemon_that_was_ready_again_was_not_starting_all_the_time(
+def test_a_daemon_that_was_ready_again_has_no_duration(
     deployment: Deployment, containers: Containers
 ) -> None:
-    """Only when it was ready again is known."""
+    """Only the time when it became ready again is known."""
     ready = {"command": "test ! -e broken", "interval": 0.2, "fall": 1}
     publish(deployment, "db", {"service": {"daemon": {"command": "sleep 600", "ready": ready}}})
     agent = containers.start("db", "h1")

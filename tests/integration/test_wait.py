@@ -22,8 +22,8 @@ from tests.tool import TOOL, environ, tool
 SLEEP = {"service": {"daemon": {"command": "sleep 600", "ready": {"alive": 0.1}}}}
 
 
-def test_it_ends_when_all_are_up(deployment: Deployment, containers: Containers) -> None:
-    """On the event: nobody polls, and the last one that comes ends it."""
+def test_wait_ends_when_all_services_are_up(deployment: Deployment, containers: Containers) -> None:
+    """At once, after the event of the last one."""
     publish(deployment, "db", SLEEP)
     publish(deployment, "web", {**SLEEP, "commands": {"sync": one_time("db/daemon")}})
     waiting = subprocess.Popen(
@@ -46,8 +46,7 @@ def test_it_ends_when_all_are_up(deployment: Deployment, containers: Containers)
     ]
 
 
-def test_some_are_enough_if_only_they_are_asked_for(deployment: Deployment, containers: Containers) -> None:
-    """Also fewer instances than are wanted."""
+def test_wait_for_some_services_or_instances(deployment: Deployment, containers: Containers) -> None:
     service = {**SLEEP["service"], "instances": 3}
     publish(deployment, "a/db", {"service": service})
     publish(deployment, "never", SLEEP)
@@ -55,7 +54,7 @@ def test_some_are_enough_if_only_they_are_asked_for(deployment: Deployment, cont
     assert "db: 1 of 1 ready" in tool(deployment, "wait", "db=1", "--timeout", "60")
     said = tool(deployment, "wait", "db", "--timeout", "0.5", status=75)
     assert "not up after" in said
-    assert "ROOT CAUSE  1 of 3 containers of a/db are there: start the others" in said
+    assert "ROOT CAUSE  1 of 3 containers of a/db exist: start the others" in said
     assert "never" not in said
 
 
@@ -72,10 +71,9 @@ def test_some_are_enough_if_only_they_are_asked_for(deployment: Deployment, cont
         (SLEEP, "one/x", "one has no 'x'"),
     ],
 )
-def test_it_ends_early_with_the_cause(
+def test_wait_ends_early_with_a_cause_that_will_stay(
     deployment: Deployment, containers: Containers, one: Mapping[str, Any], needs: str, cause: str
 ) -> None:
-    """Of what nothing will mend; long before its time is over."""
     publish(deployment, "one", one)
     publish(deployment, "two", {"commands": {"y": one_time(needs)}})
     for name in ("one", "two"):
@@ -85,8 +83,9 @@ def test_it_ends_early_with_the_cause(
     assert time.monotonic() - begun < 45
 
 
-def test_a_container_that_ended_early_ends_it(zk: KazooClient, deployment: Deployment) -> None:
-    """Not one that is worth another start."""
+def test_wait_ends_if_a_container_ended_and_must_not_be_started_again(
+    zk: KazooClient, deployment: Deployment
+) -> None:
     publish(deployment, "db", SLEEP)
     ended = {
         "stage": "render",
@@ -102,8 +101,8 @@ def test_a_container_that_ended_early_ends_it(zk: KazooClient, deployment: Deplo
     assert "missing: x" in tool(deployment, "wait", "--timeout", "50", status=1)
 
 
-def test_what_is_restarted_in_vain_ends_it(deployment: Deployment, containers: Containers) -> None:
-    """Whether or not the next start is under way; each kind of end is told once."""
+def test_wait_ends_if_restarts_keep_failing(deployment: Deployment, containers: Containers) -> None:
+    """Whether a start runs or not; each kind of end is printed once."""
     publish(deployment, "web", {"service": {"daemon": {"command": "sleep {{ seconds }}"}}})
     with restarted(containers.start("web", "h1")):
         said = tool(deployment, "wait", "--timeout", "50", status=1)
@@ -112,10 +111,10 @@ def test_what_is_restarted_in_vain_ends_it(deployment: Deployment, containers: C
     assert "ROOT CAUSE  web/daemon on h1 ended" in said
 
 
-def test_a_daemon_that_ends_each_time_is_waited_for_and_named(
+def test_wait_continues_while_a_daemon_is_started_again(
     deployment: Deployment, containers: Containers
 ) -> None:
-    """Another start may do; until the time is over."""
+    """It names the daemon, and ends when the time is over."""
     publish(deployment, "web", {"service": {"daemon": {"command": "false"}}})
     with restarted(containers.start("web", "h1")):
         said = tool(deployment, "wait", "--timeout", "8", status=75)
@@ -125,10 +124,10 @@ def test_a_daemon_that_ends_each_time_is_waited_for_and_named(
 
 
 @pytest.mark.parametrize("mode", ["exec", "supervise"])
-def test_a_daemon_that_ends_and_that_nobody_starts_again_ends_it(
+def test_wait_ends_if_nobody_starts_an_ended_daemon_again(
     deployment: Deployment, containers: Containers, mode: str
 ) -> None:
-    """There is no launcher: nothing will change. Its parent knows the exit status; else that is said."""
+    """With its exit status if its parent knows it."""
     publish(deployment, "db", SLEEP)
     publish(deployment, "web", {"service": {"daemon": {"command": ["sh", "-c", "exit 3"]}}})
     containers.start("db", "h1")
@@ -141,10 +140,10 @@ def test_a_daemon_that_ends_and_that_nobody_starts_again_ends_it(
     assert cause.endswith("correct the cause, and start the container again")
 
 
-def test_what_is_mended_soon_does_not_end_it(
+def test_wait_continues_if_a_cause_disappears_soon(
     zk: KazooClient, deployment: Deployment, containers: Containers
 ) -> None:
-    """Definitions are published one after the other."""
+    """For example between two publications."""
     publish(deployment, "web", definition("db/daemon"))
     containers.start("web", "h1").says("waits")
     later = threading.Timer(1, lambda: publish(deployment, "db", SLEEP))
@@ -155,10 +154,10 @@ def test_what_is_mended_soon_does_not_end_it(
 
 
 @pytest.mark.parametrize(("words", "status"), [(["web=x"], 64), (["--timeout", "-1"], 64), (["webb"], 66)])
-def test_a_wrong_word_is_told(deployment: Deployment, words: list[str], status: int) -> None:
+def test_wrong_arguments_are_refused(deployment: Deployment, words: list[str], status: int) -> None:
     publish(deployment, "web", SLEEP)
     tool(deployment, "wait", *words, status=status)
 
 
-def test_nothing_published_is_not_up(deployment: Deployment) -> None:
+def test_a_deployment_without_services_is_not_up(deployment: Deployment) -> None:
     assert "publish them first" in tool(deployment, "wait", status=66)

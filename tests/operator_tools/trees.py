@@ -10,7 +10,9 @@ from typing import Any
 
 from kazoo.protocol.states import ZnodeStat
 
-from kolla_mesos_start.operator.live.reader import DeploymentReader, LiveDeployment, View
+from kolla_mesos_start.operator.ensemble.view import View
+from kolla_mesos_start.operator.live.model import LiveDeployment
+from kolla_mesos_start.operator.live.reader import DeploymentReader
 from kolla_mesos_start.tree.znodes import Znodes
 from kolla_mesos_start.zookeeper.query import Query, Znode
 

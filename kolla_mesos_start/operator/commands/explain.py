@@ -8,10 +8,10 @@ from typing import Any
 
 from kolla_mesos_start.operator.invocation import Invocation, Subcommand, add_format
 from kolla_mesos_start.operator.live import causes
-from kolla_mesos_start.operator.live.causes import Cause
+from kolla_mesos_start.operator.live.cause import Cause
 from kolla_mesos_start.operator.live.explanation import cause_data, lines, look
 from kolla_mesos_start.operator.live.mirror import mirror, named
-from kolla_mesos_start.operator.live.reader import LiveService
+from kolla_mesos_start.operator.live.model import LiveService
 from kolla_mesos_start.operator.terminal.lines import show
 
 

@@ -24,7 +24,7 @@ from kolla_mesos_start.operator.deployment.secret_values import Completed
 from kolla_mesos_start.operator.ensemble import (
     acls,
     connection,
-    presence,
+    containers,
     publication,
     published,
     removal,
@@ -196,7 +196,7 @@ def _require_restored(interrupted: Mark) -> None:
 def plan_removals(invocation: Invocation, before: Nodes, deployment: Deployment) -> Removals:
     """What --prune removes. A service that has containers is named, and stays."""
     gone = published.gone(before, deployment)
-    busy = presence.with_containers(invocation.client, invocation.znodes, gone)
+    busy = containers.read(invocation.client, invocation.znodes, gone).keys()
     for service in sorted(busy):
         invocation.err.print(f"kept {service}: it is not in the directory, but it has containers")
     return published.removals(before, deployment, gone - busy)

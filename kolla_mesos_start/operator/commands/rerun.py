@@ -15,7 +15,7 @@ from kazoo.client import KazooClient, TransactionRequest
 
 from kolla_mesos_start.definition.forms import GLOBAL
 from kolla_mesos_start.errors import BadUsage
-from kolla_mesos_start.operator.ensemble import connection, presence
+from kolla_mesos_start.operator.ensemble import connection, containers
 from kolla_mesos_start.operator.ensemble.connection import ChangedMeanwhile
 from kolla_mesos_start.operator.invocation import Invocation, Subcommand
 from kolla_mesos_start.operator.live import one_time
@@ -113,11 +113,11 @@ def _ended(detail: Detail) -> str:
 def _print_containers(client: KazooClient, one: OneTime, where: str) -> None:
     """What to start; or who is there, and passes its commands at its next start only."""
     service = one.znodes.service_name
-    hosts = presence.containers(client, one.znodes, [service]).get(service, [])
+    hosts = containers.hosts(client, one.znodes, [service]).get(service, [])
     if one.command.run_once != GLOBAL:
         hosts = [host for host in hosts if host == one.znodes.host]
     if hosts:
-        print(f"restart a container of {where} to run it: {presence.on_hosts(hosts)} may have passed it")
+        print(f"restart a container of {where} to run it: {containers.on_hosts(hosts)} may have passed it")
     else:
         print(f"start a container of {where}: none is there now")
 

@@ -18,10 +18,11 @@ from rich.text import Text
 
 from kolla_mesos_start.definition.forms import DAEMON
 from kolla_mesos_start.errors import BadUsage
+from kolla_mesos_start.operator.ensemble.containers import Container
 from kolla_mesos_start.operator.invocation import Invocation, Subcommand, add_format
 from kolla_mesos_start.operator.live.explanation import not_current
 from kolla_mesos_start.operator.live.mirror import Mirror, mirror, named
-from kolla_mesos_start.operator.live.reader import Container, LiveDeployment, LiveService, LiveStep
+from kolla_mesos_start.operator.live.model import LiveDeployment, LiveService, LiveStep
 from kolla_mesos_start.operator.terminal.durations import lasting
 from kolla_mesos_start.operator.terminal.lines import Line, joined, show
 from kolla_mesos_start.tree.states import ERROR, RETRY, RUNNING
@@ -239,16 +240,16 @@ def _container(service: LiveService, container: Container, now: float) -> Status
 
 def _age(service: LiveService, container: Container) -> str:
     """What it runs that is older, where any container of its service does, and what brings the newer."""
-    if container.behind:
+    if container.older:
         remedy = "restart it" if container.needs_restart else "refreshing" if container.is_refreshing else ""
         return f"older {older(container)}{remedy and f' ({remedy})'}"
-    mixed = container.definition and any(each.behind for each in service.containers)
+    mixed = container.definition and any(each.older for each in service.containers)
     return "current" if mixed else ""
 
 
 def older(container: Container) -> str:
     """What a container runs that is published otherwise by now, as far as a line has room for it."""
-    names = [each.what for each in container.behind]
+    names = [each.what for each in container.older]
     more = f" and {len(names) - SHOWN} more" if len(names) > SHOWN else ""
     return ", ".join(names[:SHOWN]) + more
 
@@ -304,7 +305,7 @@ def _service_data(service: LiveService) -> dict[str, Any]:
 
 def _container_data(container: Container) -> dict[str, Any]:
     data = container._asdict()
-    behind = data.pop("behind")
+    behind = data.pop("older")
     refresh = "failed" if container.keeps_old_files else "pending" if container.is_refreshing else None
     return {
         **data,

@@ -10,26 +10,26 @@ from kolla_mesos_start.errors import CannotWrite
 from kolla_mesos_start.operator.invocation import Invocation, Subcommand, add_format
 from kolla_mesos_start.operator.live.mirror import Mirror
 from kolla_mesos_start.operator.timeline import html_page
-from kolla_mesos_start.operator.timeline.past import as_json, lines
-from kolla_mesos_start.operator.timeline.reader import History
+from kolla_mesos_start.operator.timeline.reader import HistoryReader
+from kolla_mesos_start.operator.timeline.report import as_json, lines
 
 
 def run(invocation: Invocation) -> int:
     """Draw it as text, or write the page."""
     znodes = invocation.require_deployment()
-    history = History(znodes, invocation.given)
-    past = history.past(Mirror(invocation.client, history).view(), time.time())
+    reader = HistoryReader(znodes, invocation.given)
+    report = reader.report(Mirror(invocation.client, reader).view(), time.time())
     page = invocation.options.html
     if invocation.as_json:
-        invocation.print_json(as_json(past))
+        invocation.print_json(as_json(report))
     elif page is not None:
         try:
-            page.write_text(html_page.page(past), encoding="utf-8")
+            page.write_text(html_page.page(report), encoding="utf-8")
         except OSError as error:
             raise CannotWrite(f"{page} can't be written: {error.strerror}") from error
         invocation.out.print(f"wrote {page}")
     else:
-        invocation.out.print("\n".join(lines(past, invocation.out.width)), markup=False)
+        invocation.out.print("\n".join(lines(report, invocation.out.width)), markup=False)
     return 0
 
 

@@ -22,7 +22,7 @@ from kolla_mesos_start.operator.deployment.directory import FILES, MAX_DATA, Dep
 from kolla_mesos_start.operator.deployment.findings import ERROR, DataSource, Finding
 from kolla_mesos_start.operator.ensemble import (
     connection,
-    presence,
+    containers,
     publication,
     published,
     services,
@@ -248,7 +248,7 @@ def _changed(client: KazooClient, znodes: Znodes, name: str) -> ChangedVariable:
         if service.definition and znodes.service_name in ("", service.name)
         if name in services.used_variables(service.definition, service.files)
     ]
-    hosts = presence.containers(client, znodes, [each.name for each in readers])
+    hosts = containers.hosts(client, znodes, [each.name for each in readers])
     return ChangedVariable(znodes, name, nodes, readers, hosts)
 
 
@@ -272,14 +272,14 @@ def reader_lines(changed: ChangedVariable, service: str, why: str) -> Iterator[s
         if path == changed.path and service in changed.following:
             yield (
                 f"{service} refreshes its files without a restart; other uses of the variable need one: "
-                + presence.on_hosts(reached)
+                + containers.on_hosts(reached)
             )
         elif path == changed.path:
-            yield f"restart {service} {why}: {presence.on_hosts(reached)}"
+            yield f"restart {service} {why}: {containers.on_hosts(reached)}"
         else:
-            yield f"{service} has a value of its own, which wins ({path}): {presence.on_hosts(reached)}"
+            yield f"{service} has a value of its own, which wins ({path}): {containers.on_hosts(reached)}"
     if hosts and not found:
-        yield f"no container of {service} is on {changed.znodes.host} now: {presence.on_hosts(hosts)}"
+        yield f"no container of {service} is on {changed.znodes.host} now: {containers.on_hosts(hosts)}"
 
 
 def _warn_of_host(invocation: Invocation, znodes: Znodes) -> None:
@@ -287,11 +287,11 @@ def _warn_of_host(invocation: Invocation, znodes: Znodes) -> None:
     owners = status_records.roles(invocation.client, znodes)
     known = {path.split("/")[-2] for path, owner in owners.items() if owner == znodes.service_name}
     known |= set(
-        presence.containers(invocation.client, znodes, [znodes.service_name]).get(znodes.service_name, ())
+        containers.hosts(invocation.client, znodes, [znodes.service_name]).get(znodes.service_name, ())
     )
     known -= {GLOBAL}
     if known and znodes.host not in known:
-        where = ", ".join(sorted(known)[: presence.SHOWN_HOSTS])
+        where = ", ".join(sorted(known)[: containers.SHOWN_HOSTS])
         near = nearest(znodes.host, known).strip(" ()")
         invocation.err.print(
             f"warning: no container of {znodes.service_name} has ever been on {znodes.host}"
@@ -317,7 +317,7 @@ def _needing(invocation: Invocation, changed: ChangedVariable) -> dict[str, str]
         errors = [_errors(invocation, each, service.name, hosts) for each in (before, after)]
         where = [_where(each) for each in errors[1] if each not in errors[0]]
         if where:
-            some = "" if known == set(hosts) else f" on {', '.join(sorted(hosts)[: presence.SHOWN_HOSTS])}"
+            some = "" if known == set(hosts) else f" on {', '.join(sorted(hosts)[: containers.SHOWN_HOSTS])}"
             found[service.name] = f"{service.name}{some} needs {changed.name} ({'; '.join(where)})"
     return found
 

@@ -15,9 +15,9 @@ from kolla_mesos_start.errors import BadUsage
 from kolla_mesos_start.operator.ensemble import connection
 from kolla_mesos_start.operator.invocation import Invocation, Subcommand, add_format
 from kolla_mesos_start.operator.live import explanation
-from kolla_mesos_start.operator.live.causes import Cause
+from kolla_mesos_start.operator.live.cause import Cause
 from kolla_mesos_start.operator.live.mirror import mirror
-from kolla_mesos_start.operator.live.reader import LiveService
+from kolla_mesos_start.operator.live.model import LiveService
 from kolla_mesos_start.operator.live.waiting import Goal, WaitOutcome, Watch
 from kolla_mesos_start.operator.terminal.durations import seconds
 from kolla_mesos_start.operator.terminal.lines import show
@@ -67,7 +67,7 @@ def _data(
                 "service": service.name,
                 "host": each.host,
                 "id": each.id,
-                "older": [behind.what for behind in each.behind],
+                "older": [part.what for part in each.older],
             }
             for service in left
             for each in service.containers

@@ -1,7 +1,8 @@
-"""The ACLs of a deployment's znodes become, and stay, those that `acl.yml` plans.
+"""Gives the znodes of a deployment the ACLs that `acl.yml` plans.
 
-What lives here: comparing what stands with the plan, mending it, and making what agents may not make. Which
-ACL a znode has is decided in `acl`. An ACL is changed by compare-and-set with its version.
+What belongs here: comparing existing ACLs with the plan, correcting them, and creating znodes that agents
+have no right to create. `deployment.acl` decides which ACL a znode has. An ACL is changed by compare-and-set
+with its version.
 """
 
 from __future__ import annotations
@@ -17,21 +18,22 @@ from kolla_mesos_start.operator.deployment import acl
 from kolla_mesos_start.operator.deployment.acl import ALL, Acl, Plan
 from kolla_mesos_start.operator.ensemble import connection
 from kolla_mesos_start.operator.ensemble.connection import CurrentAcl, OperatorClient, Unanswered
+from kolla_mesos_start.operator.ensemble.view import read_tree
 from kolla_mesos_start.tree.znodes import RECORDED_GENERATIONS, Znodes
 
 
 def wider(client: OperatorClient, znodes: Znodes, plan: Plan) -> dict[str, Acl]:
-    """What others may do than is planned, by the path of the znode."""
+    """Rights that are not planned, by the path of the znode."""
     found = _differing(client, znodes, plan)
     more = {path: acl.wider(found[path].acl, plan.acl(_node(znodes, path))) for path in sorted(found)}
     return {path: each for path, each in more.items() if each}
 
 
 def secure(client: OperatorClient, znodes: Znodes, plan: Plan) -> dict[str, Acl]:
-    """Have the plan followed from now on, and by all that stands; the former ACL of what was changed.
+    """Record the plan, correct existing ACLs, and return the former ACL of each changed znode.
 
-    What agents are at is mended too. AccessDenied, and nothing is changed, where we are not the operator of
-    the plan: we would lock ourselves out.
+    Znodes that agents create meanwhile are corrected too. AccessDenied, and nothing is changed, if we are not
+    the operator of the plan: we would lock ourselves out.
     """
     found = _differing(client, znodes, plan)
     record = f"{znodes.deployment}/{acl.NODE}"
@@ -41,7 +43,7 @@ def secure(client: OperatorClient, znodes: Znodes, plan: Plan) -> dict[str, Acl]
     require_operator(client, znodes, plan)
     client.plan = plan
     connection.create_parents(client, [record])
-    connection.write(client, record, data)  # Tools that create something meanwhile follow it already.
+    connection.write(client, record, data)  # Other tools follow it at once.
     changed: dict[str, Acl] = {}
     while found:
         wanted = {
@@ -54,7 +56,7 @@ def secure(client: OperatorClient, znodes: Znodes, plan: Plan) -> dict[str, Acl]
 
 
 def made(client: OperatorClient, znodes: Znodes) -> frozenset[str]:
-    """The paths of what `publish` makes for agents that have no right to."""
+    """The paths of the znodes that `publish` creates because agents have no right to."""
     return (
         frozenset(f"{znodes.deployment}/{node}" for node in client.plan.made())
         if client.plan
@@ -63,7 +65,7 @@ def made(client: OperatorClient, znodes: Znodes) -> frozenset[str]:
 
 
 def make(client: OperatorClient, znodes: Znodes, plan: Plan, definitions: Mapping[str, bytes]) -> None:
-    """Create what agents need and have no right to create."""
+    """Create the znodes that agents need and have no right to create."""
     wanted, there = missing(client, znodes, plan, definitions)
     connection.create_parents(client, wanted)
     connection.write_together(client, wanted, there.keys())
@@ -72,9 +74,9 @@ def make(client: OperatorClient, znodes: Znodes, plan: Plan, definitions: Mappin
 def missing(
     client: OperatorClient, znodes: Znodes, plan: Plan, definitions: Mapping[str, bytes]
 ) -> tuple[dict[str, bytes], dict[str, bytes]]:
-    """What agents need and have no right to create, as far as it is missing; and those znodes that exist.
+    """The missing znodes that agents need and have no right to create; and the existing ones.
 
-    They may not read the `definitions` of other services; a part of these is recorded for them.
+    Agents may not read the `definitions` of other services; the generations in these are recorded for them.
     """
     nodes = {**plan.recorded(), **_generations(definitions)}
     recorded = {f"{znodes.deployment}/{node}": data for node, data in nodes.items()}
@@ -86,7 +88,7 @@ def missing(
 
 
 def _generations(definitions: Mapping[str, bytes]) -> Mapping[str, bytes]:
-    """Which commands of each service have a generation; a definition that can't be read has none."""
+    """The generations of each service's commands; an invalid definition has none."""
     found = {}
     for service, definition in definitions.items():
         with contextlib.suppress(BadDefinition):
@@ -100,19 +102,19 @@ def _node(znodes: Znodes, path: str) -> str:
 
 
 def _differing(client: OperatorClient, znodes: Znodes, plan: Plan) -> dict[str, CurrentAcl]:
-    """What stands with another ACL than is planned."""
-    below = connection.below(client, [znodes.deployment])
-    # Who waits for the lock of publications is gone soon.
-    paths = [znodes.deployment, *(path for path in below if not path.startswith(f"{znodes.publication}/"))]
+    """The existing znodes whose ACL is not the planned one."""
+    # The contenders for the lock of publications are ephemeral.
+    lock = f"{znodes.publication}/"
+    paths = read_tree(client, [znodes.deployment], lambda path: not path.startswith(lock))
     return _different(znodes, plan, connection.acls(client, paths))
 
 
-def _different(znodes: Znodes, plan: Plan, stands: Mapping[str, CurrentAcl]) -> dict[str, CurrentAcl]:
-    return {path: each for path, each in stands.items() if each.acl != plan.acl(_node(znodes, path))}
+def _different(znodes: Znodes, plan: Plan, current: Mapping[str, CurrentAcl]) -> dict[str, CurrentAcl]:
+    return {path: each for path, each in current.items() if each.acl != plan.acl(_node(znodes, path))}
 
 
 def require_operator(client: OperatorClient, znodes: Znodes, plan: Plan) -> None:
-    """Try it out: make a znode that is the operator's alone, write to it, and remove it, at one moment."""
+    """Check it by creating, writing and removing a znode for the operator only, in one transaction."""
     path = znodes.deployment
     while connection.read(client, [path])[path] is None:
         path = path.rpartition("/")[0] or "/"

@@ -1,16 +1,15 @@
 """A snapshot of a deployment as the bytes of a tar file, and back.
 
     snapshot.json                       where and when it was taken, what containers had recorded, the
-                                        token floor, and the digest of each other file: a part of a tar
-                                        file is one too
-    acl.json                            who may do what, if that was published
-    variables/<name>                    the rest is as in a directory that can be published
+                                        token floor, and the digest of each other file, because a tar
+                                        file that was cut off may look complete
+    acl.json                            acl.yml, if that was published
+    variables/<name>                    the rest is like a directory that can be published
     services/<service>/definition.json
     services/<service>/variables/...
     services/<service>/files/<name>
 
-Pure. A value of a variable ends with a newline there, as in a published directory, and without it in the
-tree.
+Pure. The value of a variable ends with a newline here, as in a directory, and without one in the tree.
 """
 
 from __future__ import annotations
@@ -36,9 +35,9 @@ MODE = 0o600
 
 
 class Snapshot(NamedTuple):
-    """What a deployment holds, by paths below it; `recorded` is what is below `status`.
+    """The content of a deployment, by paths below it; `recorded` is what is below `status`.
 
-    `deployment` and `taken` say, for people, where and when it was. `acl` is `acl.yml` as it is recorded, or
+    `deployment` and `taken` are the place and time, for people. `acl` is `acl.yml` as it is recorded, or
     empty. `floor` is the largest fencing token so far.
     """
 
@@ -61,7 +60,7 @@ class Snapshot(NamedTuple):
 
 def is_definition(path: str) -> bool:
     """Whether what is published at this path below a deployment is a definition."""
-    # No segment of a service's name is called so.
+    # No segment of a service's name can be equal to one of these.
     return not {VARIABLES, FILES} & set(path.split("/")[:-1])
 
 
@@ -109,7 +108,7 @@ def _is_variable(path: str) -> bool:
 
 
 def unpack(data: bytes) -> Snapshot:
-    """The snapshot in the bytes of a tar file; BadDefinition with all that is wrong with it."""
+    """The snapshot in the bytes of a tar file. BadDefinition lists all problems."""
     try:
         with tarfile.open(fileobj=io.BytesIO(data), mode="r:") as tar:
             members = [each for each in tar.getmembers() if not each.isdir()]
@@ -132,7 +131,7 @@ def unpack(data: bytes) -> Snapshot:
 
 
 def _data(tar: tarfile.TarFile, member: tarfile.TarInfo) -> bytes:
-    # A sparse one may be larger than the memory.
+    # A sparse file may be larger than the memory.
     file = tar.extractfile(member) if member.isreg() and not member.issparse() else None
     if file is None:
         raise BadDefinition([f"{member.name}: expected a regular file"])
@@ -140,7 +139,7 @@ def _data(tar: tarfile.TarFile, member: tarfile.TarInfo) -> bytes:
 
 
 def _about(data: bytes) -> tuple[Snapshot, Mapping[str, str]]:
-    """What is said about the snapshot, and the digests of its files."""
+    """The snapshot without its files, and their digests."""
     try:
         about = json.loads(data)
         if about["format"] != FORMAT:
@@ -166,7 +165,7 @@ def _published(name: str, data: bytes) -> tuple[str, bytes]:
 
 
 def _differences(digests: Mapping[str, str], files: Mapping[str, bytes]) -> Iterator[str]:
-    """What is not as it was packed."""
+    """The files that have changed or are missing since the snapshot was packed."""
     for name in sorted({*digests, *files}):
         if name not in files:
             yield f"{name}: missing: the tar file is not whole"

@@ -1,7 +1,7 @@
-"""The hosts of a deployment: what is recorded of each, and on which of them a container is.
+"""The hosts of a deployment: what is recorded of each, and which of them have a container.
 
-Only reads. A host leaves znodes behind that no container removes, since none can know whether it comes back:
-a pod that does not know its node is a new host each time.
+Only reads. No container removes the znodes of its host, because the host may come back. They pile up for pods
+that do not know their node: each is a new host.
 """
 
 from __future__ import annotations
@@ -13,15 +13,17 @@ from typing import NamedTuple
 from kazoo.client import KazooClient
 
 from kolla_mesos_start.definition.forms import GLOBAL, bad_service
-from kolla_mesos_start.operator.ensemble import connection, presence, services, status_records
+from kolla_mesos_start.operator.ensemble import connection, containers, services, status_records
+from kolla_mesos_start.operator.ensemble.containers import UNKNOWN_HOST
 from kolla_mesos_start.operator.ensemble.status_records import State
 from kolla_mesos_start.operator.terminal.suggestions import NotThere, nearest
+from kolla_mesos_start.tree.states import printable
 from kolla_mesos_start.tree.znodes import Znodes
 
 
 class Recorded(NamedTuple):
-    """What is recorded in a deployment: its `hosts`, the `states` of commands, and by host the `marks` that
-    count it among those on which a command has succeeded. `services` are published, or own a role."""
+    """What is recorded in a deployment: its `hosts`, the `states` of commands, and by host the `marks` of
+    commands that have succeeded there. `services` are published, or own a role."""
 
     hosts: Sequence[str]
     states: Sequence[State]
@@ -33,7 +35,7 @@ def read(client: KazooClient, znodes: Znodes) -> Recorded:
     """What is recorded now."""
     owners = status_records.roles(client, znodes)
     states = status_records.states(client, znodes, owners)
-    # What runs once in the whole deployment does not run again for a host that is forgotten: its mark stays.
+    # A command that runs once in the deployment does not run again for a new host: its mark stays.
     counted = [state.at.hosts for state in states if state.scope == GLOBAL and not state.is_one_time]
     names = connection.children(client, [znodes.status, *counted])
     marks: dict[str, list[str]] = {}
@@ -46,26 +48,29 @@ def read(client: KazooClient, znodes: Znodes) -> Recorded:
 
 
 class HostPresence(NamedTuple):
-    """`by_host` says of each host with a container how that shows; `unknown` are the containers that do not
-    say where they are."""
+    """`by_host` has a sentence for each host with a container, `unknown` one for each container whose host is
+    unknown."""
 
     by_host: Mapping[str, str]
     unknown: Sequence[str]
 
 
 def there(client: KazooClient, znodes: Znodes, found: Recorded) -> HostPresence:
-    """Where containers are: by what they show of themselves, who is ready, and who contends for a lock."""
+    """The hosts with a container: one that exists, is ready, or contends for a lock."""
     by_host, unknown = _holding(client, found.states), []
-    for service, name, host in presence.shown(client, znodes, found.services):
-        if host is None:
-            unknown.append(f"a container of {service} ({name}) does not say on which host it is")
-        else:
-            by_host[host] = f"{host} has a container of {service}"
+    for service, some in containers.read(client, znodes, found.services).items():
+        for each in some:
+            if each.host == UNKNOWN_HOST:
+                unknown.append(
+                    f"a container of {service} ({printable(each.id)}) does not say on which host it is"
+                )
+            else:
+                by_host[each.host] = f"{each.host} has a container of {service}"
     return HostPresence(by_host, unknown)
 
 
 def named(found: Recorded, names: Sequence[str]) -> list[str]:
-    """These hosts, once each; NotThere for one of which nothing is recorded."""
+    """These hosts, once each; NotThere if nothing is recorded of one."""
     for name in names:
         if name not in found.hosts:
             raise NotThere(f"nothing is recorded of the host {name!r}{nearest(name, found.hosts)}")
@@ -83,7 +88,7 @@ def in_use(there: HostPresence, names: Sequence[str]) -> str:
 
 
 def counted_less(found: Recorded, names: Sequence[str], definitions: Iterable[bytes]) -> Iterator[str]:
-    """What forgetting these hosts means for the dependencies that count hosts, a line for each command."""
+    """How dependencies that count hosts change if these hosts are forgotten, a line for each command."""
     wanted = frozenset().union(*map(services.counted_commands, definitions))
     counts = Counter(mark.rpartition("/hosts/")[0] for marks in found.marks.values() for mark in marks)
     less = Counter(mark.rpartition("/hosts/")[0] for name in names for mark in found.marks.get(name, ()))
@@ -98,18 +103,13 @@ def counted_less(found: Recorded, names: Sequence[str], definitions: Iterable[by
 
 def _holding(client: KazooClient, states: Iterable[State]) -> dict[str, str]:
     """The hosts whose containers are ready, or contend for a lock of their host or of the deployment."""
-    places = {
-        f"{state.at.state}/{place}": state.scope
-        for state in states
-        for place in ("lock", "ready")
-        if place in state.below
-    }
+    places = {path: state for state in states for path in containers.held(state)}
     names = connection.children(client, places)
-    holders = [(scope, path) for path, scope in places.items() if names[path] and scope != GLOBAL]
+    by_host = {state.scope: path for path, state in places.items() if names[path] and state.scope != GLOBAL}
     # A contender for a lock of the deployment holds the name of its host.
-    locks = [path for path, scope in places.items() if scope == GLOBAL and path.endswith("/lock")]
-    contenders = connection.read(client, [f"{lock}/{name}" for lock in locks for name in names[lock]])
-    holders += [
-        ((data or b"").decode(errors="replace"), path.rpartition("/")[0]) for path, data in contenders.items()
-    ]
-    return {host: f"a container on {host} holds {path}" for host, path in holders}
+    locks = {path for path, state in places.items() if state.scope == GLOBAL and path == state.at.lock}
+    for path, data in connection.read(
+        client, [f"{lock}/{name}" for lock in locks for name in names[lock]]
+    ).items():
+        by_host[(data or b"").decode(errors="replace")] = path.rpartition("/")[0]
+    return {host: f"a container on {host} holds {path}" for host, path in by_host.items()}

@@ -1,54 +1,38 @@
-"""What is published: a deployment's znodes, and what they mean as a directory's content.
+"""What is published: a deployment's znodes, and the directory that has the same content.
 
-What lives here: reading the tree, but for what agents write: their status, presence and containers.
+What belongs here: everything in the tree that agents do not write.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence, Set
 from itertools import chain
-from typing import Callable, NamedTuple
+from typing import NamedTuple
 
 from kazoo.client import KazooClient
 
 from kolla_mesos_start.operator.deployment import directory
 from kolla_mesos_start.operator.deployment.directory import FILES, VARIABLES, Deployment, Service, Values
-from kolla_mesos_start.operator.ensemble import connection
+from kolla_mesos_start.operator.ensemble.view import read_tree
 from kolla_mesos_start.tree.znodes import Znodes
 
 Nodes = Mapping[str, bytes]
 
 
 def nodes(client: KazooClient, znodes: Znodes) -> dict[str, bytes]:
-    """The data of every znode that is published, by its path below the deployment."""
-    return walk(client, znodes, lambda node: node == "status")
+    """The data of every published znode, by its path below the deployment."""
+    found = read_tree(client, [znodes.deployment], lambda path: is_published(znodes, path))
+    start = len(znodes.deployment) + 1
+    return {path[start:]: znode.data for path, znode in found.items() if path[start:]}
 
 
-def walk(client: KazooClient, znodes: Znodes, is_left_out: Callable[[str], bool]) -> dict[str, bytes]:
-    """The data of every znode by its path below the deployment, but for those that are left out.
-
-    What begins with a dot is of agents, and left out as well.
-    """
-    found: dict[str, bytes] = {}
-    level = [""]
-    while level:
-        read = connection.read_with_children(client, (_path(znodes, node) for node in level))
-        below = []
-        for node in level:
-            data, names = read[_path(znodes, node)]
-            if data is not None and node:
-                found[node] = data
-            below += [f"{node}/{name}" if node else name for name in names if not name.startswith(".")]
-        level = [node for node in below if not is_left_out(node)]
-    return found
-
-
-def _path(znodes: Znodes, node: str) -> str:
-    return f"{znodes.deployment}/{node}" if node else znodes.deployment
+def is_published(znodes: Znodes, path: str) -> bool:
+    """Whether a path below the deployment belongs to what is published; all else is written by agents."""
+    return not path.rpartition("/")[2].startswith(".") and path != znodes.status
 
 
 def deployment(nodes: Nodes) -> Deployment:
-    """What a directory with these contents holds. A service may have files before it has a definition."""
+    """The directory with these contents. A service may have files before it has a definition."""
     above = {node.rpartition("/")[0] for node in nodes}
     services: dict[str, Service] = {}
     for node, data in nodes.items():
@@ -58,7 +42,7 @@ def deployment(nodes: Nodes) -> Deployment:
             services[name] = service._replace(definition=data)
         elif kind == FILES and len(names) == 1:
             services[name] = service._replace(files={**service.files, names[0]: data})
-        # The parent of a host's values is no value, unless it holds one.
+        # The parent of a host's values is a value only if it has data.
         elif kind == VARIABLES and len(names) in (1, 2) and (data or node not in above):
             services[name] = service._replace(variables=_with_value(service.variables, names, data))
     shared = services.pop("", None)
@@ -73,7 +57,7 @@ def _with_value(values: Values, names: Sequence[str], data: bytes) -> Values:
 
 
 def services_of(nodes: Iterable[str]) -> set[str]:
-    """The services that these nodes belong to, or that are on the way to one."""
+    """The services that these nodes belong to, and the parents of services among them."""
     return {name for name, _, _ in map(_parts, nodes)}
 
 
@@ -85,7 +69,7 @@ def _parts(node: str) -> tuple[str, str, list[str]]:
 
 
 def merged(own: Deployment, around: Deployment) -> Deployment:
-    """What will be there when `own` is written over `around`; its sources are those of `own`."""
+    """The content after `own` is written over `around`; its sources are those of `own`."""
     known = {service.name: service for service in around.services}
     services = {name: service for name, service in known.items() if service.definition}
     for service in own.services:
@@ -105,9 +89,9 @@ def _over(service: Service, before: Service) -> Service:
 
 
 class Removals(NamedTuple):
-    """The znodes that a directory no longer has, children before their parents.
+    """Znodes that are not in the directory, children before their parents.
 
-    `emptied` are definitions below which another service lies, so that their znodes stay.
+    `emptied` are definitions whose znodes stay, because they are parents of another service.
     """
 
     removed: Sequence[str]
@@ -123,7 +107,7 @@ class Removals(NamedTuple):
         return Removals(removed, [node for node in self.emptied if node not in services])
 
     def apart(self) -> tuple[Removals, Removals]:
-        """The variables and files of services that stay; and whole services."""
+        """Variables and files of services that stay; and whole services."""
         services = set(self.services)
         whole = [node for node in self.removed if _parts(node)[0] in services]
         values = [node for node in self.removed if _parts(node)[0] not in services]
@@ -141,9 +125,9 @@ def gone(nodes: Nodes, own: Deployment) -> frozenset[str]:
 
 
 def removals(nodes: Nodes, own: Deployment, services: Set[str]) -> Removals:
-    """What to remove: `services`, and the variables and files that the directory does not have.
+    """What to remove: `services`, and variables and files that are not in the directory.
 
-    Below a path without a definition nothing is removed: it may have been published by others.
+    Nothing is removed below a path without a definition: somebody else may have published it.
     """
     planned = {**directory.nodes(own), **directory.definitions(own)}
     stays = set(chain.from_iterable(map(_with_parents, planned)))
@@ -159,7 +143,7 @@ def removals(nodes: Nodes, own: Deployment, services: Set[str]) -> Removals:
 
 
 def others(nodes: Nodes, wanted: Iterable[str]) -> Removals:
-    """What to remove so that `wanted` is left, and what lies above it."""
+    """What to remove so that only `wanted` and its parents are left."""
     left = nodes.keys() - set(chain.from_iterable(map(_with_parents, wanted)))
     return Removals(sorted(left, key=lambda node: (-node.count("/"), node)), ())
 
@@ -170,5 +154,5 @@ def _with_parents(node: str) -> list[str]:
 
 
 def places(znodes: Znodes, name: str) -> Sequence[str]:
-    """Where a variable may stand for a service on a host, the first one wins; either may be empty."""
+    """The possible paths of a variable for a service on a host, the first one wins; either may be empty."""
     return [path for path in znodes.variable(name) if "//" not in path]

@@ -1,7 +1,7 @@
-"""The writer of a deployment's tree: what is created, updated and removed.
+"""Writes a deployment into its tree.
 
-What lives here: the changes from what is published to what is wanted. The lock, the mark and the transactions
-are in `publication`.
+What belongs here: the changes from what is published to what is wanted. The lock, the mark and the
+transactions are in `publication`.
 """
 
 from __future__ import annotations
@@ -23,7 +23,8 @@ from kolla_mesos_start.tree.znodes import Znodes
 
 
 def check_chroot(client: KazooClient, config: Settings) -> None:
-    """Refuse a chroot that does not exist: created for a typo, it would be a tree that no agent reads."""
+    """Refuse a chroot that does not exist. It may be a typo, and no agent would read what is written
+    there."""
     if connection.read(client, ["/"])["/"] is None:
         raise BadEnvironment(
             [f"KOLLA_ZK_HOSTS: the chroot {config.chroot} does not exist; create it, or correct it"]
@@ -31,7 +32,7 @@ def check_chroot(client: KazooClient, config: Settings) -> None:
 
 
 class Counts:
-    """How many znodes were created, updated, removed, left unchanged, and given another ACL."""
+    """How many znodes were created, updated, removed, and left unchanged."""
 
     def __init__(self) -> None:
         self.by_change = {"created": 0, "updated": 0, "removed": 0, "unchanged": 0}
@@ -41,7 +42,8 @@ class Counts:
 
 
 class Publisher:
-    """Writes a deployment into its tree, where `before` was found. `report` gets a line for each change.
+    """Writes a deployment into its tree, which contains `before`. `report` is called with a line for each
+    change.
 
     `lock` is the lock of publications, which we hold.
     """
@@ -68,10 +70,10 @@ class Publisher:
         old: Removals = NOTHING,
         withdraw: Callable[[Removals], Removals] = lambda services: services,
     ) -> None:
-        """Write everything and remove what is old: at one moment, if one transaction can hold it.
+        """Write everything and remove `old`, in one transaction if that is large enough.
 
-        Otherwise definitions are written last: an agent that reads a new one finds all that it needs.
-        `withdraw` returns those of the services that can be removed now.
+        Otherwise definitions are written last: an agent that reads a new one finds everything that it needs.
+        `withdraw` returns the services that can be removed now.
         """
         texts = directory.definitions(deployment)
         missing, there = acls.missing(self.client, self.znodes, plan, texts) if plan else ({}, {})
@@ -96,7 +98,7 @@ class Publisher:
             self.note("removed", f"{self.root}/{node}")
 
     def write(self, nodes: Contents, *, is_last: bool = False) -> None:
-        """Create what is absent, rewrite what differs, leave the rest; `is_last`: the publication ends so."""
+        """Create or update what differs; `is_last`: this ends the publication."""
         wanted = self._paths(nodes)
         write = self.lock.publish if is_last else self.lock.write
         write(self._changes(wanted), self.before)
@@ -106,7 +108,7 @@ class Publisher:
         return {f"{self.root}/{node}": data for node, data in nodes.items()}
 
     def _changes(self, wanted: Contents) -> Iterator[ZnodeChange]:
-        """Those that differ, each after the znodes above it that are absent."""
+        """The changes to make, each after the creation of its missing parents."""
         created: set[str] = set()
         for path, data in wanted.items():
             if self.before.get(path) != data:
@@ -124,16 +126,16 @@ class Publisher:
         self.before.update(wanted)
 
     def _is_there(self, path: str) -> bool:
-        """An empty definition counts as absent: its znode was first the parent of its variables."""
+        """An empty definition counts as absent: its znode was created as the parent of its variables."""
         is_definition = f"/{VARIABLES}/" not in path and f"/{FILES}/" not in path
         return bool(self.before.get(path)) or (path in self.before and not is_definition)
 
     def remove(self, old: Removals) -> None:
-        """Remove what is in the way of nothing any more, deepest first."""
+        """Remove these znodes, deepest first."""
         for node in old.removed:
             path = f"{self.root}/{node}"
             for name in connection.children(self.client, [path])[path] if node in old.services else ():
-                connection.remove(self.client, f"{path}/{name}")  # What agents left there, empty by now.
+                connection.remove(self.client, f"{path}/{name}")  # An agent created it; it is empty now.
             connection.remove(self.client, path)
             self.note("removed", path)
         for node in old.emptied:

@@ -1,8 +1,8 @@
-"""The removal of a part of a deployment's tree: of a service, of what containers have recorded, or of both.
+"""Removes a part of a deployment's tree: a service, what containers have recorded, or both.
 
-What lives here: how a tree goes without hurting a container that starts meanwhile. The places where
-containers show themselves or contend go first, together, and only while they are empty; by force all goes
-with whatever is in it.
+What belongs here: removing a tree without harm to a container that starts meanwhile. The znodes below which
+containers create ephemerals are removed first, in one transaction, and only while they are empty. With force,
+everything is removed.
 """
 
 from __future__ import annotations
@@ -15,33 +15,32 @@ from kazoo.client import KazooClient
 
 from kolla_mesos_start.errors import AgentError
 from kolla_mesos_start.operator.deployment import acl
-from kolla_mesos_start.operator.deployment.acl import BY_AGENTS
 from kolla_mesos_start.operator.deployment.directory import FILES, VARIABLES
-from kolla_mesos_start.operator.ensemble import acls, connection, presence, services, status_records
+from kolla_mesos_start.operator.ensemble import acls, connection, containers, services, status_records
 from kolla_mesos_start.operator.ensemble.connection import ChangedMeanwhile, OperatorClient, Unanswered
-from kolla_mesos_start.operator.ensemble.presence import on_hosts
+from kolla_mesos_start.operator.ensemble.containers import exists_while_container_does, on_hosts
 from kolla_mesos_start.operator.ensemble.status_records import State
 from kolla_mesos_start.operator.ensemble.token_floor import keep_tokens
+from kolla_mesos_start.operator.ensemble.view import read_tree
 from kolla_mesos_start.tree.znodes import RECORDED_GENERATIONS, Znodes
 
-TRIES = 50  # Each is refused only where a container has written between two requests.
+TRIES = 50  # A try fails only if a container has written between two requests.
 BATCH = 2000  # znodes in one transaction: less than a server's jute.maxbuffer
-UNFINISHED = "what is left goes when the command is given once more"
-PLACES = ("lock", "ready")  # below a command: where containers contend, and where they are ready
-PARTS = (VARIABLES, FILES, *BY_AGENTS, acl.NODE, RECORDED_GENERATIONS)  # below a service
+UNFINISHED = "run the command again to remove the rest"
+PARTS = (VARIABLES, FILES, *containers.NAMES, acl.NODE, RECORDED_GENERATIONS)  # below a service
 
 
 class InUse(AgentError):
-    """Containers are there."""
+    """Containers exist."""
 
     status = 1
 
 
 class Tree(NamedTuple):
-    """What is to go: `roots` and everything below them, and what `definitions` hold.
+    """What is removed: `roots` with everything below them, and the content of `definitions`.
 
-    In `places` are containers of `services`, where there are any. What is `kept` stays, without what is below
-    it: agents have no right to make it.
+    Containers of `services` create ephemerals in `places`. The znodes in `kept` stay, without their children:
+    agents have no right to create them.
     """
 
     znodes: Znodes
@@ -51,20 +50,12 @@ class Tree(NamedTuple):
     definitions: Sequence[str] = ()
     kept: Set[str] = frozenset()
 
-    def is_containers_own(self, path: str) -> bool:
-        """Whether a container has made the znode for as long as it is there."""
-        parent = path.rsplit("/", 2)[1]
-        if path.startswith(f"{self.znodes.status}/"):
-            # scope, role, command, place, name: a role may be called as a place is.
-            return path[len(self.znodes.status) :].count("/") == 5 and parent in PLACES
-        return parent in BY_AGENTS
-
 
 # -- trees --------------------------------------------------------------------------------------
 
 
 def status_tree(client: OperatorClient, znodes: Znodes, found: Iterable[State]) -> Tree:
-    """All that is recorded; `found` are the states in it."""
+    """Everything that is recorded; `found` are the states in it."""
     names = list(services.definitions(client, znodes))
     places = places_of(znodes, names, found)
     return Tree(znodes, [znodes.status], places, names, kept=acls.made(client, znodes))
@@ -76,7 +67,7 @@ def parts_of(client: KazooClient, znodes: Znodes) -> tuple[Znodes, list[str]]:
     parts = [f"{znodes.definition}/{name}" for name in PARTS if name in names]
     if parts or connection.read(client, [znodes.definition])[znodes.definition]:
         return znodes, parts
-    # Of a service that was pruned, or whose removal was interrupted, only the status may be left.
+    # After a service was pruned, or its removal was interrupted, only its status may be left.
     owners = set(status_records.roles(client, znodes).values())
     if znodes.service_name in owners:
         return znodes, parts
@@ -86,10 +77,10 @@ def parts_of(client: KazooClient, znodes: Znodes) -> tuple[Znodes, list[str]]:
 
 
 def remove_service(client: KazooClient, znodes: Znodes) -> int:
-    """Remove a service's own znode, and those above it that were there for it alone."""
+    """Remove a service's own znode, and its parents that have no other children."""
     path, count = znodes.definition, 0
     while path != znodes.deployment:
-        # Services may lie below it, or beside it.
+        # Other services may be below it, or beside it.
         if connection.children(client, [path])[path] or connection.read(client, [path])[path]:
             break
         connection.remove(client, path)
@@ -97,22 +88,22 @@ def remove_service(client: KazooClient, znodes: Znodes) -> int:
     return count
 
 
-# -- who is there ---------------------------------------------------------------------------------
+# -- existing containers ---------------------------------------------------------------------------------
 
 
 def places_of(znodes: Znodes, names: Iterable[str], found: Iterable[State]) -> list[str]:
-    """Where containers of these services may be."""
+    """The znodes below which containers of these services create ephemerals."""
     return [
-        *(f"{znodes.service(name)}/{place}" for name in names for place in BY_AGENTS),
-        *(f"{state.at.state}/{place}" for state in found for place in PLACES if place in state.below),
+        *(path for name in names for path in containers.places(znodes._replace(service_name=name))),
+        *(path for state in found for path in containers.held(state)),
     ]
 
 
 def who_is_there(client: KazooClient, tree: Tree) -> str:
-    """The containers that are there, for a message; empty if there is none."""
+    """The existing containers, for a message; empty if there are none."""
     there = [
         f"{name} has {on_hosts(hosts)}"
-        for name, hosts in presence.containers(client, tree.znodes, tree.services).items()
+        for name, hosts in containers.hosts(client, tree.znodes, tree.services).items()
     ]
     if not there:
         names = connection.children(client, tree.places)
@@ -124,7 +115,8 @@ def who_is_there(client: KazooClient, tree: Tree) -> str:
 
 
 def remove(client: KazooClient, tree: Tree, *, force: bool = False) -> int:
-    """Remove the tree; how many znodes it had. ChangedMeanwhile if a container has come, unless `force`."""
+    """Remove the tree and return how many znodes it had. ChangedMeanwhile if a container has started, unless
+    `force`."""
     before = len(listed(client, tree, force=True))
     if force:
         with connection.unfinished(UNFINISHED):
@@ -139,9 +131,9 @@ def remove(client: KazooClient, tree: Tree, *, force: bool = False) -> int:
 
 
 def _remove_by_force(client: KazooClient, tree: Tree) -> None:
-    """Remove the tree and whoever is there, at one moment, if one request can hold it.
+    """Remove the tree with the ephemerals of containers, in one transaction if that is large enough.
 
-    Agents make anew what goes bit by bit, and begin their commands again each time.
+    Otherwise agents would create znodes again between two requests, and start their commands again.
     """
     for definition in tree.definitions:
         connection.write(client, definition, b"")
@@ -156,9 +148,9 @@ def _remove_by_force(client: KazooClient, tree: Tree) -> None:
 
 
 def withdraw(client: KazooClient, znodes: Znodes, roles: Iterable[str]) -> None:
-    """Remove what is published of a service, at one moment; what its containers have recorded stays.
+    """Remove what is published for a service, in one transaction; what its containers have recorded stays.
 
-    `roles` are the znodes of its role. Nothing goes if a container is there: InUse or ChangedMeanwhile.
+    `roles` are the znodes of its role. If a container exists, nothing is removed: InUse or ChangedMeanwhile.
     Services below this one stay.
     """
     name = znodes.service_name
@@ -169,7 +161,7 @@ def withdraw(client: KazooClient, znodes: Znodes, roles: Iterable[str]) -> None:
         tree = Tree(znodes, parts, places, [name])
         if there := who_is_there(client, tree):
             raise InUse(there)
-        # The places go with the first request, whatever its size.
+        # The places are removed by the first transaction.
         paths = sorted(listed(client, tree, force=False), key=lambda path: path not in places)
         transaction = client.transaction()
         for path in paths[:BATCH]:
@@ -185,7 +177,8 @@ def withdraw(client: KazooClient, znodes: Znodes, roles: Iterable[str]) -> None:
 
 
 def forget(client: KazooClient, tree: Tree, force: bool) -> int:
-    """Remove the tree at one moment, unless a container has come, or by force; how many znodes it had."""
+    """Remove the tree in one transaction, and return how many znodes it had. Fails if a container has
+    started, unless `force`."""
     if force:
         return remove(client, tree, force=True)
     count = len(paths := listed(client, tree, force=False))
@@ -194,12 +187,12 @@ def forget(client: KazooClient, tree: Tree, force: bool) -> int:
             _delete(client, tree, paths, f"{tree.roots[0]} is left as it is")
             break
         except Unanswered:
-            paths = listed(client, tree, force=False)  # None are left if it was applied.
+            paths = listed(client, tree, force=False)  # Empty if it was applied.
     return count
 
 
 def _delete(client: KazooClient, tree: Tree, paths: Sequence[str], what: str) -> None:
-    """Remove the znodes at `paths`, children first as given, all or none if one request can hold them."""
+    """Remove the znodes at `paths`, children first as given; all or none if one transaction can hold them."""
     versions = keep_tokens(client, tree.znodes, paths)
     for first in range(0, len(paths), BATCH):
         transaction = client.transaction()
@@ -209,11 +202,10 @@ def _delete(client: KazooClient, tree: Tree, paths: Sequence[str], what: str) ->
 
 
 def _are_places_removed(client: KazooClient, tree: Tree) -> bool:
-    """Remove the places where containers may be, all together and only if nobody is there.
+    """Remove the znodes below which containers create ephemerals, in one transaction, only if they are empty.
 
-    False where the connection was lost meanwhile: then it is to be done once more.
-
-    With them go the definitions, so that no agent begins: an empty one counts as not published.
+    The transaction also empties the definitions, so that no agent starts. False if the connection was lost:
+    try again.
     """
     found = connection.read(client, tree.places)
     there = [path for path in tree.places if found[path] is not None]
@@ -233,8 +225,6 @@ def _are_places_removed(client: KazooClient, tree: Tree) -> bool:
 
 
 def listed(client: KazooClient, tree: Tree, force: bool) -> list[str]:
-    """All znodes of the tree that are there, children first; without `force` none that a container holds."""
-    roots = connection.read(client, tree.roots)
-    there = [path for path in tree.roots if roots[path] is not None]
-    paths = [path for path in (*connection.below(client, there), *there) if path not in tree.kept]
-    return paths if force else [path for path in paths if not tree.is_containers_own(path)]
+    """The existing znodes of the tree, children first; without `force` none that a container holds."""
+    paths = [path for path in reversed(read_tree(client, tree.roots)) if path not in tree.kept]
+    return paths if force else [path for path in paths if not exists_while_container_does(tree.znodes, path)]

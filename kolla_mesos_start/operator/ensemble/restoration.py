@@ -1,6 +1,6 @@
-"""Writing what a snapshot holds into a deployment's tree.
+"""Restores a snapshot into a deployment's tree.
 
-What lives here: what is removed before, and the order in which the rest is written.
+What belongs here: what is removed first, and the order in which the rest is written.
 """
 
 from __future__ import annotations
@@ -23,12 +23,12 @@ from kolla_mesos_start.tree.znodes import Znodes
 
 
 def is_status_there(client: KazooClient, znodes: Znodes) -> bool:
-    """Also what is left of it after a restore that was killed, which no snapshot contains."""
+    """Whether anything is recorded; a killed restore may have left something that no snapshot contains."""
     return connection.read(client, [znodes.status])[znodes.status] is not None
 
 
 def old_tree(client: KazooClient, znodes: Znodes, found: Snapshot) -> removal.Tree:
-    """What is to go first, while nobody is there: what is recorded, and all definitions."""
+    """What is removed first, while no container exists: what is recorded, and all definitions."""
     states = status_records.states(client, znodes, status_records.roles(client, znodes))
     definitions = [znodes.service(name) for name in found.definitions]
     return removal.status_tree(client, znodes, states)._replace(definitions=definitions)
@@ -44,7 +44,7 @@ def write(client: OperatorClient, znodes: Znodes, lock: Held, wanted: Snapshot, 
     raise_floor(client, znodes, wanted.floor)
     _record(client, znodes, wanted.recorded)
     if take(client, znodes).recorded != wanted.recorded:
-        # A container that had read a definition before has made what was to be recorded.
+        # A container that had read its definition before has created some of these znodes.
         raise ChangedMeanwhile(
             f"a container has started meanwhile in {znodes.deployment}: stop it, and restore again"
         )
@@ -52,13 +52,13 @@ def write(client: OperatorClient, znodes: Znodes, lock: Held, wanted: Snapshot, 
 
 
 def plan_of(client: OperatorClient, file: Path, wanted: Snapshot) -> Plan | None:
-    """Who may do what: as it was, or, if nothing was planned then, as it is here."""
+    """The ACLs of the snapshot; if it has none, those of this deployment."""
     found = connection.recorded(f"{archive.ACL} in {file}", wanted.acl) if wanted.acl else client.plan
     return found and found.only(wanted.definitions.keys())
 
 
 def _record(client: KazooClient, znodes: Znodes, nodes: Mapping[str, bytes]) -> None:
-    """Make the znodes of each role in one request, as its agents make them: none finds a part of them."""
+    """Create the znodes of each role in one request, as its agents do: no agent finds only some of them."""
     for _, paths in groupby(sorted(nodes, key=segments), key=lambda path: segments(path)[:3]):
         connection.create_together(client, _below(znodes, {path: nodes[path] for path in paths}))
 

@@ -11,7 +11,7 @@ from kazoo.client import KazooClient
 from kolla_mesos_start.definition.forms import bad_service
 from kolla_mesos_start.definition.texts import Text
 from kolla_mesos_start.errors import BadUsage, CannotRender
-from kolla_mesos_start.operator.ensemble.published import walk
+from kolla_mesos_start.operator.ensemble.view import read_tree
 from kolla_mesos_start.operator.terminal.suggestions import NotThere, nearest
 from kolla_mesos_start.render.context import file_text, variable_names
 from kolla_mesos_start.tree.znodes import RESERVED, Znodes
@@ -19,14 +19,20 @@ from kolla_mesos_start.tree.znodes import RESERVED, Znodes
 
 def definitions(client: KazooClient, znodes: Znodes) -> dict[str, bytes]:
     """The definition of every service of the deployment, by the service's name."""
-    found = walk(client, znodes, lambda node: node.rpartition("/")[2] in RESERVED)
-    return {name: data for name, data in sorted(found.items()) if data}
+    found = read_tree(client, [znodes.deployment], is_service_part)
+    start = len(znodes.deployment) + 1
+    return {path[start:]: znode.data for path, znode in sorted(found.items()) if znode.data and path[start:]}
+
+
+def is_service_part(path: str) -> bool:
+    """Whether the last segment of a path may be one of a service's name."""
+    name = path.rpartition("/")[2]
+    return name not in RESERVED and not name.startswith(".")
 
 
 def check_name(name: str) -> None:
-    """BadUsage unless a service can have this name: what else stands in the tree is none."""
-    segments = name.split("/")
-    if bad_service(name) or any(each in RESERVED or each.startswith(".") for each in segments):
+    """Raise BadUsage unless a service can have this name."""
+    if bad_service(name) or not all(map(is_service_part, name.split("/"))):
         raise BadUsage(
             f"expected the path of a service, such as openstack/keystone/keystone-api, found {name!r}"
         )
@@ -38,7 +44,7 @@ def find(client: KazooClient, znodes: Znodes, name: str) -> str:
 
 
 def chosen(name: str, published: Iterable[str], where: str) -> str:
-    """The service of that name, or else of that role. NotThere names the nearest, BadUsage all of a role."""
+    """The service of that name, or else of that role. NotThere suggests a name, BadUsage lists several."""
     by_role: dict[str, list[str]] = {}
     for each in published:
         by_role.setdefault(each.rpartition("/")[2], []).append(each)
@@ -55,7 +61,7 @@ def chosen(name: str, published: Iterable[str], where: str) -> str:
 
 
 def follows(definition: bytes) -> bool:
-    """Whether the files of the service's daemon follow what is published, without a restart."""
+    """Whether the files of the service's daemon are refreshed after a change, without a restart."""
     parsed: Any = _parsed(definition)
     try:
         return parsed["service"]["daemon"].get("on_change") is not None
@@ -64,7 +70,7 @@ def follows(definition: bytes) -> bool:
 
 
 def used_variables(definition: bytes, files: Mapping[str, bytes]) -> frozenset[str]:
-    """The variables that the templates of a service may use; none of a template that can't be read."""
+    """The variables that the templates of a service may use; invalid templates are ignored."""
     return frozenset().union(*map(_names, template_texts(definition, files)))
 
 
@@ -78,7 +84,7 @@ def template_texts(definition: bytes, files: Mapping[str, bytes]) -> list[Text]:
 
 
 def counted_commands(definition: bytes) -> frozenset[str]:
-    """The commands of which a dependency in the definition counts the hosts or instances."""
+    """The commands whose hosts or instances a dependency in the definition counts."""
     return frozenset(
         each["path"]
         for each in _all(_parsed(definition))
@@ -96,7 +102,7 @@ def file_names(definition: bytes) -> frozenset[str] | None:
 
 
 def one_time_commands(service: str, definition: bytes) -> list[str]:
-    """The paths of the commands in the definition that run once, as it is written."""
+    """The paths of the one-time commands in the definition, without rendering it."""
     parsed = _parsed(definition)
     commands = parsed.get("commands") if isinstance(parsed, dict) else None
     role = service.rpartition("/")[2]
@@ -115,7 +121,7 @@ def _parsed(definition: bytes) -> object:
 
 
 def _all(value: object) -> Iterator[Any]:
-    """The value and whatever is in it, however deep."""
+    """The value and everything in it, at any depth."""
     left = [value]
     while left:
         each = left.pop()

@@ -1,8 +1,8 @@
-"""What a deployment holds, and which of its one-time commands are done, as it is at one moment.
+"""Reads a snapshot of a deployment: what is published, and which one-time commands are done.
 
-Only reads. Definitions, variables and files are saved as they were at one moment, and so is the record of
-each one-time command: what has changed while it was read is read again. What containers show while they are
-there, and what plain commands did, which run again at each start, is left out.
+Definitions, variables and files are those of one moment, and so is the record of each one-time command:
+what changes while it is read is read again. Ephemerals are left out, and so are plain commands, which run
+again at each start.
 """
 
 from __future__ import annotations
@@ -20,17 +20,19 @@ from kolla_mesos_start.operator.deployment.directory import FILES, VARIABLES
 from kolla_mesos_start.operator.ensemble import connection, status_records
 from kolla_mesos_start.operator.ensemble.archive import Snapshot, is_definition
 from kolla_mesos_start.operator.ensemble.connection import ChangedMeanwhile
+from kolla_mesos_start.operator.ensemble.published import is_published
 from kolla_mesos_start.operator.ensemble.status_records import State
+from kolla_mesos_start.operator.ensemble.view import read_tree
 from kolla_mesos_start.tree.states import DONE, MAX_FLOOR, WAITING, decode_detail, decode_floor, token_of
 from kolla_mesos_start.tree.znodes import Znodes
 from kolla_mesos_start.zookeeper.query import Query, Znode, children_of, data_of
 
-PATIENCE = 30.0  # seconds; a publication may take so long
+PATIENCE = 30.0  # seconds; a publication may take as long
 LOCK_DEPTH = 4  # slashes in status/<scope>/<role>/<command>/lock
 
 
 def take(client: KazooClient, znodes: Znodes) -> Snapshot:
-    """The deployment as it is now. ChangedMeanwhile if something keeps changing while it is read."""
+    """The deployment now. ChangedMeanwhile if something keeps changing while it is read."""
     taken = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
     published, plan = _published(client, znodes)
     recorded = _recorded(client, znodes)
@@ -40,7 +42,7 @@ def take(client: KazooClient, znodes: Znodes) -> Snapshot:
 
 
 def counted(snapshot: Snapshot) -> str:
-    """How much it holds, for a message, and by name what is done."""
+    """How much is in it, and the names of the commands that are done, for a message."""
     done = ", ".join(done_commands(snapshot)) or "nothing"
     count = len(snapshot.definitions)
     return f"{count} service{'s' * (count != 1)}, {len(snapshot.contents)} variables and files; done: {done}"
@@ -59,7 +61,7 @@ def done_commands(snapshot: Snapshot) -> list[str]:
 
 
 def name_of(path: str) -> str:
-    """A command's name for a message, of the path of its state below the deployment."""
+    """The name of a command, for a message; `path` is that of its state, below the deployment."""
     _, scope, command = path.split("/", 2)
     return command if scope == GLOBAL else f"{command} on {scope}"
 
@@ -70,13 +72,13 @@ def name_of(path: str) -> str:
 def _published(client: KazooClient, znodes: Znodes) -> tuple[dict[str, bytes], bytes]:
     """Definitions, variables and files by their paths below the deployment, and `acl.yml`.
 
-    Also those of a service that has no definition, or none yet.
+    They include those of a service without a definition.
     """
     record = f"{znodes.deployment}/{acl.NODE}"
-    found = _at_one_moment(client, [znodes.deployment, record], leave_out=znodes.status)
+    found = _at_one_moment(client, znodes, [znodes.deployment, record])
     plan = found.pop(record, b"")
     nodes = {path[len(znodes.deployment) + 1 :]: data for path, data in found.items()}
-    # The values of a host lie below a znode that is none itself; an empty definition is none.
+    # The parent of a host's values is not a value itself; an empty definition is not a definition.
     parents = {path.rpartition("/")[0] for path in nodes}
     return {
         path: data
@@ -87,20 +89,16 @@ def _published(client: KazooClient, znodes: Znodes) -> tuple[dict[str, bytes], b
     }, plan
 
 
-def _at_one_moment(client: KazooClient, roots: Sequence[str], leave_out: str) -> dict[str, bytes]:
+def _at_one_moment(client: KazooClient, znodes: Znodes, roots: Sequence[str]) -> dict[str, bytes]:
     """The data of `roots` and of all znodes below them, except those whose names begin with a dot."""
     known: dict[str, Znode | None] = {}
     changed, begun = set(roots), time.monotonic()
     while changed:
         _check_patience(begun, changed)
-        level = changed
-        while level:
-            found = connection.znodes(client, level)
-            known.update(found)
-            parents = [path for path, znode in found.items() if znode and znode.stat.numChildren]
-            names = connection.children(client, parents)
-            below = {f"{path}/{name}" for path in parents for name in names[path] if name[0] != "."}
-            level = below - known.keys() - {leave_out}
+        known.update(dict.fromkeys(changed))
+        known.update(
+            read_tree(client, changed, lambda path: path not in known and is_published(znodes, path))
+        )
         stats = connection.stats(client, known)
         changed = {path for path, znode in known.items() if _change(_stat(znode)) != _change(stats[path])}
     return {path: znode.data for path, znode in known.items() if znode}
@@ -117,11 +115,11 @@ def _check_patience(begun: float, changed: Iterable[str]) -> None:
 
 
 def _recorded(client: KazooClient, znodes: Znodes) -> dict[str, bytes]:
-    """What is recorded of one-time commands, and the znodes above that; parents come first."""
+    """What is recorded of one-time commands, with the parents; parents come first."""
     owners = status_records.roles(client, znodes)
     found = status_records.states(client, znodes, owners)
     once = {state.path for state in found if state.is_one_time}
-    # Of one that is once for each host, the deployment's own state says on how many it is done.
+    # A command that runs once on each host has a global state too, with the hosts on which it is done.
     kept = [state for state in found if state.path in once and (state.is_one_time or state.scope == GLOBAL)]
     nodes = {znodes.status: b""} if kept else {}
     for state in kept:
@@ -141,9 +139,9 @@ def _states(client: KazooClient, kept: Sequence[State]) -> Iterator[tuple[str, b
         for place in (at.hosts,) if not state.is_one_time else (at.hosts, at.lock, at.generations):
             if place.rpartition("/")[2] in state.below:
                 yield place, b""
-                for name in view.get(children_of(place), ()):  # None of the lock.
+                for name in view.get(children_of(place), ()):  # The lock's contenders are not read.
                     znode = view[data_of(f"{place}/{name}")]
-                    # A host on which it has run for the first time since the states were listed is left out.
+                    # A host where it ran for the first time after the states were listed is left out.
                     if znode and (state.is_one_time or (name, state.path) in listed):
                         yield f"{place}/{name}", znode.data
 
@@ -151,8 +149,8 @@ def _states(client: KazooClient, kept: Sequence[State]) -> Iterator[tuple[str, b
 def _view(client: KazooClient, kept: Iterable[State]) -> dict[Query, Any]:
     """State, last attempt, marks and hosts of each command, as they were at one moment.
 
-    Whatever changes them changes the `detail` of a scope in which the command runs once. So that is read
-    before the others, and looked at after them.
+    Every change of these changes also the `detail` of a scope in which the command runs once. It is read
+    before the others, and its version is checked after them.
     """
     view: dict[Query, Any] = {}
     pending, begun = list(kept), time.monotonic()
@@ -181,7 +179,7 @@ def _stat(znode: Znode | None) -> ZnodeStat | None:
 
 
 def _detail(znode: Znode | None) -> bytes:
-    """The last attempt, with its token written out: in another ensemble zxids are others."""
+    """The last attempt, with its token as a number: another ensemble has other zxids."""
     detail = decode_detail(znode)
     if znode is None or detail.started is None:
         return b""

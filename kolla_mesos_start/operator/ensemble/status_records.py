@@ -1,6 +1,6 @@
-"""What the containers of a deployment have recorded below `status`, found without their definitions.
+"""What the containers of a deployment have recorded below `status`, found without the definitions.
 
-Only reads. A one-time command is known by its lock, which stands in the scope in which it runs once.
+Only reads. A one-time command has a lock, in the scope in which it runs once.
 """
 
 from __future__ import annotations

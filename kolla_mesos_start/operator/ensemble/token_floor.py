@@ -1,6 +1,7 @@
-"""The token floor of a deployment: tokens never decrease, although the znodes that hold them are removed.
+"""The token floor of a deployment: fencing tokens never decrease, even if the znodes that hold them are
+removed.
 
-What lives here: raising the floor, before a removal. Agents only read it (`tree.attempts`).
+What belongs here: raising the floor before a removal. Agents only read it (`tree.attempts`).
 """
 
 from __future__ import annotations
@@ -15,14 +16,14 @@ from kolla_mesos_start.operator.ensemble.connection import ChangedMeanwhile, Una
 from kolla_mesos_start.tree.states import MAX_FLOOR, decode_floor, decode_mark, largest_token
 from kolla_mesos_start.tree.znodes import Znodes
 
-TRIES = 50  # Each fails only if somebody else has raised the floor meanwhile, or the connection was lost.
+TRIES = 50  # A try fails only if the floor was raised meanwhile, or the connection was lost.
 
 
 def keep_tokens(client: KazooClient, znodes: Znodes, paths: Iterable[str]) -> dict[str, int]:
     """Raise the floor to the largest token at `paths`, which are about to be removed.
 
-    Returns the version of each `detail` among them. Remove that version only: a claim in between has a
-    token that is not kept.
+    Returns the version of each `detail` among them. Remove only that version: the token of a later claim is
+    not kept.
     """
     tokens, versions = [0], {}
     wanted = [path for path in paths if path.endswith("/detail") or _is_mark(path)]
@@ -41,7 +42,7 @@ def _is_mark(path: str) -> bool:
 
 
 def raise_floor(client: KazooClient, znodes: Znodes, token: int) -> None:
-    """Have a floor of at least `token`."""
+    """Raise the floor to `token`, if it is lower."""
     path, token = znodes.token_floor, min(token, MAX_FLOOR)
     for last in [False] * TRIES + [True]:
         znode = connection.znodes(client, [path])[path]

@@ -1,7 +1,7 @@
-"""What publishing a directory would change, and the containers that would still run the old.
+"""What publishing a directory would change, and which containers would then run something older.
 
-What lives here: `kolla_mesos_ctl diff`, which is also `publish --dry-run`, and how it prints. What differs,
-and what must be hidden, is in `changes`.
+What belongs here: `kolla_mesos_ctl diff`, which is also `publish --dry-run`, and its output. `changes` finds
+the differences, and hides secrets.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from kolla_mesos_start.operator.deployment import changes, directory, layouts, s
 from kolla_mesos_start.operator.deployment.changes import CREATED, Change, Mask
 from kolla_mesos_start.operator.deployment.directory import VARIABLES, Deployment
 from kolla_mesos_start.operator.deployment.findings import counted
-from kolla_mesos_start.operator.ensemble import presence, publication, published
+from kolla_mesos_start.operator.ensemble import containers, publication, published
 from kolla_mesos_start.operator.ensemble.published import Nodes
 from kolla_mesos_start.operator.ensemble.publisher import check_chroot
 from kolla_mesos_start.operator.invocation import Invocation
@@ -32,7 +32,8 @@ COLOURS = {"+": "green", "-": "red", "@": "cyan"}
 
 
 class Difference(NamedTuple):
-    """All that there is to say. `only_prune` is what would be removed, `kept` has containers."""
+    """All differences. `only_prune` would be removed by --prune, `kept` would not, because it has
+    containers."""
 
     changed: Sequence[Change]
     only_prune: Sequence[str]
@@ -42,8 +43,8 @@ class Difference(NamedTuple):
 
 
 def run(invocation: Invocation) -> int:
-    """0 if publishing would change nothing, else 1. With --prune, as `publish --dry-run` has it, to remove
-    something is a change too."""
+    """0 if publishing would change nothing, else 1. With --prune (of `publish --dry-run`) a removal is a
+    change too."""
     prune: bool = getattr(invocation.options, "prune", False)
     deployment, unreadable = layouts.read(invocation.options, invocation.settings.deployment_id)
     refuse(unreadable)
@@ -63,7 +64,7 @@ def run(invocation: Invocation) -> int:
 
 
 def _paths(invocation: Invocation) -> Znodes:
-    """The paths of the deployment, which may not be there yet; its name may be a typo."""
+    """The paths of the deployment. It may not exist yet; say so, because its name may be a typo."""
     check_chroot(invocation.client, invocation.settings)
     try:
         return invocation.require_deployment()
@@ -78,15 +79,15 @@ def _paths(invocation: Invocation) -> Znodes:
 def difference(
     client: KazooClient, znodes: Znodes, deployment: Deployment, before: Nodes, secrets: Set[str]
 ) -> Difference:
-    """What publishing the directory would change. `secrets` are names of variables, hidden too."""
+    """What publishing the directory would change. `secrets` are names of more variables to hide."""
     after = {**directory.nodes(deployment), **directory.definitions(deployment)}
     changed = changes.changes(before, after)
     gone = published.gone(before, deployment)
-    kept = presence.with_containers(client, znodes, gone)
+    kept = containers.read(client, znodes, gone).keys()
     removals = published.removals(before, deployment, gone - kept)
     nodes = [*removals.removed, *removals.emptied]
     above = {node.rpartition("/")[0] for node in nodes}
-    # What only leads to others is nothing that anybody has written.
+    # Nobody has written a znode that is only the parent of others.
     only_prune = [node for node in nodes if before[node] or node not in above]
     old = outdated.outdated(client, znodes, deployment, (change.node for change in changed))
     return Difference(changed, only_prune, sorted(kept), old, Mask(before, after, secrets=secrets))
@@ -103,9 +104,9 @@ def _as_json(found: Difference) -> Any:
         "running_old": [
             {
                 "service": each.service,
-                "host": each.host,
-                "state": each.state,
-                "generation": each.generation or None,
+                "host": each.container.host,
+                "state": each.container.stage,
+                "generation": each.container.generation,
                 "needed": each.needed or None,
                 "follows": each.follows,
             }
@@ -141,7 +142,7 @@ def _print(invocation: Invocation, found: Difference, prune: bool) -> None:
 
 
 def _removals(nodes: Sequence[str]) -> list[str]:
-    """The nodes; many values of single hosts, of which `up` publishes some for each, together."""
+    """The nodes; many values of single hosts in one line, because `up` publishes some for each host."""
     values = {node: node.rsplit("/", 3) for node in nodes if f"/{VARIABLES}/" in node.rpartition("/")[0]}
     if len(values) <= FEW:
         return list(nodes)
@@ -161,6 +162,6 @@ def _lines(change: Change, mask: Mask) -> Iterable[str]:
 
 
 def _cut(text: str, shown: Callable[[str], str] = str) -> str:
-    """Its beginning, and how long it is, if it is so long that it would hide all else."""
+    """The text; only its beginning and its length if it is long."""
     more = f"... ({len(text)} characters)" if len(text) > LONGEST else ""
     return f"{shown(text[:LONGEST])}{more}"

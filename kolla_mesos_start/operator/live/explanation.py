@@ -1,6 +1,6 @@
-"""The state of a deployment in words: what keeps it from being up, and what runs something old.
+"""The state of a deployment in words: what keeps it from being up, and what runs something older.
 
-What lives here: the words that several commands print. What is a cause is decided in `causes`.
+What belongs here: words that several commands print. `causes` decides what a cause is.
 """
 
 from __future__ import annotations
@@ -10,19 +10,20 @@ from collections.abc import Iterator, Sequence
 from typing import Any, Callable
 
 from kolla_mesos_start.operator.deployment.findings import counted
+from kolla_mesos_start.operator.ensemble.containers import Container
 from kolla_mesos_start.operator.live import causes
-from kolla_mesos_start.operator.live.causes import Cause
-from kolla_mesos_start.operator.live.reader import Container, LiveDeployment, LiveService
+from kolla_mesos_start.operator.live.cause import MAY_SEEM, Cause
+from kolla_mesos_start.operator.live.model import LiveDeployment, LiveService
 from kolla_mesos_start.operator.terminal.lines import Line
 
 COLUMN = 12  # characters of what comes before the text
 
 
 def look(read: Callable[[], LiveDeployment]) -> tuple[LiveDeployment, list[Cause]]:
-    """What is read, and why it is not up; read twice where a first look may deceive."""
+    """The deployment, and why it is not up. It is read twice if a single look may be wrong."""
     deployment = read()
     found = causes.find(deployment, time.time())
-    if any(cause.kind in causes.MAY_SEEM for cause in found):
+    if any(cause.kind in MAY_SEEM for cause in found):
         deployment = read()
         found = causes.confirmed(found, causes.find(deployment, time.time()))
     return deployment, found
@@ -43,7 +44,7 @@ def lines(
         if not service.is_up and not causes.nodes(service) & touched:
             yield _line("starting", "cyan", f"{service.name}: nothing that it waits for is stuck")
     up = [f"{service.role} {service.ready} of {service.wanted}" for service in services if service.is_up]
-    if up:  # In one line: a hundred would move the causes off the screen.
+    if up:  # In one line: a hundred lines would move the causes off the screen.
         yield _line("up", "green", ", ".join(up))
 
 
@@ -52,7 +53,7 @@ def _line(head: str, style: str, text: str) -> Line:
 
 
 def _label(path: str, deployment: LiveDeployment) -> str:
-    """A step; of a daemon of which several are wanted, how many are ready."""
+    """A step; for a daemon with several instances, how many are ready."""
     service = deployment.roles[path.partition("/")[0]]
     if path == f"{service.role}/daemon" and service.wanted > 1:
         return f"{path} ({service.ready} of {service.wanted} ready)"
@@ -71,7 +72,7 @@ def cause_data(cause: Cause) -> dict[str, Any]:
 
 
 def not_current(containers: Sequence[Container]) -> Iterator[str]:
-    """How many run something older than what is published, by what becomes of them."""
+    """How many containers run something older than what is published, by what replaces it."""
     restart = sum(each.needs_restart for each in containers)
     refreshing = sum(each.is_refreshing for each in containers)
     old_files = sum(each.keeps_old_files for each in containers)
@@ -79,5 +80,5 @@ def not_current(containers: Sequence[Container]) -> Iterator[str]:
         yield f"{counted(restart, 'container')} {'needs' if restart == 1 else 'need'} a restart"
     if refreshing:
         yield f"{counted(refreshing, 'container')} refreshing"
-    if old_files:  # It is up: what became of a publication would be asked of `explain` only.
+    if old_files:  # The service is up, so nobody would ask `explain` otherwise.
         yield f"{counted(old_files, 'container')} with older files, see explain"

@@ -1,6 +1,6 @@
-"""The graph of a deployment: what depends on what, and how far each is.
+"""The dependency graph of a deployment, with the state of each step.
 
-What lives here: one graph, written in several languages. Graphviz draws the picture.
+What belongs here: one graph, written in several languages. Graphviz draws the picture.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 from kolla_mesos_start.definition.model import Dependency, Members
 from kolla_mesos_start.errors import AgentError, BadUsage
-from kolla_mesos_start.operator.live.reader import LiveDeployment, LiveService, LiveStep
+from kolla_mesos_start.operator.live.model import LiveDeployment, LiveService, LiveStep
 from kolla_mesos_start.operator.terminal.lines import Line
 from kolla_mesos_start.tree.states import DONE, ERROR, RETRY, RUNNING, WAITING
 
@@ -20,7 +20,7 @@ NO_GRAPHVIZ = (
     " --format mermaid, for which a browser is enough"
 )
 MISSING, OUTSIDE = "missing", "outside"
-# Fill colours that black text can be read on, on any page.
+# Fill colours on which black text is readable.
 COLOURS = {
     DONE: "#b7e4c7",
     RUNNING: "#a9d6f5",
@@ -33,7 +33,7 @@ COLOURS = {
 
 
 class Node(NamedTuple):
-    """A step, or something that no service has. `state` has a colour, `label` is the state in words."""
+    """A step, or a dependency that no service provides. `state` has a colour, `label` says it in words."""
 
     path: str
     service: str
@@ -42,7 +42,7 @@ class Node(NamedTuple):
 
 
 class Edge(NamedTuple):
-    """`after` waits for `before`; `label` says how, if that is not just "once"."""
+    """`after` waits for `before`; `label` has what the dependency asks for besides."""
 
     before: str
     after: str
@@ -109,7 +109,7 @@ def _before(edges: Sequence[Edge]) -> Mapping[str, Sequence[Edge]]:
 
 
 def _to_daemon(service: LiveService, before: Mapping[str, Sequence[Edge]]) -> list[Edge]:
-    """A daemon comes after all commands of its service: from those that nothing else of it comes after."""
+    """A daemon waits for all commands of its service: edges from those that no other command waits for."""
     own = [step.path for step in service.steps]
     if service.is_task or not own:
         return []
@@ -180,7 +180,7 @@ def _entities(words: str) -> str:
 
 
 def svg(source: str) -> str:
-    """What Graphviz draws."""
+    """The picture that Graphviz draws."""
     try:
         done = subprocess.run(
             ["dot", "-Tsvg"], input=source, capture_output=True, encoding="utf-8", check=True

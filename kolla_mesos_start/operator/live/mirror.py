@@ -1,6 +1,6 @@
-"""What has been read of a deployment, kept true by watches.
+"""A running deployment, read again when it changes.
 
-What lives here: reading what `reader` asks for, a level at a time, and again what has changed.
+What belongs here: reading what `DeploymentReader` asks for, and watching it.
 """
 
 from __future__ import annotations
@@ -10,16 +10,18 @@ import time
 
 from kazoo.client import KazooClient
 
-from kolla_mesos_start.operator.ensemble import connection, services
+from kolla_mesos_start.operator.ensemble import services
+from kolla_mesos_start.operator.ensemble.view import View, read_all
 from kolla_mesos_start.operator.invocation import Invocation
-from kolla_mesos_start.operator.live.reader import DeploymentReader, LiveDeployment, LiveService, View
+from kolla_mesos_start.operator.live.model import LiveDeployment, LiveService
+from kolla_mesos_start.operator.live.reader import DeploymentReader
 from kolla_mesos_start.zookeeper.query import Query
 
-QUIET = 0.1  # seconds: changes come in groups, and one look is enough for all
+QUIET = 0.1  # seconds: changes come in groups, and one look is enough for a group
 
 
 class Mirror:
-    """One deployment, as often as it is asked for. Without watches it is read once."""
+    """One deployment. Without `watching` it is read once."""
 
     def __init__(self, client: KazooClient, live: DeploymentReader, *, watching: bool = False) -> None:
         self._client, self._live = client, live
@@ -33,23 +35,21 @@ class Mirror:
         return self._live.deployment(self.view())
 
     def view(self) -> View:
-        """What is known; only what is not known, or no longer, is read."""
+        """What is known. Only what is missing or has changed is read."""
         self._event.clear()
         while self._stale:
             self._view.pop(self._stale.pop(), None)
-        while missing := self._live.queries(self._view) - self._view.keys():
-            self._view.update(connection.answers(self._client, missing, self._watch))
-        return self._view
+        return read_all(self._client, self._live.queries, self._view, self._watch)
 
     def wait(self, timeout: float | None = None) -> bool:
-        """Wait for a change, and for those that come with it; False if none came in `timeout` seconds."""
+        """Wait for a change, and for others just after it; False if none came in `timeout` seconds."""
         if not self._event.wait(timeout):
             return False
         time.sleep(QUIET)
         return True
 
     def _changed(self, query: Query) -> None:
-        # Runs on kazoo's thread; also when the connection is lost, which takes all watches with it.
+        # Runs on kazoo's thread; also when the connection is lost, because that ends all watches.
         self._stale.add(query)
         self._event.set()
 

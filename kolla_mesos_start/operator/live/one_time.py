@@ -1,8 +1,8 @@
-"""A one-time command as it stands published, and changes of what is recorded of it.
+"""A published one-time command, and changes of what is recorded of it.
 
-What lives here: finding the command, and a change under its lock, in one transaction that is refused
-where a container has claimed it, or what is published has changed. What is changed is `rerun`'s and
-`adopt`'s business; what a claim, a mark and a token are, the agent's (`tree.states`).
+What belongs here: finding the command, and changing its record under its lock. The change is one transaction,
+which fails if a container has claimed the command or its definition has changed. The commands `rerun` and
+`adopt` decide what is changed; the agent's `tree.states` says what a claim, a mark and a token are.
 """
 
 from __future__ import annotations
@@ -36,19 +36,19 @@ from kolla_mesos_start.zookeeper.query import Znode, children_of, data_of
 
 SHOWN = 10  # one-time commands, in a message
 MAX_SHOWN = 200  # bytes of what others have written, in a message
-TRIES = 50  # Each is refused only where a container has written between two requests.
+TRIES = 50  # A try fails only if a container has written between two requests.
 
 
 class CommandRuns(AgentError):
-    """A container runs the command, or is about to."""
+    """A container runs the command, or is going to."""
 
     status = 1
 
 
 class OneTime(NamedTuple):
-    """A one-time command of a service, `znodes` being of that service and, if it is once for each, of a host.
+    """A one-time command. `znodes` are those of its service and, if it runs once on each host, of a host.
 
-    `definition` is the mzxid of the definition, `versions` are those of all znodes that the command comes
+    `definition` is the mzxid of the definition, `versions` are those of all znodes that the command is made
     from.
     """
 
@@ -70,7 +70,7 @@ class OneTime(NamedTuple):
 
 
 class Record(NamedTuple):
-    """What is recorded of a one-time command; `znodes` are those that were read, by their paths."""
+    """What is recorded of a one-time command; `znodes` are all that were read, by their paths."""
 
     is_done: bool
     detail: Detail
@@ -83,7 +83,7 @@ class Record(NamedTuple):
 
 
 def find(invocation: Invocation, path: str, host: str) -> OneTime:
-    """The published one-time command `path` (`role/command`); NotThere or BadUsage where it is none."""
+    """The published one-time command `path` (`role/command`); NotThere or BadUsage if there is none."""
     if bad_path(path):
         raise BadUsage(f"{path!r}: expected ROLE/COMMAND{_candidates(invocation, path)}")
     if host and (bad_segment(host) or host == GLOBAL):
@@ -91,7 +91,7 @@ def find(invocation: Invocation, path: str, host: str) -> OneTime:
     znodes = invocation.require_deployment()
     service = _service(invocation.client, znodes, path.partition("/")[0])
     found = _read(invocation, znodes._replace(service_name=service, host=host), path)
-    if found.command.run_once == GLOBAL and host:  # No host has a generation of its own then.
+    if found.command.run_once == GLOBAL and host:  # Its generation is then the same for all hosts.
         found = _read(invocation, found.znodes._replace(host=""), path)
     elif found.command.run_once == LOCAL and not host:
         raise BadUsage(f"{path} runs once on each host: give --host")
@@ -100,7 +100,7 @@ def find(invocation: Invocation, path: str, host: str) -> OneTime:
 
 
 def _candidates(invocation: Invocation, given: str) -> str:
-    """The one-time commands of that role or name, for the end of a message; else all of the deployment."""
+    """The one-time commands of that role or name, or else all of the deployment, to end a message."""
     found = services.definitions(invocation.client, invocation.require_deployment()).items()
     known = [each for name, data in found for each in services.one_time_commands(name, data)]
     meant = [each for each in known if given in each.split("/")] or known
@@ -153,7 +153,7 @@ def _read(invocation: Invocation, znodes: Znodes, path: str) -> OneTime:
 
 
 def _check_owner(client: KazooClient, znodes: Znodes) -> None:
-    """BadDefinition if another service has claimed the role: what is recorded is of its command then."""
+    """Raise BadDefinition if another service has claimed the role: the record is that of its command."""
     path = znodes.owner(GLOBAL, znodes.role)
     owner = connection.read(client, [path])[path]
     if owner and owner != znodes.service_name.encode():
@@ -162,7 +162,7 @@ def _check_owner(client: KazooClient, znodes: Znodes) -> None:
 
 
 def read_record(client: KazooClient, one: OneTime) -> Record:
-    """What is recorded of the command now."""
+    """What is recorded of the command."""
     at = one.at
     names = connection.children(client, [at.generations])[at.generations]
     floor = one.znodes.token_floor
@@ -178,7 +178,7 @@ def read_record(client: KazooClient, one: OneTime) -> Record:
 
 
 def command_nodes(znodes: Znodes, path: str, run_once: str) -> dict[str, bytes]:
-    """The znodes that stand for a one-time command, parents first, as its agents make them."""
+    """The znodes of a one-time command, parents first, as agents create them."""
     nodes = {znodes.status: b""}
     for scope in (GLOBAL,) if run_once == GLOBAL else (GLOBAL, LOCAL):
         at = znodes.command(scope, path)
@@ -197,12 +197,12 @@ def command_nodes(znodes: Znodes, path: str, run_once: str) -> dict[str, bytes]:
 
 @contextmanager
 def locked(client: KazooClient, one: OneTime) -> Iterator[str]:
-    """Hold the command's lock; yields the path of our contender. CommandRuns where a container is before us.
+    """Hold the command's lock; yields the path of our contender. CommandRuns if a container holds it.
 
-    It is the queue in which the agents stand: while we are first, none of them can claim.
+    Agents queue for the same lock: while we hold it, none of them can claim the command.
     """
     lock = Lock(client, one.at.lock, operator())
-    lock.assured_path = True  # After a reset, kazoo would make a part of the tree that no agent knows.
+    lock.assured_path = True  # After a reset, kazoo would create only a part of the znodes.
     try:
         with connection.interruptible(client):
             is_ours = lock.acquire(blocking=False)
@@ -213,7 +213,7 @@ def locked(client: KazooClient, one: OneTime) -> Iterator[str]:
     if not is_ours:
         raise CommandRuns(f"{one.what} runs now, or is about to{_holder(client, one)}; nothing was changed")
     yield f"{one.at.lock}/{lock.node}"
-    # Else it goes with the session: to give it back would take as long as an outage does.
+    # After an error the session's end releases it: to release it here may take as long as an outage.
     with suppress(*connection.DENIED), connection.interruptible(client):
         lock.release()
 
@@ -230,10 +230,10 @@ Plan = Callable[[Record, TransactionRequest], Detail]
 
 
 def change(client: KazooClient, one: OneTime, contender: str, plan: Plan) -> None:
-    """Write the `detail` that `plan` returns and what it adds to the transaction, from what is recorded.
+    """Write the `detail` that `plan` returns for the record, and what it adds to the transaction.
 
-    A container that begins or passes meanwhile writes beside it: then it is read and planned again, for as
-    long as the lock is ours and what is published is what was read.
+    If a container writes to the command's znodes meanwhile, the record is read and planned again, as long as
+    we hold the lock and the definition is the same.
     """
     with connection.unfinished(f"{one.what} may have been changed already; give the command once more"):
         _change(client, one, contender, plan)
@@ -267,5 +267,5 @@ def _may_try_again(client: KazooClient, one: OneTime, contender: str) -> bool:
 
 
 def add_command(parser: argparse.ArgumentParser) -> None:
-    """What names a one-time command."""
+    """The argument that names a one-time command."""
     parser.add_argument("command", metavar="ROLE/COMMAND", help="as in dependencies: keystone-api/db_sync")

@@ -1,16 +1,14 @@
-"""What running containers have not read yet of what is published: variables, files, definition, generation.
+"""What running containers have not read yet: newer definitions, variables, files, and images.
 
-Pure, as `reader`, which asks it: `queries` says what must be read, `behind` what it means. Of variables only
-the zxids of their last changes are read, never a value.
-
-A deletion is not seen: it leaves no zxid.
+Pure: `queries` returns what must be read, `compare` what it means. Of a variable only the zxid of its last
+change is read, never its value. A deletion leaves no zxid, so it is not seen.
 """
 
 from __future__ import annotations
 
 from bisect import bisect_left
 from collections.abc import Iterator, Mapping, Sequence, Set
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple
 
 from kolla_mesos_start.definition.model import Command, Graph
 from kolla_mesos_start.definition.resolve import late_texts
@@ -18,44 +16,23 @@ from kolla_mesos_start.definition.texts import Text
 from kolla_mesos_start.errors import CannotRender
 from kolla_mesos_start.operator.deployment import templates
 from kolla_mesos_start.operator.deployment.directory import VARIABLES
+from kolla_mesos_start.operator.ensemble.containers import (
+    BEGUN,
+    DEFINITION,
+    FILE,
+    IMAGE,
+    VARIABLE,
+    Container,
+    Older,
+)
+from kolla_mesos_start.operator.ensemble.view import View
 from kolla_mesos_start.render.context import BUILTIN, file_text
 from kolla_mesos_start.tree.znodes import Znodes
 from kolla_mesos_start.zookeeper.query import Query, children_of, data_of, stat_of
 
-BEGUN = ("starting", "unready", "ready")  # stages of a container that has rendered its daemon
 
-
-class Behind(NamedTuple):
-    """Something that a container runs, and that is published otherwise since (seconds since the epoch).
-
-    `is_followed`: a refresh of the daemon's files brings it.
-    """
-
-    what: str
-    is_followed: bool
-    since: float
-
-
-class Reader(Protocol):
-    """A container, as far as it matters here."""
-
-    @property
-    def host(self) -> str: ...
-    @property
-    def stage(self) -> str: ...
-    @property
-    def read(self) -> int | None: ...
-
-
-class KnownAnswers(Protocol):
-    """What has been read so far."""
-
-    def get(self, query: Query, default: Any = None) -> Any: ...
-    def __contains__(self, query: object) -> bool: ...
-
-
-class Used(NamedTuple):
-    """Names that the templates of a service use: those of its daemon, and those of all its steps."""
+class _Used(NamedTuple):
+    """Names of variables that the templates of a service use: those of its daemon, and of all its steps."""
 
     followed: Set[str]
     all: Set[str]
@@ -65,138 +42,156 @@ class Unread:
     """Compares what the containers of one deployment have read with what is published."""
 
     def __init__(self, znodes: Znodes, given: Set[str]) -> None:
-        """`given` are variables that containers do not have from ZooKeeper."""
-        self._znodes, self._given = znodes, given
+        """`given` are variables that containers have from elsewhere than ZooKeeper."""
+        self._above, self._given = f"{znodes.deployment}/{VARIABLES}", given
         self._shared: list[tuple[int, str]] = []
-        self._used: dict[str, tuple[object, Used]] = {}
+        self._used: dict[str, tuple[object, _Used]] = {}
 
     # -- what must be read --------------------------------------------------------------------------
 
-    def shared_queries(self, view: KnownAnswers) -> Iterator[Query]:
+    def shared_queries(self, view: View) -> Iterator[Query]:
         """The variables of the deployment."""
-        above = f"{self._znodes.deployment}/{VARIABLES}"
-        yield children_of(above)
-        yield from (stat_of(f"{above}/{name}") for name in view.get(children_of(above), ()))
+        yield children_of(self._above)
+        yield from (stat_of(f"{self._above}/{name}") for name in view.names(self._above))
 
-    def queries(self, service: str, graph: Graph, view: KnownAnswers) -> Iterator[Query]:
-        """The variables and files of a service."""
-        path = self._znodes.service(service)
-        if VARIABLES in view.get(children_of(path), ()):
-            yield from self._own_queries(f"{path}/{VARIABLES}", view)
-        yield from map(stat_of, self._files(service, graph))
-
-    def _own_queries(self, above: str, view: KnownAnswers) -> Iterator[Query]:
-        yield children_of(above)
-        for name in view.get(children_of(above), ()):
-            yield stat_of(f"{above}/{name}")
-            if _is_parent(view.get(stat_of(f"{above}/{name}"))):
-                yield children_of(f"{above}/{name}")
-                for own in view.get(children_of(f"{above}/{name}"), ()):
-                    yield stat_of(f"{above}/{name}/{own}")
-
-    def template_queries(
-        self, service: str, graph: Graph, containers: Sequence[Reader], view: KnownAnswers
+    def queries(
+        self, znodes: Znodes, graph: Graph, containers: Sequence[Container], view: View
     ) -> Iterator[Query]:
-        """The templates of a service: they matter only if a variable has changed since they were rendered."""
-        read = oldest(containers)
-        if read is not None and self._changed(service, read, view):
-            yield from map(data_of, self._files(service, graph))
-
-    def _files(self, service: str, graph: Graph) -> list[str]:
-        znodes = self._znodes._replace(service_name=service)
-        return [znodes.file(file.name) for step in graph.steps for file in step.files if file.mounted is None]
+        """The variables and files of a service that has containers. Grows with what is found."""
+        if not containers:
+            return
+        if VARIABLES in view.names(znodes.definition):
+            above = f"{znodes.definition}/{VARIABLES}"
+            yield children_of(above)
+            for path in (f"{above}/{name}" for name in view.names(above)):
+                yield stat_of(path)
+                if _has_children(view.get(stat_of(path))):
+                    yield children_of(path)
+                    yield from (stat_of(f"{path}/{name}") for name in view.names(path))
+        files = _files(znodes, graph)
+        yield from map(stat_of, files)
+        # Templates matter only if a variable has changed since they were rendered.
+        oldest = _oldest(containers)
+        if oldest is not None and self._changed(znodes, oldest, view):
+            yield from map(data_of, files)
 
     # -- what it means ------------------------------------------------------------------------------
 
-    def look(self, view: KnownAnswers) -> None:
-        """Note when the variables of the deployment have changed; call it before anything else is asked."""
-        above = f"{self._znodes.deployment}/{VARIABLES}"
-        found = ((view.get(stat_of(f"{above}/{name}")), name) for name in view.get(children_of(above), ()))
-        self._shared = sorted((stat.mzxid, name) for stat, name in found if stat)
+    def look(self, view: View) -> None:
+        """Note when the variables of the deployment have changed; call it before `queries` and `compare`."""
+        stats = ((view.get(stat_of(f"{self._above}/{name}")), name) for name in view.names(self._above))
+        self._shared = sorted((stat.mzxid, name) for stat, name in stats if stat)
 
-    def behind(
-        self, service: str, graph: Graph, container: Reader, containers: Sequence[Reader], view: KnownAnswers
-    ) -> list[Behind]:
-        """The variables and files that one of the containers of a service has not read."""
-        read = container.read
-        if read is None or container.stage not in BEGUN:
-            return []
-        found = []
-        changed = self._changed(service, read, view)
-        if changed:
-            # The same names for each container: what is parsed for one is known for all.
-            names = self._changed(service, oldest(containers) or 0, view)
-            used = self._used_names(service, graph, names, view)
-            znodes = self._znodes._replace(service_name=service, host=container.host)
-            for name in sorted(changed & used.all):
-                stats = [view.get(stat_of(path)) for path in znodes.variable(name)]
-                nearest = next((stat for stat in stats if stat), None)
-                if nearest and nearest.mzxid > read:
-                    found.append(Behind(f"variable {name}", name in used.followed, nearest.mtime / 1000))
-        return found + self._behind_files(service, graph, read, view)
+    def compare(
+        self, znodes: Znodes, graph: Graph | None, containers: Sequence[Container], view: View
+    ) -> Iterator[Container]:
+        """The containers of a service, each with what it runs that is older than what is published."""
+        published = view.znode(znodes.definition)
+        current = published.stat.mzxid if published and published.data.strip() else 0
+        changed = published.stat.mtime / 1000 if published else 0.0
+        oldest = _oldest(containers)
+        for each in containers:
+            older = []
+            if each.definition not in (None, current) and (graph is None or each.digest != graph.digest):
+                older.append(Older(DEFINITION, "", True, changed))
+            if graph is not None:
+                if each.read is not None and each.stage in BEGUN:
+                    older += self._older_variables(znodes, graph, each, oldest or 0, view)
+                    older += _older_files(znodes, graph, each.read, view)
+                image = other_generation(graph, each, containers)
+                older += [Older(IMAGE, image, False, changed)] if image else []
+            yield each._replace(older=tuple(older)) if older else each
 
-    def _behind_files(self, service: str, graph: Graph, read: int, view: KnownAnswers) -> list[Behind]:
-        znodes = self._znodes._replace(service_name=service)
-        own = {file.name for file in graph.daemon.files} if graph.daemon else set()
-        names = sorted({file.name for step in graph.steps for file in step.files if file.mounted is None})
-        stats = {name: view.get(stat_of(znodes.file(name))) for name in names}
-        return [
-            Behind(f"file {name}", name in own, stat.mtime / 1000)
-            for name, stat in stats.items()
-            if stat and stat.mzxid > read
-        ]
+    def _older_variables(
+        self, znodes: Znodes, graph: Graph, container: Container, oldest: int, view: View
+    ) -> Iterator[Older]:
+        read = container.read or 0
+        changed = self._changed(znodes, read, view)
+        if not changed:
+            return
+        # The same names for each container of the service: templates are parsed once for all.
+        used = self._used_names(znodes, graph, self._changed(znodes, oldest, view), view)
+        for name in sorted(changed & used.all):
+            stats = (view.get(stat_of(path)) for path in znodes._replace(host=container.host).variable(name))
+            nearest = next((stat for stat in stats if stat), None)
+            if nearest and nearest.mzxid > read:
+                yield Older(VARIABLE, name, name in used.followed, nearest.mtime / 1000)
 
-    def _changed(self, service: str, read: int, view: KnownAnswers) -> frozenset[str]:
+    def _changed(self, znodes: Znodes, read: int, view: View) -> frozenset[str]:
         """The variables that have changed after a zxid, of the deployment or of the service."""
         names = {name for _, name in self._shared[bisect_left(self._shared, (read + 1, "")) :]}
-        above = f"{self._znodes.service(service)}/{VARIABLES}"
-        for name in view.get(children_of(above), ()):
+        above = f"{znodes.definition}/{VARIABLES}"
+        for name in view.names(above):
             stat = view.get(stat_of(f"{above}/{name}"))
             if stat and stat.mzxid > read:
                 names.add(name)
-            if _is_parent(stat):
-                names.update(view.get(children_of(f"{above}/{name}"), ()))
+            if _has_children(stat):
+                names.update(view.names(f"{above}/{name}"))
         return frozenset(names) - self._given - BUILTIN
 
-    def _used_names(self, service: str, graph: Graph, names: frozenset[str], view: KnownAnswers) -> Used:
-        """Those of the names that the service's templates use; kept, since parsing takes long."""
-        files = {path: view.get(data_of(path)) for path in self._files(service, graph)}
+    def _used_names(self, znodes: Znodes, graph: Graph, names: frozenset[str], view: View) -> _Used:
+        """Those of the names that the service's templates use. Kept, because parsing is slow."""
+        files = {path: view.znode(path) for path in _files(znodes, graph)}
         key = (graph, names, tuple(znode and znode.stat.mzxid for znode in files.values()))
-        known = self._used.get(service)
+        known = self._used.get(znodes.service_name)
         if known is None or known[0] != key:
-            by_step = {step.path: _names(self._texts(service, step, files), names) for step in graph.steps}
+            by_step = {step.path: _names(_texts(znodes, step, files), names) for step in graph.steps}
             own = by_step.get(graph.daemon.path, frozenset()) if graph.daemon else frozenset()
-            known = self._used[service] = key, Used(own, frozenset().union(*by_step.values()))
+            known = self._used[znodes.service_name] = key, _Used(own, frozenset().union(*by_step.values()))
         return known[1]
 
-    def _texts(self, service: str, step: Command, files: Mapping[str, Any]) -> Iterator[Text]:
-        """What a container renders for a step. A one-time command that is done is not run by a restart."""
-        znodes = self._znodes._replace(service_name=service)
-        yield from late_texts(step._replace(command="true", env=(), user=None) if step.run_once else step)
-        for file in step.files:
-            znode = files.get(znodes.file(file.name))
-            try:
-                text = file_text(file.name, znode.data, file.template) if znode else None
-            except CannotRender:
-                continue
-            if text:
-                yield text
+
+def other_generation(graph: Graph, container: Container, others: Sequence[Container]) -> str:
+    """Says that a container's image has another generation than the one that is published, or, if none is
+    published, than another container; empty if it has not."""
+    own = container.generation
+    published = sorted({command.generation for command in graph.commands if command.generation})
+    if own is None or own in published or not container.is_live:
+        return ""
+    if published:
+        return f"of generation {own} (published: {', '.join(published)})"
+    beside = sorted({each.generation for each in others if each.is_live and each.generation} - {own})
+    return f"of generation {own}, another container one of generation {beside[0]}" if beside else ""
 
 
-def _is_parent(stat: Any) -> bool:
-    """Whether a znode has others below it."""
+def _older_files(znodes: Znodes, graph: Graph, read: int, view: View) -> Iterator[Older]:
+    own = {file.name for file in graph.daemon.files} if graph.daemon else set()
+    names = {file.name for step in graph.steps for file in step.files if file.mounted is None}
+    for name in sorted(names):
+        stat = view.get(stat_of(znodes.file(name)))
+        if stat and stat.mzxid > read:
+            yield Older(FILE, name, name in own, stat.mtime / 1000)
+
+
+def _files(znodes: Znodes, graph: Graph) -> list[str]:
+    return [znodes.file(file.name) for step in graph.steps for file in step.files if file.mounted is None]
+
+
+def _has_children(stat: Any) -> bool:
     return bool(stat and stat.numChildren)
 
 
-def oldest(containers: Sequence[Reader]) -> int | None:
-    """The zxid up to which every container that runs a daemon has read; None where there is none."""
-    return min(
-        (each.read for each in containers if each.read is not None and each.stage in BEGUN), default=None
-    )
+def _oldest(containers: Sequence[Container]) -> int | None:
+    """The zxid up to which all containers that have started a daemon have read; None if there are none."""
+    read = (each.read for each in containers if each.read is not None and each.stage in BEGUN)
+    return min(read, default=None)
+
+
+def _texts(znodes: Znodes, step: Command, files: Mapping[str, Any]) -> Iterator[Text]:
+    """What a container renders for a step. A one-time command that is done does not run after a restart."""
+    yield from late_texts(step._replace(command="true", env=(), user=None) if step.run_once else step)
+    for file in step.files:
+        znode = files.get(znodes.file(file.name))
+        try:
+            text = file_text(file.name, znode.data, file.template) if znode else None
+        except CannotRender:
+            continue
+        if text:
+            yield text
 
 
 def _names(texts: Iterator[Text], names: Set[str]) -> frozenset[str]:
-    """Those of the names that the templates use. Only templates that hold one of the words are parsed."""
+    """Those of the names that the templates use. Only templates that contain one of them are parsed."""
     found: set[str] = set()
     for text in texts:
         words = {name for name in names if name in text.text} if text.is_template else set()

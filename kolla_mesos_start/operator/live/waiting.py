@@ -1,6 +1,6 @@
-"""Waiting for services: how far each is, and whether what is missing can still come.
+"""Waiting for services: the progress of each, and whether waiting can still succeed.
 
-What lives here: what is decided from one look at the deployment to the next, and the lines that report it.
+What belongs here: what is decided from one look at the deployment to the next, and the lines that report it.
 """
 
 from __future__ import annotations
@@ -15,25 +15,26 @@ from rich.console import Console
 from kolla_mesos_start.definition.forms import DAEMON
 from kolla_mesos_start.errors import DependenciesNotSatisfied
 from kolla_mesos_start.operator.live import causes
-from kolla_mesos_start.operator.live.causes import Cause
+from kolla_mesos_start.operator.live.cause import OF_ALL, Cause
 from kolla_mesos_start.operator.live.explanation import not_current
 from kolla_mesos_start.operator.live.mirror import named
-from kolla_mesos_start.operator.live.reader import EndedStart, LiveDeployment, LiveService
+from kolla_mesos_start.operator.live.model import EndedStart, LiveDeployment, LiveService
+from kolla_mesos_start.operator.live.service_causes import ends
 from kolla_mesos_start.operator.terminal.suggestions import NotThere
 
-# Seconds for which a cause must be there: a publisher may be about to write the next definition, and a
-# launcher about to start a container again.
+# Seconds that a cause must last: meanwhile a publisher may write the next definition, or a launcher start a
+# container again.
 SETTLE = 3.0
 
 
 class Goal(NamedTuple):
-    """A service, and how many of its instances are to be ready; None: as many as are wanted."""
+    """A service, and how many of its instances must be ready; None: as many as are wanted."""
 
     name: str
     count: int | None  # type: ignore[assignment]  # tuple.count is not used.
 
     def is_met(self, service: LiveService) -> bool:
-        """Whether it is up so far, and runs what is published."""
+        """Whether enough is ready, and runs what is published."""
         if service.is_task:
             return service.is_up
         if self.count is not None:
@@ -41,14 +42,14 @@ class Goal(NamedTuple):
         return service.is_up and all(each.is_current or not each.ready for each in service.containers)
 
     def progress(self, service: LiveService) -> str:
-        """How far it is."""
+        """The progress of the service, in words."""
         what = "done" if service.is_task else "ready"
         ready = f"{service.role}: {service.ready} of {self.count or service.wanted} {what}"
         return ", ".join([ready, *not_current(service.containers)])
 
 
 class WaitOutcome(NamedTuple):
-    """How it has ended: its name for programs, for people, and the exit status."""
+    """How waiting has ended: a name for programs, words for people, and the exit status."""
 
     name: str
     words: str
@@ -62,8 +63,8 @@ TIMEOUT = WaitOutcome("timeout", "not up", DependenciesNotSatisfied.status)
 
 
 class Watch:
-    """What has been seen so far. `found` are the causes of now, `final` those that nothing will mend without
-    somebody's help."""
+    """What has been seen so far. `found` are the present causes, `final` those that stay until somebody
+    acts."""
 
     def __init__(self, goals: Sequence[Goal], out: Console, began: float) -> None:
         self.found: Sequence[Cause] = ()
@@ -79,11 +80,11 @@ class Watch:
 
     @property
     def reasons(self) -> Sequence[Cause]:
-        """What to say of the services that are not up."""
+        """The causes to report for the services that are not up."""
         return self.final or self.found
 
     def outcome(self, left: Sequence[LiveService]) -> WaitOutcome:
-        """What it comes to if waiting ends now."""
+        """The outcome if waiting ends now."""
         if not left:
             return UP
         if not self.is_hopeless:
@@ -91,32 +92,32 @@ class Watch:
         return RESTART if all(cause.kind == "restart" for cause in self.final) else FAILED
 
     def look(self, deployment: LiveDeployment) -> list[LiveService]:
-        """The services that are not up, or run something older; whatever has changed is printed."""
+        """The services that are not up, or run something older. Prints what has changed."""
         pairs = list(_pairs(self._goals, deployment))
         for goal, service in pairs:
             self._say(service.name, goal.progress(service))
         everything = causes.find(deployment, time.time())
-        of_all = [cause for cause in everything if cause.kind in causes.OF_ALL]
-        # While a publication is unfinished, nothing is known to be current.
+        of_all = [cause for cause in everything if cause.kind in OF_ALL]
+        # During a publication no container is known to be current.
         left = [service for goal, service in pairs if of_all or not goal.is_met(service)]
         for service in left:
             self._say_ends(service)
         mine = [[*of_all, *causes.concerning(everything, service)] for service in left]
         self.found = [cause for cause in everything if any(cause in each for each in mine)]
         self.final = [cause for cause in self.found if cause.is_final]
-        # Restarts come last: until then, whatever can happen without them is waited for.
+        # Ask for restarts only if nothing else is missing.
         if all(each and all(cause.kind == "restart" for cause in each) for each in mine):
             self.final = self.found
         self._since = min(self._since, time.monotonic()) if self.final else math.inf
         return left
 
     def _say_ends(self, service: LiveService) -> None:
-        """How its starts go wrong: once, though a launcher repeats them every second."""
-        for ended in causes.ends(service):
+        """Print how its starts fail: each kind once, because a launcher repeats them every second."""
+        for ended in ends(service):
             kind = ended._replace(reason="", at=0.0, zxid=0)
             if kind not in self._ends:
                 self._ends.add(kind)
-                # The cause comes at the end.
+                # The reason is printed when waiting ends.
                 how = "before it was ready" if ended.stage == DAEMON else f"in stage {ended.stage}"
                 self._print(f"{ended.command or service.role} on {ended.host} ended {how}")
 

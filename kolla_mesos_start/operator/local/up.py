@@ -42,7 +42,8 @@ from kolla_mesos_start.operator.ensemble import connection
 from kolla_mesos_start.operator.ensemble.publisher import check_chroot
 from kolla_mesos_start.operator.live import explanation
 from kolla_mesos_start.operator.live.mirror import Mirror
-from kolla_mesos_start.operator.live.reader import DeploymentReader, EndedStart, LiveDeployment
+from kolla_mesos_start.operator.live.model import EndedStart, LiveDeployment
+from kolla_mesos_start.operator.live.reader import DeploymentReader
 from kolla_mesos_start.operator.local.containers import LocalContainer, end_all
 from kolla_mesos_start.operator.local.local_deployment import LocalDeployment
 from kolla_mesos_start.operator.local.private_zookeeper import HOST, PrivateZooKeeper

@@ -1,8 +1,7 @@
 """How long a start took, and how long it had to take: the critical path.
 
-Pure: steps with their times in, text out. The critical path is found backwards: from the step that
-ended last, to the step that it needed and that ended last, and so on. The time between its steps is
-what ordering them has cost.
+Pure: steps with their times in, text out. The critical path is found backwards: from the step that ended
+last, to the last step that it needed, and so on. The time between its steps is the cost of ordering them.
 """
 
 from __future__ import annotations
@@ -14,11 +13,13 @@ from collections.abc import Iterable, Iterator, Sequence, Set
 from heapq import heappop, heappush
 from typing import NamedTuple
 
+from kolla_mesos_start.operator.ensemble.containers import PARTY
+
 PAGE = 100  # characters in a line
-WIDTH, LEAST = 60, 20  # characters for the whole start, where there is room; and at least
+WIDTH, LEAST = 60, 20  # characters for the whole start: at most, and at least
 LEGEND = ". waits   # runs, on the critical path   + runs   = ready"
-# A step can't have waited for what ended later than it began: that is a later run. So many seconds later do
-# not count, since times are rounded, and come from several clocks.
+# A step can't have waited for one that ended after it began: that was a later run. A little does
+# not count, because times are rounded, and come from several clocks.
 INACCURACY = 0.1
 
 
@@ -49,7 +50,7 @@ class TimelineStep(NamedTuple):
 
     @property
     def is_instant(self) -> bool:
-        """Whether only the end is known: no daemon is ready at once."""
+        """Whether only the end is known, because a daemon always takes some time."""
         return self.name.endswith("/daemon") and not self.duration
 
     @property
@@ -59,17 +60,17 @@ class TimelineStep(NamedTuple):
 
     @property
     def is_presence(self) -> bool:
-        """Whether it says only that a container is there."""
-        return self.name.rpartition("/")[2].startswith(".")
+        """Whether it is no command, but the appearance of a container."""
+        return self.name.endswith(f"/{PARTY}")
 
     @property
     def title(self) -> str:
-        """What it is called in words for people: a presence is no command."""
+        """Its name for people."""
         return f"{self.name.partition('/')[0]} is present" if self.is_presence else self.name
 
 
 class Finished:
-    """Finished steps, found by what a need names: a thousand services have many thousand steps."""
+    """Finished steps by name and host, to find them quickly."""
 
     def __init__(self, steps: Iterable[TimelineStep] = ()) -> None:
         self._steps: dict[tuple[str, str | None], list[TimelineStep]] = defaultdict(list)
@@ -84,8 +85,8 @@ class Finished:
             self._times[key].append(step.finished)
 
     def last(self, need: Need, until: float = math.inf) -> TimelineStep | None:
-        """The step with which the need was met, from those that finished by `until`; the last one if these
-        are fewer than it needs."""
+        """The step that satisfied the need, of those that finished by `until`; the last one if there are too
+        few."""
         key = need.name, need.host
         if key not in self._steps:
             return None
@@ -94,7 +95,7 @@ class Finished:
 
 
 def needed(step: TimelineStep, finished: Finished) -> list[TimelineStep]:
-    """The steps that had to finish before this one: for each of its needs, the last that it required."""
+    """The steps that had to finish before this one: for each need the last one."""
     found = (finished.last(need, step.started + INACCURACY) for need in step.needs)
     return [each for each in found if each is not None]
 
@@ -105,15 +106,15 @@ def earliest_start(step: TimelineStep, finished: Finished, began: float) -> floa
 
 
 def waiting(step: TimelineStep, finished: Finished, began: float) -> float | None:
-    """How long after it could have started it did, in seconds. None where that is not known any more: it, or
-    what it needed, came again later."""
+    """How many seconds later it started than it could have. None if unknown: it, or a step that it needed,
+    ran again later."""
     if step.again or needs_came_later(step, finished):
         return None
     return max(0.0, step.started - earliest_start(step, finished, began))
 
 
 def needs_came_later(step: TimelineStep, finished: Finished) -> bool:
-    """Whether something that it needed is known only by a later run."""
+    """Whether only a later run is known of something that it needed."""
     found = (finished.last(need) for need in step.needs)
     return any(each is not None and each.finished > step.started + INACCURACY for each in found)
 
@@ -121,7 +122,7 @@ def needs_came_later(step: TimelineStep, finished: Finished) -> bool:
 def critical_path(steps: Sequence[TimelineStep]) -> list[TimelineStep]:
     """The chain of steps that decided when the last one could finish, earliest first.
 
-    Not through what came later again: that says nothing of the start. Empty if nothing else is left.
+    Steps that ran again later are ignored: they say nothing about the start.
     """
     first = [step for step in steps if not step.again]
     finished = Finished(first)
@@ -132,15 +133,16 @@ def critical_path(steps: Sequence[TimelineStep]) -> list[TimelineStep]:
 
 
 def overhead(steps: Sequence[TimelineStep], began: float) -> float:
-    """Seconds of the whole start that no step of its critical path was running."""
+    """The seconds in which no step of the critical path was running."""
     path = critical_path(steps)
     return path[-1].finished - began - sum(step.duration for step in path)
 
 
 def gains(steps: Sequence[TimelineStep], began: float) -> dict[TimelineStep, float]:
-    """For each step of the critical path: how many seconds earlier all would have been finished without it.
+    """For each step of the critical path: how many seconds earlier the last step would have finished without
+    it.
 
-    Everything else begins as long after what it needs as it did.
+    The delay between each other step and what it needs stays the same.
     """
     path = critical_path(steps)
     end = max(step.finished for step in steps)
@@ -151,10 +153,10 @@ def gains(steps: Sequence[TimelineStep], began: float) -> dict[TimelineStep, flo
 def _ends_without(
     wanted: Set[TimelineStep], steps: Sequence[TimelineStep], began: float
 ) -> dict[TimelineStep, float]:
-    """When all would have been finished, if one of these steps had taken no time.
+    """For each of these steps: when the last one would have finished, if this one had taken no time.
 
-    That is the end of the longest chain of steps, each of which needs the one before. Either the step is in
-    the chain, or the chain ends before the step or jumps over it, in the order in which the steps began.
+    That is the end of the longest chain of steps, each of which needs the one before. The step is in the
+    chain, or the chain ends before the step or jumps over it, in the order in which the steps began.
     """
     order = sorted(dict.fromkeys(steps), key=lambda each: (each.started, each.finished))
     finished, place = Finished(steps), {step: at for at, step in enumerate(order)}
@@ -168,7 +170,7 @@ def _ends_without(
                 after[place[each]] = max(after[place[each]], own)
         begins = [(place[each] + 1, each.finished) for each in before] or [(0, began)]
         for first, instant in begins:
-            # What began later than a step that needs it (see INACCURACY) is as good as no step before it.
+            # A step that began after one that needs it (see INACCURACY) counts as not needed.
             jumps[first if first <= at else 0].append((-(instant + own), at))
     ends: dict[TimelineStep, float] = {}
     last, over = began, list[tuple[float, int]]()
@@ -218,7 +220,7 @@ def draw(steps: Sequence[TimelineStep], began: float, columns: int = PAGE) -> st
 def lanes(
     steps: Sequence[TimelineStep], path: Set[TimelineStep], began: float, width: int
 ) -> Iterator[tuple[str, str]]:
-    """For each container its name, and `width` characters that say what it did when (see LEGEND)."""
+    """For each container its name, and `width` characters that show what it did (see LEGEND)."""
     scale = width / (max(step.finished for step in steps) - began)
 
     def column(instant: float) -> int:
@@ -228,7 +230,7 @@ def lanes(
     for step in steps:
         by_container.setdefault(step.container, []).append(step)
     for container, own in by_container.items():
-        # What a container that was started again did before is not known.
+        # What a restarted container did before is unknown.
         lane = [" " if own[0].again else "."] * width
         for step in own:
             begin, end = column(step.started), column(step.finished)

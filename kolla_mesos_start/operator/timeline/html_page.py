@@ -1,7 +1,7 @@
-"""One page that shows how a start went, with nothing to be loaded from anywhere.
+"""One page that shows how a start went. It loads nothing.
 
-Pure, but for the template and the script beside this file: a `StartReport` in, HTML out. What containers have
-written (hosts, messages) is escaped, whatever it holds; and the page runs no script but its own.
+Pure, except that it reads the template and the script beside this file: a `StartReport` in, HTML out. All
+text that containers have written (hosts, messages) is escaped, and the page runs only its own script.
 """
 
 from __future__ import annotations
@@ -17,22 +17,22 @@ from typing import NamedTuple
 
 from kolla_mesos_start.operator.timeline import critical_path
 from kolla_mesos_start.operator.timeline.critical_path import Finished, TimelineStep
-from kolla_mesos_start.operator.timeline.past import Event, StartReport, advice, trouble
+from kolla_mesos_start.operator.timeline.report import Event, StartReport, advice, trouble
 from kolla_mesos_start.tree.states import DONE, ERROR, RETRY, printable
 
 TEMPLATE = Path(__file__).with_name("timeline.html")
 SCRIPT = Path(__file__).with_name("timeline.js")
 TICKS = 8  # at most
 FAILED = (ERROR, RETRY, "unready")
-MAX_NAME = 40  # characters of a lane's name; the whole name is in its tooltip
+MAX_NAME = 40  # characters of a lane's name; the tooltip has the whole name
 
 
 class PageData(NamedTuple):
-    """What the parts of the page have in common. `lanes` are the containers, with their events by number;
-    `scale` is the length in seconds; `last` is the step that each waited for longest, and `held` how many
-    waited so for each; `numbers` are those of the steps in the page."""
+    """What several parts of the page use. `lanes` are the containers, with their events by number; `scale` is
+    the length in seconds; `last` is the step that each step waited for longest, and `held` counts these;
+    `numbers` are the numbers of the steps in the page."""
 
-    past: StartReport
+    report: StartReport
     scale: float
     lanes: Mapping[str, Mapping[int, Event]]
     path: Sequence[TimelineStep]
@@ -44,60 +44,62 @@ class PageData(NamedTuple):
     numbers: Mapping[TimelineStep, int]
 
     def at(self, instant: float) -> float:
-        """Where an instant is, in percent."""
-        return 100 * min(max(0.0, (instant - self.past.began) / self.scale), 1.0)
+        """The place of an instant, in percent."""
+        return 100 * min(max(0.0, (instant - self.report.began) / self.scale), 1.0)
 
     def waited(self, step: TimelineStep) -> float | None:
-        """How long after what it needed it began, in seconds; None where that is not known any more."""
-        return critical_path.waiting(step, self.finished, self.past.began)
+        """How many seconds it waited; None if unknown."""
+        return critical_path.waiting(step, self.finished, self.report.began)
 
 
-def page(past: StartReport) -> str:
+def page(report: StartReport) -> str:
     """The whole page."""
-    shown, script, tick = _shown(past), SCRIPT.read_text(encoding="utf-8"), _tick(past)
+    shown, script, tick = _shown(report), SCRIPT.read_text(encoding="utf-8"), _tick(report)
     return Template(TEMPLATE.read_text(encoding="utf-8")).substitute(
-        title=_text(f"The start of {past.id}"),
-        advice=_text(advice(past)),
+        title=_text(f"The start of {report.id}"),
+        advice=_text(advice(report)),
         figures="".join(f"<li><b>{value}</b> {words}</li>" for value, words in _figures(shown)),
-        troubles=sum("trouble" in _kinds(shown, event) for event in past.events),
+        troubles=sum("trouble" in _kinds(shown, event) for event in report.events),
         tick=f"{100 * tick / shown.scale:.4f}",
         axis="".join(_axis(shown, tick)),
         lanes="\n".join(_lane(shown, name, own) for name, own in shown.lanes.items()),
         links="".join(_links(shown)),
-        rows="\n".join(_row(shown, number, event) for number, event in enumerate(past.events)),
+        rows="\n".join(_row(shown, number, event) for number, event in enumerate(report.events)),
         names=min(max(map(len, shown.lanes), default=0) + 2, MAX_NAME),
         script=script,
         digest=f"sha256-{base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()}",
     )
 
 
-def _shown(past: StartReport) -> PageData:
-    steps = [event.step for event in past.events]
-    finished = Finished(past.finished)
-    path = critical_path.critical_path(past.finished)
+def _shown(report: StartReport) -> PageData:
+    steps = [event.step for event in report.events]
+    finished = Finished(report.finished)
+    path = critical_path.critical_path(report.finished)
     needs = {step: list(dict.fromkeys(critical_path.needed(step, finished))) for step in steps}
     last = {step: max(needs[step], key=lambda each: each.finished, default=None) for step in steps}
     numbers = {step: number for number, step in enumerate(steps)}
     held = Counter(last.values())
-    return PageData(past, _scale(past), _lanes(past), path, set(path), finished, needs, last, held, numbers)
+    return PageData(
+        report, _scale(report), _lanes(report), path, set(path), finished, needs, last, held, numbers
+    )
 
 
-def _lanes(past: StartReport) -> dict[str, dict[int, Event]]:
+def _lanes(report: StartReport) -> dict[str, dict[int, Event]]:
     lanes: dict[str, dict[int, Event]] = {}
-    for number, event in enumerate(past.events):
+    for number, event in enumerate(report.events):
         lanes.setdefault(event.step.container, {})[number] = event
-    return {**lanes, **{name: {} for name in past.appeared if name not in lanes}}
+    return {**lanes, **{name: {} for name in report.appeared if name not in lanes}}
 
 
-def _scale(past: StartReport) -> float:
-    end = max((event.step.finished for event in past.events), default=past.began)
-    return max(end - past.began, 0.001)
+def _scale(report: StartReport) -> float:
+    end = max((event.step.finished for event in report.events), default=report.began)
+    return max(end - report.began, 0.001)
 
 
-def _tick(past: StartReport) -> float:
+def _tick(report: StartReport) -> float:
     """A round number of seconds."""
     sizes = (digit * 10.0**power for power in range(-4, 9) for digit in (1, 2, 5))
-    return next(each for each in sizes if _scale(past) / each <= TICKS)
+    return next(each for each in sizes if _scale(report) / each <= TICKS)
 
 
 def _axis(shown: PageData, tick: float) -> Iterator[str]:
@@ -106,10 +108,10 @@ def _axis(shown: PageData, tick: float) -> Iterator[str]:
 
 
 def _figures(shown: PageData) -> Iterator[tuple[str, str]]:
-    """What one wants to know first."""
-    finished, began = shown.past.finished, shown.past.began
+    """The most important figures."""
+    finished, began = shown.report.finished, shown.report.began
     yield str(len(shown.lanes)), "containers"
-    yield f"{len(finished)} of {len(shown.past.events)}", "steps done"
+    yield f"{len(finished)} of {len(shown.report.events)}", "steps done"
     if finished and all(shown.waited(step) is not None for step in finished):
         idle = critical_path.overhead(finished, began)
         total = max(step.finished for step in finished) - began
@@ -119,7 +121,7 @@ def _figures(shown: PageData) -> Iterator[tuple[str, str]]:
 
 
 def _text(words: str) -> str:
-    """As a stranger has written it, to be seen and nothing else."""
+    """Text that others have written, escaped."""
     return escape(printable(words))
 
 
@@ -127,9 +129,9 @@ def _text(words: str) -> str:
 
 
 def _lane(shown: PageData, lane: str, own: Mapping[int, Event]) -> str:
-    """What one container did: it waits until its last step begins, and a daemon stays ready."""
+    """What one container did: it waited until its last step began, and its daemon stayed ready."""
     began = [event.step.started for event in own.values()]
-    appeared = shown.past.appeared[lane] if lane in shown.past.appeared else min(began)
+    appeared = shown.report.appeared[lane] if lane in shown.report.appeared else min(began)
     parts = [_part("wait", shown.at(appeared), shown.at(max(began)) if began else 100.0)]
     for number, event in own.items():
         if event.step.name.endswith("/daemon") and event.state == DONE:
@@ -142,20 +144,20 @@ def _lane(shown: PageData, lane: str, own: Mapping[int, Event]) -> str:
 
 
 def _said_of_lane(shown: PageData, lane: str, appeared: float, own: Sequence[Event]) -> str:
-    """A container in a sentence."""
-    words = [f"{lane}: there after {max(0.0, appeared - shown.past.began):.2f} s"]
+    """A sentence about a container."""
+    words = [f"{lane}: there after {max(0.0, appeared - shown.report.began):.2f} s"]
     worked = sum(event.step.duration for event in own)
     words.append(f"worked for {worked:.2f} s" if own else "it has run no command")
     if own and all(event.state == DONE for event in own):
         end = max(event.step.finished for event in own)
         words.append(f"waited for {max(0.0, end - appeared - worked):.2f} s")
-        words.append(f"done after {end - shown.past.began:.2f} s")
+        words.append(f"done after {end - shown.report.began:.2f} s")
     words += [f"{event.step.name} {trouble(event)}" for event in own if trouble(event)]
     return "; ".join(words)
 
 
 def _steps(*numbers: int) -> str:
-    """What the script finds the steps of an element by."""
+    """The attribute by which the script finds the steps of an element."""
     return f'data-steps="{" ".join(map(str, numbers))}"'
 
 
@@ -192,7 +194,7 @@ def _kinds(shown: PageData, event: Event) -> Iterator[str]:
 
 
 def _said(shown: PageData, event: Event) -> str:
-    """A step in a sentence."""
+    """A sentence about a step."""
     step, last, held = event.step, shown.last[event.step], shown.held[event.step]
     words = []
     if step.is_instant:
@@ -213,7 +215,7 @@ def _said(shown: PageData, event: Event) -> str:
 
 
 def _links(shown: PageData) -> Iterator[str]:
-    """From the end of each step to the begin of those that waited for it."""
+    """Lines from the end of each step to the beginning of those that waited for it."""
     pairs = set(zip(shown.path, shown.path[1:]))
     for step, before in shown.needs.items():
         for each in before:
@@ -230,8 +232,8 @@ def _row(shown: PageData, number: int, event: Event) -> str:
     step, last = event.step, shown.last[event.step]
     start, took = "", ""
     if not step.is_instant:
-        start, took = f"{step.started - shown.past.began:.2f}", f"{step.duration:.2f}"
-    end = f"{step.finished - shown.past.began:.2f}"
+        start, took = f"{step.started - shown.report.began:.2f}", f"{step.duration:.2f}"
+    end = f"{step.finished - shown.report.began:.2f}"
     waited = shown.waited(step)
     wait = "" if waited is None else f"{waited:.2f}"
     cells = [

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from kolla_mesos_start.operator.commands import status
-from kolla_mesos_start.operator.live.reader import LiveDeployment
+from kolla_mesos_start.operator.live.model import LiveDeployment
 from kolla_mesos_start.operator.terminal.durations import lasting
 from tests.large import znodes
 from tests.operator_tools.trees import NOW, container, definition, deployment, one_time, ready

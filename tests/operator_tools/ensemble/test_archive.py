@@ -63,18 +63,17 @@ def sparse(size: int) -> bytes:
     return bytes(head) + tar(snapshot_json=about())
 
 
-def test_what_was_packed_is_unpacked() -> None:
+def test_unpacking_returns_what_was_packed() -> None:
     assert unpack(pack(SNAPSHOT)) == SNAPSHOT
 
 
-def test_only_its_owner_can_read_what_is_in_it() -> None:
-    """Whoever unpacks it has no secret lying open."""
+def test_only_the_owner_can_read_unpacked_files() -> None:
     with tarfile.open(fileobj=io.BytesIO(pack(SNAPSHOT))) as file:
         assert {member.mode for member in file.getmembers()} == {0o600}
 
 
-def test_it_can_be_unpacked_and_published(tmp_path: Path) -> None:
-    """But for what is recorded, which no publication has."""
+def test_an_unpacked_snapshot_can_be_published(tmp_path: Path) -> None:
+    """Without its records."""
     with tarfile.open(fileobj=io.BytesIO(pack(SNAPSHOT))) as file:
         for member in file.getmembers():
             path = tmp_path / member.name
@@ -120,14 +119,14 @@ def test_it_can_be_unpacked_and_published(tmp_path: Path) -> None:
         (tar(snapshot_json=about(), variables__x=b"1" * 1_000_002), "more than ZooKeeper takes"),
     ],
 )
-def test_nothing_else_is_taken_for_one(data: bytes, expected: str) -> None:
-    """Whatever it is, the message says what is wrong."""
+def test_other_files_are_refused(data: bytes, expected: str) -> None:
+    """The message says why."""
     with pytest.raises(BadDefinition, match=expected):
         unpack(data)
 
 
-def test_no_part_of_a_snapshot_is_taken_for_a_whole_one() -> None:
-    """Wherever it is cut: only the zeros at its end may be missing. Nor is one in which a bit has changed."""
+def test_a_cut_or_changed_snapshot_is_refused() -> None:
+    """Only zeros at its end may be missing."""
     whole = pack(SNAPSHOT)
     end = len(whole.rstrip(b"\0"))
     for length in range(0, end, 100):
@@ -138,6 +137,6 @@ def test_no_part_of_a_snapshot_is_taken_for_a_whole_one() -> None:
         unpack(whole.replace(b'"commands"', b'"commandz"'))
 
 
-def test_what_is_said_about_a_snapshot_moves_no_cursor() -> None:
+def test_texts_in_a_snapshot_have_no_control_characters() -> None:
     found = unpack(pack(SNAPSHOT._replace(deployment="\x1b[2J")))
     assert found.deployment == "\N{REPLACEMENT CHARACTER}[2J"

@@ -34,8 +34,8 @@ def service(name: str, own: dict[str, bytes] | None = None, **files: bytes) -> S
     return Service(name, "", b"{}", Values(own or {}, {}), files)
 
 
-def test_znodes_mean_what_a_directory_holds() -> None:
-    """A host is the parent of values, and no value; what stands there was published like that."""
+def test_znodes_become_a_directory() -> None:
+    """A host is the parent of values, and not a value."""
     found = published.deployment(NODES)
     services = {each.name: each for each in found.services}
     assert found.variables == {"region": b"one", "empty": b""}
@@ -45,8 +45,8 @@ def test_znodes_mean_what_a_directory_holds() -> None:
     assert values.items() <= directory.nodes(found).items()
 
 
-def test_what_is_published_counts_where_the_directory_says_nothing() -> None:
-    """A path without a definition is no service, unless the directory has one for it."""
+def test_a_directory_is_merged_with_what_is_published() -> None:
+    """A path without a definition is not a service, unless the directory defines it."""
     own = Deployment({"region": b"two"}, [service("a/db", {"more": b"m"}), service("by-others")], ())
     found = published.merged(own, published.deployment(NODES))
     services = {each.name: each for each in found.services}
@@ -71,10 +71,10 @@ def test_what_is_published_counts_where_the_directory_says_nothing() -> None:
         ({"old", "old/below"}, {"old/variables/x", "old/variables", "old/below", "old"}, set()),
     ],
 )
-def test_what_a_directory_no_longer_has_goes_with_its_service(
+def test_znodes_that_are_not_in_the_directory_are_removed(
     gone: Set[str], removed: set[str], emptied: set[str]
 ) -> None:
-    """Children before their parents; nothing of what others have published."""
+    """Children before their parents; nothing that others have published."""
     own = Deployment({"empty": b""}, [service("a/db", {"size": b"3"})], ())
     found = published.removals(NODES, own, gone)
     assert removed <= set(found.removed)

@@ -15,21 +15,21 @@ from kolla_mesos_start.operator.ensemble.services import (
 from kolla_mesos_start.operator.terminal.suggestions import NotThere
 
 
-def test_the_commands_that_a_dependency_counts() -> None:
+def test_counted_commands() -> None:
     definition = b"""{"commands": {"a": {"dependencies": ["x/y", {"path": "db/init", "count": 3}]}},
         "service": {"daemon": {"dependencies": [{"path": "db/sync"}, {"members": "db", "count": 2}]}}}"""
     assert counted_commands(definition) == {"db/init"}
 
 
-def test_the_commands_that_run_once() -> None:
+def test_one_time_commands() -> None:
     definition = b"""{"commands": {"a": {"run_once": true}, "b": {"run_once": "host"}, "d": {},
         "c": {"run_once": false}, "e": 5}}"""
     assert one_time_commands("infra/db", definition) == ["db/a", "db/b"]
 
 
 @pytest.mark.parametrize("definition", [b"", b"\xff", b"[", b"5", b"[" * 100_000, b"[" * 1500 + b"]" * 1500])
-def test_garbage_names_nothing(definition: bytes) -> None:
-    """Nor is anything too deep: how deep JSON may be depends on the Python."""
+def test_an_invalid_definition_has_no_names(definition: bytes) -> None:
+    """Also one that is too deep for this Python."""
     assert counted_commands(definition) == used_variables(definition, {}) == frozenset()
     assert one_time_commands("infra/db", definition) == []
     assert not follows(definition)
@@ -41,12 +41,12 @@ PUBLISHED = ["shop/web", "web/api", "other/api", "infra/db", "db"]
 @pytest.mark.parametrize(
     ("given", "name"), [("shop/web", "shop/web"), ("web", "shop/web"), ("db", "db"), ("infra/db", "infra/db")]
 )
-def test_a_service_is_named_by_its_name_or_role(given: str, name: str) -> None:
+def test_a_service_is_found_by_its_name_or_role(given: str, name: str) -> None:
     """The name wins."""
     assert chosen(given, PUBLISHED, "/kolla/site") == name
 
 
-def test_what_names_no_service_or_several_is_refused() -> None:
+def test_an_unknown_or_ambiguous_service_is_refused() -> None:
     with pytest.raises(NotThere, match=r"/kolla/site has no service 'wbe' .did you mean 'web'"):
         chosen("wbe", PUBLISHED, "/kolla/site")
     with pytest.raises(BadUsage, match=r"'api' is the role of several services, .*: web/api, other/api$"):

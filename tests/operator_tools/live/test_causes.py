@@ -7,7 +7,10 @@ from typing import Any
 import pytest
 
 from kolla_mesos_start.operator.live import causes, explanation
-from kolla_mesos_start.operator.live.reader import UNKNOWN_STATUS, DeploymentReader
+from kolla_mesos_start.operator.live.cause import KINDS
+from kolla_mesos_start.operator.live.dependency_causes import TOO_FEW
+from kolla_mesos_start.operator.live.model import UNKNOWN_STATUS
+from kolla_mesos_start.operator.live.reader import DeploymentReader
 from kolla_mesos_start.tree.states import NO_TIMEOUT
 from tests.operator_tools.trees import (
     NOW,
@@ -38,8 +41,18 @@ CRASHED_THERE = f"ended 0.4 s after its start, 1 min ago; {UNKNOWN_STATUS}; see 
 NEVER = "was ever started, or none has reached ZooKeeper: see its log"
 OUTSIDE = {"external": {"tcp": "u:80"}}
 OUTSIDE_NAME = "external tcp u:80"
-WANTED = causes.TOO_FEW
+WANTED = TOO_FEW
 NEW = {"path": "web/daemon", "generation": "2", "exclusive": True, "count": 2}
+
+
+def one(service: str, said: object, written: object = None) -> Tree:
+    """A service with one container."""
+    return {service: written or definition(), f"{service}/.containers/1": said}
+
+
+def up(service: str) -> Tree:
+    """A service with one ready instance."""
+    return {service: definition(), **ready(service, "1")}
 
 
 def of_generation(*generations: str) -> Tree:
@@ -51,73 +64,49 @@ def of_generation(*generations: str) -> Tree:
     return tree
 
 
-# What stands in the tree, and (kind, text) of each cause.
-# What publishing with acl.yml makes.
+# What publishing with acl.yml creates.
 PREPARED = {"a/web/.acl": "x509:CN=web:cdrw", "a/web/.containers": "", "status/global/web": "a/web"}
 KILLED = {"what": "publication", "by": "root on h", "begun": "12:00", "finished": None}
-CASES: dict[str, tuple[Tree, list[tuple[str, str]]]] = {
-    "all is up": ({"db": definition(), **ready("db", "1")}, []),
-    "its files do not follow what is published": (
+# The tree, and `kind: text` of each cause.
+CASES: dict[str, tuple[Any, ...]] = {
+    "all is up": ({**up("db")},),
+    "its refresh has failed": (
         {
-            "db": definition(),
             **ready("db", "1"),
-            "db/.containers/1": container(
-                "ready", "the refresh of its files failed: no variable a", code="refresh-failed"
+            **one(
+                "db",
+                container("ready", "the refresh of its files failed: no variable a", code="refresh-failed"),
             ),
         },
-        [
-            (
-                "refresh failed",
-                "db/daemon on web1 is ready; the refresh of its files failed: no variable a; mend that"
-                " and publish, or run `kolla_mesos_start refresh` in the container",
-            )
-        ],
+        (
+            "refresh failed: db/daemon on web1 is ready; the refresh of its files failed: no variable a;"
+            " correct that and publish, or run `kolla_mesos_start refresh` in the container"
+        ),
     ),
-    "its files are being refreshed": (
-        {"db": definition(), **ready("db", "1"), "db/.containers/1": container("ready", "its turn comes")},
-        [("refreshing", "db/daemon on web1 is ready; its turn comes")],
+    "its refresh is running": (
+        {**ready("db", "1"), **one("db", container("ready", "its turn comes"))},
+        "refreshing: db/daemon on web1 is ready; its turn comes",
     ),
-    "it waits for what is not asked for any more": (
+    "it waits for a dependency of an older definition": (
+        {**one("web", container("waiting", "web/daemon waits for x", definition="3e7"))},
+        "restart: web on web1 waits by an older definition: restart it; web/daemon waits for x",
+    ),
+    "its refresh waits for another instance that failed": (
         {
-            "web": definition(),
-            "web/.containers/1": container("waiting", "web/daemon waits for x", definition="3e7"),
-        },
-        [
-            (
-                "restart",
-                "web on web1 waits by an older definition: restart it; web/daemon waits for x",
-            )
-        ],
-    ),
-    "its turn to refresh does not come by itself": (
-        {
-            "db": definition(),
             **ready("db", "1"),
-            "db/.containers/1": container(
-                "ready", "its turn: no other instance refreshes until that is mended", code="refresh-stuck"
-            ),
+            **one("db", container("ready", "its turn: no other refreshes", code="refresh-stuck")),
         },
-        [
-            (
-                "refresh failed",
-                "db/daemon on web1 is ready; its turn: no other instance refreshes until that is mended",
-            )
-        ],
+        "refresh failed: db/daemon on web1 is ready; its turn: no other refreshes",
     ),
     "failed": (
         {"job": TASK, STATE: "error", DETAIL: FAILED},
-        [("failed", f"job/sync {FAILED_THERE} job there, correct the cause, and start it again")],
+        f"failed: job/sync {FAILED_THERE} job there, correct the cause, and start it again",
     ),
     "failed, and another container tries it again": (
         {"job": TASK, STATE: "error", DETAIL: FAILED, LOCK: "h2"},
-        [
-            (
-                "failing",
-                "job/sync failed on h1 1 min ago and is tried again: exit status 1 (3 attempts in all)",
-            )
-        ],
+        "failing: job/sync failed on h1 1 min ago and is tried again: exit status 1 (3 attempts in all)",
     ),
-    "failed, and the other containers are past it": (
+    "failed, and other containers have got past it": (
         {
             "web": definition(commands={"sync": one_time()}, instances=2),
             "status/global/web/sync": "error",
@@ -125,7 +114,7 @@ CASES: dict[str, tuple[Tree, list[tuple[str, str]]]] = {
             "status/h1/web/ended": {**ENDED, "stage": "bootstrap", "command": "web/sync"},
             **ready("web", "1"),
         },
-        [("failed", f"web/sync {FAILED_THERE} web there, correct the cause, and start it again")],
+        f"failed: web/sync {FAILED_THERE} web there, correct the cause, and start it again",
     ),
     "failed, and its container has ended, and another one tries it again": (
         {
@@ -135,36 +124,32 @@ CASES: dict[str, tuple[Tree, list[tuple[str, str]]]] = {
             LOCK: "h2",
             "status/h1/job/ended": {**ENDED, "stage": "bootstrap", "command": "job/sync"},
         },
-        [
-            (
-                "failing",
-                "job/sync failed on h1 1 min ago and is tried again: exit status 1 (3 attempts in all)",
-            )
-        ],
+        "failing: job/sync failed on h1 1 min ago and is tried again: exit status 1 (3 attempts in all)",
     ),
     "between two attempts": (
-        {"job": TASK, STATE: "retry", DETAIL: FAILED, "job/.containers/1": container("bootstrapping")},
-        [
-            (
-                "failing",
-                "job/sync failed on h1 1 min ago and is tried again: exit status 1 (3 attempts in all)",
-            )
-        ],
+        {STATE: "retry", DETAIL: FAILED, **one("job", container("bootstrapping"), TASK)},
+        "failing: job/sync failed on h1 1 min ago and is tried again: exit status 1 (3 attempts in all)",
     ),
-    "something outside, for which two services wait": (
+    "an external service that two services wait for": (
         {
-            "job": definition(commands={"sync": one_time(OUTSIDE)}, daemon=False),
-            "job/.containers/1": container(
-                "waiting",
-                "job/sync waits",
-                outside={OUTSIDE_NAME: "the name u can't be resolved: unknown"},
+            **one(
+                "job",
+                container(
+                    "waiting",
+                    "job/sync waits",
+                    outside={OUTSIDE_NAME: "the name u can't be resolved: unknown"},
+                ),
+                definition(commands={"sync": one_time(OUTSIDE)}, daemon=False),
             ),
-            "web": definition(OUTSIDE),
-            "web/.containers/1": container("waiting", "web/daemon waits", outside={OUTSIDE_NAME: "refused"}),
+            **one(
+                "web",
+                container("waiting", "web/daemon waits", outside={OUTSIDE_NAME: "refused"}),
+                definition(OUTSIDE),
+            ),
         },
-        [("outside", f"{OUTSIDE_NAME}: the name u can't be resolved: unknown (asked from web1)")],
+        f"outside: {OUTSIDE_NAME}: the name u can't be resolved: unknown (asked from web1)",
     ),
-    "something outside, before a command that another container has run": (
+    "an external service, before a command that another container has run": (
         {
             "web": definition(commands={"sync": one_time(OUTSIDE)}),
             "status/global/web/sync": "done",
@@ -175,49 +160,51 @@ CASES: dict[str, tuple[Tree, list[tuple[str, str]]]] = {
                 for i in range(3)
             },
         },
-        [("outside", f"{OUTSIDE_NAME}: refused (asked from h0 and 2 more)")],
+        f"outside: {OUTSIDE_NAME}: refused (asked from h0 and 2 more)",
     ),
-    "something outside, that may answer once another service is up": (
+    "an external service that may depend on another service": (
         {
-            "web": definition(OUTSIDE, "db/daemon"),
-            "web/.containers/1": container("waiting", "web/daemon waits", outside={OUTSIDE_NAME: "refused"}),
-            "db": definition(),
-            "db/.containers/1": container("starting", since=NOW - 1),
+            **one(
+                "web",
+                container("waiting", "web/daemon waits", outside={OUTSIDE_NAME: "refused"}),
+                definition(OUTSIDE, "db/daemon"),
+            ),
+            **one("db", container("starting", since=NOW - 1)),
         },
-        [
-            ("starting", "db/daemon on web1 has been starting for 1 s"),
-            ("unanswered", f"{OUTSIDE_NAME}: refused (asked from web1)"),
-        ],
+        "starting: db/daemon on web1 has been starting for 1 s",
+        f"unanswered: {OUTSIDE_NAME}: refused (asked from web1)",
     ),
-    "something outside, for which one waits that nobody misses": (
+    "an external service, and enough instances are ready": (
         {
             "web": definition(commands={"sync": one_time(OUTSIDE)}),
             "status/global/web/sync": "done",
             **ready("web", "1"),
             "web/.containers/2": container("waiting", "web/sync waits", outside={OUTSIDE_NAME: "refused"}),
         },
-        [],
     ),
-    "something outside, of which no container says anything": (
+    "an external service that no container has reported": (
         {
-            "web": definition(OUTSIDE),
-            "web/.containers/1": container(
-                "waiting", f"web/daemon waits for {OUTSIDE_NAME}: x", outside={f"{OUTSIDE_NAME}7": "refused"}
-            ),
+            **one(
+                "web",
+                container(
+                    "waiting",
+                    f"web/daemon waits for {OUTSIDE_NAME}: x",
+                    outside={f"{OUTSIDE_NAME}7": "refused"},
+                ),
+                definition(OUTSIDE),
+            )
         },
-        [],
     ),
     "running": (
         {
-            "job": TASK,
             STATE: "running",
             DETAIL: {"attempt": 1, "host": "h1", "started": NOW},
             LOCK: "h1",
-            "job/.containers/1": container("bootstrapping"),
+            **one("job", container("bootstrapping"), TASK),
         },
-        [("running", f"job/sync has run on h1 for 1 min (attempt 1), and holds its lock; {NO_TIMEOUT}")],
+        f"running: job/sync has run on h1 for 1 min (attempt 1), and holds its lock; {NO_TIMEOUT}",
     ),
-    "running, and the container has said nothing yet": (
+    "running, and the container has written nothing yet": (
         {
             "job": TASK,
             STATE: "running",
@@ -225,45 +212,24 @@ CASES: dict[str, tuple[Tree, list[tuple[str, str]]]] = {
             LOCK: "h1",
             "job/.containers": "",
         },
-        [("running", f"job/sync has run on h1 for 1 min (attempt 1), and holds its lock; {NO_TIMEOUT}")],
+        f"running: job/sync has run on h1 for 1 min (attempt 1), and holds its lock; {NO_TIMEOUT}",
     ),
-    "who ran it is gone": (
-        {
-            "job": TASK,
-            STATE: "running",
-            DETAIL: {"attempt": 1, "host": "h1"},
-            "job/.containers/1": container("waiting"),
-        },
-        [("abandoned", "job/sync on h1 began 1 min ago and has no outcome; nobody holds its lock any more")],
+    "its container is gone": (
+        {STATE: "running", DETAIL: {"attempt": 1, "host": "h1"}, **one("job", container("waiting"), TASK)},
+        "abandoned: job/sync on h1 began 1 min ago and has no outcome; nobody holds its lock",
     ),
-    "started but not ready": (
-        {
-            "web": definition(),
-            "web/.containers/1": container("starting", "command check, exit status 69", since=NOW - 130),
-        },
-        [
-            (
-                "not ready",
-                f"web/daemon on web1 is not ready for 2 min 10 s: command check, exit status 69{SEE} web",
-            )
-        ],
+    "started, and not ready": (
+        {**one("web", container("starting", "command check, exit status 69", since=NOW - 130))},
+        f"not ready: web/daemon on web1 is not ready for 2 min 10 s: command check, exit status 69{SEE} web",
     ),
     "a check that never succeeds": (
-        {
-            "web": definition(),
-            "web/.containers/1": container(
-                "starting", "check tcp port 1: refused", since=NOW - 130, code="check"
-            ),
-        },
-        [
-            (
-                "not ready",
-                "web/daemon on web1 is not ready for 2 min 10 s: check tcp port 1: refused; the daemon runs:"
-                f" correct its configuration, or `ready` in its definition{SEE} web",
-            )
-        ],
+        {**one("web", container("starting", "check tcp port 1: refused", since=NOW - 130, code="check"))},
+        (
+            "not ready: web/daemon on web1 is not ready for 2 min 10 s: check tcp port 1: refused;"
+            f" the daemon runs: correct its configuration, or `ready` in its definition{SEE} web"
+        ),
     ),
-    "several are not ready": (
+    "several instances are not ready": (
         {
             "web": definition(instances=5),
             **{
@@ -271,71 +237,54 @@ CASES: dict[str, tuple[Tree, list[tuple[str, str]]]] = {
                 for i in range(5)
             },
         },
-        [
-            (
-                "not ready",
-                f"web/daemon on h0, h1, h2 and 2 more is not ready for 4 s: tcp 80: refused{SEE} web",
-            )
-        ],
+        f"not ready: web/daemon on h0, h1, h2 and 2 more is not ready for 4 s: tcp 80: refused{SEE} web",
     ),
     "only just started": (
-        {"web": definition(), "web/.containers/1": container("starting", "tcp 80: refused", since=NOW - 9)},
-        [("starting", "web/daemon on web1 has been starting for 9 s")],
+        {**one("web", container("starting", "tcp 80: refused", since=NOW - 9))},
+        "starting: web/daemon on web1 has been starting for 9 s",
     ),
     "started by an older agent": (
         {"web": definition(), "web/.party/1": {"host": "h1"}},
-        [("starting", "web/daemon on h1 has been starting for 1 min")],
+        "starting: web/daemon on h1 has been starting for 1 min",
     ),
     "ended before its command began": (
         {"web": definition(), "status/h2/web/ended": ENDED},
-        [("ended", "web/daemon on h2 ended 1 min ago in stage render, exit status 78: missing: x")],
+        "ended: web/daemon on h2 ended 1 min ago in stage render, exit status 78: missing: x",
     ),
-    "gave up waiting": (
+    "its wait timed out": (
         {
             "web": definition(),
             "status/h2/web/ended": {**ENDED, "stage": "wait", "status": 75, "retriable": True},
         },
-        [("gave up", "web/daemon on h2 ended 1 min ago in stage wait, exit status 75: missing: x")],
+        "gave up: web/daemon on h2 ended 1 min ago in stage wait, exit status 75: missing: x",
     ),
     "ended, and has been started again": (
-        {"web": definition(), "status/web1/web/ended": ENDED, "web/.containers/1": container("starting")},
-        [("starting", "web/daemon on web1 has been starting for 0 s")],
+        {"status/web1/web/ended": ENDED, **one("web", container("starting"))},
+        "starting: web/daemon on web1 has been starting for 0 s",
     ),
-    "ended, and the one that was started again has not come so far": (
-        {
-            "web": definition(),
-            "status/web1/web/ended": ENDED,
-            "web/.containers/1": container("bootstrapping"),
-        },
-        [("ended", "web/daemon on web1 ended 1 min ago in stage render, exit status 78: missing: x")],
+    "ended, and the next start has not got as far": (
+        {"status/web1/web/ended": ENDED, **one("web", container("bootstrapping"))},
+        "ended: web/daemon on web1 ended 1 min ago in stage render, exit status 78: missing: x",
     ),
-    "ended, and the next one waits for something before": (
-        {
-            "web": definition(),
-            "status/web1/web/ended": ENDED,
-            "web/.containers/1": container("waiting", since=NOW - 30),
-        },
-        [
-            (
-                "gave up",
-                "web/daemon on web1 ended 1 min ago in stage render, exit status 78: missing: x;"
-                " the next start has not come so far yet",
-            )
-        ],
+    "ended, and the next start waits before that": (
+        {"status/web1/web/ended": ENDED, **one("web", container("waiting", since=NOW - 30))},
+        (
+            "gave up: web/daemon on web1 ended 1 min ago in stage render, exit status 78: missing: x;"
+            " the next start has not reached this point yet"
+        ),
     ),
-    "ended, beside one that was past that long before": (
+    "ended, beside an instance that started long before": (
         {
-            "web": definition(instances=2),
             "status/web1/web/ended": ENDED,
             **ready("web", "1"),
-            "web/.containers/1": container("ready", since=NOW - 90),
+            **one("web", container("ready", since=NOW - 90), definition(instances=2)),
             "web/.containers/2": container("waiting"),
         },
-        [("ended", "web/daemon on web1 ended 1 min ago in stage render, exit status 78: missing: x")],
+        "ended: web/daemon on web1 ended 1 min ago in stage render, exit status 78: missing: x",
     ),
     "a daemon that ended before it was ready, alone": (
         {"web": definition(instances=2), "status/web2/web/ended": CRASHED, **ready("web", "1")},
-        [("ended", f"web/daemon on web2 {CRASHED_THERE}, correct the cause, and start the container again")],
+        f"ended: web/daemon on web2 {CRASHED_THERE}, correct the cause, and start the container again",
     ),
     "a daemon that ended before it was ready, with its successor": (
         {
@@ -344,215 +293,189 @@ CASES: dict[str, tuple[Tree, list[tuple[str, str]]]] = {
             **ready("web", "1"),
             "web/.containers/2": container("starting", host="web2"),
         },
-        [
-            ("gave up", f"web/daemon on web2 {CRASHED_THERE}"),
-            ("starting", "web/daemon on web2 has been starting for 0 s"),
-        ],
+        f"gave up: web/daemon on web2 {CRASHED_THERE}",
+        "starting: web/daemon on web2 has been starting for 0 s",
     ),
     "a daemon that ended before it was ready, and now is no longer": (
-        {
-            "web": definition(),
-            "status/web1/web/ended": CRASHED,
-            "web/.containers/1": container("unready", "refused"),
-        },
-        [("not ready", "web/daemon on web1 is not ready for 0 s: refused; see the log of web")],
+        {"status/web1/web/ended": CRASHED, **one("web", container("unready", "refused"))},
+        "not ready: web/daemon on web1 is not ready for 0 s: refused; see the log of web",
     ),
-    "gave up waiting, and waits again": (
+    "its wait timed out, and it waits again": (
         {
-            "web": definition("db/daemon"),
             "status/web1/web/ended": {**ENDED, "stage": "wait", "status": 75, "retriable": True},
-            "web/.containers/1": container("waiting"),
-            "db": definition(),
-            "db/.containers/1": container("starting"),
+            **one("web", container("waiting"), definition("db/daemon")),
+            **one("db", container("starting")),
         },
-        [("starting", "db/daemon on web1 has been starting for 0 s")],
+        "starting: db/daemon on web1 has been starting for 0 s",
     ),
     "ended, and has been replaced on another host": (
-        {"web": definition(), "status/h9/web/ended": ENDED, "web/.containers/1": container("starting")},
-        [("starting", "web/daemon on web1 has been starting for 0 s")],
+        {"status/h9/web/ended": ENDED, **one("web", container("starting"))},
+        "starting: web/daemon on web1 has been starting for 0 s",
     ),
-    "failed, and its container has ended over it": (
+    "failed, and its container has ended": (
         {"job": TASK, STATE: "error", DETAIL: FAILED, "status/h1/job/ended": {**ENDED, "stage": "bootstrap"}},
-        [("failed", f"job/sync {FAILED_THERE} job there, correct the cause, and start it again")],
+        f"failed: job/sync {FAILED_THERE} job there, correct the cause, and start it again",
     ),
-    "never started": ({"a/web": definition()}, [("absent", f"no container of a/web {NEVER}")]),
+    "never started": ({"a/web": definition()}, f"absent: no container of a/web {NEVER}"),
     "gone": (
         {"a/web": definition(), "a/web/.containers": "", "status/global/web": "a/web"},
-        [("absent", "no container of a/web is left: start it again")],
+        "absent: no container of a/web is left: start it again",
     ),
-    "never started, its role being claimed by publish": (
+    "never started, and publish has claimed its role": (
         {"a/web": definition(), **PREPARED},
-        [("absent", f"no container of a/web {NEVER}")],
+        f"absent: no container of a/web {NEVER}",
     ),
-    "gone, its role being claimed by publish": (
+    "gone, and publish has claimed its role": (
         {"a/web": definition(), **PREPARED, "status/global/web/daemon": "waiting"},
-        [("absent", "no container of a/web is left: start it again")],
+        "absent: no container of a/web is left: start it again",
     ),
     "a task of older agents": (
         {"a/job": TASK, "status/global/job": "a/job"},
-        [("absent", "a/job was started, and no container of it says what it does")],
+        "absent: a/job was started, and no container of it says what it does",
     ),
-    "too few": (
+    "too few containers": (
         {"web": definition(instances=3), **ready("web", "1", "2")},
-        [("absent", "2 of 3 containers of web are there: start the others")],
+        "absent: 2 of 3 containers of web exist: start the others",
     ),
     "of another generation": (
         {
-            "job": definition(commands={"sync": one_time(generation="2026.1")}, daemon=False),
-            "job/.containers/1": container("waiting", generation="2025.2"),
-        },
-        [
-            (
-                "generation",
-                "job/sync is for generation 2026.1, and the containers that are there are of 2025.2: "
-                "start one of the image of 2026.1",
+            **one(
+                "job",
+                container("waiting", generation="2025.2"),
+                definition(commands={"sync": one_time(generation="2026.1")}, daemon=False),
             )
-        ],
+        },
+        (
+            "generation: job/sync is for generation 2026.1, and the existing containers are of 2025.2: "
+            "start one of the image of 2026.1"
+        ),
     ),
     "instances of a generation that no container has": (
         {
-            "job": definition(commands={"contract": one_time(NEW)}, daemon=False),
-            "job/.containers/1": container("waiting", generation="2"),
+            **one(
+                "job",
+                container("waiting", generation="2"),
+                definition(commands={"contract": one_time(NEW)}, daemon=False),
+            ),
             "web": definition(instances=2),
             **of_generation("1", "1"),
         },
-        [
-            (
-                "generation",
-                "job/contract waits for web/daemon of generation 2, and its containers are of 1: "
-                "start some of the image of 2",
-            )
-        ],
+        (
+            "generation: job/contract waits for web/daemon of generation 2, and its containers are of 1: "
+            "start some of the image of 2"
+        ),
     ),
-    "a container of another generation in the way": (
+    "a container of another generation exists": (
         {
-            "job": definition(commands={"contract": one_time(NEW)}, daemon=False),
-            "job/.containers/1": container("waiting", generation="2"),
+            **one(
+                "job",
+                container("waiting", generation="2"),
+                definition(commands={"contract": one_time(NEW)}, daemon=False),
+            ),
             "web": definition(instances=2),
             **of_generation("2", "2", "1"),
         },
-        [
-            (
-                "generation",
-                "job/contract waits: web on web1 still has generation 1: "
-                "start it with the image of 2, or stop it",
-            )
-        ],
+        (
+            "generation: job/contract waits: web on web1 still has generation 1: "
+            "start it with the image of 2, or stop it"
+        ),
     ),
-    "another generation is waited for": (
+    "a dependency on another generation": (
         {
-            "web": definition({"path": "job/sync", "generation": "3"}),
-            "web/.containers/1": container("waiting"),
+            **one("web", container("waiting"), definition({"path": "job/sync", "generation": "3"})),
             "job": definition(commands={"sync": one_time(generation="2")}, daemon=False),
             STATE: "done",
             "status/global/job/sync/generations/2": "5 5",
         },
-        [("generation", "web/daemon waits for generation 3 of job/sync, whose definition has 2")],
+        "generation: web/daemon waits for generation 3 of job/sync, whose definition has 2",
     ),
     "daemons of another generation": (
         {
-            "job": definition({"path": "web/daemon", "generation": "2", "count": 2, "exclusive": True}),
-            "job/.containers/1": container("waiting"),
-            "web": definition(instances=2),
-            "web/.containers/1": container("ready", host="h1", generation="1"),
+            **one(
+                "job",
+                container("waiting"),
+                definition({"path": "web/daemon", "generation": "2", "count": 2, "exclusive": True}),
+            ),
+            **one("web", container("ready", host="h1", generation="1"), definition(instances=2)),
             "web/.containers/2": container("ready", host="h2", generation="2"),
             "status/global/web/daemon/ready/1": {"generation": "1"},
             "status/global/web/daemon/ready/2": {"generation": "2"},
         },
-        [
-            (
-                "generation",
-                "job/daemon waits for web/daemon: 1 of 2 instances of generation 2 ready; "
-                "replace the containers of other generations, on h1",
-            )
-        ],
+        (
+            "generation: job/daemon waits for web/daemon: 1 of 2 instances of generation 2 ready; "
+            "replace the containers of other generations, on h1"
+        ),
     ),
     "daemons of another generation, and something else comes first": (
         {
-            "job": definition({"path": "web/daemon", "generation": "2", "exclusive": True}, "db/daemon"),
-            "job/.containers/1": container("waiting"),
-            "db": definition(),
-            "db/.containers/1": container("starting"),
-            "web": definition(),
-            "web/.containers/1": container("ready", host="h1", generation="1"),
+            **one(
+                "job",
+                container("waiting"),
+                definition({"path": "web/daemon", "generation": "2", "exclusive": True}, "db/daemon"),
+            ),
+            **one("db", container("starting")),
+            **one("web", container("ready", host="h1", generation="1")),
             "status/global/web/daemon/ready/1": {"generation": "1"},
         },
-        [("starting", "db/daemon on web1 has been starting for 0 s")],
+        "starting: db/daemon on web1 has been starting for 0 s",
     ),
     "an old definition": (
         {
-            "job": definition(commands={"sync": one_time(generation="1")}, daemon=False),
-            "job/.containers/1": container("waiting", definition="3e0", generation="1"),
+            **one(
+                "job",
+                container("waiting", definition="3e0", generation="1"),
+                definition(commands={"sync": one_time(generation="1")}, daemon=False),
+            ),
             "status/global/job/sync/generations/2": "995 995",
         },
-        [("superseded", "job/sync: a newer definition has run it since; restart the containers of job")],
+        "superseded: job/sync: a newer definition has run it since; restart the containers of job",
     ),
     "nothing is published": (
         {"a/web/variables/x": "1"},
-        [("no definition", "a/web has no definition: publish it")],
+        "no definition: a/web has no definition: publish it",
     ),
-    "a definition that is depended on": (
-        {"web": definition({"members": "a/bd"}), "web/.containers/1": container("waiting"), "a/db": TASK},
-        [
-            ("no provider", "web/daemon: there is no service 'a/bd' (did you mean 'a/db'?)"),
-            ("absent", f"no container of a/db {NEVER}"),
-        ],
+    "a dependency on a service that does not exist": (
+        {**one("web", container("waiting"), definition({"members": "a/bd"})), "a/db": TASK},
+        "no provider: web/daemon: there is no service 'a/bd' (did you mean 'a/db'?)",
+        f"absent: no container of a/db {NEVER}",
     ),
     "unreadable": (
         {"web": "[]"},
-        [("unreadable", "the definition of web can't be read: expected a JSON object, found a list")],
+        "unreadable: the definition of web can't be read: expected a JSON object, found a list",
     ),
     "no such role": (
-        {
-            "one": definition(),
-            **ready("one", "1"),
-            "two": definition("won/wait"),
-            "two/.containers/1": container("waiting"),
-        },
-        [("no provider", "two/daemon: no service has the role 'won' (did you mean 'one'?)")],
+        {**up("one"), **one("two", container("waiting"), definition("won/wait"))},
+        "no provider: two/daemon: no service has the role 'won' (did you mean 'one'?)",
     ),
     "no such command": (
-        {
-            "job": TASK,
-            STATE: "done",
-            "two": definition("job/synk"),
-            "two/.containers/1": container("waiting"),
-        },
-        [("no provider", "two/daemon: job has no 'synk' (did you mean 'sync'?)")],
+        {"job": TASK, STATE: "done", **one("two", container("waiting"), definition("job/synk"))},
+        "no provider: two/daemon: job has no 'synk' (did you mean 'sync'?)",
     ),
-    "more than are wanted": (
-        {
-            "db": definition(),
-            **ready("db", "1"),
-            "web": definition({"path": "db/daemon", "count": 3}),
-            "web/.containers/1": container("waiting"),
-        },
-        [("too many", f"web/daemon waits for 3 ready instances of db/daemon, and 1 {WANTED}")],
+    "a dependency on more instances than are wanted": (
+        {**up("db"), **one("web", container("waiting"), definition({"path": "db/daemon", "count": 3}))},
+        f"too many: web/daemon waits for 3 ready instances of db/daemon, and 1 {WANTED}",
     ),
-    "ready on its host this moment, which one of two znodes does not say yet": (
+    "ready on its host, and only one of two znodes says so yet": (
         {
-            "db": definition(),
-            **ready("db", "1"),
-            "web": definition({"path": "db/daemon", "scope": "local"}),
+            **up("db"),
             "status/web1/web": "web",
-            "web/.containers/1": container("waiting", host="web1"),
+            **one(
+                "web", container("waiting", host="web1"), definition({"path": "db/daemon", "scope": "local"})
+            ),
         },
-        [],
     ),
     "ready on another host": (
         {
-            "db": definition(),
             **ready("db", "1"),
-            "db/.containers/1": container("ready", host="h2"),
-            "web": definition({"path": "db/daemon", "scope": "local"}),
+            **one("db", container("ready", host="h2")),
             "status/web1/web": "web",
-            "web/.containers/1": container("waiting"),
+            **one("web", container("waiting"), definition({"path": "db/daemon", "scope": "local"})),
         },
-        [("elsewhere", "web/daemon waits for db/daemon on its own host: 0 of 1 instances ready")],
+        "elsewhere: web/daemon waits for db/daemon on its own host: 0 of 1 instances ready",
     ),
     "two services of one role": (
-        {"b/web": definition(), "status/global/web": "a/web", "b/web/.containers/1": container("waiting")},
-        [("claimed", "b/web: its role web is claimed by a/web; rename one of them")],
+        {"status/global/web": "a/web", **one("b/web", container("waiting"))},
+        "claimed: b/web: its role web is claimed by a/web; rename one of them",
     ),
     "killed": (
         {
@@ -561,13 +484,10 @@ CASES: dict[str, tuple[Tree, list[tuple[str, str]]]] = {
             "status/h1/web/daemon": "running",
             "status/h1/web/daemon/ready": "",
         },
-        [
-            (
-                "gone",
-                "web/daemon on h1: its container is gone; it became ready 1 min ago; it or its registrar was"
-                " killed, or its host was lost; see its log, and start it again",
-            )
-        ],
+        (
+            "gone: web/daemon on h1: its container is gone; it became ready 1 min ago; it or its"
+            " registrar was killed, or its host was lost; see its log, and start it again"
+        ),
     ),
     "killed by its refresh": (
         {
@@ -582,13 +502,10 @@ CASES: dict[str, tuple[Tree, list[tuple[str, str]]]] = {
             "status/h1/web/daemon": "running",
             "status/h1/web/daemon/ready": "",
         },
-        [
-            (
-                "refresh failed",
-                "web/daemon on h1: its container is gone; it has not come back from its refresh, begun 1 min"
-                " ago; see its log, and start it again",
-            )
-        ],
+        (
+            "refresh failed: web/daemon on h1: its container is gone; it has not come back from its refresh,"
+            " begun 1 min ago; see its log, and start it again"
+        ),
     ),
     "a cycle": (
         {
@@ -597,29 +514,24 @@ CASES: dict[str, tuple[Tree, list[tuple[str, str]]]] = {
             "c": definition(commands={"z": one_time("a/daemon")}),
             **{f"{each}/.containers/1": container("waiting") for each in "abc"},
         },
-        [
-            (
-                "cycle",
-                "a cycle, in which each waits for the next: a/daemon -> a/x -> b/y -> c/z -> a/daemon;"
-                " remove a dependency",
-            )
-        ],
+        (
+            "cycle: a cycle, in which each waits for the next: a/daemon -> a/x -> b/y -> c/z -> a/daemon;"
+            " remove a dependency"
+        ),
     ),
     "a publication that was killed comes first": (
         {".publication": KILLED, "db": definition()},
-        [
-            ("unfinished", "publication begun at 12:00 by root on h has not finished: publish again"),
-            ("absent", f"no container of db {NEVER}"),
-        ],
+        "unfinished: publication begun at 12:00 by root on h has not finished: publish again",
+        f"absent: no container of db {NEVER}",
     ),
     "somebody is publishing": (
-        {".publication": KILLED, ".publication/1": "root on h", "db": definition(), **ready("db", "1")},
-        [("publishing", "publication begun at 12:00 by root on h has not finished yet")],
+        {".publication": KILLED, ".publication/1": "root on h", **up("db")},
+        "publishing: publication begun at 12:00 by root on h has not finished yet",
     ),
 }
 
 
-def test_what_may_only_seem_so_is_seen_twice() -> None:
+def test_causes_that_may_be_wrong_are_looked_at_twice() -> None:
     """Between two reads a task has ended, and another service has lost its container."""
     ended = {"job": TASK, STATE: "running", DETAIL: {"attempt": 1, "host": "h1", "started": NOW}}
     looks = [deployment(ended, NOW), deployment({**ended, STATE: "done", "web": definition()}, NOW)]
@@ -630,14 +542,14 @@ def test_what_may_only_seem_so_is_seen_twice() -> None:
 
 
 @pytest.mark.parametrize("name", CASES)
-def test_each_kind_is_told_apart(name: str) -> None:
-    tree, expected = CASES[name]
+def test_the_causes_of_a_tree(name: str) -> None:
+    tree, *expected = CASES[name]
     found = causes.find(deployment(tree, NOW - 60), NOW)
-    assert [(cause.kind, cause.text) for cause in found] == expected
+    assert [f"{cause.kind}: {cause.text}" for cause in found] == expected
 
 
-def test_what_explains_who_is_missing_now_is_said_and_no_older_failure() -> None:
-    """The one on h2 was replaced by another container, before the one on h1 was killed."""
+def test_the_latest_failure_explains_a_missing_container() -> None:
+    """The container on h2 was replaced before the one on h1 was killed."""
     tree = {
         "web": definition(instances=2),
         **ready("web", "1"),
@@ -653,8 +565,8 @@ def test_what_explains_who_is_missing_now_is_said_and_no_older_failure() -> None
     assert (cause.kind, cause.text.partition(" ended")[0]) == ("ended", "web/daemon on h2")
 
 
-def test_what_came_about_since_the_last_publication_comes_first() -> None:
-    """Though what is older blocks more; and what is up, but needs a restart, comes last."""
+def test_causes_since_the_last_publication_come_first() -> None:
+    """Although older ones block more; restarts come last."""
     tree = {
         "job": TASK,
         STATE: "error",
@@ -673,7 +585,7 @@ def test_what_came_about_since_the_last_publication_comes_first() -> None:
 
 
 def test_every_kind_has_a_case() -> None:
-    assert {kind for _, found in CASES.values() for kind, _ in found} == causes.KINDS.keys()
+    assert {text.partition(":")[0] for _, *found in CASES.values() for text in found} == KINDS.keys()
 
 
 SHOP = "shop-api/schema <- shop-api/daemon (0 of 3 ready)"
@@ -699,7 +611,7 @@ def explained(tree: Tree) -> list[str]:
     return [line.whole().plain for line in shown]
 
 
-def test_what_is_blocked_stands_in_one_line_for_each_chain() -> None:
+def test_each_blocked_chain_has_a_line() -> None:
     """A branch begins at the step where it leaves the line above."""
     assert explained(CHAIN) == [
         f"ROOT CAUSE  rabbitmq/daemon on rab1 is not ready for 2 min 10 s: exit status 69{SEE} rabbitmq",
@@ -709,7 +621,7 @@ def test_what_is_blocked_stands_in_one_line_for_each_chain() -> None:
     ]
 
 
-def test_a_definition_that_can_not_be_read_blocks_what_depends_on_it() -> None:
+def test_an_invalid_definition_blocks_its_dependents() -> None:
     tree = {"db": "[]", "web": definition("db/daemon"), "web/.containers/1": container("waiting")}
     assert explained(tree) == [
         "ROOT CAUSE  the definition of db can't be read: expected a JSON object, found a list",
@@ -718,16 +630,14 @@ def test_a_definition_that_can_not_be_read_blocks_what_depends_on_it() -> None:
 
 
 @pytest.mark.parametrize(("seconds", "final"), [(9, False), (11, True)])
-def test_a_daemon_that_ended_is_given_up_when_no_container_takes_its_place(
-    seconds: float, final: bool
-) -> None:
-    """A launcher may be about to start it again."""
+def test_an_ended_daemon_is_final_if_nobody_starts_it_again(seconds: float, final: bool) -> None:
+    """A launcher may be about to."""
     tree = {"web": definition(), "status/web1/web/ended": CRASHED}
     (cause,) = causes.find(deployment(tree, NOW - 60), NOW - 60 + seconds)
     assert (cause.is_stuck, cause.is_final) == (True, final)
 
 
-def test_what_blocks_most_comes_first() -> None:
+def test_the_cause_that_blocks_most_comes_first() -> None:
     lines = explained({**CHAIN, "alone": definition()})
     assert [line[:22] for line in lines if line.startswith("ROOT")] == [
         "ROOT CAUSE  rabbitmq/d",
@@ -736,14 +646,14 @@ def test_what_blocks_most_comes_first() -> None:
 
 
 @pytest.mark.parametrize(("name", "count"), [("haproxy", 1), ("redis", 0), ("rabbitmq", 1), ("alone", 1)])
-def test_one_service_is_explained_by_what_blocks_it(name: str, count: int) -> None:
+def test_the_causes_of_one_service(name: str, count: int) -> None:
     found = deployment({**CHAIN, "alone": definition()})
     concerning = causes.concerning(causes.find(found, NOW), found.services[name])
     assert len(concerning) == count
 
 
-def test_a_container_that_does_not_start_blocks_whoever_waits_for_it() -> None:
-    """Though what it depends on is not there either: both have to be mended."""
+def test_a_missing_container_blocks_its_dependents() -> None:
+    """Its own dependencies are missing, too: both are causes."""
     tree = {key: value for key, value in CHAIN.items() if not key.startswith("shop-api/")}
     assert explained(tree)[:5] == [
         f"ROOT CAUSE  rabbitmq/daemon on rab1 is not ready for 2 min 10 s: exit status 69{SEE} rabbitmq",
@@ -754,14 +664,13 @@ def test_a_container_that_does_not_start_blocks_whoever_waits_for_it() -> None:
     ]
 
 
-def test_who_is_about_to_go_on_is_not_stuck() -> None:
-    """Between the moment in which the last dependency is met and that in which the container has seen it."""
+def test_a_container_that_is_about_to_continue_is_not_stuck() -> None:
+    """Its last dependency is satisfied, and it has not seen that yet."""
     tree = {"job": TASK, "job/.containers/1": container("waiting")}
     assert explained(tree) == ["starting    job: nothing that it waits for is stuck"]
 
 
-def test_a_thousand_steps_in_a_row_are_followed() -> None:
-    """A chain may be longer than Python's stack is deep."""
+def test_a_chain_may_be_longer_than_the_stack() -> None:
     tree: dict[str, Any] = {"s0": definition(), "s0/.containers/1": container("unready", since=NOW - 60)}
     for number in range(1, 1500):
         tree[f"s{number}"] = definition(f"s{number - 1}/daemon")

@@ -35,7 +35,7 @@ WEB = ("tasks/fill", "db/daemon (1 present)", "cache/daemon (same host)", 'q"/x'
 OUTSIDE = "external http u.example:443"
 
 
-def test_each_step_stands_beside_what_it_waits_for() -> None:
+def test_the_text_has_the_dependencies_of_each_step() -> None:
     assert [line.whole().plain for line in graph.text(graph.of(deployment(TREE)))] == [
         "db/daemon                    1 of 2 ready",
         "tasks/sync                   error                   <- db/daemon (2)",
@@ -48,7 +48,7 @@ def test_each_step_stands_beside_what_it_waits_for() -> None:
 
 
 def test_a_daemon_comes_after_the_commands_of_its_service() -> None:
-    """After the last ones: the others come before those."""
+    """Only after the last ones."""
     commands = {"one": one_time(), "two": one_time("web/one"), "three": one_time()}
     edges = graph.of(deployment({"web": definition("web/three", commands=commands)})).edges
     assert [(edge.before, edge.after) for edge in edges] == [
@@ -76,7 +76,7 @@ def test_mermaid_gives_every_step_a_plain_id() -> None:
 
 
 def test_mermaid_takes_no_name_for_markup() -> None:
-    """As tried with Mermaid 11: it would drop a tag, and show what an entity stands for."""
+    """Mermaid 11 would drop a tag, and decode an entity."""
     lines = graph.mermaid(graph.of(deployment({"web": definition("<b>&lt;#35;/`x`")}))).splitlines()
     assert '  n1["#60;b#62;#38;lt;#35;35;/#96;x#96;<br>no service provides it"]:::missing' in lines
 
@@ -93,8 +93,8 @@ def test_without_graphviz_it_says_what_to_install(monkeypatch: pytest.MonkeyPatc
         graph.svg("digraph {}")
 
 
-def test_graphviz_draws_every_name_as_it_is() -> None:
-    """The picture is XML; what a name holds is text in it, and neither markup nor an escape of Graphviz."""
+def test_graphviz_draws_every_name_unchanged() -> None:
+    """Names are neither XML nor escapes of Graphviz."""
     tree = {**TREE, "a/web": definition("tasks/fill", HOSTILE)}
     picture = ElementTree.fromstring(graph.svg(graph.dot(graph.of(deployment(tree)), HOSTILE)))
     assert picture.tag == f"{SVG}svg"
@@ -104,6 +104,6 @@ def test_graphviz_draws_every_name_as_it_is() -> None:
     assert len([each for each in picture.iter(f"{SVG}g") if each.get("class") == "edge"]) == 4
 
 
-def test_what_graphviz_says_is_passed_on() -> None:
+def test_an_error_of_graphviz_is_passed_on() -> None:
     with pytest.raises(AgentError, match=r"^dot -Tsvg ended with 1: Error: .*syntax error"):
         graph.svg("digraph {")

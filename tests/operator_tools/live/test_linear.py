@@ -16,8 +16,8 @@ import pytest
 from kolla_mesos_start.operator.commands import status
 from kolla_mesos_start.operator.live import causes, graph
 from kolla_mesos_start.operator.timeline import html_page
-from kolla_mesos_start.operator.timeline.past import lines
-from kolla_mesos_start.operator.timeline.reader import History
+from kolla_mesos_start.operator.timeline.reader import HistoryReader
+from kolla_mesos_start.operator.timeline.report import lines
 from tests.operator_tools.trees import NOW, ZNODES, container, definition, deployment, one_time, view
 
 SMALL, LARGE, GROWTH = 8, 32, 4  # services: so many times as many
@@ -67,7 +67,7 @@ def steps_of(work: Callable[[], object]) -> int:
 
 def read(services: int, *, is_up: bool) -> Callable[[], object]:
     """What all commands do with the znodes: look for more to read, and make one record of all."""
-    history = History(ZNODES)
+    history = HistoryReader(ZNODES)
     found = view(history, tree(services, is_up=is_up))
     return lambda: (history.queries(found), history.deployment(found))
 
@@ -85,11 +85,11 @@ def draw(services: int, *, is_up: bool) -> Callable[[], object]:
 
 def tell(services: int, *, is_up: bool) -> Callable[[], object]:
     """Its timeline, as text and as a page."""
-    history = History(ZNODES)
+    history = HistoryReader(ZNODES)
     found = view(history, tree(services, is_up=is_up))
 
     def work() -> None:
-        past = history.past(found, NOW + 9)
+        past = history.report(found, NOW + 9)
         list(lines(past, 100))
         html_page.page(past)
 
@@ -98,6 +98,6 @@ def tell(services: int, *, is_up: bool) -> Callable[[], object]:
 
 @pytest.mark.parametrize("is_up", [True, False], ids=["up", "waiting"])
 @pytest.mark.parametrize("work", [read, draw, tell])
-def test_it_grows_as_the_deployment_does(work: Callable[..., Callable[[], object]], is_up: bool) -> None:
+def test_the_work_grows_linearly(work: Callable[..., Callable[[], object]], is_up: bool) -> None:
     small, large = (steps_of(work(services, is_up=is_up)) for services in (SMALL, LARGE))
     assert large < 1.3 * GROWTH * small

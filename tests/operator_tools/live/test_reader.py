@@ -7,12 +7,12 @@ import json
 import pytest
 
 from kolla_mesos_start.definition.document import digest, load
-from kolla_mesos_start.operator.live.reader import View
+from kolla_mesos_start.operator.ensemble.view import View
 from kolla_mesos_start.zookeeper.query import children_of, data_of
 from tests.operator_tools.trees import NOW, Tree, container, definition, deployment, one_time, ready
 
 
-def test_what_a_container_says_is_what_is_known_of_it() -> None:
+def test_a_container_has_the_facts_that_it_writes() -> None:
     told = container("starting", "tcp 8080: refused", since=NOW - 5, definition="3e8", generation="2")
     (found,) = deployment({"a/web": definition(), "a/web/.containers/c1": told}).services["a/web"].containers
     assert (found.host, found.stage, found.reason, found.since) == (
@@ -24,8 +24,7 @@ def test_what_a_container_says_is_what_is_known_of_it() -> None:
     assert (found.definition, found.generation, found.ready) == (0x3E8, "2", False)
 
 
-def test_how_many_names_are_waited_for_makes_no_difference() -> None:
-    """What is not known stays unknown."""
+def test_the_number_of_names_that_a_query_waits_for_makes_no_difference() -> None:
     view = View({children_of("/a"): ("x",)})
     assert view[children_of("/a", 3)] == ("x",)
     for unknown in (children_of("/b", 3), data_of("/a")):
@@ -33,8 +32,8 @@ def test_how_many_names_are_waited_for_makes_no_difference() -> None:
             view[unknown]
 
 
-def test_who_says_nothing_is_present_or_ready() -> None:
-    """Agents of an older version have a party and ready instances only."""
+def test_a_container_of_an_older_agent_is_present_or_ready() -> None:
+    """It writes a member and a ready instance only."""
     tree: Tree = {
         "web": definition(instances=2),
         "web/.party/1__party__": {"host": "h1"},
@@ -49,8 +48,8 @@ def test_who_says_nothing_is_present_or_ready() -> None:
     assert (found.ready, found.is_up) == (1, False)
 
 
-def test_one_container_is_counted_once() -> None:
-    """It is in the party, says what it does, and is a ready instance."""
+def test_a_container_is_counted_once() -> None:
+    """It is a member, a container and a ready instance."""
     tree = {"web": definition(), "web/.party/1__party__": {"host": "h1"}, **ready("web", "1__party__")}
     assert len(deployment(tree).services["web"].containers) == 1
 
@@ -69,8 +68,8 @@ def test_one_container_is_counted_once() -> None:
         '{"code": {}, "outside": {"external tcp u:80": 7}}',
     ],
 )
-def test_what_strangers_write_ends_nothing(data: str) -> None:
-    """A container that says nothing that can be read is present."""
+def test_garbage_of_containers_is_ignored(data: str) -> None:
+    """Such a container is present."""
     asking = definition({"external": {"tcp": "u:80"}})
     tree = {"web": asking, "web/.containers/1": data, "status/h/web/ended": data}
     found = deployment(tree).services["web"]
@@ -79,7 +78,7 @@ def test_what_strangers_write_ends_nothing(data: str) -> None:
     assert not [each for step in found.steps for each in step.unmet]
 
 
-def test_no_control_character_of_theirs_is_shown() -> None:
+def test_control_characters_of_containers_are_replaced() -> None:
     tree = {"web": definition(), "web/.containers/1": container("starting", "\x1b[2J\n")}
     assert deployment(tree).services["web"].containers[0].reason == "\ufffd[2J\ufffd"
 
@@ -87,15 +86,15 @@ def test_no_control_character_of_theirs_is_shown() -> None:
 @pytest.mark.parametrize(
     ("instances", "wanted"), [(3, 3), ("2", 2), (None, 1), ("{{ many }}", 1), (-1, 1), (True, 1)]
 )
-def test_how_many_are_wanted_is_for_launchers(instances: object, wanted: int) -> None:
-    """And is read from where they have it; the agent ignores it."""
+def test_the_number_of_instances_is_that_of_launchers(instances: object, wanted: int) -> None:
+    """The agent ignores it."""
     written = definition()
     written["service"]["instances"] = instances
     assert deployment({"web": written}).services["web"].wanted == wanted
 
 
 def test_a_graph_depends_on_published_variables() -> None:
-    """The service's own value wins; what a container alone can know is not guessed."""
+    """The value of the service wins; values that only a container knows are not guessed."""
     tree = {
         "web": definition({"path": "db/daemon", "count": "{{ n }}"}),
         "variables/n": "2",
@@ -113,8 +112,8 @@ def test_a_graph_depends_on_published_variables() -> None:
     assert "bad JSON" in found["bad"].issues[0]
 
 
-def test_a_variable_of_single_hosts_has_the_value_of_one_of_them() -> None:
-    """There is one graph of a service; what is given for all hosts comes first."""
+def test_a_variable_of_single_hosts_has_the_value_of_one_host() -> None:
+    """A value for all hosts wins."""
     tree = {
         "web": definition(
             {"path": "db/daemon", "count": "{{ n }}"}, {"path": "db/daemon", "count": "{{ m }}"}
@@ -141,7 +140,7 @@ def test_a_variable_of_single_hosts_has_the_value_of_one_of_them() -> None:
     ],
 )
 def test_a_task_is_up_when_its_commands_are_done(states: dict[str, str], up: bool) -> None:
-    """Its containers may have gone by then."""
+    """Its containers may be gone by then."""
     commands = {"sync": one_time(), "fill": {"command": "true"}}
     tree = {
         "tasks": definition(commands=commands, daemon=False),
@@ -161,7 +160,7 @@ def test_done_for_another_generation_is_not_done() -> None:
     assert deployment(tree).is_up
 
 
-def test_a_command_of_each_host_is_done_when_it_is_on_all() -> None:
+def test_a_command_of_each_host_is_done_when_all_hosts_are_done() -> None:
     commands = {"sync": one_time(run_once="host")}
     tree = {
         "tasks": definition(commands=commands, daemon=False),
@@ -172,14 +171,13 @@ def test_a_command_of_each_host_is_done_when_it_is_on_all() -> None:
     assert deployment({**tree, "status/h2/tasks/sync": "done"}).is_up
 
 
-def test_an_older_definition_is_stale() -> None:
+def test_a_container_of_an_older_definition_is_outdated() -> None:
     tree = {"web": definition(), "web/.containers/1": container("ready", definition="3e7")}
     found = deployment(tree).services["web"]
     assert found.containers[0].runs_older_definition
 
 
-def test_another_count_of_instances_makes_nothing_stale() -> None:
-    """It is for launchers, and no agent reads it: nobody has to be restarted for it."""
+def test_another_number_of_instances_outdates_no_container() -> None:
     old = digest(load(json.dumps(definition(instances=2)).encode()))
     told = {**container("ready", definition="3e7"), "digest": old}
     for published, stale in ((definition(instances=3), False), (definition("a/b"), True)):
@@ -187,8 +185,8 @@ def test_another_count_of_instances_makes_nothing_stale() -> None:
         assert found.containers[0].runs_older_definition is stale
 
 
-def test_what_only_has_variables_is_not_published() -> None:
-    """It is shown all the same: something is wrong with it."""
+def test_a_service_with_variables_only_is_not_published() -> None:
+    """It is listed, because something is wrong."""
     found = deployment({"a/web/variables/x": "1"}).services
     assert list(found) == ["a/web"]
     assert found["a/web"].definition == 0

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from kolla_mesos_start.operator.live.reader import Container
+from kolla_mesos_start.operator.ensemble.containers import Container
 from tests.operator_tools.trees import NOW, container, deployment, one_time
 
 FILES = {
@@ -63,24 +63,24 @@ def found(changed: dict[str, int], **said: Any) -> Container:
         ("web/files/unknown", None),
     ],
 )
-def test_what_has_changed_since_it_was_read_is_older(node: str, older: str | None) -> None:
-    """As far as a restart would read it: on any branch; a one-time command that is done is not run again."""
+def test_changes_after_the_container_has_read_are_found(node: str, older: str | None) -> None:
+    """If a restart would read them, on any branch; a one-time command that is done does not run again."""
     each = found({node: 1001})
-    assert [behind.what for behind in each.behind] == ([older] if older else [])
+    assert [part.what for part in each.older] == ([older] if older else [])
     assert each.is_current == (older is None)
-    assert not found({node: 1000}).behind
+    assert not found({node: 1000}).older
 
 
-def test_what_is_nearer_hides_what_is_farther() -> None:
-    assert not found({"variables/secret": 1001, "web/variables/secret": 999}).behind
+def test_a_nearer_value_hides_a_change() -> None:
+    assert not found({"variables/secret": 1001, "web/variables/secret": 999}).older
 
 
 @pytest.mark.parametrize("said", [{"read": None}, {"state": "waiting"}])
-def test_who_has_rendered_nothing_yet_has_nothing_older(said: dict[str, Any]) -> None:
+def test_a_container_that_has_rendered_nothing_is_current(said: dict[str, Any]) -> None:
     told = {**container("ready", definition="3e8", read="0x3e8"), **said}
     tree = {key: value for key, value in TREE.items() if not key.endswith("ready/1")}
     services = deployment({**tree, "web/.containers/1": told}, zxids={"variables/secret": 1001}).services
-    assert not services["web"].containers[0].behind
+    assert not services["web"].containers[0].older
 
 
 @pytest.mark.parametrize(
@@ -97,15 +97,17 @@ def test_who_has_rendered_nothing_yet_has_nothing_older(said: dict[str, Any]) ->
         ("variables/other", {"follows": True, "code": "refresh-settling"}, True, False),
     ],
 )
-def test_what_brings_the_newer_one(node: str, said: dict[str, Any], refreshing: bool, restart: bool) -> None:
-    """A refresh, for what the daemon is rendered from; all else needs a restart."""
+def test_a_refresh_or_a_restart_replaces_older_parts(
+    node: str, said: dict[str, Any], refreshing: bool, restart: bool
+) -> None:
+    """A refresh, for the daemon's templates."""
     each = found({node: 1001}, **said)
     assert (each.is_refreshing, each.needs_restart) == (refreshing, restart)
     assert not each.is_current
 
 
-def test_of_a_variable_only_its_last_change_is_read() -> None:
-    """No value of a secret comes into the tool."""
+def test_no_value_of_a_variable_is_read() -> None:
+    """Only the zxid of its last change."""
     from kolla_mesos_start.operator.live.reader import DeploymentReader
     from tests.operator_tools.trees import ZNODES, view
 

@@ -18,8 +18,7 @@ TASK = TimelineStep("tidy/tidy", "db-1", (Need("database/daemon"),), 2.0, 3.0)
 STEPS = [FIRST, SECOND, TASK, SCHEMA, DATABASE]
 
 
-def test_the_critical_path_goes_back_from_what_was_finished_last() -> None:
-    """Through what each step needed that was finished last."""
+def test_the_critical_path_goes_back_from_the_last_step() -> None:
     assert critical_path.critical_path(STEPS) == [DATABASE, SCHEMA, SECOND]
     assert critical_path.overhead(STEPS, 0.0) == pytest.approx(1.0)
 
@@ -35,8 +34,8 @@ def test_the_critical_path_goes_back_from_what_was_finished_last() -> None:
         (Need("api/daemon", count=9), "web-3"),
     ],
 )
-def test_a_need_is_satisfied_by_the_last_of_so_many(need: Need, satisfied_by: str) -> None:
-    """By the n-th that was finished, in any order of the steps; on one host by what was finished there."""
+def test_a_need_is_satisfied_by_the_nth_step(need: Need, satisfied_by: str) -> None:
+    """In the order of their ends; on one host if the need names it."""
     third = TimelineStep("api/daemon", "web-3", (Need("api/schema"),), 4.0, 6.5)
     front = TimelineStep("front/daemon", "edge", (need,), 7.0, 8.0)
     steps = [front, third, *STEPS]
@@ -51,8 +50,7 @@ def test_a_need_is_satisfied_by_the_last_of_so_many(need: Need, satisfied_by: st
     ]
 
 
-def test_a_step_with_several_needs_waited_for_the_last_of_them() -> None:
-    """Two of one kind may be finished after one of another."""
+def test_a_step_with_several_needs_waits_for_the_last() -> None:
     early, late = Need("tidy/tidy"), Need("api/daemon", count=2)
     front = TimelineStep("front/daemon", "edge", (early, late), 6.2, 8.0)
     assert critical_path.needed(front, Finished([*STEPS, front])) == [TASK, SECOND]
@@ -60,7 +58,7 @@ def test_a_step_with_several_needs_waited_for_the_last_of_them() -> None:
 
 
 def test_each_container_has_a_lane() -> None:
-    """It waits, runs, is ready or gone; what decided is marked, in the lanes and in the list."""
+    """It waits, runs, is ready or gone; the critical path is marked."""
     lines = critical_path.draw(STEPS, 0.0).splitlines()
     lanes = {line.split()[0]: line[16:] for line in lines[1:5]}
     sixth = WIDTH // 6
@@ -78,14 +76,13 @@ def test_each_container_has_a_lane() -> None:
 
 @pytest.mark.parametrize(("columns", "lane"), [(200, 60), (80, 60), (60, 43), (30, 20)])
 def test_the_timeline_fits_the_terminal(columns: int, lane: int) -> None:
-    """The lanes get what the names leave, and the legend fits where they do."""
     lines = critical_path.draw(STEPS, 0.0, columns).splitlines()
     assert len(lines[1]) == 16 + lane
     assert max(map(len, lines)) <= max(columns, 60)
 
 
-def test_nothing_waits_for_what_ended_after_it_began() -> None:
-    """The database was started again later: of its first start, which the schema needed, nothing is left."""
+def test_no_step_waits_for_one_that_ended_later() -> None:
+    """The database was started again: nothing is left of its first start."""
     again = DATABASE._replace(started=40.0, finished=42.0)
     steps = [FIRST, SECOND, SCHEMA, again]
     assert critical_path.needed(SCHEMA, Finished(steps)) == []
@@ -99,8 +96,8 @@ def test_nothing_waits_for_what_ended_after_it_began() -> None:
     assert critical_path.waiting(SCHEMA, Finished([slightly]), 0.0) == 0
 
 
-def test_what_came_later_again_is_marked_and_decided_nothing() -> None:
-    """It has no wait, and neither the critical path nor its sum has it."""
+def test_a_step_that_ran_again_is_not_on_the_critical_path() -> None:
+    """It is marked, and has no wait."""
     again = SECOND._replace(started=40.0, finished=42.0, again="started again")
     steps = [DATABASE, SCHEMA, FIRST, again]
     assert critical_path.critical_path(steps) == [DATABASE, SCHEMA, FIRST]
@@ -111,7 +108,6 @@ def test_what_came_later_again_is_marked_and_decided_nothing() -> None:
 
 
 def test_a_presence_is_not_shown_as_a_command() -> None:
-    """It is waited for as one is, but nobody runs it."""
     present = TimelineStep("database/.party", "db-1", (), 0.0, 0.3)
     lines = critical_path.draw(
         [present, TimelineStep("api/daemon", "web-1", (Need("database/.party"),), 0.5, 1.0)], 0.0

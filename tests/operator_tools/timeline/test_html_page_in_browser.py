@@ -12,8 +12,8 @@ from playwright.sync_api import Browser, Locator, Page, expect, sync_playwright
 
 from kolla_mesos_start.operator.timeline.critical_path import Need, TimelineStep
 from kolla_mesos_start.operator.timeline.html_page import page as html
-from kolla_mesos_start.operator.timeline.past import Event, StartReport
-from kolla_mesos_start.operator.timeline.reader import History
+from kolla_mesos_start.operator.timeline.reader import HistoryReader
+from kolla_mesos_start.operator.timeline.report import Event, StartReport
 from tests.operator_tools.trees import NOW, ZNODES, container, definition, view
 
 CHROMIUM = "/usr/bin/chromium-headless-shell"
@@ -137,7 +137,7 @@ def shown_lanes(page: Page) -> list[str]:
     return page.locator(".lane:visible .name").all_text_contents()
 
 
-def test_a_bar_says_and_shows_who_waited_for_whom(opened: Open) -> None:
+def test_a_bar_shows_which_steps_waited(opened: Open) -> None:
     page = opened(SMALL)
     bar(page, "api/schema on web-1").click()
     assert page.locator("#said").inner_text() == (
@@ -155,8 +155,7 @@ def test_a_bar_says_and_shows_who_waited_for_whom(opened: Open) -> None:
     assert page.locator("tbody tr.chosen a").all_inner_texts() == ["api/schema"]
 
 
-def test_a_lane_says_what_its_container_did(opened: Open) -> None:
-    """All its steps are chosen."""
+def test_a_lane_selects_the_steps_of_its_container(opened: Open) -> None:
     page = opened(SMALL)
     page.get_by_role("button", name="api@web-1", exact=True).click()
     assert page.locator("#said").inner_text() == (
@@ -167,8 +166,8 @@ def test_a_lane_says_what_its_container_did(opened: Open) -> None:
     assert len({track.left for track in boxes(page, ".track")}) == 1
 
 
-def test_what_went_wrong_is_shown_alone(opened: Open) -> None:
-    """A retry and what is not ready: their containers, and their steps in the table."""
+def test_problems_can_be_shown_alone(opened: Open) -> None:
+    """Retries and steps that are not ready, with their containers."""
     page = opened(SMALL)
     page.get_by_label("what failed or was tried again (2)").check()
     assert shown_lanes(page) == ["tidy@db-1", "front@edge"]
@@ -188,8 +187,8 @@ ENDS = """each => [0, each.getTotalLength()].map(length => {
 })"""
 
 
-def test_the_critical_path_is_shown_alone(opened: Open) -> None:
-    """Its containers stand closer then, and the lines between them follow."""
+def test_the_critical_path_can_be_shown_alone(opened: Open) -> None:
+    """Its containers move together, and the lines follow."""
     page = opened(SMALL)
     page.get_by_label("the critical path").check()
     assert shown_lanes(page) == ["database@db-1", "api@web-1", "api@web-2"]
@@ -210,7 +209,7 @@ def test_the_critical_path_is_shown_alone(opened: Open) -> None:
 
 
 def test_the_keyboard_is_enough(opened: Open) -> None:
-    """The choice of lanes, then the chart with the arrow keys, then the table's links, which lead to bars."""
+    """For the choice of lanes, the chart, and the links of the table."""
     page = opened(SMALL)
     focused = page.locator(":focus")
     page.keyboard.press("Tab")
@@ -234,7 +233,7 @@ def test_the_keyboard_is_enough(opened: Open) -> None:
     assert page.url.endswith("#step-0")
 
 
-def test_a_link_to_a_step_that_is_not_shown_shows_it(opened: Open) -> None:
+def test_a_link_shows_a_hidden_step(opened: Open) -> None:
     page = opened(SMALL)
     page.get_by_label("what failed or was tried again (2)").check()
     page.evaluate("location.hash = 'step-2'")
@@ -245,7 +244,7 @@ def test_a_link_to_a_step_that_is_not_shown_shows_it(opened: Open) -> None:
 @pytest.mark.parametrize("width", [WIDE, NARROW])
 @pytest.mark.parametrize("past", [SMALL, large(10, 10)], ids=["small", "large"])
 def test_everything_fits_the_window(opened: Open, past: StartReport, width: int) -> None:
-    """Nothing has to be scrolled sideways but the table, and no label lies on another one."""
+    """Only the table scrolls sideways, and no label covers another."""
     page = opened(past, width)
     assert page.evaluate("document.documentElement.scrollWidth") <= width
     names, tracks, ticks = boxes(page, ".name"), boxes(page, ".track"), boxes(page, "#axis span")
@@ -258,8 +257,7 @@ def test_everything_fits_the_window(opened: Open, past: StartReport, width: int)
     assert min(track.right - track.left for track in tracks) > width / 3
 
 
-def test_in_a_long_page_the_sentence_and_the_times_stay_in_sight(opened: Open) -> None:
-    """Names are whole where there is room."""
+def test_the_advice_and_the_times_stay_visible_in_a_long_page(opened: Open) -> None:
     page = opened(large(10, 10))
     cut = "names => names.filter(each => each.scrollWidth > each.clientWidth).length"
     assert page.locator(".name").evaluate_all(cut) == 0
@@ -300,7 +298,7 @@ TEXTS = (
 
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])
-def test_all_text_can_be_read_in_light_and_dark(opened: Open, scheme: str) -> None:
+def test_all_text_is_readable_in_light_and_dark(opened: Open, scheme: str) -> None:
     """WCAG asks for a contrast of 4.5."""
     page = opened(SMALL, color_scheme=scheme)
     for each in TEXTS:
@@ -317,11 +315,10 @@ HOSTILE = (
 SHOWN = HOSTILE.translate(dict.fromkeys(map(ord, "\x1b\u202e\0\ud800"), "\N{REPLACEMENT CHARACTER}"))
 
 
-def test_names_and_messages_of_strangers_stay_text(opened: Open) -> None:
-    """A host and a reason, as a container may write them."""
+def test_names_and_messages_of_containers_stay_text(opened: Open) -> None:
     tree = {"web": definition(), "web/.containers/1": container("unready", HOSTILE, host=HOSTILE)}
-    history = History(ZNODES)
-    past = history.past(view(history, tree), NOW + 10)
+    history = HistoryReader(ZNODES)
+    past = history.report(view(history, tree), NOW + 10)
     page = opened(past)
     assert shown_lanes(page) == [f"web@{SHOWN}"]
     assert page.locator("td.bad").inner_text() == f"unready, {SHOWN}"
@@ -330,8 +327,8 @@ def test_names_and_messages_of_strangers_stay_text(opened: Open) -> None:
     assert page.evaluate("[document.scripts.length, document.images.length, window.ran]") == [1, 0, None]
 
 
-def test_nothing_else_would_run_or_be_loaded(browser: Browser, tmp_path: Path) -> None:
-    """Not even if something were not escaped: the page allows its own script only."""
+def test_the_page_runs_only_its_own_script_and_loads_nothing(browser: Browser, tmp_path: Path) -> None:
+    """Even if something were not escaped."""
     file = tmp_path / "start.html"
     file.write_text(
         html(SMALL).replace("<h1>", "<script>window.ran = 1</script><img src='file:///dev/null'><h1>")
@@ -346,8 +343,7 @@ def test_nothing_else_would_run_or_be_loaded(browser: Browser, tmp_path: Path) -
         assert marked(page, "chosen") == ["api/schema on web-1"]
 
 
-def test_what_was_started_again_is_marked_and_there_is_no_advice(opened: Open) -> None:
-    """Its row says so in place of a wait; the page says above all that this is not one start."""
+def test_a_restarted_container_is_marked_and_there_is_no_advice(opened: Open) -> None:
     again = SECOND._replace(started=40.0, finished=42.0, again="started again")
     page = opened(SMALL._replace(events=events(DATABASE, SCHEMA, FIRST, again)))
     expect(page.locator("#advice")).to_contain_text("This is not one start (api@web-2 was started again)")

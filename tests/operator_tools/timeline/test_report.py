@@ -12,9 +12,9 @@ import pytest
 
 from kolla_mesos_start.operator.timeline import critical_path
 from kolla_mesos_start.operator.timeline.html_page import page
-from kolla_mesos_start.operator.timeline.past import StartReport, advice, lines, trouble
-from kolla_mesos_start.operator.timeline.reader import History
-from kolla_mesos_start.zookeeper.query import data_of
+from kolla_mesos_start.operator.timeline.reader import HistoryReader
+from kolla_mesos_start.operator.timeline.report import StartReport, advice, lines, trouble
+from kolla_mesos_start.zookeeper.query import stat_of
 from tests.operator_tools.trees import NOW, ZNODES, container, definition, one_time, view
 
 HOSTILE = "<script>\"'&"
@@ -47,12 +47,12 @@ TIMES = {
 
 
 def past(tree: dict[str, Any] = TREE) -> StartReport:
-    history = History(ZNODES)
-    return history.past(view(history, tree, TIMES), NOW + 10)
+    history = HistoryReader(ZNODES)
+    return history.report(view(history, tree, TIMES), NOW + 10)
 
 
 def test_times_are_those_of_the_servers() -> None:
-    """Of a detail only how long the attempt took; a daemon starts when all that it needs was there."""
+    """Except the duration of an attempt. A daemon starts when its needs are satisfied."""
     found = {
         (event.step.name, event.step.host): (event.step.started - NOW, event.step.finished - NOW, event.state)
         for event in past().events
@@ -71,13 +71,13 @@ def test_the_critical_path_goes_through_services() -> None:
     assert [step.name for step in path] == ["db/daemon", "job/sync", "web/daemon"]
 
 
-def test_retries_and_what_is_not_ready_are_said() -> None:
+def test_retries_and_daemons_that_are_not_ready_are_named() -> None:
     said = [trouble(event) for event in past().events if trouble(event)]
     assert said == ["2 attempts", "unready, tcp 80: refused"]
 
 
-def test_one_sentence_says_what_would_have_been_faster() -> None:
-    """What all would have gained, not only how long it took; all are up only where none is unready."""
+def test_the_advice_names_the_step_that_cost_most() -> None:
+    """The time that the whole start would have gained."""
     found = past()
     assert advice(found) == (
         "Without job/sync on h1 (3.0 s) this would have been done 3.0 s earlier, after 4.0 s."
@@ -86,8 +86,7 @@ def test_one_sentence_says_what_would_have_been_faster() -> None:
     assert "(3.0 s) all would have been up 3.0 s earlier" in advice(up)
 
 
-def test_a_step_beside_another_one_saves_only_the_difference() -> None:
-    """Two of one length: without one of them all still wait for the other."""
+def test_a_parallel_step_saves_only_the_difference() -> None:
     need = (critical_path.Need("a/x"), critical_path.Need("b/y"))
     first = critical_path.TimelineStep("a/x", "h", (), 0, 5)
     second = critical_path.TimelineStep("b/y", "h", (), 0, 4)
@@ -95,7 +94,7 @@ def test_a_step_beside_another_one_saves_only_the_difference() -> None:
     assert critical_path.gains([first, second, third], 0) == pytest.approx({first: 1, third: 1})
 
 
-def test_as_text_it_has_lanes_steps_and_the_sentence() -> None:
+def test_the_text_has_lanes_steps_and_the_advice() -> None:
     text = "\n".join(lines(past(), 100))
     assert re.search(r"^  job@h1 +\.+#+", text, re.MULTILINE)
     assert "\n  job/sync (h1): 2 attempts\n" in text
@@ -105,7 +104,7 @@ def test_as_text_it_has_lanes_steps_and_the_sentence() -> None:
 @pytest.mark.parametrize(
     "tree", [{}, {"db": definition()}, {"db": definition(), "db/.containers/1": container("waiting")}]
 )
-def test_before_anything_is_done_there_is_nothing_to_draw(tree: dict[str, Any]) -> None:
+def test_an_empty_start_is_not_drawn(tree: dict[str, Any]) -> None:
     assert list(lines(past(tree), 80)) == ["nothing has been done yet: see `kolla_mesos_ctl explain`"]
     assert "</b> steps done" in page(past(tree))
 
@@ -128,7 +127,7 @@ class Page(HTMLParser):
 
 
 def test_the_page_has_a_bar_and_a_row_for_each_step() -> None:
-    """The critical path is marked; a bar says after whom it could begin, and what went wrong."""
+    """With the critical path, the step that it waited for, and problems."""
     found = Page(page(past()))
     said = [unescape(bar["title"] or "") for bar in found.all("button", "bar")]
     assert sorted(said) == sorted(
@@ -159,8 +158,7 @@ def test_the_page_has_a_lane_for_each_container() -> None:
     assert said[4] == "job@h2: there after 0.00 s; it has run no command"
 
 
-def test_the_page_loads_nothing_and_runs_nothing_of_strangers() -> None:
-    """It can be sent by mail, and hosts and messages are only shown."""
+def test_the_page_loads_nothing_and_escapes_texts() -> None:
     text = page(past())
     assert len(list(Page(text).all("script"))) == 1
     assert not re.search(r"https?://|src=|@import|url\(", text)
@@ -168,8 +166,7 @@ def test_the_page_loads_nothing_and_runs_nothing_of_strangers() -> None:
     assert not re.search(r"\$[a-z]", text)
 
 
-def test_what_a_row_refers_to_is_there() -> None:
-    """The script looks steps up by their numbers."""
+def test_the_links_of_a_row_have_a_target() -> None:
     found = Page(page(past()))
     bars = {bar["data-steps"] for bar in found.all("button", "bar")}
     assert {row["data-steps"] for row in found.all("tr") if row} == bars
@@ -186,15 +183,13 @@ def test_what_a_row_refers_to_is_there() -> None:
         ("error", "bar trouble failed"),
     ],
 )
-def test_a_second_attempt_is_not_a_failure(state: str, words: str) -> None:
-    """Only as long as it has not failed too."""
+def test_a_retry_is_not_a_failure(state: str, words: str) -> None:
     tree = {**TREE, "status/global/job/sync/detail": {**DETAIL, "state": state}}
     bars = list(Page(page(past(tree))).all("button", "bar"))
     assert [bar["class"] for bar in bars if (bar["title"] or "").startswith("job/sync ")] == [words]
 
 
-def test_who_waits_has_begun_nothing() -> None:
-    """Its lane is a line up to now."""
+def test_a_waiting_container_has_no_steps() -> None:
     tree = {**TREE, "web/.containers/2": container("waiting", "for job/sync", host="w2")}
     (event,) = (event for event in past(tree).events if event.state == "waiting")
     assert event.step.duration == 0
@@ -206,20 +201,19 @@ def past_with(
     counts: dict[str, tuple[int, int]], times: dict[str, float], tree: dict[str, Any]
 ) -> StartReport:
     """`counts`: of znodes, what ZooKeeper says of the names below them: how often they changed, how many."""
-    history = History(ZNODES)
+    history = HistoryReader(ZNODES)
     found = view(history, tree, {**TIMES, **times})
     for path, (changes, names) in counts.items():
-        query = data_of(f"{ZNODES.deployment}/{path}")
-        stat = found[query].stat._replace(cversion=changes, numChildren=names)
-        found[query] = found[query]._replace(stat=stat)
-    return history.past(found, NOW + 100)
+        query = stat_of(f"{ZNODES.deployment}/{path}")
+        found.update({query: found[query]._replace(cversion=changes, numChildren=names)})
+    return history.report(found, NOW + 100)
 
 
 ON_HOST = {"status/w1/web/daemon/ready/1": "{}"}
 
 
-def test_a_container_that_was_started_again_is_marked() -> None:
-    """Its daemon, and the commands that it has run since; nothing is said of what decided this start."""
+def test_a_restarted_container_is_marked() -> None:
+    """With the commands that it has run since; there is no advice."""
     later = {
         "web/.containers/1": NOW + 50,
         "web/.party/1": NOW + 50,
@@ -229,7 +223,7 @@ def test_a_container_that_was_started_again_is_marked() -> None:
     found = past_with({"web/.party": (3, 1)}, later, {**TREE, **ON_HOST})
     again = {event.step.name: event.step.again for event in found.events if event.step.again}
     assert again == {"web/make": "started again", "web/daemon": "started again"}
-    said = "This is not one start (web@w1 was started again): what would have made it faster can't be told."
+    said = "This is not one start (web@w1 was started again): what would have made it faster is unknown."
     assert advice(found) == said
     assert lines_end(found) == said
     text = unescape(page(found))
@@ -242,14 +236,12 @@ def lines_end(found: StartReport) -> str:
     return "\n".join(lines(found, 200)).splitlines()[-1]
 
 
-def test_a_member_that_is_gone_marks_no_other() -> None:
-    """The one that is there is as old as what its first run has made."""
+def test_a_missing_member_marks_no_other() -> None:
     found = past_with({"web/.party": (3, 1)}, {}, {**TREE, **ON_HOST})
     assert not any(event.step.again for event in found.events)
 
 
 def test_a_daemon_that_was_ready_again_has_no_duration() -> None:
-    """When it was ready first is not known any more, nor why it took so long."""
     count = {"status/w1/web/daemon/ready": (3, 1)}
     found = past_with(count, {"status/global/web/daemon/ready/1": NOW + 57}, {**TREE, **ON_HOST})
     (step,) = (event.step for event in found.events if event.step.again)
@@ -257,14 +249,12 @@ def test_a_daemon_that_was_ready_again_has_no_duration() -> None:
     assert "not one start (web@w1 was ready again)" in advice(found)
 
 
-def test_a_command_with_more_attempts_than_a_container_makes_was_run_again() -> None:
-    """Somebody has mended what had failed: how long that took is no part of a start."""
+def test_a_command_with_too_many_attempts_was_run_again() -> None:
     tree = {**TREE, "status/global/job/sync/detail": {**DETAIL, "attempt": 3}}
     assert "not one start (job@h1 was run again)" in advice(past(tree))
 
 
-def test_members_that_are_waited_for_are_shown_in_words() -> None:
-    """They are znodes, which the names of commands are not; and "present" is no state of a daemon."""
+def test_members_are_shown_in_words() -> None:
     web = definition({"members": "db"})
     tree = {**TREE, "db/.party/1": {"host": "h1"}, "web": web, "web/.party/9": {"host": "w9"}}
     found = past(tree)
@@ -278,7 +268,6 @@ def test_members_that_are_waited_for_are_shown_in_words() -> None:
 
 @pytest.mark.parametrize("columns", [80, 64])
 def test_sentences_fit_the_terminal(columns: int) -> None:
-    """Long ones go on in the next line."""
     host = "a-host-with-a-long-name.of-a-region.example"
     said = list(lines(past(one_host(host)), columns))[1:]
     assert max(map(len, said)) <= columns
@@ -292,7 +281,6 @@ def one_host(host: str) -> dict[str, Any]:
 
 @pytest.mark.parametrize(("changes", "duration"), [(3, 5), (5, 0)])
 def test_a_container_that_may_have_been_ready_twice_has_no_duration(changes: int, duration: int) -> None:
-    """It was started again and ready; a third time may have come without a start."""
     later = {"web/.containers/1": NOW + 50, "web/.party/1": NOW + 50, "status/w1/web/make/detail": NOW + 52}
     later["status/global/web/daemon/ready/1"] = NOW + 57
     counts = {"web/.party": (3, 1), "status/w1/web/daemon/ready": (changes, 1)}
@@ -301,8 +289,7 @@ def test_a_container_that_may_have_been_ready_twice_has_no_duration(changes: int
     assert step.duration == duration
 
 
-def test_a_daemon_whose_need_came_again_later_has_no_start() -> None:
-    """It began after the first time, of which nothing is left."""
+def test_a_daemon_whose_need_ran_again_later_has_no_start() -> None:
     tree = {**TREE, "web": definition("db/daemon"), "status/h1/db/daemon/ready/1": "{}"}
     found = past_with(
         {"status/h1/db/daemon/ready": (3, 1)}, {"status/global/db/daemon/ready/1": NOW + 50}, tree

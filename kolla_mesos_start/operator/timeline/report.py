@@ -1,6 +1,6 @@
-"""A start that is over, or under way: what happened when, and what that means in words.
+"""How a start went: the events, and what they mean in words.
 
-Pure; what ZooKeeper tells of it is read by `reader`.
+Pure; `reader` reads the events from ZooKeeper.
 """
 
 from __future__ import annotations
@@ -9,17 +9,17 @@ import textwrap
 from collections.abc import Iterator, Mapping
 from typing import NamedTuple
 
-from kolla_mesos_start.operator.live.reader import PRESENT
+from kolla_mesos_start.operator.ensemble.containers import PRESENT
 from kolla_mesos_start.operator.timeline import critical_path
 from kolla_mesos_start.operator.timeline.critical_path import TimelineStep
 from kolla_mesos_start.tree.states import DONE
 
-NAMED = 3  # Of more containers that came back, only how many there are is said.
+NAMED = 3  # containers that a message names
 
 
 class Event(NamedTuple):
-    """A step that has happened, or is happening (`state` is not `done`): how often it was tried, and how the
-    last attempt ended."""
+    """A step that is done, or not yet (`state` is not `done`), the number of attempts, and the message of the
+    last one."""
 
     step: TimelineStep
     state: str
@@ -28,7 +28,7 @@ class Event(NamedTuple):
 
 
 class StartReport(NamedTuple):
-    """All that happened since `began`, in the order of its beginning. `appeared`: when each container did."""
+    """All events since `began`, in the order in which they began; and when each container appeared."""
 
     id: str
     began: float
@@ -37,28 +37,28 @@ class StartReport(NamedTuple):
 
     @property
     def finished(self) -> list[TimelineStep]:
-        """What a critical path may go through."""
+        """The steps of which a critical path may consist."""
         return [event.step for event in self.events if event.state == DONE]
 
 
-def lines(past: StartReport, columns: int) -> Iterator[str]:
-    """The lanes and the steps, what went wrong on the way, and what would have been faster."""
-    steps = past.finished
-    took_time = any(step.finished > past.began for step in steps)
-    if not took_time and not any(event.step.again for event in past.events):
+def lines(report: StartReport, columns: int) -> Iterator[str]:
+    """The lanes and the steps, problems, and what would have been faster."""
+    steps = report.finished
+    took_time = any(step.finished > report.began for step in steps)
+    if not took_time and not any(event.step.again for event in report.events):
         yield "nothing has been done yet: see `kolla_mesos_ctl explain`"
         return
     if took_time:
-        yield critical_path.draw(steps, past.began, columns)
-    for event in past.events:
+        yield critical_path.draw(steps, report.began, columns)
+    for event in report.events:
         if trouble(event):
             yield from _wrapped(f"  {event.step.name} ({event.step.host}): {trouble(event)}", columns)
-    yield from _wrapped(advice(past), columns)
+    yield from _wrapped(advice(report), columns)
 
 
-def as_json(past: StartReport) -> Mapping[str, object]:
-    """All of it, for programs; the shape is documented in the help of `timeline`."""
-    path = set(critical_path.critical_path(past.finished))
+def as_json(report: StartReport) -> Mapping[str, object]:
+    """For programs; the help of `timeline` documents the shape."""
+    path = set(critical_path.critical_path(report.finished))
     steps = [
         {
             "command": event.step.name,
@@ -71,13 +71,13 @@ def as_json(past: StartReport) -> Mapping[str, object]:
             "again": event.step.again or None,
             "critical": event.step in path,
         }
-        for event in past.events
+        for event in report.events
     ]
-    return {"deployment": past.id, "began": past.began, "steps": steps}
+    return {"deployment": report.id, "began": report.began, "steps": steps}
 
 
 def _wrapped(words: str, columns: int) -> list[str]:
-    """In lines that fit. Names stay whole: they are to be copied."""
+    """Wrapped lines. Names are not broken, so that they can be copied."""
     indent = "    " if words.startswith(" ") else ""
     return textwrap.wrap(
         words, columns, subsequent_indent=indent, break_long_words=False, break_on_hyphens=False
@@ -85,7 +85,7 @@ def _wrapped(words: str, columns: int) -> list[str]:
 
 
 def trouble(event: Event) -> str:
-    """What was not as it should be; empty if all was well."""
+    """What went wrong; empty if nothing did."""
     state = "not ready, and its container does not say why" if event.state == PRESENT else event.state
     words = [state] if state != DONE else []
     if event.attempts > 1:
@@ -95,21 +95,21 @@ def trouble(event: Event) -> str:
     return ", ".join(words)
 
 
-def advice(past: StartReport) -> str:
-    """The one thing that would have been faster, in a sentence; or why that can't be said."""
+def advice(report: StartReport) -> str:
+    """The step without which the start would have been much faster; or why that is unknown."""
     again = dict.fromkeys(
-        f"{event.step.container} was {event.step.again}" for event in past.events if event.step.again
+        f"{event.step.container} was {event.step.again}" for event in report.events if event.step.again
     )
     if again:
         some = ", ".join([*list(again)[:NAMED], *[f"and {len(again) - NAMED} more"][: len(again) > NAMED]])
-        return f"This is not one start ({some}): what would have made it faster can't be told."
-    steps = past.finished
-    gains = critical_path.gains(steps, past.began) if steps else {}
+        return f"This is not one start ({some}): what would have made it faster is unknown."
+    steps = report.finished
+    gains = critical_path.gains(steps, report.began) if steps else {}
     if not gains:
         return "Nothing on the critical path took any time."
     best = max(gains, key=lambda step: gains[step])
-    total = max(step.finished for step in steps) - past.began
-    what = "all would have been up" if len(steps) == len(past.events) else "this would have been done"
+    total = max(step.finished for step in steps) - report.began
+    what = "all would have been up" if len(steps) == len(report.events) else "this would have been done"
     return (
         f"Without {best.name} on {best.host} ({best.duration:.1f} s) {what}"
         f" {gains[best]:.1f} s earlier, after {total - gains[best]:.1f} s."
