@@ -23,6 +23,7 @@ from tests.examples.keystone import Keystone
 from tests.examples.openstack import SYSTEM_PATH
 from tests.functional.command_lines import CommandLines
 from tests.processes import command_line
+from tests.tool import operator_client
 from tests.waiting import eventually
 
 REGISTRAR = "kolla_mesos_start.daemon.boot"
@@ -43,8 +44,15 @@ class Cloud(Keystone):
     """The containers and their deployment."""
 
     def __init__(
-        self, directory: Path, programs: Path, client: KazooClient, zookeeper_hosts: str, report: list[str]
+        self,
+        directory: Path,
+        programs: Path,
+        zk: KazooClient,
+        zookeeper_hosts: str,
+        report: list[str],
+        **more: str,
     ) -> None:
+        """`more`: by what the operator is known to ZooKeeper."""
         self.report = report
         self.journal = directory / "journal"
         environ = {
@@ -57,7 +65,8 @@ class Cloud(Keystone):
             # passwords can't be guessed.
             "OS_IDENTITY__PASSWORD_HASH_ROUNDS": "4",
         }
-        super().__init__(directory, client, environ, "/kolla-functional", "cloud")
+        self.zk, place = zk, ("/kolla-functional", "cloud")
+        super().__init__(directory, operator_client(zk, *place, **more), environ, *place)
         self.command_lines = CommandLines(self.secrets.needles())
         self.seed = int(os.environ.get("KOLLA_TEST_SEED") or random.randrange(10**6))
 
@@ -67,7 +76,7 @@ class Cloud(Keystone):
     @contextmanager
     def up(self) -> Iterator[None]:
         """Meanwhile it is published, was started all at once, and is up; nothing of it stays."""
-        self.client.ensure_path(self.path)
+        self.zk.ensure_path(self.path)
         self.report.append(f"order of the start: KOLLA_TEST_SEED={self.seed}")
         try:
             self.publish()
@@ -77,7 +86,8 @@ class Cloud(Keystone):
             self.stop()
         finally:
             self.end()
-            self.client.delete(self.prefix, recursive=True)
+            self.client.close()
+            self.zk.delete(self.prefix, recursive=True)
 
     def await_start(self) -> None:
         """Wait until every replica is ready and the task has ended."""
@@ -116,7 +126,7 @@ class Cloud(Keystone):
         return self.children(f"{self.path}/{service}/.party")
 
     def state(self, command: str, scope: str = "global") -> str:
-        data, _ = self.client.get(f"{self.path}/status/{scope}/{command}")
+        data, _ = self.zk.get(f"{self.path}/status/{scope}/{command}")
         return str(data, "utf-8")
 
     def runs(self) -> list[Run]:
@@ -127,8 +137,8 @@ class Cloud(Keystone):
         """Every znode of the deployment with its data."""
         path = path or self.path
         try:
-            data, _ = self.client.get(path)
-            children = self.client.get_children(path)
+            data, _ = self.zk.get(path)
+            children = self.zk.get_children(path)
         except NoNodeError:
             return
         yield path, data

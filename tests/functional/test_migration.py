@@ -23,6 +23,7 @@ from tests import EXAMPLES
 from tests.conftest import connected
 from tests.examples import openstack
 from tests.examples.keystone import MARIADB, Users
+from tests.tool import operator_client
 from tests.waiting import eventually
 from tests.zookeeper import Server
 
@@ -41,13 +42,14 @@ class Shop(LocalDeployment):
 
     once = "shop-db/migrate"
 
-    def __init__(self, directory: Path, client: KazooClient, hosts: str) -> None:
+    def __init__(self, directory: Path, zk: KazooClient, hosts: str) -> None:
         environ = {
             "PATH": openstack.SYSTEM_PATH,
             "KOLLA_ZK_HOSTS": hosts,
             "KOLLA_ZK_SESSION_TIMEOUT": f"{TIMEOUT}",
         }
-        super().__init__(EXAMPLE, directory, client, environ, "/kolla-migration", "shop")
+        at = ("/kolla-migration", "shop")
+        super().__init__(EXAMPLE, directory, operator_client(zk, *at), environ, *at)
         self.user = Users.here().mariadb
         self.mariadb = self.add(MARIADB, "db-1")
         self.replicas = [self.add(SHOP, host) for host in ("shop-1", "shop-2")]
@@ -90,6 +92,7 @@ def shop(shared_zookeeper: Server, servers: None, place: Path) -> Iterator[Shop]
             yield shop
         finally:
             shop.end()
+            shop.client.close()
             for container in shop.containers:
                 print(f"--- {container.name} said:\n{container.log_end()}")
             zk.delete(shop.prefix, recursive=True)

@@ -12,8 +12,7 @@ from pathlib import Path
 import pytest
 from kazoo.client import KazooClient
 
-from kolla_mesos_start import settings
-from kolla_mesos_start.operator.ensemble import connection, publication
+from kolla_mesos_start.operator.ensemble import publication
 from kolla_mesos_start.operator.ensemble.connection import OperatorClient
 from kolla_mesos_start.operator.ensemble.publication import Busy, LockLost, ZnodeChange
 from kolla_mesos_start.tree.publication import Mark
@@ -21,7 +20,7 @@ from kolla_mesos_start.tree.znodes import Znodes
 from tests.agents import Containers
 from tests.conftest import Deployment
 from tests.publishing import write_files
-from tests.tool import TOOL, ctl, environ, run_ctl, tool
+from tests.tool import TOOL, ctl, environ, operator_client, run_ctl, tool
 from tests.waiting import LIMIT, eventually
 
 CONF = "{{ one }} {{ two }}"
@@ -47,19 +46,11 @@ def make_large(root: Path) -> None:
 
 
 @pytest.fixture
-def client(deployment: Deployment) -> Iterator[OperatorClient]:
+def client(zk: KazooClient, deployment: Deployment) -> Iterator[OperatorClient]:
     """The operator's connection."""
-    found = connection.connect(
-        settings.parse(
-            {
-                "KOLLA_APP_ID": f"/{deployment.id}/tool",
-                "KOLLA_ZK_HOSTS": deployment.hosts,
-                "KOLLA_SYSTEM_PREFIX": deployment.prefix,
-            }
-        )
-    )
+    found = operator_client(zk, deployment.prefix, deployment.id)
     yield found
-    connection.close(found)
+    found.close()
 
 
 def znodes_of(deployment: Deployment) -> Znodes:
@@ -118,15 +109,17 @@ def test_what_was_published_meanwhile_is_removed_too(
 def test_it_gives_up_after_a_while(deployment: Deployment, client: OperatorClient, zk: KazooClient) -> None:
     """With 75, and leaves nothing in the queue."""
     znodes = znodes_of(deployment)
+    other = operator_client(zk, deployment.prefix, deployment.id)
     with publication.locked(client, znodes):
         with (
             pytest.raises(Busy, match=r"the publication by .* since"),
-            publication.locked(zk, znodes, limit=0.2),
+            publication.locked(other, znodes, limit=0.2),
         ):
             pass
+        other.close()
         assert len(zk.get_children(znodes.publication)) == 1
     assert Busy.status == 75
-    with publication.locked(zk, znodes, limit=0.2):
+    with publication.locked(client, znodes, limit=0.2):
         pass
 
 

@@ -7,14 +7,9 @@ import signal
 import subprocess
 import sys
 import time
-from types import SimpleNamespace
 
 import pytest
-from kazoo.exceptions import ConnectionClosedError
-from kazoo.protocol.states import KeeperState
 
-from kolla_mesos_start.errors import AccessDenied
-from kolla_mesos_start.operator.ensemble import connection
 from tests.conftest import Deployment
 from tests.publishing import publish
 from tests.tool import TOOL, environ
@@ -100,16 +95,3 @@ def test_ctrl_c_ends_it_with_130_whenever_it_comes(site: Deployment) -> None:
         assert "Traceback" not in said, said
         ended.append(tool.returncode)
     assert set(ended) <= {-signal.SIGINT, 130, 66}, ended
-
-
-@pytest.mark.parametrize("state", [KeeperState.CONNECTED, KeeperState.CONNECTING])
-def test_an_exception_that_kazoo_swallows_is_ctrl_c(state: str) -> None:
-    """In an outage too."""
-    with pytest.raises(KeyboardInterrupt), connection.interruptible(SimpleNamespace(client_state=state)):
-        raise ConnectionClosedError
-
-
-def test_a_connection_that_kazoo_has_closed_was_refused() -> None:
-    closed = SimpleNamespace(client_state=KeeperState.CLOSED)
-    with pytest.raises(AccessDenied), connection.interruptible(closed):
-        raise ConnectionClosedError

@@ -10,10 +10,9 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import NamedTuple
 
-from kazoo.client import KazooClient
-
 from kolla_mesos_start.definition.forms import GLOBAL, bad_service
 from kolla_mesos_start.operator.ensemble import connection, presence, services, status_records
+from kolla_mesos_start.operator.ensemble.connection import OperatorClient
 from kolla_mesos_start.operator.ensemble.status_records import State
 from kolla_mesos_start.operator.terminal.suggestions import NotThere, nearest
 from kolla_mesos_start.tree.znodes import Znodes
@@ -29,7 +28,7 @@ class Recorded(NamedTuple):
     services: Iterable[str]
 
 
-def read(client: KazooClient, znodes: Znodes) -> Recorded:
+def read(client: OperatorClient, znodes: Znodes) -> Recorded:
     """What is recorded now."""
     owners = status_records.roles(client, znodes)
     states = status_records.states(client, znodes, owners)
@@ -53,7 +52,7 @@ class HostPresence(NamedTuple):
     unknown: Sequence[str]
 
 
-def there(client: KazooClient, znodes: Znodes, found: Recorded) -> HostPresence:
+def there(client: OperatorClient, znodes: Znodes, found: Recorded) -> HostPresence:
     """Where containers are: by what they show of themselves, who is ready, and who contends for a lock."""
     by_host, unknown = _holding(client, found.states), []
     for service, name, host in presence.shown(client, znodes, found.services):
@@ -96,7 +95,7 @@ def counted_less(found: Recorded, names: Sequence[str], definitions: Iterable[by
             )
 
 
-def _holding(client: KazooClient, states: Iterable[State]) -> dict[str, str]:
+def _holding(client: OperatorClient, states: Iterable[State]) -> dict[str, str]:
     """The hosts whose containers are ready, or contend for a lock of their host or of the deployment."""
     places = {
         f"{state.at.state}/{place}": state.scope

@@ -8,17 +8,16 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable, Iterator, Sequence
 
-from kazoo.client import KazooClient
-
 from kolla_mesos_start.operator.deployment.acl import BY_AGENTS
 from kolla_mesos_start.operator.ensemble import connection
+from kolla_mesos_start.operator.ensemble.connection import OperatorClient
 from kolla_mesos_start.tree.states import printable
 from kolla_mesos_start.tree.znodes import Znodes
 
 SHOWN_HOSTS = 5
 
 
-def containers(client: KazooClient, znodes: Znodes, services: Iterable[str]) -> dict[str, list[str]]:
+def containers(client: OperatorClient, znodes: Znodes, services: Iterable[str]) -> dict[str, list[str]]:
     """The hosts of the containers of each service, one for each container that is there."""
     found: dict[str, list[str]] = {}
     for service, each, host in shown(client, znodes, services):
@@ -27,7 +26,7 @@ def containers(client: KazooClient, znodes: Znodes, services: Iterable[str]) -> 
 
 
 def shown(
-    client: KazooClient, znodes: Znodes, services: Iterable[str]
+    client: OperatorClient, znodes: Znodes, services: Iterable[str]
 ) -> Iterator[tuple[str, str, str | None]]:
     """The service, the name and the host of each container that is there; None for a host it does not say."""
     places = {f"{znodes.service(name)}/{place}": name for name in services for place in BY_AGENTS}
@@ -57,7 +56,7 @@ def on_hosts(hosts: Sequence[str]) -> str:
     return f"{count} on {', '.join(several[:SHOWN_HOSTS])}{more}"
 
 
-def with_containers(client: KazooClient, znodes: Znodes, services: Iterable[str]) -> frozenset[str]:
+def with_containers(client: OperatorClient, znodes: Znodes, services: Iterable[str]) -> frozenset[str]:
     """Those of the services that have containers."""
     paths = {f"{znodes.service(service)}/{name}": service for service in services for name in BY_AGENTS}
     names = connection.children(client, paths)

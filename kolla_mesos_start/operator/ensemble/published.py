@@ -9,22 +9,21 @@ from collections.abc import Iterable, Mapping, Sequence, Set
 from itertools import chain
 from typing import Callable, NamedTuple
 
-from kazoo.client import KazooClient
-
 from kolla_mesos_start.operator.deployment import directory
 from kolla_mesos_start.operator.deployment.directory import FILES, VARIABLES, Deployment, Service, Values
 from kolla_mesos_start.operator.ensemble import connection
+from kolla_mesos_start.operator.ensemble.connection import OperatorClient
 from kolla_mesos_start.tree.znodes import Znodes
 
 Nodes = Mapping[str, bytes]
 
 
-def nodes(client: KazooClient, znodes: Znodes) -> dict[str, bytes]:
+def nodes(client: OperatorClient, znodes: Znodes) -> dict[str, bytes]:
     """The data of every znode that is published, by its path below the deployment."""
     return walk(client, znodes, lambda node: node == "status")
 
 
-def walk(client: KazooClient, znodes: Znodes, is_left_out: Callable[[str], bool]) -> dict[str, bytes]:
+def walk(client: OperatorClient, znodes: Znodes, is_left_out: Callable[[str], bool]) -> dict[str, bytes]:
     """The data of every znode by its path below the deployment, but for those that are left out.
 
     What begins with a dot is of agents, and left out as well.

@@ -11,14 +11,17 @@ from collections.abc import Iterable, Sequence, Set
 from contextlib import suppress
 from typing import NamedTuple
 
-from kazoo.client import KazooClient
-
 from kolla_mesos_start.errors import AgentError
 from kolla_mesos_start.operator.deployment import acl
 from kolla_mesos_start.operator.deployment.acl import BY_AGENTS
 from kolla_mesos_start.operator.deployment.directory import FILES, VARIABLES
 from kolla_mesos_start.operator.ensemble import acls, connection, presence, services, status_records
-from kolla_mesos_start.operator.ensemble.connection import ChangedMeanwhile, OperatorClient, Unanswered
+from kolla_mesos_start.operator.ensemble.connection import (
+    ChangedMeanwhile,
+    Changes,
+    OperatorClient,
+    Unanswered,
+)
 from kolla_mesos_start.operator.ensemble.presence import on_hosts
 from kolla_mesos_start.operator.ensemble.status_records import State
 from kolla_mesos_start.operator.ensemble.token_floor import keep_tokens
@@ -70,7 +73,7 @@ def status_tree(client: OperatorClient, znodes: Znodes, found: Iterable[State]) 
     return Tree(znodes, [znodes.status], places, names, kept=acls.made(client, znodes))
 
 
-def parts_of(client: KazooClient, znodes: Znodes) -> tuple[Znodes, list[str]]:
+def parts_of(client: OperatorClient, znodes: Znodes) -> tuple[Znodes, list[str]]:
     """The service, by its name or else by its role, and what belongs to it below its definition."""
     names = connection.children(client, [znodes.definition])[znodes.definition]
     parts = [f"{znodes.definition}/{name}" for name in PARTS if name in names]
@@ -85,7 +88,7 @@ def parts_of(client: KazooClient, znodes: Znodes) -> tuple[Znodes, list[str]]:
     return parts_of(client, znodes._replace(service_name=name))
 
 
-def remove_service(client: KazooClient, znodes: Znodes) -> int:
+def remove_service(client: OperatorClient, znodes: Znodes) -> int:
     """Remove a service's own znode, and those above it that were there for it alone."""
     path, count = znodes.definition, 0
     while path != znodes.deployment:
@@ -108,7 +111,7 @@ def places_of(znodes: Znodes, names: Iterable[str], found: Iterable[State]) -> l
     ]
 
 
-def who_is_there(client: KazooClient, tree: Tree) -> str:
+def who_is_there(client: OperatorClient, tree: Tree) -> str:
     """The containers that are there, for a message; empty if there is none."""
     there = [
         f"{name} has {on_hosts(hosts)}"
@@ -123,7 +126,7 @@ def who_is_there(client: KazooClient, tree: Tree) -> str:
 # -- removing -------------------------------------------------------------------------------------
 
 
-def remove(client: KazooClient, tree: Tree, *, force: bool = False) -> int:
+def remove(client: OperatorClient, tree: Tree, *, force: bool = False) -> int:
     """Remove the tree; how many znodes it had. ChangedMeanwhile if a container has come, unless `force`."""
     before = len(listed(client, tree, force=True))
     if force:
@@ -138,7 +141,7 @@ def remove(client: KazooClient, tree: Tree, *, force: bool = False) -> int:
     return before
 
 
-def _remove_by_force(client: KazooClient, tree: Tree) -> None:
+def _remove_by_force(client: OperatorClient, tree: Tree) -> None:
     """Remove the tree and whoever is there, at one moment, if one request can hold it.
 
     Agents make anew what goes bit by bit, and begin their commands again each time.
@@ -155,7 +158,7 @@ def _remove_by_force(client: KazooClient, tree: Tree) -> None:
                 raise
 
 
-def withdraw(client: KazooClient, znodes: Znodes, roles: Iterable[str]) -> None:
+def withdraw(client: OperatorClient, znodes: Znodes, roles: Iterable[str]) -> None:
     """Remove what is published of a service, at one moment; what its containers have recorded stays.
 
     `roles` are the znodes of its role. Nothing goes if a container is there: InUse or ChangedMeanwhile.
@@ -171,7 +174,7 @@ def withdraw(client: KazooClient, znodes: Znodes, roles: Iterable[str]) -> None:
             raise InUse(there)
         # The places go with the first request, whatever its size.
         paths = sorted(listed(client, tree, force=False), key=lambda path: path not in places)
-        transaction = client.transaction()
+        transaction = Changes(client)
         for path in paths[:BATCH]:
             transaction.delete(path)
         if len(parts) == len(names) and len(paths) <= BATCH:
@@ -184,7 +187,7 @@ def withdraw(client: KazooClient, znodes: Znodes, roles: Iterable[str]) -> None:
             return
 
 
-def forget(client: KazooClient, tree: Tree, force: bool) -> int:
+def forget(client: OperatorClient, tree: Tree, force: bool) -> int:
     """Remove the tree at one moment, unless a container has come, or by force; how many znodes it had."""
     if force:
         return remove(client, tree, force=True)
@@ -198,17 +201,17 @@ def forget(client: KazooClient, tree: Tree, force: bool) -> int:
     return count
 
 
-def _delete(client: KazooClient, tree: Tree, paths: Sequence[str], what: str) -> None:
+def _delete(client: OperatorClient, tree: Tree, paths: Sequence[str], what: str) -> None:
     """Remove the znodes at `paths`, children first as given, all or none if one request can hold them."""
     versions = keep_tokens(client, tree.znodes, paths)
     for first in range(0, len(paths), BATCH):
-        transaction = client.transaction()
+        transaction = Changes(client)
         for path in paths[first : first + BATCH]:
             transaction.delete(path, versions.get(path, -1))
         connection.commit(transaction, what)
 
 
-def _are_places_removed(client: KazooClient, tree: Tree) -> bool:
+def _are_places_removed(client: OperatorClient, tree: Tree) -> bool:
     """Remove the places where containers may be, all together and only if nobody is there.
 
     False where the connection was lost meanwhile: then it is to be done once more.
@@ -218,7 +221,7 @@ def _are_places_removed(client: KazooClient, tree: Tree) -> bool:
     found = connection.read(client, tree.places)
     there = [path for path in tree.places if found[path] is not None]
     for first in range(0, max(len(there), 1), BATCH):
-        transaction = client.transaction()
+        transaction = Changes(client)
         for definition in tree.definitions:
             transaction.set_data(definition, b"")
         for path in there[first : first + BATCH]:
@@ -232,7 +235,7 @@ def _are_places_removed(client: KazooClient, tree: Tree) -> bool:
     return True
 
 
-def listed(client: KazooClient, tree: Tree, force: bool) -> list[str]:
+def listed(client: OperatorClient, tree: Tree, force: bool) -> list[str]:
     """All znodes of the tree that are there, children first; without `force` none that a container holds."""
     roots = connection.read(client, tree.roots)
     there = [path for path in tree.roots if roots[path] is not None]

@@ -5,15 +5,13 @@ What lives here: reading what `reader` asks for, a level at a time, and again wh
 
 from __future__ import annotations
 
-import threading
-import time
+import math
 
-from kazoo.client import KazooClient
-
+from kolla_mesos_start.loop import now
 from kolla_mesos_start.operator.ensemble import connection, services
 from kolla_mesos_start.operator.invocation import Invocation
 from kolla_mesos_start.operator.live.reader import DeploymentReader, LiveDeployment, LiveService, View
-from kolla_mesos_start.zookeeper.query import Query
+from kolla_mesos_start.zookeeper.client import Client
 
 QUIET = 0.1  # seconds: changes come in groups, and one look is enough for all
 
@@ -21,12 +19,13 @@ QUIET = 0.1  # seconds: changes come in groups, and one look is enough for all
 class Mirror:
     """One deployment, as often as it is asked for. Without watches it is read once."""
 
-    def __init__(self, client: KazooClient, live: DeploymentReader, *, watching: bool = False) -> None:
-        self._client, self._live = client, live
+    def __init__(self, client: Client, live: DeploymentReader, *, watching: bool = False) -> None:
+        self._client, self._live, self._watching = client, live, watching
         self._view = View()
-        self._watch = self._changed if watching else None
-        self._event = threading.Event()
-        self._stale: set[Query] = set()
+        self._stale: set[str] = set()  # paths
+        if watching:
+            client.session.on_watch(self._stale.add)
+            client.session.on_connected(self._forget)  # All watches are gone.
 
     def deployment(self) -> LiveDeployment:
         """The deployment as it is now."""
@@ -34,24 +33,23 @@ class Mirror:
 
     def view(self) -> View:
         """What is known; only what is not known, or no longer, is read."""
-        self._event.clear()
-        while self._stale:
-            self._view.pop(self._stale.pop(), None)
+        for query in [query for query in self._view if query.path in self._stale]:
+            del self._view[query]
+        self._stale.clear()
         while missing := self._live.queries(self._view) - self._view.keys():
-            self._view.update(connection.answers(self._client, missing, self._watch))
+            self._view.update(connection.answers(self._client, missing, watch=self._watching))
         return self._view
 
     def wait(self, timeout: float | None = None) -> bool:
         """Wait for a change, and for those that come with it; False if none came in `timeout` seconds."""
-        if not self._event.wait(timeout):
+        deadline = math.inf if timeout is None else now() + timeout
+        if not self._client.loop.wait(lambda: bool(self._stale), deadline):
             return False
-        time.sleep(QUIET)
+        self._client.loop.sleep(QUIET)
         return True
 
-    def _changed(self, query: Query) -> None:
-        # Runs on kazoo's thread; also when the connection is lost, which takes all watches with it.
-        self._stale.add(query)
-        self._event.set()
+    def _forget(self) -> None:
+        self._stale.update(query.path for query in self._view)
 
 
 def mirror(invocation: Invocation, *, watching: bool = False) -> Mirror:

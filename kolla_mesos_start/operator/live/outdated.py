@@ -11,7 +11,6 @@ from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from typing import NamedTuple
 
-from kazoo.client import KazooClient
 from rich.console import Console
 from rich.text import Text
 
@@ -21,6 +20,7 @@ from kolla_mesos_start.errors import BadDefinition
 from kolla_mesos_start.operator.deployment import changes
 from kolla_mesos_start.operator.deployment.directory import Deployment
 from kolla_mesos_start.operator.ensemble import connection, services
+from kolla_mesos_start.operator.ensemble.connection import OperatorClient
 from kolla_mesos_start.operator.validation.rules import known_graph
 from kolla_mesos_start.tree.znodes import Znodes
 
@@ -49,7 +49,7 @@ class OutdatedContainer(NamedTuple):
 
 
 def outdated(
-    client: KazooClient, znodes: Znodes, deployment: Deployment, changed: Iterable[str]
+    client: OperatorClient, znodes: Znodes, deployment: Deployment, changed: Iterable[str]
 ) -> list[OutdatedContainer]:
     """Those of the deployment's services that a change at one of the nodes `changed` concerns, or that run
     another definition than the one that is published. What else than an agent reads of it does not count."""
@@ -92,7 +92,7 @@ def _generation(graph: Graph) -> str:
 
 
 def _containers(
-    client: KazooClient, znodes: Znodes, names: Iterable[str]
+    client: OperatorClient, znodes: Znodes, names: Iterable[str]
 ) -> list[tuple[OutdatedContainer, bool]]:
     """The containers that run a definition of these services, and whether it is the one that is published."""
     places = {f"{znodes.service(service)}/.containers": service for service in names}

@@ -20,8 +20,6 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import IO, Any
 
-from kazoo.client import KazooClient
-
 from kolla_mesos_start.definition.model import Command, File
 from kolla_mesos_start.definition.texts import Text
 from kolla_mesos_start.errors import AgentError, BadDefinition, BadUsage, CannotRender
@@ -30,7 +28,7 @@ from kolla_mesos_start.operator.deployment.directory import Deployment, Service
 from kolla_mesos_start.operator.deployment.findings import ERROR
 from kolla_mesos_start.operator.deployment.instances import with_instances
 from kolla_mesos_start.operator.deployment.launch import LaunchFile, bad_host, hosts_from
-from kolla_mesos_start.operator.ensemble import connection
+from kolla_mesos_start.operator.ensemble.connection import OperatorClient
 from kolla_mesos_start.operator.ensemble.services import used_variables
 from kolla_mesos_start.operator.invocation import Invocation, connection_options
 from kolla_mesos_start.operator.local.containers import AGENT, LocalContainer, end_all
@@ -267,9 +265,9 @@ class DirectoryUp(Up[DirectoryDeployment]):
         if not self._is_kept:
             self.about_logs = "their logs are removed now: --in PLACE would keep them"
 
-    def deployment(self, client: KazooClient, environ: Mapping[str, str]) -> DirectoryDeployment:
+    def deployment(self, client: OperatorClient, environ: Mapping[str, str]) -> DirectoryDeployment:
         if self._quiet:  # Its view says so.
-            client.remove_listener(connection.log_outage)
+            client.session.quiet = True
         environ = {**environ, **container_variables.environ(self.environ)}
         if self._contents.launch.tag:
             environ["KOLLA_GENERATION"] = self._contents.launch.tag

@@ -20,14 +20,10 @@ import sys
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
-from concurrent.futures import TimeoutError, wait
 from contextlib import suppress
 from pathlib import Path
 from types import FrameType
 from typing import Callable, Generic, Protocol, TypeVar
-
-from kazoo.client import KazooClient
-from kazoo.exceptions import KazooException, NodeExistsError, NoNodeError, NotEmptyError
 
 from kolla_mesos_start import settings
 from kolla_mesos_start.errors import (
@@ -38,7 +34,9 @@ from kolla_mesos_start.errors import (
     Issues,
     Stopped,
 )
+from kolla_mesos_start.loop import Loop, now
 from kolla_mesos_start.operator.ensemble import connection
+from kolla_mesos_start.operator.ensemble.connection import ChangedMeanwhile, OperatorClient
 from kolla_mesos_start.operator.ensemble.publisher import check_chroot
 from kolla_mesos_start.operator.live import explanation
 from kolla_mesos_start.operator.live.mirror import Mirror
@@ -51,6 +49,7 @@ from kolla_mesos_start.operator.terminal.folding import wrapped
 from kolla_mesos_start.operator.timeline import critical_path
 from kolla_mesos_start.settings import RUN_DIR_LIMIT
 from kolla_mesos_start.tree.znodes import Znodes
+from kolla_mesos_start.zookeeper.wire import NodeExistsError
 
 T = TypeVar("T")
 D = TypeVar("D", bound=LocalDeployment)
@@ -107,11 +106,14 @@ class Up(ABC, Generic[D]):
         self.is_up = False
         self.prefix = ""
         self.zookeeper: PrivateZooKeeper | None = None
-        self.client: KazooClient | None = None
+        self.client: OperatorClient | None = None
         self.running: D | None = None
         self._created: list[str] = []  # znodes, deepest first
         self._was_away = False
         self._signals: list[int] = []  # received, and not looked at yet
+        self.loop = Loop()  # of the connection
+        self._deadline = math.inf  # of the request that is awaited
+        self._is_ending = False
 
     # -- what a subclass says ---------------------------------------------------------------------
 
@@ -122,7 +124,7 @@ class Up(ABC, Generic[D]):
         return os.environ["PATH"]
 
     @abstractmethod
-    def deployment(self, client: KazooClient, environ: Mapping[str, str]) -> D:
+    def deployment(self, client: OperatorClient, environ: Mapping[str, str]) -> D:
         """The deployment to run, with all its containers; `environ` is that of each of them."""
 
     def view(self, deployment: D, *, known: bool) -> ProgressDisplay:
@@ -139,14 +141,15 @@ class Up(ABC, Generic[D]):
     def main(self) -> int:
         """Run all stages and end everything; the exit status. 0 also for Ctrl-C once all are up."""
         logging.basicConfig(format=f"{self.program}: %(message)s", level=logging.ERROR)
-        logging.getLogger("kazoo").setLevel(logging.CRITICAL)
         for signum in STOP_SIGNALS:
             signal.signal(signum, self._receive)
         # A launcher may have blocked them until now.
         signal.pthread_sigmask(signal.SIG_UNBLOCK, STOP_SIGNALS)
+        self._tick()
         try:
             return self._status()
         finally:
+            self._is_ending = True
             self.end()
             try:
                 sys.stdout.flush()
@@ -212,11 +215,11 @@ class Up(ABC, Generic[D]):
         say(f"ZooKeeper: a private one at {server.hosts}")
         print(f"  its log: {short(server.log)}", flush=True)
         server.start()
-        if not self.until(lambda: self.aside(lambda: server.serves), ZOOKEEPER_TIMEOUT):
+        if not self.until(lambda: server.serves, ZOOKEEPER_TIMEOUT):
             raise AgentError(f"ZooKeeper does not serve after {ZOOKEEPER_TIMEOUT:g} s; {server.last_lines()}")
         return {**environ, "KOLLA_ZK_HOSTS": server.hosts}
 
-    def _connect(self, environ: Mapping[str, str]) -> KazooClient:
+    def _connect(self, environ: Mapping[str, str]) -> OperatorClient:
         own = {
             "KOLLA_APP_ID": f"/{self.name}/{self.name}",
             "KOLLA_HOSTNAME": self.name,
@@ -225,11 +228,11 @@ class Up(ABC, Generic[D]):
         }
         config = settings.parse({**own, **environ})
         self.prefix = config.prefix
-        self.client = client = self.aside(lambda: connection.connect(config), math.inf)
+        self.client = client = connection.connect(config, self.loop)
         self.aside(lambda: check_chroot(client, config))
         return client
 
-    def _publish(self, client: KazooClient, environ: Mapping[str, str]) -> D:
+    def _publish(self, client: OperatorClient, environ: Mapping[str, str]) -> D:
         path = f"{self.prefix}/{self.name}"
         self.aside(lambda: self._claim(client, path))
         own = {"HOME": str(self.directory), "LANG": "C.UTF-8"}
@@ -238,7 +241,7 @@ class Up(ABC, Generic[D]):
         print(f"  {self.aside(deployment.publish)}")
         return deployment
 
-    def _claim(self, client: KazooClient, path: str) -> None:
+    def _claim(self, client: OperatorClient, path: str) -> None:
         """Create the deployment's znode: of two runs at the same moment only one has it."""
         above = connection.create_parents(client, [path])
         try:
@@ -320,7 +323,7 @@ class Up(ABC, Generic[D]):
             if self.zookeeper and self.zookeeper.has_ended and restarts.is_due("ZooKeeper"):
                 self.zookeeper.start()
             self.check_signals()
-            time.sleep(LOOK_EVERY)
+            self.loop.sleep(LOOK_EVERY)
 
     # -- the end ----------------------------------------------------------------------------------
 
@@ -336,7 +339,7 @@ class Up(ABC, Generic[D]):
                 self.complain(error.reason)
         if self.zookeeper is not None:
             if self.client is not None:  # That it is lost now is no news.
-                self.client.remove_listener(connection.log_outage)
+                self.client.session.quiet = True
             self.zookeeper.kill()
         elif self.client is not None:
             self._leave(self.client)
@@ -345,20 +348,21 @@ class Up(ABC, Generic[D]):
         has_ended = self.zookeeper is not None and self.zookeeper.has_ended
         return not has_ended and self.client is not None and bool(self.client.connected)
 
-    def _leave(self, client: KazooClient) -> None:
+    def _leave(self, client: OperatorClient) -> None:
         """Remove what was published, and close the session."""
 
         def remove() -> None:
             for path in self._created:
-                with suppress(NoNodeError, NotEmptyError):  # Never written, or others use the prefix too.
-                    client.delete(path, recursive=path is self._created[0])
-            connection.close(client)
+                with suppress(ChangedMeanwhile):  # Others use the prefix too.
+                    below = connection.below(client, [path]) if path is self._created[0] else []
+                    connection.remove_all(client, [*below, path], {})
 
         try:
-            connection.in_thread(remove).result(CLEANUP_TIMEOUT)
-        except (KazooException, TimeoutError):
+            self.aside(remove, CLEANUP_TIMEOUT)
+        except AgentError:
             for path in self._created[:1]:
                 self.complain(f"{path} may be left in ZooKeeper; remove it: deleteall {path}")
+        client.close()
 
     # -- waiting, and signals -----------------------------------------------------------------------
 
@@ -371,34 +375,38 @@ class Up(ABC, Generic[D]):
             signum = self._signals.pop(0)
             raise Stopped(signum, signal.Signals(signum).name)
 
-    def until(
-        self, condition: Callable[[], T], seconds: float, pause: Callable[[float], object] = time.sleep
-    ) -> T:
+    def _tick(self) -> None:
+        """Look at everything that may end a wait for ZooKeeper, again and again."""
+        self.loop.call_at(now() + LOOK_EVERY, self._tick)
+        if now() >= self._deadline:
+            raise AgentError("no answer of ZooKeeper in time")
+        if not self._is_ending:
+            # First: a signal explains what it has done to others.
+            self.check_signals()
+            if not self.is_up and self.zookeeper and self.zookeeper.has_ended:
+                raise AgentError(f"ZooKeeper has ended; {self.zookeeper.last_lines()}")
+
+    def until(self, condition: Callable[[], T], seconds: float) -> T:
         """Look again and again until `condition()` is true, or `seconds` have passed; its last value.
 
         Raises Stopped for a signal, and AgentError when the private ZooKeeper ends.
         """
-        deadline = time.monotonic() + seconds
+        deadline = now() + seconds
         while True:
-            # First: a signal explains what it has done to others.
             self.check_signals()
             value = condition()
-            left = deadline - time.monotonic()
+            left = deadline - now()
             if value or left <= 0:
                 return value
-            if self.zookeeper and self.zookeeper.has_ended:
-                raise AgentError(f"ZooKeeper has ended; {self.zookeeper.last_lines()}")
-            pause(min(LOOK_EVERY, left))
+            self.loop.sleep(min(LOOK_EVERY, left))
 
     def aside(self, work: Callable[[], T], seconds: float = REPLY_TIMEOUT) -> T:
-        """The result of `work`, which may block, in a thread; signals are looked at meanwhile."""
-        future = connection.in_thread(work)
-        if not self.until(future.done, seconds, lambda pause: wait([future], pause)):
-            raise AgentError(f"no answer within {seconds:g} s")
+        """The result of `work`, which asks ZooKeeper; AgentError after so many seconds."""
+        self._deadline = now() + seconds
         try:
-            return future.result()
-        except KazooException as error:
-            raise AgentError(f"ZooKeeper: {type(error).__name__}") from error
+            return work()
+        finally:
+            self._deadline = math.inf
 
     def complain(self, text: str) -> None:
         """Print an error."""

@@ -10,8 +10,10 @@ import base64
 import json
 import netrc
 import ssl
+import threading
 import time
 from collections.abc import Iterator, Mapping, Sequence
+from concurrent.futures import Future
 from concurrent.futures import TimeoutError as FutureTimeout
 from http.client import (
     HTTPConnection,
@@ -21,11 +23,10 @@ from http.client import (
     HTTPSConnection,
     IncompleteRead,
 )
-from typing import Any, Callable, NamedTuple
+from typing import Any, Callable, NamedTuple, TypeVar
 from urllib.parse import urlsplit, urlunsplit
 
 from kolla_mesos_start.errors import AccessDenied, AgentError, BadUsage, Issues, NoConnection, cause, listed
-from kolla_mesos_start.operator.ensemble.connection import in_thread
 from kolla_mesos_start.operator.invocation import CONNECT_TIMEOUT
 
 TICK = 0.5  # seconds between two requests
@@ -175,7 +176,9 @@ class Api:
         timeout = min(CONNECT_TIMEOUT, max(LEAST, limit - now))
         last = max(limit, now + timeout)
         try:
-            return in_thread(lambda: self._once(method, path, body, timeout, last)).result(last - now + LEAST)
+            return _in_thread(lambda: self._once(method, path, body, timeout, last)).result(
+                last - now + LEAST
+            )
         except FutureTimeout as error:
             raise TimeoutError(ENDLESS) from error
 
@@ -308,3 +311,20 @@ def _authorization(host: str) -> str | None:
         return None
     login, _, password = found
     return f"Basic {base64.b64encode(f'{login}:{password}'.encode()).decode()}"
+
+
+T = TypeVar("T")
+
+
+def _in_thread(work: Callable[[], T]) -> Future[T]:
+    """The result of `work`, once a thread has it; the end of the process does not wait for the thread."""
+    future: Future[T] = Future()
+
+    def run() -> None:
+        try:
+            future.set_result(work())
+        except BaseException as error:
+            future.set_exception(error)
+
+    threading.Thread(target=run, daemon=True).start()
+    return future
