@@ -10,7 +10,7 @@ import posixpath
 import re
 from collections.abc import Mapping, Sequence, Set
 from types import MappingProxyType
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from kolla_mesos_start.definition.document import load
 from kolla_mesos_start.definition.forms import unusable
@@ -21,8 +21,8 @@ from kolla_mesos_start.operator.deployment import directory, instances
 from kolla_mesos_start.operator.deployment.container_settings import (
     EACH,
     HOST,
-    KEPT,
     OWN,
+    SHARED,
     TEMPORARY,
     ContainerSettings,
     Volume,
@@ -33,7 +33,7 @@ from kolla_mesos_start.operator.deployment.directory import Contents, Deployment
 from kolla_mesos_start.operator.deployment.findings import ERROR, WARNING, Finding, Findings
 from kolla_mesos_start.operator.deployment.launch import NAME, LaunchFile
 from kolla_mesos_start.operator.ensemble.services import template_texts
-from kolla_mesos_start.operator.manifests.names import names_of
+from kolla_mesos_start.operator.manifests.names import name_of, names_of
 from kolla_mesos_start.operator.validation.rules import (
     build_graph,
     known_graph,
@@ -90,6 +90,7 @@ class Workload(NamedTuple):
 
     service: str
     name: str
+    project: str
     is_task: bool
     image: str
     env: Mapping[str, str]
@@ -113,9 +114,23 @@ class Workload(NamedTuple):
     argv: Sequence[str] = ARGV
 
     @property
-    def keeps_data(self) -> bool:
-        """Whether each of its containers has a volume of its own."""
-        return any(volume.kind == KEPT for volume in self.volumes)
+    def instances(self) -> int:
+        """How many containers it has."""
+        return len(self.hosts) if self.is_each else self.replicas
+
+    def of_kind(self, kind: str) -> Sequence[Volume]:
+        """Its volumes of this kind."""
+        return [volume for volume in self.volumes if volume.kind == kind]
+
+    def data(self, path: str) -> str:
+        """Where a host has the data that lie at `path` in the container."""
+        return f"{DATA}/{self.project}/{self.name}{path}"
+
+    def place(self, volume: Volume) -> str:
+        """Where a host has a volume."""
+        if volume.kind == SHARED:
+            return shared_place(self.project, volume.source)
+        return volume.source or self.data(volume.path)
 
     @property
     def directories(self) -> Sequence[Volume]:
@@ -146,11 +161,35 @@ class Workload(NamedTuple):
         return int(self.stop_grace + MARGIN)
 
 
+class Secret(NamedTuple):
+    """A secret that a launcher mounts, and the workloads that use it."""
+
+    name: str
+    is_credential: bool
+    users: Sequence[Workload]
+
+
 class Model(NamedTuple):
     """A whole deployment, its workloads by the names of their services."""
 
     deployment: str
     workloads: Sequence[Workload]
+
+    def secrets(self) -> Sequence[Secret]:
+        """All secrets, by name."""
+        users: dict[tuple[str, bool], list[Workload]] = {}
+        for each in self.workloads:
+            for path, name in each.secrets.items():
+                users.setdefault((name, path == CREDENTIAL_DIR), []).append(each)
+        return [Secret(*key, users[key]) for key in sorted(users)]
+
+    def shared(self) -> Mapping[str, Sequence[Workload]]:
+        """The shared volumes by name, with the workloads that use them."""
+        users: dict[str, list[Workload]] = {}
+        for each in self.workloads:
+            for name in dict.fromkeys(volume.source for volume in each.of_kind(SHARED)):
+                users.setdefault(name, []).append(each)
+        return dict(sorted(users.items()))
 
 
 class Manifests(NamedTuple):
@@ -174,6 +213,16 @@ class Site(NamedTuple):
     prefix: str | None = None
     given: Mapping[str, str] = MappingProxyType({})
     hidden: Set[str] = frozenset()
+
+
+def filled(document: Mapping[str, Any]) -> dict[str, Any]:
+    """The document without empty values: None, and empty lists and mappings."""
+    return {key: value for key, value in document.items() if value not in (None, [], {})}
+
+
+def shared_place(project: str, name: str) -> str:
+    """Where each host has a shared volume."""
+    return f"{DATA}/{project}/shared/{name}"
 
 
 def build(deployment: Deployment, site: Site) -> tuple[Model, Sequence[Finding]]:
@@ -251,6 +300,7 @@ class _WorkloadReader:
         found = Workload(
             service=self.service.name,
             name=name,
+            project=name_of(self.site.deployment),
             is_task=graph.daemon is None,
             image=self.image(),
             env=self.env(graph, ports),
