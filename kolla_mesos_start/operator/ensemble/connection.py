@@ -79,7 +79,7 @@ class OperatorClient(Client):
         self._plans.append(plan)
 
     def forget_plan(self) -> None:
-        """Read it again when it is needed."""
+        """Forget the plan: it is read again when needed."""
         self._plans.clear()
 
     def creation(self, path: str, data: bytes, flags: int = 0) -> Create:
@@ -144,44 +144,44 @@ def entries(acl: Acl) -> list[ACL]:
 
 
 def read(client: Client, paths: Iterable[str]) -> dict[str, bytes | None]:
-    """The data at each of `paths`; None where no znode is."""
+    """The data of each znode; None if it does not exist."""
     return {path: znode.data if znode else None for path, znode in client.read(paths).items()}
 
 
 def znodes(client: Client, paths: Iterable[str]) -> dict[str, Znode | None]:
-    """The znode at each of `paths`; None where there is none."""
+    """Each znode; None if it does not exist."""
     return client.read(paths)
 
 
 def mzxids(client: Client, paths: Iterable[str]) -> dict[str, int | None]:
-    """The zxid of the last change at each of `paths`; None where no znode is."""
+    """The zxid of the last change of each znode; None if it does not exist."""
     return {path: stat and stat.mzxid for path, stat in stats(client, paths).items()}
 
 
 def stats(client: Client, paths: Iterable[str]) -> dict[str, ZnodeStat | None]:
-    """The stat of each of `paths`; None where no znode is."""
+    """The stat of each znode; None if it does not exist."""
     return _results(client, {path: Exists(path, False) for path in paths})
 
 
 def sync(client: Client, path: str) -> None:
-    """Have our server catch up with the leader."""
+    """Wait until our server has caught up with the leader."""
     client.request(Sync(path), path)
 
 
 def children(client: Client, paths: Iterable[str]) -> dict[str, Sequence[str]]:
-    """The sorted names below each of `paths`; none where no znode is."""
+    """The sorted names of the children of each znode; none if it does not exist."""
     return {path: names or [] for path, names in client.children(paths).items()}
 
 
 def read_with_children(client: Client, paths: Iterable[str]) -> dict[str, tuple[bytes | None, Sequence[str]]]:
-    """The data at each of `paths`, None where no znode is, and the sorted names below it."""
+    """The data of each znode, None if it does not exist, and the sorted names of its children."""
     found = client.read(paths)
     names = children(client, [path for path, znode in found.items() if znode and znode.stat.numChildren])
     return {path: (znode.data if znode else None, names.get(path, ())) for path, znode in found.items()}
 
 
 def answers(client: Client, queries: Iterable[Query], *, watch: bool = False) -> dict[Query, Any]:
-    """What each query asks for; with `watch`, the session reports the path of each that changes later."""
+    """The answer to each query. With `watch`, the session reports the paths that change later."""
     found: dict[Query, Any] = {}
     new = list(queries)
     while new:
@@ -205,14 +205,14 @@ def _question(query: Query, watch: bool) -> Any:
 
 
 def _results(client: Client, operations: Mapping[Any, Any], *ignored: type[Exception]) -> dict[Any, Any]:
-    """What came of each request, None where there was no znode, or it met an error that is `ignored`."""
+    """The result of each request; None for an error that is `ignored`, by default that of an absent znode."""
     results = client.each(operations)
     _check(operations, results, *(ignored or (NoNodeError,)))
     return {key: None if isinstance(result, Exception) else result for key, result in results.items()}
 
 
 def _check(operations: Mapping[Any, Any], results: Mapping[Any, Any], *ignored: type[Exception]) -> None:
-    """Raise the first error that the operations met, unless it is `ignored`."""
+    """Raise the first error among the results, unless it is `ignored`."""
     for key, operation in operations.items():
         result = results[key]
         if not isinstance(result, Exception) or isinstance(result, ignored):
@@ -227,14 +227,14 @@ def _check(operations: Mapping[Any, Any], results: Mapping[Any, Any], *ignored: 
 
 
 class CurrentAcl(NamedTuple):
-    """The ACL of a znode as it stands, and its version."""
+    """The current ACL of a znode, and its version."""
 
     acl: Acl
     version: int
 
 
 def acls(client: Client, paths: Iterable[str]) -> dict[str, CurrentAcl]:
-    """The ACL of each of `paths` where there is a znode."""
+    """The ACL of each znode that exists."""
     found = _results(client, {path: GetACL(path) for path in paths})
     return {path: CurrentAcl(_acl(path, got[0]), got[1].acl_version) for path, got in found.items() if got}
 
@@ -253,9 +253,8 @@ def _acl(path: str, found: Sequence[ACL]) -> Acl:
 
 
 def set_acls(client: Client, wanted: Mapping[str, CurrentAcl]) -> set[str]:
-    """Give each path its ACL, if the one that stands has that version; the paths where it has another."""
+    """Set ACLs whose versions are still those given; returns the paths of the others."""
     requests = {path: SetACL(path, entries(each.acl), each.version) for path, each in wanted.items()}
-    # Another version: by somebody else, or by ourselves before an outage.
     results = client.each(requests)
     refused = {path for path, result in results.items() if isinstance(result, BadVersionError)}
     left = {path: request for path, request in requests.items() if path not in refused}
@@ -264,7 +263,7 @@ def set_acls(client: Client, wanted: Mapping[str, CurrentAcl]) -> set[str]:
 
 
 class BadPlan(BadDefinition):
-    """A recorded `acl.yml` that is none."""
+    """A recorded `acl.yml` has errors."""
 
     subject = "acl"
 
@@ -282,13 +281,13 @@ def recorded(path: str, data: bytes) -> Plan:
 
 
 def write(client: OperatorClient, path: str, data: bytes) -> None:
-    """Have `data` at `path`, created or replaced; the znode above must exist."""
+    """Create a znode or replace its data; its parent must exist."""
     # It is set first: the right to write here does not include the right to create beside it.
     write_together(client, {path: data}, {path})
 
 
 def create(client: OperatorClient, path: str, data: bytes = b"") -> None:
-    """Create a znode, once: NodeExistsError where somebody else has."""
+    """Create a znode. Raises NodeExistsError if it exists; the request is sent only once."""
     try:
         client.attempt(client.creation(path, data), path)
     except Outage as lost:
@@ -296,18 +295,16 @@ def create(client: OperatorClient, path: str, data: bytes = b"") -> None:
 
 
 def create_each(client: OperatorClient, nodes: Mapping[str, bytes]) -> None:
-    """Create those that are absent, all requests being sent together; the znodes above must exist."""
-    # By a first try, or by another publisher.
+    """Create those that are absent, all together; their parents must exist."""
     _results(client, {path: client.creation(path, data) for path, data in nodes.items()}, NodeExistsError)
 
 
 def create_parents(
     client: OperatorClient, paths: Iterable[str], existing: Set[str] = frozenset()
 ) -> list[str]:
-    """Create the znodes above `paths` that are absent, those of one depth together; returns them.
+    """Create the absent ancestors of `paths`, and return them; `existing` are known to exist.
 
-    `existing` are some that are there. None is tried that is there: on the upper ones an operator may have
-    the right to read only.
+    Only absent ones are written: operators may only have the right to read the upper ones.
     """
     found = read(client, set(_parents(paths)) - existing)
     absent = [path for path, data in found.items() if data is None]
@@ -317,17 +314,14 @@ def create_parents(
 
 
 def _parents(paths: Iterable[str]) -> Iterator[str]:
-    """The znodes above `paths`."""
+    """The ancestors of `paths`, without the root."""
     for path in paths:
         while (path := path.rpartition("/")[0]) != "":
             yield path
 
 
 def write_together(client: OperatorClient, nodes: Mapping[str, bytes], existing: Set[str]) -> None:
-    """Have its data at each path, all requests being sent before the first reply is awaited.
-
-    `existing` are the paths that were there a moment ago; the znodes above all others must exist.
-    """
+    """Create or replace znodes, all together. `existing` have been found; the parents of the others exist."""
     left, there = set(nodes), set(existing)
     for last in [False] * TRIES + [True]:
         requests = {
@@ -336,7 +330,7 @@ def write_together(client: OperatorClient, nodes: Mapping[str, bytes], existing:
             if path in left
         }
         results = client.each(requests)
-        # Somebody else removed or created these meanwhile, or we did before an outage.
+        # Others removed or created these meanwhile, or our first attempt was applied before an outage.
         left = {p for p, result in results.items() if isinstance(result, (NoNodeError, NodeExistsError))}
         _check(requests, results, *(() if last else (NoNodeError, NodeExistsError)))
         if not left:
@@ -345,24 +339,24 @@ def write_together(client: OperatorClient, nodes: Mapping[str, bytes], existing:
 
 
 def remove(client: Client, path: str) -> None:
-    """Remove the znode at `path`; it is no error that none is there."""
+    """Remove a znode, if it exists."""
     _results(client, {path: Delete(path, -1)})
 
 
 class ChangedMeanwhile(AgentError):
-    """A transaction was refused, and nothing of it applied: what it was made from has changed."""
+    """A transaction was refused: the znodes have changed since they were read. Nothing was applied."""
 
     status = 1
 
 
 class Unanswered(AgentError):
-    """The connection was lost under a transaction: whether it was applied is unknown."""
+    """The connection was lost during a transaction: it is unknown whether it was applied."""
 
     status = 69
 
 
 def commit(changes: Changes, what: str) -> None:
-    """Apply all changes, or none. They are sent once: Unanswered where the result must be looked up."""
+    """Apply all changes or none. They are sent once: after Unanswered, the caller looks up the result."""
     try:
         changes.client.transaction(changes.operations, what)
     except Outage as lost:
@@ -374,7 +368,7 @@ def commit(changes: Changes, what: str) -> None:
 
 @contextmanager
 def unfinished(what: str) -> Iterator[None]:
-    """Say how far it got where this is interrupted, by Ctrl-C or so. ChangedMeanwhile says it itself."""
+    """Log `what` if the block is interrupted, for example by Ctrl-C; not for ChangedMeanwhile."""
     try:
         yield
     except ChangedMeanwhile:
@@ -385,9 +379,9 @@ def unfinished(what: str) -> Iterator[None]:
 
 
 def create_together(client: OperatorClient, nodes: Mapping[str, bytes]) -> None:
-    """Create those of `nodes` that are absent, parents first as given, all or none of them.
+    """Create the absent ones of `nodes` in their order (parents first), all or none.
 
-    ChangedMeanwhile where the parent of all is missing.
+    Raises ChangedMeanwhile if the parent of the first is missing.
     """
     before: list[str] = []
     while absent := [path for path, data in read(client, nodes).items() if data is None]:
@@ -397,24 +391,23 @@ def create_together(client: OperatorClient, nodes: Mapping[str, bytes]) -> None:
         try:
             commit(transaction, f"{absent[0]} can't be created")
         except (ChangedMeanwhile, Unanswered):
-            # Somebody else has made a part of them; or it was applied, and only the reply was lost.
+            # Others created some of them; or ours was applied, and only the reply was lost.
             if absent == before:
                 raise
         before = absent
 
 
 def remove_all(client: Client, paths: Sequence[str], versions: Mapping[str, int]) -> None:
-    """Remove the znodes at `paths`, children first as given; ChangedMeanwhile where one has got a child.
+    """Remove znodes in their order (children first). Raises ChangedMeanwhile if one has a new child.
 
-    A znode of `versions` that has another version by now stays, and so does its parent.
+    A znode whose version is no longer that in `versions` is kept.
     """
-    # All are sent before the first reply is awaited; the server keeps their order.
     deletions = {path: Delete(path, versions.get(path, -1)) for path in paths}
     _results(client, deletions, NoNodeError, BadVersionError)
 
 
 def below(client: OperatorClient, roots: Sequence[str]) -> list[str]:
-    """Every znode below `roots`, children before their parents."""
+    """All descendants of `roots`, children before their parents."""
     found: list[str] = []
     level = list(roots)
     while level:

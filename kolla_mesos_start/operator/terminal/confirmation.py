@@ -1,4 +1,4 @@
-"""The question before something is removed or replaced."""
+"""A confirmation before something is removed or replaced."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ DECLINED = 1  # exit status
 
 
 def add_yes(parser: argparse.ArgumentParser) -> None:
-    """The option that answers the question beforehand."""
+    """Add the option that skips the question."""
     parser.add_argument("--yes", action="store_true", help="do not ask")
 
 
@@ -33,7 +33,7 @@ class _Input:
 def confirmed(
     what: str, options: argparse.Namespace, console: Console, wait: Callable[[], object] = lambda: None
 ) -> bool:
-    """Whether the operator wants it: asked on a terminal, unless --yes is given. BadUsage without one.
+    """Ask on the terminal, unless --yes is given. Raises BadUsage if there is no terminal.
 
     `wait` is called before the answer is read.
     """

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import os
 import re
 import signal
@@ -63,9 +62,7 @@ def small(
     monkeypatch.setenv("KOLLA_ZK_HOSTS", deployment.hosts)
     monkeypatch.setenv("KOLLA_SYSTEM_PREFIX", deployment.path)
     handlers = {signum: signal.getsignal(signum) for signum in STOP_SIGNALS}
-    level = logging.getLogger("kazoo").level
     yield Small(source, tmp_path_factory.mktemp("u") / "run")
-    logging.getLogger("kazoo").setLevel(level)
     for signum, handler in handlers.items():
         signal.signal(signum, handler)
 
