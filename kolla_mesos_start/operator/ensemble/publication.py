@@ -66,7 +66,7 @@ class ZnodeChange(NamedTuple):
 
 
 Step = tuple[ZnodeChange, Any]
-"""A change, and kazoo's operation that makes it."""
+"""A change, and the operation that makes it."""
 
 
 class Held:

@@ -1,10 +1,9 @@
-"""A whole deployment run on this machine as plain processes, until Ctrl-C or only until all are up.
+"""Runs a whole deployment on this machine as plain processes, until Ctrl-C or until all are up.
 
     ZooKeeper -> publish -> start everything at once -> show progress -> timeline -> stay -> end
 
-What lives here: the stages, for any deployment; a subclass of Up says which. Running it is
-`local_deployment`'s, showing it `progress`'s and `critical_path`'s. Signals are looked at between two
-steps only: so there is no moment at which something has been started and `end` does not know of it.
+A subclass of Up makes the deployment. Signals are handled only between two steps, and while ZooKeeper is
+awaited: `end` then knows everything that was started.
 """
 
 from __future__ import annotations
@@ -57,8 +56,8 @@ LOOK_EVERY = 0.05  # seconds
 START_TIMEOUT, ZOOKEEPER_TIMEOUT, REPLY_TIMEOUT, CLEANUP_TIMEOUT = 600.0, 60.0, 60.0, 5.0  # seconds
 LOGS_SHOWN, PLACES_SHOWN = 3, 20
 GRACE, SHORT_GRACE = 10.0, 1.0  # seconds between TERM and KILL
-# Seconds until something is started again: the first time, and at most. As launchers do, later each time,
-# but of what has lived longer than STEADY.
+# Seconds until something is started again: at first, and at most. The delay doubles each time, as with
+# launchers, unless it has run for longer than STEADY.
 RESTART_DELAY, LONGEST_DELAY, STEADY = 1.0, 10.0, 30.0
 TOLD_TIMEOUT = 2.0  # seconds; a registrar says how its daemon ended a moment after that
 LONGEST_RUN_DIR = len("/run/99")  # bytes
@@ -74,16 +73,16 @@ class ProgressDisplay(Protocol):
 
 
 class Failed(AgentError):
-    """A container has ended that should not have."""
+    """A container ended unexpectedly."""
 
     status = 1
 
 
 class Up(ABC, Generic[D]):
-    """One deployment, from its start to its end; its files stay in `directory` to be looked at.
+    """One deployment, from its start to its end; its files stay in `directory`.
 
-    `name` is the deployment's id, and stands before every error unless there is a `program`. A subclass
-    makes the deployment, and may add what `prepare`, `view` and `show_when_up` do.
+    `name` is the deployment's id. Error messages begin with `program`, or else with the name. A subclass
+    makes the deployment, and may change `view` and `show_when_up`.
     """
 
     def __init__(
@@ -115,25 +114,21 @@ class Up(ABC, Generic[D]):
         self._deadline = math.inf  # of the request that is awaited
         self._is_ending = False
 
-    # -- what a subclass says ---------------------------------------------------------------------
+    # -- for subclasses ---------------------------------------------------------------------
 
-    about_logs = ""  # said where a start has failed
-
-    def prepare(self) -> str:
-        """Install what the deployment runs; returns the PATH of its containers."""
-        return os.environ["PATH"]
+    about_logs = ""  # printed when a start has failed
 
     @abstractmethod
     def deployment(self, client: OperatorClient, environ: Mapping[str, str]) -> D:
         """The deployment to run, with all its containers; `environ` is that of each of them."""
 
     def view(self, deployment: D, *, known: bool) -> ProgressDisplay:
-        """What shows how the containers do, at the start, and (`known`) once all are up."""
+        """The display of the containers: during the start, and (`known`) once all are up."""
         live = not known and terminal() is not None
         return ProgressView(self.rows, deployment.started_at, live=live, known=known)
 
     def show_when_up(self, deployment: D) -> None:
-        """Show what can be seen once all are up."""
+        """Print what is of interest once all are up."""
         self.show_places(deployment)
 
     # -- all of it --------------------------------------------------------------------------------
@@ -184,15 +179,14 @@ class Up(ABC, Generic[D]):
         """All stages."""
         if len(os.fsencode(self.directory)) + LONGEST_RUN_DIR > RUN_DIR_LIMIT:
             raise BadUsage(f"{self.directory} is too long for the sockets in it: choose a shorter one")
-        path = self.prepare()
-        self.check_signals()
-        # Left by a run that was killed: a process that has changed its user survives that.
+        # A killed run may have left processes: one that has changed its user survives.
         end_all(self.directory)
         shutil.rmtree(self.directory, ignore_errors=True)
         self.directory.mkdir(parents=True, mode=0o755)
+        self.check_signals()
         environ = self._zookeeper_environ()
         client = self._connect(environ)
-        deployment = self._publish(client, {**environ, "PATH": path})
+        deployment = self._publish(client, {**environ, "PATH": os.environ["PATH"]})
         self._start(deployment)
         self.is_up = True
         say("the timeline of the start")
@@ -206,7 +200,7 @@ class Up(ABC, Generic[D]):
     # -- the stages -------------------------------------------------------------------------------
 
     def _zookeeper_environ(self) -> Mapping[str, str]:
-        """How to reach the servers that KOLLA_ZK_HOSTS names, or a private one, which is started."""
+        """The variables for the servers of KOLLA_ZK_HOSTS, or else of a private one, which is started."""
         environ = {name: value for name, value in self.environ.items() if name.startswith("KOLLA_ZK_")}
         if environ.get("KOLLA_ZK_HOSTS"):
             say(f"ZooKeeper: {environ['KOLLA_ZK_HOSTS']}")
@@ -242,7 +236,7 @@ class Up(ABC, Generic[D]):
         return deployment
 
     def _claim(self, client: OperatorClient, path: str) -> None:
-        """Create the deployment's znode: of two runs at the same moment only one has it."""
+        """Create the deployment's znode. Of two concurrent runs only one succeeds."""
         above = connection.create_parents(client, [path])
         try:
             connection.create(client, path)
@@ -270,7 +264,7 @@ class Up(ABC, Generic[D]):
             raise DependenciesNotSatisfied(self._why(f"not up after {self.timeout:g} s", deployment))
 
     def _why(self, what: str, deployment: D) -> str:
-        """What has happened, the root causes, and the end of the logs of what has ended."""
+        """What happened, the root causes, and the ends of the logs of containers that ended."""
         self.until(lambda: self.aside(lambda: deployment.broken_told), TOLD_TIMEOUT)
         znodes = Znodes(self.prefix, self.name, "", "")
         live = DeploymentReader(znodes, deployment.given)
@@ -311,7 +305,7 @@ class Up(ABC, Generic[D]):
             print(wrapped(line, size.columns, "      ") if size else line)
 
     def _stay(self, deployment: D) -> None:
-        """Show each change; start again what has ended, as a launcher does."""
+        """Show each change; restart what ends, as a launcher does."""
         say("up; Ctrl-C ends it, and so does SIGTERM; with --once it ends by itself")
         view = self.view(deployment, known=True)
         restarts = Restarts()
@@ -328,7 +322,7 @@ class Up(ABC, Generic[D]):
     # -- the end ----------------------------------------------------------------------------------
 
     def end(self) -> None:
-        """End all that was started, and remove what was written to others' ZooKeeper, ignoring signals."""
+        """End everything that was started; remove the deployment from a shared ZooKeeper. Ignores signals."""
         if self.running is not None and self.running.processes():
             with suppress(OSError):  # The terminal is gone.
                 say("ending all containers")
@@ -338,7 +332,7 @@ class Up(ABC, Generic[D]):
             except AgentError as error:
                 self.complain(error.reason)
         if self.zookeeper is not None:
-            if self.client is not None:  # That it is lost now is no news.
+            if self.client is not None:  # Its loss is expected.
                 self.client.session.quiet = True
             self.zookeeper.kill()
         elif self.client is not None:
@@ -376,18 +370,18 @@ class Up(ABC, Generic[D]):
             raise Stopped(signum, signal.Signals(signum).name)
 
     def _tick(self) -> None:
-        """Look at everything that may end a wait for ZooKeeper, again and again."""
+        """Check repeatedly for everything that ends a wait for ZooKeeper."""
         self.loop.call_at(now() + LOOK_EVERY, self._tick)
         if now() >= self._deadline:
             raise AgentError("no answer of ZooKeeper in time")
         if not self._is_ending:
-            # First: a signal explains what it has done to others.
+            # First: a signal may be the reason why others have ended.
             self.check_signals()
             if not self.is_up and self.zookeeper and self.zookeeper.has_ended:
                 raise AgentError(f"ZooKeeper has ended; {self.zookeeper.last_lines()}")
 
     def until(self, condition: Callable[[], T], seconds: float) -> T:
-        """Look again and again until `condition()` is true, or `seconds` have passed; its last value.
+        """Wait until `condition()` is true or `seconds` have passed; returns its last value.
 
         Raises Stopped for a signal, and AgentError when the private ZooKeeper ends.
         """
@@ -415,7 +409,7 @@ class Up(ABC, Generic[D]):
 
 
 class Restarts:
-    """When what has ended is started again; it is printed."""
+    """Decides when something that ended is started again, and prints that."""
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
@@ -424,7 +418,7 @@ class Restarts:
         self._started: dict[str, float] = {}
 
     def is_due(self, name: str) -> bool:
-        """Whether `name`, which has ended, is to be started now; to be asked until it is."""
+        """Whether `name`, which has ended, should be started now; call it until it is true."""
         instant = self._clock()
         if name not in self._due:
             is_steady = instant - self._started.get(name, -math.inf) > STEADY
@@ -439,7 +433,7 @@ class Restarts:
 
 
 def _with_statuses(seen: LiveDeployment, containers: Sequence[LocalContainer]) -> LiveDeployment:
-    """With the exit statuses of daemons that replaced their agent: we are their launcher."""
+    """The deployment with the exit statuses of daemons that replaced their agent: we are their parent."""
     statuses = {(each.service, each.host): each.status for each in containers if each.status is not None}
 
     def known(service: str, ended: EndedStart) -> EndedStart:
@@ -456,10 +450,10 @@ def _with_statuses(seen: LiveDeployment, containers: Sequence[LocalContainer]) -
 
 
 def _log_ends(deployment: LocalDeployment) -> Iterator[str]:
-    """The end of the log of each container that is broken, as far as somebody would read them."""
+    """The ends of the logs of the first containers that are broken."""
     for container in deployment.broken[:LOGS_SHOWN]:
         seen = row(container)
-        log = re.sub(r"\n\{\"stage\": .*\}\n\Z", "\n", container.log_end())  # The cause is said above.
+        log = re.sub(r"\n\{\"stage\": .*\}\n\Z", "\n", container.log_end())  # The cause is printed above.
         yield f"--- {seen.name}: {seen.stage} {seen.text}; the end of {container.log}:\n{log}"
 
 

@@ -112,12 +112,7 @@ def test_a_signal_ends_it_before_the_next_step(
     small: Small, signum: int, monkeypatch: pytest.MonkeyPatch, zk: KazooClient, deployment: Deployment
 ) -> None:
     """The status is the signal's; nothing has been published or started."""
-
-    def signalled() -> str:
-        os.kill(os.getpid(), signum)
-        return os.environ["PATH"]
-
-    monkeypatch.setattr(small, "prepare", signalled)
+    monkeypatch.setattr(up, "end_all", lambda directory: os.kill(os.getpid(), signum))
     assert small.main() == 128 + signum
     assert small.running is None
     assert zk.get_children(deployment.path) == []
