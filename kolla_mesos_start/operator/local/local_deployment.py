@@ -82,7 +82,7 @@ class LocalDeployment:
 
     @property
     def values(self) -> Mapping[str, object]:
-        """Variables of the deployment that replace, or join, those of its directory."""
+        """Variables of the deployment, besides those of its directory; they take precedence."""
         return {}
 
     def publish(self) -> Counts:
@@ -99,17 +99,17 @@ class LocalDeployment:
         return publisher.counts
 
     def read(self) -> Deployment:
-        """What is to be published."""
+        """Read the directory."""
         return directory.read(self.source)
 
     def check(self, deployment: Deployment) -> None:
-        """Refuse what no agent can run, before anything is published."""
+        """Refuse errors before anything is published."""
 
     def check_files(self, deployment: Deployment) -> None:
-        """Refuse what can't be run on this machine; the definitions are read by now."""
+        """Refuse files that can't be written on this machine. The definitions have been read."""
 
     def with_values(self, deployment: Deployment) -> Deployment:
-        """What the directory holds, with the values of this machine added."""
+        """The deployment with the values of this machine."""
         services = []
         for service in deployment.services:
             hosts = dict(service.variables.hosts)
@@ -133,7 +133,7 @@ class LocalDeployment:
                 container.environ.setdefault("KOLLA_START_MODE", "supervise")
 
     def known(self, deployment: Deployment, container: LocalContainer) -> tuple[Znodes, dict[str, str]]:
-        """What a container's templates are rendered from, as far as it is published."""
+        """The variables for a container's templates, as far as they are published."""
         service = next(each for each in deployment.services if each.name == container.service)
         own = service.variables.hosts.get(container.host, {})
         values = {**deployment.variables, **service.variables.own, **own}
@@ -150,7 +150,7 @@ class LocalDeployment:
             container.start()
 
     def is_task(self, container: LocalContainer) -> bool:
-        """Whether it ends by itself once its commands are done."""
+        """Whether the container ends once its commands are done."""
         return self._graphs[container].daemon is None
 
     @property
@@ -163,7 +163,7 @@ class LocalDeployment:
 
     @property
     def is_up(self) -> bool:
-        """Whether it seems up, and ZooKeeper has every ready instance. ZooKeeper is asked last."""
+        """Whether it seems up, and every instance is ready in ZooKeeper, which is read last."""
         if not self.seems_up:
             return False
         daemons = [each for each in self.containers if not self.is_task(each)]
@@ -217,13 +217,13 @@ class LocalDeployment:
         return {each["host"]: each["ready_at"] for each in self.ready(service).values()}
 
     def detail(self, command: str, scope: str = "global") -> dict[str, Any]:
-        """What the last attempt of a command has recorded."""
+        """The record of the last attempt of a command."""
         path = f"{self.path}/status/{scope}/{command}/detail"
         decoded: dict[str, Any] = json.loads(connection.read(self.client, [path])[path] or b"{}")
         return decoded
 
     def children(self, path: str) -> list[str]:
-        """The names below `path`; none if no znode is there."""
+        """The names of the children of `path`; none if it does not exist."""
         return list(connection.children(self.client, [path])[path])
 
     def _below(self, parent: str) -> dict[str, Znode]:
@@ -274,7 +274,7 @@ class LocalDeployment:
                 yield TimelineStep(_presence(service), host, (), self.started_at, instant)
 
     def graph(self, container: LocalContainer) -> Graph:
-        """What its agent reads; known once it is published."""
+        """The graph of a container, once it is published."""
         return self._graphs[container]
 
     def _all(self) -> Iterator[Command]:
@@ -283,7 +283,7 @@ class LocalDeployment:
             yield from graph.steps
 
     def _needs(self, command: Command, host: str) -> tuple[Need, ...]:
-        """What the command, or daemon, waits for when it runs on `host`."""
+        """The dependencies of a command or daemon on `host`."""
         own = command.path.partition("/")[0]
         once = {each.path for each in self._all() if each.run_once == GLOBAL}
         needs = []

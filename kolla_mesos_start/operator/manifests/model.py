@@ -55,7 +55,7 @@ CREDENTIAL = "auth"  # the file in the second
 SECRETS, FILES, DATA = "/etc/kolla-secrets", "/etc/kolla-files", "/var/lib/kolla"
 # Where the agent itself writes; with a read-only root these have to be mounted.
 WRITTEN = ("/run/kolla_mesos_start", "/var/lib/kolla_mesos_start", "/tmp")
-# Exit statuses: what another attempt can't mend, and what is no failure of the command.
+# Exit statuses after which another attempt can't help, and those that are no failure of the command.
 FINAL = (64, 65, 70, 73, 76, 77, 78, 126, 127)
 UNAVAILABLE = (69, 75)
 READ = "which the containers' users can read"  # of a secret, at the end of a line
@@ -71,7 +71,7 @@ MARGIN = 5  # seconds that a container has beyond its longest stop_grace
 
 
 class Mounted(NamedTuple):
-    """A file that the launcher puts at `path`. `content` is None where the directory has none."""
+    """A file that the launcher mounts at `path`. `content` is None if the directory does not contain it."""
 
     name: str
     path: str
@@ -134,20 +134,20 @@ class Workload(NamedTuple):
 
     @property
     def directories(self) -> Sequence[Volume]:
-        """Those of launch.yml, and with a read-only root those that the agent writes to."""
+        """The volumes of launch.yml and, with a read-only root, the directories that the agent writes to."""
         paths = {each.path for each in self.volumes}
         written = WRITTEN if self.read_only else ()
         return [*self.volumes, *(Volume(path, TEMPORARY) for path in written if path not in paths)]
 
     @property
     def secrets(self) -> Mapping[str, str]:
-        """The names of those that are mounted, by their paths."""
+        """The names of the mounted secrets, by their paths."""
         found = {VARIABLES_DIR: self.variables, CREDENTIAL_DIR: self.credential}
         return {path: name for path, name in found.items() if name}
 
     @property
     def environ(self) -> Mapping[str, str]:
-        """All of `env`, and where the secrets are; what launch.yml says itself wins."""
+        """`env` and the paths of the secrets. Values of launch.yml take precedence."""
         places = {}
         if self.variables:
             places["KOLLA_VARIABLES_DIR"] = VARIABLES_DIR
@@ -195,7 +195,7 @@ class Model(NamedTuple):
 class Manifests(NamedTuple):
     """What a format makes: files by name, and lines that say what only the operator can make.
 
-    `whole` is what stands for all files in one; by default they follow each other.
+    `whole`: all files in one document; by default they are concatenated.
     """
 
     files: Mapping[str, str]
@@ -226,7 +226,7 @@ def shared_place(project: str, name: str) -> str:
 
 
 def build(deployment: Deployment, site: Site) -> tuple[Model, Sequence[Finding]]:
-    """The model, and what is wrong with launch.yml. The definitions are valid."""
+    """The model, and the errors in launch.yml. The definitions must be valid."""
     launch = deployment.launch
     found = Findings(
         {
@@ -255,7 +255,7 @@ def build(deployment: Deployment, site: Site) -> tuple[Model, Sequence[Finding]]
 def _check_ports_read(
     found: Findings, deployment: Deployment, site: Site, workloads: Sequence[Workload]
 ) -> None:
-    """Ports that templates read of other containers, and that those will not register."""
+    """Find ports that templates read from services that register none."""
     without = {
         each.service
         for each in workloads
@@ -277,13 +277,13 @@ def _check_ports_read(
 
 
 def _known(deployment: Deployment, site: Site, service: Service) -> tuple[Znodes, Mapping[str, str]]:
-    """What templates of a service are rendered with."""
+    """The variables for the templates of a service."""
     values = _texts({**deployment.variables, **service.variables.own})
     return Znodes("", site.deployment, service.name, ""), {**values, **site.given}
 
 
 class _WorkloadReader:
-    """Reads what there is about one service."""
+    """Makes the workload of one service."""
 
     def __init__(self, found: Findings, deployment: Deployment, site: Site, service: Service) -> None:
         self.found, self.site, self.service = found, site, service
@@ -326,7 +326,7 @@ class _WorkloadReader:
         return found
 
     def check_places(self, workload: Workload) -> None:
-        """Each path is mounted once, and nothing is taken for the end of a path."""
+        """Check that each path is mounted once and contains no separator of a runtime."""
         volumes = [each.path for each in workload.directories]
         for path in workload.secrets.keys() & set(volumes):
             self.wrong("volumes", f"{path} is where {workload.service} has a secret: choose another path")
@@ -383,7 +383,7 @@ class _WorkloadReader:
         return {**{name: value for name, value in own.items() if value}, **given}
 
     def value(self, name: str, text: str) -> str:
-        """What it is in the environment of a process."""
+        """The rendered value of an environment variable."""
         value = self.rendered("env", text) or ""
         wrong = unusable(value)
         if not wrong and len(f"{name}={value}".encode()) > LONGEST_VARIABLE:
@@ -393,7 +393,7 @@ class _WorkloadReader:
         return value
 
     def rendered(self, key: str, text: str) -> str | None:
-        """A template of launch.yml, with the service's variables, `tag` and `role`; None for a wrong one."""
+        """A rendered template of launch.yml, with the variables, `tag` and `role`; None after an error."""
         znodes, variables = self.known
         own = {
             "role": self.service.name.rpartition("/")[2],
@@ -420,13 +420,13 @@ class _WorkloadReader:
 
 
 def _is_restarted(graph: Graph) -> bool:
-    """Whether its parent has to start it again."""
+    """Whether the daemon's parent has to restart it after a change."""
     on_change = graph.daemon and graph.daemon.on_change
     return bool(on_change and on_change.kind == "restart")
 
 
 def _mounted(graph: Graph, files: Contents) -> Sequence[Mounted]:
-    """Each once, though several commands may have it."""
+    """The mounted files, each once."""
     every = {file.mounted: file.name for step in graph.steps for file in step.files if file.mounted}
     return [Mounted(name, path, files.get(name)) for path, name in sorted(every.items())]
 
