@@ -160,7 +160,7 @@ RIGHTS = {
     "given another ACL": "a (admin)",
 }
 # What an operation, by its type in kazoo, does to a znode; all others read it.
-DONE = {"Create": "created", "Delete": "deleted", "SetData": "written"}
+DONE = {"Create": "created", "Delete": "deleted", "SetData": "written", "SetACL": "given another ACL"}
 
 
 class NoRight(AccessDenied):

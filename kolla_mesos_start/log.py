@@ -41,6 +41,7 @@ class Output:
         self.fd = fd
         self.level = LEVELS.index("info")
         self.json_lines = False
+        self.program = ""  # named in each line, in place of its time and its logger
         self.dropped = 0
         self._torn = False  # The last line could only be begun.
 
@@ -77,6 +78,8 @@ class Output:
             import json
 
             return json.dumps({"time": stamp, "level": level.upper(), "logger": name, "message": message})
+        if self.program:
+            return f"{self.program}: {message}".translate(CONTROLS)
         # One record, one line.
         return f"{stamp} {level.upper()} {name}: {message}".translate(CONTROLS)
 

@@ -21,11 +21,13 @@ PACKAGE = ROOT / "kolla_mesos_start"
 OPERATOR = PACKAGE / "operator"
 AGENT = [path for path in sorted(PACKAGE.rglob("*.py")) if OPERATOR not in path.parents]
 NEEDED = {"kazoo", "jinja2", "psutil", "retrying", "six"}
-# What the operator's tools may have of the agent: what is pure. Its session, its loop and its stages are for
-# a process of one thread that execs.
+# What the operator's tools may have of the agent: what is pure, its log, and its client of ZooKeeper. The
+# stages are for a process that execs.
 SHARED = (
     "kolla_mesos_start.definition",
     "kolla_mesos_start.errors",
+    "kolla_mesos_start.log",
+    "kolla_mesos_start.loop",
     "kolla_mesos_start.open_files",
     "kolla_mesos_start.operator",
     "kolla_mesos_start.processes",
@@ -38,11 +40,7 @@ SHARED = (
     "kolla_mesos_start.tree.publication",
     "kolla_mesos_start.tree.states",
     "kolla_mesos_start.tree.znodes",
-    "kolla_mesos_start.zookeeper.Labels",
-    "kolla_mesos_start.zookeeper.identity",
-    "kolla_mesos_start.zookeeper.losses",
-    "kolla_mesos_start.zookeeper.query",
-    "kolla_mesos_start.zookeeper.tls",
+    "kolla_mesos_start.zookeeper",
 )
 # What a start must not pay for. Who needs one imports it when it does.
 COSTLY = {
@@ -240,8 +238,8 @@ def test_the_agent_never_imports_the_operators_tools(path: Path) -> None:
 @pytest.mark.parametrize(
     "path", [*sorted(OPERATOR.rglob("*.py")), ROOT / "bin" / "kolla_mesos_ctl"], ids=lambda path: path.name
 )
-def test_the_operators_tools_have_nothing_of_the_agents_session(path: Path) -> None:
-    """They use kazoo's own client, and of the agent what is pure and the version."""
+def test_the_operators_tools_have_nothing_of_the_agents_stages(path: Path) -> None:
+    """Only what is pure, the client of ZooKeeper, and the version."""
     ours = {name for name in imported(path) if name.startswith((".", "kolla_mesos_start."))}
     shared = {name for name in ours if f"{name}.".startswith(tuple(f"{each}." for each in SHARED))}
     packages = {each.rpartition(".")[0] for each in SHARED}

@@ -7,6 +7,11 @@ import subprocess
 import sys
 from pathlib import Path
 
+from kazoo.client import KazooClient
+
+from kolla_mesos_start import settings
+from kolla_mesos_start.operator.ensemble import connection
+from kolla_mesos_start.operator.ensemble.connection import OperatorClient
 from tests.conftest import Deployment
 
 TOOL = Path(__file__).resolve().parents[1] / "bin" / "kolla_mesos_ctl"
@@ -21,6 +26,13 @@ def environ(deployment: Deployment, **more: str) -> dict[str, str]:
         "KOLLA_DEPLOYMENT": deployment.id,
         **more,
     }
+
+
+def operator_client(zk: KazooClient, prefix: str, id: str, **more: str) -> OperatorClient:
+    """The tool's own connection to the servers of `zk`, for functions of the package."""
+    hosts = ",".join(f"{host}:{port}" for host, port in zk.hosts)
+    own = {"KOLLA_APP_ID": f"/{id}/tool", "KOLLA_ZK_HOSTS": hosts, "KOLLA_SYSTEM_PREFIX": prefix}
+    return connection.connect(settings.parse({**own, **more}))
 
 
 def run_ctl(

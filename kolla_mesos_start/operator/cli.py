@@ -18,7 +18,7 @@ from io import TextIOWrapper
 from textwrap import fill
 from typing import Any, NamedTuple, NoReturn, TextIO
 
-from kolla_mesos_start import __version__
+from kolla_mesos_start import __version__, log
 from kolla_mesos_start.errors import AccessDenied, AgentError, BadUsage, CannotWrite, Issues, where
 from kolla_mesos_start.operator.terminal.folding import wrapped
 from kolla_mesos_start.processes import hide_memory
@@ -187,8 +187,7 @@ def main() -> NoReturn:
     """Do what the command line says, and exit."""
     hide_memory()  # It holds secrets, which a core file of it (Ctrl-\) would hold too.
     logging.basicConfig(format=f"{PROGRAM}: %(message)s")
-    # It logs each attempt to connect; `connection` says all that matters.
-    logging.getLogger("kazoo").setLevel(logging.CRITICAL)
+    log.OUTPUT.program, log.OUTPUT.level = PROGRAM, log.LEVELS.index("warning")
     # A stream that is closed is None, and its descriptor would become that of a connection.
     sys.stdout, sys.stderr = sys.stdout or _nowhere(), sys.stderr or _nowhere()
     if isinstance(sys.stdout, TextIOWrapper):

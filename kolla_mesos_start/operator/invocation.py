@@ -10,11 +10,11 @@ import argparse
 import json
 import os
 import re
+import sys
 from collections.abc import Mapping
 from contextlib import ExitStack
 from typing import Any, Callable, NamedTuple
 
-from kazoo.client import KazooClient
 from rich.console import Console
 
 from kolla_mesos_start import settings
@@ -24,6 +24,7 @@ from kolla_mesos_start.open_files import open_files
 from kolla_mesos_start.operator.deployment import container_variables
 from kolla_mesos_start.operator.ensemble import connection
 from kolla_mesos_start.operator.ensemble.connection import OperatorClient
+from kolla_mesos_start.operator.terminal.confirmation import confirmed
 from kolla_mesos_start.operator.terminal.suggestions import NotThere, nearest
 from kolla_mesos_start.settings import Settings
 from kolla_mesos_start.tree.znodes import Znodes
@@ -134,7 +135,7 @@ class Invocation:
             settings = self.settings
             self._warn_of_open_files()
             self._client = connection.connect(settings)
-            self._stack.callback(connection.close, self._client)
+            self._stack.callback(self._client.close)
         return self._client
 
     def _warn_of_open_files(self) -> None:
@@ -146,10 +147,22 @@ class Invocation:
             )
             self.err.print(self._as_given(text), markup=False)
 
+    def confirmed(self, what: str) -> bool:
+        """Whether the operator wants it (`confirmation`). The session outlives the question."""
+        return confirmed(what, self.options, self.err, self._await_input)
+
+    def _await_input(self) -> None:
+        if self._client is not None:
+            loop, stdin = self._client.loop, sys.stdin.fileno()
+            ready: list[bool] = []
+            loop.listen(stdin, lambda: ready.append(True))
+            loop.wait(lambda: ready)
+            loop.ignore(stdin)
+
     def identity_hint(self) -> str:
         """For the end of a message: what an operator has to know who looks for a right that is missing."""
-        is_connected = self._client is not None and self._client.connected
-        return connected_as(connection.known_as(self._client)) if is_connected else ""
+        client = self._client
+        return connected_as(client.known_as()) if client is not None and client.connected else ""
 
     def require_deployment(self) -> Znodes:
         """The paths of a deployment that is there. NotThere names the nearest one."""
@@ -170,7 +183,7 @@ class Invocation:
         try:
             found = self._settings("operator")._replace(connect_timeout=connection.QUIET)
             client = connection.connect(found)
-            self._stack.callback(connection.close, client)
+            self._stack.callback(client.close)
             names = _deployments(client, found.prefix)
         except AgentError:  # What was asked for comes first: with it, this is said too.
             return ""
@@ -187,7 +200,7 @@ class Subcommand(NamedTuple):
     run: Callable[[Invocation], int]
 
 
-def _deployments(client: KazooClient, prefix: str) -> list[str]:
+def _deployments(client: OperatorClient, prefix: str) -> list[str]:
     above = prefix or "/"
     names = connection.children(client, [above])[above]
     return [name for name in names if prefix or name != ZOOKEEPERS_OWN]

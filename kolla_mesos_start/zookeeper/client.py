@@ -43,7 +43,7 @@ from kolla_mesos_start.zookeeper.wire import (
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
-    from typing import Any, Callable, Optional
+    from typing import Any, Callable, Optional, TypeVar
 
     from kolla_mesos_start.loop import Loop
     from kolla_mesos_start.zookeeper.session import Servers
@@ -52,6 +52,7 @@ if TYPE_CHECKING:
         KazooException,
     )
 
+    T = TypeVar("T")
     # The data at a path (False) or the names below it (True): the zxid of its last change; None: nothing.
     Seen = dict[tuple[str, bool], Optional[int]]
 
@@ -65,8 +66,6 @@ CLOSE_TIMEOUT = 1.0
 
 # What a request meets when it is not permitted.
 DENIED = (NoAuthError, AuthFailedError, InvalidACLError)
-# What a request may meet where others write too.
-EXPECTED = (NoNodeError, NodeExistsError, BadVersionError)
 
 
 class Outage(Exception):
@@ -90,6 +89,9 @@ class _Reply:
         self.value: Any = None
         self.error: KazooException | None = None
 
+    def is_done(self) -> bool:
+        return self.done
+
     def arrive(self, value: Any, error: KazooException | None) -> None:
         self.done, self.value, self.error = True, value, error
 
@@ -110,6 +112,9 @@ class Client:
     `acl` is put on whatever is created (`create_with`). `timeout` is in seconds, what is asked for. `seen`:
     all that was read by `read` and `children`, and when it had changed last.
     """
+
+    # What a request may meet where others write too.
+    expected: tuple[type[Exception], ...] = (NoNodeError, NodeExistsError, BadVersionError)
 
     def __init__(self, servers: Servers, timeout: float, acl: Sequence[ACL], loop: Loop) -> None:
         self.loop, self.acl, self._labels = loop, acl, servers.labels
@@ -139,12 +144,18 @@ class Client:
         self.session.run(False)
         self.loop.sleep(0)
 
-    def connect(self, limit: float | None, report: Callable[[str], object] = lambda cause: None) -> None:
+    def connect(
+        self,
+        limit: float | None,
+        report: Callable[[str], object] = lambda cause: None,
+        begun: float | None = None,
+    ) -> None:
         """Wait for the first connection; NoConnection after `limit` seconds (None: for ever).
 
         `report` is called with what is in the way, whenever that has changed.
         """
-        deadline = now() + limit if limit is not None else float("inf")
+        begun = now() if begun is None else begun
+        deadline = begun + limit if limit is not None else float("inf")
         reported = ""
 
         def is_connected() -> bool:
@@ -212,7 +223,7 @@ class Client:
     def attempt(self, operation: Any, what: str, meanwhile: Callable[[], object] | None = None) -> Any:
         """The result of one request, once connected; Outage if nobody knows whether it was applied.
 
-        `what` names the request in an error; EXPECTED ones pass through. `meanwhile` is called while the
+        `what` names the request in an error; expected ones pass through. `meanwhile` is called while the
         server works.
         """
         (reply,) = self._send([operation])
@@ -226,7 +237,7 @@ class Client:
             raise Outage(what) from reply.error
         if isinstance(reply.error, DENIED):
             raise _denied(operation, what, reply.error) from reply.error
-        if not isinstance(reply.error, EXPECTED):
+        if not isinstance(reply.error, self.expected):
             raise RefusedByServer(what, reply.error) from reply.error
         raise reply.error
 
@@ -256,7 +267,7 @@ class Client:
         causes = [each for each in errors if not isinstance(each[0], (RolledBackError, RuntimeInconsistency))]
         if errors:
             cause, path = (causes or errors)[0]
-            if not isinstance(cause, EXPECTED):
+            if not isinstance(cause, self.expected):
                 raise RefusedByServer(path, cause)
             raise Refused(cause, path)
         return results
@@ -284,21 +295,26 @@ class Client:
         return {path: sorted(got[0]) if got else None for path, got in found.items()}
 
     def _together(self, paths: Iterable[str], kind: Callable[[str, bool], Any]) -> dict[str, Any]:
-        results: dict[str, Any] = {}
-        missing = list(dict.fromkeys(paths))
-        while missing:
-            replies = self._send([kind(path, False) for path in missing])
-            self.loop.wait(lambda replies=replies: all(reply.done for reply in replies))  # type: ignore[misc]
-            for path, reply in zip(missing, replies):
-                if reply.error is None:
-                    results[path] = reply.value
-                elif isinstance(reply.error, NoNodeError):
-                    results[path] = None
-                elif isinstance(reply.error, DENIED):
-                    raise NoRight(path, "read", reply.error)
-                elif not isinstance(reply.error, OUTAGE):
-                    raise RefusedByServer(path, reply.error)
-            missing = [path for path in missing if path not in results]
+        results = self.each({path: kind(path, False) for path in paths})
+        for path, result in results.items():
+            if isinstance(result, NoNodeError):
+                results[path] = None
+            elif isinstance(result, DENIED):
+                raise NoRight(path, "read", result)
+            elif isinstance(result, Exception):
+                raise RefusedByServer(path, result)
+        return results
+
+    def each(self, operations: Mapping[T, Any]) -> dict[T, Any]:
+        """The result of each request, or the error that it met; all are sent together, and again after
+        an outage."""
+        results: dict[T, Any] = {}
+        while missing := [key for key in operations if key not in results]:
+            replies = self._send([operations[key] for key in missing])
+            self.loop.wait(replies[-1].is_done)  # Replies come in the order of the requests.
+            for key, reply in zip(missing, replies):
+                if not isinstance(reply.error, OUTAGE):
+                    results[key] = reply.value if reply.error is None else reply.error
         return results
 
     def _send(self, operations: Sequence[Any]) -> list[_Reply]:

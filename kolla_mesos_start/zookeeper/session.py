@@ -133,6 +133,7 @@ class Session:
         self.timeout = self._asked_timeout = timeout
         self.sessions, self.former = int(bool(session_id)), set[int]()
         self.connected = self.closed = self._closing = False
+        self.quiet = False  # whether outages are not logged
         self._connected_handlers: list[Callable[[], object]] = []
         self._watch_handlers: list[Callable[[str], object]] = []
         self._refused_handlers: list[Callable[[], object]] = []
@@ -353,9 +354,9 @@ class Session:
         for scheme, credential in self.servers.auth:
             self._send(int_struct.pack(AUTH_XID) + int_struct.pack(Auth.type), Auth(0, scheme, credential))
         log.debug("connected to ZooKeeper, session %#x, timeout %.1f s", self.id, self.timeout)
-        if self._lost:
+        if self._lost and not self.quiet:
             log.warning("connected to ZooKeeper again after %.1f s", now() - self._lost_at)
-            self._lost = False
+        self._lost = False
         if self._closing:
             self.close()
         else:
@@ -383,7 +384,7 @@ class Session:
         # While there are more servers to try, that one is away is no reason to say anything.
         if was_connected or not (self._lost or self._hosts):
             words = "lost the connection to ZooKeeper" if was_connected else "can't connect to ZooKeeper"
-            if not self._closing:
+            if not (self._closing or self.quiet):
                 advice = "" if was_connected else f"; check {self.servers.advice}"
                 log.warning("%s at %s (%s); retrying%s", words, self.servers, self.error, advice)
             self._lost = True

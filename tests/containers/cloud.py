@@ -18,6 +18,7 @@ from tests.containers.images import Images
 from tests.containers.podman import Container, Podman
 from tests.examples.keystone import API, MARIADB, MEMCACHED, TASKS, Keystone, Users
 from tests.functional.cloud import NOTED
+from tests.tool import operator_client
 
 IMAGES = {MARIADB: "mariadb-server", MEMCACHED: "memcached", TASKS: "mariadb-server", API: "keystone"}
 # Kolla's image of Keystone leaves it to root; nothing in the example needs that.
@@ -99,13 +100,14 @@ class Cloud(Keystone):
     """MariaDB, memcached, a task and three Keystones, each in a container of its own."""
 
     def __init__(
-        self, podman: Podman, images: Images, directory: Path, client: KazooClient, hosts: str
+        self, podman: Podman, images: Images, directory: Path, zk: KazooClient, hosts: str
     ) -> None:
         self._podman, self._images = podman, images
         self.noting = directory / "noting"
         self.journal = self.noting / "journal"
         environ = {"KOLLA_ZK_HOSTS": hosts, "PATH": f"{NOTING}:{PATH}"}
-        super().__init__(directory, client, environ, "/kolla-containers", "cloud")
+        place = ("/kolla-containers", "cloud")
+        super().__init__(directory, operator_client(zk, *place), environ, *place)
         self.users = Users("mysql", "memcached", "keystone", "keystone")
 
     def add(

@@ -47,7 +47,7 @@ def cloud(
 ) -> Iterator[Cloud]:
     """MariaDB, memcached and three Keystones, all started at once, and up."""
     cloud = Cloud(podman, images, tmp_path_factory.mktemp("cloud"), module_zk, shared_zookeeper.hosts)
-    with published(cloud):
+    with published(cloud, module_zk):
         cloud.start(random.randrange(10**6))
         eventually(lambda: cloud.broken or cloud.is_up, "Keystone is up", seconds=START_LIMIT, every=0.2)
         assert not cloud.broken

@@ -29,8 +29,11 @@ from tests.examples.openstack import kept, run
 from tests.launching import directory, free_ports
 from tests.operator_tools.manifests.test_manifests import LAUNCH, model
 from tests.operator_tools.manifests.test_manifests import site as odd_site
-from tests.operator_tools.manifests.test_per_host_manifests import ODD
 from tests.waiting import eventually
+
+ODD = LAUNCH.replace("network: host", "network: own, ports: [81]").replace(
+    '"$$(A){{ port }}"', r'"$A 5% \"x\n"'
+)
 
 pytestmark = pytest.mark.timeout(900)  # The first test waits for the images.
 

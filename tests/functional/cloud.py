@@ -24,6 +24,7 @@ from tests.examples.keystone import Keystone
 from tests.examples.openstack import SYSTEM_PATH
 from tests.functional.command_lines import CommandLines
 from tests.processes import command_line
+from tests.tool import operator_client
 from tests.waiting import eventually
 
 REGISTRAR = "kolla_mesos_start.daemon.boot"
@@ -44,8 +45,15 @@ class Cloud(Keystone):
     """The containers and their deployment."""
 
     def __init__(
-        self, directory: Path, programs: Path, client: KazooClient, zookeeper_hosts: str, report: list[str]
+        self,
+        directory: Path,
+        programs: Path,
+        zk: KazooClient,
+        zookeeper_hosts: str,
+        report: list[str],
+        **more: str,
     ) -> None:
+        """`more`: by what the operator is known to ZooKeeper."""
         self.report = report
         self.journal = directory / "journal"
         environ = {
@@ -58,7 +66,8 @@ class Cloud(Keystone):
             # passwords can't be guessed.
             "OS_IDENTITY__PASSWORD_HASH_ROUNDS": "4",
         }
-        super().__init__(directory, client, environ, "/kolla-functional", "cloud")
+        self.zk, place = zk, ("/kolla-functional", "cloud")
+        super().__init__(directory, operator_client(zk, *place, **more), environ, *place)
         self.command_lines = CommandLines(self.secrets.needles())
         self.seed = int(os.environ.get("KOLLA_TEST_SEED") or random.randrange(10**6))
 
@@ -69,7 +78,7 @@ class Cloud(Keystone):
     def up(self) -> Iterator[None]:
         """Meanwhile it is published, was started all at once, and is up; nothing of it stays."""
         self.report.append(f"order of the start: KOLLA_TEST_SEED={self.seed}")
-        with published(self):
+        with published(self, self.zk):
             self.start(self.seed)
             self.await_start()
             yield
@@ -106,7 +115,7 @@ class Cloud(Keystone):
         return self.children(f"{self.path}/{service}/.party")
 
     def state(self, command: str, scope: str = "global") -> str:
-        data, _ = self.client.get(f"{self.path}/status/{scope}/{command}")
+        data, _ = self.zk.get(f"{self.path}/status/{scope}/{command}")
         return str(data, "utf-8")
 
     def runs(self) -> list[Run]:
@@ -117,8 +126,8 @@ class Cloud(Keystone):
         """Every znode of the deployment with its data."""
         path = path or self.path
         try:
-            data, _ = self.client.get(path)
-            children = self.client.get_children(path)
+            data, _ = self.zk.get(path)
+            children = self.zk.get_children(path)
         except NoNodeError:
             return
         yield path, data
@@ -134,16 +143,17 @@ def log_ends(deployment: LocalDeployment) -> str:
 
 
 @contextmanager
-def published(deployment: LocalDeployment) -> Iterator[None]:
+def published(deployment: LocalDeployment, zk: KazooClient) -> Iterator[None]:
     """Publish a deployment; afterwards show the logs, end all containers and remove the deployment."""
-    deployment.client.ensure_path(deployment.path)
+    zk.ensure_path(deployment.path)
     try:
         deployment.publish()
         yield
     finally:
         print(log_ends(deployment))
         deployment.end()
-        deployment.client.delete(deployment.prefix, recursive=True)
+        deployment.client.close()
+        zk.delete(deployment.prefix, recursive=True)
 
 
 def noting(directory: Path, journal: Path, names: Sequence[str], programs: Path) -> Path:

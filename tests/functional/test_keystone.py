@@ -111,7 +111,7 @@ def test_the_task_made_the_database_and_its_user_in_this_order(cloud: Cloud) -> 
 
 def test_the_migration_is_marked_for_its_release(cloud: Cloud) -> None:
     """The same release does not migrate again; the next one does."""
-    marks = cloud.client.get_children(f"{cloud.path}/status/global/keystone-api/db_sync/generations")
+    marks = cloud.zk.get_children(f"{cloud.path}/status/global/keystone-api/db_sync/generations")
     assert marks == [yaml.safe_load((EXAMPLE / "variables.yml").read_text())["keystone_release"]]
 
 

@@ -29,6 +29,7 @@ from tests import EXAMPLES
 from tests.arrangement import section
 from tests.examples import openstack
 from tests.functional.cloud import published
+from tests.tool import operator_client
 from tests.waiting import eventually
 from tests.zookeeper import Server
 
@@ -52,7 +53,7 @@ exec dnsmasq "$@"
 class Edge(LocalDeployment):
     """Four replicas of the web service, the last one with an IPv6 address, behind HAProxy and dnsmasq."""
 
-    def __init__(self, directory: Path, client: KazooClient, hosts: str) -> None:
+    def __init__(self, directory: Path, zk: KazooClient, hosts: str) -> None:
         self.held = directory / "held"
         environ = {
             "PATH": f"{self._held_by(self.held)}:{openstack.SYSTEM_PATH}",
@@ -60,7 +61,9 @@ class Edge(LocalDeployment):
             "KOLLA_ZK_SESSION_TIMEOUT": f"{TIMEOUT}",
             "KOLLA_START_MODE": "supervise",
         }
-        super().__init__(EXAMPLES / "loadbalancer", directory, client, environ, "/kolla-loadbalancer", "edge")
+        self.zk, place = zk, ("/kolla-loadbalancer", "edge")
+        client = operator_client(zk, *place)
+        super().__init__(EXAMPLES / "loadbalancer", directory, client, environ, *place)
         self.replicas = [self._with_port(WEB, f"web-{number}") for number in range(1, 5)]
         self.replicas[-1].environ["KOLLA_ADDRESS"] = "::1"
         self.haproxy = self._with_port(HAPROXY, "edge-1")
@@ -86,7 +89,7 @@ class Edge(LocalDeployment):
     def set(self, **variables: str) -> None:
         """Variables of the deployment, as an operator sets them."""
         for variable, value in variables.items():
-            self.client.set(f"{self.path}/variables/{variable}", value.encode())
+            self.zk.set(f"{self.path}/variables/{variable}", value.encode())
 
     # -- asking HAProxy and dnsmasq -----------------------------------------------------------------
 
@@ -198,7 +201,7 @@ def report(pytestconfig: pytest.Config) -> list[str]:
 def edge(shared_zookeeper: Server, module_zk: KazooClient, edge_servers: None, place: Path) -> Iterator[Edge]:
     """The deployment, published, with three replicas up."""
     edge = Edge(place / "edge", module_zk, shared_zookeeper.hosts)
-    with published(edge):
+    with published(edge, module_zk):
         started = [*edge.replicas[:3], edge.haproxy, edge.dnsmasq]
         for container in started:
             container.start()

@@ -23,6 +23,7 @@ from tests import EXAMPLES
 from tests.examples import openstack
 from tests.examples.keystone import MARIADB, Users
 from tests.functional.cloud import published
+from tests.tool import operator_client
 from tests.waiting import eventually
 from tests.zookeeper import Server
 
@@ -41,13 +42,14 @@ class Shop(LocalDeployment):
 
     once = "shop-db/migrate"
 
-    def __init__(self, directory: Path, client: KazooClient, hosts: str) -> None:
+    def __init__(self, directory: Path, zk: KazooClient, hosts: str) -> None:
         environ = {
             "PATH": openstack.SYSTEM_PATH,
             "KOLLA_ZK_HOSTS": hosts,
             "KOLLA_ZK_SESSION_TIMEOUT": f"{TIMEOUT}",
         }
-        super().__init__(EXAMPLE, directory, client, environ, "/kolla-migration", "shop")
+        at = ("/kolla-migration", "shop")
+        super().__init__(EXAMPLE, directory, operator_client(zk, *at), environ, *at)
         self.user = Users.here().mariadb
         self.mariadb = self.add(MARIADB, "db-1")
         self.replicas = [self.add(SHOP, host) for host in ("shop-1", "shop-2")]
@@ -80,7 +82,7 @@ class Shop(LocalDeployment):
 def shop(shared_zookeeper: Server, module_zk: KazooClient, servers: None, place: Path) -> Iterator[Shop]:
     """The deployment, published, with its database up."""
     shop = Shop(place / "shop", module_zk, shared_zookeeper.hosts)
-    with published(shop):
+    with published(shop, module_zk):
         shop.mariadb.start()
         eventually(lambda: shop.ready(MARIADB), "the database is up", seconds=60)
         yield shop

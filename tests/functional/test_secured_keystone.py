@@ -47,10 +47,10 @@ class SecuredCloud(Cloud):
     """The containers, each with the certificate of its service alone."""
 
     def __init__(
-        self, directory: Path, programs: Path, client: KazooClient, secured: Secured, report: list[str]
+        self, directory: Path, programs: Path, zk: KazooClient, secured: Secured, report: list[str]
     ) -> None:
         directory.mkdir(mode=0o755)
-        super().__init__(directory, programs, client, secured.hosts, report)
+        super().__init__(directory, programs, zk, secured.hosts, report, **secured.environment(OPERATOR))
         self.secured = secured
         self._values = super().values
         self.deployment = Deployment(secured.hosts, self.prefix, self.id)
@@ -140,7 +140,7 @@ def test_a_one_time_command_ran_once(cloud: SecuredCloud, once: Once) -> None:
 
 def test_nothing_can_be_read_that_acl_yml_does_not_plan(cloud: SecuredCloud) -> None:
     """Not by the world, and a password not by the services that do not need it."""
-    assert world(cloud.client, cloud.path) == []
+    assert world(cloud.zk, cloud.path) == []
     checked = cloud.ctl("publish", str(cloud.source), "--check-acl")
     assert checked.splitlines()[-1] == "0 znodes wider than planned"
     for service in (MARIADB, MEMCACHED, TASKS, API):

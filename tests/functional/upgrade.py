@@ -104,7 +104,7 @@ class Upgrade(Cloud):
 
     def done(self, command: str, release: str) -> bool:
         """Whether the command is done for this release."""
-        return self.client.exists(f"{self.path}/status/global/{command}/generations/{release}") is not None
+        return self.zk.exists(f"{self.path}/status/global/{command}/generations/{release}") is not None
 
     def migrations(self) -> list[tuple[str, str]]:
         """The host and the step of every `keystone-manage db_sync` so far."""

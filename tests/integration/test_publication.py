@@ -11,8 +11,7 @@ from pathlib import Path
 import pytest
 from kazoo.client import KazooClient
 
-from kolla_mesos_start import settings
-from kolla_mesos_start.operator.ensemble import connection, publication
+from kolla_mesos_start.operator.ensemble import publication
 from kolla_mesos_start.operator.ensemble.connection import OperatorClient
 from kolla_mesos_start.operator.ensemble.publication import Busy, LockLost, ZnodeChange
 from kolla_mesos_start.tree.publication import Mark
@@ -20,7 +19,7 @@ from tests import sites
 from tests.agents import Containers
 from tests.conftest import Deployment
 from tests.publishing import write_files
-from tests.tool import run_ctl
+from tests.tool import operator_client, run_ctl
 from tests.waiting import LIMIT, eventually
 
 TASK = "commands: {{render: {{command: 'true', files: {{conf: {{dest: {}}}}}}}}}\n"
@@ -64,11 +63,11 @@ def site(deployment: Deployment, zk: KazooClient, containers: Containers, tmp_pa
 
 
 @pytest.fixture
-def client(deployment: Deployment) -> Iterator[OperatorClient]:
+def client(zk: KazooClient, deployment: Deployment) -> Iterator[OperatorClient]:
     """The operator's connection."""
-    found = connection.connect(settings.parse(deployment.environ("tool")))
+    found = operator_client(zk, deployment.prefix, deployment.id)
     yield found
-    connection.close(found)
+    found.close()
 
 
 # -- the lock -------------------------------------------------------------------------------------
@@ -110,12 +109,14 @@ def test_remove_also_removes_variables_published_while_it_waits(site: Site, clie
 def test_waiting_for_the_lock_has_a_limit(site: Site, client: OperatorClient) -> None:
     """The status is 75, and nothing is left in the queue."""
     by_another = pytest.raises(Busy, match=r"the publication by .* since")
+    other = operator_client(site.zk, site.deployment.prefix, site.deployment.id)
     with publication.locked(client, site.znodes):
-        with by_another, publication.locked(site.zk, site.znodes, limit=0.2):
+        with by_another, publication.locked(other, site.znodes, limit=0.2):
             pass
+        other.close()
         assert len(site.lock) == 1
     assert Busy.status == 75
-    with publication.locked(site.zk, site.znodes, limit=0.2):
+    with publication.locked(client, site.znodes, limit=0.2):
         pass
 
 

@@ -23,6 +23,7 @@ from kolla_mesos_start.operator.ensemble.publisher import Publisher
 from kolla_mesos_start.tree.znodes import PUBLICATION, Znodes
 from tests.conftest import Deployment
 from tests.publishing import write_files
+from tests.tool import operator_client
 
 TOOL = Path(__file__).parents[2] / "bin" / "kolla_mesos_ctl"
 DEFINITION = "commands:\n  sync: {command: 'true', files: {conf: {dest: /conf}}}\n"
@@ -396,9 +397,11 @@ def test_what_others_have_changed_meanwhile_is_written_all_the_same(
     before = {"variables": b"", "variables/region": b"old", "a": b"", "a/db": b"old", "a/db/variables": b""}
     for path in ("variables", "a/db/variables/size", "a/db/files", "a/db/variables/web1"):
         zk.create(f"{deployment.path}/{path}", makepath=True)
-    with publication.locked(zk, znodes) as lock:
-        publisher = Publisher(zk, znodes, before, lock, report=lambda change: None)
+    client = operator_client(zk, deployment.prefix, deployment.id)
+    with publication.locked(client, znodes) as lock:
+        publisher = Publisher(client, znodes, before, lock, report=lambda change: None)
         publisher.publish(directory.read(root))
+    client.close()
     assert {"variables/region", "a/db", "a/db/variables/size"} <= set(tree(zk, deployment.path))
 
 

@@ -179,7 +179,7 @@ class Run:
         client.plan = plan
         acls.make(client, znodes, plan, {})
         acls.secure(client, znodes, plan)
-        connection.close(client)
+        client.close()
 
     def found(self, data: bytes, but: tuple[str, ...] = ()) -> list[str]:
         """The secrets in some data."""

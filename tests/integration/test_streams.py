@@ -7,14 +7,9 @@ import signal
 import subprocess
 import sys
 import time
-from types import SimpleNamespace
 
 import pytest
-from kazoo.exceptions import ConnectionClosedError
-from kazoo.protocol.states import KeeperState
 
-from kolla_mesos_start.errors import AccessDenied
-from kolla_mesos_start.operator.ensemble import connection
 from tests.conftest import Deployment
 from tests.publishing import publish
 from tests.tool import TOOL, environ
@@ -100,16 +95,3 @@ def test_ctrl_c_at_any_instant_ends_the_tool_with_130(site: Deployment) -> None:
         assert "Traceback" not in said, said
         ended.append(tool.returncode)
     assert set(ended) <= {-signal.SIGINT, 130, 66}, ended
-
-
-@pytest.mark.parametrize("state", [KeeperState.CONNECTED, KeeperState.CONNECTING])
-def test_ctrl_c_that_kazoo_swallows_is_recognized(state: str) -> None:
-    """Also in an outage."""
-    with pytest.raises(KeyboardInterrupt), connection.interruptible(SimpleNamespace(client_state=state)):
-        raise ConnectionClosedError
-
-
-def test_a_connection_that_kazoo_closes_was_denied() -> None:
-    closed = SimpleNamespace(client_state=KeeperState.CLOSED)
-    with pytest.raises(AccessDenied), connection.interruptible(closed):
-        raise ConnectionClosedError

@@ -201,7 +201,8 @@ def test_the_operator_is_told_what_is_wrong(places: Places, deployment: Deployme
     done = run_ctl(deployment, "status", **environ, KOLLA_ZK_CONNECT_TIMEOUT=f"{LIMIT:g}")
     assert done.returncode == mistake.status, done.stderr
     assert time.monotonic() - begun < limit(mistake)
-    assert mistake.why.format(places.directory) in done.stderr.splitlines()[-1]
+    why = mistake.why.replace("KOLLA_ZK_HOSTS", "--hosts or KOLLA_ZK_HOSTS")
+    assert why.format(places.directory) in done.stderr.splitlines()[-1]
 
 
 @pytest.mark.parametrize("place", ["good", "only 1.3"])

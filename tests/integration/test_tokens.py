@@ -28,18 +28,19 @@ COMMANDS = {"sync": [], "each": ["--host", "web1"], "tagged": []}
 
 # The tool with a bomb: the process is killed before the write request of this number, counted from one.
 KILLED = """
-import os, runpy, signal, sys
-from kazoo.client import KazooClient
-from kazoo.protocol.serialization import Create, Delete, SetData, Transaction
-left, call = int(sys.argv.pop(1)), KazooClient._call
-def counting(self, request, answer):
+import os, runpy, signal, sys, time
+from kolla_mesos_start.zookeeper.session import Session
+from kolla_mesos_start.zookeeper.wire import Create, Delete, SetData, Transaction
+left, request = int(sys.argv.pop(1)), Session.request
+def counting(self, operation, done):
     global left
-    left -= isinstance(request, (Create, Delete, SetData, Transaction))
+    left -= isinstance(operation, (Create, Delete, SetData, Transaction))
     if left == 0:
-        self.handler.sleep_func(0.2)  # What was sent before has arrived by then.
+        self.flush()
+        time.sleep(0.2)  # The requests before have arrived by then.
         os.kill(os.getpid(), signal.SIGKILL)
-    return call(self, request, answer)
-KazooClient._call = counting
+    return request(self, operation, done)
+Session.request = counting
 sys.argv[0] = sys.argv.pop(1)
 runpy.run_path(sys.argv[0], run_name="__main__")
 """

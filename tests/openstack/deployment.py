@@ -28,6 +28,7 @@ from kolla_mesos_start.operator.local.local_deployment import LocalDeployment
 from tests.examples import whole
 from tests.examples.openstack import SYSTEM_PATH, WHOLE
 from tests.functional.cloud import noting
+from tests.tool import operator_client
 from tests.waiting import eventually
 from tests.zookeeper import free_port
 
@@ -50,7 +51,7 @@ class OpenStack(LocalDeployment):
         self,
         directory: Path,
         programs: Path,
-        client: KazooClient,
+        zk: KazooClient,
         zookeeper_hosts: str,
         *,
         control: str = "ctl-1",
@@ -68,9 +69,8 @@ class OpenStack(LocalDeployment):
         self.control = control
         path = f"{noting(directory / 'bin', self.journal, ONE_TIME, programs)}:{programs}:{SYSTEM_PATH}"
         more = {"HOME": str(directory), "LANG": "C.UTF-8", "PATH": path, "KOLLA_ZK_HOSTS": zookeeper_hosts}
-        super().__init__(
-            site, directory, client, {**more, **environ}, "/kolla-openstack", f"cloud-{os.getpid()}"
-        )
+        self.zk, at = zk, ("/kolla-openstack", f"cloud-{os.getpid()}")
+        super().__init__(site, directory, operator_client(zk, *at), {**more, **environ}, *at)
         self.seed = int(os.environ.get("KOLLA_TEST_SEED") or random.randrange(10**6))
         for service in whole.services():
             for host in hosts.get(service, [control]):
@@ -181,7 +181,8 @@ class OpenStack(LocalDeployment):
     def close(self) -> None:
         """End all processes, and remove what is in ZooKeeper."""
         self.end()
-        self.client.delete(self.path, recursive=True)
+        self.client.close()
+        self.zk.delete(self.path, recursive=True)
         shutil.rmtree(self.directory, ignore_errors=True)
 
 

@@ -11,11 +11,10 @@ import socket
 import time
 from functools import partial
 
-from kazoo.client import KazooClient, TransactionRequest
-
 from kolla_mesos_start.definition.forms import GLOBAL
 from kolla_mesos_start.errors import BadUsage
 from kolla_mesos_start.operator.ensemble import connection, services
+from kolla_mesos_start.operator.ensemble.connection import Changes, OperatorClient
 from kolla_mesos_start.operator.invocation import Invocation, Subcommand
 from kolla_mesos_start.operator.live import one_time
 from kolla_mesos_start.operator.live.one_time import OneTime, Record, add_command
@@ -43,7 +42,7 @@ def run(invocation: Invocation) -> int:
     return 0
 
 
-def _check_uncounted(client: KazooClient, one: OneTime) -> None:
+def _check_uncounted(client: OperatorClient, one: OneTime) -> None:
     """BadUsage where a dependency counts the hosts on which the command has succeeded."""
     for service, definition in services.definitions(client, one.znodes).items():
         if one.command.path in services.counted_commands(definition):
@@ -54,12 +53,12 @@ def _check_uncounted(client: KazooClient, one: OneTime) -> None:
 
 
 def _record(
-    client: KazooClient,
+    client: OperatorClient,
     one: OneTime,
     contender: str,
     host: str | None,
     record: Record,
-    transaction: TransactionRequest,
+    transaction: Changes,
 ) -> Detail:
     at = one.at
     token = _token(client, contender, record)
@@ -87,7 +86,7 @@ def _record(
     )
 
 
-def _token(client: KazooClient, contender: str, record: Record) -> int:
+def _token(client: OperatorClient, contender: str, record: Record) -> int:
     """Larger than that of every attempt before; the next attempt's claim is younger than our contender."""
     znode = connection.znodes(client, [contender])[contender]
     return max(znode.stat.czxid if znode else 0, record.token + 1)

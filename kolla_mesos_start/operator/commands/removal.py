@@ -25,7 +25,7 @@ from kolla_mesos_start.operator.ensemble.removal import (
 )
 from kolla_mesos_start.operator.ensemble.status_records import State
 from kolla_mesos_start.operator.invocation import Invocation, Subcommand
-from kolla_mesos_start.operator.terminal.confirmation import DECLINED, add_yes, confirmed
+from kolla_mesos_start.operator.terminal.confirmation import DECLINED, add_yes
 from kolla_mesos_start.operator.validation import dependents
 from kolla_mesos_start.tree.publication import RESTORE
 from kolla_mesos_start.tree.znodes import Znodes
@@ -106,7 +106,7 @@ def _run_reset_hosts(invocation: Invocation) -> int:
     for line in hosts.counted_less(found, names, services.definitions(client, znodes).values()):
         invocation.err.print(line, markup=False)
     which = f"{len(names)} host{'s' * (len(names) != 1)} of {znodes.deployment}: {', '.join(names)}"
-    if not confirmed(f"forget what is recorded of {which}", options, invocation.err):
+    if not invocation.confirmed(f"forget what is recorded of {which}"):
         return DECLINED
     if not options.force:  # One may have come while we asked.
         _require_nobody(invocation, hosts.in_use(hosts.there(client, znodes, found), names))
@@ -132,7 +132,7 @@ def _may_go(invocation: Invocation, tree: Tree, what: str, found: Sequence[State
     """Whether nobody is there, or --force is given, and the operator wants it. InUse names who is there."""
     _require_nobody(invocation, who_is_there(invocation.client, tree))
     _print_again(invocation, found)
-    return confirmed(what, invocation.options, invocation.err)
+    return invocation.confirmed(what)
 
 
 def _require_nobody(invocation: Invocation, there: str) -> None:

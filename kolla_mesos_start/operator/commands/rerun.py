@@ -11,12 +11,10 @@ import time
 from contextlib import suppress
 from functools import partial
 
-from kazoo.client import KazooClient, TransactionRequest
-
 from kolla_mesos_start.definition.forms import GLOBAL
 from kolla_mesos_start.errors import BadUsage
 from kolla_mesos_start.operator.ensemble import connection, containers
-from kolla_mesos_start.operator.ensemble.connection import ChangedMeanwhile
+from kolla_mesos_start.operator.ensemble.connection import ChangedMeanwhile, Changes, OperatorClient
 from kolla_mesos_start.operator.invocation import Invocation, Subcommand
 from kolla_mesos_start.operator.live import one_time
 from kolla_mesos_start.operator.live.one_time import OneTime, Record, add_command
@@ -49,7 +47,7 @@ def run(invocation: Invocation) -> int:
     return 0
 
 
-def _take_back(client: KazooClient, one: OneTime, record: Record, transaction: TransactionRequest) -> Detail:
+def _take_back(client: OperatorClient, one: OneTime, record: Record, transaction: Changes) -> Detail:
     at, path = one.at, one.command.path
     marks = [each for each in record.znodes if each.startswith(f"{at.generations}/")]
     if one.command.generation is not None:
@@ -73,7 +71,7 @@ def _take_back(client: KazooClient, one: OneTime, record: Record, transaction: T
     return record.detail._replace(message=f"taken back by {operator()} at {when}")
 
 
-def _take_back_everywhere(client: KazooClient, one: OneTime) -> None:
+def _take_back_everywhere(client: OperatorClient, one: OneTime) -> None:
     """What is done on no host any more is not done in the deployment either: who depends on it waits."""
     at = one.znodes.command(GLOBAL, one.command.path)
 
@@ -89,13 +87,13 @@ def _take_back_everywhere(client: KazooClient, one: OneTime) -> None:
             _write(client, at.state, DONE, znode.stat.version + 1)
 
 
-def _write(client: KazooClient, path: str, text: str, version: int) -> None:
-    transaction = client.transaction()
+def _write(client: OperatorClient, path: str, text: str, version: int) -> None:
+    transaction = Changes(client)
     transaction.set_data(path, text.encode(), version)
     connection.commit(transaction, f"{path} can't be written")
 
 
-def _wait(transaction: TransactionRequest, path: str, znode: Znode | None) -> None:
+def _wait(transaction: Changes, path: str, znode: Znode | None) -> None:
     """Have `waiting` at `path` instead of `done`."""
     if znode is not None and znode.data == DONE.encode():
         transaction.set_data(path, WAITING.encode(), znode.stat.version)
@@ -110,7 +108,7 @@ def _ended(detail: Detail) -> str:
     return f" (attempt {detail.attempt} on {detail.host}: {detail.message})"
 
 
-def _print_containers(client: KazooClient, one: OneTime, where: str) -> None:
+def _print_containers(client: OperatorClient, one: OneTime, where: str) -> None:
     """What to start; or who is there, and passes its commands at its next start only."""
     service = one.znodes.service_name
     hosts = containers.hosts(client, one.znodes, [service]).get(service, [])

@@ -22,7 +22,7 @@ from kolla_mesos_start.operator.ensemble.publisher import check_chroot
 from kolla_mesos_start.operator.ensemble.restoration import is_status_there, old_tree, plan_of, write
 from kolla_mesos_start.operator.ensemble.snapshots import counted, done_commands, take
 from kolla_mesos_start.operator.invocation import Invocation, Subcommand
-from kolla_mesos_start.operator.terminal.confirmation import DECLINED, add_yes, confirmed
+from kolla_mesos_start.operator.terminal.confirmation import DECLINED, add_yes
 from kolla_mesos_start.operator.terminal.suggestions import NotThere
 from kolla_mesos_start.tree.publication import RESTORE
 
@@ -66,7 +66,7 @@ def _restore(invocation: Invocation, lock: Held, wanted: Snapshot) -> int:
             raise removal.InUse(f"{there}: stop them first; nothing was changed")
         _print_differences(invocation, found, wanted)
         what = f"replace {znodes.deployment} by what was {_origin(wanted)}"
-        if not confirmed(what, invocation.options, invocation.err):
+        if not invocation.confirmed(what):
             return DECLINED
     if plan:
         acls.secure(client, znodes, plan)

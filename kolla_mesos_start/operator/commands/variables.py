@@ -13,8 +13,6 @@ from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
 from getpass import getpass
 from typing import NamedTuple
 
-from kazoo.client import KazooClient
-
 from kolla_mesos_start.definition.forms import GLOBAL, bad_segment
 from kolla_mesos_start.errors import AgentError, BadUsage
 from kolla_mesos_start.operator.deployment.container_variables import NAME
@@ -28,6 +26,7 @@ from kolla_mesos_start.operator.ensemble import (
     services,
     status_records,
 )
+from kolla_mesos_start.operator.ensemble.connection import OperatorClient
 from kolla_mesos_start.operator.ensemble.publication import Held, ZnodeChange
 from kolla_mesos_start.operator.ensemble.published import places
 from kolla_mesos_start.operator.ensemble.publisher import Publisher
@@ -147,7 +146,7 @@ def _place(invocation: Invocation) -> tuple[Znodes, str]:
     return znodes._replace(service_name=service, host=host), options.variable
 
 
-def _values(client: KazooClient, paths: Sequence[str]) -> dict[str, bytes]:
+def _values(client: OperatorClient, paths: Sequence[str]) -> dict[str, bytes]:
     """Those of `paths` where a value stands, in their order."""
     found = connection.read(client, paths)
     return {path: data for path in paths if (data := found[path]) is not None}
@@ -240,7 +239,7 @@ class ChangedVariable(NamedTuple):
         return found
 
 
-def _changed(client: KazooClient, znodes: Znodes, name: str) -> ChangedVariable:
+def _changed(client: OperatorClient, znodes: Znodes, name: str) -> ChangedVariable:
     nodes = published.nodes(client, znodes)
     readers = [
         service

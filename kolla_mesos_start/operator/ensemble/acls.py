@@ -17,7 +17,7 @@ from kolla_mesos_start.errors import AccessDenied, BadDefinition
 from kolla_mesos_start.operator.deployment import acl
 from kolla_mesos_start.operator.deployment.acl import ALL, Acl, Plan
 from kolla_mesos_start.operator.ensemble import connection
-from kolla_mesos_start.operator.ensemble.connection import CurrentAcl, OperatorClient, Unanswered
+from kolla_mesos_start.operator.ensemble.connection import Changes, CurrentAcl, OperatorClient, Unanswered
 from kolla_mesos_start.operator.ensemble.view import read_tree
 from kolla_mesos_start.tree.znodes import RECORDED_GENERATIONS, Znodes
 
@@ -119,7 +119,7 @@ def require_operator(client: OperatorClient, znodes: Znodes, plan: Plan) -> None
     while connection.read(client, [path])[path] is None:
         path = path.rpartition("/")[0] or "/"
     probe = f"{path.rstrip('/')}/.probe-{os.urandom(8).hex()}"
-    transaction = client.transaction()
+    transaction = Changes(client)
     transaction.create(probe, acl=connection.entries({plan.operator: ALL}))
     transaction.set_data(probe, b"")
     transaction.delete(probe)

@@ -1,181 +1,69 @@
-"""The operator's connection to ZooKeeper: kazoo's own client, its errors translated into AgentError.
+"""The operator's connection to ZooKeeper: the agent's own client, and the requests that the tools make.
 
-What lives here: connecting, and the few requests that the tools make. Nothing of the agent's session:
-here threads do no harm. A request waits for as long as an outage lasts.
+A request waits for as long as an outage lasts, and is sent again after it. Ctrl-C ends it.
 """
 
 from __future__ import annotations
 
 import json
 import logging
-import math
-import select
-import socket
-import struct
-import threading
-import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
-from concurrent.futures import Future, TimeoutError
-from contextlib import contextmanager, suppress
-from functools import partial
-from typing import Any, Callable, NamedTuple, TypeVar
+from contextlib import contextmanager
+from typing import Any, NamedTuple
 
-from kazoo.client import KazooClient, TransactionRequest
-from kazoo.exceptions import (
-    AuthFailedError,
+from kolla_mesos_start.errors import DONE, AccessDenied, AgentError, BadDefinition, NoRight
+from kolla_mesos_start.loop import Loop, now
+from kolla_mesos_start.operator.deployment.acl import NODE, Acl, Plan, joined, parse
+from kolla_mesos_start.settings import LABELS, Settings, zookeeper_acl
+from kolla_mesos_start.tree.znodes import Znodes
+from kolla_mesos_start.zookeeper.client import DENIED, Client, Outage, Refused
+from kolla_mesos_start.zookeeper.lock import Queues
+from kolla_mesos_start.zookeeper.query import Query, Znode
+from kolla_mesos_start.zookeeper.wire import (
+    ACL,
     BadVersionError,
-    ConnectionClosedError,
-    ConnectionDropped,
-    ConnectionLoss,
-    InvalidACLError,
-    KazooException,
-    NoAuthError,
+    CheckVersion,
+    Create,
+    Delete,
+    Exists,
+    GetACL,
+    GetChildren2,
+    GetData,
+    Id,
     NodeExistsError,
     NoNodeError,
     NotEmptyError,
-    OperationTimeoutError,
-    RolledBackError,
-    RuntimeInconsistency,
-    SessionExpiredError,
+    SetACL,
+    SetData,
+    Sync,
+    ZnodeStat,
 )
-from kazoo.handlers.threading import SequentialThreadingHandler
-from kazoo.protocol.serialization import Create, SetData, Transaction
-from kazoo.protocol.states import KazooState, KeeperState, ZnodeStat
-from kazoo.security import ACL, Id, Permissions
-
-from kolla_mesos_start.errors import (
-    DONE,
-    NO_ANSWER,
-    AccessDenied,
-    AgentError,
-    BadDefinition,
-    NoConnection,
-    NoRight,
-    TooLarge,
-    cause,
-    causes,
-    handshake_cause,
-)
-from kolla_mesos_start.operator.deployment.acl import NODE, Acl, Plan, joined, parse
-from kolla_mesos_start.settings import LABELS, Settings
-from kolla_mesos_start.tree.znodes import Znodes
-from kolla_mesos_start.zookeeper.identity import ANSWER_TIMEOUT, WhoAmI, names
-from kolla_mesos_start.zookeeper.losses import SMALL, SOON, Losses, largest_path, size_of
-from kolla_mesos_start.zookeeper.query import Query, Znode
-from kolla_mesos_start.zookeeper.tls import explain, make_context
 
 log = logging.getLogger(__name__)
 
-REFUSED = "ZooKeeper refused the credentials of KOLLA_ZK_AUTH_FILE"
-
-QUIET = 2.0  # seconds: whoever waits for longer wants to know for what
-CLOSE_TIMEOUT = 1.0  # seconds
-T = TypeVar("T")
-
-# kazoo's defaults try once, and then with delays that grow to hours.
-RETRY = {"max_tries": -1, "delay": 0.05, "backoff": 1.5, "max_delay": 1.0}
-DENIED = (NoAuthError, AuthFailedError, InvalidACLError)
-# What a request meets whose fate is unknown.
-LOST = (ConnectionLoss, OperationTimeoutError, SessionExpiredError)
-WRITES = (Create, SetData, Transaction)
-# What others have done to a znode of a transaction that is refused.
+QUIET = 2.0  # seconds after which a connection that is not made yet is reported
+TRIES = 5  # of a write: each fails only if somebody creates or removes the znode between two requests
+# How others changed a znode, so that a transaction was refused.
 MEANWHILE = {
     NoNodeError: "was removed",
     NodeExistsError: "was made",
     BadVersionError: "was changed",
     NotEmptyError: "has got a child (of a container that has started?)",
 }
-PERMISSIONS = {
-    "c": Permissions.CREATE,
-    "d": Permissions.DELETE,
-    "r": Permissions.READ,
-    "w": Permissions.WRITE,
-    "a": Permissions.ADMIN,
-}
+PERMISSIONS = {"c": 4, "d": 8, "r": 1, "w": 2, "a": 16}
 
 
-class _Attempts(logging.Handler):
-    """Hears from kazoo's log why connections failed, which kazoo says nowhere else; `causes` is by server."""
+class OperatorClient(Client):
+    """A client whose znodes have the ACL that `acl.yml` plans, or without one that of KOLLA_ZK_ACL."""
 
-    def __init__(self, settings: Settings) -> None:
-        super().__init__(logging.WARNING)
-        # A logger without a level would make three records for each request.
-        self.logger = logging.Logger(__name__, logging.WARNING)
-        self.logger.addHandler(self)
-        self.server = ""
-        self.causes: dict[str, str] = {}
-        self._settings = settings
+    expected = (*Client.expected, NotEmptyError)
 
-    def emit(self, record: logging.LogRecord) -> None:
-        """Keep the error that a line is about."""
-        *names, error = record.args if isinstance(record.args, tuple) and record.args else [None]
-        if isinstance(error, socket.gaierror):
-            self.causes[str(names[0])] = f"the name {names[0]} can't be resolved: {error.strerror}"
-        elif isinstance(error, ConnectionDropped):
-            self.causes[self.server] = self._explained(error.__context__)
-        elif isinstance(error, Exception):
-            self.causes[self.server] = cause(error)
-
-    def _explained(self, error: BaseException | None) -> str:
-        if not isinstance(error, OSError):
-            error = ConnectionResetError()  # kazoo has read the end of the stream.
-        if not self._settings.ca:
-            return handshake_cause(error)
-        return explain(error, has_cert=bool(self._settings.cert), labels=LABELS)
-
-
-class _Handler(SequentialThreadingHandler):  # type: ignore[misc]
-    """kazoo's, with the agent's TLS (kazoo itself would trust the system's CAs too), and faster."""
-
-    def __init__(self, settings: Settings, attempts: _Attempts) -> None:
-        super().__init__()
-        self._settings, self._attempts = settings, attempts
-
-    def select(
-        self,
-        readers: Sequence[socket.socket],
-        writers: Sequence[socket.socket],
-        _: Sequence[socket.socket],
-        timeout: float | None = None,
-    ) -> tuple[Sequence[socket.socket], Sequence[socket.socket], Sequence[socket.socket]]:
-        """The sockets that are ready. kazoo's own makes an epoll object, four times for each request."""
-        poll = select.poll()
-        for each in readers:
-            poll.register(each, select.POLLIN)
-        for each in writers:
-            poll.register(each, select.POLLOUT)
-        ready = {fd for fd, _ in poll.poll(None if timeout is None else timeout * 1000)}
-        readable, writable = (
-            [each for each in some if each.fileno() in ready] for some in (readers, writers)
-        )
-        return readable, writable, []
-
-    def create_connection(
-        self, address: tuple[str, int], timeout: float, hostname: str, **others: object
-    ) -> socket.socket:
-        """A connection to a server, under TLS where that is wanted."""
-        self._attempts.server = f"{hostname}:{address[1]}"
-        config = self._settings
-        # kazoo's thread can't be ended in here: the tool would wait for it, past its own limit.
-        connection = socket.create_connection(address, min(timeout, config.connect_timeout or timeout))
-        connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        if config.ca is None:
-            return connection
-        with connection:  # TLS takes it over; or it failed.
-            # The files are read for each connection: they may have been renewed.
-            context = make_context(config.ca, config.cert, config.key, labels=LABELS)
-            return context.wrap_socket(connection, server_hostname=hostname)
-
-
-class OperatorClient(KazooClient):  # type: ignore[misc]
-    """kazoo's. What it creates has the ACL that `acl.yml` plans; without one that of KOLLA_ZK_ACL."""
-
-    def __init__(self, settings: Settings, **options: Any) -> None:
-        super().__init__(**options)
+    def __init__(self, settings: Settings, loop: Loop) -> None:
+        servers = settings.servers
+        servers.labels = LABELS._replace(hosts="--hosts or KOLLA_ZK_HOSTS")
+        super().__init__(servers, settings.session_timeout, zookeeper_acl(settings.acl), loop)
         self._deployment = Znodes(settings.prefix, settings.deployment_id, "", "").deployment
         self._plans: list[Plan | None] = []
-        self._default = joined((f"{scheme}:{name}", letters) for scheme, name, letters in settings.acl)
-        self._losses = Losses()
 
     @property
     def plan(self) -> Plan | None:
@@ -191,132 +79,58 @@ class OperatorClient(KazooClient):  # type: ignore[misc]
         self._plans.append(plan)
 
     def forget_plan(self) -> None:
-        """Read it again when it is needed."""
+        """Forget the plan: it is read again when needed."""
         self._plans.clear()
 
-    def planned(self, path: str) -> Sequence[ACL]:
-        """The ACL of what is created at `path`."""
+    def creation(self, path: str, data: bytes, flags: int = 0) -> Create:
+        return Create(path, data, self._planned(path), flags)
+
+    def _planned(self, path: str) -> Sequence[ACL]:
         if self.plan is None:
-            return entries(self._default)
+            return self.acl
         is_own = f"{path}/".startswith(f"{self._deployment}/")
         return entries(self.plan.acl(path[len(self._deployment) + 1 :]) if is_own else self.plan.above)
 
-    def create_async(self, path: str, value: bytes = b"", acl: Any = None, *others: Any, **more: Any) -> Any:
-        return super().create_async(path, value, acl or self.planned(path), *others, **more)
 
-    def transaction(self) -> TransactionRequest:
-        return _Transaction(self)
+class Changes:
+    """Changes for one transaction (`commit`); a version of -1 stands for any."""
 
-    def _call(self, request: Any, reply: Any) -> Any:
-        if isinstance(request, WRITES) and (size := size_of(request)) > SMALL:
-            reply.rawlink(partial(self._count, largest_path(request), size, time.monotonic()))
-        return super()._call(request, reply)
+    def __init__(self, client: OperatorClient) -> None:
+        self.client = client
+        self.operations: list[Any] = []
 
-    def _count(self, path: str, size: int, sent: float, reply: Any) -> None:
-        """A large request has ended. Runs on a thread of kazoo's."""
-        if isinstance(reply.exception, ConnectionLoss):
-            self._losses.lost(path, size, soon=time.monotonic() - sent < SOON)
-        else:
-            self._losses.answered(path)
+    def create(self, path: str, data: bytes = b"", acl: Sequence[ACL] = ()) -> None:
+        self.operations.append(Create(path, data, acl, 0) if acl else self.client.creation(path, data))
 
-    def check_size(self) -> None:
-        """Raise TooLarge if the servers drop the connection because of the size of a request."""
-        if found := self._losses.culprit():
-            raise TooLarge(*found)
+    def set_data(self, path: str, data: bytes, version: int = -1) -> None:
+        self.operations.append(SetData(path, data, version))
+
+    def delete(self, path: str, version: int = -1) -> None:
+        self.operations.append(Delete(path, version))
+
+    def check(self, path: str, version: int) -> None:
+        self.operations.append(CheckVersion(path, version))
 
 
-class _Transaction(TransactionRequest):  # type: ignore[misc]
-    def create(self, path: str, value: bytes = b"", acl: Any = None, *others: Any) -> None:
-        super().create(path, value, acl or self.client.planned(path), *others)
+def connect(settings: Settings, loop: Loop | None = None) -> OperatorClient:
+    """A connected client, which the caller closes.
 
-
-def connect(settings: Settings) -> OperatorClient:
-    """A connected client, which the caller closes (`close`).
-
-    Raises NoConnection past KOLLA_ZK_CONNECT_TIMEOUT, and AccessDenied for refused credentials.
+    Raises NoConnection past KOLLA_ZK_CONNECT_TIMEOUT. Refused credentials are met by the first request.
     """
-    attempts = _Attempts(settings)
-    client = _new_client(settings, attempts)
-    limit = settings.connect_timeout
-    # kazoo's own event is taken back where the credentials are refused, which may be before we look.
-    connected = threading.Event()
-    client.add_listener(lambda state: connected.set())
-    client.start_async()
-    is_connected = _await(connected, settings)
-    if is_connected and client.client_state in (KeeperState.AUTH_FAILED, KeeperState.CLOSED):
-        close(client)
-        raise AccessDenied(REFUSED)
-    if not is_connected:
-        close(client)
-        raise NoConnection(
-            f"no connection to ZooKeeper at {settings.hosts} within {limit:g} s "
-            f"(KOLLA_ZK_CONNECT_TIMEOUT): {causes(attempts.causes) if attempts.causes else NO_ANSWER}; check"
-            " --hosts or KOLLA_ZK_HOSTS, and that ZooKeeper runs there"
-        )
-    client.add_listener(log_outage)
-    return client
-
-
-def _await(connected: threading.Event, settings: Settings) -> bool:
-    """Whether the event comes in time. What takes long says so."""
-    limit = math.inf if settings.connect_timeout is None else settings.connect_timeout
-    if connected.wait(min(limit, QUIET)):
-        return True
-    if limit <= QUIET:
-        return False
-    until = f" (gives up after {limit:g} s)" if limit < math.inf else ""
-    log.warning("connecting to ZooKeeper at %s%s%s", settings.hosts, settings.chroot, until)
-    return connected.wait(limit - QUIET if limit < math.inf else None)
-
-
-def close(client: KazooClient) -> None:
-    """End the session; where the server is too slow for that, it expires."""
-
-    def end() -> None:
-        client.stop()
-        client.close()
-
-    client.remove_listener(log_outage)
-    with suppress(TimeoutError):
-        # kazoo's thread can't be ended while it reads: each byte gives the server some time more.
-        in_thread(end).result(CLOSE_TIMEOUT)
-
-
-def in_thread(work: Callable[[], T]) -> Future[T]:
-    """The result of `work`, once a thread has it; the end of the process does not wait for the thread."""
-    future: Future[T] = Future()
-
-    def run() -> None:
-        try:
-            future.set_result(work())
-        except BaseException as error:
-            future.set_exception(error)
-
-    threading.Thread(target=run, daemon=True).start()
-    return future
-
-
-def _new_client(settings: Settings, attempts: _Attempts) -> OperatorClient:
-    return OperatorClient(
-        settings,
-        hosts=settings.hosts + settings.chroot,
-        timeout=settings.session_timeout,
-        connection_retry=RETRY,
-        command_retry=RETRY,
-        auth_data=list(settings.auth),
-        handler=_Handler(settings, attempts),
-        logger=attempts.logger,
-    )
-
-
-def known_as(client: KazooClient) -> str:
-    """Who the server takes us for; empty where it does not say it soon."""
-    answer = client.handler.async_result()
-    client._call(WhoAmI(), answer)
+    client, limit = OperatorClient(settings, loop or Loop()), settings.connect_timeout
+    begun = now()
+    client.session.quiet = True  # Only an outage is worth a line.
     try:
-        return names(answer.get(timeout=ANSWER_TIMEOUT), LABELS)
-    except (KazooException, client.handler.timeout_exception):
-        return ""
+        quiet = QUIET if limit is None else min(QUIET, limit)
+        if not client.loop.wait(lambda: client.connected, now() + quiet) and quiet != limit:
+            until = f" (gives up after {limit:g} s)" if limit else ""
+            log.warning("connecting to ZooKeeper at %s%s%s", settings.hosts, settings.chroot, until)
+        client.connect(limit, begun=begun)
+    except BaseException:
+        client.close()
+        raise
+    client.session.quiet = False
+    return client
 
 
 def entries(acl: Acl) -> list[ACL]:
@@ -326,177 +140,103 @@ def entries(acl: Acl) -> list[ACL]:
     ]
 
 
-def log_outage(state: str) -> None:
-    """Say that the connection was lost, and that it is back. Runs on kazoo's thread."""
-    if state == KazooState.SUSPENDED:
-        log.warning("lost the connection to ZooKeeper; retrying")
-    elif state == KazooState.CONNECTED:
-        log.warning("connected to ZooKeeper again")
+# -- requests -------------------------------------------------------------------------------------
 
 
-# -- requests. Each may be sent a second time, when an outage has hidden the reply to the first. ------
+def read(client: Client, paths: Iterable[str]) -> dict[str, bytes | None]:
+    """The data of each znode; None if it does not exist."""
+    return {path: znode.data if znode else None for path, znode in client.read(paths).items()}
 
 
-def read(client: KazooClient, paths: Iterable[str]) -> dict[str, bytes | None]:
-    """The data at each of `paths`; None where no znode is."""
-    found = _read_together(client, client.get_async, paths)
-    return {path: _data(result) for path, result in found.items()}
+def znodes(client: Client, paths: Iterable[str]) -> dict[str, Znode | None]:
+    """Each znode; None if it does not exist."""
+    return client.read(paths)
 
 
-def znodes(client: KazooClient, paths: Iterable[str]) -> dict[str, Znode | None]:
-    """What stands at each of `paths`, with its versions; None where no znode is."""
-    found = _read_together(client, client.get_async, paths)
-    return {path: _znode(result) for path, result in found.items()}
-
-
-def mzxids(client: KazooClient, paths: Iterable[str]) -> dict[str, int | None]:
-    """The zxid of the last change at each of `paths`; None where no znode is."""
+def mzxids(client: Client, paths: Iterable[str]) -> dict[str, int | None]:
+    """The zxid of the last change of each znode; None if it does not exist."""
     return {path: stat and stat.mzxid for path, stat in stats(client, paths).items()}
 
 
-def stats(client: KazooClient, paths: Iterable[str]) -> dict[str, ZnodeStat | None]:
-    """The stat of each of `paths`; None where no znode is."""
-    return _read_together(client, client.exists_async, paths)
+def stats(client: Client, paths: Iterable[str]) -> dict[str, ZnodeStat | None]:
+    """The stat of each znode; None if it does not exist."""
+    return _results(client, {path: Exists(path, False) for path in paths})
 
 
-def sync(client: KazooClient, path: str) -> None:
-    """Have our server catch up with the leader."""
-    _send(client, lambda: client.sync(path))
+def sync(client: Client, path: str) -> None:
+    """Wait until our server has caught up with the leader."""
+    client.request(Sync(path), path)
 
 
-def children(client: KazooClient, paths: Iterable[str]) -> dict[str, Sequence[str]]:
-    """The sorted names below each of `paths`; none where no znode is."""
-    found = _read_together(client, client.get_children_async, paths)
-    return {path: sorted(names or ()) for path, names in found.items()}
+def children(client: Client, paths: Iterable[str]) -> dict[str, Sequence[str]]:
+    """The sorted names of the children of each znode; none if it does not exist."""
+    return {path: names or [] for path, names in client.children(paths).items()}
 
 
-def read_with_children(
-    client: KazooClient, paths: Iterable[str]
-) -> dict[str, tuple[bytes | None, Sequence[str]]]:
-    """The data at each of `paths`, None where no znode is, and the sorted names below it."""
-    found = _read_together(client, client.get_async, paths)
-    parents = [path for path, result in found.items() if result and result[1].numChildren]
-    names = children(client, parents)
-    return {path: (_data(result), names.get(path, ())) for path, result in found.items()}
+def read_with_children(client: Client, paths: Iterable[str]) -> dict[str, tuple[bytes | None, Sequence[str]]]:
+    """The data of each znode, None if it does not exist, and the sorted names of its children."""
+    found = client.read(paths)
+    names = children(client, [path for path, znode in found.items() if znode and znode.stat.numChildren])
+    return {path: (znode.data if znode else None, names.get(path, ())) for path, znode in found.items()}
 
 
-def answers(
-    client: KazooClient, queries: Iterable[Query], watch: Callable[[Query], object] | None = None
-) -> dict[Query, Any]:
-    """What each query asks for; `watch` is called once with each whose answer changes later."""
-    wanted = tuple(queries)
-
-    def start(query: Query) -> Any:
-        ask = client.get_children_async if query.children else client.get_async
-        ask = client.exists_async if query.stat else ask
-        return ask(query.path, _watcher(watch, query))
-
-    def read_all() -> dict[Query, Any]:
-        replies = [(query, start(query)) for query in wanted]
-        return {query: _result(query.path, reply) for query, reply in replies}
-
-    found = _send(client, read_all)
-    absent = [query for query, result in found.items() if result is None and not query.stat]
-    if watch:
-        _await_creation(client, absent, watch)
-    for query, result in found.items():
-        if not query.stat:
-            found[query] = tuple(sorted(result or ())) if query.children else _znode(result)
-    return dict(found)
+def answers(client: Client, queries: Iterable[Query], *, watch: bool = False) -> dict[Query, Any]:
+    """The answer to each query. With `watch`, the session reports the paths that change later."""
+    found: dict[Query, Any] = {}
+    new = list(queries)
+    while new:
+        found.update(_results(client, {query: _question(query, watch) for query in new}))
+        # Reading an absent znode sets no watch; `exists` does. One that was created meanwhile is read again.
+        absent = [query for query in new if watch and found[query] is None and not query.stat]
+        stats = _results(client, {query: Exists(query.path, True) for query in absent})
+        new = [query for query, stat in stats.items() if stat]
+    for query, value in found.items():
+        if not query.stat and query.children:
+            found[query] = tuple(sorted(value[0])) if value else ()
+        elif not query.stat:
+            found[query] = Znode(*value) if value else None
+    return found
 
 
-def _data(result: tuple[bytes | None, Any] | None) -> bytes | None:
-    """The data of a znode, None where there is none; one that was made without data is empty."""
-    return None if result is None else result[0] or b""
+def _question(query: Query, watch: bool) -> Any:
+    if query.stat:
+        return Exists(query.path, watch)
+    return (GetChildren2 if query.children else GetData)(query.path, watch)
 
 
-def _znode(result: tuple[bytes | None, Any] | None) -> Znode | None:
-    return None if result is None else Znode(result[0] or b"", result[1])
+def _results(client: Client, operations: Mapping[Any, Any], *ignored: type[Exception]) -> dict[Any, Any]:
+    """The result of each request; None for an error that is `ignored`, by default that of an absent znode."""
+    results = client.each(operations)
+    _check(operations, results, *(ignored or (NoNodeError,)))
+    return {key: None if isinstance(result, Exception) else result for key, result in results.items()}
 
 
-def _await_creation(client: KazooClient, absent: Sequence[Query], watch: Callable[[Query], object]) -> None:
-    """Watch what is not there: reading it has set no watch."""
-
-    def look() -> dict[Query, Any]:
-        replies = [(query, client.exists_async(query.path, _watcher(watch, query))) for query in absent]
-        return {query: _result(query.path, reply) for query, reply in replies}
-
-    for query, stat in _send(client, look).items():
-        if stat is not None:  # It has been created since.
-            watch(query)
-
-
-def _watcher(watch: Callable[[Query], object] | None, query: Query) -> Callable[[object], object] | None:
-    return None if watch is None else lambda event: watch(query)
-
-
-def _read_together(client: KazooClient, start: Callable[[str], Any], paths: Iterable[str]) -> dict[str, Any]:
-    """The result for each path, all requests being sent before the first reply is awaited."""
-    wanted = tuple(dict.fromkeys(paths))
-
-    def read_all() -> dict[str, Any]:
-        replies = [(path, start(path)) for path in wanted]
-        return {path: _result(path, reply) for path, reply in replies}
-
-    result: dict[str, Any] = _send(client, read_all)
-    return result
-
-
-def _send(client: KazooClient, request: Callable[[], Any]) -> Any:
-    def attempt() -> Any:
-        _check_size(client)
-        return request()
-
-    with interruptible(client):
-        return client.retry(attempt)
-
-
-def _check_size(client: KazooClient) -> None:
-    if isinstance(client, OperatorClient):
-        client.check_size()
-
-
-@contextmanager
-def interruptible(client: KazooClient) -> Iterator[None]:
-    """Requests that Ctrl-C may end, or ZooKeeper because the credentials are refused."""
-    try:
-        yield
-    except ConnectionClosedError as error:
-        # kazoo has closed a connection whose credentials were refused. It makes the same error of any
-        # exception that meets it while it wakes its thread.
-        if client.client_state == KeeperState.CLOSED:
-            raise AccessDenied(REFUSED) from error
-        raise KeyboardInterrupt from error
-
-
-def _result(path: str, reply: Any) -> Any:
-    try:
-        return _reply(path, "read", reply)
-    except NoNodeError:
-        return None
-    except (struct.error, ValueError) as error:
-        raise NoConnection(f"{path}: the answer can't be read: is this a ZooKeeper server?") from error
-
-
-def _reply(path: str, done: str, reply: Any) -> Any:
-    """What a request got that would have `done` this to the znode at `path`: see NoRight."""
-    try:
-        return reply.get()
-    except DENIED as error:
-        raise NoRight(path, done, error) from error
+def _check(operations: Mapping[Any, Any], results: Mapping[Any, Any], *ignored: type[Exception]) -> None:
+    """Raise the first error among the results, unless it is `ignored`."""
+    for key, operation in operations.items():
+        result = results[key]
+        if not isinstance(result, Exception) or isinstance(result, ignored):
+            continue
+        done = DONE.get(type(operation).__name__, "read")
+        if isinstance(result, DENIED):
+            raise NoRight(operation.path, done, result) from result
+        if isinstance(result, NotEmptyError):
+            what = f"{operation.path} can't be {done}: something was made below it meanwhile; try again"
+            raise ChangedMeanwhile(what) from result
+        raise AgentError(f"{operation.path} can't be {done}: {type(result).__name__}") from result
 
 
 class CurrentAcl(NamedTuple):
-    """The ACL of a znode as it stands, and its version."""
+    """The current ACL of a znode, and its version."""
 
     acl: Acl
     version: int
 
 
-def acls(client: KazooClient, paths: Iterable[str]) -> dict[str, CurrentAcl]:
-    """The ACL of each of `paths` where there is a znode."""
-    found = {path: got for path, got in _read_together(client, client.get_acls_async, paths).items() if got}
-    return {path: CurrentAcl(_acl(path, acl), stat.acl_version) for path, (acl, stat) in found.items()}
+def acls(client: Client, paths: Iterable[str]) -> dict[str, CurrentAcl]:
+    """The ACL of each znode that exists."""
+    found = _results(client, {path: GetACL(path) for path in paths})
+    return {path: CurrentAcl(_acl(path, got[0]), got[1].acl_version) for path, got in found.items() if got}
 
 
 def _acl(path: str, found: Sequence[ACL]) -> Acl:
@@ -512,29 +252,18 @@ def _acl(path: str, found: Sequence[ACL]) -> Acl:
     )
 
 
-def set_acls(client: KazooClient, wanted: Mapping[str, CurrentAcl]) -> set[str]:
-    """Give each path its ACL, if the one that stands has that version; the paths where it has another."""
-    refused: set[str] = set()
-
-    def start(path: str, each: CurrentAcl) -> Any:
-        return client.set_acls_async(path, entries(each.acl), each.version)
-
-    def set_all() -> None:
-        refused.clear()
-        for path, reply in [(path, start(path, each)) for path, each in wanted.items()]:
-            try:
-                _reply(path, "given another ACL", reply)
-            except BadVersionError:  # By somebody else, or by ourselves before an outage.
-                refused.add(path)
-            except NoNodeError:
-                pass
-
-    _retry(client, set_all, "the ACLs can't be changed")
+def set_acls(client: Client, wanted: Mapping[str, CurrentAcl]) -> set[str]:
+    """Set ACLs whose versions are still those given; returns the paths of the others."""
+    requests = {path: SetACL(path, entries(each.acl), each.version) for path, each in wanted.items()}
+    results = client.each(requests)
+    refused = {path for path, result in results.items() if isinstance(result, BadVersionError)}
+    left = {path: request for path, request in requests.items() if path not in refused}
+    _check(left, results, NoNodeError)
     return refused
 
 
 class BadPlan(BadDefinition):
-    """A recorded `acl.yml` that is none."""
+    """A recorded `acl.yml` has errors."""
 
     subject = "acl"
 
@@ -551,41 +280,31 @@ def recorded(path: str, data: bytes) -> Plan:
     return plan
 
 
-def write(client: KazooClient, path: str, data: bytes) -> None:
-    """Have `data` at `path`, created or replaced; the znode above must exist."""
-
-    def set_or_create() -> None:
-        # In this order: the right to write here does not include the right to create beside it.
-        try:
-            _reply(path, "written", client.set_async(path, data))
-        except NoNodeError:
-            create(client, path, data)
-
-    _retry(client, set_or_create, f"{path} can't be written")
+def write(client: OperatorClient, path: str, data: bytes) -> None:
+    """Create a znode or replace its data; its parent must exist."""
+    # It is set first: the right to write here does not include the right to create beside it.
+    write_together(client, {path: data}, {path})
 
 
-def create(client: KazooClient, path: str, data: bytes = b"") -> None:
-    """Create a znode, once: NodeExistsError where somebody else has."""
-    _reply(path, "created", client.create_async(path, data))
+def create(client: OperatorClient, path: str, data: bytes = b"") -> None:
+    """Create a znode. Raises NodeExistsError if it exists; the request is sent only once."""
+    try:
+        client.attempt(client.creation(path, data), path)
+    except Outage as lost:
+        raise Unanswered(f"{path} can't be created: the connection to ZooKeeper was lost") from lost
 
 
-def create_each(client: KazooClient, nodes: Mapping[str, bytes]) -> None:
-    """Create those that are absent, all requests being sent together; the znodes above must exist."""
-
-    def create_all() -> None:
-        replies = [(path, client.create_async(path, data)) for path, data in nodes.items()]
-        for path, reply in replies:
-            with suppress(NodeExistsError):  # By a first try, or by another publisher.
-                _reply(path, "created", reply)
-
-    _retry(client, create_all, "the deployment can't be written")
+def create_each(client: OperatorClient, nodes: Mapping[str, bytes]) -> None:
+    """Create those that are absent, all together; their parents must exist."""
+    _results(client, {path: client.creation(path, data) for path, data in nodes.items()}, NodeExistsError)
 
 
-def create_parents(client: KazooClient, paths: Iterable[str], existing: Set[str] = frozenset()) -> list[str]:
-    """Create the znodes above `paths` that are absent, those of one depth together; returns them.
+def create_parents(
+    client: OperatorClient, paths: Iterable[str], existing: Set[str] = frozenset()
+) -> list[str]:
+    """Create the absent ancestors of `paths`, and return them; `existing` are known to exist.
 
-    `existing` are some that are there. None is tried that is there: on the upper ones an operator may have
-    the right to read only.
+    Only absent ones are written: operators may only have the right to read the upper ones.
     """
     found = read(client, set(_parents(paths)) - existing)
     absent = [path for path, data in found.items() if data is None]
@@ -595,76 +314,61 @@ def create_parents(client: KazooClient, paths: Iterable[str], existing: Set[str]
 
 
 def _parents(paths: Iterable[str]) -> Iterator[str]:
-    """The znodes above `paths`."""
+    """The ancestors of `paths`, without the root."""
     for path in paths:
         while (path := path.rpartition("/")[0]) != "":
             yield path
 
 
-def write_together(client: KazooClient, nodes: Mapping[str, bytes], existing: Set[str]) -> None:
-    """Have its data at each path, all requests being sent before the first reply is awaited.
-
-    `existing` are the paths that were there a moment ago; the znodes above all others must exist.
-    """
-
-    def start(path: str) -> tuple[str, str, Any]:
-        if path in existing:
-            return path, "written", client.set_async(path, nodes[path])
-        return path, "created", client.create_async(path, nodes[path])
-
-    def write_all() -> None:
-        for path, done, reply in [start(path) for path in nodes]:
-            try:
-                _reply(path, done, reply)
-            except (NoNodeError, NodeExistsError):  # Somebody else removed or created it meanwhile.
-                write(client, path, nodes[path])
-
-    _retry(client, write_all, "the deployment can't be written")
+def write_together(client: OperatorClient, nodes: Mapping[str, bytes], existing: Set[str]) -> None:
+    """Create or replace znodes, all together. `existing` have been found; the parents of the others exist."""
+    left, there = set(nodes), set(existing)
+    for last in [False] * TRIES + [True]:
+        requests = {
+            path: SetData(path, nodes[path], -1) if path in there else client.creation(path, nodes[path])
+            for path in nodes
+            if path in left
+        }
+        results = client.each(requests)
+        # Others removed or created these meanwhile, or our first attempt was applied before an outage.
+        left = {p for p, result in results.items() if isinstance(result, (NoNodeError, NodeExistsError))}
+        _check(requests, results, *(() if last else (NoNodeError, NodeExistsError)))
+        if not left:
+            return
+        there ^= left
 
 
-def remove(client: KazooClient, path: str) -> None:
-    """Remove the znode at `path`; it is no error that none is there."""
-
-    def delete() -> None:
-        with suppress(NoNodeError):
-            _reply(path, "deleted", client.delete_async(path))
-
-    _retry(client, delete, f"{path} can't be removed")
+def remove(client: Client, path: str) -> None:
+    """Remove a znode, if it exists."""
+    _results(client, {path: Delete(path, -1)})
 
 
 class ChangedMeanwhile(AgentError):
-    """A transaction was refused, and nothing of it applied: what it was made from has changed."""
+    """A transaction was refused: the znodes have changed since they were read. Nothing was applied."""
 
     status = 1
 
 
 class Unanswered(AgentError):
-    """The connection was lost under a transaction: whether it was applied is unknown."""
+    """The connection was lost during a transaction: it is unknown whether it was applied."""
 
     status = 69
 
 
-def commit(transaction: TransactionRequest, what: str) -> None:
-    """Apply all of a transaction, or nothing. It is sent once: Unanswered where that must be looked up."""
+def commit(changes: Changes, what: str) -> None:
+    """Apply all changes or none. They are sent once: after Unanswered, the caller looks up the result."""
     try:
-        with interruptible(transaction.client):
-            results = transaction.commit()
-    except LOST as lost:
-        _check_size(transaction.client)
+        changes.client.transaction(changes.operations, what)
+    except Outage as lost:
         raise Unanswered(f"{what}: the connection to ZooKeeper was lost") from lost
-    # An operation that was fine is answered with one of these, since another one was not.
-    followers = (RolledBackError, RuntimeInconsistency)
-    for operation, error in zip(transaction.operations, results):
-        if isinstance(error, DENIED):
-            raise NoRight(operation.path, DONE.get(type(operation).__name__, "read"), error)
-        if isinstance(error, Exception) and not isinstance(error, followers):
-            how = MEANWHILE.get(type(error), type(error).__name__)
-            raise ChangedMeanwhile(f"{what}: {operation.path} {how} meanwhile; try again")
+    except Refused as refused:
+        how = MEANWHILE[type(refused.cause)]
+        raise ChangedMeanwhile(f"{what}: {refused.path} {how} meanwhile; try again") from refused
 
 
 @contextmanager
 def unfinished(what: str) -> Iterator[None]:
-    """Say how far it got where this is interrupted, by Ctrl-C or so. ChangedMeanwhile says it itself."""
+    """Log `what` if the block is interrupted, for example by Ctrl-C; not for ChangedMeanwhile."""
     try:
         yield
     except ChangedMeanwhile:
@@ -674,42 +378,36 @@ def unfinished(what: str) -> Iterator[None]:
         raise
 
 
-def create_together(client: KazooClient, nodes: Mapping[str, bytes]) -> None:
-    """Create those of `nodes` that are absent, parents first as given, all or none of them.
+def create_together(client: OperatorClient, nodes: Mapping[str, bytes]) -> None:
+    """Create the absent ones of `nodes` in their order (parents first), all or none.
 
-    ChangedMeanwhile where the parent of all is missing.
+    Raises ChangedMeanwhile if the parent of the first is missing.
     """
     before: list[str] = []
     while absent := [path for path, data in read(client, nodes).items() if data is None]:
-        transaction = client.transaction()
+        transaction = Changes(client)
         for path in absent:
             transaction.create(path, nodes[path])
         try:
             commit(transaction, f"{absent[0]} can't be created")
         except (ChangedMeanwhile, Unanswered):
-            # Somebody else has made a part of them; or it was applied, and only the reply was lost.
+            # Others created some of them; or ours was applied, and only the reply was lost.
             if absent == before:
                 raise
         before = absent
 
 
-def remove_all(client: KazooClient, paths: Sequence[str], versions: Mapping[str, int]) -> None:
-    """Remove the znodes at `paths`, children first as given; ChangedMeanwhile where one has got a child.
+def remove_all(client: Client, paths: Sequence[str], versions: Mapping[str, int]) -> None:
+    """Remove znodes in their order (children first). Raises ChangedMeanwhile if one has a new child.
 
-    A znode of `versions` that has another version by now stays, and so does its parent.
+    A znode whose version is no longer that in `versions` is kept.
     """
-
-    def delete() -> None:
-        # All are sent before the first reply is awaited; the server keeps their order.
-        for path, reply in [(path, client.delete_async(path, versions.get(path, -1))) for path in paths]:
-            with suppress(NoNodeError, BadVersionError):
-                _reply(path, "deleted", reply)
-
-    _retry(client, delete, "not all can be removed")
+    deletions = {path: Delete(path, versions.get(path, -1)) for path in paths}
+    _results(client, deletions, NoNodeError, BadVersionError)
 
 
-def below(client: KazooClient, roots: Sequence[str]) -> list[str]:
-    """Every znode below `roots`, children before their parents."""
+def below(client: OperatorClient, roots: Sequence[str]) -> list[str]:
+    """All descendants of `roots`, children before their parents."""
     found: list[str] = []
     level = list(roots)
     while level:
@@ -719,11 +417,12 @@ def below(client: KazooClient, roots: Sequence[str]) -> list[str]:
     return found[::-1]
 
 
-def _retry(client: KazooClient, request: Callable[[], None], what: str) -> None:
-    """Send the request until it gets a reply; AgentError where that is an error."""
-    try:
-        _send(client, request)
-    except NotEmptyError as error:
-        raise ChangedMeanwhile(f"{what}: something was made below it meanwhile; try again") from error
-    except KazooException as error:
-        raise AgentError(f"{what}: {type(error).__name__}") from error
+def acquire(client: Client, queues: Queues, lock: str, limit: float = 0.0) -> str | None:
+    """The path of our contender once it is first in the queue for `lock`; None after `limit` seconds."""
+    deadline, watches = now() + limit, client.watches
+    while (contender := queues.turn(lock)) is None:
+        watches.watch(queues.queries(lock))
+        seen = watches.changes
+        if not client.loop.wait(lambda seen=seen: watches.changes > seen, deadline):  # type: ignore[misc]
+            return None
+    return contender

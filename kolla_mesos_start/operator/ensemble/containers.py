@@ -16,10 +16,9 @@ from itertools import chain
 from types import MappingProxyType
 from typing import Any, NamedTuple
 
-from kazoo.client import KazooClient
-
 from kolla_mesos_start.definition.forms import DAEMON, GLOBAL, LOCAL
 from kolla_mesos_start.operator.deployment.acl import BY_AGENTS
+from kolla_mesos_start.operator.ensemble.connection import OperatorClient
 from kolla_mesos_start.operator.ensemble.status_records import State
 from kolla_mesos_start.operator.ensemble.view import View, read_all
 from kolla_mesos_start.report import (
@@ -292,14 +291,14 @@ def has_lost_children(stat: Any) -> bool:
 # -- several services, read once --------------------------------------------------------------------------
 
 
-def read(client: KazooClient, znodes: Znodes, services: Iterable[str]) -> dict[str, list[Container]]:
+def read(client: OperatorClient, znodes: Znodes, services: Iterable[str]) -> dict[str, list[Container]]:
     """The containers of each of these services that has any."""
     own = [znodes._replace(service_name=name) for name in sorted(services)]
     view = read_all(client, lambda view: chain.from_iterable(queries(each, view) for each in own))
     return {each.service_name: found for each in own if (found := containers(each, view))}
 
 
-def hosts(client: KazooClient, znodes: Znodes, services: Iterable[str]) -> dict[str, list[str]]:
+def hosts(client: OperatorClient, znodes: Znodes, services: Iterable[str]) -> dict[str, list[str]]:
     """For each of these services that has containers the host of each; the id of one whose host is
     unknown."""
     return {

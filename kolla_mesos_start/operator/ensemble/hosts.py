@@ -10,10 +10,9 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import NamedTuple
 
-from kazoo.client import KazooClient
-
 from kolla_mesos_start.definition.forms import GLOBAL, bad_service
 from kolla_mesos_start.operator.ensemble import connection, containers, services, status_records
+from kolla_mesos_start.operator.ensemble.connection import OperatorClient
 from kolla_mesos_start.operator.ensemble.containers import UNKNOWN_HOST
 from kolla_mesos_start.operator.ensemble.status_records import State
 from kolla_mesos_start.operator.terminal.suggestions import NotThere, nearest
@@ -31,7 +30,7 @@ class Recorded(NamedTuple):
     services: Iterable[str]
 
 
-def read(client: KazooClient, znodes: Znodes) -> Recorded:
+def read(client: OperatorClient, znodes: Znodes) -> Recorded:
     """What is recorded now."""
     owners = status_records.roles(client, znodes)
     states = status_records.states(client, znodes, owners)
@@ -55,7 +54,7 @@ class HostPresence(NamedTuple):
     unknown: Sequence[str]
 
 
-def there(client: KazooClient, znodes: Znodes, found: Recorded) -> HostPresence:
+def there(client: OperatorClient, znodes: Znodes, found: Recorded) -> HostPresence:
     """The hosts with a container: one that exists, is ready, or contends for a lock."""
     by_host, unknown = _holding(client, found.states), []
     for service, some in containers.read(client, znodes, found.services).items():
@@ -101,7 +100,7 @@ def counted_less(found: Recorded, names: Sequence[str], definitions: Iterable[by
             )
 
 
-def _holding(client: KazooClient, states: Iterable[State]) -> dict[str, str]:
+def _holding(client: OperatorClient, states: Iterable[State]) -> dict[str, str]:
     """The hosts whose containers are ready, or contend for a lock of their host or of the deployment."""
     places = {path: state for state in states for path in containers.held(state)}
     names = connection.children(client, places)

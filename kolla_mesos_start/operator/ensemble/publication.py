@@ -9,23 +9,26 @@ What lives here: the lock, the mark, and writing in transactions. What is writte
 
 from __future__ import annotations
 
-import threading
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from typing import Any, NamedTuple
 
-from kazoo.client import KazooClient
-from kazoo.exceptions import CancelledError, NoNodeError
-from kazoo.recipe.lock import Lock
-
-from kolla_mesos_start.errors import AgentError, NoRight, TooLarge
+from kolla_mesos_start.errors import AgentError, TooLarge
 from kolla_mesos_start.operator.ensemble import connection
-from kolla_mesos_start.operator.ensemble.connection import ChangedMeanwhile, OperatorClient, Unanswered, log
+from kolla_mesos_start.operator.ensemble.connection import (
+    ChangedMeanwhile,
+    Changes,
+    OperatorClient,
+    Unanswered,
+    log,
+)
 from kolla_mesos_start.operator.terminal.user import operator
 from kolla_mesos_start.tree.publication import PUBLICATION, Mark, unfinished
 from kolla_mesos_start.tree.states import printable
 from kolla_mesos_start.tree.znodes import Znodes
+from kolla_mesos_start.zookeeper.lock import Queues
+from kolla_mesos_start.zookeeper.wire import NoNodeError
 
 LIMIT = 60.0  # seconds to wait for another publication
 ATOMIC = 512 * 1024  # bytes of a publication in one transaction: half of a server's default of jute.maxbuffer
@@ -63,7 +66,7 @@ class ZnodeChange(NamedTuple):
 
 
 Step = tuple[ZnodeChange, Any]
-"""A change, and kazoo's operation that makes it."""
+"""A change, and the operation that makes it."""
 
 
 class Held:
@@ -74,7 +77,7 @@ class Held:
     """
 
     def __init__(
-        self, client: KazooClient, mark: str, contender: str, what: str, interrupted: Mark | None
+        self, client: OperatorClient, mark: str, contender: str, what: str, interrupted: Mark | None
     ) -> None:
         self.is_begun, self.interrupted = False, interrupted
         self.left: tuple[str, ...] = ()
@@ -133,7 +136,7 @@ class Held:
             found = there.get(path)
             if change.is_made(found):
                 continue
-            transaction = self._client.transaction()
+            transaction = Changes(self._client)
             if data is None:
                 transaction.delete(path)
             elif found is None:
@@ -157,7 +160,7 @@ class Held:
     def _commit(self, steps: Sequence[Step]) -> None:
         changes = [change for change, _ in steps]
         for last in [False] * TRIES + [True]:
-            transaction = self._client.transaction()
+            transaction = Changes(self._client)
             transaction.check(self._contender, -1)
             transaction.operations += [operation for _, operation in steps]
             try:
@@ -199,14 +202,14 @@ def _size(step: Step) -> int:
     return len(step[1].serialize()) + HEADER
 
 
-def interrupted(client: KazooClient, znodes: Znodes) -> Mark | None:
+def interrupted(client: OperatorClient, znodes: Znodes) -> Mark | None:
     """The last publication, if it has not finished."""
     return unfinished(connection.read(client, [znodes.publication])[znodes.publication] or b"")
 
 
 @contextmanager
 def locked(
-    client: KazooClient, znodes: Znodes, what: str = PUBLICATION, limit: float = LIMIT
+    client: OperatorClient, znodes: Znodes, what: str = PUBLICATION, limit: float = LIMIT
 ) -> Iterator[Held]:
     """Hold the lock of the deployment, which is created if it does not exist.
 
@@ -214,45 +217,33 @@ def locked(
     """
     mark = znodes.publication
     connection.create_parents(client, [f"{mark}/lock"])
-    lock = Lock(client, mark, operator())
-    lock.assured_path = True  # kazoo would create parents with another ACL.
+    queues = Queues(client, operator())
     try:
-        with connection.interruptible(client):
-            _acquire(client, lock, limit)
+        contender = connection.acquire(client, queues, mark) or _wait(client, queues, mark, limit)
     except NoNodeError as error:
         raise ChangedMeanwhile(f"{mark} was removed meanwhile; try again") from error
-    except connection.DENIED as error:
-        raise NoRight(lock.create_path, "created", error) from error
-    if isinstance(client, OperatorClient):
-        client.forget_plan()  # Another publication may have changed it while we waited.
-    held = Held(client, mark, f"{mark}/{lock.node}", what, interrupted(client, znodes))
+    client.forget_plan()  # Another publication may have changed it while we waited.
+    held = Held(client, mark, contender, what, interrupted(client, znodes))
     try:
         yield held
     except BaseException:
         if held.is_begun:
             log.warning("the %s of %s has not finished: start it again", what, znodes.deployment)
         raise  # The lock goes with the session: to release it would take as long as an outage does.
-    with suppress(*connection.DENIED), connection.interruptible(client):
-        lock.release()
+    queues.give_back(mark)
 
 
-def _acquire(client: KazooClient, lock: Lock, limit: float) -> None:
-    if lock.acquire(blocking=False):
-        return
-    holder = _holder(client, lock.path)
-    expires = client._session_timeout / 1000
-    log.warning("waiting for %s; if it was killed, its session expires within %g s", holder, expires)
-    timer = threading.Timer(limit, lock.cancel)
-    timer.start()
-    try:
-        lock.acquire()
-    except CancelledError as error:
-        raise Busy(f"waited {limit:g} s for {_holder(client, lock.path)}; nothing was changed") from error
-    finally:
-        timer.cancel()
+def _wait(client: OperatorClient, queues: Queues, path: str, limit: float) -> str:
+    timeout = client.session.timeout
+    holder = _holder(client, path)
+    log.warning("waiting for %s; if it was killed, its session expires within %g s", holder, timeout)
+    contender = connection.acquire(client, queues, path, limit)
+    if contender is None:
+        raise Busy(f"waited {limit:g} s for {_holder(client, path)}; nothing was changed")
+    return contender
 
 
-def _holder(client: KazooClient, path: str) -> str:
+def _holder(client: OperatorClient, path: str) -> str:
     """Who is first in the queue, and since when, for a message."""
     names = connection.children(client, [path])[path]
     first = min(names, key=lambda name: name[-10:], default="")

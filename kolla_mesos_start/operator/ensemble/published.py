@@ -9,17 +9,16 @@ from collections.abc import Iterable, Mapping, Sequence, Set
 from itertools import chain
 from typing import NamedTuple
 
-from kazoo.client import KazooClient
-
 from kolla_mesos_start.operator.deployment import directory
 from kolla_mesos_start.operator.deployment.directory import FILES, VARIABLES, Deployment, Service, Values
+from kolla_mesos_start.operator.ensemble.connection import OperatorClient
 from kolla_mesos_start.operator.ensemble.view import read_tree
 from kolla_mesos_start.tree.znodes import Znodes
 
 Nodes = Mapping[str, bytes]
 
 
-def nodes(client: KazooClient, znodes: Znodes) -> dict[str, bytes]:
+def nodes(client: OperatorClient, znodes: Znodes) -> dict[str, bytes]:
     """The data of every published znode, by its path below the deployment."""
     found = read_tree(client, [znodes.deployment], lambda path: is_published(znodes, path))
     start = len(znodes.deployment) + 1

@@ -9,20 +9,19 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Callable
 
-from kazoo.client import KazooClient
-
 from kolla_mesos_start.errors import BadEnvironment
 from kolla_mesos_start.operator.deployment import directory
 from kolla_mesos_start.operator.deployment.acl import Plan
 from kolla_mesos_start.operator.deployment.directory import FILES, VARIABLES, Contents, Deployment
 from kolla_mesos_start.operator.ensemble import acls, connection, published
+from kolla_mesos_start.operator.ensemble.connection import OperatorClient
 from kolla_mesos_start.operator.ensemble.publication import Held, ZnodeChange
 from kolla_mesos_start.operator.ensemble.published import NOTHING, Nodes, Removals
 from kolla_mesos_start.settings import Settings
 from kolla_mesos_start.tree.znodes import Znodes
 
 
-def check_chroot(client: KazooClient, config: Settings) -> None:
+def check_chroot(client: OperatorClient, config: Settings) -> None:
     """Refuse a chroot that does not exist. It may be a typo, and no agent would read what is written
     there."""
     if connection.read(client, ["/"])["/"] is None:
@@ -50,7 +49,7 @@ class Publisher:
 
     def __init__(
         self,
-        client: KazooClient,
+        client: OperatorClient,
         znodes: Znodes,
         before: Nodes,
         lock: Held,

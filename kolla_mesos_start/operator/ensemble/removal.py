@@ -11,13 +11,16 @@ from collections.abc import Iterable, Sequence, Set
 from contextlib import suppress
 from typing import NamedTuple
 
-from kazoo.client import KazooClient
-
 from kolla_mesos_start.errors import AgentError
 from kolla_mesos_start.operator.deployment import acl
 from kolla_mesos_start.operator.deployment.directory import FILES, VARIABLES
 from kolla_mesos_start.operator.ensemble import acls, connection, containers, services, status_records
-from kolla_mesos_start.operator.ensemble.connection import ChangedMeanwhile, OperatorClient, Unanswered
+from kolla_mesos_start.operator.ensemble.connection import (
+    ChangedMeanwhile,
+    Changes,
+    OperatorClient,
+    Unanswered,
+)
 from kolla_mesos_start.operator.ensemble.containers import exists_while_container_does, on_hosts
 from kolla_mesos_start.operator.ensemble.status_records import State
 from kolla_mesos_start.operator.ensemble.token_floor import keep_tokens
@@ -61,7 +64,7 @@ def status_tree(client: OperatorClient, znodes: Znodes, found: Iterable[State]) 
     return Tree(znodes, [znodes.status], places, names, kept=acls.made(client, znodes))
 
 
-def parts_of(client: KazooClient, znodes: Znodes) -> tuple[Znodes, list[str]]:
+def parts_of(client: OperatorClient, znodes: Znodes) -> tuple[Znodes, list[str]]:
     """The service, by its name or else by its role, and what belongs to it below its definition."""
     names = connection.children(client, [znodes.definition])[znodes.definition]
     parts = [f"{znodes.definition}/{name}" for name in PARTS if name in names]
@@ -76,7 +79,7 @@ def parts_of(client: KazooClient, znodes: Znodes) -> tuple[Znodes, list[str]]:
     return parts_of(client, znodes._replace(service_name=name))
 
 
-def remove_service(client: KazooClient, znodes: Znodes) -> int:
+def remove_service(client: OperatorClient, znodes: Znodes) -> int:
     """Remove a service's own znode, and its parents that have no other children."""
     path, count = znodes.definition, 0
     while path != znodes.deployment:
@@ -99,7 +102,7 @@ def places_of(znodes: Znodes, names: Iterable[str], found: Iterable[State]) -> l
     ]
 
 
-def who_is_there(client: KazooClient, tree: Tree) -> str:
+def who_is_there(client: OperatorClient, tree: Tree) -> str:
     """The existing containers, for a message; empty if there are none."""
     there = [
         f"{name} has {on_hosts(hosts)}"
@@ -114,7 +117,7 @@ def who_is_there(client: KazooClient, tree: Tree) -> str:
 # -- removing -------------------------------------------------------------------------------------
 
 
-def remove(client: KazooClient, tree: Tree, *, force: bool = False) -> int:
+def remove(client: OperatorClient, tree: Tree, *, force: bool = False) -> int:
     """Remove the tree and return how many znodes it had. ChangedMeanwhile if a container has started, unless
     `force`."""
     before = len(listed(client, tree, force=True))
@@ -130,7 +133,7 @@ def remove(client: KazooClient, tree: Tree, *, force: bool = False) -> int:
     return before
 
 
-def _remove_by_force(client: KazooClient, tree: Tree) -> None:
+def _remove_by_force(client: OperatorClient, tree: Tree) -> None:
     """Remove the tree with the ephemerals of containers, in one transaction if that is large enough.
 
     Otherwise agents would create znodes again between two requests, and start their commands again.
@@ -147,7 +150,7 @@ def _remove_by_force(client: KazooClient, tree: Tree) -> None:
                 raise
 
 
-def withdraw(client: KazooClient, znodes: Znodes, roles: Iterable[str]) -> None:
+def withdraw(client: OperatorClient, znodes: Znodes, roles: Iterable[str]) -> None:
     """Remove what is published for a service, in one transaction; what its containers have recorded stays.
 
     `roles` are the znodes of its role. If a container exists, nothing is removed: InUse or ChangedMeanwhile.
@@ -163,7 +166,7 @@ def withdraw(client: KazooClient, znodes: Znodes, roles: Iterable[str]) -> None:
             raise InUse(there)
         # The places are removed by the first transaction.
         paths = sorted(listed(client, tree, force=False), key=lambda path: path not in places)
-        transaction = client.transaction()
+        transaction = Changes(client)
         for path in paths[:BATCH]:
             transaction.delete(path)
         if len(parts) == len(names) and len(paths) <= BATCH:
@@ -176,7 +179,7 @@ def withdraw(client: KazooClient, znodes: Znodes, roles: Iterable[str]) -> None:
             return
 
 
-def forget(client: KazooClient, tree: Tree, force: bool) -> int:
+def forget(client: OperatorClient, tree: Tree, force: bool) -> int:
     """Remove the tree in one transaction, and return how many znodes it had. Fails if a container has
     started, unless `force`."""
     if force:
@@ -191,17 +194,17 @@ def forget(client: KazooClient, tree: Tree, force: bool) -> int:
     return count
 
 
-def _delete(client: KazooClient, tree: Tree, paths: Sequence[str], what: str) -> None:
+def _delete(client: OperatorClient, tree: Tree, paths: Sequence[str], what: str) -> None:
     """Remove the znodes at `paths`, children first as given; all or none if one transaction can hold them."""
     versions = keep_tokens(client, tree.znodes, paths)
     for first in range(0, len(paths), BATCH):
-        transaction = client.transaction()
+        transaction = Changes(client)
         for path in paths[first : first + BATCH]:
             transaction.delete(path, versions.get(path, -1))
         connection.commit(transaction, what)
 
 
-def _are_places_removed(client: KazooClient, tree: Tree) -> bool:
+def _are_places_removed(client: OperatorClient, tree: Tree) -> bool:
     """Remove the znodes below which containers create ephemerals, in one transaction, only if they are empty.
 
     The transaction also empties the definitions, so that no agent starts. False if the connection was lost:
@@ -210,7 +213,7 @@ def _are_places_removed(client: KazooClient, tree: Tree) -> bool:
     found = connection.read(client, tree.places)
     there = [path for path in tree.places if found[path] is not None]
     for first in range(0, max(len(there), 1), BATCH):
-        transaction = client.transaction()
+        transaction = Changes(client)
         for definition in tree.definitions:
             transaction.set_data(definition, b"")
         for path in there[first : first + BATCH]:
@@ -224,7 +227,7 @@ def _are_places_removed(client: KazooClient, tree: Tree) -> bool:
     return True
 
 
-def listed(client: KazooClient, tree: Tree, force: bool) -> list[str]:
+def listed(client: OperatorClient, tree: Tree, force: bool) -> list[str]:
     """The existing znodes of the tree, children first; without `force` none that a container holds."""
     paths = [path for path in reversed(read_tree(client, tree.roots)) if path not in tree.kept]
     return paths if force else [path for path in paths if not exists_while_container_does(tree.znodes, path)]

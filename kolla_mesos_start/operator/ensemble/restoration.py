@@ -9,8 +9,6 @@ from collections.abc import Mapping
 from itertools import groupby
 from pathlib import Path
 
-from kazoo.client import KazooClient
-
 from kolla_mesos_start.operator.deployment.acl import Plan
 from kolla_mesos_start.operator.ensemble import acls, archive, connection, published, removal, status_records
 from kolla_mesos_start.operator.ensemble.archive import Snapshot
@@ -22,12 +20,12 @@ from kolla_mesos_start.operator.ensemble.token_floor import raise_floor
 from kolla_mesos_start.tree.znodes import Znodes
 
 
-def is_status_there(client: KazooClient, znodes: Znodes) -> bool:
+def is_status_there(client: OperatorClient, znodes: Znodes) -> bool:
     """Whether anything is recorded; a killed restore may have left something that no snapshot contains."""
     return connection.read(client, [znodes.status])[znodes.status] is not None
 
 
-def old_tree(client: KazooClient, znodes: Znodes, found: Snapshot) -> removal.Tree:
+def old_tree(client: OperatorClient, znodes: Znodes, found: Snapshot) -> removal.Tree:
     """What is removed first, while no container exists: what is recorded, and all definitions."""
     states = status_records.states(client, znodes, status_records.roles(client, znodes))
     definitions = [znodes.service(name) for name in found.definitions]
@@ -57,7 +55,7 @@ def plan_of(client: OperatorClient, file: Path, wanted: Snapshot) -> Plan | None
     return found and found.only(wanted.definitions.keys())
 
 
-def _record(client: KazooClient, znodes: Znodes, nodes: Mapping[str, bytes]) -> None:
+def _record(client: OperatorClient, znodes: Znodes, nodes: Mapping[str, bytes]) -> None:
     """Create the znodes of each role in one request, as its agents do: no agent finds only some of them."""
     for _, paths in groupby(sorted(nodes, key=segments), key=lambda path: segments(path)[:3]):
         connection.create_together(client, _below(znodes, {path: nodes[path] for path in paths}))

@@ -6,18 +6,17 @@ import json
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
-from kazoo.client import KazooClient
-
 from kolla_mesos_start.definition.forms import bad_service
 from kolla_mesos_start.definition.texts import Text
 from kolla_mesos_start.errors import BadUsage, CannotRender
+from kolla_mesos_start.operator.ensemble.connection import OperatorClient
 from kolla_mesos_start.operator.ensemble.view import read_tree
 from kolla_mesos_start.operator.terminal.suggestions import NotThere, nearest
 from kolla_mesos_start.render.context import file_text, variable_names
 from kolla_mesos_start.tree.znodes import RESERVED, Znodes
 
 
-def definitions(client: KazooClient, znodes: Znodes) -> dict[str, bytes]:
+def definitions(client: OperatorClient, znodes: Znodes) -> dict[str, bytes]:
     """The definition of every service of the deployment, by the service's name."""
     found = read_tree(client, [znodes.deployment], is_service_part)
     start = len(znodes.deployment) + 1
@@ -38,7 +37,7 @@ def check_name(name: str) -> None:
         )
 
 
-def find(client: KazooClient, znodes: Znodes, name: str) -> str:
+def find(client: OperatorClient, znodes: Znodes, name: str) -> str:
     """The published service of that name, or else of that role."""
     return chosen(name, definitions(client, znodes), znodes.deployment)
 

@@ -11,27 +11,25 @@ import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
-from kazoo.client import KazooClient
-from kazoo.protocol.states import ZnodeStat
-
 from kolla_mesos_start.definition.forms import GLOBAL
 from kolla_mesos_start.operator.deployment import acl
 from kolla_mesos_start.operator.deployment.directory import FILES, VARIABLES
 from kolla_mesos_start.operator.ensemble import connection, status_records
 from kolla_mesos_start.operator.ensemble.archive import Snapshot, is_definition
-from kolla_mesos_start.operator.ensemble.connection import ChangedMeanwhile
+from kolla_mesos_start.operator.ensemble.connection import ChangedMeanwhile, OperatorClient
 from kolla_mesos_start.operator.ensemble.published import is_published
 from kolla_mesos_start.operator.ensemble.status_records import State
 from kolla_mesos_start.operator.ensemble.view import read_tree
 from kolla_mesos_start.tree.states import DONE, MAX_FLOOR, WAITING, decode_detail, decode_floor, token_of
 from kolla_mesos_start.tree.znodes import Znodes
 from kolla_mesos_start.zookeeper.query import Query, Znode, children_of, data_of
+from kolla_mesos_start.zookeeper.wire import ZnodeStat
 
 PATIENCE = 30.0  # seconds; a publication may take as long
 LOCK_DEPTH = 4  # slashes in status/<scope>/<role>/<command>/lock
 
 
-def take(client: KazooClient, znodes: Znodes) -> Snapshot:
+def take(client: OperatorClient, znodes: Znodes) -> Snapshot:
     """The deployment now. ChangedMeanwhile if something keeps changing while it is read."""
     taken = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
     published, plan = _published(client, znodes)
@@ -69,7 +67,7 @@ def name_of(path: str) -> str:
 # -- reading --------------------------------------------------------------------------------------
 
 
-def _published(client: KazooClient, znodes: Znodes) -> tuple[dict[str, bytes], bytes]:
+def _published(client: OperatorClient, znodes: Znodes) -> tuple[dict[str, bytes], bytes]:
     """Definitions, variables and files by their paths below the deployment, and `acl.yml`.
 
     They include those of a service without a definition.
@@ -89,7 +87,7 @@ def _published(client: KazooClient, znodes: Znodes) -> tuple[dict[str, bytes], b
     }, plan
 
 
-def _at_one_moment(client: KazooClient, znodes: Znodes, roots: Sequence[str]) -> dict[str, bytes]:
+def _at_one_moment(client: OperatorClient, znodes: Znodes, roots: Sequence[str]) -> dict[str, bytes]:
     """The data of `roots` and of all znodes below them, except those whose names begin with a dot."""
     known: dict[str, Znode | None] = {}
     changed, begun = set(roots), time.monotonic()
@@ -114,7 +112,7 @@ def _check_patience(begun: float, changed: Iterable[str]) -> None:
         raise ChangedMeanwhile(f"{min(changed)} keeps changing while it is read; try again later")
 
 
-def _recorded(client: KazooClient, znodes: Znodes) -> dict[str, bytes]:
+def _recorded(client: OperatorClient, znodes: Znodes) -> dict[str, bytes]:
     """What is recorded of one-time commands, with the parents; parents come first."""
     owners = status_records.roles(client, znodes)
     found = status_records.states(client, znodes, owners)
@@ -129,7 +127,7 @@ def _recorded(client: KazooClient, znodes: Znodes) -> dict[str, bytes]:
     return {path[len(znodes.deployment) + 1 :]: data for path, data in sorted(nodes.items())}
 
 
-def _states(client: KazooClient, kept: Sequence[State]) -> Iterator[tuple[str, bytes]]:
+def _states(client: OperatorClient, kept: Sequence[State]) -> Iterator[tuple[str, bytes]]:
     view = _view(client, kept)
     listed = {(state.scope, state.path) for state in kept}
     for state in kept:
@@ -146,7 +144,7 @@ def _states(client: KazooClient, kept: Sequence[State]) -> Iterator[tuple[str, b
                         yield f"{place}/{name}", znode.data
 
 
-def _view(client: KazooClient, kept: Iterable[State]) -> dict[Query, Any]:
+def _view(client: OperatorClient, kept: Iterable[State]) -> dict[Query, Any]:
     """State, last attempt, marks and hosts of each command, as they were at one moment.
 
     Every change of these changes also the `detail` of a scope in which the command runs once. It is read
@@ -186,7 +184,7 @@ def _detail(znode: Znode | None) -> bytes:
     return detail._replace(token=token_of(detail, znode.stat.mzxid)).encoded()
 
 
-def _floor(client: KazooClient, znodes: Znodes, recorded: Mapping[str, bytes]) -> int:
+def _floor(client: OperatorClient, znodes: Znodes, recorded: Mapping[str, bytes]) -> int:
     """The largest token that any attempt has had."""
     floor = connection.znodes(client, [znodes.token_floor])[znodes.token_floor]
     details = [data for path, data in recorded.items() if path.endswith("/detail")]

@@ -8,10 +8,9 @@ from __future__ import annotations
 from collections.abc import Container, Iterable, Iterator, Sequence
 from typing import NamedTuple
 
-from kazoo.client import KazooClient
-
 from kolla_mesos_start.definition.forms import GLOBAL
 from kolla_mesos_start.operator.ensemble import connection
+from kolla_mesos_start.operator.ensemble.connection import OperatorClient
 from kolla_mesos_start.tree.states import DONE
 from kolla_mesos_start.tree.znodes import CommandZnodes, Znodes
 
@@ -37,14 +36,14 @@ class State(NamedTuple):
         return self.path if self.scope == GLOBAL else f"{self.path} on {self.scope}"
 
 
-def roles(client: KazooClient, znodes: Znodes) -> dict[str, str]:
+def roles(client: OperatorClient, znodes: Znodes) -> dict[str, str]:
     """The service that owns each role znode, by the path of that znode, in every scope."""
     scopes = _below(client, [znodes.status])
     data = connection.read(client, _below(client, scopes))
     return {path: (owner or b"").decode(errors="replace") for path, owner in data.items()}
 
 
-def states(client: KazooClient, znodes: Znodes, owners: Iterable[str]) -> list[State]:
+def states(client: OperatorClient, znodes: Znodes, owners: Iterable[str]) -> list[State]:
     """The states of all commands below these role znodes."""
     paths = _below(client, list(owners))
     names = connection.children(client, paths)
@@ -55,7 +54,7 @@ def states(client: KazooClient, znodes: Znodes, owners: Iterable[str]) -> list[S
     return found
 
 
-def done(client: KazooClient, found: Sequence[State]) -> Iterator[State]:
+def done(client: OperatorClient, found: Sequence[State]) -> Iterator[State]:
     """Those one-time commands that are done, for one generation at least."""
     once = [state for state in found if state.is_one_time]
     texts = connection.read(client, [state.at.state for state in once])
@@ -65,6 +64,6 @@ def done(client: KazooClient, found: Sequence[State]) -> Iterator[State]:
             yield state
 
 
-def _below(client: KazooClient, paths: Sequence[str]) -> list[str]:
+def _below(client: OperatorClient, paths: Sequence[str]) -> list[str]:
     names = connection.children(client, paths)
     return [f"{path}/{name}" for path in paths for name in names[path]]

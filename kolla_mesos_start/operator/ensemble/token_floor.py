@@ -9,17 +9,20 @@ from __future__ import annotations
 from collections.abc import Iterable
 from contextlib import suppress
 
-from kazoo.client import KazooClient
-
 from kolla_mesos_start.operator.ensemble import connection
-from kolla_mesos_start.operator.ensemble.connection import ChangedMeanwhile, Unanswered
+from kolla_mesos_start.operator.ensemble.connection import (
+    ChangedMeanwhile,
+    Changes,
+    OperatorClient,
+    Unanswered,
+)
 from kolla_mesos_start.tree.states import MAX_FLOOR, decode_floor, decode_mark, largest_token
 from kolla_mesos_start.tree.znodes import Znodes
 
 TRIES = 50  # A try fails only if the floor was raised meanwhile, or the connection was lost.
 
 
-def keep_tokens(client: KazooClient, znodes: Znodes, paths: Iterable[str]) -> dict[str, int]:
+def keep_tokens(client: OperatorClient, znodes: Znodes, paths: Iterable[str]) -> dict[str, int]:
     """Raise the floor to the largest token at `paths`, which are about to be removed.
 
     Returns the version of each `detail` among them. Remove only that version: the token of a later claim is
@@ -41,14 +44,14 @@ def _is_mark(path: str) -> bool:
     return path.rpartition("/")[0].endswith("/generations")
 
 
-def raise_floor(client: KazooClient, znodes: Znodes, token: int) -> None:
+def raise_floor(client: OperatorClient, znodes: Znodes, token: int) -> None:
     """Raise the floor to `token`, if it is lower."""
     path, token = znodes.token_floor, min(token, MAX_FLOOR)
     for last in [False] * TRIES + [True]:
         znode = connection.znodes(client, [path])[path]
         if decode_floor(znode) >= token:
             return
-        transaction = client.transaction()
+        transaction = Changes(client)
         if znode is None:
             transaction.create(path, b"%d" % token)
         else:

@@ -11,10 +11,9 @@ from collections.abc import Iterable, Mapping, Sequence
 from types import MappingProxyType
 from typing import Any, Callable, TypeVar
 
-from kazoo.client import KazooClient
-
 from kolla_mesos_start.definition.forms import GLOBAL
 from kolla_mesos_start.operator.ensemble import connection
+from kolla_mesos_start.operator.ensemble.connection import OperatorClient
 from kolla_mesos_start.tree.states import MAX_REGISTERED
 from kolla_mesos_start.zookeeper.query import Query, Znode, children_of, data_of
 
@@ -92,18 +91,19 @@ def json_object(data: bytes) -> Mapping[str, Any]:
 
 
 def read_all(
-    client: KazooClient,
+    client: OperatorClient,
     queries: Callable[[View], Iterable[Query]],
     view: View | None = None,
-    watch: Callable[[Query], object] | None = None,
+    *,
+    watch: bool = False,
 ) -> View:
     """Read what `queries` returns until it returns nothing new. Each round is sent as a whole.
 
-    `view` is added to, and `watch` is called once with each query whose answer changes later.
+    `view` is added to. With `watch`, the session reports the paths that change later.
     """
     view = View() if view is None else view
     while missing := set(queries(view)) - view.keys():
-        view.update(connection.answers(client, missing, watch))
+        view.update(connection.answers(client, missing, watch=watch))
     return view
 
 
@@ -130,7 +130,7 @@ def walk(
 
 
 def read_tree(
-    client: KazooClient, roots: Iterable[str], is_part: Callable[[str], bool] = lambda path: True
+    client: OperatorClient, roots: Iterable[str], is_part: Callable[[str], bool] = lambda path: True
 ) -> dict[str, Znode]:
     """The existing znodes at and below `roots`, parents first; all requests for a level are sent together."""
 

@@ -9,7 +9,6 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence, Set
 from typing import Any, Callable, NamedTuple
 
-from kazoo.client import KazooClient
 from rich.text import Text
 
 from kolla_mesos_start.operator.deployment import changes, directory, layouts, secret_values
@@ -17,6 +16,7 @@ from kolla_mesos_start.operator.deployment.changes import CREATED, Change, Mask
 from kolla_mesos_start.operator.deployment.directory import VARIABLES, Deployment
 from kolla_mesos_start.operator.deployment.findings import counted
 from kolla_mesos_start.operator.ensemble import containers, publication, published
+from kolla_mesos_start.operator.ensemble.connection import OperatorClient
 from kolla_mesos_start.operator.ensemble.published import Nodes
 from kolla_mesos_start.operator.ensemble.publisher import check_chroot
 from kolla_mesos_start.operator.invocation import Invocation
@@ -77,7 +77,7 @@ def _paths(invocation: Invocation) -> Znodes:
 
 
 def difference(
-    client: KazooClient, znodes: Znodes, deployment: Deployment, before: Nodes, secrets: Set[str]
+    client: OperatorClient, znodes: Znodes, deployment: Deployment, before: Nodes, secrets: Set[str]
 ) -> Difference:
     """What publishing the directory would change. `secrets` are names of more variables to hide."""
     after = {**directory.nodes(deployment), **directory.definitions(deployment)}

@@ -5,17 +5,15 @@ What belongs here: reading what `DeploymentReader` asks for, and watching it.
 
 from __future__ import annotations
 
-import threading
-import time
+import math
 
-from kazoo.client import KazooClient
-
+from kolla_mesos_start.loop import now
 from kolla_mesos_start.operator.ensemble import services
+from kolla_mesos_start.operator.ensemble.connection import OperatorClient
 from kolla_mesos_start.operator.ensemble.view import View, read_all
 from kolla_mesos_start.operator.invocation import Invocation
 from kolla_mesos_start.operator.live.model import LiveDeployment, LiveService
 from kolla_mesos_start.operator.live.reader import DeploymentReader
-from kolla_mesos_start.zookeeper.query import Query
 
 QUIET = 0.1  # seconds: changes come in groups, and one look is enough for a group
 
@@ -23,12 +21,13 @@ QUIET = 0.1  # seconds: changes come in groups, and one look is enough for a gro
 class Mirror:
     """One deployment. Without `watching` it is read once."""
 
-    def __init__(self, client: KazooClient, live: DeploymentReader, *, watching: bool = False) -> None:
-        self._client, self._live = client, live
+    def __init__(self, client: OperatorClient, live: DeploymentReader, *, watching: bool = False) -> None:
+        self._client, self._live, self._watching = client, live, watching
         self._view = View()
-        self._watch = self._changed if watching else None
-        self._event = threading.Event()
-        self._stale: set[Query] = set()
+        self._stale: set[str] = set()  # paths
+        if watching:
+            client.session.on_watch(self._stale.add)
+            client.session.on_connected(self._forget)  # All watches are gone.
 
     def deployment(self) -> LiveDeployment:
         """The deployment as it is now."""
@@ -36,22 +35,21 @@ class Mirror:
 
     def view(self) -> View:
         """What is known. Only what is missing or has changed is read."""
-        self._event.clear()
-        while self._stale:
-            self._view.pop(self._stale.pop(), None)
-        return read_all(self._client, self._live.queries, self._view, self._watch)
+        for query in [query for query in self._view if query.path in self._stale]:
+            self._view.pop(query)
+        self._stale.clear()
+        return read_all(self._client, self._live.queries, self._view, watch=self._watching)
 
     def wait(self, timeout: float | None = None) -> bool:
         """Wait for a change, and for others just after it; False if none came in `timeout` seconds."""
-        if not self._event.wait(timeout):
+        deadline = math.inf if timeout is None else now() + timeout
+        if not self._client.loop.wait(lambda: bool(self._stale), deadline):
             return False
-        time.sleep(QUIET)
+        self._client.loop.sleep(QUIET)
         return True
 
-    def _changed(self, query: Query) -> None:
-        # Runs on kazoo's thread; also when the connection is lost, because that ends all watches.
-        self._stale.add(query)
-        self._event.set()
+    def _forget(self) -> None:
+        self._stale.update(query.path for query in self._view)
 
 
 def mirror(invocation: Invocation, *, watching: bool = False) -> Mirror:

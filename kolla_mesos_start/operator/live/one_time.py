@@ -9,20 +9,21 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from typing import Callable, NamedTuple
-
-from kazoo.client import KazooClient, TransactionRequest
-from kazoo.exceptions import NoNodeError
-from kazoo.recipe.lock import Lock
 
 from kolla_mesos_start.definition.document import load
 from kolla_mesos_start.definition.forms import GLOBAL, LOCAL, bad_path, bad_segment
 from kolla_mesos_start.definition.model import Command
 from kolla_mesos_start.definition.schema import early_texts
-from kolla_mesos_start.errors import AgentError, BadDefinition, BadUsage, NoRight
+from kolla_mesos_start.errors import AgentError, BadDefinition, BadUsage
 from kolla_mesos_start.operator.ensemble import connection, services
-from kolla_mesos_start.operator.ensemble.connection import ChangedMeanwhile, Unanswered
+from kolla_mesos_start.operator.ensemble.connection import (
+    ChangedMeanwhile,
+    Changes,
+    OperatorClient,
+    Unanswered,
+)
 from kolla_mesos_start.operator.ensemble.published import places
 from kolla_mesos_start.operator.invocation import Invocation
 from kolla_mesos_start.operator.terminal.suggestions import NotThere, nearest
@@ -32,7 +33,9 @@ from kolla_mesos_start.render.context import variable_names
 from kolla_mesos_start.tree import states
 from kolla_mesos_start.tree.states import Detail, printable
 from kolla_mesos_start.tree.znodes import CommandZnodes, Znodes
+from kolla_mesos_start.zookeeper.lock import Queues
 from kolla_mesos_start.zookeeper.query import Znode, children_of, data_of
+from kolla_mesos_start.zookeeper.wire import NoNodeError
 
 SHOWN = 10  # one-time commands, in a message
 MAX_SHOWN = 200  # bytes of what others have written, in a message
@@ -108,7 +111,7 @@ def _candidates(invocation: Invocation, given: str) -> str:
     return f": {', '.join(meant[:SHOWN])}{more}" if meant else ", and no service has a one-time command"
 
 
-def _service(client: KazooClient, znodes: Znodes, role: str) -> str:
+def _service(client: OperatorClient, znodes: Znodes, role: str) -> str:
     """The service that has a role."""
     published = services.definitions(client, znodes)
     roles: dict[str, list[str]] = {}
@@ -152,7 +155,7 @@ def _read(invocation: Invocation, znodes: Znodes, path: str) -> OneTime:
     return OneTime(commands[path], znodes, definition.stat.mzxid, versions)
 
 
-def _check_owner(client: KazooClient, znodes: Znodes) -> None:
+def _check_owner(client: OperatorClient, znodes: Znodes) -> None:
     """Raise BadDefinition if another service has claimed the role: the record is that of its command."""
     path = znodes.owner(GLOBAL, znodes.role)
     owner = connection.read(client, [path])[path]
@@ -161,7 +164,7 @@ def _check_owner(client: KazooClient, znodes: Znodes) -> None:
         raise BadDefinition([f"the role {znodes.role} is claimed by {other} ({path})"])
 
 
-def read_record(client: KazooClient, one: OneTime) -> Record:
+def read_record(client: OperatorClient, one: OneTime) -> Record:
     """What is recorded of the command."""
     at = one.at
     names = connection.children(client, [at.generations])[at.generations]
@@ -196,29 +199,24 @@ def command_nodes(znodes: Znodes, path: str, run_once: str) -> dict[str, bytes]:
 
 
 @contextmanager
-def locked(client: KazooClient, one: OneTime) -> Iterator[str]:
+def locked(client: OperatorClient, one: OneTime) -> Iterator[str]:
     """Hold the command's lock; yields the path of our contender. CommandRuns if a container holds it.
 
     Agents queue for the same lock: while we hold it, none of them can claim the command.
     """
-    lock = Lock(client, one.at.lock, operator())
-    lock.assured_path = True  # After a reset, kazoo would create only a part of the znodes.
+    queues = Queues(client, operator())
     try:
-        with connection.interruptible(client):
-            is_ours = lock.acquire(blocking=False)
+        contender = connection.acquire(client, queues, one.at.lock)
     except NoNodeError as error:
         raise ChangedMeanwhile(f"{one.at.lock} was removed meanwhile; try again") from error
-    except connection.DENIED as error:
-        raise NoRight(lock.create_path, "created", error) from error
-    if not is_ours:
+    if contender is None:
         raise CommandRuns(f"{one.what} runs now, or is about to{_holder(client, one)}; nothing was changed")
-    yield f"{one.at.lock}/{lock.node}"
+    yield contender
     # After an error the session's end releases it: to release it here may take as long as an outage.
-    with suppress(*connection.DENIED), connection.interruptible(client):
-        lock.release()
+    queues.give_back(one.at.lock)
 
 
-def _holder(client: KazooClient, one: OneTime) -> str:
+def _holder(client: OperatorClient, one: OneTime) -> str:
     """Who is first in the queue."""
     names = connection.children(client, [one.at.lock])[one.at.lock]
     first = min(names, key=lambda name: name[-10:], default="")
@@ -226,10 +224,10 @@ def _holder(client: KazooClient, one: OneTime) -> str:
     return f" (the lock is held by {printable(data[:MAX_SHOWN].decode(errors='replace'))})" if data else ""
 
 
-Plan = Callable[[Record, TransactionRequest], Detail]
+Plan = Callable[[Record, Changes], Detail]
 
 
-def change(client: KazooClient, one: OneTime, contender: str, plan: Plan) -> None:
+def change(client: OperatorClient, one: OneTime, contender: str, plan: Plan) -> None:
     """Write the `detail` that `plan` returns for the record, and what it adds to the transaction.
 
     If a container writes to the command's znodes meanwhile, the record is read and planned again, as long as
@@ -239,10 +237,10 @@ def change(client: KazooClient, one: OneTime, contender: str, plan: Plan) -> Non
         _change(client, one, contender, plan)
 
 
-def _change(client: KazooClient, one: OneTime, contender: str, plan: Plan) -> None:
+def _change(client: OperatorClient, one: OneTime, contender: str, plan: Plan) -> None:
     for last in [False] * TRIES + [True]:
         record = read_record(client, one)
-        transaction = client.transaction()
+        transaction = Changes(client)
         transaction.check(contender, -1)
         for path, version in one.versions.items():
             transaction.check(path, version)
@@ -260,7 +258,7 @@ def _change(client: KazooClient, one: OneTime, contender: str, plan: Plan) -> No
                 raise
 
 
-def _may_try_again(client: KazooClient, one: OneTime, contender: str) -> bool:
+def _may_try_again(client: OperatorClient, one: OneTime, contender: str) -> bool:
     found = connection.znodes(client, [contender, *one.versions])
     same = all((each := found[path]) and each.stat.version == one.versions[path] for path in one.versions)
     return bool(same and found[contender])

@@ -10,7 +10,6 @@ from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from typing import NamedTuple
 
-from kazoo.client import KazooClient
 from rich.console import Console
 from rich.text import Text
 
@@ -20,6 +19,7 @@ from kolla_mesos_start.errors import BadDefinition
 from kolla_mesos_start.operator.deployment import changes
 from kolla_mesos_start.operator.deployment.directory import Deployment
 from kolla_mesos_start.operator.ensemble import connection, containers, services
+from kolla_mesos_start.operator.ensemble.connection import OperatorClient
 from kolla_mesos_start.operator.ensemble.containers import BEGUN, Container
 from kolla_mesos_start.operator.validation.rules import known_graph
 from kolla_mesos_start.tree.znodes import Znodes
@@ -41,7 +41,7 @@ class OutdatedContainer(NamedTuple):
 
 
 def outdated(
-    client: KazooClient, znodes: Znodes, deployment: Deployment, changed: Iterable[str]
+    client: OperatorClient, znodes: Znodes, deployment: Deployment, changed: Iterable[str]
 ) -> list[OutdatedContainer]:
     """The containers that run an older definition, or that a change at one of the nodes `changed` affects.
 

@@ -39,7 +39,7 @@ LAST_BYTES = 2000
 
 
 class LocalContainer:
-    """One container of `service` on `host`; `root` is the directory that stands for its `/`.
+    """One container of `service` on `host`; `root` is the directory in place of its `/`.
 
     `run_dir` lies elsewhere, to have a short name: the path of a socket may have 107 bytes.
     """

@@ -20,8 +20,6 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import IO, Any
 
-from kazoo.client import KazooClient
-
 from kolla_mesos_start.definition.model import Command, File
 from kolla_mesos_start.definition.texts import Text
 from kolla_mesos_start.errors import AgentError, BadDefinition, BadUsage, CannotRender
@@ -30,7 +28,7 @@ from kolla_mesos_start.operator.deployment.directory import Deployment, Service
 from kolla_mesos_start.operator.deployment.findings import ERROR
 from kolla_mesos_start.operator.deployment.instances import with_instances
 from kolla_mesos_start.operator.deployment.launch import LaunchFile, bad_host, hosts_from
-from kolla_mesos_start.operator.ensemble import connection
+from kolla_mesos_start.operator.ensemble.connection import OperatorClient
 from kolla_mesos_start.operator.ensemble.services import used_variables
 from kolla_mesos_start.operator.invocation import Invocation, connection_options
 from kolla_mesos_start.operator.local.containers import AGENT, LocalContainer, end_all
@@ -60,7 +58,7 @@ class PlaceInUse(AgentError):
 
 
 def pairs(option: str, words: Sequence[str], form: str = "SERVICE=VALUE") -> list[tuple[str, str]]:
-    """`service=value` of an option."""
+    """Parse the `service=value` words of an option."""
     found = [word.partition("=") for word in words]
     for name, sign, value in found:
         if not (name and sign and value):
@@ -69,7 +67,7 @@ def pairs(option: str, words: Sequence[str], form: str = "SERVICE=VALUE") -> lis
 
 
 def with_roles(launch: LaunchFile, given: Sequence[tuple[str, str]]) -> LaunchFile:
-    """With the hosts that `--role` gives to roles, in place of those in the file."""
+    """launch.yml with the hosts of `--role` in place of its own."""
     hosts = dict(launch.hosts)
     for role, value in given:
         names = value.split(",")
@@ -125,7 +123,7 @@ def plan(
 
 
 def _named(given: str, names: Sequence[str]) -> str:
-    """The service that was named, by its whole name or its role."""
+    """The service with this name or role."""
     found = [name for name in names if given in (name, name.rpartition("/")[2])]
     if len(found) != 1:
         what = (
@@ -136,7 +134,7 @@ def _named(given: str, names: Sequence[str]) -> str:
 
 
 def _wanted(deployment: Deployment, service: Service, variables: Mapping[str, str]) -> int:
-    """One on each host of its role, or as many as the definition wants, with the values of the directory."""
+    """How many containers: one on each host of the role, or `instances` of the definition."""
     if deployment.launch.is_on_each(service.name):
         return len(deployment.launch.hosts_of(service.name))
     values = {**deployment.variables, **service.variables.own}
@@ -150,7 +148,7 @@ def _wanted(deployment: Deployment, service: Service, variables: Mapping[str, st
 
 
 def ports_in(contents: Deployment) -> set[int]:
-    """All that may be a port in the variables: what listens there may not have been started yet."""
+    """All numbers in variables that may be ports, although nothing may listen there yet."""
     own = (service.variables for service in contents.services)
     all_values = [contents.variables, *(each for one in own for each in (one.own, *one.hosts.values()))]
     texts = (data for values in all_values for data in values.values())
@@ -164,7 +162,7 @@ class DirectoryDeployment(LocalDeployment):
     """
 
     def __init__(self, contents: Deployment, planned: Sequence[tuple[str, str]], *where: Any) -> None:
-        """`planned` are the service and the host of each container, `where` is as for LocalDeployment."""
+        """`planned`: the service and the host of each container. `where`: as for LocalDeployment."""
         super().__init__(*where)
         self._contents = contents
         uses_port = {
@@ -207,12 +205,12 @@ class DirectoryDeployment(LocalDeployment):
         return found._replace(services=services, launch=LaunchFile())
 
     def check(self, deployment: Deployment) -> None:
-        """Refuse what `validate` finds to be an error: some of it would be waited for in vain."""
+        """Refuse a deployment with errors that `validate` finds."""
         found = validate(deployment, deployment_id=self.id, given=self.given)
         refuse(each for each in found if each.severity == ERROR)
 
     def check_files(self, deployment: Deployment) -> None:
-        """Refuse files that would come to lie among this machine's own."""
+        """Refuse files whose dest is outside of the container's directory."""
         issues = []
         sources = {service.name: service.source for service in deployment.services}
         for container in self.containers:
@@ -238,7 +236,7 @@ class DirectoryDeployment(LocalDeployment):
 
     @property
     def victim(self) -> LocalContainer | None:
-        """One to be killed, to see what happens then: of the service with the most replicas."""
+        """A daemon to suggest for a kill: one of the service with the most replicas."""
         daemons = [each for each in self.containers if not self.is_task(each)]
         count = Counter(each.service for each in daemons)
         return max(daemons, key=lambda each: count[each.service], default=None)
@@ -267,9 +265,9 @@ class DirectoryUp(Up[DirectoryDeployment]):
         if not self._is_kept:
             self.about_logs = "their logs are removed now: --in PLACE would keep them"
 
-    def deployment(self, client: KazooClient, environ: Mapping[str, str]) -> DirectoryDeployment:
+    def deployment(self, client: OperatorClient, environ: Mapping[str, str]) -> DirectoryDeployment:
         if self._quiet:  # Its view says so.
-            client.remove_listener(connection.log_outage)
+            client.session.quiet = True
         environ = {**environ, **container_variables.environ(self.environ)}
         if self._contents.launch.tag:
             environ["KOLLA_GENERATION"] = self._contents.launch.tag
@@ -287,7 +285,7 @@ class DirectoryUp(Up[DirectoryDeployment]):
     # -- what can be tried next ---------------------------------------------------------------------
 
     def _write_environment(self, environ: Mapping[str, str]) -> None:
-        """A file for other shells: with it the tool and the agent find this deployment."""
+        """Write a file for other shells, with which the tool and the agent find this deployment."""
         programs = dict.fromkeys(str(Path(word).parent) for word in AGENT)
         names = {name: value for name, value in environ.items() if name.startswith("KOLLA_ZK_")}
         names.update(container_variables.environ(self.environ))
@@ -310,7 +308,7 @@ class DirectoryUp(Up[DirectoryDeployment]):
                 print(f"  {line}")
 
     def directions(self, deployment: DirectoryDeployment) -> Iterator[str]:
-        """Commands that can be typed in any directory, after the first of them."""
+        """Commands to try. After the first one they work in any directory."""
         yield f". {shlex.quote(str(self.directory / ENVIRONMENT))}"
         victim = deployment.victim
         if victim:
@@ -326,7 +324,7 @@ class DirectoryUp(Up[DirectoryDeployment]):
 
 
 def locked_place(given: Path | None, stack: ExitStack) -> Path:
-    """The directory for this run, locked: the one that was given, or one that is removed at the end."""
+    """The locked directory for this run: `given`, or a temporary one."""
     if given is None:
         _remove_abandoned()
         place = Path(tempfile.mkdtemp(prefix=PREFIX))
@@ -350,7 +348,7 @@ def locked_place(given: Path | None, stack: ExitStack) -> Path:
 
 
 def _remove_abandoned() -> None:
-    """Remove what was left by runs that were killed, and end what has survived them."""
+    """Remove the directories of killed runs, and end their surviving processes."""
     for path in Path(tempfile.gettempdir()).glob(f"{PREFIX}*/{LOCK}"):
         place = path.parent
         try:

@@ -15,20 +15,19 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from kazoo.client import KazooClient
-from kazoo.exceptions import NoNodeError
-
 from kolla_mesos_start.definition.document import load
 from kolla_mesos_start.definition.forms import GLOBAL, LOCAL
 from kolla_mesos_start.definition.model import Command, Graph, Members
 from kolla_mesos_start.operator.deployment import container_variables, directory
 from kolla_mesos_start.operator.deployment.directory import Contents, Deployment
-from kolla_mesos_start.operator.ensemble import publication, published
+from kolla_mesos_start.operator.ensemble import connection, publication, published
+from kolla_mesos_start.operator.ensemble.connection import OperatorClient
 from kolla_mesos_start.operator.ensemble.publisher import Counts, Publisher
 from kolla_mesos_start.operator.local.containers import LocalContainer, end_all, processes_of
 from kolla_mesos_start.operator.timeline.critical_path import Need, TimelineStep
 from kolla_mesos_start.operator.validation.rules import build_graph, known_graph
 from kolla_mesos_start.tree.znodes import Znodes
+from kolla_mesos_start.zookeeper.query import Znode
 
 LOOPBACK = {"KOLLA_PRIVATE_INTERFACE": "lo", "KOLLA_PUBLIC_INTERFACE": "lo"}
 
@@ -44,7 +43,7 @@ class LocalDeployment:
         self,
         source: Path,
         directory: Path,
-        client: KazooClient,
+        client: OperatorClient,
         environ: Mapping[str, str],
         prefix: str,
         id: str,
@@ -83,7 +82,7 @@ class LocalDeployment:
 
     @property
     def values(self) -> Mapping[str, object]:
-        """Variables of the deployment that replace, or join, those of its directory."""
+        """Variables of the deployment, besides those of its directory; they take precedence."""
         return {}
 
     def publish(self) -> Counts:
@@ -100,17 +99,17 @@ class LocalDeployment:
         return publisher.counts
 
     def read(self) -> Deployment:
-        """What is to be published."""
+        """Read the directory."""
         return directory.read(self.source)
 
     def check(self, deployment: Deployment) -> None:
-        """Refuse what no agent can run, before anything is published."""
+        """Refuse errors before anything is published."""
 
     def check_files(self, deployment: Deployment) -> None:
-        """Refuse what can't be run on this machine; the definitions are read by now."""
+        """Refuse files that can't be written on this machine. The definitions have been read."""
 
     def with_values(self, deployment: Deployment) -> Deployment:
-        """What the directory holds, with the values of this machine added."""
+        """The deployment with the values of this machine."""
         services = []
         for service in deployment.services:
             hosts = dict(service.variables.hosts)
@@ -134,7 +133,7 @@ class LocalDeployment:
                 container.environ.setdefault("KOLLA_START_MODE", "supervise")
 
     def known(self, deployment: Deployment, container: LocalContainer) -> tuple[Znodes, dict[str, str]]:
-        """What a container's templates are rendered from, as far as it is published."""
+        """The variables for a container's templates, as far as they are published."""
         service = next(each for each in deployment.services if each.name == container.service)
         own = service.variables.hosts.get(container.host, {})
         values = {**deployment.variables, **service.variables.own, **own}
@@ -151,7 +150,7 @@ class LocalDeployment:
             container.start()
 
     def is_task(self, container: LocalContainer) -> bool:
-        """Whether it ends by itself once its commands are done."""
+        """Whether the container ends once its commands are done."""
         return self._graphs[container].daemon is None
 
     @property
@@ -164,7 +163,7 @@ class LocalDeployment:
 
     @property
     def is_up(self) -> bool:
-        """Whether it seems up, and ZooKeeper has every ready instance. ZooKeeper is asked last."""
+        """Whether it seems up, and every instance is ready in ZooKeeper, which is read last."""
         if not self.seems_up:
             return False
         daemons = [each for each in self.containers if not self.is_task(each)]
@@ -186,7 +185,7 @@ class LocalDeployment:
         """
         znodes = (Znodes(self.prefix, self.id, each.service, each.host) for each in self.broken)
         running = Counter(each.service for each in self.containers if each.running)
-        return all(self.client.exists(each.ended) for each in znodes) and all(
+        return all(connection.stats(self.client, [each.ended for each in znodes]).values()) and all(
             len(self.children(f"{self.path}/{service}/.containers")) >= count
             for service, count in running.items()
         )
@@ -209,12 +208,8 @@ class LocalDeployment:
         role = service.rsplit("/", 1)[-1]
         parent = f"{self.path}/status/global/{role}/daemon/ready"
         instances = {}
-        for name in self.children(parent):
-            try:
-                data, stat = self.client.get(f"{parent}/{name}")
-            except NoNodeError:
-                continue  # withdrawn in the meantime
-            instances[name] = {**json.loads(data), "ready_at": stat.ctime / 1000}
+        for name, znode in self._below(parent).items():
+            instances[name] = {**json.loads(znode.data), "ready_at": znode.stat.ctime / 1000}
         return instances
 
     def ready_hosts(self, service: str) -> dict[str, float]:
@@ -222,18 +217,19 @@ class LocalDeployment:
         return {each["host"]: each["ready_at"] for each in self.ready(service).values()}
 
     def detail(self, command: str, scope: str = "global") -> dict[str, Any]:
-        """What the last attempt of a command has recorded."""
-        data, _ = self.client.get(f"{self.path}/status/{scope}/{command}/detail")
-        decoded: dict[str, Any] = json.loads(data)
+        """The record of the last attempt of a command."""
+        path = f"{self.path}/status/{scope}/{command}/detail"
+        decoded: dict[str, Any] = json.loads(connection.read(self.client, [path])[path] or b"{}")
         return decoded
 
     def children(self, path: str) -> list[str]:
-        """The names below `path`; none if no znode is there."""
-        try:
-            children: list[str] = self.client.get_children(path)
-        except NoNodeError:
-            return []
-        return children
+        """The names of the children of `path`; none if it does not exist."""
+        return list(connection.children(self.client, [path])[path])
+
+    def _below(self, parent: str) -> dict[str, Znode]:
+        """The znodes below `parent`, by their names."""
+        paths = {f"{parent}/{name}": name for name in self.children(parent)}
+        return {paths[path]: znode for path, znode in self.client.read(paths).items() if znode}
 
     def rendered(self, container: LocalContainer) -> list[str]:
         """The files that the agent writes in a container, as paths from its root."""
@@ -273,13 +269,12 @@ class LocalDeployment:
         }
         for service in services:
             party = f"{self.path}/{service}/.party"
-            for name in self.children(party):
-                data, stat = self.client.get(f"{party}/{name}")
-                host = json.loads(data)["host"]
-                yield TimelineStep(_presence(service), host, (), self.started_at, stat.ctime / 1000)
+            for znode in self._below(party).values():
+                host, instant = json.loads(znode.data)["host"], znode.stat.ctime / 1000
+                yield TimelineStep(_presence(service), host, (), self.started_at, instant)
 
     def graph(self, container: LocalContainer) -> Graph:
-        """What its agent reads; known once it is published."""
+        """The graph of a container, once it is published."""
         return self._graphs[container]
 
     def _all(self) -> Iterator[Command]:
@@ -288,7 +283,7 @@ class LocalDeployment:
             yield from graph.steps
 
     def _needs(self, command: Command, host: str) -> tuple[Need, ...]:
-        """What the command, or daemon, waits for when it runs on `host`."""
+        """The dependencies of a command or daemon on `host`."""
         own = command.path.partition("/")[0]
         once = {each.path for each in self._all() if each.run_once == GLOBAL}
         needs = []

@@ -138,7 +138,7 @@ def fit(rows: Sequence[ProgressRow], instant: float, size: Size) -> list[str]:
 
 
 def _folded(line: str, columns: int) -> list[str]:
-    """The line; where it is too long, what stands behind the time is moved to lines below it."""
+    """The line; if it is too long, the text after the time is wrapped into the lines below."""
     head, end, text = line.partition(" s  ")
     if len(line) < columns or not text:
         return [line]

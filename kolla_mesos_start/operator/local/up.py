@@ -1,10 +1,9 @@
-"""A whole deployment run on this machine as plain processes, until Ctrl-C or only until all are up.
+"""Runs a whole deployment on this machine as plain processes, until Ctrl-C or until all are up.
 
     ZooKeeper -> publish -> start everything at once -> show progress -> timeline -> stay -> end
 
-What lives here: the stages, for any deployment; a subclass of Up says which. Running it is
-`local_deployment`'s, showing it `progress`'s and `critical_path`'s. Signals are looked at between two
-steps only: so there is no moment at which something has been started and `end` does not know of it.
+A subclass of Up makes the deployment. Signals are handled only between two steps, and while ZooKeeper is
+awaited: `end` then knows everything that was started.
 """
 
 from __future__ import annotations
@@ -20,14 +19,10 @@ import sys
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
-from concurrent.futures import TimeoutError, wait
 from contextlib import suppress
 from pathlib import Path
 from types import FrameType
 from typing import Callable, Generic, Protocol, TypeVar
-
-from kazoo.client import KazooClient
-from kazoo.exceptions import KazooException, NodeExistsError, NoNodeError, NotEmptyError
 
 from kolla_mesos_start import settings
 from kolla_mesos_start.errors import (
@@ -38,7 +33,9 @@ from kolla_mesos_start.errors import (
     Issues,
     Stopped,
 )
+from kolla_mesos_start.loop import Loop, now
 from kolla_mesos_start.operator.ensemble import connection
+from kolla_mesos_start.operator.ensemble.connection import ChangedMeanwhile, OperatorClient
 from kolla_mesos_start.operator.ensemble.publisher import check_chroot
 from kolla_mesos_start.operator.live import explanation
 from kolla_mesos_start.operator.live.mirror import Mirror
@@ -52,6 +49,7 @@ from kolla_mesos_start.operator.terminal.folding import wrapped
 from kolla_mesos_start.operator.timeline import critical_path
 from kolla_mesos_start.settings import RUN_DIR_LIMIT
 from kolla_mesos_start.tree.znodes import Znodes
+from kolla_mesos_start.zookeeper.wire import NodeExistsError
 
 T = TypeVar("T")
 D = TypeVar("D", bound=LocalDeployment)
@@ -59,8 +57,8 @@ LOOK_EVERY = 0.05  # seconds
 START_TIMEOUT, ZOOKEEPER_TIMEOUT, REPLY_TIMEOUT, CLEANUP_TIMEOUT = 600.0, 60.0, 60.0, 5.0  # seconds
 LOGS_SHOWN, PLACES_SHOWN = 3, 20
 GRACE, SHORT_GRACE = 10.0, 1.0  # seconds between TERM and KILL
-# Seconds until something is started again: the first time, and at most. As launchers do, later each time,
-# but of what has lived longer than STEADY.
+# Seconds until something is started again: at first, and at most. The delay doubles each time, as with
+# launchers, unless it has run for longer than STEADY.
 RESTART_DELAY, LONGEST_DELAY, STEADY = 1.0, 10.0, 30.0
 TOLD_TIMEOUT = 2.0  # seconds; a registrar says how its daemon ended a moment after that
 LONGEST_RUN_DIR = len("/run/99")  # bytes
@@ -76,16 +74,16 @@ class ProgressDisplay(Protocol):
 
 
 class Failed(AgentError):
-    """A container has ended that should not have."""
+    """A container ended unexpectedly."""
 
     status = 1
 
 
 class Up(ABC, Generic[D]):
-    """One deployment, from its start to its end; its files stay in `directory` to be looked at.
+    """One deployment, from its start to its end; its files stay in `directory`.
 
-    `name` is the deployment's id, and stands before every error unless there is a `program`. A subclass
-    makes the deployment, and may add what `prepare`, `view` and `show_when_up` do.
+    `name` is the deployment's id. Error messages begin with `program`, or else with the name. A subclass
+    makes the deployment, and may change `view` and `show_when_up`.
     """
 
     def __init__(
@@ -108,31 +106,30 @@ class Up(ABC, Generic[D]):
         self.is_up = False
         self.prefix = ""
         self.zookeeper: PrivateZooKeeper | None = None
-        self.client: KazooClient | None = None
+        self.client: OperatorClient | None = None
         self.running: D | None = None
         self._created: list[str] = []  # znodes, deepest first
         self._was_away = False
         self._signals: list[int] = []  # received, and not looked at yet
+        self.loop = Loop()  # of the connection
+        self._deadline = math.inf  # of the request that is awaited
+        self._is_ending = False
 
-    # -- what a subclass says ---------------------------------------------------------------------
+    # -- for subclasses ---------------------------------------------------------------------
 
-    about_logs = ""  # said where a start has failed
-
-    def prepare(self) -> str:
-        """Install what the deployment runs; returns the PATH of its containers."""
-        return os.environ["PATH"]
+    about_logs = ""  # printed when a start has failed
 
     @abstractmethod
-    def deployment(self, client: KazooClient, environ: Mapping[str, str]) -> D:
+    def deployment(self, client: OperatorClient, environ: Mapping[str, str]) -> D:
         """The deployment to run, with all its containers; `environ` is that of each of them."""
 
     def view(self, deployment: D, *, known: bool) -> ProgressDisplay:
-        """What shows how the containers do, at the start, and (`known`) once all are up."""
+        """The display of the containers: during the start, and (`known`) once all are up."""
         live = not known and terminal() is not None
         return ProgressView(self.rows, deployment.started_at, live=live, known=known)
 
     def show_when_up(self, deployment: D) -> None:
-        """Show what can be seen once all are up."""
+        """Print what is of interest once all are up."""
         self.show_places(deployment)
 
     # -- all of it --------------------------------------------------------------------------------
@@ -140,14 +137,15 @@ class Up(ABC, Generic[D]):
     def main(self) -> int:
         """Run all stages and end everything; the exit status. 0 also for Ctrl-C once all are up."""
         logging.basicConfig(format=f"{self.program}: %(message)s", level=logging.ERROR)
-        logging.getLogger("kazoo").setLevel(logging.CRITICAL)
         for signum in STOP_SIGNALS:
             signal.signal(signum, self._receive)
         # A launcher may have blocked them until now.
         signal.pthread_sigmask(signal.SIG_UNBLOCK, STOP_SIGNALS)
+        self._tick()
         try:
             return self._status()
         finally:
+            self._is_ending = True
             self.end()
             try:
                 sys.stdout.flush()
@@ -182,15 +180,14 @@ class Up(ABC, Generic[D]):
         """All stages."""
         if len(os.fsencode(self.directory)) + LONGEST_RUN_DIR > RUN_DIR_LIMIT:
             raise BadUsage(f"{self.directory} is too long for the sockets in it: choose a shorter one")
-        path = self.prepare()
-        self.check_signals()
-        # Left by a run that was killed: a process that has changed its user survives that.
+        # A killed run may have left processes: one that has changed its user survives.
         end_all(self.directory)
         shutil.rmtree(self.directory, ignore_errors=True)
         self.directory.mkdir(parents=True, mode=0o755)
+        self.check_signals()
         environ = self._zookeeper_environ()
         client = self._connect(environ)
-        deployment = self._publish(client, {**environ, "PATH": path})
+        deployment = self._publish(client, {**environ, "PATH": os.environ["PATH"]})
         self._start(deployment)
         self.is_up = True
         say("the timeline of the start")
@@ -204,7 +201,7 @@ class Up(ABC, Generic[D]):
     # -- the stages -------------------------------------------------------------------------------
 
     def _zookeeper_environ(self) -> Mapping[str, str]:
-        """How to reach the servers that KOLLA_ZK_HOSTS names, or a private one, which is started."""
+        """The variables for the servers of KOLLA_ZK_HOSTS, or else of a private one, which is started."""
         environ = {name: value for name, value in self.environ.items() if name.startswith("KOLLA_ZK_")}
         if environ.get("KOLLA_ZK_HOSTS"):
             say(f"ZooKeeper: {environ['KOLLA_ZK_HOSTS']}")
@@ -213,11 +210,11 @@ class Up(ABC, Generic[D]):
         say(f"ZooKeeper: a private one at {server.hosts}")
         print(f"  its log: {short(server.log)}", flush=True)
         server.start()
-        if not self.until(lambda: self.aside(lambda: server.serves), ZOOKEEPER_TIMEOUT):
+        if not self.until(lambda: server.serves, ZOOKEEPER_TIMEOUT):
             raise AgentError(f"ZooKeeper does not serve after {ZOOKEEPER_TIMEOUT:g} s; {server.last_lines()}")
         return {**environ, "KOLLA_ZK_HOSTS": server.hosts}
 
-    def _connect(self, environ: Mapping[str, str]) -> KazooClient:
+    def _connect(self, environ: Mapping[str, str]) -> OperatorClient:
         own = {
             "KOLLA_APP_ID": f"/{self.name}/{self.name}",
             "KOLLA_HOSTNAME": self.name,
@@ -226,11 +223,11 @@ class Up(ABC, Generic[D]):
         }
         config = settings.parse({**own, **environ})
         self.prefix = config.prefix
-        self.client = client = self.aside(lambda: connection.connect(config), math.inf)
+        self.client = client = connection.connect(config, self.loop)
         self.aside(lambda: check_chroot(client, config))
         return client
 
-    def _publish(self, client: KazooClient, environ: Mapping[str, str]) -> D:
+    def _publish(self, client: OperatorClient, environ: Mapping[str, str]) -> D:
         path = f"{self.prefix}/{self.name}"
         self.aside(lambda: self._claim(client, path))
         own = {"HOME": str(self.directory), "LANG": "C.UTF-8"}
@@ -239,8 +236,8 @@ class Up(ABC, Generic[D]):
         print(f"  {self.aside(deployment.publish)}")
         return deployment
 
-    def _claim(self, client: KazooClient, path: str) -> None:
-        """Create the deployment's znode: of two runs at the same moment only one has it."""
+    def _claim(self, client: OperatorClient, path: str) -> None:
+        """Create the deployment's znode. Of two concurrent runs only one succeeds."""
         above = connection.create_parents(client, [path])
         try:
             connection.create(client, path)
@@ -268,7 +265,7 @@ class Up(ABC, Generic[D]):
             raise DependenciesNotSatisfied(self._why(f"not up after {self.timeout:g} s", deployment))
 
     def _why(self, what: str, deployment: D) -> str:
-        """What has happened, the root causes, and the end of the logs of what has ended."""
+        """What happened, the root causes, and the ends of the logs of containers that ended."""
         self.until(lambda: self.aside(lambda: deployment.broken_told), TOLD_TIMEOUT)
         znodes = Znodes(self.prefix, self.name, "", "")
         live = DeploymentReader(znodes, deployment.given)
@@ -309,7 +306,7 @@ class Up(ABC, Generic[D]):
             print(wrapped(line, size.columns, "      ") if size else line)
 
     def _stay(self, deployment: D) -> None:
-        """Show each change; start again what has ended, as a launcher does."""
+        """Show each change; restart what ends, as a launcher does."""
         say("up; Ctrl-C ends it, and so does SIGTERM; with --once it ends by itself")
         view = self.view(deployment, known=True)
         restarts = Restarts()
@@ -321,12 +318,12 @@ class Up(ABC, Generic[D]):
             if self.zookeeper and self.zookeeper.has_ended and restarts.is_due("ZooKeeper"):
                 self.zookeeper.start()
             self.check_signals()
-            time.sleep(LOOK_EVERY)
+            self.loop.sleep(LOOK_EVERY)
 
     # -- the end ----------------------------------------------------------------------------------
 
     def end(self) -> None:
-        """End all that was started, and remove what was written to others' ZooKeeper, ignoring signals."""
+        """End everything that was started; remove the deployment from a shared ZooKeeper. Ignores signals."""
         if self.running is not None and self.running.processes():
             with suppress(OSError):  # The terminal is gone.
                 say("ending all containers")
@@ -336,8 +333,8 @@ class Up(ABC, Generic[D]):
             except AgentError as error:
                 self.complain(error.reason)
         if self.zookeeper is not None:
-            if self.client is not None:  # That it is lost now is no news.
-                self.client.remove_listener(connection.log_outage)
+            if self.client is not None:  # Its loss is expected.
+                self.client.session.quiet = True
             self.zookeeper.kill()
         elif self.client is not None:
             self._leave(self.client)
@@ -346,20 +343,21 @@ class Up(ABC, Generic[D]):
         has_ended = self.zookeeper is not None and self.zookeeper.has_ended
         return not has_ended and self.client is not None and bool(self.client.connected)
 
-    def _leave(self, client: KazooClient) -> None:
+    def _leave(self, client: OperatorClient) -> None:
         """Remove what was published, and close the session."""
 
         def remove() -> None:
             for path in self._created:
-                with suppress(NoNodeError, NotEmptyError):  # Never written, or others use the prefix too.
-                    client.delete(path, recursive=path is self._created[0])
-            connection.close(client)
+                with suppress(ChangedMeanwhile):  # Others use the prefix too.
+                    below = connection.below(client, [path]) if path is self._created[0] else []
+                    connection.remove_all(client, [*below, path], {})
 
         try:
-            connection.in_thread(remove).result(CLEANUP_TIMEOUT)
-        except (KazooException, TimeoutError):
+            self.aside(remove, CLEANUP_TIMEOUT)
+        except AgentError:
             for path in self._created[:1]:
                 self.complain(f"{path} may be left in ZooKeeper; remove it: deleteall {path}")
+        client.close()
 
     # -- waiting, and signals -----------------------------------------------------------------------
 
@@ -372,34 +370,38 @@ class Up(ABC, Generic[D]):
             signum = self._signals.pop(0)
             raise Stopped(signum, signal.Signals(signum).name)
 
-    def until(
-        self, condition: Callable[[], T], seconds: float, pause: Callable[[float], object] = time.sleep
-    ) -> T:
-        """Look again and again until `condition()` is true, or `seconds` have passed; its last value.
+    def _tick(self) -> None:
+        """Check repeatedly for everything that ends a wait for ZooKeeper."""
+        self.loop.call_at(now() + LOOK_EVERY, self._tick)
+        if now() >= self._deadline:
+            raise AgentError("no answer of ZooKeeper in time")
+        if not self._is_ending:
+            # First: a signal may be the reason why others have ended.
+            self.check_signals()
+            if not self.is_up and self.zookeeper and self.zookeeper.has_ended:
+                raise AgentError(f"ZooKeeper has ended; {self.zookeeper.last_lines()}")
+
+    def until(self, condition: Callable[[], T], seconds: float) -> T:
+        """Wait until `condition()` is true or `seconds` have passed; returns its last value.
 
         Raises Stopped for a signal, and AgentError when the private ZooKeeper ends.
         """
-        deadline = time.monotonic() + seconds
+        deadline = now() + seconds
         while True:
-            # First: a signal explains what it has done to others.
             self.check_signals()
             value = condition()
-            left = deadline - time.monotonic()
+            left = deadline - now()
             if value or left <= 0:
                 return value
-            if self.zookeeper and self.zookeeper.has_ended:
-                raise AgentError(f"ZooKeeper has ended; {self.zookeeper.last_lines()}")
-            pause(min(LOOK_EVERY, left))
+            self.loop.sleep(min(LOOK_EVERY, left))
 
     def aside(self, work: Callable[[], T], seconds: float = REPLY_TIMEOUT) -> T:
-        """The result of `work`, which may block, in a thread; signals are looked at meanwhile."""
-        future = connection.in_thread(work)
-        if not self.until(future.done, seconds, lambda pause: wait([future], pause)):
-            raise AgentError(f"no answer within {seconds:g} s")
+        """The result of `work`, which asks ZooKeeper; AgentError after so many seconds."""
+        self._deadline = now() + seconds
         try:
-            return future.result()
-        except KazooException as error:
-            raise AgentError(f"ZooKeeper: {type(error).__name__}") from error
+            return work()
+        finally:
+            self._deadline = math.inf
 
     def complain(self, text: str) -> None:
         """Print an error."""
@@ -408,7 +410,7 @@ class Up(ABC, Generic[D]):
 
 
 class Restarts:
-    """When what has ended is started again; it is printed."""
+    """Decides when something that ended is started again, and prints that."""
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
@@ -417,7 +419,7 @@ class Restarts:
         self._started: dict[str, float] = {}
 
     def is_due(self, name: str) -> bool:
-        """Whether `name`, which has ended, is to be started now; to be asked until it is."""
+        """Whether `name`, which has ended, should be started now; call it until it is true."""
         instant = self._clock()
         if name not in self._due:
             is_steady = instant - self._started.get(name, -math.inf) > STEADY
@@ -432,7 +434,7 @@ class Restarts:
 
 
 def _with_statuses(seen: LiveDeployment, containers: Sequence[LocalContainer]) -> LiveDeployment:
-    """With the exit statuses of daemons that replaced their agent: we are their launcher."""
+    """The deployment with the exit statuses of daemons that replaced their agent: we are their parent."""
     statuses = {(each.service, each.host): each.status for each in containers if each.status is not None}
 
     def known(service: str, ended: EndedStart) -> EndedStart:
@@ -449,10 +451,10 @@ def _with_statuses(seen: LiveDeployment, containers: Sequence[LocalContainer]) -
 
 
 def _log_ends(deployment: LocalDeployment) -> Iterator[str]:
-    """The end of the log of each container that is broken, as far as somebody would read them."""
+    """The ends of the logs of the first containers that are broken."""
     for container in deployment.broken[:LOGS_SHOWN]:
         seen = row(container)
-        log = re.sub(r"\n\{\"stage\": .*\}\n\Z", "\n", container.log_end())  # The cause is said above.
+        log = re.sub(r"\n\{\"stage\": .*\}\n\Z", "\n", container.log_end())  # The cause is printed above.
         yield f"--- {seen.name}: {seen.stage} {seen.text}; the end of {container.log}:\n{log}"
 
 

@@ -1,10 +1,10 @@
-"""A deployment as the Compose Specification has it, for podman-compose and for docker compose.
+"""Compose files, for podman-compose and docker compose.
 
     host                          <host>.yml, a project of the deployment's name
     service, task                 a service of it
     volume for data of its own    a volume of the project
 
-What lives here: what stands in these files. None waits for another: the agents keep the order.
+No container waits for another: the agents keep the order.
 """
 
 from __future__ import annotations
@@ -14,11 +14,12 @@ from typing import Any
 
 from kolla_mesos_start.operator.deployment import formats
 from kolla_mesos_start.operator.manifests import per_host
-from kolla_mesos_start.operator.manifests.model import HEALTH, Manifests, Model
+from kolla_mesos_start.operator.manifests.model import HEALTH, Manifests, Model, filled
 from kolla_mesos_start.operator.manifests.per_host import Mount, PerHostContainer
 from kolla_mesos_start.operator.manifests.quadlet import cpu_shares
 
 Document = dict[str, Any]
+HEALTH_CHECK = {"test": ["CMD", *HEALTH], "interval": "10s", "timeout": "5s", "retries": 3}
 
 
 def manifests(model: Model) -> Manifests:
@@ -33,7 +34,7 @@ def project(containers: Sequence[PerHostContainer]) -> Document:
     found: Document = {"name": containers[0].project}
     found["services"] = {each.name: service(each) for each in containers}
     volumes = [mount.source for each in containers for mount in each.mounts if mount.is_volume]
-    return {**found, **({"volumes": {name: {"name": name} for name in volumes}} if volumes else {})}
+    return {**found, **filled({"volumes": {name: {"name": name} for name in volumes}})}
 
 
 def service(container: PerHostContainer) -> Document:
@@ -51,7 +52,7 @@ def service(container: PerHostContainer) -> Document:
         "security_opt": ["no-new-privileges:true"],
         "cap_drop": ["ALL"],
         "cap_add": list(workload.capabilities),
-        "read_only": workload.read_only,
+        "read_only": workload.read_only or None,
         "volumes": [*map(_volume, container.mounts), *anonymous],
         "tmpfs": [f"{escaped(path)}:mode=1777" for path in container.temporary if path in own],
         "mem_limit": f"{workload.memory}m" if workload.memory else None,
@@ -59,11 +60,9 @@ def service(container: PerHostContainer) -> Document:
         # No condition of Compose knows exit statuses.
         "restart": "on-failure" if workload.is_task else "always",
         "stop_grace_period": f"{workload.grace}s",
+        "healthcheck": None if workload.is_task else HEALTH_CHECK,
     }
-    if not workload.is_task:
-        check = {"test": ["CMD", *HEALTH], "interval": "10s", "timeout": "5s", "retries": 3}
-        found["healthcheck"] = check
-    return {key: value for key, value in found.items() if value not in (None, [], False)}
+    return filled(found)
 
 
 def _network(container: PerHostContainer) -> Mapping[str, object]:
@@ -75,10 +74,15 @@ def _network(container: PerHostContainer) -> Mapping[str, object]:
 def _volume(mount: Mount) -> Mapping[str, object]:
     """What is not there on the host is an error, and no empty directory of root's."""
     kind = "volume" if mount.is_volume else "bind"
-    found: Document = {"type": kind, "source": escaped(mount.source), "target": escaped(mount.path)}
-    if not mount.is_volume:
-        found["bind"] = {"create_host_path": False}
-    return {**found, **({"read_only": True} if mount.read_only else {})}
+    return filled(
+        {
+            "type": kind,
+            "source": escaped(mount.source),
+            "target": escaped(mount.path),
+            "bind": None if mount.is_volume else {"create_host_path": False},
+            "read_only": mount.read_only or None,
+        }
+    )
 
 
 def escaped(text: str) -> str:

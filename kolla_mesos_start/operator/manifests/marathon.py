@@ -1,12 +1,12 @@
-"""A deployment as Marathon takes it: 1.5 or newer, with Docker's containerizer.
+"""The apps for Marathon 1.5 or newer, with Docker's containerizer.
 
     task                      app that stays when it is done: Marathon restarts whatever ends
     service                   app
     service, data of its own  app on the first hosts of its role: data are in a directory of each of them
     service, on each host     app with one instance on each host of its role
 
-What lives here: what stands in the apps, and in what one that Marathon has differs. Everything is started at
-once: the agents keep the order.
+Also how an app differs from the one that Marathon has. Everything is started at once: the agents keep the
+order.
 """
 
 from __future__ import annotations
@@ -18,10 +18,9 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from kolla_mesos_start.errors import listed
-from kolla_mesos_start.operator.deployment.container_settings import KEPT, SHARED, TEMPORARY, Volume
+from kolla_mesos_start.operator.deployment.container_settings import KEPT, TEMPORARY
 from kolla_mesos_start.operator.manifests.model import (
     CREDENTIAL,
-    DATA,
     FILES,
     HEALTH,
     READ,
@@ -29,17 +28,27 @@ from kolla_mesos_start.operator.manifests.model import (
     Manifests,
     Model,
     Workload,
+    filled,
+    shared_place,
 )
 from kolla_mesos_start.operator.manifests.names import LONGEST, digested, label, name_of
 
 App = dict[str, Any]
 
-# Marathon's own words behind the id of an app.
+# Words that Marathon's API uses after the id of an app.
 RESERVED = ("restart", "tasks", "versions")
 WIDTH = 100  # characters of a line
 CPUS, MEMORY = 0.1, 128  # where launch.yml says nothing
 OFFERED = range(31000, 32001)  # the ports that a Mesos agent offers by default
-# What an app may have from elsewhere: nothing here stands for it.
+HEALTH_CHECK = {
+    "protocol": "COMMAND",
+    "command": {"value": " ".join(HEALTH)},
+    "gracePeriodSeconds": 60,
+    "intervalSeconds": 10,
+    "timeoutSeconds": 5,
+    "maxConsecutiveFailures": 3,
+}
+# Fields that others may set in an app. launch.yml has nothing for them.
 OTHERS = (
     *("labels", "fetch", "acceptedResourceRoles", "role", "dependencies", "disk"),
     *("backoffSeconds", "backoffFactor", "maxLaunchDelaySeconds", "unreachableStrategy", "killSelection"),
@@ -56,16 +65,16 @@ def manifests(model: Model) -> Manifests:
 def apps(model: Model) -> Sequence[App]:
     """In the order of the workloads."""
     found = ids(model)
-    return [_Maker(model.deployment, found[each.service], each).app() for each in model.workloads]
+    return [_Maker(found[each.service], each).app() for each in model.workloads]
 
 
 def group(deployment: str) -> str:
-    """The id above those of all apps of a deployment."""
+    """The id of the group that contains all apps of a deployment."""
     return f"/{name_of(deployment)}"
 
 
 def ids(model: Model) -> Mapping[str, str]:
-    """By service: its path below the deployment's. No app may be called as a group is."""
+    """The id of each service's app. An app must not have the id of a group."""
     found = {}
     for each in model.workloads:
         above = [label(part) for part in each.service.split("/")[:-1]]
@@ -80,7 +89,7 @@ def ids(model: Model) -> Mapping[str, str]:
 
 
 def differences(app: App, found: Mapping[str, Any]) -> Sequence[str]:
-    """The fields in which what Marathon has is not as the app says. It adds defaults of its own."""
+    """The fields of an app that Marathon has otherwise. Marathon adds defaults, which are ignored."""
     exact = ("args", "env")
     return [
         name
@@ -90,7 +99,7 @@ def differences(app: App, found: Mapping[str, Any]) -> Sequence[str]:
 
 
 def merged(app: App, found: Mapping[str, Any]) -> App:
-    """The app, with what Marathon has of it from elsewhere."""
+    """The app, with the fields that others have set in Marathon."""
     return {**{name: found[name] for name in OTHERS if found.get(name)}, **app}
 
 
@@ -109,7 +118,7 @@ def _is_as(wanted: Any, found: Any) -> bool:
 
 
 def _dumped(value: Any, indent: str = "") -> str:
-    """JSON for people to read: what fits a line stands in one."""
+    """JSON for people to read: a value that fits is on one line."""
     flat = json.dumps(value, ensure_ascii=False)
     if len(indent + flat) <= WIDTH or not isinstance(value, (dict, list)):
         return flat
@@ -125,49 +134,41 @@ def _dumped(value: Any, indent: str = "") -> str:
 
 
 def notes(model: Model) -> Iterator[str]:
-    """What the apps need of the hosts."""
-    keys = {(each.variables, "a file for each variable (KOLLA_VARIABLES_DIR)") for each in model.workloads}
-    credentials = {
-        (each.credential, f"a file {CREDENTIAL!r} with lines scheme:credential (KOLLA_ZK_AUTH_FILE)")
-        for each in model.workloads
-    }
-    for name, what in sorted(keys | credentials, key=str):
-        if name:
-            users = [each for each in model.workloads if name in (each.variables, each.credential)]
-            place = f"{SECRETS}/{name} on {_hosts(users)}"
-            yield f"put the secret {name} into {place}: {what}, {READ}"
-    shared = {volume.source for each in model.workloads for volume in each.volumes if volume.kind == SHARED}
-    for name in sorted(shared):
-        users = [each for each in model.workloads if name in {volume.source for volume in each.volumes}]
-        place = f"{DATA}/{name_of(model.deployment)}/shared/{name}"
+    """What the hosts need."""
+    for secret in model.secrets():
+        what = "a file for each variable (KOLLA_VARIABLES_DIR)"
+        if secret.is_credential:
+            what = f"a file {CREDENTIAL!r} with lines scheme:credential (KOLLA_ZK_AUTH_FILE)"
+        place = f"{SECRETS}/{secret.name} on {_hosts(secret.users)}"
+        yield f"put the secret {secret.name} into {place}: {what}, {READ}"
+    for name, users in model.shared().items():
+        place = shared_place(users[0].project, name)
         yield f"make {place}, which all share, on {_hosts(users)}, for the users of {_named(users)} to write"
     for each in model.workloads:
-        yield from _notes_of(model.deployment, each)
+        yield from _notes_of(each)
     ports = {port for each in model.workloads for port in each.ports if port not in OFFERED}
     if ports:
         which = ", ".join(map(str, sorted(ports)))
         yield f"have the Mesos agents offer the ports {which}: by default they offer 31000 to 32000"
-    unsaid = [each for each in model.workloads if each.memory is None]
-    if unsaid:
-        yield f"without `memory` in launch.yml, {MEMORY} MiB is the limit of {_named(unsaid)}"
+    unlimited = [each for each in model.workloads if each.memory is None]
+    if unlimited:
+        yield f"without `memory` in launch.yml, {MEMORY} MiB is the limit of {_named(unlimited)}"
 
 
-def _notes_of(deployment: str, workload: Workload) -> Iterator[str]:
-    kept = [_data(deployment, workload, each.path) for each in workload.volumes if each.kind == KEPT]
+def _notes_of(workload: Workload) -> Iterator[str]:
+    kept = ", ".join(workload.data(volume.path) for volume in workload.of_kind(KEPT))
     if kept:
-        yield f"make {', '.join(kept)} on {_hosts([workload])}, for the user of {workload.service} to write"
+        yield f"make {kept} on {_hosts([workload])}, for the user of {workload.service} to write"
     if kept and not workload.hosts:
         yield f"give {workload.service} a `placement`: its data stay on the host where it has started first"
     for file in workload.mounted:
-        place = (
-            f"{_files(deployment, workload, posixpath.dirname(file.path))}/{posixpath.basename(file.path)}"
-        )
         missing = ", which DIR does not have," if file.content is None else ""
-        yield f"put the file {file.name} of {workload.service}{missing} at {place} on {_hosts([workload])}"
+        place = f"{_files(workload, file.path)} on {_hosts([workload])}"
+        yield f"put the file {file.name} of {workload.service}{missing} at {place}"
 
 
 def _hosts(workloads: Sequence[Workload]) -> str:
-    """Where they may run."""
+    """The hosts that they may run on."""
     if all(each.hosts for each in workloads):
         return listed({host for each in workloads for host in _placed(each)})
     return "each Mesos agent"
@@ -181,57 +182,52 @@ def _named(workloads: Iterable[Workload]) -> str:
 
 
 def _placed(workload: Workload) -> Sequence[str]:
-    """The hosts that it may run on. Data do not follow a container to another one."""
-    return workload.hosts[: _instances(workload)] if workload.keeps_data else workload.hosts
+    """The hosts that it may run on: with data of its own, only as many as it has containers."""
+    return workload.hosts[: workload.instances] if workload.of_kind(KEPT) else workload.hosts
 
 
-def _instances(workload: Workload) -> int:
-    return len(workload.hosts) if workload.is_each else workload.replicas
-
-
-def _data(deployment: str, workload: Workload, path: str) -> str:
-    return f"{DATA}/{name_of(deployment)}/{workload.name}{path}"
-
-
-def _files(deployment: str, workload: Workload, path: str) -> str:
-    return f"{FILES}/{name_of(deployment)}/{workload.name}{path}"
+def _files(workload: Workload, path: str) -> str:
+    return f"{FILES}/{workload.project}/{workload.name}{path}"
 
 
 class _Maker:
     """Makes the app of one service."""
 
-    def __init__(self, deployment: str, id: str, workload: Workload) -> None:
-        self.deployment, self.id, self.workload = deployment, id, workload
+    def __init__(self, id: str, workload: Workload) -> None:
+        self.id, self.workload = id, workload
 
     def app(self) -> App:
-        workload, constraints = self.workload, list(self.constraints())
-        found: App = {"id": self.id, "args": self.args(), "instances": _instances(workload)}
-        found["cpus"] = workload.cpu / 1000 if workload.cpu else CPUS
-        found["mem"] = workload.memory or MEMORY
-        if constraints:
-            found["constraints"] = constraints
-        found["container"] = self.container()
-        found.update(self.network())
-        found["env"] = self.env()
-        found["healthChecks"] = [self.health_check()]
-        found["upgradeStrategy"] = self.upgrade()
-        found["taskKillGracePeriodSeconds"] = workload.grace
-        return found
+        workload = self.workload
+        return {
+            "id": self.id,
+            "args": self.args(),
+            "instances": workload.instances,
+            "cpus": workload.cpu / 1000 if workload.cpu else CPUS,
+            "mem": workload.memory or MEMORY,
+            **filled({"constraints": list(self.constraints())}),
+            "container": self.container(),
+            **self.network(),
+            "env": self.env(),
+            # A container that waits is healthy, however long.
+            "healthChecks": [HEALTH_CHECK],
+            "upgradeStrategy": self.upgrade(),
+            "taskKillGracePeriodSeconds": workload.grace,
+        }
 
     def args(self) -> list[str]:
         """The image's ENTRYPOINT, dumb-init, stays in front of them."""
         argv, own = self.workload.argv, self.workload.on_own_network
         if own and self.workload.ports and "KOLLA_ADDRESS" not in self.workload.env:
-            # Others reach the ports at the host, whose name Marathon has in HOST.
+            # Other containers reach the ports at the host; Marathon sets HOST to its name.
             return ["sh", "-c", f"KOLLA_ADDRESS=$HOST exec {' '.join(argv)}"]
         return list(argv)
 
     def constraints(self) -> Iterator[Sequence[str]]:
         hosts = _placed(self.workload)
         if hosts:
-            # Of Java, and for the whole name.
+            # A regular expression of Java, for the whole name.
             yield ["hostname", "LIKE", "|".join(re.sub(r"([^\w-])", r"\\\1", host) for host in hosts)]
-        if self.workload.is_each or (self.workload.keeps_data and self.workload.replicas > 1):
+        if self.workload.is_each or (self.workload.of_kind(KEPT) and self.workload.replicas > 1):
             yield ["hostname", "UNIQUE"]
         elif self.workload.replicas > 1:
             yield ["hostname", "GROUP_BY"]
@@ -247,35 +243,28 @@ class _Maker:
         return found
 
     def network(self) -> App:
-        """Without its ports by name Marathon would give it one."""
+        """The network. Without port definitions, Marathon would assign a port."""
         if self.workload.on_own_network:
             return {"networks": [{"mode": "container/bridge"}]}
         ports = [{"name": f"port-{port}", "port": port, "protocol": "tcp"} for port in self.workload.ports]
         return {"networks": [{"mode": "host"}], "portDefinitions": ports, "requirePorts": bool(ports)}
 
     def env(self) -> Mapping[str, str]:
-        """What launch.yml says itself wins."""
+        """The environment. Values of launch.yml take precedence."""
         stays = {"KOLLA_TASK_END": "stay"} if self.workload.is_task else {}
         return {**stays, **self.workload.environ}
 
-    def health_check(self) -> App:
-        """A container that waits is healthy, however long."""
-        times = {"gracePeriodSeconds": 60, "intervalSeconds": 10, "timeoutSeconds": 5}
-        command = {"value": " ".join(HEALTH)}
-        return {"protocol": "COMMAND", "command": command, **times, "maxConsecutiveFailures": 3}
-
     def upgrade(self) -> App:
-        workload, count = self.workload, max(_instances(self.workload), 1)
+        workload, count = self.workload, max(self.workload.instances, 1)
         if workload.is_task:
             return {"maximumOverCapacity": 0, "minimumHealthCapacity": 0}
-        # A new one beside the old one would find its host, its ports or its data in use: one after the other.
-        if not workload.on_own_network or workload.ports or workload.keeps_data or workload.is_each:
+        # One after the other: the old one still uses the host, the ports or the data.
+        if not workload.on_own_network or workload.ports or workload.of_kind(KEPT) or workload.is_each:
             return {"maximumOverCapacity": 0, "minimumHealthCapacity": (count - 1) / count}
         return {"maximumOverCapacity": 1, "minimumHealthCapacity": 1}
 
-    # -- what Docker is told ------------------------------------------------------------------------
-
     def parameters(self) -> Iterator[App]:
+        """Options of `docker run`."""
         workload = self.workload
         if workload.user is not None:
             yield _parameter("user", str(workload.user))
@@ -292,17 +281,11 @@ class _Maker:
     def volumes(self) -> Iterator[App]:
         for volume in self.workload.volumes:
             if volume.kind != TEMPORARY:
-                yield _volume(volume.path, self.place(volume), "RW")
+                yield _volume(volume.path, self.workload.place(volume), "RW")
         for place in sorted({posixpath.dirname(file.path) for file in self.workload.mounted}):
-            yield _volume(place, _files(self.deployment, self.workload, place), "RO")
+            yield _volume(place, _files(self.workload, place), "RO")
         for path, name in self.workload.secrets.items():
             yield _volume(path, f"{SECRETS}/{name}", "RO")
-
-    def place(self, volume: Volume) -> str:
-        """Where a host has it."""
-        if volume.kind == SHARED:
-            return f"{DATA}/{name_of(self.deployment)}/shared/{volume.source}"
-        return volume.source or _data(self.deployment, self.workload, volume.path)
 
 
 def _parameter(key: str, value: str) -> App:

@@ -1,7 +1,7 @@
 """Marathon's API: requests, and what their answers mean.
 
 What lives here: one connection for each request, tried again while nobody leads. Redirects are not followed,
-since user and password would go where they lead. Whatever is no answer of Marathon's is an error.
+since they would receive user and password. A response that is not Marathon's is an error.
 """
 
 from __future__ import annotations
@@ -10,8 +10,10 @@ import base64
 import json
 import netrc
 import ssl
+import threading
 import time
 from collections.abc import Iterator, Mapping, Sequence
+from concurrent.futures import Future
 from concurrent.futures import TimeoutError as FutureTimeout
 from http.client import (
     HTTPConnection,
@@ -21,11 +23,10 @@ from http.client import (
     HTTPSConnection,
     IncompleteRead,
 )
-from typing import Any, Callable, NamedTuple
+from typing import Any, Callable, NamedTuple, TypeVar
 from urllib.parse import urlsplit, urlunsplit
 
 from kolla_mesos_start.errors import AccessDenied, AgentError, BadUsage, Issues, NoConnection, cause, listed
-from kolla_mesos_start.operator.ensemble.connection import in_thread
 from kolla_mesos_start.operator.invocation import CONNECT_TIMEOUT
 
 TICK = 0.5  # seconds between two requests
@@ -39,24 +40,24 @@ ENDLESS = "an answer without end"
 
 
 class Rejected(Issues):
-    """What Marathon does not take."""
+    """Marathon rejects the apps."""
 
     status = 65
     subject = "Marathon rejects it"
 
 
 class NotFinished(AgentError):
-    """A deployment goes on."""
+    """A deployment is still running."""
 
     status = 75
 
 
 class Unsure(Exception):
-    """A request that may have been heeded, or not."""
+    """It is unknown whether Marathon has received a request."""
 
 
 class Url(NamedTuple):
-    """Where Marathon is. `path` is what stands before that of a request."""
+    """The URL of Marathon. `path` precedes the path of each request."""
 
     text: str
     is_tls: bool
@@ -66,7 +67,7 @@ class Url(NamedTuple):
 
 
 def parsed(text: str) -> Url:
-    """Raises BadUsage, which never shows the text: a password may be in it."""
+    """Parse the URL. BadUsage never contains it: there may be a password in it."""
     expected = "--post: expected http://HOST:8080 or https://HOST, and a path where Marathon has one"
     try:
         parts = urlsplit(text)
@@ -84,7 +85,7 @@ def parsed(text: str) -> Url:
 
 
 class MarathonDeployment(NamedTuple):
-    """One that runs: the apps that it changes, and how far it is."""
+    """A running deployment: the apps that it changes, and its current step."""
 
     id: str
     apps: Sequence[str]
@@ -92,7 +93,7 @@ class MarathonDeployment(NamedTuple):
 
 
 class Api:
-    """What Marathon at one URL is asked. `say` is for what happens meanwhile."""
+    """The API of Marathon at one URL. `say` reports progress."""
 
     def __init__(self, url: Url, timeout: float, say: Callable[[str], object]) -> None:
         self.url, self.say = url, say
@@ -103,7 +104,7 @@ class Api:
     # -- what there is ------------------------------------------------------------------------------
 
     def apps(self, group: str) -> Mapping[str, Mapping[str, Any]]:
-        """All below a group by their ids, with how many tasks are healthy; none where there is no group."""
+        """The apps of a group by id, with counts of healthy tasks; none if the group does not exist."""
         embedded = "embed=group.groups&embed=group.apps&embed=group.apps.counts"
         answer = self._call("GET", f"/v2/groups{group}?{embedded}")
         found, left = {}, [] if answer is None else [answer]
@@ -115,7 +116,7 @@ class Api:
         return found
 
     def deployments(self) -> Iterator[MarathonDeployment]:
-        """All that run."""
+        """All running deployments."""
         for plan in self._expected(self._call("GET", "/v2/deployments"), list):
             id = self._expected(self._expected(plan, dict).get("id"), str)
             apps = self._expected(plan.get("affectedApps", []), list)
@@ -144,7 +145,7 @@ class Api:
     # -- requests -----------------------------------------------------------------------------------
 
     def _call(self, method: str, path: str, body: object = None) -> Any:
-        """The answer, or None where there is no such thing."""
+        """The response; None for status 404."""
         limit = self.deadline
         if not self._has_answered:
             limit = min(limit, time.monotonic() + CONNECT_TIMEOUT)
@@ -170,12 +171,14 @@ class Api:
                 raise Unsure
 
     def _bounded(self, method: str, path: str, body: object, limit: float) -> tuple[int, bytes, HTTPMessage]:
-        """One request, within the limit however slowly its answer comes: each byte begins a timeout again."""
+        """One request within the limit, even if the response arrives byte by byte."""
         now = time.monotonic()
         timeout = min(CONNECT_TIMEOUT, max(LEAST, limit - now))
         last = max(limit, now + timeout)
         try:
-            return in_thread(lambda: self._once(method, path, body, timeout, last)).result(last - now + LEAST)
+            return _in_thread(lambda: self._once(method, path, body, timeout, last)).result(
+                last - now + LEAST
+            )
         except FutureTimeout as error:
             raise TimeoutError(ENDLESS) from error
 
@@ -196,7 +199,7 @@ class Api:
             connection.close()
 
     def _read(self, response: HTTPResponse, limit: float) -> bytes:
-        """All of an answer. One without end, or byte by byte, must not keep us."""
+        """Read a response, within limits of time and size."""
         found = bytearray()
         while True:
             part = response.read1(1 << 16)
@@ -261,7 +264,7 @@ class Api:
             raise self._foreign(f"{kind} that is no JSON") from error
 
     def _expected(self, content: Any, kind: type) -> Any:
-        """What it is, if it is that."""
+        """The content, if it has this type."""
         if not isinstance(content, kind):
             raise self._foreign(f"JSON without {KINDS[kind]} where one belongs")
         return content
@@ -271,7 +274,7 @@ class Api:
 
 
 def _site(location: str) -> str:
-    """Where a redirect leads; what stands behind the host may be a secret."""
+    """The target of a redirect, without its path, which may contain a secret."""
     try:
         parts = urlsplit(location)
     except ValueError:
@@ -286,19 +289,19 @@ def _brief(ids: Sequence[str]) -> str:
 
 
 def clean(text: str) -> str:
-    """What a server says, for one line of a terminal."""
+    """A server's text, for one line of a terminal."""
     plain = "".join(each if each.isprintable() else " " for each in text)
     return plain if len(plain) <= LONGEST else f"{plain[:LONGEST]}..."
 
 
 def _authorization(host: str) -> str | None:
-    """The header for the user that ~/.netrc has for a host. Raises BadUsage, without what is in the file."""
+    """The header for the host's user in ~/.netrc. BadUsage contains nothing from the file."""
     try:
         found = netrc.netrc().authenticators(host)
     except FileNotFoundError:
         return None
     except netrc.NetrcParseError as error:
-        # Of its messages only those of the file itself name no word of it.
+        # Other messages contain words of the file.
         problem = error.msg if error.msg.startswith("~/") else f"line {error.lineno} is not as expected"
         raise BadUsage(f"~/.netrc can't be read: {problem}") from error
     except (OSError, UnicodeError) as error:
@@ -308,3 +311,20 @@ def _authorization(host: str) -> str | None:
         return None
     login, _, password = found
     return f"Basic {base64.b64encode(f'{login}:{password}'.encode()).decode()}"
+
+
+T = TypeVar("T")
+
+
+def _in_thread(work: Callable[[], T]) -> Future[T]:
+    """The result of `work` in a thread. The process does not wait for the thread at its end."""
+    future: Future[T] = Future()
+
+    def run() -> None:
+        try:
+            future.set_result(work())
+        except BaseException as error:
+            future.set_exception(error)
+
+    threading.Thread(target=run, daemon=True).start()
+    return future

@@ -3,7 +3,7 @@
     read the group -> send what differs -> wait for the deployment -> read the group again
 
 What lives here: the stages. In what an app differs is decided in `marathon`. Nothing is removed and nothing
-is forced: what is there besides, and whoever deploys at the same moment, is somebody else's.
+is forced: other apps, and concurrent deployments, belong to others.
 """
 
 from __future__ import annotations
@@ -35,13 +35,13 @@ Found = Mapping[str, Mapping[str, Any]]
 
 
 class NotDeployed(AgentError):
-    """A deployment has ended, and not as it should."""
+    """A deployment has ended without success."""
 
     status = 1
 
 
 def post(invocation: Invocation, url: Url, model: Model, timeout: float) -> int:
-    """All stages, in order. What was done is printed; how far it is, is said beside it."""
+    """Run all stages. Changes are printed to standard output, progress to standard error."""
     poster = _Poster(invocation, url, model, timeout)
     try:
         poster.send()
@@ -53,7 +53,7 @@ def post(invocation: Invocation, url: Url, model: Model, timeout: float) -> int:
 
 
 class _Poster:
-    """Brings the apps of one model to Marathon. `left`: what goes on should this end now."""
+    """Sends the apps of one model to Marathon. `left`: what continues if this is interrupted now."""
 
     def __init__(self, invocation: Invocation, url: Url, model: Model, timeout: float) -> None:
         self.left = "nothing was sent to Marathon"
@@ -68,7 +68,7 @@ class _Poster:
         self._said: set[str] = set()
 
     def _say(self, text: str) -> None:
-        """Once, however often it is so."""
+        """Print a line of progress, once."""
         if text not in self._said:
             self._said.add(text)
             self._err.out(f"{time.monotonic() - self._began:7.1f} s  {text}")
@@ -76,7 +76,7 @@ class _Poster:
     # -- sending ------------------------------------------------------------------------------------
 
     def send(self) -> None:
-        """What differs, and only that, in one deployment."""
+        """Send all apps that differ, in one deployment."""
         before = found = self._api.apps(self._group)
         for id in sorted(found.keys() - self._apps.keys()):
             self._err.out(f"left {clean(id)}, {FOREIGN}")
@@ -100,12 +100,12 @@ class _Poster:
         self.left = f"{self._named()} goes on: run this again to wait for its end"
 
     def _differing(self, found: Found) -> Mapping[str, Sequence[str]]:
-        """The apps that are not as they should be, each with the fields in which they differ."""
+        """The apps that differ, each with the names of the different fields."""
         fields = {id: marathon.differences(app, found.get(id, {})) for id, app in self._apps.items()}
         return {id: each for id, each in fields.items() if each}
 
     def _touching(self, running: Iterable[MarathonDeployment]) -> Sequence[MarathonDeployment]:
-        """Those that change our apps."""
+        """The deployments that change our apps."""
         return [each for each in running if not self._apps.keys().isdisjoint(each.apps)]
 
     def _named(self) -> str:
@@ -114,7 +114,7 @@ class _Poster:
     # -- waiting ------------------------------------------------------------------------------------
 
     def wait(self) -> None:
-        """Until Marathon has finished; who wants to know whether all are up asks `wait`."""
+        """Wait until Marathon has finished. `kolla_mesos_ctl wait` waits for the services."""
         gone: float | None = None
         step = "it has not begun"
         while self._waiting:
@@ -133,7 +133,7 @@ class _Poster:
             time.sleep(TICK)
 
     def _is_done(self, running: Iterable[MarathonDeployment], is_settled: bool) -> bool:
-        """Whether it has ended well. Marathon says only that it has ended."""
+        """Whether it has ended with success. Marathon only says that it has ended."""
         others = [each.id for each in self._touching(running)]
         if others:
             raise NotDeployed(f"{self._named()} was taken back, or replaced, by {clean(listed(others))}")
@@ -152,7 +152,7 @@ class _Poster:
         return not lacking
 
     def _healthy(self, found: Found) -> Iterator[tuple[str, int]]:
-        """How many tasks of each app are, as far as Marathon tells."""
+        """The number of healthy tasks of each app, if Marathon reports it."""
         for id in self._changed:
             count = found[id].get("tasksHealthy")
             if isinstance(count, int):

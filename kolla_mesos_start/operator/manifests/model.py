@@ -10,7 +10,7 @@ import posixpath
 import re
 from collections.abc import Mapping, Sequence, Set
 from types import MappingProxyType
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from kolla_mesos_start.definition.document import load
 from kolla_mesos_start.definition.forms import unusable
@@ -21,8 +21,8 @@ from kolla_mesos_start.operator.deployment import directory, instances
 from kolla_mesos_start.operator.deployment.container_settings import (
     EACH,
     HOST,
-    KEPT,
     OWN,
+    SHARED,
     TEMPORARY,
     ContainerSettings,
     Volume,
@@ -33,7 +33,7 @@ from kolla_mesos_start.operator.deployment.directory import Contents, Deployment
 from kolla_mesos_start.operator.deployment.findings import ERROR, WARNING, Finding, Findings
 from kolla_mesos_start.operator.deployment.launch import NAME, LaunchFile
 from kolla_mesos_start.operator.ensemble.services import template_texts
-from kolla_mesos_start.operator.manifests.names import names_of
+from kolla_mesos_start.operator.manifests.names import name_of, names_of
 from kolla_mesos_start.operator.validation.rules import (
     build_graph,
     known_graph,
@@ -55,7 +55,7 @@ CREDENTIAL = "auth"  # the file in the second
 SECRETS, FILES, DATA = "/etc/kolla-secrets", "/etc/kolla-files", "/var/lib/kolla"
 # Where the agent itself writes; with a read-only root these have to be mounted.
 WRITTEN = ("/run/kolla_mesos_start", "/var/lib/kolla_mesos_start", "/tmp")
-# Exit statuses: what another attempt can't mend, and what is no failure of the command.
+# Exit statuses after which another attempt can't help, and those that are no failure of the command.
 FINAL = (64, 65, 70, 73, 76, 77, 78, 126, 127)
 UNAVAILABLE = (69, 75)
 READ = "which the containers' users can read"  # of a secret, at the end of a line
@@ -71,7 +71,7 @@ MARGIN = 5  # seconds that a container has beyond its longest stop_grace
 
 
 class Mounted(NamedTuple):
-    """A file that the launcher puts at `path`. `content` is None where the directory has none."""
+    """A file that the launcher mounts at `path`. `content` is None if the directory does not contain it."""
 
     name: str
     path: str
@@ -90,6 +90,7 @@ class Workload(NamedTuple):
 
     service: str
     name: str
+    project: str
     is_task: bool
     image: str
     env: Mapping[str, str]
@@ -113,26 +114,40 @@ class Workload(NamedTuple):
     argv: Sequence[str] = ARGV
 
     @property
-    def keeps_data(self) -> bool:
-        """Whether each of its containers has a volume of its own."""
-        return any(volume.kind == KEPT for volume in self.volumes)
+    def instances(self) -> int:
+        """How many containers it has."""
+        return len(self.hosts) if self.is_each else self.replicas
+
+    def of_kind(self, kind: str) -> Sequence[Volume]:
+        """Its volumes of this kind."""
+        return [volume for volume in self.volumes if volume.kind == kind]
+
+    def data(self, path: str) -> str:
+        """Where a host has the data that lie at `path` in the container."""
+        return f"{DATA}/{self.project}/{self.name}{path}"
+
+    def place(self, volume: Volume) -> str:
+        """Where a host has a volume."""
+        if volume.kind == SHARED:
+            return shared_place(self.project, volume.source)
+        return volume.source or self.data(volume.path)
 
     @property
     def directories(self) -> Sequence[Volume]:
-        """Those of launch.yml, and with a read-only root those that the agent writes to."""
+        """The volumes of launch.yml and, with a read-only root, the directories that the agent writes to."""
         paths = {each.path for each in self.volumes}
         written = WRITTEN if self.read_only else ()
         return [*self.volumes, *(Volume(path, TEMPORARY) for path in written if path not in paths)]
 
     @property
     def secrets(self) -> Mapping[str, str]:
-        """The names of those that are mounted, by their paths."""
+        """The names of the mounted secrets, by their paths."""
         found = {VARIABLES_DIR: self.variables, CREDENTIAL_DIR: self.credential}
         return {path: name for path, name in found.items() if name}
 
     @property
     def environ(self) -> Mapping[str, str]:
-        """All of `env`, and where the secrets are; what launch.yml says itself wins."""
+        """`env` and the paths of the secrets. Values of launch.yml take precedence."""
         places = {}
         if self.variables:
             places["KOLLA_VARIABLES_DIR"] = VARIABLES_DIR
@@ -146,17 +161,41 @@ class Workload(NamedTuple):
         return int(self.stop_grace + MARGIN)
 
 
+class Secret(NamedTuple):
+    """A secret that a launcher mounts, and the workloads that use it."""
+
+    name: str
+    is_credential: bool
+    users: Sequence[Workload]
+
+
 class Model(NamedTuple):
     """A whole deployment, its workloads by the names of their services."""
 
     deployment: str
     workloads: Sequence[Workload]
 
+    def secrets(self) -> Sequence[Secret]:
+        """All secrets, by name."""
+        users: dict[tuple[str, bool], list[Workload]] = {}
+        for each in self.workloads:
+            for path, name in each.secrets.items():
+                users.setdefault((name, path == CREDENTIAL_DIR), []).append(each)
+        return [Secret(*key, users[key]) for key in sorted(users)]
+
+    def shared(self) -> Mapping[str, Sequence[Workload]]:
+        """The shared volumes by name, with the workloads that use them."""
+        users: dict[str, list[Workload]] = {}
+        for each in self.workloads:
+            for name in dict.fromkeys(volume.source for volume in each.of_kind(SHARED)):
+                users.setdefault(name, []).append(each)
+        return dict(sorted(users.items()))
+
 
 class Manifests(NamedTuple):
     """What a format makes: files by name, and lines that say what only the operator can make.
 
-    `whole` is what stands for all files in one; by default they follow each other.
+    `whole`: all files in one document; by default they are concatenated.
     """
 
     files: Mapping[str, str]
@@ -176,8 +215,18 @@ class Site(NamedTuple):
     hidden: Set[str] = frozenset()
 
 
+def filled(document: Mapping[str, Any]) -> dict[str, Any]:
+    """The document without empty values: None, and empty lists and mappings."""
+    return {key: value for key, value in document.items() if value not in (None, [], {})}
+
+
+def shared_place(project: str, name: str) -> str:
+    """Where each host has a shared volume."""
+    return f"{DATA}/{project}/shared/{name}"
+
+
 def build(deployment: Deployment, site: Site) -> tuple[Model, Sequence[Finding]]:
-    """The model, and what is wrong with launch.yml. The definitions are valid."""
+    """The model, and the errors in launch.yml. The definitions must be valid."""
     launch = deployment.launch
     found = Findings(
         {
@@ -206,7 +255,7 @@ def build(deployment: Deployment, site: Site) -> tuple[Model, Sequence[Finding]]
 def _check_ports_read(
     found: Findings, deployment: Deployment, site: Site, workloads: Sequence[Workload]
 ) -> None:
-    """Ports that templates read of other containers, and that those will not register."""
+    """Find ports that templates read from services that register none."""
     without = {
         each.service
         for each in workloads
@@ -228,13 +277,13 @@ def _check_ports_read(
 
 
 def _known(deployment: Deployment, site: Site, service: Service) -> tuple[Znodes, Mapping[str, str]]:
-    """What templates of a service are rendered with."""
+    """The variables for the templates of a service."""
     values = _texts({**deployment.variables, **service.variables.own})
     return Znodes("", site.deployment, service.name, ""), {**values, **site.given}
 
 
 class _WorkloadReader:
-    """Reads what there is about one service."""
+    """Makes the workload of one service."""
 
     def __init__(self, found: Findings, deployment: Deployment, site: Site, service: Service) -> None:
         self.found, self.site, self.service = found, site, service
@@ -251,6 +300,7 @@ class _WorkloadReader:
         found = Workload(
             service=self.service.name,
             name=name,
+            project=name_of(self.site.deployment),
             is_task=graph.daemon is None,
             image=self.image(),
             env=self.env(graph, ports),
@@ -276,7 +326,7 @@ class _WorkloadReader:
         return found
 
     def check_places(self, workload: Workload) -> None:
-        """Each path is mounted once, and nothing is taken for the end of a path."""
+        """Check that each path is mounted once and contains no separator of a runtime."""
         volumes = [each.path for each in workload.directories]
         for path in workload.secrets.keys() & set(volumes):
             self.wrong("volumes", f"{path} is where {workload.service} has a secret: choose another path")
@@ -333,7 +383,7 @@ class _WorkloadReader:
         return {**{name: value for name, value in own.items() if value}, **given}
 
     def value(self, name: str, text: str) -> str:
-        """What it is in the environment of a process."""
+        """The rendered value of an environment variable."""
         value = self.rendered("env", text) or ""
         wrong = unusable(value)
         if not wrong and len(f"{name}={value}".encode()) > LONGEST_VARIABLE:
@@ -343,7 +393,7 @@ class _WorkloadReader:
         return value
 
     def rendered(self, key: str, text: str) -> str | None:
-        """A template of launch.yml, with the service's variables, `tag` and `role`; None for a wrong one."""
+        """A rendered template of launch.yml, with the variables, `tag` and `role`; None after an error."""
         znodes, variables = self.known
         own = {
             "role": self.service.name.rpartition("/")[2],
@@ -370,13 +420,13 @@ class _WorkloadReader:
 
 
 def _is_restarted(graph: Graph) -> bool:
-    """Whether its parent has to start it again."""
+    """Whether the daemon's parent has to restart it after a change."""
     on_change = graph.daemon and graph.daemon.on_change
     return bool(on_change and on_change.kind == "restart")
 
 
 def _mounted(graph: Graph, files: Contents) -> Sequence[Mounted]:
-    """Each once, though several commands may have it."""
+    """The mounted files, each once."""
     every = {file.mounted: file.name for step in graph.steps for file in step.files if file.mounted}
     return [Mounted(name, path, files.get(name)) for path, name in sorted(every.items())]
 

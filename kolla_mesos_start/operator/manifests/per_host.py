@@ -1,7 +1,4 @@
-"""What the formats for a runtime alone have in common: the file itself says on which host a container is.
-
-What lives here: which containers each host has, and where a host keeps what is mounted into them.
-"""
+"""The containers of each host, for the formats that have files for each host: compose and quadlet."""
 
 from __future__ import annotations
 
@@ -9,23 +6,23 @@ import posixpath
 from collections.abc import Iterator, Mapping, Sequence
 from typing import NamedTuple
 
-from kolla_mesos_start.operator.deployment.container_settings import KEPT, SHARED, TEMPORARY
+from kolla_mesos_start.operator.deployment.container_settings import KEPT, TEMPORARY
 from kolla_mesos_start.operator.deployment.launch import hosts_from
 from kolla_mesos_start.operator.manifests.model import (
     CREDENTIAL,
     CREDENTIAL_DIR,
-    DATA,
     FILES,
     READ,
     SECRETS,
     Model,
     Workload,
+    shared_place,
 )
-from kolla_mesos_start.operator.manifests.names import distinct, label, name_of
+from kolla_mesos_start.operator.manifests.names import distinct, label
 
 
 class Mount(NamedTuple):
-    """What is at `path` in a container: a directory or file of the host, or else the volume `source`."""
+    """What is mounted at `path`: a directory or file of the host, or a volume named `source`."""
 
     source: str
     path: str
@@ -37,21 +34,24 @@ class Mount(NamedTuple):
 
 
 class PerHostContainer(NamedTuple):
-    """One container of a workload, and the name of the whole deployment on its host."""
+    """One container of a workload."""
 
     name: str
-    project: str
     host: str
     workload: Workload
 
     @property
+    def project(self) -> str:
+        return self.workload.project
+
+    @property
     def full_name(self) -> str:
-        """Nothing else on the host is called so. Other names have no underscore: it separates them."""
+        """Its unique name on the host. The parts contain no underscore."""
         return f"{self.project}_{self.name}"
 
     @property
     def environ(self) -> Mapping[str, str]:
-        """The host is that of launch.yml, whatever the machine calls itself; others reach its ports there."""
+        """Its environment. The host is the name in launch.yml, at which others reach its ports."""
         found = {"KOLLA_HOSTNAME": self.host}
         if self.workload.on_own_network and self.workload.ports and self.workload.hosts:
             found["KOLLA_ADDRESS"] = self.host
@@ -59,23 +59,21 @@ class PerHostContainer(NamedTuple):
 
     @property
     def mounts(self) -> Sequence[Mount]:
-        """Temporary ones are not among them."""
+        """All mounts except temporary directories."""
         return [*self._volumes(), *self._files(), *self._secrets()]
 
     @property
     def temporary(self) -> Sequence[str]:
-        """The directories that are empty at each start."""
+        """The temporary directories: they are empty at each start."""
         return [each.path for each in self.workload.directories if each.kind == TEMPORARY]
 
     def _volumes(self) -> Iterator[Mount]:
-        kept = distinct({each.path: label(each.path) for each in self.workload.volumes if each.kind == KEPT})
+        kept = distinct({each.path: label(each.path) for each in self.workload.of_kind(KEPT)})
         for volume in self.workload.directories:
             if volume.kind == KEPT:
                 yield Mount(f"{self.full_name}_{kept[volume.path]}", volume.path)
-            elif volume.kind == SHARED:
-                yield Mount(f"{DATA}/{self.project}/shared/{volume.source}", volume.path)
             elif volume.kind != TEMPORARY:
-                yield Mount(volume.source, volume.path)
+                yield Mount(self.workload.place(volume), volume.path)
 
     def _files(self) -> Iterator[Mount]:
         for file in self.workload.mounted:
@@ -87,18 +85,17 @@ class PerHostContainer(NamedTuple):
 
 
 def by_host(model: Model) -> Mapping[str, Sequence[PerHostContainer]]:
-    """The containers of each host; those that have no placement are on node-1 and so on, as `up` has them."""
-    project = name_of(model.deployment)
+    """The containers of each host. Without a placement they are on node-1 and so on, as in `up`."""
     found: dict[str, list[PerHostContainer]] = {}
     for workload in model.workloads:
         hosts = workload.hosts if workload.is_each else hosts_from(workload.hosts, workload.replicas)
         for host in hosts:
-            found.setdefault(host, []).append(PerHostContainer(workload.name, project, host, workload))
+            found.setdefault(host, []).append(PerHostContainer(workload.name, host, workload))
     return {host: sorted(containers) for host, containers in sorted(found.items())}
 
 
 def notes(hosts: Mapping[str, Sequence[PerHostContainer]]) -> Sequence[str]:
-    """What only the operator can make, on which hosts."""
+    """What the operator has to create, and on which hosts."""
     where: dict[str, dict[str, None]] = {}
     for host, containers in hosts.items():
         for container in containers:
@@ -111,7 +108,7 @@ def _needs(container: PerHostContainer) -> Iterator[str]:
     workload = container.workload
     for mount in container.mounts:
         parent = posixpath.dirname(mount.source)
-        if parent == f"{DATA}/{container.project}/shared":
+        if mount.source == shared_place(container.project, posixpath.basename(mount.source)):
             yield f"mount what is shared at {mount.source}, for its users to write"
         elif mount.source.startswith(f"{FILES}/"):
             yield f"put {posixpath.basename(mount.source)} of {workload.service} at {mount.source}"

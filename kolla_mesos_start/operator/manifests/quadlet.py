@@ -1,9 +1,9 @@
-"""A deployment as podman's systemd generator takes it: podman 5.0 or newer.
+"""Unit files for podman's systemd generator: podman 5.0 or newer.
 
     service, task                 <host>/<deployment>_<role>.container, a unit of the same name
     volume for data of its own    a volume of podman, which podman makes
 
-What lives here: what stands in a unit. None waits for another: the agents keep the order.
+No unit waits for another: the agents keep the order.
 """
 
 from __future__ import annotations
@@ -135,7 +135,7 @@ def words(argv: Sequence[str]) -> str:
 
 
 def word(text: str) -> str:
-    """One word of it, in quotes where that is needed."""
+    """One word of a command line, in quotes if necessary."""
     text = escaped(text)
     if re.fullmatch(r"[^\s\"'\\\0-\x1f\x7f]+", text):
         return text

@@ -1,9 +1,10 @@
-"""The question before something is removed or replaced."""
+"""A confirmation before something is removed or replaced."""
 
 from __future__ import annotations
 
 import argparse
 import sys
+from typing import Callable
 
 from rich.console import Console
 from rich.prompt import Confirm
@@ -14,21 +15,34 @@ DECLINED = 1  # exit status
 
 
 def add_yes(parser: argparse.ArgumentParser) -> None:
-    """The option that answers the question beforehand."""
+    """Add the option that skips the question."""
     parser.add_argument("--yes", action="store_true", help="do not ask")
 
 
-def confirmed(what: str, options: argparse.Namespace, console: Console) -> bool:
-    """Whether the operator wants it: asked on a terminal, unless --yes is given. BadUsage without one."""
+class _Input:
+    """Standard input. `wait` returns once a line can be read: meanwhile a session is kept alive."""
+
+    def __init__(self, wait: Callable[[], object]) -> None:
+        self._wait = wait
+
+    def readline(self) -> str:
+        self._wait()
+        return sys.stdin.readline().rstrip("\n")
+
+
+def confirmed(
+    what: str, options: argparse.Namespace, console: Console, wait: Callable[[], object] = lambda: None
+) -> bool:
+    """Ask on the terminal, unless --yes is given. Raises BadUsage if there is no terminal.
+
+    `wait` is called before the answer is read.
+    """
     if options.yes:
         return True
     if sys.stdin is None or not sys.stdin.isatty():
         raise BadUsage(f"{what}? There is no terminal to ask: give --yes; nothing was changed")
-    try:
-        # A name in brackets is no markup.
-        if Confirm.ask(what.replace("[", r"\["), console=console, default=False):
-            return True
-    except EOFError:
-        pass
+    # A name in brackets is no markup. The end of the input stands for the default.
+    if Confirm.ask(what.replace("[", r"\["), console=console, default=False, stream=_Input(wait)):  # type: ignore[call-overload]
+        return True
     console.print("nothing was changed")
     return False

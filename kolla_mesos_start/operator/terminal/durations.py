@@ -1,4 +1,4 @@
-"""Spans of time: how long something has lasted, for people, and those of the command line."""
+"""Durations: formatted for people, and parsed from the command line."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ UNITS = (("d", 86400), ("h", 3600), ("min", 60), ("s", 1))
 
 
 def lasting(seconds: float) -> str:
-    """`2 min 10 s`. Clocks differ a little: what seems to begin in the future has just begun."""
+    """A duration like `2 min 10 s`. A negative one is 0 s: clocks of hosts differ a little."""
     left = max(0, int(seconds))
     words: list[str] = []
     for unit, size in UNITS:
@@ -21,7 +21,7 @@ def lasting(seconds: float) -> str:
 
 
 def seconds(text: str) -> float:
-    """A span of the command line. ValueError for what is none."""
+    """Parse a number of seconds. Raises ValueError."""
     value = float(text)
     if not 0 <= value < math.inf:
         raise ValueError

@@ -6,7 +6,7 @@ import textwrap
 
 
 def wrapped(text: str, width: int, indent: str = "  ") -> str:
-    """A text for a terminal: a line that is too long is folded between words, the others are indented."""
+    """The text with long lines folded between words; continuation lines are indented."""
     wrapper = textwrap.TextWrapper(
         width, subsequent_indent=indent, break_long_words=False, break_on_hyphens=False
     )

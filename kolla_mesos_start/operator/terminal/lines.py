@@ -1,4 +1,4 @@
-"""Lines of text that fit a terminal, and are whole in a file."""
+"""Lines of text, cut or folded to the width of a terminal."""
 
 from __future__ import annotations
 
@@ -11,20 +11,20 @@ from rich.text import Text
 
 
 class Line(NamedTuple):
-    """`text` is what comes first and has a colour; `rest`, which may be long, has none."""
+    """A line: `text` with a style, then `rest` without one."""
 
     text: str
     style: str = ""
     rest: str = ""
 
     def cut(self, width: int) -> Text:
-        """As one line of a terminal."""
+        """One line, cut to the width."""
         shown = self.whole()
         shown.truncate(width, overflow="ellipsis")
         return shown
 
     def folded(self, width: int) -> Text:
-        """As several lines, the others indented; a tenth of the width is left to them at least."""
+        """The line folded to the width; the continuation lines are indented to where `rest` begins."""
         indent = min(len(self.text), width * 9 // 10)
         folded = textwrap.wrap(self.rest, max(width - indent, 1), break_on_hyphens=False)
         if len(folded) < 2:
@@ -32,7 +32,7 @@ class Line(NamedTuple):
         return Text.assemble((self.text, self.style), f"\n{' ' * indent}".join(folded))
 
     def whole(self) -> Text:
-        """As it is, for a file or a pipe."""
+        """The whole line, for a file or a pipe."""
         return Text.assemble((self.text if self.rest else self.text.rstrip(), self.style), self.rest)
 
 
@@ -41,5 +41,5 @@ def joined(lines: Iterable[Text]) -> Text:
 
 
 def show(out: Console, lines: Iterable[Line]) -> None:
-    """Print them, folded where a terminal is too narrow."""
+    """Print the lines, folded on a terminal."""
     out.print(joined(line.folded(out.width) if out.is_terminal else line.whole() for line in lines))

@@ -1,4 +1,4 @@
-"""Names that an operator gives: what was probably meant, where there is nothing of that name."""
+"""Suggestions for a name that does not exist."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Iterable
 
 from kolla_mesos_start.errors import AgentError
 
-SHORTEST_SLIP = 5  # letters; shorter names are too much alike
+SHORTEST_SLIP = 5  # letters; shorter names are too similar
 
 
 class NotThere(AgentError):
@@ -17,15 +17,15 @@ class NotThere(AgentError):
 
 
 def nearest(name: str, others: Iterable[str]) -> str:
-    """What was probably meant, for the end of a message; nothing where there is nothing like it."""
+    """The most similar name, for the end of a message; empty if none is similar."""
     found = difflib.get_close_matches(name, list(others), n=1)
     return f" (did you mean {found[0]!r}?)" if found else ""
 
 
 def slip(name: str, others: Iterable[str]) -> str:
-    """As `nearest`, but only for one letter that is wrong, missing, too many, or swapped with the next.
+    """As `nearest`, but only for a single typo: one letter wrong, missing, extra, or swapped with the next.
 
-    Digits, and an s at the end, tell names apart that are both meant.
+    Names that differ in a digit or in a final s are not typos.
     """
     found = next((other for other in sorted(others) if _is_slip(name, other)), None)
     return f" (did you mean {found!r}?)" if found else ""

@@ -1,4 +1,4 @@
-"""Who runs the tool, for what is recorded of a change."""
+"""The user of the tool, for the records of a change."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import socket
 
 
 def operator() -> str:
-    """Who changes something, and from where."""
+    """The user and the host, as `alice on web1`."""
     try:
         user = getpass.getuser()
     except (KeyError, OSError):  # The user has no name.

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import logging
 import os
-import selectors
+import re
 import signal
 import socket
 import ssl
@@ -24,17 +23,19 @@ from kazoo.security import make_acl, make_digest_acl
 
 from kolla_mesos_start import settings
 from kolla_mesos_start.errors import AccessDenied, BadEnvironment, NoConnection
+from kolla_mesos_start.loop import now
 from kolla_mesos_start.operator.ensemble import connection
+from kolla_mesos_start.operator.ensemble.connection import OperatorClient
 from tests.certificates import certify
-from tests.conftest import Deployment
+from tests.conftest import Deployment, LogLines
 from tests.link import Link
 from tests.tool import TOOL, ctl, environ
-from tests.waiting import LIMIT, eventually
+from tests.waiting import LIMIT
 from tests.zookeeper import Server, free_port
 
 CONNECTED = 41  # bytes, by which a server grants a session
 
-Connect = Callable[..., KazooClient]
+Connect = Callable[..., OperatorClient]
 
 
 def settings_for(hosts: str, **environ: str) -> settings.Settings:
@@ -45,26 +46,24 @@ def settings_for(hosts: str, **environ: str) -> settings.Settings:
 @pytest.fixture
 def connect() -> Iterator[Connect]:
     """Connects (`connect(hosts, **environ)`), and closes what it has connected."""
-    clients: list[KazooClient] = []
+    clients: list[OperatorClient] = []
 
-    def one(hosts: str, **environ: str) -> KazooClient:
+    def one(hosts: str, **environ: str) -> OperatorClient:
         clients.append(connection.connect(settings_for(hosts, **environ)))
         return clients[-1]
 
     yield one
     for client in clients:
-        connection.close(client)
+        client.close()
 
 
 def test_without_a_server_the_timeout_ends_it() -> None:
-    """With the hosts, and the variable that holds the limit; no thread stays."""
-    before = threading.active_count()
+    """With the hosts, and the variable that holds the limit."""
     hosts = f"127.0.0.1:{free_port()}"
     begun = time.monotonic()
     with pytest.raises(NoConnection, match=f"at {hosts} within 0.5 s"):
         connection.connect(settings_for(hosts, KOLLA_ZK_CONNECT_TIMEOUT="0.5"))
     assert 0.5 <= time.monotonic() - begun < 5
-    eventually(lambda: threading.active_count() <= before, "its threads are gone")
 
 
 def test_a_server_that_comes_late_is_found(
@@ -75,7 +74,8 @@ def test_a_server_that_comes_late_is_found(
     starter = threading.Timer(connection.QUIET + 0.5, zookeeper.start)
     starter.start()
     try:
-        assert connect(f"{zookeeper.hosts}/zookeeper", KOLLA_ZK_CONNECT_TIMEOUT="30").exists("/")
+        client = connect(f"{zookeeper.hosts}/zookeeper", KOLLA_ZK_CONNECT_TIMEOUT="30")
+        assert connection.read(client, ["/"]) == {"/": b""}
     finally:
         starter.join()
     assert caplog.messages == [
@@ -195,7 +195,7 @@ def test_tls_with_a_certificate_of_its_own(
     with tls_proxy(zookeeper, tmp_path) as hosts:
         client = connect(hosts, **files)
         assert connection.children(client, ["/zookeeper"]) == {"/zookeeper": ["config", "quota"]}
-        connection.close(client)
+        client.close()
         with pytest.raises(NoConnection, match="not signed by a CA in KOLLA_ZK_CA"):
             stranger = {"KOLLA_ZK_CA": str(tmp_path / "stranger.pem")}
             connect(hosts, KOLLA_ZK_CONNECT_TIMEOUT="1", **{**files, **stranger})
@@ -215,9 +215,9 @@ def test_files_are_read_again_for_each_connection(
         zookeeper.kill()
         zookeeper.start()
         why = f"KOLLA_ZK_CA is {str(trusted)!r}: expected CA certificates"
-        eventually(lambda: why in str(client.logger.handlers[0].causes), "it is named")
+        assert client.loop.wait(lambda: why in client.session.error, now() + LIMIT)
         trusted.write_text(content)
-        assert client.exists("/")
+        assert connection.read(client, ["/"]) == {"/": b""}
 
 
 def test_a_server_that_takes_no_more_connections_is_named(tmp_path: Path, connect: Connect) -> None:
@@ -237,36 +237,14 @@ def test_a_server_that_takes_no_more_connections_is_named(tmp_path: Path, connec
 def test_a_server_at_an_ipv6_address_is_found(tmp_path: Path, connect: Connect) -> None:
     """In brackets, as in a URL."""
     with Server(tmp_path, settings={"clientPortAddress": "::"}) as server:
-        assert connect(f"[::1]:{server.port}").exists("/")
+        assert connection.read(connect(f"[::1]:{server.port}"), ["/"]) == {"/": b""}
 
 
 def test_refused_credentials_end_it(zookeeper: Server, connect: Connect, tmp_path: Path) -> None:
-    """By the connection, or by the first request, whichever the refusal reaches first."""
     auth = tmp_path / "auth"
     auth.write_text("nosuchscheme:secret\n")
     with pytest.raises(AccessDenied):
         connection.read(connect(zookeeper.hosts, KOLLA_ZK_AUTH_FILE=str(auth)), ["/"])
-
-
-@pytest.mark.timeout(60)
-def test_a_refusal_that_comes_before_anybody_waits_ends_it(
-    zookeeper: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """kazoo's own event says that there is a connection; by then there was one, and there is none."""
-    auth = tmp_path / "auth"
-    auth.write_text("nosuchscheme:secret\n")
-    start = connection.OperatorClient.start_async
-
-    def slow(client: KazooClient) -> object:
-        states: list[str] = []
-        client.add_listener(states.append)
-        event = start(client)
-        eventually(lambda: states == ["CONNECTED", "LOST"], "the credential is refused")
-        return event
-
-    monkeypatch.setattr(connection.OperatorClient, "start_async", slow)
-    with pytest.raises(AccessDenied):
-        connection.connect(settings_for(zookeeper.hosts, KOLLA_ZK_AUTH_FILE=str(auth)))
 
 
 def test_a_credential_that_all_can_read_is_named(deployment: Deployment) -> None:
@@ -285,22 +263,13 @@ def test_a_credential_that_all_can_read_is_named(deployment: Deployment) -> None
                 assert "s3cret" not in done.stderr
 
 
-def test_a_request_behind_a_refusal_says_so(zookeeper: Server, connect: Connect) -> None:
-    """kazoo has ended the client by then."""
-    client = connect(zookeeper.hosts)
-    client.stop()
-    for request in (lambda: connection.read(client, ["/"]), lambda: connection.write(client, "/a", b"")):
-        with pytest.raises(AccessDenied, match="KOLLA_ZK_AUTH_FILE"):
-            request()
-
-
 def test_a_request_outlives_an_outage(
-    link: Link, deployment: Deployment, connect: Connect, caplog: pytest.LogCaptureFixture
+    link: Link, deployment: Deployment, connect: Connect, log_lines: LogLines
 ) -> None:
-    """It is sent again until a reply comes; the log says what it waits for."""
+    """It is sent again until a reply comes; the log says what it waits for, and why."""
     client = connect(link.hosts)
     link.kill()
-    eventually(lambda: not client.connected, "the connection is lost")
+    assert client.loop.wait(lambda: not client.connected, now() + LIMIT)
     back = threading.Timer(1.0, link.launch)
     back.start()
     try:
@@ -308,8 +277,9 @@ def test_a_request_outlives_an_outage(
         assert connection.read(client, [f"{deployment.path}/a"]) == {f"{deployment.path}/a": b"1"}
     finally:
         back.join()
-    assert "lost the connection to ZooKeeper; retrying" in caplog.messages
-    eventually(lambda: "connected to ZooKeeper again" in caplog.messages, "its return is logged")
+    lost, again = (line.message for line in log_lines() if line.level == "warning")
+    assert re.fullmatch(rf"lost the connection to ZooKeeper at {link.hosts} \(.+\); retrying", lost)
+    assert again.startswith("connected to ZooKeeper again after ")
 
 
 def test_requests_may_be_repeated(deployment: Deployment, connect: Connect) -> None:
@@ -326,26 +296,6 @@ def test_requests_may_be_repeated(deployment: Deployment, connect: Connect) -> N
     for _ in range(2):
         connection.remove(client, path)
     assert connection.read(client, [path]) == {path: None}
-
-
-def test_requests_need_no_log_records_and_no_selectors(
-    zookeeper: Server, connect: Connect, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """kazoo makes three records and four epoll objects for each, and some commands send many thousands."""
-    client = connect(zookeeper.hosts)
-    made: list[str] = []
-
-    def counted(make: Callable[..., object], name: str) -> Callable[..., object]:
-        def count(*words: object, **more: object) -> object:
-            made.append(name)
-            return make(*words, **more)
-
-        return count
-
-    for owner, name in ((logging.Logger, "makeRecord"), (selectors, "DefaultSelector")):
-        monkeypatch.setattr(owner, name, counted(getattr(owner, name), name))
-    assert set(connection.read(client, [f"/absent-{n}" for n in range(100)]).values()) == {None}
-    assert made == []
 
 
 def test_what_is_denied_is_named_by_its_path(

@@ -13,6 +13,7 @@ from kolla_mesos_start.operator.local.local_deployment import LocalDeployment
 from kolla_mesos_start.operator.timeline import critical_path
 from tests.conftest import Deployment
 from tests.publishing import write_files
+from tests.tool import operator_client
 from tests.waiting import eventually
 
 PAIR = """
@@ -51,12 +52,14 @@ def pairs(
         variables__twins="2",
     )
     environ = {"PATH": os.environ["PATH"], "KOLLA_ZK_HOSTS": deployment.hosts}
-    pairs = LocalDeployment(source, place / "run", zk, environ, deployment.prefix, "pairs")
+    client = operator_client(zk, deployment.prefix, "pairs")
+    pairs = LocalDeployment(source, place / "run", client, environ, deployment.prefix, "pairs")
     for host in ("one", "two"):
         pairs.add("pair/twin", host, values={"number": host})
     pairs.add("pair/user", "one")
     yield pairs
     pairs.end()
+    client.close()
 
 
 def test_the_timeline_knows_everything_that_can_be_waited_for(pairs: LocalDeployment) -> None:

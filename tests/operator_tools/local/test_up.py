@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import os
 import re
 import signal
@@ -63,9 +62,7 @@ def small(
     monkeypatch.setenv("KOLLA_ZK_HOSTS", deployment.hosts)
     monkeypatch.setenv("KOLLA_SYSTEM_PREFIX", deployment.path)
     handlers = {signum: signal.getsignal(signum) for signum in STOP_SIGNALS}
-    level = logging.getLogger("kazoo").level
     yield Small(source, tmp_path_factory.mktemp("u") / "run")
-    logging.getLogger("kazoo").setLevel(level)
     for signum, handler in handlers.items():
         signal.signal(signum, handler)
 
@@ -115,12 +112,7 @@ def test_a_signal_ends_it_before_the_next_step(
     small: Small, signum: int, monkeypatch: pytest.MonkeyPatch, zk: KazooClient, deployment: Deployment
 ) -> None:
     """The status is the signal's; nothing has been published or started."""
-
-    def signalled() -> str:
-        os.kill(os.getpid(), signum)
-        return os.environ["PATH"]
-
-    monkeypatch.setattr(small, "prepare", signalled)
+    monkeypatch.setattr(up, "end_all", lambda directory: os.kill(os.getpid(), signum))
     assert small.main() == 128 + signum
     assert small.running is None
     assert zk.get_children(deployment.path) == []

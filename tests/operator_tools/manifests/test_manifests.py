@@ -71,17 +71,8 @@ def made(root: Path) -> dict[str, list[dict[str, Any]]]:
     return {name: list(yaml.safe_load_all(text)) for name, text in files.items()}
 
 
-def kinds(documents: list[dict[str, Any]]) -> list[str]:
-    return [f"{each['kind']} {each['metadata']['name']}" for each in documents]
-
-
 def pod(document: Mapping[str, Any]) -> Any:
     return document["spec"]["template"]["spec"]
-
-
-def env(document: Mapping[str, Any]) -> dict[str, Any]:
-    (container,) = pod(document)["containers"]
-    return {each["name"]: each.get("value", each.get("valueFrom")) for each in container["env"]}
 
 
 # -- the model ---------------------------------------------------------------------------------------
@@ -194,74 +185,6 @@ def test_an_image_without_a_tag_is_a_warning(tmp_path: Path, capsys: pytest.Capt
 # -- Kubernetes --------------------------------------------------------------------------------------
 
 
-def test_each_kind_of_service_has_its_controller(tmp_path: Path) -> None:
-    """And each file what others name first."""
-    found = {name: kinds(documents) for name, documents in made(site(tmp_path)).items()}
-    digests = {
-        name: [each.rpartition("-")[0] for each in found.pop(name)] for name in ("make.yml", "look-up.yml")
-    }
-    assert found == {
-        "agent.yml": ["DaemonSet agent"],
-        "db.yml": ["ConfigMap db-files", "Service db", "StatefulSet db"],
-        "web.yml": ["Service web", "Deployment web"],
-    }
-    assert digests == {
-        "make.yml": ["Job make-2026-1"],
-        "look-up.yml": ["Job look-up-cmp-1-2026-1", "Job look-up-cmp-2-2026-1"],
-    }
-
-
-def test_a_service_is_started_stopped_and_updated_as_the_agent_wants_it(tmp_path: Path) -> None:
-    """Probes, grace, secrets, an unprivileged user, a root that is read-only."""
-    (service, deployment) = made(site(tmp_path))["web.yml"]
-    assert service["spec"]["ports"] == [{"name": "port-8080", "port": 8080, "targetPort": 8080}]
-    spec, (container,) = deployment["spec"], pod(deployment)["containers"]
-    assert (spec["replicas"], spec["strategy"]["rollingUpdate"]["maxUnavailable"]) == (2, 0)
-    assert pod(deployment)["terminationGracePeriodSeconds"] == 75
-    assert container["livenessProbe"]["exec"]["command"] == ["kolla_mesos_start", "health"]
-    assert container["readinessProbe"]["exec"]["command"] == ["kolla_mesos_start", "health", "--ready"]
-    assert container["resources"]["requests"] == {"cpu": "500m", "memory": "1024Mi"}
-    assert pod(deployment)["securityContext"]["runAsNonRoot"] is True
-    assert container["securityContext"]["readOnlyRootFilesystem"] is True
-    assert {each["mountPath"] for each in container["volumeMounts"]} == {
-        "/run/kolla_mesos_start",
-        "/var/lib/kolla_mesos_start",
-        "/tmp",
-        "/etc/kolla-variables",
-        "/etc/kolla-zookeeper",
-    }
-    assert env(deployment)["NODE_NAME"] == {"fieldRef": {"fieldPath": "spec.nodeName"}}
-    assert env(deployment)["KOLLA_VARIABLES_DIR"] == "/etc/kolla-variables"
-    assert env(deployment)["KOLLA_ZK_AUTH_FILE"] == "/etc/kolla-zookeeper/auth"
-    # Kubernetes would look for a variable A, and make one dollar of two.
-    assert env(deployment)["A"] == "$$$$(A)8080"
-
-
-def test_data_follow_the_pod_and_so_does_the_scope_local(tmp_path: Path) -> None:
-    """A claim for each pod, and its name for a host; files from a ConfigMap, in bytes too."""
-    (files, service, stateful) = made(site(tmp_path))["db.yml"]
-    assert (files["data"], files["binaryData"]) == ({"conf": "port = 1\n"}, {"key": "/w=="})
-    assert service["spec"]["clusterIP"] == "None"
-    (claim,) = stateful["spec"]["volumeClaimTemplates"]
-    assert claim["spec"]["resources"]["requests"] == {"storage": "10240Mi"}
-    assert env(stateful)["KOLLA_HOSTNAME"] == {"fieldRef": {"fieldPath": "metadata.name"}}
-    volumes = {each.pop("name"): each for each in pod(stateful)["volumes"]}
-    assert volumes["keys"] == {"persistentVolumeClaim": {"claimName": "keys"}}
-    assert volumes["run-db"] == {"emptyDir": {}}
-    items = [{"key": "conf", "path": "conf.d"}, {"key": "key", "path": "k"}]
-    assert volumes["etc-files"]["configMap"] == {"name": "db-files", "items": items}
-
-
-def test_a_secret_is_readable_for_whoever_the_image_runs_as(tmp_path: Path) -> None:
-    """Without a number of the user the files would be of root's group alone."""
-    found = made(site(tmp_path))
-    modes = {
-        name: {each["secret"]["defaultMode"] for each in pod(found[name][-1])["volumes"] if "secret" in each}
-        for name in ("web.yml", "make.yml")
-    }
-    assert modes == {"web.yml": {0o440}, "make.yml": {0o444}}
-
-
 def test_volumes_whose_paths_are_alike_have_names_of_their_own(tmp_path: Path) -> None:
     """A name is less than a path."""
     launch = LAUNCH.replace("/keys: {shared: keys}", "/run-db: {shared: keys}, /var/lib-db: {host: /x}")
@@ -286,25 +209,6 @@ def subclasses(cause: type[errors.AgentError]) -> Iterator[type[errors.AgentErro
     yield cause
     for each in cause.__subclasses__():
         yield from subclasses(each)
-
-
-def test_what_is_on_each_host_is_on_those_of_its_role(tmp_path: Path) -> None:
-    """The pods of a DaemonSet all of them, a Job's one."""
-    found = made(site(tmp_path))
-    (agent,) = found["agent.yml"]
-    assert hosts(agent) == ["cmp-1", "cmp-2"]
-    assert (pod(agent)["hostNetwork"], pod(agent)["securityContext"]["runAsNonRoot"]) == (True, False)
-    assert pod(agent)["containers"][0]["securityContext"]["capabilities"] == {
-        "drop": ["ALL"],
-        "add": ["NET_ADMIN"],
-    }
-    assert [hosts(job) for job in found["look-up.yml"]] == [["cmp-1"], ["cmp-2"]]
-
-
-def hosts(document: Mapping[str, Any]) -> Any:
-    required = pod(document)["affinity"]["nodeAffinity"]["requiredDuringSchedulingIgnoredDuringExecution"]
-    (expression,) = required["nodeSelectorTerms"][0]["matchExpressions"]
-    return expression["values"]
 
 
 def test_a_job_that_has_changed_has_another_name(tmp_path: Path) -> None:
@@ -373,25 +277,6 @@ def test_a_name_is_one_that_kubernetes_takes_and_nobody_elses(services: tuple[st
         assert is_plain or name.rpartition("-")[0] == expected.rpartition("-")[0]
         assert len(name) <= 52
     assert len(set(found.values())) == len(services)
-
-
-@pytest.mark.parametrize("version", ["1.31", "1.37"])
-def test_kubernetes_takes_it_and_knows_every_field(version: str, tmp_path: Path) -> None:
-    """By its own schemas."""
-    path = tmp_path / "all.yml"
-    path.write_text("".join(kubernetes.manifests(model(site(tmp_path / "site"))).files.values()))
-    argv = [
-        sys.executable,
-        "-m",
-        "kubernetes_validate",
-        "--strict",
-        "--kubernetes-version",
-        version,
-        str(path),
-    ]
-    done = subprocess.run(argv, capture_output=True, text=True, timeout=60, check=False)
-    assert done.stdout.count(" passed for ") == len(list(yaml.safe_load_all(path.read_text()))), done.stdout
-    assert done.returncode == 0
 
 
 def test_what_only_the_operator_can_make_is_said(tmp_path: Path) -> None:

@@ -45,46 +45,6 @@ def changed(root: Path, **fields: Any) -> APP:
 # -- what stands in an app ---------------------------------------------------------------------------
 
 
-def test_a_service_is_started_stopped_and_checked_as_the_agent_wants_it(tmp_path: Path) -> None:
-    """Its ENTRYPOINT stays, nobody gets root, and others reach it at its host."""
-    app = apps(site(tmp_path, LAUNCH.replace("a/web: {", "a/web: {network: own, ")))["a/web"]
-    assert app["id"] == "/site/a/web"
-    assert app["args"] == ["sh", "-c", "KOLLA_ADDRESS=$HOST exec kolla_mesos_start"]
-    assert (app["instances"], app["cpus"], app["mem"]) == (2, 0.5, 1024)
-    assert app["healthChecks"][0]["command"] == {"value": "kolla_mesos_start health"}
-    assert app["taskKillGracePeriodSeconds"] == 75
-    assert app["networks"] == [{"mode": "container/bridge"}]
-    assert app["container"]["portMappings"] == [
-        {"name": "port-8080", "containerPort": 8080, "hostPort": 8080, "protocol": "tcp"}
-    ]
-    assert parameters(app) == [
-        *("--user=42", "--cap-drop=ALL", "--security-opt=no-new-privileges", "--read-only=true"),
-        "--tmpfs=/run/kolla_mesos_start:mode=1777",
-        "--tmpfs=/var/lib/kolla_mesos_start:mode=1777",
-        "--tmpfs=/tmp:mode=1777",
-    ]
-    assert app["env"] == {
-        "KOLLA_VARIABLES_DIR": "/etc/kolla-variables",
-        "KOLLA_ZK_AUTH_FILE": "/etc/kolla-zookeeper/auth",
-        "KOLLA_ZK_HOSTS": "zk-1:2181",
-        "KOLLA_APP_ID": "/site/a/web",
-        "KOLLA_GENERATION": "2026.1",
-        "KOLLA_PORTS": "8080",
-        "KOLLA_START_MODE": "supervise",
-        "A": "$$(A)8080",
-    }
-
-
-def test_a_task_stays(tmp_path: Path) -> None:
-    """Marathon would run it again and again; all of them may end for the next ones."""
-    found = apps(site(tmp_path))
-    app = found["make"]
-    assert (app["args"], app["env"]["KOLLA_TASK_END"]) == (["kolla_mesos_start"], "stay")
-    assert app["upgradeStrategy"] == {"maximumOverCapacity": 0, "minimumHealthCapacity": 0}
-    assert {"a/look_up", "make"} == {name for name, each in found.items() if "KOLLA_TASK_END" in each["env"]}
-    assert app["portDefinitions"] == []  # Marathon would give it one.
-
-
 def test_the_ports_of_a_host_are_its_own(tmp_path: Path) -> None:
     """On its network they are claimed from Mesos, and there is none without a name."""
     app = changed(site(tmp_path), ports=[8080])
@@ -109,21 +69,6 @@ def test_an_address_that_launch_yml_says_is_kept(tmp_path: Path) -> None:
     assert app["args"] == ["kolla_mesos_start"]
 
 
-def test_data_are_directories_of_hosts(tmp_path: Path) -> None:
-    """What is secret, or mounted, can't be written."""
-    app = apps(site(tmp_path))["db"]
-    assert volumes(app) == [
-        "/var/lib/kolla/site/db/var/lib/db:/var/lib/db:RW",
-        "/var/lib/kolla/site/shared/keys:/keys:RW",
-        "/etc/kolla-files/site/db/etc/files:/etc/files:RO",
-        "/etc/kolla-secrets/passwords:/etc/kolla-variables:RO",
-        "/etc/kolla-secrets/zk:/etc/kolla-zookeeper:RO",
-    ]
-    assert "--tmpfs=/run/db:mode=1777" in parameters(app)
-    launch = LAUNCH.replace("/keys: {shared: keys}", "/lib/modules: {host: /lib/modules}")
-    assert "/lib/modules:/lib/modules:RW" in volumes(apps(site(tmp_path / "more", launch))["db"])
-
-
 # -- where, and how many -----------------------------------------------------------------------------
 
 
@@ -143,20 +88,6 @@ def test_two_services_never_have_the_same_directory_of_a_host(tmp_path: Path) ->
         if volume["mode"] == "RW"
     ]
     assert len(set(paths)) == len(paths) == 5
-
-
-def test_it_runs_where_launch_yml_says(tmp_path: Path) -> None:
-    """One on each host; data stay where they are."""
-    found = apps(site(tmp_path))
-    constraints = {name: app["constraints"] for name, app in found.items()}
-    assert constraints == {
-        "a/agent": [["hostname", "LIKE", "cmp-1|cmp-2"], ["hostname", "UNIQUE"]],
-        "a/look_up": [["hostname", "LIKE", "cmp-1|cmp-2"], ["hostname", "UNIQUE"]],
-        "a/web": [["hostname", "LIKE", "ctl-1|ctl-2"], ["hostname", "GROUP_BY"]],
-        "db": [["hostname", "LIKE", "ctl-1"]],
-        "make": [["hostname", "LIKE", "ctl-1|ctl-2"]],
-    }
-    assert [found[name]["instances"] for name in constraints] == [2, 2, 2, 1, 1]
 
 
 def test_containers_with_data_share_no_host(tmp_path: Path) -> None:
@@ -237,11 +168,6 @@ def test_marathon_takes_what_is_made_of_the_examples(name: str) -> None:
     """Every field is one that it documents, each of its kind."""
     paths = sorted((GOLDEN / "marathon" / name).iterdir())
     assert {path.name: wrong(json.loads(path.read_text())) for path in paths} == {p.name: [] for p in paths}
-
-
-def test_marathon_takes_every_kind_of_app(tmp_path: Path) -> None:
-    """The site has one of each."""
-    assert [each for app in apps(site(tmp_path)).values() for each in wrong(app)] == []
 
 
 def test_standard_output_is_one_list_for_curl(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
