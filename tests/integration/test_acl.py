@@ -261,7 +261,7 @@ def test_what_stands_wider_is_named_and_mended(zk: KazooClient, site: Site) -> N
     plan = (site.root / "acl.yml").read_text()
     (site.root / "acl.yml").unlink()
     _, err = site.ctl("publish")
-    assert "warning: every client can read 1 variable (root_password): say in acl.yml who may" in err
+    assert "warning: every client can read 1 variable (root_password): restrict access with acl.yml" in err
     assert len(world(zk, site.path)) > 10
     (site.root / "acl.yml").write_text(plan)
     out, _ = site.ctl("publish", site.root, "--check-acl", status=77)
@@ -417,7 +417,7 @@ def test_the_acl_of_the_environment_wins(zk: KazooClient, site: Site, containers
 def test_there_is_nothing_to_check_without_a_plan(site: Site) -> None:
     (site.root / "acl.yml").unlink()
     _, err = site.ctl("publish", site.root, "--check-acl", status=64)
-    assert err == f"kolla_mesos_ctl: --check-acl: {site.root} has no acl.yml, so that no ACL is planned\n"
+    assert err == f"kolla_mesos_ctl: --check-acl: {site.root} has no acl.yml to compare with\n"
 
 
 @pytest.mark.parametrize(

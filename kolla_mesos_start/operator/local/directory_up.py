@@ -27,7 +27,6 @@ from kolla_mesos_start.definition.texts import Text
 from kolla_mesos_start.errors import AgentError, BadDefinition, BadUsage, CannotRender
 from kolla_mesos_start.operator.deployment import container_variables, directory, instances
 from kolla_mesos_start.operator.deployment.directory import Deployment, Service
-from kolla_mesos_start.operator.deployment.findings import ERROR
 from kolla_mesos_start.operator.deployment.instances import with_instances
 from kolla_mesos_start.operator.deployment.launch import LaunchFile, bad_host, hosts_from
 from kolla_mesos_start.operator.ensemble import connection
@@ -208,8 +207,7 @@ class DirectoryDeployment(LocalDeployment):
 
     def check(self, deployment: Deployment) -> None:
         """Refuse what `validate` finds to be an error: some of it would be waited for in vain."""
-        found = validate(deployment, deployment_id=self.id, given=self.given)
-        refuse(each for each in found if each.severity == ERROR)
+        refuse(validate(deployment, deployment_id=self.id, given=self.given))
 
     def check_files(self, deployment: Deployment) -> None:
         """Refuse files that would come to lie among this machine's own."""

@@ -176,11 +176,9 @@ def validate(
 ) -> Sequence[Finding]:
     """Everything that is wrong with what a directory holds, in the order of files and lines.
 
-    What has no source is published already: it counts as there, and nothing is said about it. `given` are
-    variables that containers are given besides, which win. A secret without a value is tried out with one
-    that is forgotten.
+    Parts without a source are published already, and are not checked themselves. `given` are variables of
+    KOLLA_VARIABLES_DIR, which have precedence. Every secret has a value.
     """
-    deployment = secret_values.complete(deployment, given, {}).deployment
     found = Findings(deployment.sources, (each.name for each in deployment.services if not each.enabled))
     _check_values(found, deployment, given)
     known = Templates()

@@ -11,10 +11,10 @@ from pathlib import Path
 
 import pytest
 
-from kolla_mesos_start.operator.deployment import directory
 from kolla_mesos_start.operator.deployment.findings import Finding
 from kolla_mesos_start.operator.validation.rules import validate
 from kolla_mesos_start.render import variables_dir
+from tests.operator_tools.sources import findings, load
 from tests.publishing import write_files
 
 TOOL = Path(__file__).parents[3] / "bin" / "kolla_mesos_ctl"
@@ -61,8 +61,7 @@ WEB_CONF = "services/shop/web/files/web.conf"
 
 def found_in(root: Path, files: Mapping[str, str | bytes]) -> list[Finding]:
     """What is wrong with the site, some of whose files are others."""
-    deployment, unreadable = directory.look(write_files(root, **{**SITE, **files}))
-    return [*unreadable, *validate(deployment)]
+    return list(findings(write_files(root, **{**SITE, **files})))
 
 
 def db(old: str, new: str) -> dict[str, str | bytes]:
@@ -719,7 +718,9 @@ def test_no_example_has_an_error(services: Path) -> None:
     """Their passwords are placeholders, which is a warning; some are for a directory of the containers'."""
     passwords = services.parent.parent / "passwords"
     given = variables_dir.read(str(passwords)) if passwords.is_dir() else {}
-    assert {each.severity for each in validate(directory.read(services.parent), given=given)} <= {"warning"}
+    assert {
+        each.severity for each in validate(load(services.parent, given=given).deployment, given=given)
+    } <= {"warning"}
 
 
 def test_a_directory_that_is_not_there(tmp_path: Path) -> None:
