@@ -337,11 +337,11 @@ def test_what_is_reset_is_recorded_again(zk: KazooClient, site: Site, containers
     places += [f"{site.path}/status/{scope}/daemon/ready" for scope in ("db1/db", "web1/web", "global/web")]
     eventually(lambda: not any(map(zk.get_children, places)), "nobody is there")
     out, _ = site.ctl("reset", "--host=web1", "--yes")
-    assert "forgot web1: " in out
+    assert "removed the records of web1: " in out
     # What publishing has made is no record.
-    assert site.ctl("reset", "--host=web1", "--yes")[0] == "nothing is recorded of web1\n"
+    assert site.ctl("reset", "--host=web1", "--yes")[0] == "there are no records of web1\n"
     out, _ = site.ctl("reset", "--absent-hosts", "--yes")
-    assert "forgot db1: " in out and "web1" not in out
+    assert "removed the records of db1: " in out and "web1" not in out
     site.ctl("reset", "--yes")
     assert zk.get_children(f"{site.path}/status/global/db") == []
     are_ready(start_all(site, containers))

@@ -272,7 +272,7 @@ def forgets_a_host(block: Block, ground: Ground) -> None:
     agent = ground.containers.start("web", "node1", **site.environ("web"))
     assert agent.ends() == 0
     environ = {"KOLLA_ZK_HOSTS": ground.stranger.hosts, "KOLLA_DEPLOYMENT": "site"}
-    assert "forgot node1" in ground.stranger.types(block.text, **environ)
+    assert "removed the records of node1" in ground.stranger.types(block.text, **environ)
 
 
 def is_in_the_help_of_manifests(block: Block, ground: Ground) -> None:

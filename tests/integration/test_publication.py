@@ -318,7 +318,7 @@ def test_a_snapshot_of_a_part_says_so(
     leave_unfinished(zk, deployment)
     said = ctl(deployment, "snapshot", file).stderr
     assert "publication begun at 12:00 by root on h has not finished" in said
-    assert f"{file} may hold only a part of it" in said
+    assert f"{file} may contain only a part of it" in said
 
 
 # -- a restore that was killed --------------------------------------------------------------------
