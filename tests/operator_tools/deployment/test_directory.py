@@ -77,16 +77,12 @@ def test_what_lies_beside_services_is_left_out_and_listed(tmp_path: Path) -> Non
     ("files", "expected"),
     [
         ({}, "holds neither services nor variables"),
-        (
-            {"services__db__defintion_yml": "a: 1"},
-            "variables.yml, variables/ or files/ (did you mean 'definition.yml'?)",
-        ),
+        ({"services__db__defintion_yml": "a: 1"},
+         "variables.yml, variables/ or files/ (did you mean 'definition.yml'?)"),
         ({"services__note": ""}, "services/note: expected a directory"),
         ({"services__db__files__conf": ""}, "services/db: expected a definition.yml beside"),
-        (
-            {"services__db__definition_yml": "a: 1", "services__db__definition_json": "{}"},
-            "services/db: expected one definition, found definition.json, definition.yml",
-        ),
+        ({"services__db__definition_yml": "a: 1", "services__db__definition_json": "{}"},
+         "services/db: expected one definition, found definition.json, definition.yml"),
         ({"services__variables__definition_json": "{}"}, "no service can have variables in its name"),
         ({"services__a__status__definition_json": "{}"}, "no service can have status in its name"),
         ({"services__db__definition_yml": "a: [1"}, "services/db/definition.yml: bad YAML: "),
@@ -98,17 +94,14 @@ def test_what_lies_beside_services_is_left_out_and_listed(tmp_path: Path) -> Non
         ({"variables_yml": "web1: {a: 1}\n"}, "variables.yml: web1: expected a single value: values for one"),
         ({"service__db__definition_yml": ""}, "service: unknown name, so that nothing is read from it; near"),
         ({"variable_yml": "a: 1\n"}, "nearest is 'variables.yml'"),
-        (
-            {"variables_yml": "a: 1\n", "variables__a": "2"},
-            "a has a value in another file too",
-        ),
+        ({"variables_yml": "a: 1\n", "variables__a": "2"}, "a has a value in another file too"),
         ({"variables_yml": "a: [1]\n"}, "variables.yml: a: expected a single value"),
         ({"variables_yml": "a/b: 1\n"}, "variables.yml: a/b: a znode can't have this name"),
         ({"variables_yml": "- a\n"}, "variables.yml: expected a mapping"),
         ({"variables__a": b"\xff"}, "variables/a: not UTF-8 text (byte 0)"),
         ({"variables__a": b"x" * (MAX_DATA + 1)}, "variables/a: 1000001 bytes are more than ZooKeeper takes"),
     ],
-)
+)  # fmt: skip
 def test_an_issue_names_its_path(tmp_path: Path, files: dict[str, str | bytes], expected: str) -> None:
     """Nothing below `services` is ignored in silence."""
     assert expected in issues(write_files(tmp_path, **files))

@@ -75,15 +75,10 @@ def test_anchors_and_merges_work_in_definitions(tmp_path: Path) -> None:
     ("content", "expected"),
     [
         ("a: 1\nb: 2\na: 3\n", "the key 'a' occurs more than once, line 3 column 1"),
-        (
-            "a: *b\n",
-            "* at the beginning means an alias, and this one is unknown: put the whole value in quotes",
-        ),
+        ("a: *b\n",
+         "* at the beginning means an alias, and this one is unknown: put the whole value in quotes"),
         ("a: {{ b }}\n", "put a value that begins with {{ in quotes, line 1 column 5"),
-        (
-            "a: !!python/object:os.system {}\n",
-            "bad YAML: ! at the beginning means a tag, which is unknown",
-        ),
+        ("a: !!python/object:os.system {}\n", "bad YAML: ! at the beginning means a tag, which is unknown"),
         ("a: !!binary aGk=\n", "something that JSON can't express"),
         ("a: &a [*a]\n", "bad YAML: an alias of what it is a part of, line 1 column 8"),
         ("a: \x01\n", "control characters"),
@@ -98,7 +93,7 @@ def test_anchors_and_merges_work_in_definitions(tmp_path: Path) -> None:
         ('a: "\\UFFFFFFFF"\n', "no character has the number"),
         (f"%YAML 1.{'9' * 5000}\n--- a\n", "%YAML no such version"),
     ],
-)
+)  # fmt: skip
 def test_yaml_that_is_no_definition_is_refused(tmp_path: Path, content: str, expected: str) -> None:
     """With line and column, where there is one."""
     path = write_files(tmp_path, d_yml=content) / "d.yml"
@@ -122,22 +117,18 @@ def test_yaml_that_is_no_definition_is_refused(tmp_path: Path, content: str, exp
         ("a: {{ b }}/x\n", "a value that begins with {{ in quotes"),
         ("a: 'it's'\n", "text after the end of a value: remove it, or put the whole value in quotes"),
         ("a: 1\nb:2\nc: 3\n", "line 2 lacks a ': ' (a colon and a space) after its key"),
-        (
-            "a: @secret\n",
-            "a value can't begin with %, @ or `: put the whole value in quotes, line 1 column 4",
-        ),
+        ("a: @secret\n",
+         "a value can't begin with %, @ or `: put the whole value in quotes, line 1 column 4"),
         ("a: {% if x %}\n", "a value can't begin with %, @ or `"),
         ("a: }\n", "a value can't begin with this character: put the whole value in quotes"),
         ("a: &\n", "& or * at the beginning needs a name: put the whole value in quotes"),
-        (
-            'a: "\\q"\n',
-            "an unknown escape after a backslash: use single quotes, or write \\\\, line 1 column 6",
-        ),
+        ('a: "\\q"\n',
+         "an unknown escape after a backslash: use single quotes, or write \\\\, line 1 column 6"),
         ("a: 1\n---\nb: 2\n", "a second document begins here (---): a file holds one, line 2 column 1"),
         ("a: - b\n", "a list item (- ) after other text: give it its own line"),
         ("a: >x\n y\n", "text after | or >: begin it on the next line, line 1 column 5"),
     ],
-)
+)  # fmt: skip
 def test_mistakes_in_yaml_are_explained_in_plain_words(tmp_path: Path, content: str, expected: str) -> None:
     """With what to do; neither the parser's words nor a value."""
     path = write_files(tmp_path, d_yml=content) / "d.yml"
