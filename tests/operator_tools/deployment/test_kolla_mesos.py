@@ -217,7 +217,7 @@ DB_YML = "services/db/db.yml.j2"
         ({DB_YML: DB + "{% if quoted %}# a comment\n{% endif %}\n"}, "warning", DB_YML, 33,
          "tests quoted, a text"),
         ({DB_YML: DB + "{% if not debug %}# {{ nothing }}\n{% endif %}\n"}, "warning", DB_YML, 33,
-         "'nothing' on a branch"),
+         "'nothing', which has no value, on a branch"),
     ],
 )  # fmt: skip
 def test_a_mistake_is_found_where_it_was_made(
@@ -252,7 +252,7 @@ def test_a_template_that_is_none_is_one_finding(tmp_path: Path) -> None:
     (tmp_path / "services" / "db" / "old.yml.j2").symlink_to("nowhere")
     _, findings = look(tmp_path)
     errors = [(each.file, each.message) for each in findings if each.severity == "error"]
-    assert errors == [("services/db/old.yml.j2", "a link to what does not exist")]
+    assert errors == [("services/db/old.yml.j2", "a link to a missing file")]
 
 
 def test_a_mistake_in_a_file_of_several_services_is_said_once(tmp_path: Path) -> None:

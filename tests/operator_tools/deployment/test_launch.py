@@ -183,7 +183,7 @@ def test_the_images_of_openstack_are_of_the_release_that_its_data_is_for() -> No
 def test_there_is_one_of_it(tmp_path: Path) -> None:
     """In one of the formats."""
     _, (found,) = directory.look(site(tmp_path, launch_json="{}"))
-    assert (found.file, found.message) == ("launch.yml", "launch.json is there too: keep one of them")
+    assert (found.file, found.message) == ("launch.yml", "launch.json exists too: keep one of them")
 
 
 def test_a_misspelt_name_is_no_file_beside_the_services(tmp_path: Path) -> None:
