@@ -75,7 +75,7 @@ class Reading:
 
 
 class Fields:
-    """One JSON object, read key by key. A wrong value is reported as an issue and reads as the default.
+    """One JSON object, read key by key. A wrong value is reported as an issue and read as the default.
 
     `known` are the keys that are read, `ignored` those that have no effect, `misplaced` those that
     belong elsewhere, each with the reason; any other key is an issue.

@@ -124,7 +124,7 @@ MISTAKES: dict[str, tuple[Mapping[str, str | bytes], str, str, int | None, str]]
     "a cycle across services": (db("[db/sync]", "[db/sync, web/daemon]"), "error", DB_YML, 12,
      "a cycle across services: db/daemon -> web/daemon -> db/daemon"),
     "two services of one role": ({"services__a__web__definition_yml": "commands: {a: {command: 'true'}}\n"},
-     "error", WEB_YML, None, "a/web and shop/web have one role, 'web'"),
+     "error", WEB_YML, None, "a/web and shop/web have the same role, 'web'"),
     "a variable of a file": (conf("\nport = {{ prot }}\n"), "error", WEB_CONF, 2,
      "needs the variable 'prot', which has no value (did you mean 'port'?)"),
     "a variable that is used more than once": (conf("\n{{ prot }}\n{{ prot }}\n"), "error", WEB_CONF, 2,
@@ -139,7 +139,7 @@ MISTAKES: dict[str, tuple[Mapping[str, str | bytes], str, str, int | None, str]]
     "a variable in a loop over members": (
      conf("{% for m in groups['db'] %}\n{{ m }}:{{ prot }}\n{% endfor %}\n"), "error", WEB_CONF, 2, "'prot'"),
     "a variable on another branch": (conf("{% if debug | bool %}\n{{ prot }}\n{% endif %}\n"), "warning",
-     WEB_CONF, 2, "on a branch that it does not take"),
+     WEB_CONF, 2, "on a branch that is not taken"),
     "a variable of one host": (
      {**conf("{{ rack }}"), "services__shop__web__variables_yml": "h1: {rack: a}\nh2: {web_port: 81}\n"},
      "error", WEB_CONF, 1, "'rack', which has no value for host h2"),
@@ -193,7 +193,7 @@ MISTAKES: dict[str, tuple[Mapping[str, str | bytes], str, str, int | None, str]]
      "count 4 of infra/db, of which 2 are wanted"),
     "instances of a generation that the service is not for": (
      web("count: 2}\n      - {m", 'generation: "2"}\n      - {m'), "error", WEB_YML, 6,
-     "db/daemon: generation '2', and infra/db is for '1.10'"),
+     "db/daemon: generation '2', but infra/db is for '1.10'"),
     "a generation that is recorded on each host": (
      {**db("run_once: true", "run_once: host"), **web("- db/sync", '- {path: db/sync, generation: "1.10"}')},
      "error", WEB_YML, 5,
@@ -209,7 +209,7 @@ MISTAKES: dict[str, tuple[Mapping[str, str | bytes], str, str, int | None, str]]
         "error",
         WEB_YML,
         5,
-        "db/sync: it has no generation, and is never done for '1.10'",
+        "db/sync: it has no generation, so it is never done for '1.10'",
     ),
     "retired by a command that is not there": (web("    ready:", "    retired_by: db/snyc\n    ready:"),
      "error", WEB_YML, 10, "db/snyc: infra/db has no command 'snyc' (did you mean 'sync'?)"),
@@ -237,7 +237,7 @@ MISTAKES: dict[str, tuple[Mapping[str, str | bytes], str, str, int | None, str]]
         "error",
         WEB_YML,
         12,
-        "whatever image runs it; give that command the generation that is published, by a variable",
+        "the image that runs it; give it a published generation by a variable",
     ),
     "instances that are no number": (db("instances: 2", "instances: many"), "error", DB_YML, 9,
      "service.instances: expected a whole number"),
@@ -267,7 +267,7 @@ MISTAKES: dict[str, tuple[Mapping[str, str | bytes], str, str, int | None, str]]
         "db/sync of scope local is never on h2: infra/db has values for h1",
     ),
     "a daemon without a check": (db('    ready: {tcp: "{{ port }}"}\n', ""), "warning", DB_YML, 10,
-     "web/daemon waits for it, and it has no `ready` check"),
+     "web/daemon waits for it, but it has no `ready` check"),
     "a one-time command without a generation": (
      db("    files:", "  other:\n    run_once: true\n    command: 'true'\n    files:"), "warning", DB_YML, 6,
      "commands.other: no generation, but sync has one"),
@@ -278,15 +278,15 @@ MISTAKES: dict[str, tuple[Mapping[str, str | bytes], str, str, int | None, str]]
     "an empty password": ({"services__infra__db__variables_yml": "h1:\n  db_password:\n"}, "warning",
      "services/infra/db/variables.yml", 2, "db_password is empty"),
     "a role that nothing has": (conf("\n{% for m in groups['dbb'] %}{{ m }}{% endfor %}\n"), "warning",
-     WEB_CONF, 2, "file web.conf lists 'dbb', and no service has this role (did you mean 'db'?)"),
+     WEB_CONF, 2, "file web.conf lists 'dbb', but no service has this role (did you mean 'db'?)"),
     "a service that is listed, and not there": (
      web('[web, --port, "{{ web_port }}"]', "web {{ ready_instances('infra/bd') | length }}"), "warning",
      WEB_YML, 3,
-     "service.daemon.command lists 'infra/bd', and no service has this name (did you mean 'infra/db'?)"),
+     "service.daemon.command lists 'infra/bd', but no service has this name (did you mean 'infra/db'?)"),
     "a template that includes another": (conf("\n{% include 'base.conf' %}\n"), "error", WEB_CONF, 2,
      "it includes another template, which an agent does not have"),
     "an attribute of a text": (conf("\n{{ port.number }}\n"), "error", WEB_CONF, 2,
-     "file web.conf needs port.number, which the text of port does not have"),
+     "file web.conf needs port.number, but port is a text without it"),
     "a misspelt program": (
         {
             "services__infra__db__definition_yml": DB.replace("db-sync", "db-mange sync").replace(
@@ -296,7 +296,7 @@ MISTAKES: dict[str, tuple[Mapping[str, str | bytes], str, str, int | None, str]]
         "warning",
         DB_YML,
         6,
-        "commands.sync.command: runs 'db-mange', and first runs 'db-manage': is one misspelt?",
+        "commands.sync.command: runs 'db-mange', but first runs 'db-manage': is one misspelt?",
     ),
     "a file in UTF-16": (conf("{{ port }}".encode("utf-16")), "warning", WEB_CONF, None, "UTF-16"),
     "no instances of what others wait for": (
@@ -312,7 +312,7 @@ MISTAKES: dict[str, tuple[Mapping[str, str | bytes], str, str, int | None, str]]
     "a key beside the daemon": (db("    ready:", "  ready:"), "warning", DB_YML, 13,
      "service.ready: is ignored: it belongs under service.daemon"),
     "a template as a value": ({"services__shop__web__variables_yml": "port: 1\nc: '{{ port }}'\n"}, "warning",
-     "services/shop/web/variables.yml", 2, "c holds a template, and a value is not rendered"),
+     "services/shop/web/variables.yml", 2, "c contains a template, but values are not rendered"),
     "a value from Windows": ({"variables__motd": "hello\r\n"}, "warning", "variables/motd", None,
      "motd ends with a carriage return"),
     "a mistake in an alias": (
@@ -508,5 +508,5 @@ def test_what_only_containers_are_given_is_found_in_a_directory_of_theirs(tmp_pa
         "KOLLA_VARIABLES_DIR/token: warning: token is a placeholder: give it a value of your own" in said_then
     )
     write_files(tmp_path, secrets__port="1")
-    too = "port is in KOLLA_VARIABLES_DIR too, which wins; here it would come to stand in ZooKeeper"
+    too = "port is in KOLLA_VARIABLES_DIR too, which has precedence; this value would be in ZooKeeper"
     assert f"variables.yml:2: warning: {too}" in said(KOLLA_VARIABLES_DIR=str(tmp_path / "secrets"))
