@@ -195,13 +195,15 @@ class _DirectoryPass:
             found = found._replace(line=place and place.line)
         self.findings.append(found)
 
+    def unreadable(self, path: Path, error: BadDefinition) -> None:
+        self.findings += (from_issue(self.relative(path), issue) for issue in error.issues)
+
     def read(self, path: Path) -> bytes | None:
         """The content of a file; None if it can't be read, which is reported."""
         try:
             return formats.read(path)
         except BadDefinition as error:
-            for issue in error.issues:
-                self.wrong(path, issue)
+            self.unreadable(path, error)
             return None
 
     def relative(self, path: Path) -> str:
@@ -257,8 +259,7 @@ class _DirectoryPass:
         try:
             content = formats.values(path)
         except BadDefinition as error:
-            for issue in error.issues:
-                self.wrong(path, issue)
+            self.unreadable(path, error)
             return LaunchFile()
         source = DataSource(self.relative(path), read=path.read_bytes)
         found, findings = launch.parse(content, source, services)
@@ -305,8 +306,7 @@ class _DirectoryPass:
             data = formats.definition(path)
         except BadDefinition as error:
             data = b""
-            for issue in error.issues:
-                self.wrong(path, issue)
+            self.unreadable(path, error)
         name = directory.relative_to(self.root / "services").as_posix()
         self.sources[name] = DataSource(self.relative(path), read=path.read_bytes)
         return Service(
@@ -392,8 +392,7 @@ class _DirectoryPass:
         try:
             content = formats.values(path)
         except BadDefinition as error:
-            for issue in error.issues:
-                self.wrong(path, issue)
+            self.unreadable(path, error)
             self.unread.add(self.node(path.parent).rstrip("/"))
             return Values({}, {})
         hosts = {name: value for name, value in content.items() if isinstance(value, dict)}
@@ -437,8 +436,7 @@ class _DirectoryPass:
         try:
             return formats.values(path)
         except BadDefinition as error:
-            for issue in error.issues:
-                self.wrong(path, issue)
+            self.unreadable(path, error)
             self.unread.add("")
             return {}
 
