@@ -135,7 +135,7 @@ def test_it_refuses_while_a_container_is_there(site: Site, zk: KazooClient, word
     assert "infra/db has 1 container on web1: stop them first; nothing was changed" in done.stderr
     assert "give --yes" in ctl(site.deployment, *words, "--force", status=64).stderr
     assert standing(site, zk) == before
-    assert "a daemon runs on" in ctl(site.deployment, *words, "--force", "--yes").stderr
+    assert "daemons keep running" in ctl(site.deployment, *words, "--force", "--yes").stderr
     assert (zk.get(f"{site.deployment.path}/infra/db")[0] != b"") == (words == ["reset"])
 
 
