@@ -260,7 +260,7 @@ def test_what_is_adopted_is_passed_through(site: Site, keys: Any, started: bool)
     assert detail["message"].startswith("adopted by ") and begun <= detail["started"] <= time.time()
     assert site.state("sync", "web2") == "done"
     again = ctl(site.deployment, "adopt", "db/sync", "--host", "web1")
-    assert "is done already" in again.stdout and "adopted by" in again.stdout
+    assert "is already done" in again.stdout and "adopted by" in again.stdout
     ctl(site.deployment, "rerun", "db/sync")
     assert site.start().ends() == 1
     assert len(site.runs()) == started + 1
@@ -355,7 +355,7 @@ def test_a_write_whose_fate_is_unknown_is_not_made_twice(
     finally:
         proxy.kill()
     assert "lost the connection to ZooKeeper; retrying" in done.stderr
-    assert ("is taken back" if word == "rerun" else "is recorded as done") in done.stdout
+    assert ("is marked as not done" if word == "rerun" else "is recorded as done") in done.stdout
     assert len(site.names(f"{site.at()}/generations")) == (word == "adopt")
     assert site.queue() == []
     assert site.start().ends() == 0
