@@ -24,17 +24,6 @@ from kolla_mesos_start.operator import cli
 from kolla_mesos_start.operator.deployment import json_schema
 
 COLUMNS = "88"  # of the terminal for which --help is printed
-OBJECTS: Mapping[str, Mapping[str, Mapping[str, Any]]] = {
-    "shared": json_schema.SHARED,
-    "command": json_schema.COMMANDS,
-    "daemon": json_schema.DAEMONS,
-    "dependency": json_schema.DEPENDENCY,
-    "members": json_schema.MEMBERS,
-    "external": json_schema.EXTERNAL,
-    "file": json_schema.FILE,
-    "ready": {**json_schema.CHECKS, **json_schema.TUNING},
-    "on_change": json_schema.REACTIONS,
-}
 
 
 class Generated(Directive):  # type: ignore[misc]
@@ -69,17 +58,15 @@ class DefinitionKeys(Generated):
     required_arguments = 1
 
     def text(self) -> Iterator[str]:
-        """A row for each key, from the JSON Schema that editors get."""
-        keys = OBJECTS[self.arguments[0]]
-        yield from table(
-            "20 15 65",
-            ("key", "default", "meaning"),
-            ((f"``{name}``", _default(key), key["description"]) for name, key in keys.items()),
-        )
+        """A row for each key of the agent's table."""
+        kind = self.arguments[0]
+        meanings = json_schema.MEANINGS[kind].items()
+        rows = ((f"``{key}``", _default(kind, key), meaning) for key, meaning in meanings)
+        yield from table("20 15 65", ("key", "default", "meaning"), rows)
 
 
-def _default(key: Mapping[str, Any]) -> str:
-    found = key.get("default")
+def _default(kind: str, key: str) -> str:
+    found = json_schema.default_of(kind, key)
     return "" if found is None else f"``{str(found).lower() if isinstance(found, bool) else found}``"
 
 

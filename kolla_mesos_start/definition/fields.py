@@ -15,12 +15,13 @@ from kolla_mesos_start.definition.texts import SHOWN, Text, sublabel
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
-    from typing import TypeVar
+    from typing import Any, TypeVar
 
     from kolla_mesos_start.definition.forms import Form
     from kolla_mesos_start.definition.texts import Render
 
     D = TypeVar("D")
+    Table = Mapping[str, tuple[Any, ...]]
 
 
 MAX_NUMBER = 1_000_000_000
@@ -74,7 +75,7 @@ class Reading:
 
 
 class Fields:
-    """One JSON object, read key by key. A wrong value is reported as an issue and reads as the default.
+    """One JSON object, read key by key. A wrong value is reported as an issue and read as the default.
 
     `known` are the keys that are read, `ignored` those that have no effect, `misplaced` those that
     belong elsewhere, each with the reason; any other key is an issue.
@@ -86,7 +87,7 @@ class Fields:
         reading: Reading,
         label: str,
         value: object,
-        known: Sequence[str],
+        known: Iterable[str],
         ignored: Sequence[str] = (),
         misplaced: Mapping[str, str] | None = None,
     ) -> None:
@@ -103,6 +104,10 @@ class Fields:
 
     def __contains__(self, key: str) -> bool:
         return key in self._values
+
+    def values(self, table: Table) -> dict[str, Any]:
+        """Read each key of a table by its function, which gets the key and the further arguments."""
+        return {key: read(self, key, *arguments) for key, (read, *arguments) in table.items()}
 
     def require(self, key: str, expected: str) -> bool:
         """Whether the object has `key`; reports it if not, unless the value is no object anyway."""
@@ -122,6 +127,10 @@ class Fields:
 
     def mapping(self, key: str) -> Mapping[str, object]:
         return _mapping(self.reading, self.label_of(key), self.raw(key))
+
+    def nested(self, key: str, known: Iterable[str]) -> Fields:
+        """The object that is the value of `key`."""
+        return Fields(self.reading, self.label_of(key), self.raw(key), known)
 
     def items(self, key: str) -> Sequence[object]:
         value = self.raw(key)
@@ -153,7 +162,7 @@ class Fields:
         value = to_boolean(self.rendered(key, default))
         return self._default(key, default, "true or false") if value is None else value
 
-    def text(self, key: str, default: D, form: Form, *, secret: bool = False) -> str | D:
+    def text(self, key: str, default: D, form: Form, secret: bool = False) -> str | D:
         """A string that is needed when the definition is read; a template is rendered at once.
 
         What is `secret` is not shown if it is wrong.
@@ -170,7 +179,7 @@ class Fields:
             return default
         return value
 
-    def template(self, key: str, default: D, form: Form, *, number: bool = False) -> str | D:
+    def template(self, key: str, default: D, form: Form, number: bool = False) -> str | D:
         """A string that may be a template; it is rendered when the command is about to run.
 
         With `number` a whole JSON number is read as its digits.

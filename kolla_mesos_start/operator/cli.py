@@ -1,6 +1,6 @@
-"""`kolla_mesos_ctl`, the operator's one tool: its command line, and how it ends.
+"""`kolla_mesos_ctl`: its command line and its exit statuses.
 
-What a subcommand does, and its arguments, are its own module's business; the table here lists all of them.
+The table lists all subcommands; the module of each one adds its arguments.
 """
 
 from __future__ import annotations
@@ -31,15 +31,15 @@ PROGRAM = "kolla_mesos_ctl"
 DESCRIPTION = "Publish, watch, explain and repair the deployments of kolla_mesos_start."
 EPILOG = """\
 KOLLA_ZK_HOSTS, KOLLA_SYSTEM_PREFIX, KOLLA_ZK_AUTH_FILE, KOLLA_ZK_CA, KOLLA_ZK_CERT and KOLLA_ZK_KEY
-mean what they mean to the agent, KOLLA_DEPLOYMENT is the deployment; the options win over them, and
-stand before or after the command. `kolla_mesos_ctl COMMAND --help` has an example of each.
+have the same meaning as for the agent; KOLLA_DEPLOYMENT is the deployment. Options have precedence. They
+can be given before or after the command. `kolla_mesos_ctl COMMAND --help` has an example of each.
 """
 
 
 class ListedCommand(NamedTuple):
-    """A subcommand in the list of all. `place` is its Subcommand: a module of `commands`, and a name in it.
+    """A row of the table of subcommands. `place` is a module of `commands` and the name of its Subcommand.
 
-    The module is imported when the subcommand is used: all of them together take a quarter of a second.
+    The module is imported only when it is used: all modules together take a quarter of a second.
     """
 
     name: str
@@ -67,16 +67,18 @@ SUBCOMMANDS = (
     ListedCommand(
         "publish", "publish.SUBCOMMAND", "write a directory of definitions, files and variables to ZooKeeper"
     ),
-    ListedCommand("status", "status.SUBCOMMAND", "what each service and each container is doing"),
+    ListedCommand("status", "status.SUBCOMMAND", "show what each service and each container is doing"),
     ListedCommand(
-        "explain", "explain.SUBCOMMAND", "why a deployment is not up: root causes, and what each blocks"
+        "explain",
+        "explain.SUBCOMMAND",
+        "explain why a deployment is not up: root causes, and what each blocks",
     ),
-    ListedCommand("wait", "wait.SUBCOMMAND", "block until services are up, and run what is published"),
-    ListedCommand("timeline", "timeline.SUBCOMMAND", "how the start went, and what decided how long it took"),
-    ListedCommand("graph", "graph.SUBCOMMAND", "what depends on what"),
-    ListedCommand("rerun", "rerun.SUBCOMMAND", "have a one-time command run once more"),
+    ListedCommand("wait", "wait.SUBCOMMAND", "block until services are up and run the published state"),
+    ListedCommand("timeline", "timeline.SUBCOMMAND", "show how a start went, and its critical path"),
+    ListedCommand("graph", "graph.SUBCOMMAND", "print the dependencies between commands and daemons"),
+    ListedCommand("rerun", "rerun.SUBCOMMAND", "make a one-time command run once more"),
     ListedCommand("adopt", "adopt.SUBCOMMAND", "record a one-time command as done without running it"),
-    ListedCommand("get", "variables.GET", "print the value of a variable, as an agent would find it"),
+    ListedCommand("get", "variables.GET", "print the value of a variable as an agent would find it"),
     ListedCommand(
         "set", "variables.SET", "set a variable of the deployment, of a service, or of a service on a host"
     ),
@@ -88,15 +90,13 @@ SUBCOMMANDS = (
     ListedCommand(
         "remove", "removal.REMOVE", "remove a service: its definition, variables, files and status"
     ),
+    ListedCommand("reset", "removal.RESET", "remove the records of containers: one-time commands run again"),
     ListedCommand(
-        "reset", "removal.RESET", "forget what containers have recorded: what is done is done again"
+        "snapshot",
+        "snapshot.SUBCOMMAND",
+        "save definitions, variables, files and completed commands to one file",
     ),
-    ListedCommand(
-        "snapshot", "snapshot.SUBCOMMAND", "save definitions, variables, files and what is done to one file"
-    ),
-    ListedCommand(
-        "restore", "restore.SUBCOMMAND", "bring back what a snapshot holds, here or in another ensemble"
-    ),
+    ListedCommand("restore", "restore.SUBCOMMAND", "restore a snapshot, here or in another ensemble"),
     ListedCommand(
         "up",
         "up.SUBCOMMAND",
@@ -107,41 +107,41 @@ SUBCOMMANDS = (
         "manifests.SUBCOMMAND",
         "make the files with which a launcher starts a deployment",
     ),
-    ListedCommand("completion", "completion.SUBCOMMAND", "what completes this tool's words in a shell"),
+    ListedCommand("completion", "completion.SUBCOMMAND", "print a script for completion in a shell"),
 )
 
 
 class NotInstalled(AgentError):
-    """A package is missing that only the operator's tool needs."""
+    """A package of the operator's tool is missing."""
 
     status = 1
 
 
-# Options that delete something are never suggested: a suggestion may be followed without reading the help.
+# Never suggested, because they delete something: users follow suggestions without reading the help.
 DELETING = ("--prune", "--force", "--absent-hosts")
 
 
 class Help(argparse.HelpFormatter):
-    """As wide as the terminal; a paragraph with an indented line, such as an example, stays as it is."""
+    """Fits the width of the terminal; a paragraph with an indented line, such as an example, is unchanged."""
 
     def _fill_text(self, text: str, width: int, indent: str) -> str:
         return "\n\n".join(self._paragraph(each, width) for each in text.strip("\n").split("\n\n"))
 
     def _paragraph(self, text: str, width: int) -> str:
         is_laid_out = text.startswith(" ") or "\n " in text
-        # An option, or a path, is typed as it stands.
+        # Options and paths must not be split.
         return text if is_laid_out else fill(text, width, break_on_hyphens=False, break_long_words=False)
 
 
 class ToolParser(argparse.ArgumentParser):
-    """argparse, but bad usage has the agent's exit status, and no option stands for a longer one."""
+    """argparse with the agent's exit status for bad usage, and without abbreviated options."""
 
     def __init__(self, **others: Any) -> None:
-        # --host would be --hosts where there is no --host, and another thing where there is one.
+        # In some commands --host would be an abbreviation of --hosts, in others an option.
         super().__init__(allow_abbrev=False, **others)
 
     def parse_known_args(self, args: Any = None, namespace: Any = None) -> tuple[Any, list[str]]:
-        """Refuse what is unknown here: argparse would leave it to the parser of the whole command line."""
+        """Refuse unknown options here: argparse leaves them to the parser of the whole command line."""
         found, unknown = super().parse_known_args(args, namespace)
         if unknown:
             from kolla_mesos_start.operator.terminal.suggestions import nearest
@@ -165,7 +165,7 @@ class ToolParser(argparse.ArgumentParser):
 
 
 class CommandParser(ToolParser):
-    """The parser of one subcommand. What its module says is added when it is used."""
+    """The parser of one subcommand. Its arguments are added when it is used."""
 
     def __init__(self, listed: ListedCommand, **others: Any) -> None:
         super().__init__(**others)
@@ -184,14 +184,14 @@ class CommandParser(ToolParser):
 
 
 def main() -> NoReturn:
-    """Do what the command line says, and exit."""
-    hide_memory()  # It holds secrets, which a core file of it (Ctrl-\) would hold too.
+    """Run the command line, and exit."""
+    hide_memory()  # A core file (Ctrl-\) would contain secrets.
     logging.basicConfig(format=f"{PROGRAM}: %(message)s")
     log.OUTPUT.program, log.OUTPUT.level = PROGRAM, log.LEVELS.index("warning")
-    # A stream that is closed is None, and its descriptor would become that of a connection.
+    # A closed stream is None, and a connection would get its descriptor.
     sys.stdout, sys.stderr = sys.stdout or _nowhere(), sys.stderr or _nowhere()
     if isinstance(sys.stdout, TextIOWrapper):
-        sys.stdout.reconfigure(errors="backslashreplace")  # What the locale lacks is no reason to end.
+        sys.stdout.reconfigure(errors="backslashreplace")  # The locale may lack characters.
     try:
         status = run(sys.argv[1:])
         sys.stdout.flush()
@@ -216,7 +216,7 @@ def main() -> NoReturn:
 
 
 def _exit(status: int) -> NoReturn:
-    signal.signal(signal.SIGINT, signal.SIG_DFL)  # Nothing is left to be said.
+    signal.signal(signal.SIGINT, signal.SIG_DFL)  # There is no more output.
     sys.exit(status)
 
 
@@ -225,7 +225,7 @@ def _nowhere() -> TextIO:
 
 
 def _discard(stream: TextIO) -> None:
-    """Write nothing more to it: what it still holds would fail at the exit, with a status of its own."""
+    """Redirect a stream to /dev/null: flushing it at the exit would fail with another status."""
     os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
 
 
@@ -234,7 +234,7 @@ def run(argv: Sequence[str]) -> int:
     options = parser().parse_args(argv)
     from kolla_mesos_start.operator.invocation import Invocation, Unnamed  # --help does not need it.
 
-    if signal.getsignal(signal.SIGINT) == signal.SIG_DFL:  # So that Ctrl-C ends the imports without a word.
+    if signal.getsignal(signal.SIGINT) == signal.SIG_DFL:  # Before, Ctrl-C ends the imports silently.
         signal.signal(signal.SIGINT, signal.default_int_handler)
     with ExitStack() as stack:
         invocation = Invocation(options, os.environ, stack)
@@ -280,15 +280,15 @@ def parser() -> argparse.ArgumentParser:
 
 
 def _common() -> ToolParser:
-    """The options that may stand before the command's name and after it."""
-    # An option that is not given must not hide one that stood before the command.
+    """The options that can be given before the command's name and after it."""
+    # A missing option must not hide one before the command.
     common = ToolParser(add_help=False, argument_default=argparse.SUPPRESS)
     group = common.add_argument_group("connection")
     group.add_argument("--deployment", metavar="ID", help="the first part of KOLLA_APP_ID")
-    group.add_argument("--hosts", metavar="HOSTS", help="of ZooKeeper: h1:2181,h2:2181[/chroot]")
+    group.add_argument("--hosts", metavar="HOSTS", help="the ZooKeeper servers: h1:2181,h2:2181[/chroot]")
     group.add_argument("--prefix", metavar="PATH", help="the root of all deployments; default: /kolla")
-    group.add_argument("--auth-file", metavar="FILE", help="one scheme:credential in each line")
+    group.add_argument("--auth-file", metavar="FILE", help="a file with one scheme:credential in each line")
     group.add_argument("--ca", metavar="FILE", help="the CAs of the ensemble, for TLS")
     group.add_argument("--cert", metavar="FILE", help="the client's certificate, for TLS")
-    group.add_argument("--key", metavar="FILE", help="its key")
+    group.add_argument("--key", metavar="FILE", help="the key of the certificate")
     return common

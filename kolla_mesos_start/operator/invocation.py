@@ -1,7 +1,7 @@
-"""What every subcommand of `kolla_mesos_ctl` is given: options, deployment, connection, two consoles.
+"""One run of `kolla_mesos_ctl`: options, deployment, connection and two consoles.
 
-The options have the names of the agent's variables, which are their defaults, so that a shell in which an
-agent could start needs no option at all.
+Options have the names of the agent's variables, which are their defaults: in a shell in which an agent could
+start, no option is needed.
 """
 
 from __future__ import annotations
@@ -21,7 +21,8 @@ from kolla_mesos_start import settings
 from kolla_mesos_start.definition.forms import bad_segment
 from kolla_mesos_start.errors import AgentError, BadEnvironment, BadUsage, listed
 from kolla_mesos_start.open_files import open_files
-from kolla_mesos_start.operator.deployment import container_variables
+from kolla_mesos_start.operator.deployment import container_variables, source
+from kolla_mesos_start.operator.deployment.source import Source
 from kolla_mesos_start.operator.ensemble import connection
 from kolla_mesos_start.operator.ensemble.connection import OperatorClient
 from kolla_mesos_start.operator.terminal.confirmation import confirmed
@@ -30,8 +31,8 @@ from kolla_mesos_start.settings import Settings
 from kolla_mesos_start.tree.znodes import Znodes
 from kolla_mesos_start.zookeeper.identity import connected_as
 
-CONNECT_TIMEOUT = 10.0  # seconds; a person waits for it
-# Which of the agent's variables an option overrides.
+CONNECT_TIMEOUT = 10.0  # seconds; a person waits
+# The agent's variable for each option.
 VARIABLES = {
     "hosts": "KOLLA_ZK_HOSTS",
     "prefix": "KOLLA_SYSTEM_PREFIX",
@@ -41,10 +42,10 @@ VARIABLES = {
     "key": "KOLLA_ZK_KEY",
 }
 FILES = ("auth_file", "ca", "cert", "key")
-# Which of the agent's variables count here.
+# The agent's variables that the tool reads, besides those that begin with ZK.
 ZK = "KOLLA_ZK_"
 KEPT = ("KOLLA_SYSTEM_PREFIX", "KOLLA_MISSING_VARIABLES")
-ZOOKEEPERS_OWN = "zookeeper"  # below the root of each ensemble
+ZOOKEEPERS_OWN = "zookeeper"  # a znode below the root of each ensemble
 DEPLOYMENT = "KOLLA_DEPLOYMENT"
 
 
@@ -53,13 +54,13 @@ class Unnamed(BadUsage):
 
 
 class BadConnection(BadEnvironment):
-    """Bad values of the options that say how to reach ZooKeeper, or of the variables that they stand for."""
+    """Bad values of the connection options, or of their variables."""
 
     subject = "connection"
 
 
 class OutputConsole(Console):
-    """rich would exit with a status of its own where whoever read has gone; `main` knows a better one."""
+    """Leaves a closed pipe to `main`: rich would exit with a status of its own."""
 
     def on_broken_pipe(self) -> None:
         """Called while the error is handled."""
@@ -67,7 +68,7 @@ class OutputConsole(Console):
 
 
 class Invocation:
-    """One run of the tool. `out` is for what was asked for, `err` for all that is said beside it."""
+    """One run of the tool. Requested data goes to `out`, notes and warnings to `err`."""
 
     def __init__(self, options: argparse.Namespace, environ: Mapping[str, str], stack: ExitStack) -> None:
         self.options, self.environ = options, environ
@@ -78,48 +79,32 @@ class Invocation:
 
     @property
     def as_json(self) -> bool:
-        """Whether data is to be printed for a program."""
+        """Whether to print data for a program."""
         return getattr(self.options, "format", "text") == "json"
 
     def print_json(self, data: Any) -> None:
         """Print `data` as one JSON document."""
         self.out.out(json.dumps(data, indent=2))
 
-    @property
-    def settings(self) -> Settings:
-        """How to reach ZooKeeper, and which deployment. Raises BadEnvironment or BadUsage."""
-        given = getattr(self.options, "deployment", None) or self.environ.get(DEPLOYMENT, "")
-        if bad_segment(given):
-            if not given:
-                raise Unnamed(f"give --deployment, or set {DEPLOYMENT}: the first part of KOLLA_APP_ID")
-            raise BadUsage(
-                f"--deployment: expected a name that can be one segment of a znode's path, found {given!r}"
-            )
-        return self._settings(given)
+    # -- the deployment ---------------------------------------------------------------------------
 
-    def _settings(self, deployment: str) -> Settings:
-        kept = {name: value for name, value in self.environ.items() if name in KEPT or name.startswith(ZK)}
-        # What describes a container is of no meaning here.
-        kept.update(KOLLA_APP_ID=f"/{deployment}/operator", KOLLA_HOSTNAME="operator")
-        kept.update(connection_options(self.options))
-        if not kept.get("KOLLA_ZK_HOSTS"):
-            raise BadUsage("give --hosts, or set KOLLA_ZK_HOSTS: h1:2181,h2:2181[/chroot]")
-        try:
-            found = settings.parse(kept)
-        except BadEnvironment as error:
-            raise BadConnection([self._as_given(issue) for issue in error.issues]) from error
-        return found if found.connect_timeout else found._replace(connect_timeout=CONNECT_TIMEOUT)
+    def load(self, *, is_local: bool = False) -> Source:
+        """Read DIR. A command that `is_local` needs no name: the default is that of the directory."""
+        default = self.options.directory.resolve().name if is_local else ""
+        return source.load(self.options, self._deployment_name(default), self.given)
 
-    def _as_given(self, issue: str) -> str:
-        """With the option where it was an option, not with the variable that it stands for."""
-        for option, name in VARIABLES.items():
-            if getattr(self.options, option, None):
-                issue = re.sub(rf"\b{name}\b", _flag(option), issue)
-        return issue
+    def _deployment_name(self, default: str = "") -> str:
+        name: str = getattr(self.options, "deployment", None) or self.environ.get(DEPLOYMENT) or default
+        if not name:
+            raise Unnamed(f"give --deployment, or set {DEPLOYMENT}: the first part of KOLLA_APP_ID")
+        wrong = bad_segment(name)
+        if wrong:
+            raise BadUsage(f"--deployment: {wrong}, found {name!r}")
+        return name
 
     @property
     def given(self) -> Mapping[str, str]:
-        """What containers find in KOLLA_VARIABLES_DIR, as far as it is known here."""
+        """The variables of KOLLA_VARIABLES_DIR, which containers find there too."""
         return container_variables.variables(self.environ)
 
     @property
@@ -128,44 +113,8 @@ class Invocation:
         found = self.settings
         return Znodes(found.prefix, found.deployment_id, "", "")
 
-    @property
-    def client(self) -> OperatorClient:
-        """The connection, made when it is first used, and closed at the end."""
-        if self._client is None:
-            settings = self.settings
-            self._warn_of_open_files()
-            self._client = connection.connect(settings)
-            self._stack.callback(self._client.close)
-        return self._client
-
-    def _warn_of_open_files(self) -> None:
-        """Of those that say who we are, or hold the key to it."""
-        for variable, path, mode in open_files({**self.environ, **connection_options(self.options)}):
-            text = (
-                f"warning: {variable}: every user of this host can read {path} (mode {mode:04o}), and then do"
-                f" in ZooKeeper what you may: chmod 600 {path}"
-            )
-            self.err.print(self._as_given(text), markup=False)
-
-    def confirmed(self, what: str) -> bool:
-        """Whether the operator wants it (`confirmation`). The session outlives the question."""
-        return confirmed(what, self.options, self.err, self._await_input)
-
-    def _await_input(self) -> None:
-        if self._client is not None:
-            loop, stdin = self._client.loop, sys.stdin.fileno()
-            ready: list[bool] = []
-            loop.listen(stdin, lambda: ready.append(True))
-            loop.wait(lambda: ready)
-            loop.ignore(stdin)
-
-    def identity_hint(self) -> str:
-        """For the end of a message: what an operator has to know who looks for a right that is missing."""
-        client = self._client
-        return connected_as(client.known_as()) if client is not None and client.connected else ""
-
     def require_deployment(self) -> Znodes:
-        """The paths of a deployment that is there. NotThere names the nearest one."""
+        """The paths of the deployment, which must exist. NotThere names the nearest one."""
         znodes, found = self.znodes, self.settings
         nodes = connection.read(self.client, [znodes.deployment, "/"])
         if found.chroot and nodes["/"] is None:
@@ -179,20 +128,83 @@ class Invocation:
         return znodes
 
     def list_deployments(self) -> str:
-        """The deployments, for the end of a message that asks for one; nothing where that can't be known."""
+        """The existing deployments, to end a message that asks for one; empty if they can't be read."""
         try:
             found = self._settings("operator")._replace(connect_timeout=connection.QUIET)
             client = connection.connect(found)
             self._stack.callback(client.close)
             names = _deployments(client, found.prefix)
-        except AgentError:  # What was asked for comes first: with it, this is said too.
+        except AgentError:  # The missing name is reported first.
             return ""
         where = f"{found.prefix or '/'} of ZooKeeper at {found.hosts}{found.chroot}"
         return f"; below {where} there {f'are: {listed(names)}' if names else 'is none'}"
 
+    # -- the connection ---------------------------------------------------------------------------
+
+    @property
+    def settings(self) -> Settings:
+        """The connection and the deployment. Raises BadEnvironment or BadUsage."""
+        return self._settings(self._deployment_name())
+
+    def _settings(self, deployment: str) -> Settings:
+        kept = {name: value for name, value in self.environ.items() if name in KEPT or name.startswith(ZK)}
+        # The agent's parser needs a container, which the tool has not.
+        kept.update(KOLLA_APP_ID=f"/{deployment}/operator", KOLLA_HOSTNAME="operator")
+        kept.update(connection_options(self.options))
+        if not kept.get("KOLLA_ZK_HOSTS"):
+            raise BadUsage("give --hosts, or set KOLLA_ZK_HOSTS: h1:2181,h2:2181[/chroot]")
+        try:
+            found = settings.parse(kept)
+        except BadEnvironment as error:
+            raise BadConnection([self._as_given(issue) for issue in error.issues]) from error
+        return found if found.connect_timeout else found._replace(connect_timeout=CONNECT_TIMEOUT)
+
+    def _as_given(self, issue: str) -> str:
+        """Name the option instead of its variable if the option was given."""
+        for option, name in VARIABLES.items():
+            if getattr(self.options, option, None):
+                issue = re.sub(rf"\b{name}\b", _flag(option), issue)
+        return issue
+
+    @property
+    def client(self) -> OperatorClient:
+        """The connection. It is opened at the first use, and closed at the end."""
+        if self._client is None:
+            found = self.settings
+            self._warn_of_readable_files()
+            self._client = connection.connect(found)
+            self._stack.callback(self._client.close)
+        return self._client
+
+    def _warn_of_readable_files(self) -> None:
+        """Warn of credentials and keys that every user can read."""
+        for variable, path, mode in open_files({**self.environ, **connection_options(self.options)}):
+            text = (
+                f"warning: {variable}: every user of this host can read {path} (mode {mode:04o}), and then"
+                f" has your rights in ZooKeeper: chmod 600 {path}"
+            )
+            self.err.print(self._as_given(text), markup=False)
+
+    def confirmed(self, what: str) -> bool:
+        """Whether the operator confirms `what`. The session stays alive while the question is open."""
+        return confirmed(what, self.options, self.err, self._await_input)
+
+    def _await_input(self) -> None:
+        if self._client is not None:
+            loop, stdin = self._client.loop, sys.stdin.fileno()
+            ready: list[bool] = []
+            loop.listen(stdin, lambda: ready.append(True))
+            loop.wait(lambda: ready)
+            loop.ignore(stdin)
+
+    def identity_hint(self) -> str:
+        """Our identity according to the server, to end a message about a missing right."""
+        client = self._client
+        return connected_as(client.known_as()) if client is not None and client.connected else ""
+
 
 class Subcommand(NamedTuple):
-    """One word of the tool. `run` returns the exit status; what goes wrong it raises as AgentError."""
+    """One subcommand of the tool. `run` returns the exit status, or raises AgentError."""
 
     description: str
     example: str
@@ -207,14 +219,14 @@ def _deployments(client: OperatorClient, prefix: str) -> list[str]:
 
 
 def connection_options(options: argparse.Namespace) -> dict[str, str]:
-    """What the options for the connection say, by the agent's variables. BadUsage for an empty one."""
+    """The values of the connection options, by the agent's variables. BadUsage for an empty one."""
     found = {}
     for option, name in VARIABLES.items():
         value = getattr(options, option, None)
         if value == "":
             raise BadUsage(f"{_flag(option)} is empty: give its value, or leave it out to use {name}")
         if value is not None:
-            # A person names a file from where he stands, a variable is for any directory.
+            # Relative to the current directory; a variable is valid in any directory.
             found[name] = os.path.abspath(value) if option in FILES else value
     return found
 
@@ -224,5 +236,5 @@ def _flag(option: str) -> str:
 
 
 def add_format(parser: argparse._ActionsContainer) -> None:
-    """The option of all that print data."""
+    """Add --format, for commands that print data."""
     parser.add_argument("--format", choices=("text", "json"), default="text", help="default: %(default)s")

@@ -99,9 +99,7 @@ class InPodman(containers.LocalContainer):
 class Cloud(Keystone):
     """MariaDB, memcached, a task and three Keystones, each in a container of its own."""
 
-    def __init__(
-        self, podman: Podman, images: Images, directory: Path, zk: KazooClient, hosts: str
-    ) -> None:
+    def __init__(self, podman: Podman, images: Images, directory: Path, zk: KazooClient, hosts: str) -> None:
         self._podman, self._images = podman, images
         self.noting = directory / "noting"
         self.journal = self.noting / "journal"

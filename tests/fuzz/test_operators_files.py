@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import argparse
 import json
 from pathlib import Path
 from random import Random
@@ -11,11 +10,10 @@ from typing import Any
 import pytest
 
 from kolla_mesos_start.errors import BadDefinition
-from kolla_mesos_start.operator.deployment import acl, formats, instances, launch, layouts, strict_yaml
+from kolla_mesos_start.operator.deployment import acl, formats, instances, launch, strict_yaml
 from kolla_mesos_start.operator.deployment.findings import DataSource
 from kolla_mesos_start.operator.ensemble import services
 from kolla_mesos_start.operator.ensemble.connection import recorded as plan_recorded
-from kolla_mesos_start.operator.validation.rules import validate
 from tests.fuzz.inputs import (
     BYTES,
     FAST,
@@ -29,6 +27,7 @@ from tests.fuzz.inputs import (
     seeded,
 )
 from tests.operator_tools.deployment.test_kolla_mesos import FILES
+from tests.operator_tools.sources import findings
 
 YAML = [path.read_bytes() for path in published("*.yml") if "kubernetes" not in path.parts]
 TOKENS = [
@@ -164,9 +163,7 @@ def test_a_directory(fuzz: Fuzz, seed: int, tmp_path_factory: pytest.TempPathFac
 
 
 def read(root: Path) -> None:
-    options = argparse.Namespace(directory=root, variables_from=[], set=[], secrets=None)
-    deployment, findings = layouts.read(options, "site")
-    for finding in (*findings, *validate(deployment)):
+    for finding in findings(root):
         assert finding.message.encode()
 
 

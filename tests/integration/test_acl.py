@@ -261,7 +261,7 @@ def test_what_stands_wider_is_named_and_mended(zk: KazooClient, site: Site) -> N
     plan = (site.root / "acl.yml").read_text()
     (site.root / "acl.yml").unlink()
     _, err = site.ctl("publish")
-    assert "warning: every client can read 1 variable (root_password): say in acl.yml who may" in err
+    assert "warning: every client can read 1 variable (root_password): restrict access with acl.yml" in err
     assert len(world(zk, site.path)) > 10
     (site.root / "acl.yml").write_text(plan)
     out, _ = site.ctl("publish", site.root, "--check-acl", status=77)
@@ -337,11 +337,11 @@ def test_what_is_reset_is_recorded_again(zk: KazooClient, site: Site, containers
     places += [f"{site.path}/status/{scope}/daemon/ready" for scope in ("db1/db", "web1/web", "global/web")]
     eventually(lambda: not any(map(zk.get_children, places)), "nobody is there")
     out, _ = site.ctl("reset", "--host=web1", "--yes")
-    assert "forgot web1: " in out
+    assert "removed the records of web1: " in out
     # What publishing has made is no record.
-    assert site.ctl("reset", "--host=web1", "--yes")[0] == "nothing is recorded of web1\n"
+    assert site.ctl("reset", "--host=web1", "--yes")[0] == "there are no records of web1\n"
     out, _ = site.ctl("reset", "--absent-hosts", "--yes")
-    assert "forgot db1: " in out and "web1" not in out
+    assert "removed the records of db1: " in out and "web1" not in out
     site.ctl("reset", "--yes")
     assert zk.get_children(f"{site.path}/status/global/db") == []
     are_ready(start_all(site, containers))
@@ -417,7 +417,7 @@ def test_the_acl_of_the_environment_wins(zk: KazooClient, site: Site, containers
 def test_there_is_nothing_to_check_without_a_plan(site: Site) -> None:
     (site.root / "acl.yml").unlink()
     _, err = site.ctl("publish", site.root, "--check-acl", status=64)
-    assert err == f"kolla_mesos_ctl: --check-acl: {site.root} has no acl.yml, so that no ACL is planned\n"
+    assert err == f"kolla_mesos_ctl: --check-acl: {site.root} has no acl.yml to compare with\n"
 
 
 @pytest.mark.parametrize(

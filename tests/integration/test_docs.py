@@ -6,7 +6,6 @@ the ensemble that the documents call zk1:2181,zk2:2181 is the test's server.
 
 from __future__ import annotations
 
-import argparse
 import functools
 import getpass
 import json
@@ -32,7 +31,7 @@ from kazoo.client import KazooClient
 from kolla_mesos_start.definition import schema
 from kolla_mesos_start.definition.document import load
 from kolla_mesos_start.operator import cli
-from kolla_mesos_start.operator.deployment import directory, layouts
+from kolla_mesos_start.operator.deployment import directory
 from kolla_mesos_start.operator.deployment.findings import ERROR
 from kolla_mesos_start.operator.validation.rules import validate
 from tests import secured
@@ -53,6 +52,7 @@ from tests.documents import (
     literals,
     table,
 )
+from tests.operator_tools import sources
 from tests.publishing import publish
 from tests.quickstarts import copy_tests
 from tests.tool import tool
@@ -272,7 +272,7 @@ def forgets_a_host(block: Block, ground: Ground) -> None:
     agent = ground.containers.start("web", "node1", **site.environ("web"))
     assert agent.ends() == 0
     environ = {"KOLLA_ZK_HOSTS": ground.stranger.hosts, "KOLLA_DEPLOYMENT": "site"}
-    assert "forgot node1" in ground.stranger.types(block.text, **environ)
+    assert "removed the records of node1" in ground.stranger.types(block.text, **environ)
 
 
 def is_in_the_help_of_manifests(block: Block, ground: Ground) -> None:
@@ -578,10 +578,8 @@ def fits_the_example(block: Block, ground: Ground) -> None:
     root = Path(tempfile.mkdtemp(dir=ground.containers.directory)) / "keystone"
     shutil.copytree(ROOT / "etc/examples/keystone", root)
     (root / "acl.yml").write_text(block.text)
-    options = argparse.Namespace(directory=root, variables_from=[], set=[], secrets=None)
-    deployment, unreadable = layouts.read(options, "site")
-    assert deployment.acl is not None
-    assert [each for each in (*unreadable, *validate(deployment)) if each.severity == ERROR] == []
+    assert sources.load(root).deployment.acl is not None
+    assert [each for each in sources.findings(root) if each.severity == ERROR] == []
 
 
 def secures_an_ensemble(block: Block, ground: Ground) -> None:

@@ -15,10 +15,8 @@ from kazoo.client import KazooClient
 from kazoo.security import make_acl, make_digest_acl
 
 from kolla_mesos_start.operator import cli
-from kolla_mesos_start.operator.commands import publish as publishing
 from kolla_mesos_start.operator.deployment import directory
-from kolla_mesos_start.operator.ensemble import publication
-from kolla_mesos_start.operator.ensemble.published import Removals
+from kolla_mesos_start.operator.ensemble import publication, status_records
 from kolla_mesos_start.operator.ensemble.publisher import Publisher
 from kolla_mesos_start.tree.znodes import PUBLICATION, Znodes
 from tests.conftest import Deployment
@@ -327,13 +325,13 @@ def test_a_service_whose_container_starts_meanwhile_is_kept_whole(
     before = tree(zk, f"{deployment.path}/old")
     shutil.rmtree(root / "services" / "old")
     shutil.rmtree(root / "services" / "above")
-    withdrawn = publishing.withdrawn
+    roles = status_records.roles
 
-    def start(*given: Any) -> Removals:
+    def start(*given: Any) -> Any:
         zk.create(f"{deployment.path}/old/{where}/1", ephemeral=True)
-        return withdrawn(*given)
+        return roles(*given)
 
-    monkeypatch.setattr(publishing, "withdrawn", start)
+    monkeypatch.setattr(status_records, "roles", start)
     place = ["--deployment", deployment.id, "--prefix", deployment.prefix, "--hosts", deployment.hosts]
     cli.run(["publish", str(root), "--prune", *place])
     assert zk.get(f"{deployment.path}/old")[0]

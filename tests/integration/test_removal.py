@@ -133,7 +133,7 @@ def test_removal_is_refused_while_a_container_exists(site: Site, zk: KazooClient
     assert "infra/db has 1 container on web1: stop them first; nothing was changed" in done.stderr
     assert "give --yes" in ctl(site.deployment, *words, "--force", status=64).stderr
     assert standing(site, zk) == before
-    assert "a daemon runs on" in ctl(site.deployment, *words, "--force", "--yes").stderr
+    assert "daemons keep running" in ctl(site.deployment, *words, "--force", "--yes").stderr
     assert (zk.get(f"{site.deployment.path}/infra/db")[0] != b"") == (words == ["reset"])
 
 
@@ -295,7 +295,7 @@ def test_reset_of_a_host(hosts: Site) -> None:
     before = of_host(hosts, "web1")
     done = ctl(hosts.deployment, "reset", "--host", "web1", "--yes")
     left = ["status/global/db/sync/hosts/web1"]
-    assert done.stdout == f"forgot web1: {len(before) - len(left)} znodes\n"
+    assert done.stdout == f"removed the records of web1: {len(before) - len(left)} znodes\n"
     assert "db/each on web1" in done.stderr and "db/sync" not in done.stderr
     counts = "a dependency counts the hosts on which db/step has succeeded: 1 then, instead of 2"
     assert counts in done.stderr and "which db/each" not in done.stderr
@@ -322,11 +322,14 @@ def test_reset_of_hosts_without_a_container(hosts: Site, zk: KazooClient) -> Non
     }.items():
         zk.create(f"{root}/{path}", data, ephemeral=True, makepath=True)
     asked = ctl(hosts.deployment, "reset", "--absent-hosts", status=64).stderr
-    assert f"forget what is recorded of 2 hosts of {root}: web0, web6? There is no terminal" in asked
+    assert f"remove the records of 2 hosts of {root}: web0, web6? There is no terminal" in asked
     done = ctl(hosts.deployment, "reset", "--absent-hosts", "--yes")
-    assert [line.split(":")[0] for line in done.stdout.splitlines()] == ["forgot web0", "forgot web6"]
+    assert [line.split(":")[0] for line in done.stdout.splitlines()] == [
+        "removed the records of web0",
+        "removed the records of web6",
+    ]
     assert hosts.names(f"{root}/status") == ["global", "web1", "web2", "web3", "web4", "web5"]
-    assert "a container is on every host" in ctl(hosts.deployment, "reset", "--absent-hosts").stdout
+    assert "every host of" in ctl(hosts.deployment, "reset", "--absent-hosts").stdout
 
 
 @pytest.mark.parametrize("words", [["--host", "web1"], ["--absent-hosts"]])
@@ -338,7 +341,7 @@ def test_a_container_of_unknown_host_prevents_the_reset_of_any_host(
     zk.create(f"{hosts.deployment.path}/infra/db/.containers/x", b"\xff{[", ephemeral=True)
     refused = ctl(hosts.deployment, "reset", *words, "--yes", status=1).stderr
     assert "a container of infra/db (x) does not say on which host it is: stop" in refused
-    assert "forgot web1" in ctl(hosts.deployment, "reset", *words, "--yes", "--force").stdout
+    assert "removed the records of web1" in ctl(hosts.deployment, "reset", *words, "--yes", "--force").stdout
 
 
 def test_reset_of_a_host_is_refused_while_it_has_a_container(hosts: Site) -> None:

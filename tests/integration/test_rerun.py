@@ -74,8 +74,8 @@ def test_what_is_taken_back_runs_once_more(site: Site, keys: Any) -> None:
     assert [site.start(host).ends() for host in ("web1", "web2")] == [0, 0]
     assert site.state("sync", "web2") == "done"
     assert ctl(site.deployment, "rerun", "db/sync").stdout.endswith(
-        ": done is taken back; the next container of infra/db that starts runs it\n"
-        "start a container of infra/db: none is there now\n"
+        " is marked as not done; the next container of infra/db that starts runs it\n"
+        "start a container of infra/db: there is none now\n"
     )
     assert [site.state(), site.state("sync", "web1"), site.state("sync", "web2")] == ["waiting"] * 3
     assert (site.names(f"{site.at()}/hosts"), site.names(f"{site.at()}/generations")) == ([], [])
@@ -113,7 +113,7 @@ def test_only_the_published_generation_is_taken_back(site: Site) -> None:
             shared={"tag": tag},
         )
         assert site.start().ends() == 0
-    assert "db/sync (generation 2): done is taken back" in ctl(site.deployment, "rerun", "db/sync").stdout
+    assert "db/sync (generation 2) is marked as not done" in ctl(site.deployment, "rerun", "db/sync").stdout
     assert site.names(f"{site.at()}/generations") == ["1"]
     assert "db/sync (generation 2) is not done" in ctl(site.deployment, "rerun", "db/sync").stdout
     assert site.start().ends() == 0
@@ -126,7 +126,7 @@ def test_what_is_once_on_each_host_is_taken_back_on_one(site: Site) -> None:
         assert site.start(host).ends() == 0
     assert "give --host" in ctl(site.deployment, "rerun", "db/sync", status=64).stderr
     done = ctl(site.deployment, "rerun", "db/sync", "--host", "web1")
-    assert "db/sync on web1: done is taken back" in done.stdout
+    assert "db/sync on web1 is marked as not done" in done.stdout
     assert (site.state(scope="web1"), site.state(scope="web2"), site.state()) == ("waiting", "done", "done")
     assert site.names(f"{site.at()}/hosts") == ["web2"]
     for host in ("web1", "web2"):
@@ -148,7 +148,7 @@ def test_what_is_done_on_no_host_any_more_is_waited_for(site: Site) -> None:
     assert site.containers.start("app/web", "web3").ends() == 0
     said = ctl(site.deployment, "rerun", "db/sync", "--host", "web2").stdout
     assert "the next container of infra/db on web2 that starts runs it" in said
-    assert "start a container of infra/db on web2: none is there now" in said
+    assert "start a container of infra/db on web2: there is none now" in said
     assert (site.state(), site.names(f"{site.at()}/hosts")) == ("waiting", [])
     waits = site.containers.start("app/web", "web3")
     waits.says("db/sync: not begun, waiting")
@@ -231,7 +231,7 @@ def taken_back(site: Site) -> bool:
     """Whether a rerun took something back; false where it found a container at work, or nothing done."""
     done = run_ctl(site.deployment, "rerun", "db/sync")
     assert done.returncode in (0, 1), done.stderr
-    return "done is taken back" in done.stdout
+    return "is marked as not done" in done.stdout
 
 
 # -- adopt ----------------------------------------------------------------------------------------
@@ -260,7 +260,7 @@ def test_what_is_adopted_is_passed_through(site: Site, keys: Any, started: bool)
     assert detail["message"].startswith("adopted by ") and begun <= detail["started"] <= time.time()
     assert site.state("sync", "web2") == "done"
     again = ctl(site.deployment, "adopt", "db/sync", "--host", "web1")
-    assert "is done already" in again.stdout and "adopted by" in again.stdout
+    assert "is already done" in again.stdout and "adopted by" in again.stdout
     ctl(site.deployment, "rerun", "db/sync")
     assert site.start().ends() == 1
     assert len(site.runs()) == started + 1
@@ -355,7 +355,7 @@ def test_a_write_whose_fate_is_unknown_is_not_made_twice(
     finally:
         proxy.kill()
     assert "lost the connection to ZooKeeper at" in done.stderr
-    assert ("is taken back" if word == "rerun" else "is recorded as done") in done.stdout
+    assert ("is marked as not done" if word == "rerun" else "is recorded as done") in done.stdout
     assert len(site.names(f"{site.at()}/generations")) == (word == "adopt")
     assert site.queue() == []
     assert site.start().ends() == 0
@@ -422,7 +422,7 @@ def test_a_lock_that_may_not_be_given_back_goes_with_the_session(site: Site, zk:
     site.publish(sync=site.once(gate=None))
     assert site.start().ends() == 0
     zk.set_acls(f"{site.at()}/lock", [make_acl("world", "anyone", read=True, create=True, admin=True)])
-    assert "done is taken back" in ctl(site.deployment, "rerun", "db/sync").stdout
+    assert "is marked as not done" in ctl(site.deployment, "rerun", "db/sync").stdout
     assert site.names(f"{site.at()}/lock") == []
 
 

@@ -15,7 +15,7 @@ from rich.console import Console
 
 from kolla_mesos_start.operator import cli
 from kolla_mesos_start.operator.deployment import formats, secrets_file
-from kolla_mesos_start.operator.deployment.secret_values import Completed
+from kolla_mesos_start.operator.deployment.source import Source
 from tests.conftest import Deployment
 from tests.integration.test_publish import DEFINITION, TOOL, ctl, publish
 from tests.publishing import write_files
@@ -78,7 +78,7 @@ def test_what_stands_in_the_file_stays_and_wins(
     file.chmod(0o644)
     done = publish(root, deployment, "--secrets", str(file))
     assert f"generated 1 secret into {file}\n" in done.stdout
-    assert f"{file} can be read by others than its owner" in done.stderr
+    assert f"other users can read {file}: chmod 600" in done.stderr
     assert file.read_text().startswith(f"{own}\nring: ")
     assert stat.S_IMODE(file.stat().st_mode) == 0o644
     assert in_tree(zk, deployment) == values(file)
@@ -92,7 +92,7 @@ def test_what_is_published_is_taken_and_never_replaced(
     pin = "yes: 'a' #\n\té\\\U0001f511"
     zk.create(f"{deployment.path}/variables/db_pin", pin.encode(), makepath=True)
     done = publish(root, deployment, "--secrets", str(file))
-    assert f"took 1 published secret into {file}\ngenerated 1 secret into {file}\n" in done.stdout
+    assert f"copied 1 published secret to {file}\ngenerated 1 secret into {file}\n" in done.stdout
     assert values(file)["db_pin"] == pin
     assert in_tree(zk, deployment)["db_pin"] == pin
 
@@ -125,7 +125,7 @@ def test_without_a_file_what_is_missing_is_refused(
     zk.create(f"{deployment.path}/variables/db_pin", b"1234", makepath=True)
     done = publish(root, deployment, status=64)
     assert done.stderr.splitlines() == [
-        "kolla_mesos_ctl: no value for ring: give --secrets FILE; what is generated is added to it"
+        "kolla_mesos_ctl: no value for ring: give --secrets FILE; generated values are added to it"
     ]
     assert in_tree(zk, deployment) == {"db_pin": "1234"}
     publish(root, deployment, "--secrets", str(file))
@@ -230,8 +230,8 @@ def test_two_runs_at_the_same_time_agree_on_the_secrets(
     keep, other = secrets_file.keep, file.with_name("other.yml")
     runs: list[subprocess.Popen[str]] = []
 
-    def be_slow(to: Path | None, completed: Completed, console: Console) -> None:
-        keep(to, completed, console)
+    def be_slow(to: Path | None, source: Source, console: Console) -> None:
+        keep(to, source, console)
         words = [sys.executable, str(TOOL), "publish", str(root), "--secrets", str(other)]
         run = subprocess.Popen(words, env=environ(deployment), stderr=subprocess.PIPE, text=True)
         runs.append(run)

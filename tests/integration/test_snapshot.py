@@ -86,7 +86,7 @@ def test_what_is_done_survives_into_another_deployment(site: Site, tmp_path: Pat
     own = ("status/web1/db/sync", "status/web1/db/tagged")  # Each host's next start writes these.
     kept = {path for path in before if "db/plain" not in path and path not in own}
     assert {path: data for path, data in before.items() if path in kept} == after
-    assert "is as in" in ctl(site.deployment, "restore", str(file)).stdout
+    assert "is already as in" in ctl(site.deployment, "restore", str(file)).stdout
     assert [site.start(host).ends() for host in ("web1", "web2")] == [0, 0]
     assert names(site) == ["sync@web1", "tagged@web1", "host@web1", "host@web2"]
 

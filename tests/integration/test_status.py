@@ -55,7 +55,7 @@ def test_the_status_of_real_agents(deployment: Deployment, containers: Container
     assert "1 of 1 ready" in tool(deployment, "status", "a/db")
     said = tool(deployment, "status", status=1)
     assert "site: 1 of 3 services up" in said
-    assert "no container of it was ever started" in said
+    assert "no container was ever started" in said
     assert containers.start("a/job", "h1").ends() == 0
     found = json.loads(tool(deployment, "status", "--format", "json", status=1))
     assert {each["name"]: each["up"] for each in found["services"]} == {
@@ -178,7 +178,7 @@ def test_a_change_is_on_the_screen_within_half_a_second(zk: KazooClient, deploym
         zk.delete(f"{deployment.path}/status/global/web/daemon/ready/1")
         screen.shows("0 of 1 ready")
         zk.delete(f"{deployment.path}/a/web/.containers/1")
-        screen.shows("no container of it is left")
+        screen.shows("all its containers are gone")
         screen.process.send_signal(signal.SIGINT)
         screen.shows("stopped by SIGINT")
         assert screen.process.wait(60) == 130
@@ -205,7 +205,7 @@ def test_watching_continues_after_an_outage(
 
 
 def test_watching_needs_a_terminal(deployment: Deployment) -> None:
-    assert "--watch draws on a terminal" in tool(deployment, "status", "--watch", status=64)
+    assert "--watch needs a terminal" in tool(deployment, "status", "--watch", status=64)
 
 
 @pytest.mark.parametrize(("lines", "columns"), [(24, 80), (60, 80), (50, 200)])

@@ -100,13 +100,13 @@ def test_set_writes_one_place_and_unset_removes_it(
     done = ctl(site, "set", "size", "s3cret", *words)
     assert f"{site.path}{place}" in done.stdout
     assert zk.get(f"{site.path}{place}")[0] == b"s3cret"
-    assert "has this value already" in ctl(site, "set", "size", "s3cret", *words).stdout
+    assert "already has this value" in ctl(site, "set", "size", "s3cret", *words).stdout
     gone = ctl(site, "unset", "size", *words, "--force")
     assert not zk.exists(f"{site.path}{place}")
     holds = (
-        f"the value of {site.path}/variables/size holds now"
+        f"the value of {site.path}/variables/size is used now"
         if words
-        else "size has no value for the whole deployment"
+        else "size no longer has a value for the whole deployment"
     )
     assert holds in gone.stdout
     assert "s3cret" not in done.stdout + done.stderr + gone.stdout + gone.stderr
@@ -150,7 +150,7 @@ def test_a_terminal_is_asked_for_the_value_and_does_not_show_it(
 def test_an_empty_value_is_a_value(site: Deployment, words: list[str]) -> None:
     """It is said, since a file that could not be read gives one too; the next value updates it."""
     assert "size is empty now: templates get an empty text" in ctl(site, "set", "size", "-", *words).stdout
-    assert "has this value already: it is empty" in ctl(site, "set", "size", "", *words).stdout
+    assert "already has this value: it is empty" in ctl(site, "set", "size", "", *words).stdout
     done = ctl(site, "set", "size", "2", *words).stdout
     assert done.startswith("updated ") and "empty" not in done
 
@@ -165,8 +165,8 @@ def test_it_says_whom_to_restart(zk: KazooClient, site: Deployment) -> None:
     ctl(site, "set", "size", "5", "--service", SERVICE)
     place = f"{site.path}/{SERVICE}/variables"
     assert ctl(site, "set", "size", "6").stdout.splitlines()[1:] == [
-        f"{SERVICE} has a value of its own, which wins ({place}/web1/size): 1 container on web1",
-        f"{SERVICE} has a value of its own, which wins ({place}/size): 1 container on web2",
+        f"{SERVICE} has its own value at {place}/web1/size, which takes precedence: 1 container on web1",
+        f"{SERVICE} has its own value at {place}/size, which takes precedence: 1 container on web2",
     ]
     assert "2 containers" in ctl(site, "set", "level", "debug").stdout
     definition = json.loads(zk.get(f"{site.path}/{SERVICE}")[0])
@@ -177,7 +177,7 @@ def test_it_says_whom_to_restart(zk: KazooClient, site: Deployment) -> None:
     assert "restart web" not in followed
     other = ctl(site, "set", "levl", "debug")
     assert "restart" not in other.stdout
-    assert f"note: no template of a service below {site.path} names levl" in other.stderr
+    assert f"note: no template of a service below {site.path} uses levl" in other.stderr
 
 
 def test_a_value_that_a_service_needs_is_not_removed(zk: KazooClient, site: Deployment) -> None:
@@ -189,7 +189,7 @@ def test_a_value_that_a_service_needs_is_not_removed(zk: KazooClient, site: Depl
     assert "set another value instead; nothing was changed" in refused.stderr
     assert zk.exists(f"{site.path}/variables/size")
     done = ctl(site, "unset", "size", "--force")
-    assert f"{needs} and has no value for it now: the next start of its containers fails" in done.stdout
+    assert f"{needs} and has no value now: the next start of its containers fails" in done.stdout
     assert "set it again first" in done.stdout and "restart" not in done.stdout
     assert (
         f"{SERVICE} needs level (commands.sync.env.LEVEL line 1)"
@@ -210,7 +210,7 @@ def test_a_value_that_is_not_needed_goes(zk: KazooClient, site: Deployment) -> N
     assert "needs size" in ctl(site, "unset", "size", "--service", SERVICE, "--host", "web2", status=1).stderr
     publish(site, SERVICE, {"commands": {"sync": COMMAND}}, files={"conf": "{{ size | default('') }}"})
     gone = ctl(site, "unset", "size", "--service", SERVICE, "--host", "web2")
-    assert f"size has no value for {SERVICE} on web2 any more" in gone.stdout
+    assert f"size no longer has a value for {SERVICE} on web2" in gone.stdout
     assert f"restart {SERVICE} to do without it: 1 container on web2" in gone.stdout
 
 
@@ -231,7 +231,7 @@ def test_a_host_that_has_never_had_a_container_is_warned_of(zk: KazooClient, sit
     assert "warning" not in ctl(site, "set", "size", "2", *words).stderr
     words[-1] = "wbe1"
     gone = ctl(site, "unset", "size", *words).stdout
-    assert f"the value of {site.path}/variables/size holds now" in gone and "wins" not in gone
+    assert f"the value of {site.path}/variables/size is used now" in gone and "precedence" not in gone
 
 
 @pytest.mark.parametrize(
@@ -279,7 +279,10 @@ def test_a_value_that_is_no_text_is_shown_as_it_is(zk: KazooClient, site: Deploy
 def test_a_value_that_is_too_large_is_refused(site: Deployment) -> None:
     """Not more is read than it takes to know."""
     for given in (b"x" * 1_000_001, b"x" * 2_000_000, b"\xff" * 2_000_000):
-        assert "more than 1000000 bytes" in ctl(site, "set", "size", "-", given=given, status=64).stderr
+        assert (
+            "longer than ZooKeeper allows (1000000 bytes)"
+            in ctl(site, "set", "size", "-", given=given, status=64).stderr
+        )
     ctl(site, "set", "size", "-", given=b"x" * 1_000_000 + b"\n")
 
 

@@ -42,16 +42,12 @@ def test_a_wrong_command_line_is_bad_usage(line: str) -> None:
         ("status --wath", "unknown: --wath (did you mean '--watch'?); see {} status --help"),
         ("--hots=zoo status", "unknown: --hots=zoo (did you mean '--hosts'?); see {} --help"),
         ("status a b", "unknown: b; see {} status --help"),
-        (
-            "get a --format jsn",
-            "argument --format: 'jsn' is unknown (did you mean 'json'?); see {} get --help",
-        ),
-        (
-            "completion cmd",
-            "argument shell: 'cmd' is unknown: choose from bash, zsh; see {} completion --help",
-        ),
+        ("get a --format jsn",
+         "argument --format: 'jsn' is unknown (did you mean 'json'?); see {} get --help"),
+        ("completion cmd",
+         "argument shell: 'cmd' is unknown: choose from bash, zsh; see {} completion --help"),
     ],
-)
+)  # fmt: skip
 def test_a_misspelt_word_is_answered_with_the_nearest(line: str, message: str) -> None:
     """And with the help of the command that it was meant for."""
     with pytest.raises(BadUsage) as caught:

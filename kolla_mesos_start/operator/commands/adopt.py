@@ -1,6 +1,6 @@
-"""`kolla_mesos_ctl adopt`: records that a one-time command is done, without running it.
+"""`kolla_mesos_ctl adopt`: record a one-time command as done without running it.
 
-For what was bootstrapped by other means. What is written is what an agent writes after a success.
+The record is the one that an agent writes after a success.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from kolla_mesos_start.tree.states import DONE, Detail, encode_mark
 
 
 def run(invocation: Invocation) -> int:
-    """Record it under the lock; a deployment in which nothing has started yet gets the znodes for it."""
+    """Write the record under the lock, with the znodes above it if no container has ever started."""
     client, options = invocation.client, invocation.options
     one = one_time.find(invocation, options.command, options.host or "")
     if not options.host:
@@ -36,14 +36,14 @@ def run(invocation: Invocation) -> int:
             one_time.change(client, one, contender, partial(_record, client, one, contender, options.host))
     if record.is_done:
         who = f": attempt {record.detail.attempt} on {record.detail.host}" if record.detail.host else ""
-        print(f"{one.what} is done already{who}; {record.detail.message or 'nothing was changed'}")
+        print(f"{one.what} is already done{who}; {record.detail.message or 'nothing was changed'}")
     else:
         print(f"{one.what} is recorded as done, by {operator()}; no container runs it")
     return 0
 
 
 def _check_uncounted(client: OperatorClient, one: OneTime) -> None:
-    """BadUsage where a dependency counts the hosts on which the command has succeeded."""
+    """BadUsage if a dependency counts the hosts on which the command has succeeded."""
     for service, definition in services.definitions(client, one.znodes).items():
         if one.command.path in services.counted_commands(definition):
             raise BadUsage(
@@ -65,10 +65,10 @@ def _record(
     if one.command.generation is not None:
         transaction.create(at.generation(one.command.generation), encode_mark(token, one.definition))
     everywhere = one.znodes.command(GLOBAL, one.command.path)
-    # A success on one host is one in the deployment.
+    # A success on one host counts for the deployment.
     for path in dict.fromkeys((at.state, everywhere.state)):
         transaction.set_data(path, DONE.encode())
-    # This machine may be no host of the deployment: nobody may count it.
+    # This machine may not be a host of the deployment, so it must not be counted.
     succeeded = f"{everywhere.hosts}/{host}"
     if host and connection.read(client, [succeeded])[succeeded] is None:
         transaction.create(succeeded)
@@ -87,7 +87,7 @@ def _record(
 
 
 def _token(client: OperatorClient, contender: str, record: Record) -> int:
-    """Larger than that of every attempt before; the next attempt's claim is younger than our contender."""
+    """Greater than the token of every earlier attempt, and less than the next one."""
     znode = connection.znodes(client, [contender])[contender]
     return max(znode.stat.czxid if znode else 0, record.token + 1)
 
@@ -97,14 +97,14 @@ def _add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--host",
         metavar="H",
-        help="where it was done; needed where it runs once on each host, or its hosts are counted",
+        help="where it was done; required if it runs once on each host, or if its hosts are counted",
     )
 
 
 SUBCOMMAND = Subcommand(
     description="""\
-Record a one-time command (of its published generation, if it has one) as done without running it, under
-its lock, with who did so and when: for what was bootstrapped by other means. It works before any
+Record a one-time command (for its published generation, if it has one) as done without running it, for a
+service that was bootstrapped by other means. The record has your name and the time. It works before any
 container has started. Status 1: a container runs it now.
 """,
     example="kolla_mesos_ctl adopt keystone-api/db_sync",

@@ -1,7 +1,4 @@
-"""`kolla_mesos_ctl completion`: a script with which a shell completes the words of this tool.
-
-shtab writes it, from the parsers of all subcommands.
-"""
+"""`kolla_mesos_ctl completion`: a script for completion in a shell, made by shtab from all parsers."""
 
 from __future__ import annotations
 
@@ -11,7 +8,7 @@ import shtab
 
 from kolla_mesos_start.operator.invocation import Invocation, Subcommand
 
-# What a shell completes an argument with, by its name in the help.
+# How to complete an argument, by its name in the help.
 PATHS: dict[object, object] = {
     "FILE": shtab.FILE,
     "DIR": shtab.DIRECTORY,
@@ -29,7 +26,7 @@ def run(invocation: Invocation) -> int:
 
 
 def _complete_paths(parser: argparse.ArgumentParser) -> None:
-    """Tell shtab which values are paths, in all subcommands too: their names in the help say so."""
+    """Set which values are paths, also in all subcommands."""
     for action in parser._actions:
         if action.metavar in PATHS:
             action.complete = PATHS[action.metavar]  # type: ignore[attr-defined]
@@ -44,7 +41,7 @@ def _add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 SUBCOMMAND = Subcommand(
-    description="Print a script that completes the words of this tool.",
+    description="Print a script that completes subcommands, options and paths in a shell.",
     example="""\
 . <(kolla_mesos_ctl completion bash)  # in this shell only
   kolla_mesos_ctl completion bash > /etc/bash_completion.d/kolla_mesos_ctl""",

@@ -1,27 +1,31 @@
-"""`kolla_mesos_ctl diff`: what publishing a directory would change, and who would still run the old."""
+"""`kolla_mesos_ctl diff`: what publishing a directory would change."""
 
 from __future__ import annotations
 
 import argparse
 
-from kolla_mesos_start.operator.deployment import layouts
-from kolla_mesos_start.operator.invocation import Subcommand, add_format
-from kolla_mesos_start.operator.live.difference import run
+from kolla_mesos_start.operator.deployment import source
+from kolla_mesos_start.operator.invocation import Invocation, Subcommand, add_format
+from kolla_mesos_start.operator.live import difference
 
 
 def _add_arguments(parser: argparse.ArgumentParser) -> None:
-    layouts.add_arguments(parser)
+    source.add_arguments(parser)
     add_format(parser)
+
+
+def run(invocation: Invocation) -> int:
+    """Status 1 if anything differs."""
+    return difference.run(invocation, invocation.load())
 
 
 SUBCOMMAND = Subcommand(
     description="""\
-Show what publishing a directory would change, and the containers that would still run the old.
+Show what publishing a directory would change, and which containers would still run with the old state.
 
-Values whose names say that they are secrets are hidden, wherever they stand, and so are those that
-secrets.yml or --secrets names. What only
-`publish --prune` would remove is listed, and is no difference. The exit status is 1 if anything differs.
-Before the first publication everything is new. `publish --dry-run` does the same.
+Values are hidden if their name looks like a secret, or if secrets.yml or --secrets names them. Znodes that
+only `publish --prune` would remove are listed, but do not count as differences. The exit status is 1 if
+anything differs. Before the first publication everything is new. `publish --dry-run` does the same.
 """,
     example="kolla_mesos_ctl diff etc/examples/keystone --deployment site",
     add_arguments=_add_arguments,

@@ -16,7 +16,7 @@ from kolla_mesos_start.operator.terminal.lines import show
 
 
 def run(invocation: Invocation) -> int:
-    """Say why; 0 if nothing is stuck."""
+    """Print the causes; 0 if nothing is stuck."""
     deployment, found = look(lambda: mirror(invocation).deployment())
     services: Sequence[LiveService] = list(deployment.services.values())
     if invocation.options.service:
@@ -39,15 +39,15 @@ def _data(found: Sequence[Cause], services: Sequence[LiveService]) -> dict[str, 
 
 def _add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
-        "service", metavar="SERVICE", nargs="?", help="only what keeps this one from being up"
+        "service", metavar="SERVICE", nargs="?", help="only the causes that concern this service"
     )
     add_format(parser)
 
 
 SUBCOMMAND = Subcommand(
     description="""\
-Say why a deployment is not up: the root causes first, and below each what it blocks, one chain a line
-(`a <- b`: b waits for a). What merely runs or starts is shown as such.
+Explain why a deployment is not up: the root causes first, and below each of them what it blocks, one chain on
+each line (`a <- b`: b waits for a). Commands and daemons that are running or starting are marked so.
 
 The exit status is 0 if nothing is stuck, else 1.
 """,

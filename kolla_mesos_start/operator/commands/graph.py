@@ -1,4 +1,4 @@
-"""`kolla_mesos_ctl graph`: what depends on what, and how far each is."""
+"""`kolla_mesos_ctl graph`: the dependencies between commands and daemons, and the state of each."""
 
 from __future__ import annotations
 
@@ -32,9 +32,9 @@ def _add_arguments(parser: argparse.ArgumentParser) -> None:
 
 SUBCOMMAND = Subcommand(
     description="""\
-Print every command and daemon of the deployment, what it waits for, and how far it is.
+Print every command and daemon of the deployment with its dependencies and its state.
 
-dot is Graphviz's language, mermaid that of wikis and forges; svg needs Graphviz (its program dot).
+dot is the language of Graphviz, mermaid that of many wikis and forges; svg needs the program dot of Graphviz.
 """,
     example="kolla_mesos_ctl graph --format svg --deployment site > site.svg",
     add_arguments=_add_arguments,

@@ -1,6 +1,6 @@
-"""`kolla_mesos_ctl remove` and `reset`: a service and all that is known of it; what containers have recorded.
+"""`kolla_mesos_ctl remove` and `reset`: remove a service, or the records of containers.
 
-What lives here: both, and what is asked and refused before. How a tree is removed is in `ensemble.removal`.
+What lives here: the questions and refusals. `ensemble.removal` removes the znodes.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ class Needed(AgentError):
 
 
 def run_remove(invocation: Invocation) -> int:
-    """A service: its definition, variables and files, and what its containers have recorded."""
+    """Remove a service with its definition, variables, files and records."""
     services.check_name(invocation.options.service)
     with publication.locked(invocation.client, invocation.require_deployment()):
         return _remove(invocation)
@@ -61,7 +61,7 @@ def _remove(invocation: Invocation) -> int:
 
 
 def run_reset(invocation: Invocation) -> int:
-    """What containers have recorded, all or that of some hosts; what is published stays."""
+    """Remove the records of containers, of all or of some hosts; published znodes stay."""
     if invocation.options.host or invocation.options.absent_hosts:
         return _run_reset_hosts(invocation)
     with publication.locked(invocation.client, invocation.require_deployment()) as lock:
@@ -73,20 +73,20 @@ def _reset(invocation: Invocation, lock: Held) -> int:
     znodes = invocation.require_deployment()
     found = status_records.states(client, znodes, status_records.roles(client, znodes))
     tree = status_tree(client, znodes, found)
-    what = f"forget all that the containers of {znodes.deployment} have recorded"
+    what = f"remove all records of the containers of {znodes.deployment}"
     if not _may_go(invocation, tree, what, found):
         return DECLINED
     count = remove(client, tree, force=invocation.options.force)
     is_half = lock.interrupted is not None and lock.interrupted.what == RESTORE
     if is_half:
-        lock.begin()  # Nothing is left to restore; but definitions may be missing.
+        lock.begin()  # The restore can't be continued, and definitions may be missing.
     then = "publish again: a restore has not finished" if is_half else "its services are published as before"
     print(f"reset {znodes.deployment}: {count} znodes; {then}")
     return 0
 
 
 def _run_reset_hosts(invocation: Invocation) -> int:
-    """What is recorded of some hosts, each at one moment."""
+    """Remove the records of some hosts, those of each host in one step."""
     client, options = invocation.client, invocation.options
     znodes = invocation.require_deployment()
     found = hosts.read(client, znodes)
@@ -98,20 +98,22 @@ def _run_reset_hosts(invocation: Invocation) -> int:
     }
     names = [name for name, tree in trees.items() if listed(client, tree, force=True)]
     if not names:
-        everywhere = f"a container is on every host of {znodes.deployment} of which something is recorded"
-        print(f"nothing is recorded of {', '.join(trees)}" if trees else everywhere)
+        everywhere = f"every host of {znodes.deployment} with records has a container"
+        print(f"there are no records of {', '.join(trees)}" if trees else everywhere)
         return 0
     _require_nobody(invocation, hosts.in_use(there, names))
     _print_again(invocation, [state for state in found.states if state.scope in names])
     for line in hosts.counted_less(found, names, services.definitions(client, znodes).values()):
         invocation.err.print(line, markup=False)
     which = f"{len(names)} host{'s' * (len(names) != 1)} of {znodes.deployment}: {', '.join(names)}"
-    if not invocation.confirmed(f"forget what is recorded of {which}"):
+    if not invocation.confirmed(f"remove the records of {which}"):
         return DECLINED
-    if not options.force:  # One may have come while we asked.
+    if not options.force:  # A container may have started during the question.
         _require_nobody(invocation, hosts.in_use(hosts.there(client, znodes, found), names))
     for name in names:
-        print(f"forgot {name}: {forget(client, trees[name], options.force)} znodes", flush=True)
+        print(
+            f"removed the records of {name}: {forget(client, trees[name], options.force)} znodes", flush=True
+        )
     return 0
 
 
@@ -129,7 +131,7 @@ def _require_no_dependents(invocation: Invocation, znodes: Znodes) -> None:
 
 
 def _may_go(invocation: Invocation, tree: Tree, what: str, found: Sequence[State]) -> bool:
-    """Whether nobody is there, or --force is given, and the operator wants it. InUse names who is there."""
+    """Whether the operator confirms. InUse names containers that exist, unless --force is given."""
     _require_nobody(invocation, who_is_there(invocation.client, tree))
     _print_again(invocation, found)
     return invocation.confirmed(what)
@@ -140,7 +142,7 @@ def _require_nobody(invocation: Invocation, there: str) -> None:
         raise InUse(f"{there}: stop them first; nothing was changed")
     if there:
         invocation.err.print(
-            f"{there}: the commands they run are killed, and begin again; a daemon runs on", markup=False
+            f"{there}: running commands are killed and restarted; daemons keep running", markup=False
         )
 
 
@@ -160,14 +162,14 @@ def _add_remove(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "service", metavar="SERVICE", help="its name, such as openstack/keystone/keystone-api, or its role"
     )
-    _add_answers(parser, "though containers are there or others depend on it; asks all the same")
+    _add_answers(parser, "even if it has containers or other services depend on it; asks anyway")
 
 
 REMOVE = Subcommand(
     description="""\
-Remove a service: its definition, variables and files, and what its containers have recorded. It asks
-first, and refuses with status 1 while containers of the service are there, or while other services depend
-on it.
+Remove a service: its definition, variables and files, and the records of its containers. Asks for
+confirmation first. The status is 1, and nothing is changed, while the service has containers or other
+services depend on it.
 """,
     example="kolla_mesos_ctl remove openstack/keystone/keystone-api",
     add_arguments=_add_remove,
@@ -178,21 +180,23 @@ on it.
 def _add_reset(parser: argparse.ArgumentParser) -> None:
     which = parser.add_mutually_exclusive_group()
     which.add_argument(
-        "--host", metavar="H", action="append", help="only what is recorded of this host; may be repeated"
+        "--host", metavar="H", action="append", help="only the records of this host; may be repeated"
     )
-    which.add_argument("--absent-hosts", action="store_true", help="of all hosts that have no container now")
-    _add_answers(parser, "though containers are there; asks all the same")
+    which.add_argument(
+        "--absent-hosts", action="store_true", help="only the records of hosts that have no container now"
+    )
+    _add_answers(parser, "even if there are containers; asks anyway")
 
 
 RESET = Subcommand(
     description="""\
-Forget all that the containers of the deployment have recorded: every one-time command runs again. What
-is published stays. It asks first, and refuses with status 1 while containers are there.
+Remove all records of the deployment's containers: every one-time command runs again. Published znodes stay.
+Asks for confirmation first. The status is 1, and nothing is changed, while there are containers.
 
-With --host or --absent-hosts, forget only what is recorded of hosts that are gone: pods, for instance,
-which are hosts of their own without NODE_NAME. Where such a host comes back, what runs once on each host
-runs there again. A dependency that counts the hosts on which a command has succeeded (`count`) may be unmet
-again. A host that has lost its connection to ZooKeeper looks absent.
+With --host or --absent-hosts, remove only the records of hosts that are gone, for example of pods, each of
+which is a host without NODE_NAME. If such a host comes back, commands that run once on each host run there
+again. A dependency that counts the hosts on which a command has succeeded (`count`) may become unsatisfied. A
+host that has lost its connection to ZooKeeper looks absent.
 """,
     example="kolla_mesos_ctl reset --absent-hosts --deployment site",
     add_arguments=_add_reset,

@@ -1,7 +1,6 @@
-"""`kolla_mesos_ctl rerun`: takes back that a one-time command is done, so that it runs once more.
+"""`kolla_mesos_ctl rerun`: mark a one-time command as not done, so that it runs once more.
 
-What lives here: what is taken back. The attempt that was made stays recorded, and with it the token that
-the next one goes on from.
+The last attempt stays recorded, because the next fencing token has to be greater than its token.
 """
 
 from __future__ import annotations
@@ -24,14 +23,14 @@ from kolla_mesos_start.zookeeper.query import Znode
 
 
 def run(invocation: Invocation) -> int:
-    """Take it back under the lock, and say who has to be restarted."""
+    """Mark the command as waiting under its lock, and print which container to restart."""
     client, host = invocation.client, invocation.options.host or ""
     one = one_time.find(invocation, invocation.options.command, host)
     if one.command.run_once == GLOBAL and host:
         raise BadUsage(f"{one.what} runs once in the whole deployment: leave --host out")
     nodes = one_time.command_nodes(one.znodes, one.command.path, one.command.run_once or "")
     if connection.read(client, [one.at.state])[one.at.state] is None:
-        print(f"{one.what} has never run; nothing to take back")
+        print(f"{one.what} has never run; nothing was changed")
         return 0
     connection.create_together(client, nodes)
     with one_time.locked(client, one) as contender:
@@ -40,7 +39,7 @@ def run(invocation: Invocation) -> int:
             one_time.change(client, one, contender, partial(_take_back, client, one))
     if one.command.run_once != GLOBAL:
         _take_back_everywhere(client, one)
-    was = ": done is taken back;" if record.is_done else f" is not done{_ended(record.detail)}:"
+    was = " is marked as not done;" if record.is_done else f" is not done{_ended(record.detail)}:"
     where = one.znodes.service_name + ("" if one.command.run_once == GLOBAL else f" on {one.znodes.host}")
     print(f"{one.what}{was} the next container of {where} that starts runs it")
     _print_containers(client, one, where)
@@ -55,7 +54,7 @@ def _take_back(client: OperatorClient, one: OneTime, record: Record, transaction
     _wait(transaction, at.state, record.znodes[at.state])
     hosts = one.znodes.command(GLOBAL, path).hosts
     if one.command.run_once == GLOBAL:
-        # That it is behind a host stands on that host too.
+        # Each host on which it has passed has a copy of the state.
         names = connection.children(client, [one.znodes.status, hosts])
         copies = [f"{one.znodes.status}/{name}/{path}" for name in names[one.znodes.status] if name != GLOBAL]
         for copy, znode in connection.znodes(client, copies).items():
@@ -64,7 +63,7 @@ def _take_back(client: OperatorClient, one: OneTime, record: Record, transaction
     else:
         names = connection.children(client, [hosts])
         succeeded = [name for name in names[hosts] if name == one.znodes.host]
-    # With another generation it has succeeded there all the same, as far as dependencies count hosts.
+    # A success for another generation counts too where dependencies count hosts.
     for name in succeeded if len(marks) < 2 else ():
         transaction.delete(f"{hosts}/{name}")
     when = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
@@ -72,7 +71,7 @@ def _take_back(client: OperatorClient, one: OneTime, record: Record, transaction
 
 
 def _take_back_everywhere(client: OperatorClient, one: OneTime) -> None:
-    """What is done on no host any more is not done in the deployment either: who depends on it waits."""
+    """Mark the command as waiting in the deployment if it is no longer done on any host."""
     at = one.znodes.command(GLOBAL, one.command.path)
 
     def is_done_somewhere() -> bool:
@@ -81,9 +80,9 @@ def _take_back_everywhere(client: OperatorClient, one: OneTime) -> None:
     znode = connection.znodes(client, [at.state])[at.state]
     if znode is None or znode.data != DONE.encode() or is_done_somewhere():
         return
-    with suppress(ChangedMeanwhile):  # A container has written since what has become of it.
+    with suppress(ChangedMeanwhile):  # A container has recorded a new state.
         _write(client, at.state, WAITING, znode.stat.version)
-        if is_done_somewhere():  # On another host meanwhile: its container has found `done`, and left it.
+        if is_done_somewhere():  # A container on another host has found `done` meanwhile, and kept it.
             _write(client, at.state, DONE, znode.stat.version + 1)
 
 
@@ -94,7 +93,7 @@ def _write(client: OperatorClient, path: str, text: str, version: int) -> None:
 
 
 def _wait(transaction: Changes, path: str, znode: Znode | None) -> None:
-    """Have `waiting` at `path` instead of `done`."""
+    """Change `done` at `path` to `waiting`."""
     if znode is not None and znode.data == DONE.encode():
         transaction.set_data(path, WAITING.encode(), znode.stat.version)
 
@@ -109,7 +108,7 @@ def _ended(detail: Detail) -> str:
 
 
 def _print_containers(client: OperatorClient, one: OneTime, where: str) -> None:
-    """What to start; or who is there, and passes its commands at its next start only."""
+    """Print which container to start or restart."""
     service = one.znodes.service_name
     hosts = containers.hosts(client, one.znodes, [service]).get(service, [])
     if one.command.run_once != GLOBAL:
@@ -117,18 +116,18 @@ def _print_containers(client: OperatorClient, one: OneTime, where: str) -> None:
     if hosts:
         print(f"restart a container of {where} to run it: {containers.on_hosts(hosts)} may have passed it")
     else:
-        print(f"start a container of {where}: none is there now")
+        print(f"start a container of {where}: there is none now")
 
 
 def _add_arguments(parser: argparse.ArgumentParser) -> None:
     add_command(parser)
-    parser.add_argument("--host", metavar="H", help="of a command that runs once on each host: on this one")
+    parser.add_argument("--host", metavar="H", help="for a command that runs once on each host: this host")
 
 
 SUBCOMMAND = Subcommand(
     description="""\
-Take back that a one-time command is done (of its published generation, if it has one), under its lock.
-The next container of its service that starts runs it, once. Status 1: a container runs it now.
+Mark a one-time command as not done (for its published generation, if it has one), under its lock. The next
+container of its service that starts runs it, once. Status 1: a container runs it now.
 """,
     example="kolla_mesos_ctl rerun keystone-api/db_sync",
     add_arguments=_add_arguments,

@@ -1,10 +1,9 @@
-"""`kolla_mesos_ctl restore`: a deployment becomes what a snapshot holds, here or in another ensemble.
+"""`kolla_mesos_ctl restore`: make a deployment equal to a snapshot, here or in another ensemble.
 
-    check -> empty the definitions, forget what is recorded -> variables, files -> what is done -> definitions
+    check -> empty the definitions, remove records -> variables, files -> completed commands -> definitions
 
-What is done has to be there before a container begins, and a definition is what a container waits for. So
-definitions are written last. It is also what keeps a mark of another ensemble from looking newer than the
-definition.
+Containers wait for definitions. These are written last, so that a container that starts finds which commands
+are done, and no record of another ensemble looks newer than its definition.
 """
 
 from __future__ import annotations
@@ -28,7 +27,7 @@ from kolla_mesos_start.tree.publication import RESTORE
 
 
 class BadSnapshot(BadDefinition):
-    """A file that is no snapshot, or not a whole one."""
+    """A file that is not a complete snapshot."""
 
     def __init__(self, file: Path, issues: Sequence[str]) -> None:
         self.subject = str(file)
@@ -36,7 +35,7 @@ class BadSnapshot(BadDefinition):
 
 
 def run(invocation: Invocation) -> int:
-    """All stages. A deployment that holds something else is replaced only if the operator says so."""
+    """Restore a snapshot. A different deployment is replaced only after a confirmation."""
     client = invocation.client
     wanted = _read(invocation.options.file)
     check_chroot(client, invocation.settings)
@@ -55,8 +54,8 @@ def _restore(invocation: Invocation, lock: Held, wanted: Snapshot) -> int:
     same = (found.published, found.recorded) == (wanted.published, wanted.recorded)
     same = same and found.floor >= wanted.floor
     if same and wanted.acl in (b"", found.acl):
-        lock.publish([], {})  # An earlier restore may have been interrupted at its very end.
-        print(f"{znodes.deployment} is as in {file} already: {counted(wanted)}")
+        lock.publish([], {})  # An earlier restore may have been interrupted just before its end.
+        print(f"{znodes.deployment} is already as in {file}: {counted(wanted)}")
         return 0
     plan = plan_of(client, file, wanted)
     tree = old_tree(client, znodes, found) if found.published or is_status_there(client, znodes) else None
@@ -99,7 +98,7 @@ def _origin(snapshot: Snapshot) -> str:
 
 
 def _print_differences(invocation: Invocation, found: Snapshot, wanted: Snapshot) -> None:
-    """What will be another one afterwards: paths, never values."""
+    """Print the paths of the differences, never values."""
     for path in sorted({*found.published, *wanted.published}):
         before, after = found.published.get(path), wanted.published.get(path)
         if before != after:
@@ -113,15 +112,15 @@ def _print_differences(invocation: Invocation, found: Snapshot, wanted: Snapshot
 
 
 def _add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("file", metavar="FILE", type=Path, help="what `snapshot` has written")
+    parser.add_argument("file", metavar="FILE", type=Path, help="a file that `snapshot` has written")
     add_yes(parser)
 
 
 SUBCOMMAND = Subcommand(
     description="""\
-Make the deployment what a snapshot holds: definitions, variables, files, and which one-time commands are
-done. Fencing tokens go on growing. What the snapshot does not hold is removed. A deployment that holds
-something else is replaced after a question only, and not while containers are there (status 1).
+Make the deployment equal to a snapshot: definitions, variables, files, and completed one-time commands.
+Fencing tokens keep growing. Everything that is not in the snapshot is removed. A different deployment is
+replaced only after a confirmation, and not while it has containers (status 1).
 """,
     example="kolla_mesos_ctl restore site.tar --deployment site --hosts zk4:2181",
     add_arguments=_add_arguments,

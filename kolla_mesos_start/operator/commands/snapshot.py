@@ -1,4 +1,4 @@
-"""`kolla_mesos_ctl snapshot`: what a deployment holds, and which one-time commands are done, in one file."""
+"""`kolla_mesos_ctl snapshot`: save a deployment, with its completed one-time commands, to one file."""
 
 from __future__ import annotations
 
@@ -16,20 +16,21 @@ from kolla_mesos_start.zookeeper.query import Znode
 
 
 def run(invocation: Invocation) -> int:
-    """Read the deployment and write the file, which only its owner can read: it holds every secret."""
+    """Write the file, which contains every secret; only its owner can read it."""
     client, file = invocation.client, invocation.options.file
     znodes = invocation.require_deployment()
     half = publication.interrupted(client, znodes)
     snapshot = take(client, znodes)
-    half = half or publication.interrupted(client, znodes)  # It may have begun meanwhile.
+    half = half or publication.interrupted(client, znodes)  # A publication may have begun meanwhile.
     if half:
         invocation.err.print(
-            f"warning: {half}: {file} may hold only a part of it; take another snapshot once it has finished",
+            f"warning: {half}: {file} may contain only a part of it; take another snapshot after it has"
+            " finished",
             markup=False,
         )
     for name in _unfinished(snapshot):
         invocation.err.print(
-            f"{name} runs, or was interrupted: in the snapshot it has no outcome", markup=False
+            f"{name} is running, or was interrupted: it has no outcome in the snapshot", markup=False
         )
     private_file.write(file, archive.pack(snapshot))
     print(f"wrote {file}: {counted(snapshot)}")
@@ -49,9 +50,9 @@ def _add_arguments(parser: argparse.ArgumentParser) -> None:
 
 SUBCOMMAND = Subcommand(
     description="""\
-Save the definitions, variables and files of the deployment, and which one-time commands are done, to
-one tar file that only its owner can read: it holds every secret. `restore` brings it back, here or in
-another ensemble. Unpacked, it is a directory that can be published.
+Save the definitions, variables and files of the deployment, and its completed one-time commands, to one tar
+file. It contains every secret, and only its owner can read it. `restore` restores it, here or in another
+ensemble. Unpacked, it is a directory that can be published.
 """,
     example="kolla_mesos_ctl snapshot site.tar --deployment site",
     add_arguments=_add_arguments,

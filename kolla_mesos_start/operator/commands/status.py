@@ -1,6 +1,6 @@
-"""`kolla_mesos_ctl status`: the services of a deployment, their containers, and what each is doing.
+"""`kolla_mesos_ctl status`: the services of a deployment, and what each of their containers is doing.
 
-What lives here: rows, and how many of them a terminal has room for. What they are made of is `live.reader`'s.
+What lives here: rows, and fitting them into a terminal. `live.reader` reads the deployment.
 """
 
 from __future__ import annotations
@@ -27,8 +27,8 @@ from kolla_mesos_start.operator.terminal.durations import lasting
 from kolla_mesos_start.operator.terminal.lines import Line, joined, show
 from kolla_mesos_start.tree.states import ERROR, RETRY, RUNNING
 
-SHOWN = 3  # names of what a container has not read
-TICK = 1.0  # seconds; for how long something has lasted is shown in them
+SHOWN = 3  # names in the list of older things that a container runs
+TICK = 1.0  # seconds: the unit in which durations are shown
 COLOURS = {
     "ready": "green",
     "finished": "green",
@@ -41,7 +41,7 @@ COLOURS = {
 
 
 def run(invocation: Invocation) -> int:
-    """Show it once, or for as long as somebody looks; 0 if all is up."""
+    """Show the status once, or with --watch until Ctrl-C; 0 if all services are up."""
     options = invocation.options
     if options.watch:
         _watch(invocation)
@@ -71,7 +71,7 @@ def _watch(invocation: Invocation) -> None:
     """Redraw after every change, until Ctrl-C."""
     out, name = invocation.out, invocation.options.service
     if invocation.as_json or not out.is_terminal:
-        raise BadUsage("--watch draws on a terminal; leave it out, or see `wait`")
+        raise BadUsage("--watch needs a terminal; leave it out, or see `wait`")
     source = mirror(invocation, watching=True)
     deployment = _chosen(source, name)
     with Live(console=out, screen=True, auto_refresh=False) as live:
@@ -81,11 +81,11 @@ def _watch(invocation: Invocation) -> None:
                 deployment = _chosen(source, name)
 
 
-# -- what there is room for -----------------------------------------------------------------------------
+# -- fitting into a terminal ----------------------------------------------------------------------------
 
 
 def fitting(deployment: LiveDeployment, now: float, width: int, height: int) -> Text:
-    """As much as a terminal has room for: what is not up comes first, and is shortened last."""
+    """The lines that fit a terminal: services that are not up come first, and are shortened last."""
     services = _ordered(deployment)
     down = [service for service in services if not service.is_up]
     up = [service for service in services if service.is_up]
@@ -111,7 +111,7 @@ def fitting(deployment: LiveDeployment, now: float, width: int, height: int) -> 
 def _crowded(
     down: Sequence[LiveService], up: Sequence[LiveService], now: float, width: int, height: int
 ) -> Sequence[Line]:
-    """Names in columns; in the room that is left a line for each that does not merely wait for others."""
+    """Names in columns; in the remaining lines the services that do not only wait for others."""
     room = max(height - len(_grid(down, width)) - len(_grid(up, width)), 0)
     shown = [each for each in down if {row.cells[1] for row in _rows(each, now)} != {"waiting"}][:room]
     others = [each for each in down if each not in shown]
@@ -119,7 +119,7 @@ def _crowded(
 
 
 def headline(deployment: LiveDeployment) -> str:
-    """How much of it is up."""
+    """How many services are up."""
     services = deployment.services.values()
     text = f"{deployment.id}: {sum(service.is_up for service in services)} of {len(services)} services up"
     parts = [text, *not_current([each for service in services for each in service.containers])]
@@ -131,7 +131,7 @@ def _ordered(deployment: LiveDeployment) -> Sequence[LiveService]:
 
 
 def _grid(services: Sequence[LiveService], width: int) -> Sequence[Line]:
-    """Names in columns, with ready of wanted."""
+    """Names in columns, each with the number of ready and wanted instances."""
     cells = [f"{each.role} {each.ready}/{each.wanted}" for each in services]
     if not cells:
         return []
@@ -162,7 +162,7 @@ def _listed(services: Sequence[LiveService], whole: Sequence[LiveService], now: 
 
 
 def _brief(service: LiveService, width: int, now: float) -> Line:
-    """A service in one line: instead of its definition, what most of what is not ready is doing."""
+    """A service in one line, with what most of its unready containers are doing."""
     head = _head(service, width)
     doing = Counter(row.doing for row in _rows(service, now) if row.cells[1] not in ("ready", "finished"))
     if service.graph is None or not doing:
@@ -172,7 +172,7 @@ def _brief(service: LiveService, width: int, now: float) -> Line:
 
 
 def _stages(service: LiveService) -> str:
-    """How many containers are in which stage; nothing where "ready of wanted" says the same."""
+    """The number of containers in each stage; empty if all are ready."""
     stages = Counter(container.stage for container in service.containers)
     if stages.keys() <= {"ready"}:
         return ""
@@ -186,7 +186,7 @@ def _head(service: LiveService, width: int) -> Line:
         return Line(f"{service.name:{width}}  unreadable: ", "bold red", "; ".join(service.issues))
     what = "done" if service.is_task else "ready"
     state = f"{service.name:{width}}  {service.ready} of {service.wanted} {what}"
-    # Who waits for a roll-out must not read that all are ready, and go.
+    # During a rollout "all ready" alone would be misleading.
     state = ", ".join([state, *not_current(service.containers)])
     is_current = all(each.is_current for each in service.containers)
     style = "bold green" if service.is_up and is_current else "bold yellow"
@@ -195,7 +195,7 @@ def _head(service: LiveService, width: int) -> Line:
 
 
 class StatusRow(NamedTuple):
-    """Something in a service: who, in which state, for how long, what it runs; and what it is doing."""
+    """A row of a service: the name, state, duration and generation; and what it is doing."""
 
     cells: tuple[str, str, str, str]
     doing: str
@@ -213,7 +213,7 @@ def _rows(service: LiveService, now: float) -> Iterator[StatusRow]:
     if service.is_up:
         return
     if service.definition and not (service.containers or service.ended):
-        why = "no container of it is left" if service.begun else "no container of it was ever started"
+        why = "all its containers are gone" if service.begun else "no container was ever started"
         yield StatusRow(("-", "absent", "", ""), why, "red")
     for ended in service.ended:
         status = "" if ended.status is None else f" (the agent's exit status: {ended.status})"
@@ -239,7 +239,7 @@ def _container(service: LiveService, container: Container, now: float) -> Status
 
 
 def _age(service: LiveService, container: Container) -> str:
-    """What it runs that is older, where any container of its service does, and what brings the newer."""
+    """The older things that it runs and the remedy; `current` if other containers run older ones."""
     if container.older:
         remedy = "restart it" if container.needs_restart else "refreshing" if container.is_refreshing else ""
         return f"older {older(container)}{remedy and f' ({remedy})'}"
@@ -248,14 +248,14 @@ def _age(service: LiveService, container: Container) -> str:
 
 
 def older(container: Container) -> str:
-    """What a container runs that is published otherwise by now, as far as a line has room for it."""
+    """The names of things that have changed since the container read them, as many as fit a line."""
     names = [each.what for each in container.older]
     more = f" and {len(names) - SHOWN} more" if len(names) > SHOWN else ""
     return ", ".join(names[:SHOWN]) + more
 
 
 def _attempts(step: LiveStep, now: float) -> Iterator[StatusRow]:
-    """What became of a command that is not done."""
+    """The attempts of a command that is not done."""
     for attempt in step.attempts:
         if attempt.state in (RUNNING, RETRY, ERROR) and not (step.done or step.command.is_daemon):
             detail = attempt.detail
@@ -271,7 +271,7 @@ def describe(attempt: int, host: str, message: str) -> str:
 
 
 def as_data(deployment: LiveDeployment) -> dict[str, Any]:
-    """The same for a program."""
+    """The status as data for a program."""
     mark = deployment.publication.mark
     return {
         "deployment": deployment.id,
@@ -323,19 +323,21 @@ def _hex(zxid: int | None) -> str | None:
 
 
 def _add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("service", metavar="SERVICE", nargs="?", help="only this one, by its name or role")
+    parser.add_argument(
+        "service", metavar="SERVICE", nargs="?", help="only this service, by its name or role"
+    )
     parser.add_argument("--watch", action="store_true", help="redraw after every change, until Ctrl-C")
     add_format(parser)
 
 
 SUBCOMMAND = Subcommand(
     description="""\
-Show the services of a deployment, ready of wanted, and what each container is doing and since when.
+Show the services of a deployment with their ready and wanted instances, and what each container is doing and
+for how long.
 
-Beside a container stands its generation, and what it runs that is older than what is published: its
-definition, variables or files (by name), or its image. "restart it" says that only a restart brings the
-newer ones; with on_change, "refreshing" says that no restart is needed. `--format json` has the zxids.
-The exit status is 0 if all are up, else 1.
+Each container has its generation, and lists what has changed since it started: its definition, variables or
+files (by name), or its image. "restart it" means that it needs a restart to get the changes; "refreshing"
+means that on_change applies them. `--format json` has the zxids. The exit status is 0 if all are up, else 1.
 """,
     example="kolla_mesos_ctl status --watch --deployment site",
     add_arguments=_add_arguments,

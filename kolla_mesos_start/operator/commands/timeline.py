@@ -1,4 +1,4 @@
-"""`kolla_mesos_ctl timeline`: how a start went, from what it has left in ZooKeeper."""
+"""`kolla_mesos_ctl timeline`: the course of a start, from its records in ZooKeeper."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from kolla_mesos_start.operator.timeline.report import as_json, lines
 
 
 def run(invocation: Invocation) -> int:
-    """Draw it as text, or write the page."""
+    """Print text or JSON, or write a page."""
     znodes = invocation.require_deployment()
     reader = HistoryReader(znodes, invocation.given)
     report = reader.report(Mirror(invocation.client, reader).view(), time.time())
@@ -35,22 +35,22 @@ def run(invocation: Invocation) -> int:
 
 def _add_arguments(parser: argparse.ArgumentParser) -> None:
     form = parser.add_mutually_exclusive_group()
-    form.add_argument("--html", metavar="FILE", type=Path, help="write a page to look at in a browser")
+    form.add_argument("--html", metavar="FILE", type=Path, help="write a page for a browser")
     add_format(form)
 
 
 SUBCOMMAND = Subcommand(
     description="""\
 Show how the start of a deployment went: what each container did when, the critical path, retries and
-failures. Times are ZooKeeper's. What came back since shows its last run, and says so ("started again",
-also if its session had expired); then this is not one start, and nothing is said of what decided it.
+failures. Times are ZooKeeper's. A container that started again later (or whose session expired) shows its
+last run, marked "started again"; the times are then not of one start, and no critical path is shown.
 
 --format json prints an object: "deployment", "began" (seconds since the epoch, as all times), and "steps",
-a list in the order in which they began. Each step has "command" (role/command, or role/.party where another
-step needed a container to be present), "host", "state" ("done",
-or what it is doing), "started" (null where only the end is known), "finished" (of a step that is not done:
-now), "attempts", "message" (of the last failure, or null), "again" (why these are not the times of the first
-start, or null), and "critical" (whether it is on the critical path).
+a list in the order in which they began. Each step has "command" (role/command, or role/.party if another
+step needed a container to be present), "host", "state" ("done", or what it is doing), "started" (null if only
+the end is known), "finished" (now, if the step is not done), "attempts", "message" (of the last failure, or
+null), "again" (why these are not the times of the first start, or null), and "critical" (whether it is on the
+critical path).
 """,
     example="kolla_mesos_ctl timeline --html start.html --deployment site",
     add_arguments=_add_arguments,

@@ -1,4 +1,4 @@
-"""`kolla_mesos_ctl up`: the deployment of any directory, run on this machine to try it out."""
+"""`kolla_mesos_ctl up`: run the deployment of a directory on this machine, to try it out."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ from pathlib import Path
 
 from kolla_mesos_start.definition.document import load
 from kolla_mesos_start.errors import BadDefinition, BadUsage, NoConnection
-from kolla_mesos_start.operator.deployment import directory, layouts, secret_values, secrets_file
+from kolla_mesos_start.operator.deployment import directory, secrets_file, source
 from kolla_mesos_start.operator.deployment.directory import Deployment
 from kolla_mesos_start.operator.deployment.findings import Finding, counted, from_issue
-from kolla_mesos_start.operator.invocation import DEPLOYMENT, Invocation, Subcommand
+from kolla_mesos_start.operator.invocation import Invocation, Subcommand
 from kolla_mesos_start.operator.local import private_zookeeper
 from kolla_mesos_start.operator.local.containers import DIES_WITH_US
 from kolla_mesos_start.operator.local.directory_up import DirectoryUp, locked_place, pairs, plan, with_roles
@@ -23,31 +23,27 @@ from kolla_mesos_start.operator.validation.refusal import refuse
 
 
 def run(invocation: Invocation) -> int:
-    """All stages; the exit status."""
+    """Run the deployment; returns the exit status."""
     options = invocation.options
-    name = (
-        getattr(options, "deployment", None)
-        or invocation.environ.get(DEPLOYMENT)
-        or options.directory.resolve().name
-    )
-    contents, unreadable = layouts.read(options, name)
-    refuse([*unreadable, *_bad_json(contents)])
+    loaded = invocation.load(is_local=True)
+    contents = loaded.deployment
+    refuse([*loaded.unreadable, *_bad_json(contents)])
     replicas, hosts = pairs("--replicas", options.replicas), pairs("--host", options.host)
     launch = with_roles(contents.launch, pairs("--role", options.role, "ROLE=NAME[,NAME...]"))
     contents = contents._replace(launch=launch)
-    planned = plan(contents, replicas, hosts, invocation.given)
+    planned = plan(contents, replicas, hosts, loaded.given)
     _check_machine(invocation)
-    contents = _with_secrets(invocation, contents)
+    secrets_file.keep(options.secrets, loaded, invocation.err)
+    if loaded.generated and options.secrets is None:
+        secrets = counted(len(loaded.generated), "secret")
+        print(f"generated {secrets} for this run alone; --secrets FILE would keep them")
     with ExitStack() as stack:
         place = locked_place(options.place, stack)
-        return DirectoryUp(invocation, name, place / "site", contents, planned).main()
+        return DirectoryUp(invocation, loaded.name, place / "site", contents, planned).main()
 
 
 def _bad_json(contents: Deployment) -> Iterator[Finding]:
-    """Definitions whose JSON can't be read, which is taken as it is written.
-
-    One that is empty comes from a file that could not be read, which is said already.
-    """
+    """Findings of definitions that are not valid JSON. Empty ones are those of unreadable files."""
     for service in filter(lambda service: service.definition, directory.enabled(contents)):
         try:
             load(service.definition)
@@ -55,18 +51,8 @@ def _bad_json(contents: Deployment) -> Iterator[Finding]:
             yield from (from_issue(service.source, issue) for issue in error.issues)
 
 
-def _with_secrets(invocation: Invocation, contents: Deployment) -> Deployment:
-    """With the secrets that nobody has given: what is run here was never published before."""
-    completed = secret_values.complete(contents, invocation.given, {})
-    secrets_file.keep(invocation.options.secrets, completed, invocation.err)
-    if completed.new and invocation.options.secrets is None:
-        secrets = counted(len(completed.new), "secret")
-        print(f"generated {secrets} for this run alone; --secrets FILE would keep them")
-    return completed.deployment
-
-
 def _check_machine(invocation: Invocation) -> None:
-    """Say what is not installed, before anything begins."""
+    """Refuse missing programs before anything begins."""
     if not shutil.which(DIES_WITH_US[0]):
         raise BadUsage(f"the program {DIES_WITH_US[0]} is missing: install util-linux")
     hosts = getattr(invocation.options, "hosts", None) or invocation.environ.get("KOLLA_ZK_HOSTS")
@@ -78,7 +64,7 @@ def _check_machine(invocation: Invocation) -> None:
 
 
 def _add_arguments(parser: argparse.ArgumentParser) -> None:
-    layouts.add_arguments(parser)
+    source.add_arguments(parser)
     parser.add_argument(
         "--replicas", metavar="SERVICE=N", action="append", default=[], help="so many containers of a service"
     )
@@ -117,27 +103,26 @@ def _add_arguments(parser: argparse.ArgumentParser) -> None:
 
 SUBCOMMAND = Subcommand(
     description="""\
-Run the whole deployment of a directory on this machine, to try it out: each container as plain
-processes with a directory of its own, all started at the same moment. ZooKeeper is a private one, unless
---hosts or KOLLA_ZK_HOSTS is given; the deployment is called as the directory is, unless --deployment
-names it. It stays until Ctrl-C or SIGTERM, which end everything; what ends before that, once all are up, is
-started again: after 1 s, with a delay that grows to 10 s if it ends again soon.
+Run the whole deployment of a directory on this machine, to try it out: each container is a set of plain
+processes with its own directory, and all start at the same moment. ZooKeeper is a private one, unless --hosts
+or KOLLA_ZK_HOSTS is given. The deployment's name is that of the directory unless --deployment gives another
+one. The command runs until Ctrl-C or SIGTERM, which end everything. Once all are up, a container that ends is
+restarted: after 1 s, with a delay that grows to 10 s if it ends again soon.
 
-Templates find two more variables: `root`, the directory that stands for the container's /, with which
-the `dest` of each file has to begin, and `port`, a free port of the container's own. Both win over those
-in DIR, which are for other places (`root: ""`, for example) and which `validate` needs. A service has as
-many containers as the key `instances` of its definition's `service` says, else one, on hosts named node-1,
-node-2 and so on.
+Templates find two more variables: `root`, the directory that is the container's /, with which the `dest` of
+each file has to begin, and `port`, a free port of the container. Both replace those in DIR, which are for
+other places (`root: ""`, for example) and which `validate` needs. The number of a service's containers is
+`instances` of its definition's `service`, by default one; their hosts are named node-1, node-2 and so on.
 
-If DIR holds launch.yml, containers run where that says: on the hosts of a role, one on each of them where
-it says `replicas: each`; its `tag` is their KOLLA_GENERATION. What --host, --replicas and --role say wins.
+If DIR has a launch.yml, containers run on the hosts of their role, one on each of them with
+`replicas: each`; its `tag` is their KOLLA_GENERATION. --host, --replicas and --role have precedence.
 
 If KOLLA_VARIABLES_DIR is set, containers find variables in it, as they will where secrets are mounted.
 
 The secrets of DIR's secrets.yml are generated for this run alone, unless --secrets FILE keeps them.
 
-What `validate` finds to be an error is refused. The exit status is 0 once all are up, 1 if a container
-ended that should not have, 75 if the time is over; Ctrl-C after that is 0 too.
+The status is 65 if `validate` finds an error, 0 once all are up, 1 if a container ended unexpectedly, 75 if
+the timeout has passed; Ctrl-C after that is 0 too.
 """,
     example="kolla_mesos_ctl up etc/examples/quickstart --replicas jobs/api=3 --once",
     add_arguments=_add_arguments,

@@ -1,38 +1,25 @@
-"""`kolla_mesos_ctl get`, `set` and `unset`: one variable of a deployment.
-
-What lives here: the three, and who has to be restarted after a change. Agents look at variables again only
-for files of a daemon that has `on_change`. No message holds a value.
-"""
+"""`kolla_mesos_ctl get`, `set` and `unset`: one variable of a deployment. No message holds a value."""
 
 from __future__ import annotations
 
 import argparse
 import os
 import sys
-from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Container
 from getpass import getpass
-from typing import NamedTuple
 
-from kolla_mesos_start.definition.forms import GLOBAL, bad_segment
+from kolla_mesos_start.definition.forms import bad_segment
 from kolla_mesos_start.errors import AgentError, BadUsage
 from kolla_mesos_start.operator.deployment.container_variables import NAME
-from kolla_mesos_start.operator.deployment.directory import FILES, MAX_DATA, Deployment, Service
-from kolla_mesos_start.operator.deployment.findings import ERROR, DataSource, Finding
-from kolla_mesos_start.operator.ensemble import (
-    connection,
-    containers,
-    publication,
-    published,
-    services,
-    status_records,
-)
-from kolla_mesos_start.operator.ensemble.connection import OperatorClient
+from kolla_mesos_start.operator.deployment.directory import MAX_DATA
+from kolla_mesos_start.operator.ensemble import connection, publication, published, services
 from kolla_mesos_start.operator.ensemble.publication import Held, ZnodeChange
 from kolla_mesos_start.operator.ensemble.published import places
 from kolla_mesos_start.operator.ensemble.publisher import Publisher
 from kolla_mesos_start.operator.invocation import Invocation, Subcommand, add_format
+from kolla_mesos_start.operator.live import variables
+from kolla_mesos_start.operator.live.variables import ChangedVariable
 from kolla_mesos_start.operator.terminal.suggestions import nearest
-from kolla_mesos_start.operator.validation.rules import validate
 from kolla_mesos_start.tree.znodes import Znodes
 
 STANDARD_INPUT = "-"
@@ -45,13 +32,13 @@ class StillNeeded(AgentError):
     status = 1
 
 
-# -- the three ------------------------------------------------------------------------------------
+# -- the three commands ---------------------------------------------------------------------------
 
 
 def run_get(invocation: Invocation) -> int:
-    """Print the value that an agent would find."""
+    """Print the value that an agent would use."""
     znodes, name = _place(invocation)
-    found = _values(invocation.client, places(znodes, name))
+    found = variables.values(invocation.client, places(znodes, name))
     if not found:
         if invocation.as_json:
             invocation.print_json({"name": name, "value": None, "path": None})
@@ -62,35 +49,35 @@ def run_get(invocation: Invocation) -> int:
     if invocation.as_json:
         invocation.print_json({"name": name, "value": data.decode(errors="replace"), "path": path})
     else:
-        # As it is: a console would replace tabs and cut control characters, and a locale may lack some.
+        # Unchanged: a console would replace tabs and control characters, and a locale may lack some.
         sys.stdout.flush()
         sys.stdout.buffer.write(data + b"\n")
     return 0
 
 
 def run_set(invocation: Invocation) -> int:
-    """Write one value, and say who has to be restarted to have it."""
+    """Write one value, and print which containers need a restart to use it."""
     data = _value(invocation.options)
     znodes, name = _place(invocation)
     _note_given(invocation, name)
-    path = places(znodes, name)[0]
-    client = invocation.client
+    path, client = places(znodes, name)[0], invocation.client
     with publication.locked(client, znodes) as lock:
         publisher = Publisher(client, znodes, published.nodes(client, znodes), lock)
-        publisher.write({_node(znodes, path): data})
+        publisher.write({variables.node(znodes, path): data})
     if publisher.counts.by_change["unchanged"]:
-        print(f"{path} has this value already{'' if data else ': it is empty'}")
+        print(f"{path} already has this value{'' if data else ': it is empty'}")
         return 0
     if not data:
         print(f"{name} is empty now: templates get an empty text; `unset` would remove the value")
-    _print_readers(invocation, _changed(invocation.client, znodes, name), "to use it")
-    if znodes.host:
-        _warn_of_host(invocation, znodes)
+    _print_readers(invocation, variables.changed(client, znodes, name), "to use it")
+    warning = variables.unknown_host(client, znodes) if znodes.host else ""
+    if warning:
+        invocation.err.print(warning, markup=False)
     return 0
 
 
 def run_unset(invocation: Invocation) -> int:
-    """Remove one value, and say which one holds now. StillNeeded where a service would not start then."""
+    """Remove one value, and print which one is used now. StillNeeded if a service could not start then."""
     znodes, name = _place(invocation)
     with publication.locked(invocation.client, znodes) as lock:
         return _unset(invocation, lock, znodes, name)
@@ -99,10 +86,10 @@ def run_unset(invocation: Invocation) -> int:
 def _unset(invocation: Invocation, lock: Held, znodes: Znodes, name: str) -> int:
     client = invocation.client
     path, *further = places(znodes, name)
-    if path not in _values(client, [path]):
+    if path not in variables.values(client, [path]):
         return _not_set(invocation, znodes, name)
-    changed = _changed(client, znodes, name)
-    needing = _needing(invocation, changed)
+    changed = variables.changed(client, znodes, name)
+    needing = variables.needing(invocation, changed)
     if needing and not invocation.options.force:
         raise StillNeeded(
             f"{'; '.join(needing.values())}: without a value the next start of its containers fails;"
@@ -110,14 +97,12 @@ def _unset(invocation: Invocation, lock: Held, znodes: Znodes, name: str) -> int
         )
     lock.write([ZnodeChange(path, None)], {path: b""})
     print(f"removed {path}")
-    left = next(iter(_values(client, further)), None)
-    where = "the whole deployment" if not znodes.service_name else znodes.service_name
+    left = next(iter(variables.values(client, further)), None)
+    where = znodes.service_name or "the whole deployment"
     where += f" on {znodes.host}" if znodes.host else ""
-    print(f"the value of {left} holds now" if left else f"{name} has no value for {where} any more")
+    print(f"the value of {left} is used now" if left else f"{name} no longer has a value for {where}")
     for needs in needing.values():
-        print(
-            f"{needs} and has no value for it now: the next start of its containers fails; set it again first"
-        )
+        print(f"{needs} and has no value now: the next start of its containers fails; set it again first")
     _print_readers(invocation, changed, "to use it" if left else "to do without it", needing)
     return 0
 
@@ -125,13 +110,8 @@ def _unset(invocation: Invocation, lock: Held, znodes: Znodes, name: str) -> int
 # -- places and values ----------------------------------------------------------------------------
 
 
-def _node(znodes: Znodes, path: str) -> str:
-    """The path below the deployment."""
-    return path[len(znodes.deployment) + 1 :]
-
-
 def _place(invocation: Invocation) -> tuple[Znodes, str]:
-    """What the command line names: a service on a host, either may be empty, and a variable."""
+    """The place and the variable of the command line; the service and the host may be empty."""
     options = invocation.options
     service, host = options.service or "", options.host or ""
     if host and not service:
@@ -146,18 +126,12 @@ def _place(invocation: Invocation) -> tuple[Znodes, str]:
     return znodes._replace(service_name=service, host=host), options.variable
 
 
-def _values(client: OperatorClient, paths: Sequence[str]) -> dict[str, bytes]:
-    """Those of `paths` where a value stands, in their order."""
-    found = connection.read(client, paths)
-    return {path: data for path in paths if (data := found[path]) is not None}
-
-
 def _value(options: argparse.Namespace) -> bytes:
     """The value to write."""
     given = options.value
     data = _from_standard_input(options.variable) if given == STANDARD_INPUT else os.fsencode(given)
     if len(data) > MAX_DATA:
-        raise BadUsage(f"the value has more than {MAX_DATA} bytes, which ZooKeeper does not take")
+        raise BadUsage(f"the value is longer than ZooKeeper allows ({MAX_DATA} bytes)")
     try:
         data.decode()
     except UnicodeDecodeError as error:
@@ -166,7 +140,7 @@ def _value(options: argparse.Namespace) -> bytes:
 
 
 def _from_standard_input(name: str) -> bytes:
-    """What is typed, or all there is without the newline that ends its last line."""
+    """The typed value, or all of standard input without its last newline."""
     if sys.stdin is None:
         raise BadUsage("-: standard input is closed, so there is no value to read")
     if sys.stdin.isatty():
@@ -175,7 +149,7 @@ def _from_standard_input(name: str) -> bytes:
 
 
 def _typed(name: str) -> str:
-    """Asked on the terminal, and not shown there: so twice."""
+    """Ask twice on the terminal, which does not show what is typed."""
     try:
         value = getpass(f"value of {name} (not shown): ")
         if getpass("the same again: ") != value:
@@ -187,11 +161,11 @@ def _typed(name: str) -> str:
 
 def _note_given(invocation: Invocation, name: str) -> None:
     if name in invocation.given:
-        invocation.err.print(f"note: {name} is in {NAME}, whose value containers take", markup=False)
+        invocation.err.print(f"note: {name} is in {NAME}; containers use that value", markup=False)
 
 
 def _not_set(invocation: Invocation, znodes: Znodes, name: str) -> int:
-    """Say where the variable was looked for, and what was probably meant."""
+    """Print where the variable was looked for, and the nearest name."""
     looked_at = places(znodes, name)
     above = [path.rpartition("/")[0] for path in looked_at]
     names = connection.children(invocation.client, above).values()
@@ -201,144 +175,16 @@ def _not_set(invocation: Invocation, znodes: Znodes, name: str) -> int:
     return NOT_SET
 
 
-# -- who reads it ---------------------------------------------------------------------------------
-
-
-class ChangedVariable(NamedTuple):
-    """A variable whose value at one place is changed, `znodes` being of that place. `nodes` are published.
-
-    The templates of `readers` name it; their containers that are there now are on `hosts`, by service.
-    """
-
-    znodes: Znodes
-    name: str
-    nodes: published.Nodes
-    readers: Sequence[Service]
-    hosts: Mapping[str, Sequence[str]]
-
-    @property
-    def path(self) -> str:
-        return places(self.znodes, self.name)[0]
-
-    @property
-    def following(self) -> set[str]:
-        return {service.name for service in self.readers if services.follows(service.definition)}
-
-    def winners(self, service: str, hosts: Iterable[str]) -> dict[str, list[str]]:
-        """The hosts by the place whose value wins there: the one that is changed, or a nearer one.
-
-        Left out are the hosts that don't look at the changed place.
-        """
-        found: dict[str, list[str]] = {}
-        for host in hosts:
-            ordered = places(self.znodes._replace(service_name=service, host=host), self.name)
-            if self.path in ordered:
-                nearer = ordered[: ordered.index(self.path)]
-                wins = next((each for each in nearer if _node(self.znodes, each) in self.nodes), self.path)
-                found.setdefault(wins, []).append(host)
-        return found
-
-
-def _changed(client: OperatorClient, znodes: Znodes, name: str) -> ChangedVariable:
-    nodes = published.nodes(client, znodes)
-    readers = [
-        service
-        for service in published.deployment(nodes).services
-        if service.definition and znodes.service_name in ("", service.name)
-        if name in services.used_variables(service.definition, service.files)
-    ]
-    hosts = containers.hosts(client, znodes, [each.name for each in readers])
-    return ChangedVariable(znodes, name, nodes, readers, hosts)
-
-
 def _print_readers(
-    invocation: Invocation, changed: ChangedVariable, why: str, but_for: Container[str] = ()
+    invocation: Invocation, changed: ChangedVariable, why: str, without: Container[str] = ()
 ) -> None:
-    """Say which containers have read the former value, and warn where no template names the variable."""
+    """Print which containers have read the old value; warn if no template uses the variable."""
     if not changed.readers:
         what = changed.znodes.service_name or f"a service below {changed.znodes.deployment}"
-        invocation.err.print(f"note: no template of {what} names {changed.name}", markup=False)
+        invocation.err.print(f"note: no template of {what} uses {changed.name}", markup=False)
     for service in changed.readers:
-        for line in reader_lines(changed, service.name, why) if service.name not in but_for else ():
+        for line in changed.effects(service, why) if service.name not in without else ():
             print(line)
-
-
-def reader_lines(changed: ChangedVariable, service: str, why: str) -> Iterator[str]:
-    """What the change means to the containers of a service that are there."""
-    hosts = changed.hosts.get(service, ())
-    found = changed.winners(service, hosts)
-    for path, reached in found.items():
-        if path == changed.path and service in changed.following:
-            yield (
-                f"{service} refreshes its files without a restart; other uses of the variable need one: "
-                + containers.on_hosts(reached)
-            )
-        elif path == changed.path:
-            yield f"restart {service} {why}: {containers.on_hosts(reached)}"
-        else:
-            yield f"{service} has a value of its own, which wins ({path}): {containers.on_hosts(reached)}"
-    if hosts and not found:
-        yield f"no container of {service} is on {changed.znodes.host} now: {containers.on_hosts(hosts)}"
-
-
-def _warn_of_host(invocation: Invocation, znodes: Znodes) -> None:
-    """Warn of a host that has never had a container of the service, where others have: it may be misspelt."""
-    owners = status_records.roles(invocation.client, znodes)
-    known = {path.split("/")[-2] for path, owner in owners.items() if owner == znodes.service_name}
-    known |= set(
-        containers.hosts(invocation.client, znodes, [znodes.service_name]).get(znodes.service_name, ())
-    )
-    known -= {GLOBAL}
-    if known and znodes.host not in known:
-        where = ", ".join(sorted(known)[: containers.SHOWN_HOSTS])
-        near = nearest(znodes.host, known).strip(" ()")
-        invocation.err.print(
-            f"warning: no container of {znodes.service_name} has ever been on {znodes.host}"
-            f" (they have been on {where}{near and f'; {near}'})",
-            markup=False,
-        )
-
-
-# -- who needs it ---------------------------------------------------------------------------------
-
-
-def _needing(invocation: Invocation, changed: ChangedVariable) -> dict[str, str]:
-    """What needs the variable, by the service that would not start any more without the value."""
-    before = published.deployment(changed.nodes)
-    gone = _node(changed.znodes, changed.path)
-    after = published.deployment({node: data for node, data in changed.nodes.items() if node != gone})
-    found = {}
-    for service in changed.readers:
-        known = {*changed.hosts.get(service.name, ()), *service.variables.hosts, changed.znodes.host} - {""}
-        hosts = changed.winners(service.name, known).get(changed.path, [])
-        if known and not hosts:
-            continue
-        errors = [_errors(invocation, each, service.name, hosts) for each in (before, after)]
-        where = [_where(each) for each in errors[1] if each not in errors[0]]
-        if where:
-            some = "" if known == set(hosts) else f" on {', '.join(sorted(hosts)[: containers.SHOWN_HOSTS])}"
-            found[service.name] = f"{service.name}{some} needs {changed.name} ({'; '.join(where)})"
-    return found
-
-
-def _errors(invocation: Invocation, deployment: Deployment, name: str, hosts: Sequence[str]) -> list[Finding]:
-    """What ends the containers of a service on these hosts, as `validate` finds it in what is published."""
-    service = next(each for each in deployment.services if each.name == name)
-    values = {host: service.variables.hosts.get(host, {}) for host in hosts}
-    own = service._replace(variables=service.variables._replace(hosts=values))
-    nodes = [name, *(f"{name}/{FILES}/{file}" for file in service.files)]
-    findings = validate(
-        deployment._replace(services=[own], sources={node: DataSource(node) for node in nodes}),
-        deployment_id=invocation.settings.deployment_id,
-        missing_is_empty=invocation.settings.missing_is_empty,
-        given=invocation.given,
-    )
-    return [each for each in findings if each.severity == ERROR]
-
-
-def _where(finding: Finding) -> str:
-    what = finding.message.partition(" needs the variable ")[0]
-    return f"{what} line {finding.line}" if finding.line else what
 
 
 # -- the command line -----------------------------------------------------------------------------
@@ -347,14 +193,14 @@ def _where(finding: Finding) -> str:
 def _add_place(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("variable", metavar="VARIABLE")
     parser.add_argument(
-        "--service", metavar="S", help="of this service, by its name or role, not of the whole deployment"
+        "--service", metavar="S", help="a service, by its name or role; by default the whole deployment"
     )
-    parser.add_argument("--host", metavar="H", help="of that service on this host only")
+    parser.add_argument("--host", metavar="H", help="only for that service on this host")
 
 
 def _add_unset(parser: argparse.ArgumentParser) -> None:
     _add_place(parser)
-    parser.add_argument("--force", action="store_true", help="though a service does not start without it")
+    parser.add_argument("--force", action="store_true", help="even if a service can't start without it")
 
 
 def _add_get(parser: argparse.ArgumentParser) -> None:
@@ -371,8 +217,8 @@ def _add_set(parser: argparse.ArgumentParser) -> None:
 
 GET = Subcommand(
     description="""\
-Print the value of a variable as an agent would find it: that of the host, else that of the service,
-else that of the deployment. Where it was found is said on standard error. Status 1: it is not set.
+Print the value of a variable as an agent would find it: the value for the host, else for the service, else
+for the deployment. Its place is printed to standard error. Status 1: it is not set.
 """,
     example="kolla_mesos_ctl get debug --service openstack/keystone/keystone-api --host h1",
     add_arguments=_add_get,
@@ -381,9 +227,9 @@ else that of the deployment. Where it was found is said on standard error. Statu
 SET = Subcommand(
     description="""\
 Set a variable of the deployment, of a service, or of a service on a host. A container reads its
-variables when it starts; a daemon with `on_change` refreshes its files without a restart. What has to be
-restarted is printed. With - as VALUE it is read from standard input, so that no secret is in a command
-line; on a terminal it is asked for and not shown.
+variables when it starts; a daemon with `on_change` refreshes its files without a restart. The containers
+that need a restart are listed. With - as VALUE the value is read from standard input, which keeps secrets out
+of command lines; on a terminal it is asked for and not shown.
 """,
     example="kolla_mesos_ctl set database_password - < password",
     add_arguments=_add_set,
@@ -391,9 +237,9 @@ line; on a terminal it is asked for and not shown.
 )
 UNSET = Subcommand(
     description="""\
-Remove a variable of the deployment, of a service, or of a service on a host, and say which value holds
-now and what has to be restarted. Status 1: it is not set there, or a published service would not start
-without it, so that nothing was changed.
+Remove a variable of the deployment, of a service, or of a service on a host. The value that is used now and
+the containers that need a restart are printed. Status 1: it is not set there, or a published service could
+not start without it, so nothing was changed.
 """,
     example="kolla_mesos_ctl unset debug --service openstack/keystone/keystone-api",
     add_arguments=_add_unset,

@@ -1,5 +1,4 @@
-"""`kolla_mesos_ctl wait`: blocks until services are up and run what is published, or it is clear that they
-will not."""
+"""`kolla_mesos_ctl wait`: block until services are up and run the published state, or can't become so."""
 
 from __future__ import annotations
 
@@ -22,18 +21,18 @@ from kolla_mesos_start.operator.live.waiting import Goal, WaitOutcome, Watch
 from kolla_mesos_start.operator.terminal.durations import seconds
 from kolla_mesos_start.operator.terminal.lines import show
 
-SHOWN = 3  # names in the line that says what is waited for
+SHOWN = 3  # names in the progress line
 TICK = 1.0  # seconds between two looks at the clock
 
 
 def run(invocation: Invocation) -> int:
-    """Wait; 0 once all are up, 1 if that can't come, 75 when the time is over."""
+    """Wait; 0 once all are up, 1 if that can't happen without help, 75 after the timeout."""
     options, began = invocation.options, time.monotonic()
     asked = [_goal(word) for word in options.services]
     is_quiet = options.quiet or invocation.as_json
     out = Console(quiet=True) if is_quiet else invocation.out
     source = mirror(invocation, watching=True)
-    # What was published through another server must be seen by the one that is asked here.
+    # Our server must have received what was published through another one.
     connection.sync(invocation.client, invocation.znodes.deployment)
     deadline = math.inf if options.timeout is None else began + options.timeout
     watch = Watch(asked, out, began)
@@ -96,25 +95,27 @@ def _add_arguments(parser: argparse.ArgumentParser) -> None:
         "services",
         metavar="SERVICE[=N]",
         nargs="*",
-        help="only these; of a daemon N ready instances that run what is published are enough",
+        help="only these services; with N, that many ready and current instances of a daemon are enough",
     )
     parser.add_argument("--timeout", metavar="S", type=seconds, help="seconds; default: no limit")
-    parser.add_argument("--quiet", action="store_true", help="no progress, only why it has ended early")
+    parser.add_argument(
+        "--quiet", action="store_true", help="print no progress, only the reason for an early end"
+    )
     add_format(parser)
 
 
 SUBCOMMAND = Subcommand(
     description="""\
-Block until all services are up, or those that are named, and their containers run what is published: after
-`publish` it waits for all refreshes (on_change), and until each refreshed instance is ready again.
+Block until all services (or the named ones) are up, and their containers run the published state: after
+`publish` the command waits for all refreshes (on_change), and until each refreshed instance is ready again.
 
-It ends early, and says why, on a problem that does not resolve without help: a failed command or refresh, a
-container that ended before its command began, a daemon that ended before it was ready and that nobody has
-started again for 10 s, a cycle, a dependency that no published service provides. If all that is missing are
-restarts, it ends too, and names the containers and what they run that is older.
+The command ends early, with the reason, on a problem that does not resolve without help: a failed command or
+refresh, a container that ended before its command began, a daemon that ended before it was ready and was not
+restarted for 10 s, a cycle, a dependency that no published service provides. It also ends if only restarts
+are missing, and names the containers and the changes that they lack.
 
-The exit status is 0 once all are up, 1 if it ended early, 75 if the time is over. `--format json` prints the
-outcome (up, failed, restart or timeout), and nothing else, when it ends.
+The exit status is 0 once all are up, 1 after an early end, 75 after the timeout. `--format json` prints only
+the outcome (up, failed, restart or timeout), at the end.
 """,
     example="kolla_mesos_ctl wait keystone-api=2 mariadb --timeout 600 --deployment site",
     add_arguments=_add_arguments,

@@ -1,12 +1,12 @@
-"""Who may do what in a deployment: the content of `acl.yml`, and the ACL of every znode that follows from it.
+"""The content of `acl.yml`, and the ACL of every znode of the deployment.
 
     operator: "digest:operator:<base64 of the digest>"       # may do everything; or "x509:CN=operator"
-    services: {"infra/db/db": "x509:CN=db", ...}             # as whom the agents of each service connect
+    services: {"infra/db/db": "x509:CN=db", ...}             # the identities of each service's agents
     variables: {"db_root_password": ["infra/db/db"]}         # shared variables that only these may read
     hosts: ["h1", "h2"]                                      # where agents run
 
-Pure: what stands in ZooKeeper is read and changed in `ensemble.acls`. An ACL is a mapping of identities, as
-above, to letters of cdrwa.
+Pure: `ensemble.acls` reads and changes ACLs in ZooKeeper. An ACL maps identities, as above, to letters of
+cdrwa.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ Acl = Mapping[str, str]
 Issues = list["tuple[str, str]"]
 
 FILE = "acl"  # its name in a directory, without the suffix
-NODE = RECORDED_ACL  # below the deployment: the plan that it was published with
+NODE = RECORDED_ACL  # below the deployment: the plan of the last publication
 WORLD = "world:anyone"
 ALL, WORK, READ = "cdrwa", "cdrw", "r"
 RIGHTS = {"c": "create", "d": "delete", "r": "read", "w": "write", "a": "change the ACL"}
@@ -44,7 +44,7 @@ _IDENTITY = re.compile(r"digest:[^:]+:[A-Za-z0-9+/]{27}=|x509:.+")
 
 
 class Plan(NamedTuple):
-    """What `acl.yml` says: identities, by service too; who may read a variable; the hosts of agents."""
+    """The content of acl.yml: identities, readers of variables, and hosts of agents."""
 
     operator: str
     services: Mapping[str, str]
@@ -52,7 +52,7 @@ class Plan(NamedTuple):
     hosts: Sequence[str] = ()
 
     def acl(self, node: str) -> Acl:
-        """That of the znode with this path below the deployment; an empty one is the deployment's own."""
+        """The ACL of a znode by its path below the deployment, which is empty for the deployment's own."""
         working, reading = self._services(node)
         entries = [(self.operator, ALL)]
         entries += [(self.services[service], WORK) for service in working if service in self.services]
@@ -61,11 +61,11 @@ class Plan(NamedTuple):
 
     @property
     def above(self) -> Acl:
-        """That of what has to be made above the deployment, and is not only its own."""
+        """The ACL of znodes that are created above the deployment."""
         return joined([(self.operator, ALL), (WORLD, READ)])
 
     def _services(self, node: str) -> tuple[Collection[str], Collection[str]]:
-        """Those that may work at a znode, and those that may read it."""
+        """The services that may change a znode, and those that may read it."""
         everybody, names = self.services.keys(), node.split("/")
         if names[0] in (PUBLICATION, TOKEN_FLOOR):
             return (), everybody
@@ -83,7 +83,7 @@ class Plan(NamedTuple):
         return (), everybody if is_above and service not in everybody else [service]
 
     def made(self) -> dict[str, bytes]:
-        """What agents then need no right to make, with its data; what is above others comes first."""
+        """Znodes that agents have no right to create, with their data; parents come first."""
         scopes = (GLOBAL, *self.hosts)
         found = dict.fromkeys((STATUS, *(f"{STATUS}/{scope}" for scope in scopes)), b"")
         for service in self.services:
@@ -92,7 +92,7 @@ class Plan(NamedTuple):
         return found
 
     def recorded(self) -> dict[str, bytes]:
-        """What tools and agents follow: the plan itself, and for each service the ACL of what it creates."""
+        """Znodes for tools and agents: the plan, and for each service the ACL of znodes that it creates."""
         found = {NODE: json.dumps(self._asdict(), default=dict).encode()}
         for service in self.services:
             acl = self.acl(f"{service}/{BY_AGENTS[0]}")
@@ -100,7 +100,7 @@ class Plan(NamedTuple):
         return found
 
     def only(self, services: Collection[str]) -> Plan:
-        """The plan without the services that are not there."""
+        """The plan with only these services."""
         return self._replace(services={n: each for n, each in self.services.items() if n in services})
 
 
@@ -109,12 +109,12 @@ def _role(service: str) -> str:
 
 
 def _is_part(name: str) -> bool:
-    """Whether it stands below a service, and is no part of a service's name."""
+    """Whether it is a znode of a service, not a part of a service's name."""
     return name in (VARIABLES, FILES) or name.startswith(".")
 
 
 def joined(entries: Iterable[tuple[str, str]]) -> Acl:
-    """One ACL of such entries: who has several has all their rights."""
+    """Combine the rights of each identity."""
     found: dict[str, str] = {}
     for who, rights in entries:
         found[who] = "".join(letter for letter in ALL if letter in found.get(who, "") + rights)
@@ -122,13 +122,13 @@ def joined(entries: Iterable[tuple[str, str]]) -> Acl:
 
 
 def wider(found: Acl, planned: Acl) -> Acl:
-    """The rights that somebody has, and should not have."""
+    """The rights that are not planned."""
     more = {who: "".join(set(rights) - set(planned.get(who, ""))) for who, rights in found.items()}
     return joined((who, rights) for who, rights in more.items() if rights)
 
 
 def shown(acl: Acl) -> str:
-    """For a message; a digest can be tried out, and is left out."""
+    """The ACL for a message, without digests, against which passwords could be tested."""
     return "; ".join(f"{name(who)} may {', '.join(map(RIGHTS.get, rights))}" for who, rights in acl.items())  # type: ignore[arg-type]
 
 
@@ -141,14 +141,14 @@ def name(identity: str) -> str:
 
 
 def parse(content: Mapping[str, Any]) -> tuple[Plan, Issues]:
-    """The plan, and what is wrong with it: the label of a value, and why."""
+    """The plan, and its mistakes: the label of a value and the reason."""
     unknown = [key for key in content if key not in KEYS]
     issues: Issues = [(sublabel("", key), f"unknown key{nearest(key, KEYS)}") for key in unknown]
     services = _mapping(content, "services", issues)
     variables = _mapping(content, "variables", issues)
     for label, value in (("operator", content.get("operator")), *_labelled("services", services)):
         if not (isinstance(value, str) and value.isprintable() and _IDENTITY.fullmatch(value)):
-            # Not what was found: it may be a password.
+            # Do not show the value: it may be a password.
             issues.append((label, EXPECTED))
     for service in services:
         if bad_service(service) or any(each in RESERVED for each in service.split("/")):
@@ -188,10 +188,9 @@ def _texts(label: str, value: Any, issues: Issues) -> Sequence[str]:
 def check(
     plan: Plan, services: Mapping[str, Collection[str]], variables: Collection[str]
 ) -> Iterator[tuple[str, str]]:
-    """What does not fit the deployment: the label of a value, and why.
+    """Mistakes with regard to the deployment: the label of a value and the reason.
 
-    `services` are those of the deployment, with the variables that their templates name; `variables` are
-    the deployment's own.
+    `services` has the variables in the templates of each service; `variables` are the deployment's own.
     """
     for service in plan.services:
         if service not in services:
@@ -200,7 +199,7 @@ def check(
                 f"no service is called {service!r}{nearest(service, services)}",
             )
     for service in sorted(services.keys() - plan.services.keys()):
-        yield "services", f"{service} is missing, so that its containers could read nothing: add its identity"
+        yield "services", f"{service} is missing, so its containers could not read anything: add its identity"
     for variable, readers in plan.variables.items():
         label = sublabel("variables", variable)
         if variable not in variables:
@@ -220,13 +219,13 @@ def check(
 
 
 def shared(plan: Plan) -> Iterator[tuple[str, str]]:
-    """The services with the identity of the operator, or of another one: the label of each, and why not."""
+    """Services with the identity of the operator or of another service: the label and the reason."""
     owners = {plan.operator: "the operator"}
     for service, identity in plan.services.items():
         owner = owners.setdefault(identity, service)
         if owner != service:
             yield (
                 sublabel("services", service),
-                f"{owner} has the same identity, so that its containers may do what {owner} may: give it one"
-                " of its own",
+                f"{owner} has the same identity, so its containers have the rights of {owner}: give it its"
+                " own identity",
             )

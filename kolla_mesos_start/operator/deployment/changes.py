@@ -1,7 +1,4 @@
-"""What differs between a directory and what is published, shown without a secret.
-
-Pure: both come as znodes and their data.
-"""
+"""The differences between a directory and the published znodes, without secrets. Pure."""
 
 from __future__ import annotations
 
@@ -15,17 +12,17 @@ from kolla_mesos_start.operator.deployment.directory import VARIABLES
 HIDDEN = "***"
 CREATED, UPDATED = "created", "updated"
 _SECRET = re.compile(r"(?i)(pass(word|wd|phrase)?|secret|token|credential|cookie|key)s?($|[_-])")
-# What stands beside such a name in a file or a definition, unless it is a template or a path.
+# The text after such a name in a file or a definition, unless it is a template or a path.
 _BESIDE = re.compile(
     r"(?i)((?:pass(?:word|wd|phrase)?|secret|token|credential|cookie|key)s?[\"']?\s*[:=]\s*[\"']?)"
     r"(?![\"'{/\[\s])([^\s\"',]+)"
 )
 _IN_URL = re.compile(r"(://[^\s:/@{}]+:)(?![{])[^\s/@]+@")
-LEAST_SECRET = 4  # characters: shorter ones would be found everywhere
+LEAST_SECRET = 4  # characters: shorter values would be masked everywhere
 
 
 class Change(NamedTuple):
-    """A znode that publishing would create or write anew; `before` is None for one that is not there."""
+    """A znode that publishing would create or update; `before` is None if it does not exist."""
 
     node: str
     before: bytes | None
@@ -41,7 +38,7 @@ class Change(NamedTuple):
 
 
 def changes(before: Mapping[str, bytes], after: Mapping[str, bytes]) -> list[Change]:
-    """In the order of the paths."""
+    """The changes, sorted by path."""
     return [
         Change(node, before.get(node), data)
         for node, data in sorted(after.items())
@@ -55,14 +52,14 @@ def is_variable(node: str) -> bool:
 
 
 def is_secret(node: str) -> bool:
-    """Whether the name of a variable says that its value is a secret."""
+    """Whether the name of a variable looks like that of a secret."""
     return bool(_SECRET.search(node.rpartition("/")[2]))
 
 
 class Mask:
-    """Hides the secrets of the given variables wherever they stand, and what looks like one.
+    """Hides the secrets of the given variables in any text, and text that looks like a secret.
 
-    `secrets` are names of variables that are secrets, though they may not look like it.
+    `secrets` are further names of variables with secrets.
     """
 
     def __init__(self, *variables: Mapping[str, bytes], secrets: Set[str] = frozenset()) -> None:
@@ -92,19 +89,19 @@ class Mask:
         return is_secret(node) or node.rpartition("/")[2] in self._secrets
 
     def lines(self, change: Change) -> Iterator[str]:
-        """What differs in a file or a definition, line by line, in the form of `diff -u`."""
+        """The different lines of a file or a definition, in the format of `diff -u`."""
         try:
             before, after = (data.decode().splitlines() for data in (change.before or b"", change.after))
         except UnicodeDecodeError:
             yield "not text, and not shown"
             return
-        # Hidden before they are compared, a line whose secret alone has changed would be none.
+        # Hidden after the comparison: otherwise a line would not differ if only its secret does.
         for line in list(unified_diff(before, after, lineterm="", n=1))[2:]:
             yield self.hide(line)
 
 
 def affected(changed: Iterable[str], texts: Mapping[str, bytes]) -> set[str]:
-    """The services that changes at nodes concern. `texts` is what may name a shared variable, by service."""
+    """The services that the changed nodes concern. `texts` has all templates of each service."""
     services = set()
     for node in changed:
         if node.startswith(f"{VARIABLES}/"):

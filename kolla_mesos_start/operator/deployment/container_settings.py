@@ -1,7 +1,7 @@
-"""What `launch.yml` says of the containers of a service, in its `defaults` and below `services`.
+"""The settings of a service's containers in `launch.yml`, in `defaults` and in `services`.
 
     placement: control              a role of `hosts`
-    replicas: each                  one on each host of it
+    replicas: each                  one on each of its hosts
     image: registry/{{ role }}:{{ tag }}
     cpu: 500m                       or a number of processors, 0.5
     memory: 512Mi                   or Gi
@@ -19,7 +19,7 @@
     variables: site-passwords       the secret that is KOLLA_VARIABLES_DIR
     credential: site-zookeeper      the secret whose key `auth` is KOLLA_ZK_AUTH_FILE
 
-What lives here: reading it. Only launchers need most of it; `image`, `ports` and `env` may be templates.
+Most of them are only for launchers. `image`, `ports` and `env` may be templates.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ EACH = "each"
 HOST, OWN = "host", "own"  # networks
 KEPT, SHARED, FROM_HOST, TEMPORARY = "kept", "shared", "host", "temporary"  # volumes
 MEBIBYTES = {"Mi": 1, "Gi": 1024}
-# Those of Linux 6; a container runtime refuses others. ALL is no capability, but launchers take it for all.
+# The capabilities of Linux 6; container runtimes refuse others. Launchers accept ALL too.
 CAPABILITIES = frozenset(
     """
     ALL AUDIT_CONTROL AUDIT_READ AUDIT_WRITE BLOCK_SUSPEND BPF CHECKPOINT_RESTORE CHOWN DAC_OVERRIDE
@@ -59,10 +59,10 @@ class Volume(NamedTuple):
 
 
 class ContainerSettings(NamedTuple):
-    """How the containers of a service are launched; None is what the file does not say.
+    """How the containers of a service are launched; None if the file does not set it.
 
-    `placement` is a role of hosts. `replicas` is EACH: one container on each of them; without it they are
-    as many as the definition wants, on the first of them. `cpu` is in thousandths, `memory` in mebibytes.
+    `placement` is a role of hosts. With `replicas` EACH, there is one container on each of them; otherwise
+    the definition's number, on the first hosts. `cpu` is in thousandths, `memory` in mebibytes.
     """
 
     placement: str | None = None
@@ -81,13 +81,13 @@ class ContainerSettings(NamedTuple):
     credential: str | None = None
 
     def over(self, defaults: ContainerSettings) -> ContainerSettings:
-        """These, and the defaults for what they do not say."""
+        """These settings, completed with the defaults."""
         own = {key: value for key, value in self._asdict().items() if value is not None}
         return defaults._replace(**{**own, "env": {**(defaults.env or {}), **(self.env or {})}})
 
 
 def read(reading: Reading, label: str, value: object, roles: Mapping[str, object]) -> ContainerSettings:
-    """What a mapping says; its mistakes are reported."""
+    """Read a mapping, and report its mistakes."""
 
     def bad_role(role: str) -> str | None:
         return None if role in roles else f"expected a role of `hosts`{nearest(role, roles)}"
@@ -112,7 +112,7 @@ def read(reading: Reading, label: str, value: object, roles: Mapping[str, object
 
 
 def mebibytes(text: str) -> int | None:
-    """How many the text says; None for what is no size."""
+    """The size in mebibytes; None if the text is not a size."""
     found = re.fullmatch(r"([1-9][0-9]{0,8})(Mi|Gi)", text)
     return int(found[1]) * MEBIBYTES[found[2]] if found else None
 
@@ -184,7 +184,7 @@ def bad_place(text: str) -> str | None:
 
 
 def _bad_variable(text: str) -> str | None:
-    """Why no launcher takes it."""
+    """Launchers accept fewer names than Linux."""
     good = re.fullmatch(r"[A-Za-z_][A-Za-z0-9_]*", text)
     return None if good else "expected the name of an environment variable, of letters, digits and _"
 
@@ -204,7 +204,7 @@ def _bad_word(text: str) -> str | None:
 def _bad_capability(text: str) -> str | None:
     if not re.fullmatch(r"(?!CAP_)[A-Z][A-Z_]+", text):
         return f"expected a capability without CAP_, such as NET_ADMIN, found {text!r}"
-    return None if text in CAPABILITIES else f"{text} is no capability of Linux{nearest(text, CAPABILITIES)}"
+    return None if text in CAPABILITIES else f"unknown capability {text}{nearest(text, CAPABILITIES)}"
 
 
 def _bad_port(text: str) -> str | None:
@@ -219,7 +219,7 @@ def is_port(text: str) -> bool:
 
 
 def _bad_secret(text: str) -> str | None:
-    """Why no launcher can take it for a name."""
+    """Names that all launchers accept."""
     if re.fullmatch(r"[a-z0-9]([-a-z0-9.]{0,61}[a-z0-9])?", text):
         return None
     return "expected a name of lowercase letters, digits and -"

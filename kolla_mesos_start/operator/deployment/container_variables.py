@@ -1,7 +1,6 @@
-"""What containers are given besides what is published: the variables of KOLLA_VARIABLES_DIR.
+"""The variables of KOLLA_VARIABLES_DIR, which containers have besides the published ones.
 
-The tool finds them in its own KOLLA_VARIABLES_DIR. They count where a definition is judged or tried out, and
-are never published.
+The tool reads its own KOLLA_VARIABLES_DIR. Validation and `up` use these variables; they are never published.
 """
 
 from __future__ import annotations
@@ -16,7 +15,7 @@ HINT = f"; if containers find it in {NAME}, set that here too"
 
 
 def environ(environ: Mapping[str, str]) -> dict[str, str]:
-    """The variable itself, for containers on this machine."""
+    """The environment variable, for containers on this machine."""
     return {NAME: str(Path(environ[NAME]).absolute())} if environ.get(NAME) else {}
 
 

@@ -1,9 +1,9 @@
 """A directory that holds a deployment, as an operator keeps it under version control.
 
     DIR/
-      variables/<name>                            a value for the whole deployment: the file's content,
-                                                  but for one newline at its end
-      variables.yml                               or all in one file, a mapping of names to values
+      variables/<name>                            a value for the whole deployment: the file's content
+                                                  without one newline at its end
+      variables.yml                               or all values in one file, as a mapping
       secrets.yml                                 variables whose values are generated: a mapping of
                                                   names to kinds, `password` or `fernet`
       services/<service>/
@@ -13,13 +13,11 @@
                                                   variables.yml a mapping under the host's name
         files/<name>                              content or template of one file
       launch.yml                                  where containers run: see `launch`; not published
-      acl.yml                                     who may do what in ZooKeeper (`acl`)
+      acl.yml                                     rights in ZooKeeper: see `acl`
 
-`.yaml` and `.json` may stand for `.yml`. Names that begin with a dot are left out everywhere, and so
-is everything else beside `services`; below it anything unknown is an error, since a misspelt name
-would silently not be published. A link may lead to another place in the directory, but not out of it.
-
-Only reads, and knows about ZooKeeper only which names and how much data a znode may have.
+`.yaml` and `.json` are allowed instead of `.yml`. Names that begin with a dot are ignored everywhere, and so
+is everything else beside `services`. Below `services` unknown names are errors, because a misspelt name would
+not be published. A link may lead to another place in the directory, but not out of it.
 """
 
 from __future__ import annotations
@@ -49,11 +47,11 @@ FILES = "files"
 # The kinds of secrets.
 PASSWORD, FERNET = "password", "fernet"
 KINDS = (PASSWORD, FERNET)
-# What is read of the directory itself.
+# The names that are read in the directory itself.
 TOP = ("services", *(f"{name}.yml" for name in (VARIABLES, launch.NAME, SECRETS, acl.FILE)), VARIABLES)
 # bytes. A server drops the connection on a larger request (its jute.maxbuffer), which looks like an outage.
 MAX_DATA = 1_000_000
-# What is read of a service's.
+# The names that are read in the directory of a service.
 KNOWN = (f"{DEFINITION}.yml", f"{VARIABLES}.yml", VARIABLES, FILES)
 UNKNOWN = "unknown name: expected definition.yml, variables.yml, variables/ or files/"
 OF_HOST = "values for one host belong to a service"
@@ -61,7 +59,7 @@ NO_NAME = "a znode can't have this name: expected printable characters"
 
 
 class Given(NamedTuple):
-    """A variable of the command line, which wins over those of the directory, and where it comes from."""
+    """A variable of the command line, which replaces one of the directory, and its origin."""
 
     value: str
     source: DataSource
@@ -89,13 +87,13 @@ class Service(NamedTuple):
 
 
 class Deployment(NamedTuple):
-    """All that a directory holds. `left_out` are the names beside `services` that have no meaning here.
+    """The content of a directory. `left_out` are names beside `services` that have no meaning.
 
-    `sources` says where each znode's data comes from, by its path below the deployment; `mistakes` are what
-    was found while it was read, and can be published all the same. `unread` are the services some of whose
-    variables could not be read, an empty name standing for the deployment's own. `launch` says where its
-    containers run; where that is one on each host, the definition wants as many. `secrets` are the kinds of
-    the variables whose values are generated where nobody gives them. `acl` is what acl.yml says.
+    `sources` has the origin of each znode's data, by its path below the deployment. `mistakes` were found
+    while reading, and do not prevent publishing. `unread` are services some of whose variables could not be
+    read; an empty name is the deployment itself. `launch` is launch.yml, which also sets the number of
+    containers in definitions if there is one on each host. `secrets` are the kinds of generated variables.
+    `acl` is acl.yml.
     """
 
     variables: Contents
@@ -110,7 +108,7 @@ class Deployment(NamedTuple):
 
 
 def read(root: Path) -> Deployment:
-    """What the directory holds. Raises BadDefinition with everything that can't be read in it."""
+    """Read the directory. Raises BadDefinition with everything that can't be read."""
     deployment, findings = look(root)
     if findings:
         raise BadDefinition([f"{each.file}: {each.message}" for each in findings])
@@ -118,10 +116,10 @@ def read(root: Path) -> Deployment:
 
 
 def look(root: Path) -> tuple[Deployment, Sequence[Finding]]:
-    """What can be read of the directory, and what can't. The definition that can't be read is empty.
+    """Read the directory; also returns findings about what can't be read. Unreadable definitions are empty.
 
-    BadUsage for a link that leads out of it: what is published must not depend on who publishes, or show
-    a file that only they may read.
+    BadUsage for a link that leads out of it: the result must not depend on who publishes, or contain a file
+    that only they may read.
     """
     reading = _DirectoryPass(root)
     return reading.deployment(), reading.findings
@@ -133,7 +131,7 @@ def enabled(deployment: Deployment) -> list[Service]:
 
 
 def nodes(deployment: Deployment) -> dict[str, bytes]:
-    """Every znode below the deployment's, but the definitions, by its path from there."""
+    """Every znode except definitions, by its path below the deployment."""
     found = _under(VARIABLES, deployment.variables)
     for service in enabled(deployment):
         found.update(_under(f"{service.name}/{VARIABLES}", service.variables.own))
@@ -148,15 +146,15 @@ def definitions(deployment: Deployment) -> dict[str, bytes]:
 
 
 def check_link(path: Path, root: Path) -> None:
-    """Raise BadUsage for what leads out of the directory."""
+    """Raise BadUsage for a link that leads out of the directory."""
     target = Path(os.path.realpath(path))
     if not target.is_relative_to(os.path.realpath(root)):
         raise BadUsage(f"{path} is a link to {target}, outside of {root}: put a copy in its place")
 
 
 def too_large(data: bytes) -> str:
-    """Why a znode can't hold it."""
-    return f"{len(data)} bytes are more than ZooKeeper takes ({MAX_DATA})"
+    """Why a znode can't contain the data."""
+    return f"{len(data)} bytes are more than ZooKeeper allows ({MAX_DATA})"
 
 
 def _under(parent: str, contents: Contents) -> dict[str, bytes]:
@@ -164,7 +162,7 @@ def _under(parent: str, contents: Contents) -> dict[str, bytes]:
 
 
 class _DirectoryPass:
-    """One pass over the directory. It continues after a finding, so that one error has all of them."""
+    """One pass over the directory. It continues after a mistake, to report all of them together."""
 
     def __init__(self, root: Path) -> None:
         self.root = root
@@ -197,20 +195,22 @@ class _DirectoryPass:
             found = found._replace(line=place and place.line)
         self.findings.append(found)
 
+    def unreadable(self, path: Path, error: BadDefinition) -> None:
+        self.findings += (from_issue(self.relative(path), issue) for issue in error.issues)
+
     def read(self, path: Path) -> bytes | None:
-        """What a file holds; None if that can't be read, which is said."""
+        """The content of a file; None if it can't be read, which is reported."""
         try:
             return formats.read(path)
         except BadDefinition as error:
-            for issue in error.issues:
-                self.wrong(path, issue)
+            self.unreadable(path, error)
             return None
 
     def relative(self, path: Path) -> str:
         return path.relative_to(self.root).as_posix()
 
     def node(self, directory: Path) -> str:
-        """The path below the deployment of what is in this directory, with / at its end."""
+        """The path below the deployment that belongs to this directory, with / at its end."""
         names = directory.relative_to(self.root).parts
         return "".join(f"{name}/" for name in names[names[:1] == ("services",) :])
 
@@ -219,9 +219,7 @@ class _DirectoryPass:
             if not self.has_meaning(path):
                 meant = difflib.get_close_matches(path.name, TOP, n=1, cutoff=0.85)
                 if meant and not (self.root / meant[0]).exists():
-                    self.wrong(
-                        path, f"unknown name, so that nothing is read from it; nearest is {meant[0]!r}"
-                    )
+                    self.wrong(path, f"unknown name, so it is ignored; nearest is {meant[0]!r}")
                 yield path.name
 
     def has_meaning(self, path: Path) -> bool:
@@ -244,11 +242,11 @@ class _DirectoryPass:
         return found
 
     def follow(self, link: Path) -> None:
-        """Raise BadUsage if a link leads out of the directory, or back to where we are."""
+        """Raise BadUsage if a link leads out of the directory, or to a directory above itself."""
         check_link(link, self.root)
         target = os.path.realpath(link)
         if target in map(os.path.realpath, link.parents):
-            raise BadUsage(f"{link} is a link to {target}, which holds it: remove it")
+            raise BadUsage(f"{link} is a link to {target}, which contains it: remove it")
 
     def launched(self, services: Sequence[str]) -> LaunchFile:
         """Where the containers of these services run."""
@@ -257,12 +255,11 @@ class _DirectoryPass:
             return LaunchFile()
         path, *others = paths
         for other in others:
-            self.wrong(other, f"{path.name} is there too: keep one of them")
+            self.wrong(other, f"{path.name} exists too: keep one of them")
         try:
             content = formats.values(path)
         except BadDefinition as error:
-            for issue in error.issues:
-                self.wrong(path, issue)
+            self.unreadable(path, error)
             return LaunchFile()
         source = DataSource(self.relative(path), read=path.read_bytes)
         found, findings = launch.parse(content, source, services)
@@ -272,7 +269,7 @@ class _DirectoryPass:
     # -- services ---------------------------------------------------------------------------------
 
     def services(self, directory: Path) -> Iterator[Service]:
-        """Every service below a directory, whose path below `services` is its name."""
+        """The services below a directory. The name of a service is its path below `services`."""
         for path in self.entries(directory):
             if not path.is_dir():
                 self.wrong(path, "expected a directory, a part of a service's name")
@@ -309,8 +306,7 @@ class _DirectoryPass:
             data = formats.definition(path)
         except BadDefinition as error:
             data = b""
-            for issue in error.issues:
-                self.wrong(path, issue)
+            self.unreadable(path, error)
         name = directory.relative_to(self.root / "services").as_posix()
         self.sources[name] = DataSource(self.relative(path), read=path.read_bytes)
         return Service(
@@ -326,9 +322,9 @@ class _DirectoryPass:
         for path in self.entries(directory):
             if path.is_dir():
                 self.wrong(
-                    path, "a directory: the name of a file has no / in it; where it goes is its `dest`"
+                    path, "a directory: the name of a file has no /; its `dest` is where it is written"
                 )
-                contents[path.name] = b""  # So that it is not missed too.
+                contents[path.name] = b""  # Do not report it as missing too.
             elif self.is_name(path):
                 data = self.read(path)
                 contents[path.name] = b"" if data is None else self.checked(path, data)
@@ -376,13 +372,13 @@ class _DirectoryPass:
         values = {}
         for path in self.entries(directory):
             if path.is_dir():
-                self.wrong(path, "a directory: the name of a variable has no / in it")
+                self.wrong(path, "a directory: the name of a variable has no /")
             elif self.is_name(path):
                 values[path.name] = self.value(path)
         return values
 
     def value(self, path: Path) -> bytes:
-        """A variable's value, without the newline that editors put at the end of each file."""
+        """The value of a variable, without the newline that editors add at the end of a file."""
         self.sources[self.node(path.parent) + path.name] = DataSource(self.relative(path))
         data = self.read(path) or b""
         value = data[:-1] if data.endswith(b"\n") else data
@@ -396,8 +392,7 @@ class _DirectoryPass:
         try:
             content = formats.values(path)
         except BadDefinition as error:
-            for issue in error.issues:
-                self.wrong(path, issue)
+            self.unreadable(path, error)
             self.unread.add(self.node(path.parent).rstrip("/"))
             return Values({}, {})
         hosts = {name: value for name, value in content.items() if isinstance(value, dict)}
@@ -420,34 +415,33 @@ class _DirectoryPass:
             elif not is_znode_name(name):
                 self.wrong(path, f"{label}: {NO_NAME}", label)
             else:
-                # Half of a surrogate pair, which JSON can escape, is no text; the agent would refuse it.
+                # The agent would refuse a lone surrogate, which JSON can contain.
                 contents[name] = self.checked(path, text.encode(errors="replace"), f"{prefix}{name}: ")
         return contents
 
     # -- secrets ----------------------------------------------------------------------------------
 
     def secrets(self, variables: Contents) -> Mapping[str, str]:
-        """The kind of each secret. A kind that is wrong is never shown: it may be a value."""
+        """The kind of each secret. A wrong kind is never shown: it may be a value."""
         found: dict[str, str] = {}
         for path in (path for path in self.entries(self.root) if _is(SECRETS, path)):
             for name, kind in self.secrets_file(path).items():
                 what = self.wrong_secret(name, kind, variables, found)
                 if what:
                     self.wrong(path, f"{name}: {what}", name)
-                found[name] = str(kind) if kind in KINDS else PASSWORD  # So that it is not missed too.
+                found[name] = str(kind) if kind in KINDS else PASSWORD  # Do not report it as missing too.
         return found
 
     def secrets_file(self, path: Path) -> Mapping[str, object]:
         try:
             return formats.values(path)
         except BadDefinition as error:
-            for issue in error.issues:
-                self.wrong(path, issue)
+            self.unreadable(path, error)
             self.unread.add("")
             return {}
 
     def wrong_secret(self, name: str, kind: object, variables: Contents, known: Container[str]) -> str:
-        """What is wrong with a line of the file; empty if nothing is."""
+        """Why a line of the file is wrong; empty if it is right."""
         if not is_znode_name(name):
             return NO_NAME
         if name in variables:
@@ -458,7 +452,7 @@ class _DirectoryPass:
             return ""
         return f"unknown kind{nearest(str(kind), KINDS)}: expected {' or '.join(KINDS)}, and no value"
 
-    # -- what a znode may be called, and hold -----------------------------------------------------
+    # -- names and sizes of znodes ----------------------------------------------------------------
 
     def is_name(self, path: Path) -> bool:
         if not is_znode_name(path.name):
@@ -472,7 +466,7 @@ class _DirectoryPass:
 
 
 def is_acl(path: Path) -> bool:
-    """Whether it says who may do what."""
+    """Whether it is acl.yml."""
     return _is(acl.FILE, path)
 
 
@@ -483,12 +477,12 @@ def _is_variables(path: Path) -> bool:
 
 
 def _is(stem: str, path: Path) -> bool:
-    """Whether it is a file of this name, in one of the formats."""
+    """Whether it is a file with this name in one of the formats."""
     return path.stem == stem and path.suffix in formats.SUFFIXES
 
 
 def _on_each(service: Service, launched: LaunchFile) -> Service:
-    """The service, which wants as many containers as there are hosts if it has one on each."""
+    """The service, with the number of its hosts if it has one container on each of them."""
     if not launched.is_on_each(service.name):
         return service
     count = len(launched.hosts_of(service.name))

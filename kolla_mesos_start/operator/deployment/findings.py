@@ -1,7 +1,6 @@
-"""What is wrong with a deployment's directory: each finding with its severity, file and line.
+"""Findings in a deployment's directory, each with its severity, file and line.
 
-What lives here: the record, and finding the line on which something stands. Pure, but for reading a file
-once more to find a line in it.
+Pure, except for reading a file again to find a line.
 """
 
 from __future__ import annotations
@@ -17,7 +16,7 @@ ERROR, WARNING = "error", "warning"
 
 
 class Finding(NamedTuple):
-    """One mistake. `file` is its path in the directory, `line` is None where no single line is to blame."""
+    """One mistake. `file` is its path in the directory, `line` is None if no single line is wrong."""
 
     severity: str
     file: str
@@ -30,9 +29,9 @@ class Finding(NamedTuple):
 
 
 class DataSource(NamedTuple):
-    """Where a znode's data comes from: a file, as a path in the directory, and a label in it.
+    """The origin of a znode's data: a file, as a path in the directory, and a label in it.
 
-    `read` returns the YAML in which the label is, or None for a file that is the data itself.
+    `read` returns the YAML with the label; it is None if the whole file is the data.
     """
 
     file: str
@@ -44,7 +43,7 @@ Sources = Mapping[str, DataSource]
 
 
 def from_issue(file: str, issue: str, severity: str = ERROR) -> Finding:
-    """The finding for an issue that may name its line at the end, as parsers do."""
+    """The finding for an issue of a parser, which may name the line at its end."""
     match = re.search(r", line ([0-9]+)( column [0-9]+)?$", issue)
     return Finding(severity, file, int(match[1]) if match else None, issue)
 
@@ -64,9 +63,9 @@ def first_lines(uses: Iterable[tuple[str, int]]) -> dict[str, int]:
 
 
 class Findings:
-    """Collects findings. What is wrong is named by the path of its znode below the deployment.
+    """Collects findings about znodes, which are named by their path below the deployment.
 
-    The mistakes in the `lenient` services are warnings.
+    Errors in `lenient` services are warnings.
     """
 
     def __init__(self, sources: Sources, lenient: Iterable[str] = ()) -> None:
@@ -96,9 +95,9 @@ class Findings:
     ) -> None:
         """Add a finding about `node`: about its value at `label`, or the given line of its text.
 
-        With both it is the line of the text at the label. Nothing is added about what is not in the
-        directory. Of those on one line that are `about` the same, which correcting it once would end, the
-        first is kept, or the first error.
+        With both, `line` is relative to the text at the label. Nothing is added about znodes that are not
+        in the directory. Of several findings `about` the same on one line, the first is kept, or the first
+        error.
         """
         source = self._sources.get(node)
         if source is not None:
@@ -106,13 +105,13 @@ class Findings:
             self._add(node, Finding(severity, source.file, at, message), about)
 
     def add_issue(self, severity: str, node: str, issue: str) -> None:
-        """Add an issue of the agent's parser, which begins with the label of what is wrong."""
+        """Add an issue of the agent's parser, which begins with the label of the wrong value."""
         source = self._sources.get(node)
         if source is not None:
             labels = [label for label in self._places_of(source) if label and _begins(issue, label)]
             at = self._line(source, max(labels, key=len, default=""), None)
             parsed = from_issue(source.file, issue, severity)
-            # By an alias the same mistake is in several commands.
+            # An alias repeats a mistake in several commands.
             about = re.sub(r"^(commands\.[^.:]+|service\.daemon)\.", "", issue)
             self._add(node, parsed if parsed.line else parsed._replace(line=at), about)
 
@@ -127,7 +126,7 @@ class Findings:
     def _line(self, source: DataSource, label: str, line: int | None) -> int | None:
         places = self._places_of(source)
         full = f"{source.label}.{label}".strip(".")
-        # What is missing has no line: that of what it is missing in.
+        # A missing key has no line: take that of the object.
         while full and full not in places:
             full = full[: max(full.rfind("."), full.rfind("["), 0)]
         place = places.get(full)

@@ -1,8 +1,7 @@
-"""The YAML or JSON of an operator's file becomes a definition's JSON, or the texts of variables.
+"""Reads an operator's YAML or JSON: a definition as JSON, or variables as texts.
 
-What lives here: what both formats have in common, and the pitfalls of JSON; those of YAML are in
-`strict_yaml`. Nothing here knows a key of a definition. The value of a variable is the text as it
-is written.
+What lives here: the common part, and the pitfalls of JSON; those of YAML are in `strict_yaml`. No key of a
+definition is known here. The value of a variable is its text as written.
 """
 
 from __future__ import annotations
@@ -20,15 +19,15 @@ SUFFIXES = (".yml", ".yaml", ".json")
 
 
 def read(path: Path) -> bytes:
-    """The content of a file. Raises BadDefinition where there is none that can be read."""
+    """The content of a file. Raises BadDefinition if it can't be read."""
     try:
         if path.is_dir():
             raise BadDefinition(["a directory: expected a file"])
-        if path.exists() and not path.is_file():  # To open a named pipe would wait for its other end.
+        if path.exists() and not path.is_file():  # Opening a named pipe would block.
             raise BadDefinition(["neither a file nor a directory: remove it"])
         return path.read_bytes()
     except FileNotFoundError as error:
-        raise BadDefinition(["a link to what does not exist"]) from error
+        raise BadDefinition(["a link to a missing file"]) from error
     except OSError as error:
         raise BadDefinition([f"can't be read: {error.strerror}"]) from error
 
@@ -48,21 +47,21 @@ def definition(path: Path) -> bytes:
         return json.dumps(content, indent=2, ensure_ascii=False, allow_nan=False).encode() + b"\n"
     except (TypeError, ValueError) as error:
         # A tag like !!binary, half of a surrogate pair.
-        raise BadDefinition(["it holds something that JSON can't express"]) from error
+        raise BadDefinition(["it contains something that JSON can't express"]) from error
     except RecursionError as error:
         raise BadDefinition(["nested too deep"]) from error
 
 
 def document(data: bytes) -> object:
-    """The content of YAML in which plain words mean what they mean in JSON. Raises BadDefinition."""
+    """The content of YAML with the plain words of JSON. Raises BadDefinition."""
     return _yaml(data, numbers=True)
 
 
 def values(path: Path, *, booleans: bool = False) -> Mapping[str, object]:
     """A mapping of names to texts, or to such mappings. Raises BadDefinition.
 
-    With `booleans` plain words like `yes` are booleans, as YAML says; they are texts otherwise.
-    A list, which can't be the value of a variable, is left for the caller to refuse.
+    With `booleans`, plain words like `yes` are booleans, as in YAML; otherwise they are texts. The caller
+    refuses lists, which can't be values of variables.
     """
     data = read(path)
     content = _json(data) if path.suffix == ".json" else _yaml(data, booleans=booleans)
@@ -74,7 +73,7 @@ def values(path: Path, *, booleans: bool = False) -> Mapping[str, object]:
 
 
 def appended(data: bytes, more: Mapping[str, str]) -> bytes:
-    """The YAML with more values at its end; what is in it stays. BadDefinition if that can't be."""
+    """The YAML with more values at its end, otherwise unchanged. BadDefinition if that is not possible."""
     before = _yaml(data) or {}
     twice = [name for name in more if isinstance(before, dict) and name in before]
     if twice:
@@ -104,11 +103,11 @@ class TextPlace(NamedTuple):
 
 
 def places(data: bytes) -> Mapping[str, TextPlace]:
-    """Where each value of a document stands, by its label; nothing where the document can't be read."""
+    """The place of each value of a document by its label; empty if the document can't be read."""
     try:
         from kolla_mesos_start.operator.deployment import strict_yaml
     except ModuleNotFoundError:
-        return {}  # JSON is published without PyYAML too.
+        return {}  # JSON needs no PyYAML.
     return {label: TextPlace(*lines) for label, *lines in strict_yaml.places(data)}
 
 
@@ -132,7 +131,7 @@ def _strict_yaml() -> ModuleType:
 
 def _json(data: bytes) -> object:
     try:
-        # Numbers stay as they are written: the version 1.10 is not 1.1.
+        # Numbers stay as written: the version 1.10 is not 1.1.
         return json.loads(
             data, object_pairs_hook=_mapping, parse_int=str, parse_float=str, parse_constant=str
         )
@@ -152,7 +151,7 @@ def _mapping(pairs: Sequence[tuple[str, object]]) -> dict[str, object]:
 
 
 def text(value: object) -> str | None:
-    """The text of a variable's value; None if it can't be one."""
+    """The value of a variable as text; None for a list or a mapping."""
     if value is None:
         return ""
     if isinstance(value, bool):  # of JSON; from YAML it comes as text

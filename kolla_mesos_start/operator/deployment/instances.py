@@ -1,6 +1,6 @@
-"""How many containers of a service are wanted: `instances` of its definition's `service`.
+"""The number of containers of a service: `instances` in the `service` of its definition.
 
-What lives here: reading and writing it, the same for all commands. It is for launchers; the agent ignores it.
+Launchers use it; the agent ignores it.
 """
 
 from __future__ import annotations
@@ -18,14 +18,14 @@ LABEL = "service.instances"
 
 
 def text_of(definition: Any) -> Text:
-    """What the definition says, which may be a template; 1 if it says nothing."""
+    """The text of the number, which may be a template; by default 1."""
     service = definition.get("service") if isinstance(definition, Mapping) else None
     value = service.get("instances") if isinstance(service, dict) else None
     return Text(LABEL, "1" if value is None else str(value))
 
 
 def wanted(definition: Any, render: Callable[[Text], str]) -> int | None:
-    """How many; None for what is no number, or not known before something else is mended."""
+    """The number; None if the text is not a number, or cannot be rendered."""
     try:
         number = render(text_of(definition)).strip()
     except CannotRender:
@@ -34,7 +34,7 @@ def wanted(definition: Any, render: Callable[[Text], str]) -> int | None:
 
 
 def with_instances(definition: bytes, count: int) -> bytes:
-    """The definition, in which so many are wanted; as it is if it can't be read, or is that of a task."""
+    """The definition with this number; unchanged if it is unreadable or that of a task."""
     try:
         root = load(definition).root
     except BadDefinition:
@@ -44,4 +44,4 @@ def with_instances(definition: bytes, count: int) -> bytes:
         return definition
     changed = {**root, "service": {**service, "instances": count}}
     text = json.dumps(changed, indent=2, ensure_ascii=False)
-    return text.encode(errors="surrogatepass") + b"\n"  # Half of a pair stays in it, to be found there.
+    return text.encode(errors="surrogatepass") + b"\n"  # Validation reports a lone surrogate.

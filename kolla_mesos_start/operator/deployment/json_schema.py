@@ -1,54 +1,151 @@
-"""The JSON Schema of a definition, with which editors complete and check it.
+"""The JSON Schema of a definition, with which editors complete and check it, and the meaning of each key.
 
-What lives here: what each key may hold, as far as JSON Schema can say it; the names of the keys are those
-of the agent's parser, and a test holds what they may hold together with it. What needs more than one key
-(cycles, the commands of others) is found by `validate`.
+The keys, their defaults and their forms come from the tables of the agent's parser; MEANINGS has the same
+keys. A test compares which values both accept. `validate` finds mistakes that need more than one key, such as
+cycles.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from typing import Any
+from typing import Any, Callable
 
-from kolla_mesos_start.definition import schema
-from kolla_mesos_start.definition.fields import MAX_NUMBER
+from kolla_mesos_start.definition import forms, schema
+from kolla_mesos_start.definition.fields import MAX_NUMBER, Fields
 from kolla_mesos_start.definition.forms import DAEMON, ENDPOINT, EXTERNAL_URL, GLOBAL, LOCAL, SIGNALS, URL
+
+OBJECTS: Mapping[str, Mapping[str, tuple[Any, ...]]] = {
+    "shared": schema.SHARED_KEYS,
+    "command": schema.COMMAND_KEYS,
+    "daemon": schema.DAEMON_KEYS,
+    "file": schema.FILE_KEYS,
+    "dependency": schema.DEPENDENCY_KEYS,
+    "members": schema.MEMBERS_KEYS,
+    "external": schema.EXTERNAL_KEYS,
+    "target": schema.EXTERNAL_KINDS,
+    "ready": {**schema.CHECKS, **schema.TUNING},
+    "on_change": schema.REACTIONS,
+}
+TIMEOUT = "Seconds to wait for it; then the agent exits with status 75."
+URL_MEANING = "A URL that must answer with a status of 2xx or 3xx."
+MEANINGS: Mapping[str, Mapping[str, str]] = {
+    "shared": {
+        "command": "A list is argv. A string is split into words as a shell would and run directly; if it"
+        " contains shell syntax, it runs as ``/bin/sh -c``. ``kolla_extend_start`` is sourced, as in Kolla's"
+        " own start script.",
+        "dependencies": "What must be done or ready before: see *Dependencies*.",
+        "env": "Added to the environment. null sets an empty variable.",
+        "files": "Config files, by the name of their content in ``files/``: see *Files*.",
+        "user": "Run as this user, with its supplementary groups. Needs root. Default: unchanged.",
+        "retries": "Attempts after the first one has failed.",
+        "delay": "Seconds between attempts.",
+        "timeout": "Seconds; then all processes of the command get TERM and, after ``stop_grace``, KILL.",
+        "stop_grace": "Seconds between TERM and KILL.",
+    },
+    "command": {
+        "run_once": '``true``: once in the deployment, under a lock. ``"host"``: once on each host.',
+        "generation": "With ``run_once``: once for each value, for example an image tag. An upgrade runs the"
+        " command again, a rollback does not.",
+        "succeeds": "The exit statuses that count as success. Any except 0 is logged as a warning.",
+    },
+    "daemon": {
+        "ready": "When the daemon counts as ready: see *Readiness*.",
+        "retired_by": "``role/command``, the last step of an upgrade. Once it is done for a newer generation,"
+        " containers of older images exit with status 76 instead of starting the daemon.",
+        "on_change": "How the daemon is notified of changed files: see *on_change*. Without it, its files"
+        " never change.",
+        "width": "How many instances may refresh their files at the same time. Default: all.",
+    },
+    "file": {
+        "dest": "Where the file is written: an absolute path.",
+        "owner": "``user`` or ``user:group``, names or numbers. Default: the agent's own.",
+        "perm": "The mode: octal, in quotes.",
+        "optional": "The content may be missing; then no file is written.",
+        "mounted": "Take the content from this absolute path in the container, such as a mounted ConfigMap.",
+        "template": "false: the content is written as it is, not rendered.",
+        "check": "A command that a new file must pass before it is placed. ``{}`` in it is the path of the"
+        " new file.",
+        "keep_last": "true: the file stays as it was while no instance is left of a service that it lists.",
+    },
+    "dependency": {
+        "path": "``role/command`` or ``role/daemon``.",
+        "scope": "``local``: on the same host.",
+        "count": "The number of ready instances of a daemon, or of hosts on which a command has succeeded.",
+        "generation": "The generation for which a one-time command must be done (``any``: one of them), or"
+        " that a daemon's instances must have.",
+        "exclusive": "true: and no container of the daemon's service has another generation.",
+        "timeout": TIMEOUT,
+    },
+    "members": {
+        "members": "The service whose containers must be present, by its whole path.",
+        "count": "The number of members.",
+        "timeout": TIMEOUT,
+    },
+    "external": {
+        "external": '``{"tcp": "host:port"}`` or ``{"http": url}``: something outside the deployment.',
+        "interval": "The longest time between two attempts, in seconds.",
+        "timeout": TIMEOUT,
+    },
+    "target": {"tcp": "``host:port`` that must accept connections.", "http": URL_MEANING},
+    "ready": {
+        "notify": "true: the daemon sends READY=1 (sd_notify).",
+        "tcp": "A local port that must accept connections.",
+        "http": URL_MEANING,
+        "command": "A command that must succeed.",
+        "alive": "The daemon must have run for so many seconds.",
+        "interval": "Seconds between two checks.",
+        "timeout": "Seconds that one check may take.",
+        "fall": "After so many failures in a row the daemon is no longer ready.",
+    },
+    "on_change": {
+        "signal": "The signal that the daemon gets, such as ``HUP``.",
+        "command": "A command that is run in the daemon's container.",
+        "restart": "true: the daemon is stopped and started again. Needs ``KOLLA_START_MODE=supervise``.",
+    },
+}
+# Defaults that the parser determines in another way.
+DEFAULTS = {("command", "run_once"): False, ("command", "succeeds"): [0], ("dependency", "count"): 1}
 
 Schema = dict[str, Any]
 
 TEMPLATE: Schema = {"type": "string", "pattern": r"\{[{%#]"}
-NULL: Schema = {"type": "null"}
-ANYTHING: Schema = {}
 SEGMENT = r"(?!\.{1,2}(/|$))[^/\x00-\x1f\x7f]+"
+
+
+def default_of(kind: str, key: str) -> Any:
+    """The default of a key; None if it has none."""
+    if (kind, key) in DEFAULTS:
+        return DEFAULTS[kind, key]
+    default = (*OBJECTS[kind][key][1:], None)[0]
+    if default == "" or kind == "on_change" or (kind == "ready" and key in schema.CHECKS):
+        return None
+    return int(default) if isinstance(default, float) and default.is_integer() else default
 
 
 def _either(*kinds: Schema) -> Schema:
     return {"anyOf": list(kinds)}
 
 
-def _text(pattern: str = "") -> Schema:
+def _text(pattern: str) -> Schema:
     """A text of this form, or a template, which is checked when it is rendered."""
-    return _either({"type": "string", "pattern": pattern}, TEMPLATE) if pattern else {"type": "string"}
+    return _either({"type": "string", "pattern": pattern}, TEMPLATE)
 
 
 def _or_null(kind: Schema) -> Schema:
-    return _either(kind, NULL)
+    return _either(kind, {"type": "null"})
 
 
-def _integer(least: int = 0, most: int = MAX_NUMBER) -> Schema:
-    return _either(
-        {"type": "integer", "minimum": least, "maximum": most}, _text(_number("[0-9]{1,18}", least))
-    )
-
-
-def _seconds(least: float = 0) -> Schema:
-    digits = r"[0-9]{1,18}(\.[0-9]{1,18})?"
-    return _either({"type": "number", "minimum": least, "maximum": MAX_NUMBER}, _text(_number(digits, least)))
-
-
-def _number(digits: str, least: float) -> str:
+def _number(kind: str, digits: str, least: float, most: float = MAX_NUMBER) -> Schema:
     not_zero = r"(?!0*(\.0*)?\s*$)" if least else ""
-    return rf"^\s*{not_zero}{digits}\s*$"
+    return _either({"type": kind, "minimum": least, "maximum": most}, _text(rf"^\s*{not_zero}{digits}\s*$"))
+
+
+def _integer(default: int | None, least: int = 0, most: int = MAX_NUMBER) -> Schema:
+    return _number("integer", "[0-9]{1,18}", least, most)
+
+
+def _seconds(default: float | None, least: float = 0) -> Schema:
+    return _number("number", r"[0-9]{1,18}(\.[0-9]{1,18})?", least)
 
 
 def _words(*words: str) -> str:
@@ -60,17 +157,40 @@ def _words(*words: str) -> str:
 def _object(
     known: Mapping[str, Schema], required: Iterable[str] = (), ignored: Iterable[str] = (), **more: Any
 ) -> Schema:
-    properties = {**known, **dict.fromkeys(ignored, ANYTHING)}
+    properties = {**known, **{key: {} for key in ignored}}
     found = {"type": "object", "properties": properties, "additionalProperties": False, **more}
     return {**found, "required": list(required)} if required else found
+
+
+def _one_of(known: Mapping[str, Schema], kinds: Iterable[str], *others: Schema) -> Schema:
+    return _object(known, oneOf=[*others, *({"required": [kind]} for kind in kinds)])
 
 
 def _mapping(names: str, values: Schema) -> Schema:
     return {"type": "object", "propertyNames": {"pattern": names}, "additionalProperties": values}
 
 
+# -- the schema of each form and of each function that reads a key ------------------------------------
+
+FORMS: Mapping[Callable[[str], Any], Schema] = {
+    forms.bad_endpoint: _text(f"^{ENDPOINT}$"),
+    forms.bad_external_url: _text(f"^{EXTERNAL_URL}$"),
+    forms.bad_file: _text(r"^/(.*/)?(?!\.{0,2}$)[^/]+$"),
+    forms.bad_generation: {"type": "string", "pattern": r"\S"},
+    forms.bad_owner: _text(r"^[^\s:/]+(:[^\s:/]+)?$"),
+    forms.bad_path: _text(f"^{SEGMENT}/{SEGMENT}$"),
+    forms.bad_scope: _either({"type": "string", "enum": [GLOBAL, LOCAL]}, TEMPLATE),
+    forms.bad_service: _text(f"^{SEGMENT}(/{SEGMENT})*$"),
+    forms.bad_signal: _either(
+        {"enum": [prefix + name for prefix in ("", "SIG") for name in SIGNALS]}, TEMPLATE
+    ),
+    forms.bad_url: _text(f"^{URL}$"),
+    forms.bad_user: _text(r"^[^\s:/]+$"),
+}
 BOOLEAN = _either({"type": "boolean"}, _text(_words("true", "yes", "false", "no")))
+TRUE = _either({"const": True}, _text(_words("true", "yes")))
 NO: Schema = _either({"const": False}, {"type": "string", "pattern": _words("false", "no")})
+NUMERIC: Schema = {"type": "integer", "minimum": 0}
 COMMAND: Schema = _either(
     {"type": "string", "pattern": r"\S"},
     {
@@ -80,110 +200,11 @@ COMMAND: Schema = _either(
         "additionalItems": {"type": "string"},
     },
 )
-ABSOLUTE = _text(r"^/(.*/)?(?!\.{0,2}$)[^/]+$")
-USER = _text(r"^[^\s:/]+$")
-NUMERIC: Schema = {"type": "integer", "minimum": 0}
-GENERATION = _or_null({"type": "string", "pattern": r"\S"})
-
-FILE: Mapping[str, Schema] = {
-    "dest": {"description": "Where the file is written: an absolute path.", **ABSOLUTE},
-    "owner": {
-        "description": "``user`` or ``user:group``, names or numbers. Default: the agent's own.",
-        **_either(_text(r"^[^\s:/]+(:[^\s:/]+)?$"), NUMERIC, NULL),
-    },
-    "perm": {
-        "default": "0600",
-        "description": "The mode: octal, in quotes.",
-        **_text("^([0-7]{3,4}|0o0*[0-7]{1,4})$"),
-    },
-    "optional": {
-        "default": False,
-        "description": "The content may be missing; then no file is written.",
-        **BOOLEAN,
-    },
-    "mounted": {
-        "description": (
-            "Take the content from this absolute path in the container, such as a mounted ConfigMap."
-        ),
-        **_or_null(ABSOLUTE),
-    },
-    "template": {
-        "default": True,
-        "description": "false: the content is written as it is, not rendered.",
-        **BOOLEAN,
-    },
-    "check": {
-        "description": (
-            "A command that a new file must pass before it is placed. ``{}`` in it is the path of the "
-            "new file."
-        ),
-        **_or_null(COMMAND),
-    },
-    "keep_last": {
-        "default": False,
-        "description": "true: the file stays as it was while no instance is left of a service that it lists.",
-        **BOOLEAN,
-    },
-}
-DEPENDENCY: Mapping[str, Schema] = {
-    "path": {"description": "``role/command`` or ``role/daemon``.", **_text(f"^{SEGMENT}/{SEGMENT}$")},
-    "scope": {
-        "default": "global",
-        "description": "``local``: on the same host.",
-        **_either({"type": "string", "enum": [GLOBAL, LOCAL]}, TEMPLATE),
-    },
-    "count": {
-        "default": 1,
-        "description": (
-            "The number of ready instances of a daemon, or of hosts on which a command has succeeded."
-        ),
-        **_or_null(_integer(least=1)),
-    },
-    "generation": {
-        "description": (
-            "The generation for which a one-time command must be done (``any``: one of them), or that a "
-            "daemon's instances must have."
-        ),
-        **GENERATION,
-    },
-    "exclusive": {
-        "default": False,
-        "description": "true: and no container of the daemon's service has another generation.",
-        **BOOLEAN,
-    },
-    "timeout": {
-        "description": "Seconds to wait for it; then the agent exits with status 75.",
-        **_or_null(_seconds(schema.LEAST)),
-    },
-}
-MEMBERS: Mapping[str, Schema] = {
-    "members": {
-        "description": "The service whose containers must be present, by its whole path.",
-        **_text(f"^{SEGMENT}(/{SEGMENT})*$"),
-    },
-    "count": {"default": 1, "description": "The number of members.", **_integer(least=1)},
-    "timeout": DEPENDENCY["timeout"],
-}
-PROBES: Mapping[str, Schema] = {
-    "tcp": {"description": "``host:port`` that must accept connections.", **_text(f"^{ENDPOINT}$")},
-    "http": {
-        "description": "A URL that must answer with a status of 2xx or 3xx.",
-        **_text(f"^{EXTERNAL_URL}$"),
-    },
-}
-EXTERNAL: Mapping[str, Schema] = {
-    "external": {
-        "description": ('``{"tcp": "host:port"}`` or ``{"http": url}``: something outside the deployment.'),
-        **_object(PROBES, oneOf=[{"required": [kind]} for kind in PROBES]),
-    },
-    "interval": {
-        "default": 10,
-        "description": "The longest time between two attempts, in seconds.",
-        **_seconds(schema.LEAST_INTERVAL),
-    },
-    "timeout": DEPENDENCY["timeout"],
-}
-# Only of a daemon's instances it can be said that no other has another generation.
+STATUS: Schema = _either(
+    {"type": "integer", "minimum": 0, "maximum": schema.MOST_STATUS},
+    _text(r"^\s*0*(25[0-5]|2[0-4][0-9]|1?[0-9]?[0-9])\s*$"),
+)
+# Only a daemon's instances can exclude another generation.
 EXCLUSIVE: Schema = {
     "if": {"required": ["exclusive"], "properties": {"exclusive": {"not": NO}}},
     "then": {
@@ -191,104 +212,54 @@ EXCLUSIVE: Schema = {
         "properties": {"path": _text(f"/{DAEMON}$"), "generation": {"type": "string"}},
     },
 }
-DEPENDENCIES: Schema = {
-    "type": ["array", "null"],
-    "items": _either(
-        DEPENDENCY["path"],
-        _object(DEPENDENCY, ["path"], **EXCLUSIVE),
-        _object(MEMBERS, ["members"]),
-        _object(EXTERNAL, ["external"]),
+
+
+def _properties(kind: str) -> dict[str, Schema]:
+    """The schema of each key of one kind of object."""
+    return {key: _property(kind, key, *row) for key, row in OBJECTS[kind].items()}
+
+
+def _property(kind: str, key: str, read: Any, *arguments: Any) -> Schema:
+    value, default = READERS[read](*arguments), default_of(kind, key)
+    found = {} if default is None else {"default": default}
+    found["description"] = MEANINGS[kind][key]
+    return {**found, **(_or_null(value) if arguments[:1] == (None,) else value)}
+
+
+def _dependencies() -> Schema:
+    items = _either(
+        FORMS[forms.bad_path],
+        _object(_properties("dependency"), ["path"], **EXCLUSIVE),
+        _object(_properties("members"), ["members"]),
+        _object(_properties("external"), ["external"]),
+    )
+    return {"type": ["array", "null"], "items": items}
+
+
+READERS: Mapping[Any, Callable[..., Schema]] = {
+    Fields.boolean: lambda default: BOOLEAN,
+    Fields.integer: _integer,
+    Fields.seconds: _seconds,
+    Fields.template: lambda default, form, number=False: (
+        _either(FORMS[form], NUMERIC) if number else FORMS[form]
     ),
-}
-CHECKS: Mapping[str, Schema] = {
-    "notify": {
-        "description": "true: the daemon sends READY=1 (sd_notify).",
-        **_either({"const": True}, _text(_words("true", "yes"))),
-    },
-    "tcp": {"description": "A local port that must accept connections.", **_integer(1, 65535)},
-    "http": {"description": "A URL that must answer with a status of 2xx or 3xx.", **_text(f"^{URL}$")},
-    "command": {"description": "A command that must succeed.", **COMMAND},
-    "alive": {"description": "The daemon must have run for so many seconds.", **_seconds()},
-}
-TUNING: Mapping[str, Schema] = {
-    "interval": {"default": 10, "description": "Seconds between two checks.", **_seconds(schema.LEAST)},
-    "timeout": {"default": 5, "description": "Seconds that one check may take.", **_seconds(schema.LEAST)},
-    "fall": {
-        "default": 3,
-        "description": "After so many failures in a row the daemon is no longer ready.",
-        **_integer(least=1),
-    },
-}
-READY: Schema = _or_null(
-    _object({**CHECKS, **TUNING}, oneOf=[{"maxProperties": 0}, *({"required": [check]} for check in CHECKS)])
-)
-REACTIONS: Mapping[str, Schema] = {
-    "signal": {
-        "description": "The signal that the daemon gets, such as ``HUP``.",
-        **_either({"enum": [prefix + name for prefix in ("", "SIG") for name in SIGNALS]}, TEMPLATE),
-    },
-    "command": {"description": "A command that is run in the daemon's container.", **COMMAND},
-    "restart": {
-        "description": "true: the daemon is stopped and started again. Needs ``KOLLA_START_MODE=supervise``.",
-        **_either({"const": True}, _text(_words("true", "yes"))),
-    },
-}
-ON_CHANGE: Schema = _or_null(_object(REACTIONS, oneOf=[{"required": [kind]} for kind in REACTIONS]))
-SHARED: Mapping[str, Schema] = {
-    "command": {
-        "description": (
-            "A list is argv. A string is split into words as a shell would and run directly; if it "
-            "contains shell syntax, it runs as ``/bin/sh -c``. ``kolla_extend_start`` is sourced, as in"
-            " Kolla's own start script."
-        ),
-        **COMMAND,
-    },
-    "dependencies": {"description": "What must be done or ready before: see *Dependencies*.", **DEPENDENCIES},
-    "env": {
-        "description": "Added to the environment. null sets an empty variable.",
-        **_or_null(_mapping("^[^=]+$", {"type": ["string", "number", "boolean", "null"]})),
-    },
-    "files": {
-        "description": "Config files, by the name of their content in ``files/``: see *Files*.",
-        **_or_null(_mapping(f"^{SEGMENT}$", _object(FILE, ["dest"], ["source"]))),
-    },
-    "user": {
-        "description": "Run as this user, with its supplementary groups. Needs root. Default: unchanged.",
-        **_either(USER, NUMERIC, NULL),
-    },
-    "retries": {"default": 0, "description": "Attempts after the first one has failed.", **_integer()},
-    "delay": {"default": 5, "description": "Seconds between attempts.", **_seconds()},
-    "timeout": {
-        "description": "Seconds; then all processes of the command get TERM and, after ``stop_grace``, KILL.",
-        **_or_null(_seconds(schema.LEAST)),
-    },
-    "stop_grace": {"default": 10, "description": "Seconds between TERM and KILL.", **_seconds()},
-}
-STATUS: Schema = _either(
-    {"type": "integer", "minimum": 0, "maximum": schema.MOST_STATUS},
-    _text(r"^\s*0*(25[0-5]|2[0-4][0-9]|1?[0-9]?[0-9])\s*$"),
-)
-COMMANDS: Mapping[str, Schema] = {
-    "run_once": {
-        "default": False,
-        "description": '``true``: once in the deployment, under a lock. ``"host"``: once on each host.',
-        **_either({"type": "boolean"}, _text(_words("true", "yes", "false", "no")), _text(r"^\s*host\s*$")),
-    },
-    "generation": {
-        "description": (
-            "With ``run_once``: once for each value, for example an image tag. An upgrade runs the "
-            "command again, a rollback does not."
-        ),
-        **GENERATION,
-    },
-    "succeeds": {
-        "default": [0],
-        "description": "The exit statuses that count as success. Any except 0 is logged as a warning.",
-        **_or_null({"type": "array", "minItems": 1, "items": STATUS}),
-    },
+    Fields.text: lambda default, form, secret=False: FORMS[form],
+    schema.command: lambda *default: COMMAND,
+    schema.dependencies: _dependencies,
+    schema.env: lambda: _or_null(_mapping("^[^=]+$", {"type": ["string", "number", "boolean", "null"]})),
+    schema.external: lambda: _one_of(_properties("target"), schema.EXTERNAL_KINDS),
+    schema.files: lambda: _or_null(
+        _mapping(f"^{SEGMENT}$", _object(_properties("file"), ["dest"], ["source"]))
+    ),
+    schema.on_change: lambda: _or_null(_one_of(_properties("on_change"), schema.REACTIONS)),
+    schema.perm: lambda default: _text("^([0-7]{3,4}|0o0*[0-7]{1,4})$"),
+    schema.ready: lambda: _or_null(_one_of(_properties("ready"), schema.CHECKS, {"maxProperties": 0})),
+    schema.run_once: lambda: _either(*BOOLEAN["anyOf"], _text(r"^\s*host\s*$")),
+    schema.succeeds: lambda: _or_null({"type": "array", "minItems": 1, "items": STATUS}),
+    schema.true: lambda otherwise: TRUE,
 }
 STEP: Schema = _object(
-    {**SHARED, **COMMANDS},
+    {**_properties("shared"), **_properties("command")},
     ["command"],
     schema.UNREAD_KEYS,
     **{
@@ -296,29 +267,8 @@ STEP: Schema = _object(
         "then": {"required": ["run_once"], "properties": {"run_once": {"not": NO}}},
     },
 )
-DAEMONS: Mapping[str, Schema] = {
-    "ready": {"description": "When the daemon counts as ready: see *Readiness*.", **READY},
-    "retired_by": {
-        "description": (
-            "``role/command``, the last step of an upgrade. Once it is done for a newer generation, "
-            "containers of older images exit with status 76 instead of starting the daemon."
-        ),
-        **_or_null(_text(f"^{SEGMENT}/{SEGMENT}$")),
-    },
-    "on_change": {
-        "description": (
-            "How the daemon is notified of changed files: see *on_change*. Without it, its files never "
-            "change."
-        ),
-        **ON_CHANGE,
-    },
-    "width": {
-        "description": "How many instances may refresh their files at the same time. Default: all.",
-        **_or_null(_integer(least=1)),
-    },
-}
 DAEMON_STEP: Schema = _object(
-    {**SHARED, **DAEMONS},
+    {**_properties("shared"), **_properties("daemon")},
     ["command"],
     schema.UNREAD_KEYS,
     dependencies={"width": ["on_change"]},
@@ -326,8 +276,11 @@ DAEMON_STEP: Schema = _object(
 SERVICE: Schema = {
     "type": ["object", "null"],
     "properties": {
-        DAEMON: {"description": "the process that a container ends with", **DAEMON_STEP},
-        "instances": {"description": "how many are wanted; without it 1", **_or_null(_integer())},
+        DAEMON: {"description": "The process that a container runs in the end.", **DAEMON_STEP},
+        "instances": {
+            "description": "How many containers are wanted. Default: 1.",
+            **_or_null(_integer(None)),
+        },
     },
 }
 DEFINITION: Schema = {
@@ -335,9 +288,9 @@ DEFINITION: Schema = {
     "title": "A service of kolla_mesos_start",
     **_object(
         {
-            "name": {"description": "the service that it is published for", "type": "string"},
+            "name": {"description": "The service for which it is published.", "type": "string"},
             "commands": {
-                "description": "what runs before the daemon, each when its dependencies are satisfied",
+                "description": "Commands that run before the daemon, each after its dependencies.",
                 **_or_null(_mapping(f"^(?!{DAEMON}$){SEGMENT}$", STEP)),
             },
             "service": SERVICE,

@@ -1,14 +1,14 @@
-"""A directory as kolla-mesos kept it, read as the deployment that `directory` makes of ours.
+"""Reads a directory in kolla-mesos's layout as a deployment.
 
     DIR/
-      config/all.yml                              values for all, which may be templates of each other
-      config/<project>/defaults/main.yml          values for the services of a project, likewise
-      etc/globals.yml, etc/passwords.yml          win over both, the latter over the former
+      config/all.yml                              values for all; they may be templates with other values
+      config/<project>/defaults/main.yml          values for the services of a project
+      etc/globals.yml, etc/passwords.yml          replace both; passwords.yml has precedence
       services/<project>/<service>.yml.j2         a template of the command graph
-      config/<project>/templates/...              what a file's `source` in a graph names
+      config/<project>/templates/...              files, named by `source` in a command graph
 
-What lives here: what kolla-mesos's deploy tool did when it published: it rendered values and graphs once,
-and read each `source`. A service that is not `enabled` is checked, but not published.
+It does what kolla-mesos's deploy tool did before publishing: render values and graphs once, and read each
+`source`. A service that is not `enabled` is checked, but not published.
 """
 
 from __future__ import annotations
@@ -47,8 +47,8 @@ from kolla_mesos_start.operator.deployment.templates import BadTemplate
 from kolla_mesos_start.operator.terminal.suggestions import nearest
 from kolla_mesos_start.render.sandbox import Sandbox
 
-# What the deploy tool knew of Mesos, as on a single node, so that `--set` can say otherwise. The time is
-# always the same one: a definition must not change because it is published again.
+# Values that the deploy tool got from Mesos, here for a single node; `--set` can replace them. The time is
+# constant, because publishing again must not change a definition.
 SUPPLIED: Mapping[str, object] = {
     **dict.fromkeys(("controller_nodes", "compute_nodes", "storage_nodes", "all_nodes"), "1"),
     **dict.fromkeys(("controller_constraints", "compute_constraints", "storage_constraints"), ""),
@@ -57,23 +57,23 @@ SUPPLIED: Mapping[str, object] = {
     "node_config_directory": "",
     "timestamp": "0",
 }
-ROUNDS = 10  # how many values may stand for each other in a row
+ROUNDS = 10  # the longest chain of values that refer to each other
 
 
 class Raw(NamedTuple):
-    """The values of a file as they are written, and where each stands."""
+    """The values of a file before rendering, and the place of each."""
 
     values: Mapping[str, Any]
     sources: Mapping[str, DataSource]
 
 
 def is_one(root: Path) -> bool:
-    """Whether a directory is laid out as kolla-mesos's."""
+    """Whether a directory has kolla-mesos's layout."""
     return any((root / "services").glob("*/*.yml.j2"))
 
 
 def look(root: Path, given: Mapping[str, Given], deployment_id: str) -> tuple[Deployment, Sequence[Finding]]:
-    """What the directory holds, and what can't be read in it. BadUsage for a link that leads out of it."""
+    """Read the directory; also returns findings about what can't be read. BadUsage for a link out of it."""
     reading = _LayoutPass(root, given, deployment_id)
     return reading.deployment(), reading.findings
 
@@ -84,9 +84,9 @@ class _LayoutPass:
     def __init__(self, root: Path, given: Mapping[str, Given], deployment_id: str) -> None:
         self.root = root
         self.findings: list[Finding] = []  # what can't be read
-        self.mistakes: list[Finding] = []  # what the deploy tool published all the same
+        self.mistakes: list[Finding] = []  # which the deploy tool ignored
         self.sources: dict[str, DataSource] = {}
-        # The projects whose values can't be read, an empty name standing for those of all; their services.
+        # Projects whose values can't be read (an empty name means config/all.yml), and their services.
         self.unread: set[str] = set()
         self.unread_services: set[str] = set()
         self.sandbox = Sandbox()
@@ -117,7 +117,7 @@ class _LayoutPass:
         )
 
     def project(self, path: Path, shared: Mapping[str, Any]) -> Iterator[Service]:
-        """The services of a project, each with the values of the project that nothing else wins over."""
+        """The services of a project, with those values of the project that nothing replaces."""
         defaults = self.raw(self.root / "config" / path.name / "defaults" / "main.yml", path.name)
         own = Raw(
             {name: value for name, value in defaults.values.items() if name not in self.chosen.values},
@@ -134,11 +134,11 @@ class _LayoutPass:
     # -- values -------------------------------------------------------------------------------------
 
     def is_unread(self, project: str) -> bool:
-        """Whether a value that is missing there may stand in a file that can't be read."""
+        """Whether a missing value may be in a file that can't be read."""
         return bool(self.unread & {"", project})
 
     def raw(self, path: Path, project: str = "") -> Raw:
-        """The values of a file; none if it is not there."""
+        """The values of a file; none if it does not exist."""
         if not os.path.lexists(path):
             return Raw({}, {})
         directory.check_link(path, self.root)
@@ -152,13 +152,13 @@ class _LayoutPass:
         return Raw(values, {name: DataSource(file, name, path.read_bytes) for name in values})
 
     def resolved(self, raw: Raw, others: Mapping[str, Any], project: str = "") -> dict[str, Any]:
-        """The values, templates among them rendered with each other and the `others`."""
+        """The values. Templates among them are rendered with each other and with `others`."""
         known = {**others, **raw.values}
         for _ in range(ROUNDS):
             problems: dict[str, str] = {}
             values = dict(raw.values)
             for name in (name for name, value in raw.values.items() if "{" in str(value)):
-                # Not with itself: `a: "{{ a | default(1) }}"` is how a default is written.
+                # Not with its own value: `a: "{{ a | default(1) }}"` is the usual form of a default.
                 context = {each: value for each, value in known.items() if each != name}
                 context.update(_only(others, name))
                 values[name] = self.rendered(name, raw.values[name], context, problems)
@@ -226,7 +226,7 @@ class _LayoutPass:
         return Service(name, file, definition, Values(_contents(values), {}), files, enabled)
 
     def graph(self, path: Path, file: str, known: Mapping[str, Any], found: list[Finding]) -> bytes | None:
-        """The text of a service's template, rendered; None if that can't be done."""
+        """The rendered template of a service; None if it can't be rendered."""
         try:
             source = formats.read(path).decode()
             template = templates.read(source)
@@ -248,7 +248,7 @@ class _LayoutPass:
             what = f"needs the variable {name!r}, which has no value{nearest(name, known)}"
             found.append(Finding(ERROR, file, line, what))
         for name in sorted(template.names.keys() - known.keys() - lines.keys() - template.optional):
-            what = f"needs the variable {name!r} on a branch that it does not take, which has no value"
+            what = f"needs the variable {name!r}, which has no value, on a branch that is not taken"
             found.append(Finding(WARNING, file, template.names[name], f"{what}{nearest(name, known)}"))
         found += (Finding(WARNING, file, line, what) for line, what in template.slips(known.keys()))
         for name, line in template.truths:
@@ -275,7 +275,7 @@ class _LayoutPass:
         at = Findings(self.sources)
         for label, name, source in _sources(document):
             there = [path for path in source if (self.root / path).is_file()]
-            # Those of the host on which the deploy tool ran are its own business.
+            # Absolute paths were on the host of the deploy tool.
             absent = [path for path in source if path not in there and not path.startswith("/")]
             for path in absent:
                 beside = [each.name for each in (self.root / path).parent.glob("*")]
@@ -284,8 +284,8 @@ class _LayoutPass:
             for path in there:
                 directory.check_link(self.root / path, self.root)
                 self.sources.setdefault(f"{service}/{FILES}/{name}", DataSource(path))
-            # Of a list the deploy tool merged what was there. oslo.config takes a section that is there
-            # twice as one, and the later value wins.
+            # The deploy tool merged the existing files of a list. oslo.config merges repeated sections, and
+            # the last value has precedence.
             if there or absent or len(source) > 1:
                 contents[name] = b"\n".join((self.root / path).read_bytes() for path in there)
                 if len(contents[name]) > MAX_DATA:
@@ -295,17 +295,17 @@ class _LayoutPass:
 
 
 def _slips(value: object, known: Set[str]) -> Sequence[tuple[int, str]]:
-    """The names in a value that are misspelt, and have a default."""
+    """Misspelt names with a default in a value."""
     if not isinstance(value, str) or "default" not in value:
         return ()
     try:
         return tuple(templates.read(value).slips(known))
     except BadTemplate:
-        return ()  # Which has been said.
+        return ()  # This is reported elsewhere.
 
 
 def _joined(*raws: Raw) -> Raw:
-    """The later ones win."""
+    """Merge values; later ones have precedence."""
     values: dict[str, Any] = {}
     sources: dict[str, DataSource] = {}
     for raw in raws:
@@ -323,7 +323,7 @@ def _has_meaning(path: Path) -> bool:
 
 
 def _contents(values: Mapping[str, Any], *but: str) -> dict[str, bytes]:
-    """The values as znodes hold them: those that are no text as JSON, booleans as Python writes them."""
+    """The values for znodes: lists and mappings as JSON, booleans as Python writes them."""
     return {name: _text(value).encode(errors="replace") for name, value in values.items() if name not in but}
 
 
@@ -334,7 +334,7 @@ def _text(value: object) -> str:
 
 
 def _sources(document: Mapping[str, Any]) -> Iterator[tuple[str, str, list[str]]]:
-    """Each file of a graph, whatever is wrong in it: the label of its `source`, its name, its `source`."""
+    """Each file of a graph, even if it has mistakes: the label of its `source`, its name, its paths."""
     commands, service = document.get("commands"), document.get("service")
     steps: list[tuple[str, Any]] = []
     if isinstance(commands, dict):

@@ -1,4 +1,4 @@
-"""`launch.yml` of a deployment's directory: what a launcher has to know, and no definition says.
+"""`launch.yml` of a deployment's directory: settings of launchers that definitions do not have.
 
     tag: "2026.1"                   of the images, and KOLLA_GENERATION of the containers
     hosts:                          by their role
@@ -10,7 +10,7 @@
       nova/nova-compute: {placement: compute, replicas: each}
     try: [openstack server list]    commands that `up` suggests; $site is its directory
 
-What lives here: what it means; `directory` finds the file and reads it.
+`directory` finds the file and reads it.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ KEYS = ("tag", "hosts", "zookeeper", "defaults", "services", SUGGESTED)
 
 
 class LaunchFile(NamedTuple):
-    """The whole file, which is `source`. `hosts` has at least one host for each role."""
+    """The content of the file `source`. Each role in `hosts` has at least one host."""
 
     source: DataSource = DataSource("")
     tag: str | None = None
@@ -51,16 +51,16 @@ class LaunchFile(NamedTuple):
     zookeeper: str | None = None
 
     def of(self, service: str) -> ContainerSettings:
-        """What counts for a service: its own settings, else the defaults."""
+        """The settings of a service, completed with the defaults."""
         return self.services.get(service, ContainerSettings()).over(self.defaults)
 
     def label(self, service: str, key: str) -> str:
-        """Where it stands what counts for a service."""
+        """The label of a setting of a service, or of its default."""
         is_own = getattr(self.services.get(service), key, None) is not None
         return f"{sublabel('services', service) if is_own else 'defaults'}.{key}"
 
     def hosts_of(self, service: str) -> Sequence[str]:
-        """The hosts of its role; none where it has no placement."""
+        """The hosts of its role; empty without placement."""
         role = self.of(service).placement
         return self.hosts[role] if role else ()
 
@@ -69,7 +69,7 @@ class LaunchFile(NamedTuple):
         return self.of(service).replicas == EACH
 
     def too_few(self, service: str, wanted: int) -> Sequence[Finding]:
-        """What is wrong where its role has fewer hosts than it wants containers: two would share a host."""
+        """An error if the role has fewer hosts than the service wants containers."""
         hosts = self.hosts_of(service)
         if not hosts or wanted <= len(hosts):
             return ()
@@ -84,7 +84,7 @@ class LaunchFile(NamedTuple):
     def shared_ports(
         self, ports: Mapping[str, Sequence[int]], wanted: Mapping[str, int]
     ) -> Sequence[Finding]:
-        """The ports that two services have on one host that is named. With networks of their own they may.
+        """Ports that two services use on one named host, unless they have their own networks.
 
         A launcher other than Kubernetes gives a container the host's network if launch.yml names none.
         """
@@ -120,7 +120,7 @@ def hosts_from(named: Sequence[str], wanted: int) -> Sequence[str]:
 def parse(
     content: Mapping[str, object], source: DataSource, services: Iterable[str]
 ) -> tuple[LaunchFile, Sequence[Finding]]:
-    """What the file says, or everything that is wrong in it. `services` are those of the directory."""
+    """Parse the file; also returns its mistakes. `services` are those of the directory."""
     reading = Reading(lambda text: text.text)
     top = Fields(reading, "", content, KEYS)
     hosts = _hosts(reading, top.mapping("hosts"))

@@ -1,7 +1,4 @@
-"""A file is replaced as a whole.
-
-What lives here: the writing. Readers find what was there before, or all that is new; never a part of it.
-"""
+"""Replaces files atomically: readers find the old content or the new one, never a part."""
 
 from __future__ import annotations
 
@@ -14,11 +11,8 @@ from kolla_mesos_start.errors import CannotWrite
 
 
 def write(file: Path, data: bytes, like: os.stat_result | None = None) -> None:
-    """Have `data` in the file, or what was there before.
-
-    Only its owner can read it, or whoever can read a file that is `like` that.
-    """
-    file = file.resolve()  # A link stays one.
+    """Replace the content of the file. Only its owner can read it, unless it is `like` another file."""
+    file = file.resolve()  # A link stays a link.
     if file.exists() and not file.is_file():
         raise CannotWrite(f"{file} can't be replaced: it is a directory or a device")
 
@@ -31,7 +25,7 @@ def write(file: Path, data: bytes, like: os.stat_result | None = None) -> None:
 
 
 def write_public(file: Path, data: bytes) -> None:
-    """The same for a file without secrets: it has the usual mode. A link in its place is not followed."""
+    """Replace a file without secrets; it gets the usual mode. A link is replaced, not followed."""
     mask = os.umask(0)
     os.umask(mask)
     _replace(file, data, lambda stage: os.fchmod(stage, 0o666 & ~mask))
@@ -55,7 +49,7 @@ def _replace(file: Path, data: bytes, prepare: Callable[[int], object]) -> None:
 
 
 def _sync(directory: Path) -> None:
-    """Have the new name outlive a power failure."""
+    """Make the new name durable."""
     descriptor = os.open(directory, os.O_RDONLY | os.O_DIRECTORY)
     try:
         os.fsync(descriptor)

@@ -1,25 +1,23 @@
-"""The operator's own file with the values of secrets, which is no part of a deployment's directory.
+"""The operator's own file with the values of secrets, outside of the deployment's directory.
 
-What lives here: adding to it what was generated, or was published already. What that is comes from
-`secret_values`; the file is read with other variables, in `layouts`.
+What lives here: adding generated and published secrets to it. `source` reads it with other variables.
 """
 
 from __future__ import annotations
 
 import fcntl
 import os
-from collections.abc import Container, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import BinaryIO
 
 from rich.console import Console
 
-from kolla_mesos_start.errors import BadDefinition, BadUsage, CannotWrite, listed
-from kolla_mesos_start.operator.deployment import formats, private_file, secret_values
-from kolla_mesos_start.operator.deployment.directory import Deployment
+from kolla_mesos_start.errors import BadDefinition, BadUsage, CannotWrite
+from kolla_mesos_start.operator.deployment import formats, private_file
 from kolla_mesos_start.operator.deployment.findings import counted
-from kolla_mesos_start.operator.deployment.secret_values import Completed
+from kolla_mesos_start.operator.deployment.source import Source
 
 HEADER = (
     b"# The secrets of a deployment, for --secrets of kolla_mesos_ctl. Keep this file, and keep it private.\n"
@@ -27,39 +25,26 @@ HEADER = (
 READ_BY_OTHERS = 0o044
 
 
-def complete(
-    deployment: Deployment, given: Container[str], published: Mapping[str, bytes], file: Path | None
-) -> Completed:
-    """The deployment with all its secrets. Raises BadUsage where a new one could not be kept."""
-    completed = secret_values.complete(deployment, given, published)
-    if completed.new and file is None:
-        raise BadUsage(
-            f"no value for {listed(completed.new)}: give --secrets FILE; what is generated is added to it"
-        )
-    return completed
+def keep(file: Path | None, source: Source, console: Console) -> None:
+    """Add the generated and the published secrets to the file before anything is published.
 
-
-def keep(file: Path | None, completed: Completed, console: Console) -> None:
-    """Add to the file what it does not have, before anything is published; how much, not what, is printed."""
+    Prints how many there are, never their values.
+    """
     if file is None:
         return
-    values = {**completed.kept, **completed.new}
+    values = {**source.kept, **source.generated}
     if values:
         add(file, {name: _text(name, data) for name, data in values.items()})
-    if completed.kept:
-        print(f"took {counted(len(completed.kept), 'published secret')} into {file}")
-    if completed.new:
-        print(f"generated {counted(len(completed.new), 'secret')} into {file}")
+    if source.kept:
+        print(f"copied {counted(len(source.kept), 'published secret')} to {file}")
+    if source.generated:
+        print(f"generated {counted(len(source.generated), 'secret')} into {file}")
     if file.exists() and file.stat().st_mode & READ_BY_OTHERS:
-        warning = f"warning: {file} can be read by others than its owner: chmod 600 {file}"
-        console.print(warning, markup=False)
+        console.print(f"warning: other users can read {file}: chmod 600 {file}", markup=False)
 
 
 def add(file: Path, values: Mapping[str, str]) -> None:
-    """Add lines at the end of the file, which is created if it is not there.
-
-    CannotWrite if it can't hold them.
-    """
+    """Append lines to the file, which is created if it does not exist. Raises CannotWrite."""
     file = file.resolve()
     try:
         with _locked(file) as stream:
@@ -83,11 +68,11 @@ def _text(name: str, data: bytes) -> str:
 
 @contextmanager
 def _locked(file: Path) -> Iterator[BinaryIO]:
-    """The file, in which nobody else who locks it writes."""
+    """Open the file with an exclusive lock."""
     while True:
         with open(os.open(file, os.O_RDWR | os.O_CREAT, 0o600), "rb") as stream:
             fcntl.flock(stream, fcntl.LOCK_EX)
-            # Whoever had the lock before has put another file in its place.
+            # The previous holder of the lock has replaced the file.
             if file.exists() and os.path.samestat(os.fstat(stream.fileno()), file.stat()):
                 yield stream
                 return

@@ -1,10 +1,8 @@
-"""YAML in which plain words mean what they mean in JSON, and no key occurs twice.
+"""Strict YAML: plain words have their meaning in JSON, and no key occurs twice.
 
 Usual YAML turns `yes` into true, `0644` into 420 and `30:15` into 1815. Here a plain word is its
-text, unless it is one of JSON's: a number, `true`, `false`, `null` (or `~`, or nothing at all, for
-null). A key is always text.
-
-What lives here: all of PyYAML that we use.
+text, except numbers, `true`, `false` and `null` as in JSON (`~` and an empty value are null too). A key is
+always text. All use of PyYAML is here.
 """
 
 from __future__ import annotations
@@ -19,20 +17,20 @@ import yaml
 from kolla_mesos_start.definition.texts import labelled, sublabel
 from kolla_mesos_start.errors import BadDefinition
 
-# Characters that the aliases of a document may stand for in all. One znode holds no more, and aliases of
-# aliases can stand for any number.
+# The total size in characters of all aliases of a document when they are expanded. A znode cannot contain
+# more, and nested aliases can have any size.
 MOST_BY_ALIASES = 1_000_000
 
-# What yaml raises for the number of a character, or of a version, that there can't be.
+# Errors of yaml for an impossible number of a character or a version.
 NUMBERS = (ValueError, OverflowError)
 
-# What PyYAML says of a mistake, by the beginning of its text, and what we say. {line} is where the bracket,
-# the quote or the mapping begins.
+# Our message for each message of PyYAML, by the beginning of its text. {line} is the first line of the
+# bracket, the quote or the mapping.
 _INDENTED = (
     "the indentation of this line does not fit the mapping or list that begins on line {line}: align it with"
     " the keys or items there"
 )
-_DEEPER = "this line is indented further than the one above, which has a value already: align the two"
+_DEEPER = "this line is indented further than the one above, which already has a value: align the two"
 _COLON = "a second ': ' in one line: put a value that contains ': ' in quotes"
 _QUOTE_IT = "put the whole value in quotes"
 _PLAIN = {
@@ -58,9 +56,9 @@ _PLAIN = {
     "expected chomping or indentation indicators": "text after | or >: begin it on the next line",
 }
 
-# What yaml quotes may be a value, unless it is a token: a password that begins with * looks like an alias.
+# A text that yaml quotes may be a value, except a token: a password that begins with * looks like an alias.
 _QUOTED = re.compile(r" ?'(?P<token><[a-z ]+>|[,:\]}-])?[^']*'| ?\".*\"")
-# Text to PyYAML, and a number or a boolean to others who read YAML: 1e3 is one to kubectl, and so is n.
+# Text for PyYAML, but a number or a boolean for other readers of YAML: 1e3 and n for kubectl, for example.
 _ELSEWHERE = re.compile(r"[-+]?\.?[0-9][-+.:_0-9a-fA-FoOxX]*|[yYnN]")
 _TEXT = "tag:yaml.org,2002:str"
 _MERGE = "tag:yaml.org,2002:merge"
@@ -73,11 +71,11 @@ class _Values(yaml.SafeLoader):
 
     def __init__(self, stream: bytes) -> None:
         super().__init__(stream)
-        self.size = self.by_aliases = 0  # of what is composed so far, in characters, aliases expanded
+        self.size = self.by_aliases = 0  # of the composed part, in characters, with expanded aliases
         self.sizes: dict[int, int] = {}  # of each complete node, by its id()
 
     def compose_node(self, parent: yaml.Node | None, index: int) -> yaml.Node | None:
-        # Not where values are constructed: there an alias is cheap. What expands it comes later.
+        # Checked here, because constructing an alias is cheap: it is expanded later.
         mark, is_alias, before = self.peek_event().start_mark, self.check_event(yaml.AliasEvent), self.size  # type: ignore[no-untyped-call]
         node = super().compose_node(parent, index)
         assert node is not None
@@ -86,16 +84,16 @@ class _Values(yaml.SafeLoader):
             self.sizes[id(node)] = self.size - before
             return node
         if id(node) not in self.sizes:
-            raise BadDefinition([_placed("an alias of what it is a part of", mark)])
+            raise BadDefinition([_placed("an alias inside of its own anchor", mark)])
         self.size += self.sizes[id(node)]
         self.by_aliases += self.sizes[id(node)]
         if self.by_aliases > MOST_BY_ALIASES:
-            too_much = f"its aliases stand for more than {MOST_BY_ALIASES} characters"
+            too_much = f"its expanded aliases have more than {MOST_BY_ALIASES} characters"
             raise BadDefinition([_placed(too_much, mark)])
         return node
 
     def compose_mapping_node(self, anchor: Mapping[str, yaml.Node] | None) -> yaml.MappingNode:
-        # Not where mappings are constructed: there `<<` has already added its keys.
+        # Checked here, because constructing a mapping adds the keys of `<<`.
         node: yaml.MappingNode = super().compose_mapping_node(anchor)  # type: ignore[arg-type]
         names = set()
         for key, _ in node.value:
@@ -114,7 +112,7 @@ class _Values(yaml.SafeLoader):
     def construct_object(self, node: yaml.Node, deep: bool = False) -> object:
         try:
             return super().construct_object(node, deep)
-        except (ValueError, LookupError, AttributeError):  # All that yaml has for `!!int a` and `!!bool a`.
+        except (ValueError, LookupError, AttributeError):  # The errors of yaml for `!!int a` and `!!bool a`.
             raise BadDefinition([_placed("not a value of its tag, or too long", node.start_mark)]) from None
 
 
@@ -133,7 +131,7 @@ def _resolve(loader: type[yaml.SafeLoader], kind: str, pattern: str, first: str)
 _resolve(_Values, "merge", r"<<\Z", "<")
 _resolve(_Values, "null", r"(~|null|)\Z", "~n")
 _resolve(_Values, "null", r"\Z", "")
-# add_implicit_resolver gives a subclass its own copy of what its parent has at this moment.
+# add_implicit_resolver copies the present resolvers of the parent into a subclass.
 _resolve(
     _Booleans,
     "bool",
@@ -157,23 +155,23 @@ def load(data: bytes, *, numbers: bool, booleans: bool = False) -> object:
     except yaml.MarkedYAMLError as error:
         raise BadDefinition([_placed(_plain(error, data), error.problem_mark)]) from None
     except yaml.YAMLError as error:
-        raise BadDefinition(["bad YAML: not UTF-8 text, or it holds control characters"]) from error
+        raise BadDefinition(["bad YAML: not UTF-8 text, or it contains control characters"]) from error
     except RecursionError as error:
         raise BadDefinition(["bad YAML: nested too deep"]) from error
     except NUMBERS as error:
         raise BadDefinition(
-            ["bad YAML: no character has the number after \\U, or %YAML no such version"]
+            ["bad YAML: an impossible number after \\U, or an impossible version after %YAML"]
         ) from error
 
 
 def lines(values: Mapping[str, str]) -> bytes:
-    """A line for each name and value, in quotes where they are needed."""
+    """A line for each name and value, in quotes if necessary."""
     text: str = yaml.safe_dump(dict(values), allow_unicode=True, width=sys.maxsize, sort_keys=False)
     return text.encode()
 
 
 class _Dumper(getattr(yaml, "CSafeDumper", yaml.SafeDumper)):  # type: ignore[misc]  # libyaml's is fast
-    """Each value where it stands, and a text of several lines as these lines."""
+    """Writes no aliases, and a text of several lines as a block."""
 
     def ignore_aliases(self, data: object) -> bool:
         return True
@@ -196,7 +194,7 @@ def dump(documents: Iterable[object]) -> str:
 
 
 def _plain(error: yaml.MarkedYAMLError, data: bytes) -> str:
-    """What is wrong, in words for people who do not know how YAML is parsed."""
+    """The mistake in words for people who do not know how YAML is parsed."""
     problem, mark = error.problem or "it can't be read", error.problem_mark
     text = next((plain for said, plain in _PLAIN.items() if problem.startswith(said)), None)
     if text is None:
@@ -209,14 +207,14 @@ def _plain(error: yaml.MarkedYAMLError, data: bytes) -> str:
 
 
 def _token(quoted: re.Match[str]) -> str:
-    """What yaml quotes if it is a token, else nothing."""
+    """The quoted text if it is a token, else an empty text."""
     return quoted[0] if quoted[0] == f" '{quoted['token']}'" else ""
 
 
 def places(data: bytes) -> Iterator[tuple[str, int, int]]:
-    """The label of each value, the line of its key, and that on which its text begins.
+    """The label of each value, the line of its key, and the first line of its text.
 
-    Nothing where the YAML can't be read.
+    Nothing if the YAML can't be read.
     """
     try:
         # JSON may be indented with tabs, and YAML may not.

@@ -1,8 +1,4 @@
-"""What a template uses, known without rendering it.
-
-What lives here: jinja2's syntax tree. How a template is rendered, and what is missing then, is decided by
-the agent's own renderer.
-"""
+"""Finds the names that a template uses, from jinja2's syntax tree, without rendering it."""
 
 from __future__ import annotations
 
@@ -17,7 +13,7 @@ from kolla_mesos_start.operator.terminal.suggestions import slip
 from kolla_mesos_start.render.sandbox import syntax_error
 
 # The parts of a template. Those that only name a variable, which are most, need no parser: jinja2's takes a
-# hundred times as long. The others are matched so that what is quoted in them is no part of its own.
+# hundred times as long. The others are matched too, so that quoted text in them is not taken for a part.
 _PARTS = re.compile(
     r"\{\{ *(?!(?:true|false|none|True|False|None)\b)([A-Za-z_][A-Za-z0-9_]*) *\}\}"
     r"|\{\{.*?\}\}|\{%.*?%\}|\{#.*?#\}",
@@ -25,14 +21,14 @@ _PARTS = re.compile(
 )
 # Filters and tests that the agent adds to those of jinja2.
 _ENVIRONMENT = Environment()
-# What jinja2 itself defines, in some places of a template or everywhere.
+# Names that jinja2 defines.
 _SPECIAL = {"loop", "self", "super", "caller", "varargs", "kwargs", *_ENVIRONMENT.globals}
-# What is no text; all other variables are.
+# The variables that are not texts.
 _OBJECTS = {"groups", "hostvars", "cpu_count"}
 # Functions whose first argument is a service.
 _LISTING = {"list_addresses_by_service", "list_ips_by_service", "ready_instances"}
 _ENVIRONMENT.filters.update(bool=bool, regex_replace=str)
-# What can fail for a value that is there, so that only rendering tells.
+# Operations that can fail although the value exists.
 _RISKY = (nodes.Add, nodes.Sub, nodes.Mul, nodes.Div, nodes.FloorDiv, nodes.Mod, nodes.Pow, nodes.Neg)
 
 
@@ -55,9 +51,9 @@ class Listed(NamedTuple):
 class Template(NamedTuple):
     """The names that a template uses and does not set itself, each with the line of its first use.
 
-    `optional` are those that it gives a default or tests with `is defined`; `truths` those that it tests
-    for truth as they are, without a filter; `listed` the services that it names; `risky`: it may fail
-    although nothing is missing; `is_plain`: it holds nothing but names.
+    `optional` are names with a default or `is defined`; `truths` are tested for truth without a filter;
+    `listed` are services that it lists; `risky`: it may fail although nothing is missing; `is_plain`: it
+    contains only names.
     """
 
     source: str
@@ -69,7 +65,7 @@ class Template(NamedTuple):
     is_plain: bool = False
 
     def slips(self, known: Set[str]) -> Iterator[tuple[int, str]]:
-        """The line and what is wrong of each name that always takes its default, since it is misspelt."""
+        """The line and the message for each misspelt name, which always takes its default."""
         for name in sorted(self.names.keys() & self.optional - known):
             near = slip(name, known)
             if near:
@@ -122,7 +118,7 @@ def _read(source: str) -> Template:
 
 
 class _Tree:
-    """The nodes of a template, which jinja2 itself would walk through again for each question."""
+    """The nodes of a template. jinja2 would walk through them again for each query."""
 
     def __init__(self, root: nodes.Template) -> None:
         self.nodes = list(root.find_all(nodes.Node))
@@ -143,7 +139,7 @@ def _parse(source: str) -> _Tree:
 
 
 def _is_risky(tree: _Tree, own: Set[str]) -> bool:
-    """Whether it computes, or looks for attributes or items in a variable, which may not have them."""
+    """Whether it calculates, or reads attributes or items of a variable."""
     owners = [access.node for access in tree.all(nodes.Getattr, nodes.Getitem)]
     return any(not _is_text(each, own) for each in tree.all(*_RISKY)) or any(
         isinstance(owner, nodes.Name) and owner.name not in own | _OBJECTS for owner in owners
@@ -151,7 +147,7 @@ def _is_risky(tree: _Tree, own: Set[str]) -> bool:
 
 
 def _is_text(node: nodes.Node, own: Set[str]) -> bool:
-    """Whether it is a text for certain: one that is written there, a variable, or texts one after another."""
+    """Whether it is certainly a text: a constant, a variable, or a concatenation of texts."""
     if isinstance(node, nodes.Add):
         return _is_text(node.left, own) and _is_text(node.right, own)
     if isinstance(node, nodes.Const):
@@ -176,7 +172,7 @@ def _listed(tree: _Tree) -> Iterator[Listed]:
 
 
 def _constants(values: Sequence[nodes.Node]) -> Iterator[str]:
-    """Those of the values that are texts, as they stand in the template."""
+    """The constant texts among the values."""
     for each in values:
         if isinstance(each, nodes.Const) and isinstance(each.value, str):
             yield each.value

@@ -11,10 +11,11 @@ from typing import Any, Callable, NamedTuple
 
 from rich.text import Text
 
-from kolla_mesos_start.operator.deployment import changes, directory, layouts, secret_values
+from kolla_mesos_start.operator.deployment import changes, directory
 from kolla_mesos_start.operator.deployment.changes import CREATED, Change, Mask
 from kolla_mesos_start.operator.deployment.directory import VARIABLES, Deployment
 from kolla_mesos_start.operator.deployment.findings import counted
+from kolla_mesos_start.operator.deployment.source import Source
 from kolla_mesos_start.operator.ensemble import containers, publication, published
 from kolla_mesos_start.operator.ensemble.connection import OperatorClient
 from kolla_mesos_start.operator.ensemble.published import Nodes
@@ -42,20 +43,18 @@ class Difference(NamedTuple):
     mask: Mask
 
 
-def run(invocation: Invocation) -> int:
+def run(invocation: Invocation, source: Source) -> int:
     """0 if publishing would change nothing, else 1. With --prune (of `publish --dry-run`) a removal is a
     change too."""
     prune: bool = getattr(invocation.options, "prune", False)
-    deployment, unreadable = layouts.read(invocation.options, invocation.settings.deployment_id)
-    refuse(unreadable)
+    refuse(source.unreadable)
     znodes = _paths(invocation)
     mark = publication.interrupted(invocation.client, znodes)
     if mark:
         invocation.err.print(f"warning: {mark.problem}", markup=False)
     before = published.nodes(invocation.client, znodes)
-    deployment = secret_values.complete(deployment, invocation.given, before).deployment
-    secrets = layouts.hidden(invocation.options, deployment)
-    found = difference(invocation.client, znodes, deployment, before, secrets)
+    deployment = source.with_published(before).deployment
+    found = difference(invocation.client, znodes, deployment, before, source.hidden)
     if invocation.as_json:
         invocation.print_json(_as_json(found))
     else:

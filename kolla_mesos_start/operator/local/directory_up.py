@@ -25,7 +25,6 @@ from kolla_mesos_start.definition.texts import Text
 from kolla_mesos_start.errors import AgentError, BadDefinition, BadUsage, CannotRender
 from kolla_mesos_start.operator.deployment import container_variables, directory, instances
 from kolla_mesos_start.operator.deployment.directory import Deployment, Service
-from kolla_mesos_start.operator.deployment.findings import ERROR
 from kolla_mesos_start.operator.deployment.instances import with_instances
 from kolla_mesos_start.operator.deployment.launch import LaunchFile, bad_host, hosts_from
 from kolla_mesos_start.operator.ensemble.connection import OperatorClient
@@ -205,9 +204,8 @@ class DirectoryDeployment(LocalDeployment):
         return found._replace(services=services, launch=LaunchFile())
 
     def check(self, deployment: Deployment) -> None:
-        """Refuse a deployment with errors that `validate` finds."""
-        found = validate(deployment, deployment_id=self.id, given=self.given)
-        refuse(each for each in found if each.severity == ERROR)
+        """Refuse what `validate` finds to be an error: some of it would be waited for in vain."""
+        refuse(validate(deployment, deployment_id=self.id, given=self.given))
 
     def check_files(self, deployment: Deployment) -> None:
         """Refuse files whose dest is outside of the container's directory."""

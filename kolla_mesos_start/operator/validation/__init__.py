@@ -1,1 +1,1 @@
-"""What is wrong with a deployment, before anything runs: in one service, and over all of them."""
+"""Finds mistakes in a deployment before anything runs: in each service, and between services."""

@@ -1,6 +1,6 @@
-"""What no single definition shows: the checks over all services of a deployment, one function for each.
+"""Checks over all services of a deployment, one function for each kind of mistake.
 
-Pure: each takes the services as their agents will read them, and yields what is wrong.
+Pure: each takes the services as their agents will read them, and yields issues.
 """
 
 from __future__ import annotations
@@ -27,20 +27,20 @@ from kolla_mesos_start.definition.texts import sublabel
 from kolla_mesos_start.operator.deployment.findings import ERROR, WARNING
 from kolla_mesos_start.operator.terminal.suggestions import nearest, slip
 
-# Keys of the daemon that are none of Marathon's.
+# Keys of the daemon that Marathon does not have.
 MISPLACED = frozenset({"command", "files", "ready", "retries", "delay", "timeout", "stop_grace"})
-IMAGE = "image-generation"  # a generation that only its agent knows, as `rules` renders it
+IMAGE = "image-generation"  # the text for a generation that only its agent knows
 SHORTEST_PROGRAM = 8  # letters
 OWN_ADDRESSES = ("127.0.0.1", "localhost", "::1")
-# Values that only stand for one that somebody still has to choose.
+# Values that still have to be replaced.
 _PLACEHOLDER = re.compile(r"(?i)(replace|change)[-_ ]?(me|this|it)([-_ ]?[0-9]+)?|todo|fixme|x{3,}|<[^<>]*>")
 _SECRET = re.compile(r"(?i)(^|_)(password|passwd|secret|token)($|_)")
 
 
 class Issue(NamedTuple):
-    """What is wrong with a znode of the deployment, which is named by its path; `label` is in its value.
+    """A mistake in a znode of the deployment, at the `label` in its value.
 
-    `others` are further places, in other services, where it can be seen as well.
+    `others` are places of the same mistake in other services.
     """
 
     severity: str
@@ -51,11 +51,11 @@ class Issue(NamedTuple):
 
 
 class ServiceReading(NamedTuple):
-    """A service as its agents will read it; without a graph if they can't.
+    """A service as its agents will read it; without a graph if it is unreadable.
 
-    `commands` are the names of its commands, its daemon among them, None if nobody knows; `hosts` those
-    that are named, and `steps` what will run on each of them, by host ("" where none is named); `wanted`
-    is how many instances, None if only an agent knows; `service_keys` are those beside the daemon.
+    `commands` are the names of its commands and its daemon, None if unknown. `hosts` are those with values of
+    their own. `steps` has the commands for each of them (under "" if there are none). `wanted` is the number
+    of instances, None if only an agent knows it. `service_keys` are the keys beside the daemon.
     """
 
     name: str
@@ -86,7 +86,7 @@ class ServiceNeed(NamedTuple):
 
 
 def by_role(readings: Iterable[ServiceReading]) -> dict[str, ServiceReading]:
-    """The service of each role; of two the one that is enabled."""
+    """The service of each role; if there are two, the enabled one."""
     return {each.role: each for each in sorted(readings, key=lambda each: each.enabled)}
 
 
@@ -96,12 +96,12 @@ def needs(readings: Iterable[ServiceReading]) -> Iterator[ServiceNeed]:
         for command in each.graph.steps if each.graph else ():
             for index, dependency in enumerate(command.dependencies):
                 if isinstance(dependency, External):
-                    continue  # Nothing in a directory says whether it will answer.
+                    continue  # A directory does not show whether it will answer.
                 yield ServiceNeed(each, command, dependency, f"{command.label}.dependencies[{index}]")
 
 
 def check(readings: Sequence[ServiceReading]) -> Iterator[Issue]:
-    """Everything that is wrong between services, and between the commands of one."""
+    """All mistakes between services, and between the commands of one service."""
     for one in CHECKS:
         yield from one(readings)
 
@@ -114,7 +114,7 @@ def same_role(readings: Sequence[ServiceReading]) -> Iterator[Issue]:
     for each in (each for each in readings if each.enabled):
         first = owners.setdefault(each.role, each)
         if first is not each:
-            message = f"{first.name} and {each.name} have one role, {each.role!r}: rename one of them"
+            message = f"{first.name} and {each.name} have the same role, {each.role!r}: rename one of them"
             yield Issue(ERROR, each.name, "", message, [(first.name, "")])
 
 
@@ -139,7 +139,7 @@ def unknown_dependencies(readings: Sequence[ServiceReading]) -> Iterator[Issue]:
 def _why_not_provided(
     service: ServiceReading, dependency: Dependency | Members, owner: ServiceReading
 ) -> str:
-    """Why the owner of its name does not provide a dependency; empty if it does."""
+    """Why a service does not provide a dependency; empty if it does."""
     if service.enabled and not owner.enabled:
         return f"{owner.name} is not enabled"
     # The agent's parser knows the commands of the same service.
@@ -155,7 +155,7 @@ def _why_not_provided(
 
 
 def cycles(readings: Sequence[ServiceReading]) -> Iterator[Issue]:
-    """Those that cross services; the agent's parser finds those inside one."""
+    """Cycles across services; the agent's parser finds those inside one service."""
     labels: dict[tuple[str, str], tuple[str, str]] = {}
     edges: dict[str, list[str]] = {}
     for each in readings:
@@ -176,7 +176,7 @@ def cycles(readings: Sequence[ServiceReading]) -> Iterator[Issue]:
 
 
 def _cycle(edges: Mapping[str, Sequence[str]]) -> list[str] | None:
-    """One cycle, as the path of who waits for whom, from its first name in the alphabet and back to it."""
+    """One cycle, in the order of waiting, from its first name in the alphabet back to it."""
     try:
         TopologicalSorter(edges).prepare()
         return None
@@ -205,7 +205,7 @@ def more_than_wanted(readings: Sequence[ServiceReading]) -> Iterator[Issue]:
 
 
 def scopes_that_cannot_meet(readings: Sequence[ServiceReading]) -> Iterator[Issue]:
-    """Where hosts are named: who waits on a host for what never runs there."""
+    """Dependencies of scope local on a service that never runs on the same host."""
     roles = by_role(readings)
     for service, _, dependency, label in needs(readings):
         owner = roles.get(dependency.role) if isinstance(dependency, Dependency) else None
@@ -234,14 +234,14 @@ def daemons_without_check(readings: Sequence[ServiceReading]) -> Iterator[Issue]
             continue
         if daemon.ready.kind == "default":
             message = (
-                f"{waiting[each.role]} waits for it, and it has no `ready` check: unless it notifies, it "
+                f"{waiting[each.role]} waits for it, but it has no `ready` check: unless it notifies, it "
                 f"counts as ready after {daemon.ready.value:g} s"
             )
             yield Issue(WARNING, each.name, daemon.label, message)
 
 
 def keys_beside_the_daemon(readings: Sequence[ServiceReading]) -> Iterator[Issue]:
-    """Whatever stands there is for schedulers, and ignored; of these keys none knows."""
+    """Keys there are for schedulers and ignored, but no scheduler has these."""
     for each in readings:
         for key in sorted(MISPLACED & each.service_keys):
             yield Issue(
@@ -278,27 +278,27 @@ def generations_that_cannot_be(readings: Sequence[ServiceReading]) -> Iterator[I
 
 
 def _no_such_image(generation: str, owner: ServiceReading) -> str:
-    """Why no instance of this generation can be expected; its one-time commands say which one is."""
+    """Why there will be no instance of this generation: its one-time commands have another one."""
     assert owner.graph is not None
     known = {command.generation for command in owner.graph.commands if command.generation}
     if not known or generation in known or IMAGE in known:
         return ""
-    return f"generation {generation!r}, and {owner.name} is for {', '.join(sorted(map(repr, known)))}"
+    return f"generation {generation!r}, but {owner.name} is for {', '.join(sorted(map(repr, known)))}"
 
 
 def _no_such_mark(dependency: Dependency, target: Command) -> str:
     if target.run_once is None:
-        return "it is no one-time command, and is done for no generation"
+        return "it is not a one-time command, so it has no record for a generation"
     if target.run_once != dependency.scope:
         where = "on each host" if target.run_once == LOCAL else "in the deployment"
         return f"its generations are recorded {where}, where it runs once: write `scope: {target.run_once}`"
     if target.generation is None:
-        return f"it has no generation, and is never done for {dependency.generation!r}"
+        return f"it has no generation, so it is never done for {dependency.generation!r}"
     return ""
 
 
 def retirements(readings: Sequence[ServiceReading]) -> Iterator[Issue]:
-    """Daemons that name the last step of an upgrade, and never will or always would be retired by it."""
+    """Daemons whose `retired_by` can never have an effect, or always has one."""
     roles = by_role(readings)
     for each in readings:
         daemon = each.graph and each.graph.daemon
@@ -316,8 +316,8 @@ def retirements(readings: Sequence[ServiceReading]) -> Iterator[Issue]:
             yield Issue(ERROR, each.name, f"{daemon.label}.retired_by", f"{daemon.retired_by}: {wrong}")
         if any(command.generation == IMAGE for command in each.graph.commands):
             message = (
-                "never ends a container: a command here is for the generation of whatever image runs it; give"
-                " that command the generation that is published, by a variable: '{{ release }}'"
+                "never ends a container: a command here has the generation of the image that runs it; give it"
+                " a published generation by a variable: '{{ release }}'"
             )
             yield Issue(ERROR, each.name, f"{daemon.label}.retired_by", message)
 
@@ -333,7 +333,7 @@ def _cannot_retire(owner: ServiceReading, graph: Graph, path: str, name: str) ->
 
 
 def misspelt_programs(readings: Sequence[ServiceReading]) -> Iterator[Issue]:
-    """A program with nearly the name of another one that the same definition runs."""
+    """Programs whose name is similar to another one in the same definition."""
     for each in readings:
         runs: dict[str, list[Command]] = {}
         for command in each.graph.steps if each.graph else ():
@@ -341,21 +341,21 @@ def misspelt_programs(readings: Sequence[ServiceReading]) -> Iterator[Issue]:
         runs.pop("", None)
         for name, own in runs.items():
             other = next((other for other in runs if _is_misspelt(name, other)), None)
-            # Of two that occur as often, the later one is reported.
+            # If both occur equally often, the later one is reported.
             if other and (len(runs[other]), list(runs).index(name)) > (len(own), list(runs).index(other)):
-                message = f"runs {name!r}, and {runs[other][0].name} runs {other!r}: is one misspelt?"
+                message = f"runs {name!r}, but {runs[other][0].name} runs {other!r}: is one misspelt?"
                 yield Issue(WARNING, each.name, f"{own[0].label}.command", message)
 
 
 def _program(command: Command) -> str:
-    """The program that it runs; empty where that is not its first word, or a template gives it."""
+    """The program of a command; empty if it is not the first word, or comes from a template."""
     words = command.command.split() if isinstance(command.command, str) else command.command
     program = next((word for word in words if word != "exec"), "")
     return program if re.fullmatch(r"[\w./+-]+", program) else ""
 
 
 def _is_misspelt(name: str, other: str) -> bool:
-    """Not mount and umount, or iptables and ip6tables: such names are similar, and both meant."""
+    """Excludes pairs of existing programs such as mount and umount, or iptables and ip6tables."""
     long = min(len(name), len(other)) >= SHORTEST_PROGRAM
     ends = (name[0], name[-1]) == (other[0], other[-1])
     return long and ends and not re.search("[0-9]", name + other) and bool(slip(name, [other]))
@@ -368,7 +368,7 @@ def files_in_the_way(readings: Sequence[ServiceReading]) -> Iterator[Issue]:
 
 
 def _files_in_the_way(service: str, steps: Sequence[Step]) -> Iterator[Issue]:
-    """Two files at one `dest`, unless they are the same file, and a `dest` below another one."""
+    """Different files with the same `dest`, and a `dest` below another one."""
     places: dict[str, tuple[Command, File]] = {}
     for step in steps:
         for file in step.files:
@@ -394,7 +394,7 @@ def _above(path: str) -> Iterator[str]:
 
 
 def ports_used_twice(readings: Sequence[ServiceReading]) -> Iterator[Issue]:
-    """Where hosts are named: two daemons that are checked at one port of one host."""
+    """Two daemons on the same named host that are checked at the same port."""
     users: dict[tuple[str, int], str] = {}
     for each in readings:
         for host in each.hosts:
@@ -408,7 +408,7 @@ def ports_used_twice(readings: Sequence[ServiceReading]) -> Iterator[Issue]:
 
 
 def checks_at_no_port(readings: Sequence[ServiceReading]) -> Iterator[Issue]:
-    """A URL with a port that there can't be; that of `tcp` is looked at by the agent's parser."""
+    """URLs with an impossible port; the agent's parser checks that of `tcp`."""
     for each in readings:
         for daemon in (step for steps in each.steps.values() for step in steps if step.ready):
             if daemon.ready and daemon.ready.kind == "http" and _bad_port(str(daemon.ready.value)):
@@ -424,7 +424,7 @@ def _bad_port(url: str) -> bool:
 
 
 def _port(ready: Ready) -> int | None:
-    """The port on its own host at which a daemon is checked."""
+    """The port of a daemon's check on its own host."""
     if ready.kind == "tcp" and isinstance(ready.value, int):
         return ready.value
     if ready.kind != "http":
@@ -458,11 +458,11 @@ CHECKS = (
 
 
 def bad_value(name: str, value: str) -> str | None:
-    """Why this value of a variable is probably not the one that is meant."""
+    """Why this value of a variable is probably a mistake; None if it is not."""
     if "{{" in value or "{%" in value:
-        return f"{name} holds a template, and a value is not rendered: write what it stands for"
+        return f"{name} contains a template, but values are not rendered: write the text itself"
     if value.endswith("\r"):
-        return f"{name} ends with a carriage return, as files of Windows do: remove it"
+        return f"{name} ends with a carriage return, as in files of Windows: remove it"
     if _PLACEHOLDER.fullmatch(value.strip()):
         return f"{name} is a placeholder: give it a value of your own"
     if not value.strip() and _SECRET.search(name):

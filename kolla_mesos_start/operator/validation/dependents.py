@@ -1,7 +1,4 @@
-"""The services that depend on another one.
-
-Pure: what is published is given.
-"""
+"""The services that depend on another one. Pure."""
 
 from __future__ import annotations
 
@@ -18,10 +15,10 @@ from kolla_mesos_start.tree.znodes import Znodes
 
 
 def dependents(nodes: Nodes, znodes: Znodes, given: Mapping[str, str]) -> list[str]:
-    """The other services that wait for a command, the daemon or the members of this service, by name.
+    """The names of other services that wait for a command, the daemon or the members of this service.
 
-    Where another service has the same role, only those that wait for its members depend on this one. `given`
-    are variables that containers find in KOLLA_VARIABLES_DIR. A definition that can't be read has none.
+    If another service has the same role, only services that wait for its members depend on this one. `given`
+    are the variables of KOLLA_VARIABLES_DIR. An unreadable definition has no dependencies.
     """
     name = znodes.service_name
     deployment = published.deployment(nodes)
@@ -41,7 +38,7 @@ def _role(service: str) -> str:
 def _needs(
     deployment: Deployment, service: Service, znodes: Znodes, given: Mapping[str, str]
 ) -> Iterator[str]:
-    """What it waits for: services, and roles with / at the end."""
+    """The services that it waits for, and the roles, which end with /."""
     try:
         document = load(service.definition)
     except BadDefinition:

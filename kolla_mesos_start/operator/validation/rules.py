@@ -1,8 +1,8 @@
-"""A deployment read before it is published, as the agents of its services will read it.
+"""Reads a deployment before it is published, as the agents of its services will read it.
 
-What lives here: finding what would end an agent while the operator can still correct it. Pure:
-variables and files are given. What only an agent can know (where it runs, who else is present) is
-left to the agent. The checks that need several services are in `checks`.
+Finds mistakes that would end an agent while the operator can still correct them. Pure: variables and files
+are given. Facts that only an agent knows (where it runs, which others are present) are left to the agent.
+`checks` has the checks between services.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ from kolla_mesos_start.render.sandbox import Missing
 from kolla_mesos_start.tree.znodes import Znodes
 
 ADDRESS = "127.0.0.1"
-# What templates can name, and only the agent knows.
+# Names in templates whose values only the agent knows.
 KNOWN_TO_AGENTS = BUILTIN - {"deployment_id", "service_name"} | {"api_interface"}
 
 Members = Callable[[str], Sequence[Mapping[str, Any]]]
@@ -57,11 +57,11 @@ def build_graph(
 ) -> Graph | None:
     """The graph that an agent will build, or None if only an agent can build it.
 
-    Raises BadDefinition or CannotRender if no agent can. Where numbers and dependencies come from a
-    template that names what only the agent knows, their values are not checked.
+    Raises BadDefinition or CannotRender if no agent can. Numbers and dependencies are not checked if they
+    come from a template with names that only the agent knows.
     """
     if any(IMAGE_GENERATION in text.text for text in early_texts(document)):
-        return None  # A placeholder must not be taken for a generation, nor recorded as done.
+        return None  # A placeholder must not be used as a generation.
     renderer = Renderer(_context(znodes, variables), missing_is_empty)
     guessed = any(name in text.text for text in early_texts(document) for name in KNOWN_TO_AGENTS)
     try:
@@ -81,7 +81,7 @@ def build_graph(
 
 
 def known_graph(document: Document, znodes: Znodes, variables: Mapping[str, str]) -> Graph:
-    """The graph without what only an agent can know of it."""
+    """The graph, with empty text for values that only an agent knows."""
 
     def render(text: Text) -> str:
         with suppress(CannotRender):
@@ -92,12 +92,12 @@ def known_graph(document: Document, znodes: Znodes, variables: Mapping[str, str]
 
 
 def rendered(text: Text, znodes: Znodes, variables: Mapping[str, str]) -> str:
-    """The text as an agent would render it, as far as that can be known; what is missing is empty."""
+    """Render the text as an agent would; unknown values are empty."""
     return Renderer(_context(znodes, variables), True).text(text)
 
 
 def missing_in(text: Text, znodes: Znodes, variables: Mapping[str, str]) -> str:
-    """What is missing where the text is rendered, for a message; empty if nothing is."""
+    """The missing variables of a text, for a message; empty if there are none."""
     renderer = Renderer(_context(znodes, variables))
     renderer.text(text)
     names = dict.fromkeys(each.name for each in renderer.missing)
@@ -107,7 +107,7 @@ def missing_in(text: Text, znodes: Znodes, variables: Mapping[str, str]) -> str:
 def ports_read(
     text: Text, znodes: Znodes, variables: Mapping[str, str], without: Set[str]
 ) -> Iterator[tuple[str, int]]:
-    """The services of `without` a port of whose instances the template reads, and on which line."""
+    """The services in `without` whose ports the template reads, each with the line."""
     asked: dict[str, None] = {}
 
     def instances(service: str, portless: str | None = None) -> Sequence[Mapping[str, Any]]:
@@ -135,9 +135,9 @@ def _nobody(service: str) -> Sequence[Mapping[str, Any]]:
 def _context(
     znodes: Znodes, variables: Mapping[str, str], members: Members = _nobody, image: str | None = None
 ) -> Context:
-    """The published variables, and an agent on a host without a network; without `members` alone there.
+    """The published variables, for an agent on a host without a network, by default without members.
 
-    `image` is the generation of its code; None: nobody but the agent knows.
+    `image` is the generation of its code; None if only the agent knows it.
     """
     return Context(
         deployment_id=znodes.deployment_id,
@@ -159,7 +159,7 @@ def _context(
 
 
 def _check_missing(renderer: Renderer, znodes: Znodes, guessed: bool) -> None:
-    """Raise CannotRender for missing variables: what they leave out would look like a wrong value."""
+    """Raise CannotRender for missing variables: an empty text would look like a wrong value."""
     if not guessed or any(missing.is_variable for missing in renderer.missing):
         renderer.check(znodes.variable)
 
@@ -174,13 +174,11 @@ def validate(
     missing_is_empty: bool = False,
     given: Mapping[str, str] = MappingProxyType({}),
 ) -> Sequence[Finding]:
-    """Everything that is wrong with what a directory holds, in the order of files and lines.
+    """Everything that is wrong in a directory, in the order of files and lines.
 
-    What has no source is published already: it counts as there, and nothing is said about it. `given` are
-    variables that containers are given besides, which win. A secret without a value is tried out with one
-    that is forgotten.
+    Parts without a source are published already, and are not checked themselves. `given` are variables of
+    KOLLA_VARIABLES_DIR, which have precedence. Every secret has a value.
     """
-    deployment = secret_values.complete(deployment, given, {}).deployment
     found = Findings(deployment.sources, (each.name for each in deployment.services if not each.enabled))
     _check_values(found, deployment, given)
     known = Templates()
@@ -202,7 +200,7 @@ def validate(
 
 
 def _unused(deployment: Deployment, wrong: Sequence[Finding]) -> Sequence[Finding]:
-    """What nothing uses, if that can't be a consequence of an error, and nothing else is wrong with it."""
+    """Unused files and variables. An error may be the cause, so there must be none."""
     if deployment.unread or any(each.severity == ERROR for each in wrong):
         return ()
     places = {each.place for each in wrong}
@@ -210,12 +208,12 @@ def _unused(deployment: Deployment, wrong: Sequence[Finding]) -> Sequence[Findin
 
 
 def _too_few(deployment: Deployment, reading: ServiceReading) -> Sequence[Finding]:
-    """What is said where there are fewer hosts than containers, if their number is known."""
+    """An error if there are fewer hosts than containers, if their number is known."""
     return deployment.launch.too_few(reading.name, reading.wanted or 0)
 
 
 def _check_hosts(found: Findings, deployment: Deployment) -> None:
-    """Values for hosts that launch.yml does not name, of services that run on those that it does."""
+    """Warn of values for hosts that launch.yml does not name, of services with placement."""
     hosts = {host for names in deployment.launch.hosts.values() for host in names}
     for service in deployment.services:
         for host, values in service.variables.hosts.items():
@@ -228,7 +226,7 @@ def _check_hosts(found: Findings, deployment: Deployment) -> None:
 def _check_ports(
     deployment: Deployment, deployment_id: str, readings: Sequence[ServiceReading], given: Mapping[str, str]
 ) -> Sequence[Finding]:
-    """What is wrong with the ports of launch.yml, as far as their templates can be rendered."""
+    """Mistakes in the ports of launch.yml, as far as their templates can be rendered."""
     deployed = deployment.launch
     found = Findings({launch.NAME: deployed.source})
     ports: dict[str, list[int]] = {}
@@ -252,7 +250,7 @@ def _check_ports(
 
 
 def _if_known(text: Text, znodes: Znodes, variables: Mapping[str, str]) -> str | None:
-    """The rendered text; None where something is missing, or it can't be rendered."""
+    """The rendered text; None if something is missing or it can't be rendered."""
     with suppress(CannotRender):
         return None if missing_in(text, znodes, variables) else rendered(text, znodes, variables)
     return None
@@ -274,7 +272,7 @@ def _check_values(found: Findings, deployment: Deployment, given: Mapping[str, s
         if VARIABLES in above[-2:]:
             why = checks.bad_value(name, data.decode(errors="replace"))
             if name in given:
-                why = f"{name} is in {NAME} too, which wins; here it would come to stand in ZooKeeper"
+                why = f"{name} is in {NAME} too, which has precedence; this value would be in ZooKeeper"
             if why:
                 found.add(WARNING, node, why)
     for name, kind in deployment.secrets.items():
@@ -293,7 +291,7 @@ def _bad_given(given: Mapping[str, str]) -> Iterator[Finding]:
 
 
 class Templates(dict[str, Template]):
-    """Templates by their text, each read once: many services share a file."""
+    """Templates by their text. Each is read once, because many services share a file."""
 
     def __missing__(self, source: str) -> Template:
         self[source] = template = templates.read(source)
@@ -334,9 +332,9 @@ class _ServiceReader:
         return ServiceReading(service.name, commands, graph, self.hosts, steps, wanted, service.enabled, keys)
 
     def document(self) -> Document | None:
-        """The JSON of the definition; None for one that can't be read."""
+        """The JSON of the definition; None if it can't be read."""
         if not self.service.definition:
-            return None  # Its file could not be read, which has been said.
+            return None  # Its file could not be read, which is reported elsewhere.
         try:
             return load(self.service.definition)
         except BadDefinition as error:
@@ -355,7 +353,7 @@ def _texts(contents: Contents) -> dict[str, str]:
 
 
 def _names(document: Document) -> Iterator[str]:
-    """The names of the commands, though their definitions may be wrong."""
+    """The names of the commands, even if their definitions are wrong."""
     commands = document.root.get("commands")
     yield from commands if isinstance(commands, dict) else ()
     if DAEMON in _service(document):
@@ -363,20 +361,20 @@ def _names(document: Document) -> Iterator[str]:
 
 
 def _service(document: Document) -> Mapping[str, Any]:
-    """The `service` of a definition; empty where it is something else."""
+    """The `service` of a definition; empty if it is not an object."""
     service = document.root.get("service")
     return service if isinstance(service, dict) else {}
 
 
 class _OnHost:
-    """A service with the values of one host, or of none. What is wrong is added to the findings."""
+    """A service with the values of one host, or without a host. Adds its mistakes to the findings."""
 
     def __init__(self, reader: _ServiceReader, host: str, variables: Mapping[str, str]) -> None:
         self.reader, self.host, self.variables = reader, host, variables
         self.found, self.service = reader.found, reader.service
         self.context = _context(reader.znodes._replace(host=host), variables, _anybody, checks.IMAGE)
         self.known = frozenset(variables) | BUILTIN
-        # Labels whose value can't be judged: rendering failed, or used what only an agent knows.
+        # Labels whose value is unknown: rendering failed, or needs values that only an agent knows.
         self.unsure: set[str] = set()
 
     def graph(self, document: Document) -> Graph:
@@ -386,13 +384,13 @@ class _OnHost:
         return graph
 
     def steps(self, graph: Graph) -> Sequence[Step]:
-        """What will run, as far as it can be rendered; its files are checked too."""
+        """The rendered commands, as far as they can be rendered; also checks their files."""
         found = []
-        # Nothing is said about what is published already: time is better spent.
+        # Published services are not checked, to save time.
         if not self.found.knows(self.service.name):
             return ()
         self.check_files(graph)
-        # A command that is empty has been found to be wrong when it was read.
+        # An empty command was reported when it was read.
         for command in (command for command in graph.steps if command.command):
             try:
                 found.append(resolve(command, self.render))
@@ -401,7 +399,7 @@ class _OnHost:
         return found
 
     def wanted(self, document: Document) -> int | None:
-        """How many instances are wanted; None where only an agent could know."""
+        """The number of instances; None if only an agent can know it."""
         found = instances.wanted(document.root, self.render)
         if found is None and instances.LABEL not in self.unsure:
             what = f"{instances.LABEL}: expected a whole number, at most 99999"
@@ -417,7 +415,7 @@ class _OnHost:
     # -- files --------------------------------------------------------------------------------------
 
     def check_files(self, graph: Graph) -> None:
-        files: dict[str, tuple[File, str]] = {}  # Each once, though several commands may write it.
+        files: dict[str, tuple[File, str]] = {}  # Several commands may write the same file.
         for command in graph.steps:
             for file in command.files:
                 files.setdefault(file.name, (file, sublabel(f"{command.label}.files", file.name)))
@@ -430,10 +428,12 @@ class _OnHost:
                 self.found.add(ERROR, self.service.name, what, label=label)
 
     def near(self, name: str) -> str:
-        """Where the content of a file may lie: in a file of nearly that name, or below another service."""
+        """Where the content of a file may be: in a file with a similar name, or in another service."""
         services = self.reader.deployment.services
         others = [each.name for each in services if name in each.files]
-        return nearest(name, self.service.files) or (f"; {others[0]} has one of this name" if others else "")
+        return nearest(name, self.service.files) or (
+            f"; {others[0]} has one with this name" if others else ""
+        )
 
     def check_file(self, file: File, data: bytes) -> None:
         node = f"{self.service.name}/{FILES}/{file.name}"
@@ -446,13 +446,13 @@ class _OnHost:
             self.check_text(text, node, "")
         elif file.template and data.startswith((b"\xff\xfe", b"\xfe\xff")):
             self.found.add(
-                WARNING, node, f"file {file.name}: UTF-16, in which no template is found: use UTF-8"
+                WARNING, node, f"file {file.name}: UTF-16, in which templates are not found: use UTF-8"
             )
 
     # -- templates ----------------------------------------------------------------------------------
 
     def render(self, text: Text) -> str:
-        """The text that an agent would have, or an empty one if that is not known."""
+        """The text of an agent; empty if it is unknown."""
         return self.check_text(text, self.service.name, text.label)
 
     def check_text(self, text: Text, node: str, label: str) -> str:
@@ -474,11 +474,11 @@ class _OnHost:
         if template.is_plain and not strange and not template.names.keys() & (BUILTIN | {"api_interface"}):
             return template.filled(self.variables)
         if not (strange or template.risky or label):
-            return ""  # A file of which nothing can be missing.
+            return ""  # Nothing can be missing in this file.
         return self.try_out(text, template, strange, node, label)
 
     def try_out(self, text: Text, template: Template, strange: Set[str], node: str, label: str) -> str:
-        """Render it as an agent would; what that does not look up may still be missing another time."""
+        """Render it as an agent would, and report missing variables, also on branches that were not taken."""
         renderer = Renderer(self.context)
         rendered = ""
         try:
@@ -491,7 +491,7 @@ class _OnHost:
         if missing:
             self.unsure.add(text.label)
         if self.reader.is_unread:
-            return rendered  # What is missing may stand in a file that could not be read.
+            return rendered  # Missing variables may be in a file that could not be read.
         for name, line in missing.items():
             severity = WARNING if self.reader.missing_is_empty else ERROR
             what = self.missing(name)
@@ -499,13 +499,13 @@ class _OnHost:
         for use in renderer.missing:
             name = re.split(r"\W", use.name, maxsplit=1)[0]
             if not use.is_variable and name in self.variables:
-                what = f"needs {use.name}, which the text of {name} does not have"
+                what = f"needs {use.name}, but {name} is a text without it"
                 self.found.add(ERROR, node, f"{text.label} {what}", label=label, line=use.line, about=what)
         for name in sorted(strange - template.optional - missing.keys()):
             what, line = self.missing(name), template.names[name]
             if line in missing.values():
-                continue  # It may not have been looked up because of what is missing beside it.
-            found = f"{text.label} {what}, on a branch that it does not take with these values"
+                continue  # Another missing variable on this line may be the reason that it was not read.
+            found = f"{text.label} {what}, on a branch that is not taken with these values"
             self.found.add(WARNING, node, found, label=label, line=line, about=what)
         return rendered
 
@@ -529,18 +529,18 @@ class _OnHost:
             names = {each.name.rpartition("/")[2] if is_role else each.name for each in services}
             if name not in names:
                 kind = "role" if is_role else "name"
-                why = f"lists {name!r}, and no service has this {kind}{nearest(name, names)}"
+                why = f"lists {name!r}, but no service has this {kind}{nearest(name, names)}"
                 self.found.add(WARNING, node, f"{what} {why}", label=label, line=line, about=why)
 
 
 @cache
 def _nearest_variable(name: str, known: frozenset[str]) -> str:
-    """As `nearest`; many templates miss the same variable, and to compare it with a thousand is slow."""
+    """Like `nearest`, cached: many templates miss the same variable, and comparing many names is slow."""
     return nearest(name, sorted(known))
 
 
 class _Facts(dict[str, Any]):
-    """What an agent registers about its host: every interface that a template may ask for."""
+    """The facts of a host, with every interface that a template may use."""
 
     def __missing__(self, key: str) -> Any:
         if not str(key).startswith("ansible_"):
@@ -549,6 +549,6 @@ class _Facts(dict[str, Any]):
 
 
 def _anybody(service: str) -> Sequence[Mapping[str, Any]]:
-    """One member, or ready instance, of whatever service a template lists, so that loops are tried out."""
+    """One member or ready instance of any service, so that loops are rendered once."""
     own = {"host": "localhost", "address": ADDRESS, "private_address": ADDRESS, "api_interface": "lo"}
     return [_Facts(own, service=service, ports=[1], since="", generation="", ansible_hostname="localhost")]

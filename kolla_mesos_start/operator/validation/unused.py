@@ -1,7 +1,7 @@
-"""Variables and files of a directory that nothing uses.
+"""Unused variables and files of a directory.
 
-Pure. A warning that is wrong is worse than one that is missing: whatever is named in a template counts as
-used, and where templates are not known nothing is found.
+Pure. A wrong warning is worse than a missing one: every word in a template counts as a use, and nothing is
+reported if a template is unknown.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from kolla_mesos_start.operator.deployment.directory import FILES, VARIABLES, De
 from kolla_mesos_start.operator.deployment.findings import WARNING, Finding, Findings
 from kolla_mesos_start.operator.ensemble import services
 
-# The files of our own layout. Those of kolla-mesos, and of --variables-from, may be for others too.
+# The files of our layout. Those of kolla-mesos and of --variables-from may have other users too.
 _OWN = re.compile(rf"(services/.*/)?({VARIABLES}\.[a-z]+|({VARIABLES}|{FILES})/.*)")
 _PART = re.compile(r"\{\{.*?\}\}|\{%.*?%\}", re.DOTALL)
 _WORD = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
@@ -24,7 +24,7 @@ REMEDY = "correct its name, or remove it"
 
 
 def unused(deployment: Deployment) -> Sequence[Finding]:
-    """What neither the templates nor the definitions of the deployment name."""
+    """Warnings about files and variables that no template or definition of the deployment uses."""
     own = {node: source for node, source in deployment.sources.items() if _OWN.fullmatch(source.file)}
     found = Findings(own)
     launch = [deployment.launch.defaults, *deployment.launch.services.values()]
@@ -37,7 +37,7 @@ def unused(deployment: Deployment) -> Sequence[Finding]:
         if files is None:
             continue  # It can't be read.
         _add_files(found, service, files)
-        # Else only its containers have some of its templates; or one could not be read, and is empty.
+        # Otherwise a template is mounted in containers, or is empty because it could not be read.
         if files <= {name for name, data in service.files.items() if data}:
             texts = services.template_texts(service.definition, service.files)
             used[service.name] = everywhere | _words(text.text for text in texts)
@@ -55,7 +55,7 @@ def _add_files(found: Findings, service: Service, named: Set[str]) -> None:
 
 
 def _add_variables(found: Findings, service: Service, used: Set[str]) -> None:
-    """Each variable once, though it may have values for many hosts."""
+    """One warning for each variable, even if it has values for many hosts."""
     places = {f"{host}/": values for host, values in service.variables.hosts.items()}
     reported: set[str] = set()
     for place, values in {"": service.variables.own, **places}.items():
@@ -70,6 +70,6 @@ def _launch_texts(settings: ContainerSettings) -> Iterable[str]:
 
 
 def _words(texts: Iterable[str]) -> frozenset[str]:
-    """Every word in the parts of templates: the names of variables are among them."""
+    """All words in the expressions of templates, which include the names of variables."""
     parts = (part for text in texts if Text("", text).is_template for part in _PART.findall(text))
     return frozenset(word for part in parts for word in _WORD.findall(part))

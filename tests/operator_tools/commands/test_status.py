@@ -63,7 +63,7 @@ def test_what_is_not_up_comes_first_and_says_why() -> None:
         "web1 unready 1 min 15 s older definition (restart it) http: 503",
         "h2 ended 0 s web/daemon: missing: x (the agent's exit status: 78)",
         "sync error 0 s attempt 3 on h1: exit status 1",
-        "- absent no container of it was ever started",
+        "- absent no container was ever started",
         "bad unreadable: bad JSON",
         "empty no definition is published",
     ):
@@ -138,7 +138,7 @@ def test_where_there_is_no_room_for_containers_it_says_what_most_of_them_do() ->
         tree[f"web/.containers/w{number}"] = container("waiting", reason, host=f"h{number}")
     tree["web/.containers/s"] = container("starting", "web/daemon: tcp 80: refused", host="x")
     assert shown(tree, width=120, height=6)[2:] == [
-        "db   0 of 1 ready  no container of it was ever started",
+        "db   0 of 1 ready  no container was ever started",
         f"web  5 of 30 ready  5 ready, 3 waiting, 1 starting: {reason}",
     ]
 

@@ -11,10 +11,10 @@ from pathlib import Path
 
 import pytest
 
-from kolla_mesos_start.operator.deployment import directory
 from kolla_mesos_start.operator.deployment.findings import Finding
 from kolla_mesos_start.operator.validation.rules import validate
 from kolla_mesos_start.render import variables_dir
+from tests.operator_tools.sources import findings, load
 from tests.publishing import write_files
 
 TOOL = Path(__file__).parents[3] / "bin" / "kolla_mesos_ctl"
@@ -61,8 +61,7 @@ WEB_CONF = "services/shop/web/files/web.conf"
 
 def found_in(root: Path, files: Mapping[str, str | bytes]) -> list[Finding]:
     """What is wrong with the site, some of whose files are others."""
-    deployment, unreadable = directory.look(write_files(root, **{**SITE, **files}))
-    return [*unreadable, *validate(deployment)]
+    return list(findings(write_files(root, **{**SITE, **files})))
 
 
 def db(old: str, new: str) -> dict[str, str | bytes]:
@@ -101,178 +100,61 @@ def test_an_upgrade_is_no_mistake(tmp_path: Path) -> None:
 
 MISTAKES: dict[str, tuple[Mapping[str, str | bytes], str, str, int | None, str]] = {
     "a misspelt key": (db("generation:", "generaton:"), "error", DB_YML, 4, "nearest is 'generation'"),
-    "a wrong type": (
-        db("command: db\n", "command: 3\n"),
-        "error",
-        DB_YML,
-        11,
-        "service.daemon.command: expected",
-    ),
-    "a missing key": (
-        db("command: db\n", "user: db\n"),
-        "error",
-        DB_YML,
-        10,
-        "service.daemon.command: is required",
-    ),
+    "a wrong type": (db("command: db\n", "command: 3\n"), "error", DB_YML, 11,
+     "service.daemon.command: expected"),
+    "a missing key": (db("command: db\n", "user: db\n"), "error", DB_YML, 10,
+     "service.daemon.command: is required"),
     "YAML that can't be read": (db("  sync:", "  sync: ["), "error", DB_YML, 4, "bad YAML"),
-    "JSON that can't be read": (
-        {"services__x__y__definition_json": '{"commands":\n }'},
-        "error",
-        "services/x/y/definition.json",
-        2,
-        "bad JSON",
-    ),
-    "a number by a template": (
-        db('{{ port }}"}', '{{ release }}"}'),
-        "error",
-        DB_YML,
-        13,
-        "service.daemon.ready.tcp",
-    ),
-    "a cycle in a definition": (
-        db("    files:", "    dependencies: [db/sync]\n    files:"),
-        "error",
-        DB_YML,
-        6,
-        "depends on itself",
-    ),
-    "an unknown role": (
-        web("db/sync", "dbb/sync"),
-        "error",
-        WEB_YML,
-        5,
-        "no service has the role 'dbb' (did you mean 'db'?)",
-    ),
-    "an unknown command": (
-        web("db/sync", "db/snyc"),
-        "error",
-        WEB_YML,
-        5,
-        "has no command 'snyc' (did you mean 'sync'?)",
-    ),
-    "a daemon of a task": (
-        {**TASK, **web("      - {members: infra/db, count: 2}\n", "")},
-        "error",
-        WEB_YML,
-        6,
-        "infra/db has no daemon",
-    ),
-    "members of a task": (
-        {**TASK, **web("      - {path: db/daemon, count: 2}\n", "")},
-        "error",
-        WEB_YML,
-        6,
-        "infra/db has no daemon, and a task has no members",
-    ),
-    "an unknown service": (
-        web("infra/db", "infra/bd"),
-        "error",
-        WEB_YML,
-        7,
-        "infra/bd: no service has this name (did you mean 'infra/db'?)",
-    ),
-    "a cycle across services": (
-        db("[db/sync]", "[db/sync, web/daemon]"),
-        "error",
-        DB_YML,
-        12,
-        "a cycle across services: db/daemon -> web/daemon -> db/daemon",
-    ),
-    "two services of one role": (
-        {"services__a__web__definition_yml": "commands: {a: {command: 'true'}}\n"},
-        "error",
-        WEB_YML,
-        None,
-        "a/web and shop/web have one role, 'web'",
-    ),
-    "a variable of a file": (
-        conf("\nport = {{ prot }}\n"),
-        "error",
-        WEB_CONF,
-        2,
-        "needs the variable 'prot', which has no value (did you mean 'port'?)",
-    ),
-    "a variable that is used more than once": (
-        conf("\n{{ prot }}\n{{ prot }}\n"),
-        "error",
-        WEB_CONF,
-        2,
-        "file web.conf needs the variable 'prot'",
-    ),
+    "JSON that can't be read": ({"services__x__y__definition_json": '{"commands":\n }'}, "error",
+     "services/x/y/definition.json", 2, "bad JSON"),
+    "a number by a template": (db('{{ port }}"}', '{{ release }}"}'), "error", DB_YML, 13,
+     "service.daemon.ready.tcp"),
+    "a cycle in a definition": (db("    files:", "    dependencies: [db/sync]\n    files:"), "error", DB_YML,
+     6, "depends on itself"),
+    "an unknown role": (web("db/sync", "dbb/sync"), "error", WEB_YML, 5,
+     "no service has the role 'dbb' (did you mean 'db'?)"),
+    "an unknown command": (web("db/sync", "db/snyc"), "error", WEB_YML, 5,
+     "has no command 'snyc' (did you mean 'sync'?)"),
+    "a daemon of a task": ({**TASK, **web("      - {members: infra/db, count: 2}\n", "")}, "error", WEB_YML,
+     6, "infra/db has no daemon"),
+    "members of a task": ({**TASK, **web("      - {path: db/daemon, count: 2}\n", "")}, "error", WEB_YML, 6,
+     "infra/db has no daemon, and a task has no members"),
+    "an unknown service": (web("infra/db", "infra/bd"), "error", WEB_YML, 7,
+     "infra/bd: no service has this name (did you mean 'infra/db'?)"),
+    "a cycle across services": (db("[db/sync]", "[db/sync, web/daemon]"), "error", DB_YML, 12,
+     "a cycle across services: db/daemon -> web/daemon -> db/daemon"),
+    "two services of one role": ({"services__a__web__definition_yml": "commands: {a: {command: 'true'}}\n"},
+     "error", WEB_YML, None, "a/web and shop/web have the same role, 'web'"),
+    "a variable of a file": (conf("\nport = {{ prot }}\n"), "error", WEB_CONF, 2,
+     "needs the variable 'prot', which has no value (did you mean 'port'?)"),
+    "a variable that is used more than once": (conf("\n{{ prot }}\n{{ prot }}\n"), "error", WEB_CONF, 2,
+     "file web.conf needs the variable 'prot'"),
     "a variable that is used twice on one line": (
-        web('[web, --port, "{{ web_port }}"]', '["{{ prot }}", "{{ prot }}"]'),
-        "error",
-        WEB_YML,
-        3,
-        "service.daemon.command[0] needs the variable 'prot'",
-    ),
-    "a variable of a definition": (
-        web('{{ web_port }}"]', '{{ webport }}"]'),
-        "error",
-        WEB_YML,
-        3,
-        "'webport', which has no value (did you mean 'web_port'?)",
-    ),
-    "a variable of an early template": (
-        db("{{ release }}", "{{ relese }}"),
-        "error",
-        DB_YML,
-        4,
-        "commands.sync.generation needs the variable 'relese'",
-    ),
+     web('[web, --port, "{{ web_port }}"]', '["{{ prot }}", "{{ prot }}"]'), "error", WEB_YML, 3,
+     "service.daemon.command[0] needs the variable 'prot'"),
+    "a variable of a definition": (web('{{ web_port }}"]', '{{ webport }}"]'), "error", WEB_YML, 3,
+     "'webport', which has no value (did you mean 'web_port'?)"),
+    "a variable of an early template": (db("{{ release }}", "{{ relese }}"), "error", DB_YML, 4,
+     "commands.sync.generation needs the variable 'relese'"),
     "a variable in a loop over members": (
-        conf("{% for m in groups['db'] %}\n{{ m }}:{{ prot }}\n{% endfor %}\n"),
-        "error",
-        WEB_CONF,
-        2,
-        "'prot'",
-    ),
-    "a variable on another branch": (
-        conf("{% if debug | bool %}\n{{ prot }}\n{% endif %}\n"),
-        "warning",
-        WEB_CONF,
-        2,
-        "on a branch that it does not take",
-    ),
+     conf("{% for m in groups['db'] %}\n{{ m }}:{{ prot }}\n{% endfor %}\n"), "error", WEB_CONF, 2, "'prot'"),
+    "a variable on another branch": (conf("{% if debug | bool %}\n{{ prot }}\n{% endif %}\n"), "warning",
+     WEB_CONF, 2, "on a branch that is not taken"),
     "a variable of one host": (
-        {**conf("{{ rack }}"), "services__shop__web__variables_yml": "h1: {rack: a}\nh2: {web_port: 81}\n"},
-        "error",
-        WEB_CONF,
-        1,
-        "'rack', which has no value for host h2",
-    ),
-    "a misspelt variable that has a default": (
-        conf("\n{{ web_prot | default(80) }}\n"),
-        "warning",
-        WEB_CONF,
-        2,
-        "file web.conf takes the default of 'web_prot', which has no value (did you mean 'web_port'?)",
-    ),
-    "a template that does not parse": (
-        conf("a\n{% if port %}\n"),
-        "error",
-        WEB_CONF,
-        2,
-        "Unexpected end of template",
-    ),
+     {**conf("{{ rack }}"), "services__shop__web__variables_yml": "h1: {rack: a}\nh2: {web_port: 81}\n"},
+     "error", WEB_CONF, 1, "'rack', which has no value for host h2"),
+    "a misspelt variable that has a default": (conf("\n{{ web_prot | default(80) }}\n"), "warning", WEB_CONF,
+     2, "file web.conf takes the default of 'web_prot', which has no value (did you mean 'web_port'?)"),
+    "a template that does not parse": (conf("a\n{% if port %}\n"), "error", WEB_CONF, 2,
+     "Unexpected end of template"),
     "an unknown filter": (conf("a\n{{ port | boool }}\n"), "error", WEB_CONF, 2, "No filter named 'boool'"),
     "a template in a block of a definition": (
-        db("    command: db-sync --port {{ port }}", "    command: |\n      echo one\n      echo {{ prot }}"),
-        "error",
-        DB_YML,
-        7,
-        "'prot'",
-    ),
+     db("    command: db-sync --port {{ port }}", "    command: |\n      echo one\n      echo {{ prot }}"),
+     "error", DB_YML, 7, "'prot'"),
     "a wrong type in a template": (conf("a\n{{ port + 1 }}"), "error", WEB_CONF, 2, "TypeError"),
     "a template that is not UTF-8": (conf(b"{{ port }}\xff"), "error", WEB_CONF, None, "not UTF-8"),
-    "a file without content": (
-        web("web.conf: {dest", "wbe.conf: {dest"),
-        "error",
-        WEB_YML,
-        9,
-        "has no content in files/ (did you mean 'web.conf'?)",
-    ),
+    "a file without content": (web("web.conf: {dest", "wbe.conf: {dest"), "error", WEB_YML, 9,
+     "has no content in files/ (did you mean 'web.conf'?)"),
     "two files of one dest": (
         {
             **db("/db.conf}", "/db.conf}\n      web.conf: {dest: /etc//db/db.conf}"),
@@ -303,51 +185,22 @@ MISTAKES: dict[str, tuple[Mapping[str, str | bytes], str, str, int | None, str]]
         8,
         "/etc/db/db.conf is below /etc/db",
     ),
-    "a relative dest by a template": (
-        db("/etc/db/db.conf", '"{{ port }}/db.conf"'),
-        "error",
-        DB_YML,
-        7,
-        "expected the absolute path of a file",
-    ),
-    "a count over what is wanted": (
-        web("count: 2}\n      - {m", "count: 3}\n      - {m"),
-        "error",
-        WEB_YML,
-        6,
-        "count 3 of infra/db, of which 2 are wanted",
-    ),
-    "more members than are wanted": (
-        web("infra/db, count: 2", "infra/db, count: 4"),
-        "error",
-        WEB_YML,
-        7,
-        "count 4 of infra/db, of which 2 are wanted",
-    ),
+    "a relative dest by a template": (db("/etc/db/db.conf", '"{{ port }}/db.conf"'), "error", DB_YML, 7,
+     "expected the absolute path of a file"),
+    "a count over what is wanted": (web("count: 2}\n      - {m", "count: 3}\n      - {m"), "error", WEB_YML,
+     6, "count 3 of infra/db, of which 2 are wanted"),
+    "more members than are wanted": (web("infra/db, count: 2", "infra/db, count: 4"), "error", WEB_YML, 7,
+     "count 4 of infra/db, of which 2 are wanted"),
     "instances of a generation that the service is not for": (
-        web("count: 2}\n      - {m", 'generation: "2"}\n      - {m'),
-        "error",
-        WEB_YML,
-        6,
-        "db/daemon: generation '2', and infra/db is for '1.10'",
-    ),
+     web("count: 2}\n      - {m", 'generation: "2"}\n      - {m'), "error", WEB_YML, 6,
+     "db/daemon: generation '2', but infra/db is for '1.10'"),
     "a generation that is recorded on each host": (
-        {
-            **db("run_once: true", "run_once: host"),
-            **web("- db/sync", '- {path: db/sync, generation: "1.10"}'),
-        },
-        "error",
-        WEB_YML,
-        5,
-        "db/sync: its generations are recorded on each host, where it runs once: write `scope: local`",
-    ),
+     {**db("run_once: true", "run_once: host"), **web("- db/sync", '- {path: db/sync, generation: "1.10"}')},
+     "error", WEB_YML, 5,
+     "db/sync: its generations are recorded on each host, where it runs once: write `scope: local`"),
     "a generation that is recorded in the deployment": (
-        web("- db/sync", '- {path: db/sync, generation: "1.10", scope: local}'),
-        "error",
-        WEB_YML,
-        5,
-        "db/sync: its generations are recorded in the deployment, where it runs once: write `scope: global`",
-    ),
+     web("- db/sync", '- {path: db/sync, generation: "1.10", scope: local}'), "error", WEB_YML, 5,
+     "db/sync: its generations are recorded in the deployment, where it runs once: write `scope: global`"),
     "a generation of a command that has none": (
         {
             **db('    generation: "{{ release }}"\n', ""),
@@ -356,22 +209,12 @@ MISTAKES: dict[str, tuple[Mapping[str, str | bytes], str, str, int | None, str]]
         "error",
         WEB_YML,
         5,
-        "db/sync: it has no generation, and is never done for '1.10'",
+        "db/sync: it has no generation, so it is never done for '1.10'",
     ),
-    "retired by a command that is not there": (
-        web("    ready:", "    retired_by: db/snyc\n    ready:"),
-        "error",
-        WEB_YML,
-        10,
-        "db/snyc: infra/db has no command 'snyc' (did you mean 'sync'?)",
-    ),
-    "retired by a role that is not there": (
-        web("    ready:", "    retired_by: bd/sync\n    ready:"),
-        "error",
-        WEB_YML,
-        10,
-        "bd/sync: no service has the role 'bd'",
-    ),
+    "retired by a command that is not there": (web("    ready:", "    retired_by: db/snyc\n    ready:"),
+     "error", WEB_YML, 10, "db/snyc: infra/db has no command 'snyc' (did you mean 'sync'?)"),
+    "retired by a role that is not there": (web("    ready:", "    retired_by: bd/sync\n    ready:"), "error",
+     WEB_YML, 10, "bd/sync: no service has the role 'bd'"),
     "retired by a command without a generation": (
         {
             **db('    generation: "{{ release }}"\n', ""),
@@ -383,15 +226,8 @@ MISTAKES: dict[str, tuple[Mapping[str, str | bytes], str, str, int | None, str]]
         "db/sync: it has no generation",
     ),
     "retired by a command of each host": (
-        {
-            **db("run_once: true", "run_once: host"),
-            **web("    ready:", "    retired_by: db/sync\n    ready:"),
-        },
-        "error",
-        WEB_YML,
-        10,
-        "expected a command that runs once in the deployment",
-    ),
+     {**db("run_once: true", "run_once: host"), **web("    ready:", "    retired_by: db/sync\n    ready:")},
+     "error", WEB_YML, 10, "expected a command that runs once in the deployment"),
     "retired by nothing, as each image is for its own": (
         {
             "services__shop__web__definition_yml": "commands:\n  a: {command: a, run_once: true,"
@@ -401,15 +237,10 @@ MISTAKES: dict[str, tuple[Mapping[str, str | bytes], str, str, int | None, str]]
         "error",
         WEB_YML,
         12,
-        "whatever image runs it; give that command the generation that is published, by a variable",
+        "the image that runs it; give it a published generation by a variable",
     ),
-    "instances that are no number": (
-        db("instances: 2", "instances: many"),
-        "error",
-        DB_YML,
-        9,
-        "service.instances: expected a whole number",
-    ),
+    "instances that are no number": (db("instances: 2", "instances: many"), "error", DB_YML, 9,
+     "service.instances: expected a whole number"),
     "a port used twice on a host": (
         {
             "services__infra__db__variables_yml": "h1: {rack: a}\n",
@@ -420,20 +251,10 @@ MISTAKES: dict[str, tuple[Mapping[str, str | bytes], str, str, int | None, str]]
         10,
         "port 3306 of host h1 is used by infra/db too",
     ),
-    "a port that there can't be": (
-        {"services__shop__web__variables_yml": "web_port: 80000\n"},
-        "error",
-        WEB_YML,
-        10,
-        "service.daemon.ready.http: expected a port from 1 to 65535",
-    ),
-    "a variable with a hyphen": (
-        {**conf("\n{{ web-rack }}\n"), "variables__web-rack": "1"},
-        "error",
-        WEB_CONF,
-        2,
-        "file web.conf needs the variable 'web'",
-    ),
+    "a port that there can't be": ({"services__shop__web__variables_yml": "web_port: 80000\n"}, "error",
+     WEB_YML, 10, "service.daemon.ready.http: expected a port from 1 to 65535"),
+    "a variable with a hyphen": ({**conf("\n{{ web-rack }}\n"), "variables__web-rack": "1"}, "error",
+     WEB_CONF, 2, "file web.conf needs the variable 'web'"),
     "scopes that can't meet": (
         {
             **web("- db/sync", "- {path: db/sync, scope: local}"),
@@ -445,69 +266,27 @@ MISTAKES: dict[str, tuple[Mapping[str, str | bytes], str, str, int | None, str]]
         5,
         "db/sync of scope local is never on h2: infra/db has values for h1",
     ),
-    "a daemon without a check": (
-        db('    ready: {tcp: "{{ port }}"}\n', ""),
-        "warning",
-        DB_YML,
-        10,
-        "web/daemon waits for it, and it has no `ready` check",
-    ),
+    "a daemon without a check": (db('    ready: {tcp: "{{ port }}"}\n', ""), "warning", DB_YML, 10,
+     "web/daemon waits for it, but it has no `ready` check"),
     "a one-time command without a generation": (
-        db("    files:", "  other:\n    run_once: true\n    command: 'true'\n    files:"),
-        "warning",
-        DB_YML,
-        6,
-        "commands.other: no generation, but sync has one",
-    ),
-    "a placeholder": (
-        {"variables_yml": "release: 1\nport: 1\nweb_port: 80\ndebug: replace-me\n"},
-        "warning",
-        "variables.yml",
-        4,
-        "debug is a placeholder",
-    ),
-    "a placeholder in a file of its own": (
-        {"services__infra__db__variables__key": "CHANGE_ME\n"},
-        "warning",
-        "services/infra/db/variables/key",
-        None,
-        "key is a placeholder",
-    ),
-    "an empty password": (
-        {"services__infra__db__variables_yml": "h1:\n  db_password:\n"},
-        "warning",
-        "services/infra/db/variables.yml",
-        2,
-        "db_password is empty",
-    ),
-    "a role that nothing has": (
-        conf("\n{% for m in groups['dbb'] %}{{ m }}{% endfor %}\n"),
-        "warning",
-        WEB_CONF,
-        2,
-        "file web.conf lists 'dbb', and no service has this role (did you mean 'db'?)",
-    ),
+     db("    files:", "  other:\n    run_once: true\n    command: 'true'\n    files:"), "warning", DB_YML, 6,
+     "commands.other: no generation, but sync has one"),
+    "a placeholder": ({"variables_yml": "release: 1\nport: 1\nweb_port: 80\ndebug: replace-me\n"}, "warning",
+     "variables.yml", 4, "debug is a placeholder"),
+    "a placeholder in a file of its own": ({"services__infra__db__variables__key": "CHANGE_ME\n"}, "warning",
+     "services/infra/db/variables/key", None, "key is a placeholder"),
+    "an empty password": ({"services__infra__db__variables_yml": "h1:\n  db_password:\n"}, "warning",
+     "services/infra/db/variables.yml", 2, "db_password is empty"),
+    "a role that nothing has": (conf("\n{% for m in groups['dbb'] %}{{ m }}{% endfor %}\n"), "warning",
+     WEB_CONF, 2, "file web.conf lists 'dbb', but no service has this role (did you mean 'db'?)"),
     "a service that is listed, and not there": (
-        web('[web, --port, "{{ web_port }}"]', "web {{ ready_instances('infra/bd') | length }}"),
-        "warning",
-        WEB_YML,
-        3,
-        "service.daemon.command lists 'infra/bd', and no service has this name (did you mean 'infra/db'?)",
-    ),
-    "a template that includes another": (
-        conf("\n{% include 'base.conf' %}\n"),
-        "error",
-        WEB_CONF,
-        2,
-        "it includes another template, which an agent does not have",
-    ),
-    "an attribute of a text": (
-        conf("\n{{ port.number }}\n"),
-        "error",
-        WEB_CONF,
-        2,
-        "file web.conf needs port.number, which the text of port does not have",
-    ),
+     web('[web, --port, "{{ web_port }}"]', "web {{ ready_instances('infra/bd') | length }}"), "warning",
+     WEB_YML, 3,
+     "service.daemon.command lists 'infra/bd', but no service has this name (did you mean 'infra/db'?)"),
+    "a template that includes another": (conf("\n{% include 'base.conf' %}\n"), "error", WEB_CONF, 2,
+     "it includes another template, which an agent does not have"),
+    "an attribute of a text": (conf("\n{{ port.number }}\n"), "error", WEB_CONF, 2,
+     "file web.conf needs port.number, but port is a text without it"),
     "a misspelt program": (
         {
             "services__infra__db__definition_yml": DB.replace("db-sync", "db-mange sync").replace(
@@ -517,7 +296,7 @@ MISTAKES: dict[str, tuple[Mapping[str, str | bytes], str, str, int | None, str]]
         "warning",
         DB_YML,
         6,
-        "commands.sync.command: runs 'db-mange', and first runs 'db-manage': is one misspelt?",
+        "commands.sync.command: runs 'db-mange', but first runs 'db-manage': is one misspelt?",
     ),
     "a file in UTF-16": (conf("{{ port }}".encode("utf-16")), "warning", WEB_CONF, None, "UTF-16"),
     "no instances of what others wait for": (
@@ -530,27 +309,12 @@ MISTAKES: dict[str, tuple[Mapping[str, str | bytes], str, str, int | None, str]]
         5,
         "dependencies[0]: count 1 of infra/db, of which 0 are wanted",
     ),
-    "a key beside the daemon": (
-        db("    ready:", "  ready:"),
-        "warning",
-        DB_YML,
-        13,
-        "service.ready: is ignored: it belongs under service.daemon",
-    ),
-    "a template as a value": (
-        {"services__shop__web__variables_yml": "port: 1\nc: '{{ port }}'\n"},
-        "warning",
-        "services/shop/web/variables.yml",
-        2,
-        "c holds a template, and a value is not rendered",
-    ),
-    "a value from Windows": (
-        {"variables__motd": "hello\r\n"},
-        "warning",
-        "variables/motd",
-        None,
-        "motd ends with a carriage return",
-    ),
+    "a key beside the daemon": (db("    ready:", "  ready:"), "warning", DB_YML, 13,
+     "service.ready: is ignored: it belongs under service.daemon"),
+    "a template as a value": ({"services__shop__web__variables_yml": "port: 1\nc: '{{ port }}'\n"}, "warning",
+     "services/shop/web/variables.yml", 2, "c contains a template, but values are not rendered"),
+    "a value from Windows": ({"variables__motd": "hello\r\n"}, "warning", "variables/motd", None,
+     "motd ends with a carriage return"),
     "a mistake in an alias": (
         {
             "services__infra__db__definition_yml": DB.replace("files:", "files: &files")
@@ -562,35 +326,15 @@ MISTAKES: dict[str, tuple[Mapping[str, str | bytes], str, str, int | None, str]]
         7,
         "expected the absolute path of a file",
     ),
-    "a text that is tested for truth": (
-        conf("a\n{% if not debug %}\nb\n{% endif %}\n"),
-        "warning",
-        WEB_CONF,
-        2,
-        "write debug | bool",
-    ),
-    "a list as a value": (
-        {"services__shop__web__variables_yml": "port: 1\nc: [d]\n"},
-        "error",
-        "services/shop/web/variables.yml",
-        2,
-        "c: expected a single value",
-    ),
-    "two values of one variable": (
-        {"variables__port": "1\n"},
-        "error",
-        "variables.yml",
-        2,
-        "port has a value in another file too",
-    ),
-    "a misspelt file": (
-        {"services__shop__web__varaibles_yml": ""},
-        "error",
-        "services/shop/web/varaibles.yml",
-        None,
-        "unknown name",
-    ),
-}
+    "a text that is tested for truth": (conf("a\n{% if not debug %}\nb\n{% endif %}\n"), "warning", WEB_CONF,
+     2, "write debug | bool"),
+    "a list as a value": ({"services__shop__web__variables_yml": "port: 1\nc: [d]\n"}, "error",
+     "services/shop/web/variables.yml", 2, "c: expected a single value"),
+    "two values of one variable": ({"variables__port": "1\n"}, "error", "variables.yml", 2,
+     "port has a value in another file too"),
+    "a misspelt file": ({"services__shop__web__varaibles_yml": ""}, "error",
+     "services/shop/web/varaibles.yml", None, "unknown name"),
+}  # fmt: skip
 
 
 @pytest.mark.parametrize("kind", MISTAKES)
@@ -719,7 +463,9 @@ def test_no_example_has_an_error(services: Path) -> None:
     """Their passwords are placeholders, which is a warning; some are for a directory of the containers'."""
     passwords = services.parent.parent / "passwords"
     given = variables_dir.read(str(passwords)) if passwords.is_dir() else {}
-    assert {each.severity for each in validate(directory.read(services.parent), given=given)} <= {"warning"}
+    assert {
+        each.severity for each in validate(load(services.parent, given=given).deployment, given=given)
+    } <= {"warning"}
 
 
 def test_a_directory_that_is_not_there(tmp_path: Path) -> None:
@@ -762,5 +508,5 @@ def test_what_only_containers_are_given_is_found_in_a_directory_of_theirs(tmp_pa
         "KOLLA_VARIABLES_DIR/token: warning: token is a placeholder: give it a value of your own" in said_then
     )
     write_files(tmp_path, secrets__port="1")
-    too = "port is in KOLLA_VARIABLES_DIR too, which wins; here it would come to stand in ZooKeeper"
+    too = "port is in KOLLA_VARIABLES_DIR too, which has precedence; this value would be in ZooKeeper"
     assert f"variables.yml:2: warning: {too}" in said(KOLLA_VARIABLES_DIR=str(tmp_path / "secrets"))

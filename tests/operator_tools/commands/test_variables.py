@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from kolla_mesos_start.operator.commands.variables import SET, ChangedVariable, reader_lines
+from kolla_mesos_start.operator.commands.variables import SET
+from kolla_mesos_start.operator.deployment.directory import Service, Values
+from kolla_mesos_start.operator.live.variables import ChangedVariable
 from kolla_mesos_start.tree.znodes import Znodes
 
 SERVICE = "shop/web"
@@ -13,11 +15,12 @@ PLACES = {
     "service": ("shop/web/variables/x", Znodes("/kolla", "site", SERVICE, "")),
     "host": ("shop/web/variables/n1/x", Znodes("/kolla", "site", SERVICE, "n1")),
 }
+READER = Service(SERVICE, "", b"{}", Values({}, {}), {})
 BOTH, FIRST, SECOND = "2 containers on n1, n2", "1 container on n1", "1 container on n2"
 
 
 def wins(place: str, where: str) -> str:
-    return f"shop/web has a value of its own, which wins (/kolla/site/{PLACES[place][0]}): {where}"
+    return f"shop/web has its own value at /kolla/site/{PLACES[place][0]}, which takes precedence: {where}"
 
 
 def restart(where: str) -> str:
@@ -42,7 +45,7 @@ def test_the_nearest_value_wins(changed: str, other: str, expected: list[str]) -
     """Whatever is changed, and wherever else a value stands."""
     nodes = {PLACES[place][0]: b"1" for place in (changed, other)}
     change = ChangedVariable(PLACES[changed][1], "x", nodes, (), {SERVICE: ["n1", "n2"]})
-    assert list(reader_lines(change, SERVICE, "to use it")) == expected
+    assert list(change.effects(READER, "to use it")) == expected
 
 
 @pytest.mark.parametrize("other", PLACES)
@@ -50,7 +53,7 @@ def test_a_value_for_a_host_without_a_container_reaches_none(other: str) -> None
     """Nor does another value win there."""
     nodes = {PLACES[other][0]: b"1", "shop/web/variables/nn/x": b"1"}
     change = ChangedVariable(Znodes("/kolla", "site", SERVICE, "nn"), "x", nodes, (), {SERVICE: ["n1"]})
-    assert list(reader_lines(change, SERVICE, "to use it")) == [
+    assert list(change.effects(READER, "to use it")) == [
         "no container of shop/web is on nn now: 1 container on n1"
     ]
 

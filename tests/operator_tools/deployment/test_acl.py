@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import argparse
 import json
 from collections.abc import Sequence
 from pathlib import Path
@@ -10,10 +9,11 @@ from typing import Any
 
 import pytest
 
-from kolla_mesos_start.operator.deployment import acl, layouts
+from kolla_mesos_start.operator.deployment import acl
 from kolla_mesos_start.operator.deployment.acl import Plan
 from kolla_mesos_start.operator.deployment.findings import WARNING, Finding
-from kolla_mesos_start.operator.validation.rules import validate
+from tests.operator_tools import sources
+from tests.operator_tools.sources import load
 from tests.publishing import write_files
 
 HASH = "A" * 27 + "="
@@ -159,10 +159,8 @@ def findings(directory: Path, file: str) -> Sequence[Finding]:
         services__infra__db__definition_yml=DAEMON,
         services__shop__web__definition_yml=DAEMON.replace("{{ own }}", "{{ own }}x"),
     )
-    options = argparse.Namespace(directory=root, variables_from=[], set=[], secrets=None)
-    deployment, unreadable = layouts.read(options, "site")
-    assert deployment.left_out == ()
-    return (*unreadable, *validate(deployment))
+    assert load(root).deployment.left_out == ()
+    return sources.findings(root)
 
 
 @pytest.mark.parametrize(
@@ -204,7 +202,4 @@ def test_an_identity_that_another_has_is_doubtful(tmp_path: Path, old: str, new:
 
 def test_two_of_them_are_refused(tmp_path: Path) -> None:
     root = write_files(tmp_path, acl_yml=FILE, acl_json="{}", variables_yml="a: b\n")
-    options = argparse.Namespace(directory=root, variables_from=[], set=[], secrets=None)
-    assert [each.message for each in layouts.read(options, "site")[1]] == [
-        "acl.json says who may do what too: remove one"
-    ]
+    assert [each.message for each in load(root).unreadable] == ["acl.json exists too: keep one of them"]

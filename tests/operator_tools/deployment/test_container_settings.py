@@ -95,7 +95,7 @@ MISTAKES = {
     "an unknown capability": (
         "[NET_ADMIN]",
         "[NET_ADMN]",
-        "18: services.web.capabilities[0]: NET_ADMN is no capability of Linux; nearest is 'NET_ADMIN'",
+        "18: services.web.capabilities[0]: unknown capability NET_ADMN; nearest is 'NET_ADMIN'",
     ),
     "a tag that is a template": ("2026.10", "'{{ release }}'", "1: tag: expected the tag itself: a templ"),
     "one port": ('[80, "{{ port }}"]', "80", "19: services.web.ports: expected a list, found '80'"),

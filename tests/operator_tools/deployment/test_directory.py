@@ -77,16 +77,12 @@ def test_what_lies_beside_services_is_left_out_and_listed(tmp_path: Path) -> Non
     ("files", "expected"),
     [
         ({}, "holds neither services nor variables"),
-        (
-            {"services__db__defintion_yml": "a: 1"},
-            "variables.yml, variables/ or files/ (did you mean 'definition.yml'?)",
-        ),
+        ({"services__db__defintion_yml": "a: 1"},
+         "variables.yml, variables/ or files/ (did you mean 'definition.yml'?)"),
         ({"services__note": ""}, "services/note: expected a directory"),
         ({"services__db__files__conf": ""}, "services/db: expected a definition.yml beside"),
-        (
-            {"services__db__definition_yml": "a: 1", "services__db__definition_json": "{}"},
-            "services/db: expected one definition, found definition.json, definition.yml",
-        ),
+        ({"services__db__definition_yml": "a: 1", "services__db__definition_json": "{}"},
+         "services/db: expected one definition, found definition.json, definition.yml"),
         ({"services__variables__definition_json": "{}"}, "no service can have variables in its name"),
         ({"services__a__status__definition_json": "{}"}, "no service can have status in its name"),
         ({"services__db__definition_yml": "a: [1"}, "services/db/definition.yml: bad YAML: "),
@@ -96,19 +92,16 @@ def test_what_lies_beside_services_is_left_out_and_listed(tmp_path: Path) -> Non
         ({"variables_yml__x": ""}, "variables.yml: a directory: expected a file"),
         ({"variables__web1__size": "3"}, "variables/web1: a directory: values for one host belong to a"),
         ({"variables_yml": "web1: {a: 1}\n"}, "variables.yml: web1: expected a single value: values for one"),
-        ({"service__db__definition_yml": ""}, "service: unknown name, so that nothing is read from it; near"),
+        ({"service__db__definition_yml": ""}, "service: unknown name, so it is ignored; near"),
         ({"variable_yml": "a: 1\n"}, "nearest is 'variables.yml'"),
-        (
-            {"variables_yml": "a: 1\n", "variables__a": "2"},
-            "a has a value in another file too",
-        ),
+        ({"variables_yml": "a: 1\n", "variables__a": "2"}, "a has a value in another file too"),
         ({"variables_yml": "a: [1]\n"}, "variables.yml: a: expected a single value"),
         ({"variables_yml": "a/b: 1\n"}, "variables.yml: a/b: a znode can't have this name"),
         ({"variables_yml": "- a\n"}, "variables.yml: expected a mapping"),
         ({"variables__a": b"\xff"}, "variables/a: not UTF-8 text (byte 0)"),
-        ({"variables__a": b"x" * (MAX_DATA + 1)}, "variables/a: 1000001 bytes are more than ZooKeeper takes"),
+        ({"variables__a": b"x" * (MAX_DATA + 1)}, "variables/a: 1000001 bytes are more than ZooKeeper"),
     ],
-)
+)  # fmt: skip
 def test_an_issue_names_its_path(tmp_path: Path, files: dict[str, str | bytes], expected: str) -> None:
     """Nothing below `services` is ignored in silence."""
     assert expected in issues(write_files(tmp_path, **files))
@@ -136,7 +129,7 @@ def looped(path: Path) -> None:
     ("change", "why"),
     [
         (piped, "neither a file nor a directory"),
-        (dangling, "a link to what"),
+        (dangling, "a link to a missing"),
         (looped, "can't be read: Too many levels of"),
     ],
 )
@@ -217,7 +210,7 @@ def test_a_link_that_leads_back_is_refused(tmp_path: Path) -> None:
     (tmp_path / "services" / "a" / "x").symlink_to("../b")
     (tmp_path / "services" / "b" / "y").symlink_to("../a")
     with pytest.raises(
-        BadUsage, match=r"services/a/x/y is a link to .*/services/a, which holds it: remove it"
+        BadUsage, match=r"services/a/x/y is a link to .*/services/a, which contains it: remove it"
     ):
         directory.read(tmp_path)
 

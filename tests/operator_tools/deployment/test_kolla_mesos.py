@@ -187,97 +187,39 @@ DB_YML = "services/db/db.yml.j2"
 @pytest.mark.parametrize(
     ("files", "severity", "file", "line", "message"),
     [
-        (
-            {DB_YML: DB.replace("controller_constraints", "controler_constraints")},
-            "error",
-            DB_YML,
-            17,
-            "'controler_constraints', which has no value (did you mean 'controller_constraints'?)",
-        ),
+        ({DB_YML: DB.replace("controller_constraints", "controler_constraints")}, "error", DB_YML, 17,
+         "'controler_constraints', which has no value (did you mean 'controller_constraints'?)"),
         ({DB_YML: DB.replace("auth.password", "auth.pasword")}, "error", DB_YML, 24, "auth.pasword"),
         ({DB_YML: DB.replace("{% set", "{% sett")}, "error", DB_YML, 1, "unknown tag"),
-        (
-            {DB_YML: DB.replace("reload_signal", "relaod_signal")},
-            "error",
-            DB_YML,
-            12,
-            "unknown key; nearest is 'reload_signal'",
-        ),
+        ({DB_YML: DB.replace("reload_signal", "relaod_signal")}, "error", DB_YML, 12,
+         "unknown key; nearest is 'reload_signal'"),
         ({DB_YML: DB.replace("db/bootstrap", "db/boostrap")}, "error", DB_YML, 13, "nearest is 'bootstrap'"),
         ({DB_YML: DB.replace("    files:", "   files:")}, "error", DB_YML, 25, "bad YAML"),
-        (
-            {DB_YML: DB.replace('galera.cnf.j2"', 'glera.cnf.j2"')},
-            "error",
-            DB_YML,
-            27,
-            "glera.cnf.j2 does not exist (did you mean 'galera.cnf.j2'?)",
-        ),
-        (
-            {"config/all.yml": ALL.replace("{{ internal_address }}:5000", "{{ internal_adress }}:5000")},
-            "error",
-            "config/all.yml",
-            12,
-            "auth.url needs the variable 'internal_adress', which has no value (did you mean 'internal_ad",
-        ),
-        (
-            {"config/db/defaults/main.yml": DEFAULTS.replace("release", "relaese")},
-            "error",
-            "config/db/defaults/main.yml",
-            2,
-            "'relaese'",
-        ),
-        (
-            {"config/db/defaults/main.yml": DEFAULTS.replace('"512"', "\"{{ db_mme | default('512') }}\"")},
-            "warning",
-            "config/db/defaults/main.yml",
-            3,
-            "db_mem takes the default of 'db_mme', which has no value (did you mean 'db_mem'?)",
-        ),
-        (
-            {DB_YML: DB.replace("db_mem }}", "db_memm | default(1) }}")},
-            "warning",
-            DB_YML,
-            15,
-            "takes the default of 'db_memm', which has no value (did you mean 'db_mem'?)",
-        ),
-        (
-            {"config/db/templates/galera.cnf.j2": "\n{{ databse_port }}\n"},
-            "error",
-            "config/db/templates/galera.cnf.j2",
-            2,
-            "(did you mean 'database_port'?)",
-        ),
+        ({DB_YML: DB.replace('galera.cnf.j2"', 'glera.cnf.j2"')}, "error", DB_YML, 27,
+         "glera.cnf.j2 does not exist (did you mean 'galera.cnf.j2'?)"),
+        ({"config/all.yml": ALL.replace("{{ internal_address }}:5000", "{{ internal_adress }}:5000")},
+         "error", "config/all.yml", 12,
+         "auth.url needs the variable 'internal_adress', which has no value (did you mean 'internal_ad"),
+        ({"config/db/defaults/main.yml": DEFAULTS.replace("release", "relaese")}, "error",
+         "config/db/defaults/main.yml", 2, "'relaese'"),
+        ({"config/db/defaults/main.yml": DEFAULTS.replace('"512"', "\"{{ db_mme | default('512') }}\"")},
+         "warning", "config/db/defaults/main.yml", 3,
+         "db_mem takes the default of 'db_mme', which has no value (did you mean 'db_mem'?)"),
+        ({DB_YML: DB.replace("db_mem }}", "db_memm | default(1) }}")}, "warning", DB_YML, 15,
+         "takes the default of 'db_memm', which has no value (did you mean 'db_mem'?)"),
+        ({"config/db/templates/galera.cnf.j2": "\n{{ databse_port }}\n"}, "error",
+         "config/db/templates/galera.cnf.j2", 2, "(did you mean 'database_port'?)"),
         ({"etc/globals.yml": "internal_address: [\n"}, "error", "etc/globals.yml", 2, "bad YAML"),
-        (
-            {"etc/passwords.yml": "admin_password:\n"},
-            "warning",
-            "etc/passwords.yml",
-            1,
-            "admin_password is empty",
-        ),
-        (
-            {"config/log/defaults/main.yml": "a: '{{ b }}'\n"},
-            "warning",
-            "config/log/defaults/main.yml",
-            1,
-            "'b'",
-        ),
-        (
-            {DB_YML: DB + "{% if quoted %}# a comment\n{% endif %}\n"},
-            "warning",
-            DB_YML,
-            33,
-            "tests quoted, a text",
-        ),
-        (
-            {DB_YML: DB + "{% if not debug %}# {{ nothing }}\n{% endif %}\n"},
-            "warning",
-            DB_YML,
-            33,
-            "'nothing' on a branch",
-        ),
+        ({"etc/passwords.yml": "admin_password:\n"}, "warning", "etc/passwords.yml", 1,
+         "admin_password is empty"),
+        ({"config/log/defaults/main.yml": "a: '{{ b }}'\n"}, "warning", "config/log/defaults/main.yml", 1,
+         "'b'"),
+        ({DB_YML: DB + "{% if quoted %}# a comment\n{% endif %}\n"}, "warning", DB_YML, 33,
+         "tests quoted, a text"),
+        ({DB_YML: DB + "{% if not debug %}# {{ nothing }}\n{% endif %}\n"}, "warning", DB_YML, 33,
+         "'nothing', which has no value, on a branch"),
     ],
-)
+)  # fmt: skip
 def test_a_mistake_is_found_where_it_was_made(
     tmp_path: Path, files: dict[str, str], severity: str, file: str, line: int | None, message: str
 ) -> None:
@@ -310,7 +252,7 @@ def test_a_template_that_is_none_is_one_finding(tmp_path: Path) -> None:
     (tmp_path / "services" / "db" / "old.yml.j2").symlink_to("nowhere")
     _, findings = look(tmp_path)
     errors = [(each.file, each.message) for each in findings if each.severity == "error"]
-    assert errors == [("services/db/old.yml.j2", "a link to what does not exist")]
+    assert errors == [("services/db/old.yml.j2", "a link to a missing file")]
 
 
 def test_a_mistake_in_a_file_of_several_services_is_said_once(tmp_path: Path) -> None:

@@ -90,41 +90,25 @@ def test_a_definition_that_can_not_be_read_is_named_all_the_same(tmp_path: Path)
 MISTAKES = {
     "an unknown key": ("tag: 2026.10", "tags: x", 1, "tags: unknown key; nearest is 'tag'"),
     "an unknown key of a service": ("  a/web: {}", "  a/web: {port: 1}", 11, "a/web.port: unknown key"),
-    "an unknown service": (
-        "  a/web:",
-        "  a/wbe:",
-        11,
-        "a/wbe: is no service of the directory; nearest is 'a/web'",
-    ),
-    "an unknown role": (
-        "placement: compute\n",
-        "placement: comptue\n",
-        9,
-        "expected a role of `hosts`; nearest is 'compute', found 'comptue'",
-    ),
+    "an unknown service": ("  a/web:", "  a/wbe:", 11,
+     "a/wbe: is no service of the directory; nearest is 'a/web'"),
+    "an unknown role": ("placement: compute\n", "placement: comptue\n", 9,
+     "expected a role of `hosts`; nearest is 'compute', found 'comptue'"),
     "a role without hosts": ("[ctl-1, ctl-2]", "", 3, "hosts.control: expected the names of its hosts"),
     "a single host": ("[ctl-1, ctl-2]", "ctl-1", 3, "hosts.control: expected a list, found 'ctl-1'"),
     "a host twice": ("ctl-2]", "ctl-1]", 3, "hosts.control[1]: ctl-1 is here twice"),
     "a path for a host": ("ctl-2]", "ctl/2]", 3, "the name of a host, without / and other than global"),
     "no host": ("ctl-2]", "global]", 3, "without / and other than global, found 'global'"),
     "a number of replicas": ("    replicas: each", "    replicas: 3", 10, "a number is `instances` of the"),
-    "each of no role": (
-        "defaults: {placement: control}",
-        "defaults: {replicas: each}",
-        5,
-        "defaults.replicas: 'each' needs a `placement`",
-    ),
+    "each of no role": ("defaults: {placement: control}", "defaults: {replicas: each}", 5,
+     "defaults.replicas: 'each' needs a `placement`"),
     "a tag of nothing": ("tag: 2026.10", "tag: ' '", 1, "tag: expected the name of a generation"),
     "no command": ('rc", look]', 'rc", [look]]', 12, "try[1]: expected a command, in one line"),
     "a list": (LAUNCH, "[]", None, "expected a mapping"),
     "bad YAML": ("defaults: {", "defaults: {{", 6, "bad YAML: the { of line 5 is not closed"),
-    "too few hosts": (
-        "[ctl-1, ctl-2]",
-        "[ctl-1]",
-        5,
-        "a/web wants 2 containers, and its role control has 1 host: add hosts, or lower `instances`",
-    ),
-}
+    "too few hosts": ("[ctl-1, ctl-2]", "[ctl-1]", 5,
+     "a/web wants 2 containers, and its role control has 1 host: add hosts, or lower `instances`"),
+}  # fmt: skip
 
 
 @pytest.mark.parametrize(("old", "new", "line", "expected"), MISTAKES.values(), ids=MISTAKES)
@@ -199,7 +183,7 @@ def test_the_images_of_openstack_are_of_the_release_that_its_data_is_for() -> No
 def test_there_is_one_of_it(tmp_path: Path) -> None:
     """In one of the formats."""
     _, (found,) = directory.look(site(tmp_path, launch_json="{}"))
-    assert (found.file, found.message) == ("launch.yml", "launch.json is there too: keep one of them")
+    assert (found.file, found.message) == ("launch.yml", "launch.json exists too: keep one of them")
 
 
 def test_a_misspelt_name_is_no_file_beside_the_services(tmp_path: Path) -> None:

@@ -4,16 +4,17 @@ from __future__ import annotations
 
 import base64
 import re
-from argparse import Namespace
 from pathlib import Path
 
 import pytest
 import yaml
 
-from kolla_mesos_start.operator.deployment import directory, layouts
+from kolla_mesos_start.operator.deployment import directory
 from kolla_mesos_start.operator.deployment.directory import KINDS, Deployment
-from kolla_mesos_start.operator.deployment.secret_values import MAKERS, complete
+from kolla_mesos_start.operator.deployment.secret_values import MAKERS, generate
+from kolla_mesos_start.operator.deployment.source import Source
 from kolla_mesos_start.operator.validation.rules import validate
+from tests.operator_tools.sources import load
 from tests.publishing import write_files
 
 DEPLOYMENT = Deployment({}, [], (), secrets={"db": "password", "key": "fernet"})
@@ -52,9 +53,12 @@ def test_what_has_a_value_or_is_published_is_not_generated(
     kept: set[str],
     new: set[str],
 ) -> None:
-    done = complete(DEPLOYMENT._replace(variables=variables), given, published)
-    assert (set(done.kept), set(done.new)) == (kept, new)
-    assert done.deployment.variables == {**variables, **done.kept, **done.new}
+    deployment = DEPLOYMENT._replace(variables=variables)
+    generated = generate(deployment, given)
+    complete = deployment._replace(variables={**variables, **generated})
+    done = Source("site", complete, generated=generated).with_published(published)
+    assert (set(done.kept), set(done.generated)) == (kept, new)
+    assert done.deployment.variables == {**variables, **done.kept, **done.generated}
     assert all(done.kept[name] == published[f"variables/{name}"] for name in kept)
 
 
@@ -69,9 +73,7 @@ def test_a_value_that_can_be_no_secret_is_an_error_with_its_line(
     file = tmp_path / "own.yml"
     file.write_text(yaml.safe_dump({name: value}, allow_unicode=True))
     root = write_files(tmp_path / "site", secrets_yml="db: password\nkey: fernet\n", variables_yml="x: y\n")
-    options = Namespace(directory=root, secrets=file, variables_from=[], set=[])
-    deployment, _ = layouts.read(options, "site")
-    (found,) = validate(deployment)
+    (found,) = validate(load(root, "--secrets", str(file)).deployment)
     assert (found.severity, found.file, found.line) == ("error", str(file), 1)
     assert found.message.startswith(f"{name}: it is ")
     assert "hunter2" not in found.message
@@ -97,7 +99,8 @@ def test_what_is_wrong_in_secrets_yml_is_found_and_no_value_shown(
 ) -> None:
     """Nothing is missing then: a template may name a secret."""
     write_files(tmp_path, secrets_yml=text, variables_yml="region: one", services__a__definition_json=SERVICE)
-    deployment, findings = directory.look(tmp_path)
+    loaded = load(tmp_path)
+    deployment, findings = loaded.deployment, loaded.unreadable
     found = [f"{each.line} {each.message}" for each in findings]
     assert len(found) == len(said)
     assert all(each.startswith(start) for each, start in zip(found, said))

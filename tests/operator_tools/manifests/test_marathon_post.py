@@ -620,7 +620,7 @@ REFUSED: dict[str, tuple[list[str], str]] = {
     "a line break": (["--post", "http://marathon/a\nb"], "--post: expected http://HOST:8080"),
     "a password": (["--post", f"http://kolla:{SECRET}@marathon"], "belong in ~/.netrc"),
     "files too": (["--post", "http://marathon", "--output", "x"], "not allowed with argument"),
-    "a time without --post": (["--timeout", "5"], "--timeout: how long --post waits; give --post too"),
+    "a time without --post": (["--timeout", "5"], "--timeout limits how long --post waits: give --post too"),
     "a time": (["--post", "http://marathon", "--timeout", "soon"], "--timeout"),
 }
 
@@ -637,7 +637,7 @@ def test_bad_usage_is_refused_before_anything_else(name: str) -> None:
 
 def test_other_formats_are_not_posted() -> None:
     """There is no API that they would go to."""
-    with pytest.raises(BadUsage, match="--post: is for marathon, not for kubernetes"):
+    with pytest.raises(BadUsage, match="--post is only for marathon, not for kubernetes"):
         cli.run(["manifests", "kubernetes", "/nowhere", "--post", "http://marathon"])
 
 

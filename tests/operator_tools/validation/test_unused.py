@@ -32,14 +32,10 @@ def found_in(root: Path, **more: str) -> list[str]:
 
 
 UNUSED = {
-    "a variable of the deployment": (
-        {"variables_yml": "region: one\nport: 80\nregoin: two\n"},
-        "variables.yml:3: no template uses the variable 'regoin': correct its name, or remove it",
-    ),
-    "a file of one": (
-        {"variables__other": "1"},
-        "variables/other: no template uses the variable 'other': correct its name, or remove it",
-    ),
+    "a variable of the deployment": ({"variables_yml": "region: one\nport: 80\nregoin: two\n"},
+     "variables.yml:3: no template uses the variable 'regoin': correct its name, or remove it"),
+    "a file of one": ({"variables__other": "1"},
+     "variables/other: no template uses the variable 'other': correct its name, or remove it"),
     "a variable of a service": (
         {"services__a__web__variables_yml": "size: 1\n"},
         "services/a/web/variables.yml:1: no template of a/web uses the variable 'size': correct its name, or"
@@ -60,15 +56,14 @@ UNUSED = {
         " remove it",
     ),
     "a variable whose name is only in a text": (
-        {"services__a__web__files__conf": "{{ region }} size", "variables__size": "1"},
-        "variables/size: no template uses the variable 'size': correct its name, or remove it",
-    ),
+     {"services__a__web__files__conf": "{{ region }} size", "variables__size": "1"},
+     "variables/size: no template uses the variable 'size': correct its name, or remove it"),
     "a file": (
         {"services__a__web__files__conf.old": "{{ old }}"},
         "services/a/web/files/conf.old: no command of a/web has this file: name it under `files`, or"
         " remove it",
     ),
-}
+}  # fmt: skip
 
 
 @pytest.mark.parametrize(("more", "expected"), UNUSED.values(), ids=UNUSED)

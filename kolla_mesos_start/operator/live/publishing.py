@@ -1,0 +1,196 @@
+"""Publishes a directory: prepares the changes, refuses errors, and writes under the lock.
+
+What lives here: the order of these steps. Errors are found in `validation`; `ensemble` writes to ZooKeeper.
+Nothing is written before everything is valid, and unchanged znodes are not written again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from functools import partial
+from typing import NamedTuple
+
+from kolla_mesos_start.errors import AgentError, BadUsage, listed
+from kolla_mesos_start.operator.deployment import acl, directory, secrets_file
+from kolla_mesos_start.operator.deployment.acl import Acl, Plan
+from kolla_mesos_start.operator.deployment.changes import is_secret, is_variable
+from kolla_mesos_start.operator.deployment.directory import VARIABLES
+from kolla_mesos_start.operator.deployment.findings import counted
+from kolla_mesos_start.operator.deployment.source import Source
+from kolla_mesos_start.operator.ensemble import (
+    acls,
+    connection,
+    containers,
+    publication,
+    published,
+    removal,
+    status_records,
+)
+from kolla_mesos_start.operator.ensemble.published import NOTHING, Nodes, Removals
+from kolla_mesos_start.operator.ensemble.publisher import Publisher, check_chroot
+from kolla_mesos_start.operator.invocation import Invocation
+from kolla_mesos_start.operator.validation.refusal import refuse
+from kolla_mesos_start.operator.validation.rules import validate
+from kolla_mesos_start.tree.publication import RESTORE, Mark
+
+SHOWN = 5  # variables, in a message
+
+
+class UnfinishedRestore(AgentError):
+    """A restore has not finished: the records of completed commands are missing."""
+
+    status = 1
+
+
+class Change(NamedTuple):
+    """A prepared publication: `source` is written, `old` is removed, and `plan` has the ACLs."""
+
+    source: Source
+    old: Removals
+    plan: Plan | None
+
+
+class Publishing:
+    """One publication of a directory. Paths and names are printed, never values."""
+
+    def __init__(self, invocation: Invocation, source: Source) -> None:
+        self._invocation, self._source, self._options = invocation, source, invocation.options
+        self._client, self._znodes = invocation.client, invocation.znodes
+        self._note = partial(invocation.err.print, markup=False)
+
+    def publish(self) -> Publisher:
+        """Write and remove everything; returns the publisher with what it has changed."""
+        client, znodes, plan = self._client, self._znodes, self._source.deployment.acl
+        check_chroot(client, self._invocation.settings)
+        exists = connection.read(client, [znodes.deployment])[znodes.deployment] is not None
+        # Taking the lock creates the deployment, which must not happen for a directory with errors.
+        change = None if exists else self._prepare({})
+        if plan:
+            acls.require_operator(client, znodes, plan)
+            client.plan = plan
+        with publication.locked(client, znodes) as lock:
+            if lock.interrupted:
+                _require_restored(lock.interrupted)
+                self._note(f"note: an earlier {lock.interrupted}")
+            before = published.nodes(client, znodes)
+            if before or change is None:
+                change = self._prepare(before)
+            lock.left = _left_over(lock.interrupted, before, change)
+            publisher = Publisher(client, znodes, before, lock)
+            self._write(publisher, change)
+        return publisher
+
+    def wider_acls(self) -> dict[str, Acl]:
+        """The rights that clients have beyond acl.yml, by path."""
+        plan = self._source.deployment.acl
+        if plan is None:
+            raise BadUsage(f"--check-acl: {self._options.directory} has no acl.yml to compare with")
+        znodes = self._invocation.require_deployment()
+        change = self._prepare(published.nodes(self._client, znodes))
+        return acls.wider(self._client, znodes, change.plan or plan)
+
+    def _prepare(self, before: Nodes) -> Change:
+        """Find the changes, and refuse errors."""
+        source = self._source.with_published(before)
+        if source.generated and self._options.secrets is None:
+            raise BadUsage(
+                f"no value for {listed(source.generated)}: give --secrets FILE;"
+                " generated values are added to it"
+            )
+        old = self._old(before, source) if self._options.prune else NOTHING
+        if not self._options.no_validate:
+            self._validate(source, before, old)
+        # Without an acl.yml the last one stays in force.
+        plan = source.deployment.acl or self._client.plan
+        services = {service.name for service in directory.enabled(source.deployment)}
+        services |= {each.name for each in published.deployment(before).services if each.definition}
+        return Change(source, old, plan and plan.only(services - set(old.services)))
+
+    def _old(self, before: Nodes, source: Source) -> Removals:
+        """What --prune removes. A service that has containers stays."""
+        gone = published.gone(before, source.deployment)
+        busy = containers.read(self._client, self._znodes, gone).keys()
+        for service in sorted(busy):
+            self._note(f"kept {service}: it is not in the directory, but it has containers")
+        return published.removals(before, source.deployment, gone - busy)
+
+    def _validate(self, source: Source, before: Nodes, old: Removals) -> None:
+        """Check the directory together with published services that stay."""
+        leaves = {*old.removed, *old.emptied}
+        around = published.deployment({node: data for node, data in before.items() if node not in leaves})
+        findings = validate(
+            published.merged(source.deployment, around),
+            deployment_id=source.name,
+            missing_is_empty=self._invocation.settings.missing_is_empty,
+            given=source.given,
+        )
+        refuse(findings, self._invocation.err)
+
+    def _write(self, publisher: Publisher, change: Change) -> None:
+        source = change.source
+        secrets_file.keep(self._options.secrets, source, self._invocation.err)
+        if change.plan:
+            self._secure(publisher, change.plan)
+        else:
+            self._warn_of_readable_secrets(source)
+        publisher.publish(source.deployment, change.plan, change.old, self._withdrawn)
+
+    def _withdrawn(self, old: Removals) -> Removals:
+        """Withdraw services; one that a container has joined meanwhile stays, and is named."""
+        client, busy = self._client, set()
+        owners = status_records.roles(client, self._znodes)
+        for service in old.services:
+            roles = [path for path, owner in owners.items() if owner == service]
+            try:
+                removal.withdraw(client, self._znodes._replace(service_name=service), roles)
+            except (removal.InUse, connection.ChangedMeanwhile) as error:
+                busy.add(service)
+                self._note(f"kept {service}: it is not in the directory, but {error}")
+        return old.without(busy)
+
+    # -- who can read values ----------------------------------------------------------------------
+
+    def _secure(self, publisher: Publisher, plan: Plan) -> None:
+        """Correct existing ACLs before anything is written."""
+        changed = acls.secure(self._client, self._znodes, plan)
+        publisher.counts.by_change["secured"] = len(changed)
+        for path in sorted(changed):
+            publisher.report(f"secured {path}")
+        readable = [path for path, old in changed.items() if is_variable(path) and _by_all(old)]
+        if readable:
+            self._note(f"warning: every client could read {_named(readable)} until now: replace secret ones")
+
+    def _warn_of_readable_secrets(self, source: Source) -> None:
+        """Without a plan, warn of secrets that every client can read."""
+        deployment = source.deployment
+        secrets = {node for node in directory.nodes(deployment) if is_variable(node) and is_secret(node)}
+        secrets |= {f"{VARIABLES}/{name}" for name in deployment.variables.keys() & deployment.secrets}
+        rights = acl.joined((":".join(who), letters) for *who, letters in self._invocation.settings.acl)
+        if secrets and _by_all(rights):
+            self._note(f"warning: every client can read {_named(secrets)}: restrict access with acl.yml")
+
+
+def _require_restored(interrupted: Mark) -> None:
+    if interrupted.what == RESTORE:
+        raise UnfinishedRestore(
+            f"{interrupted}, so one-time commands that are done may run again: restore again, or, without the"
+            " snapshot, `kolla_mesos_ctl reset` and publish; nothing was changed"
+        )
+
+
+def _left_over(interrupted: Mark | None, before: Nodes, change: Change) -> tuple[str, ...]:
+    """The published services of an interrupted publication that this one neither writes nor removes."""
+    there = {service.name for service in published.deployment(before).services}
+    there -= {service.name for service in change.source.deployment.services} | set(change.old.services)
+    return tuple(name for name in interrupted.services if name in there) if interrupted else ()
+
+
+def _by_all(rights: Acl) -> bool:
+    return acl.READ in rights.get(acl.WORLD, "")
+
+
+def _named(paths: Iterable[str]) -> str:
+    """The number of variables, and some of their names."""
+    names = sorted({path.rpartition("/")[2] for path in paths})
+    more = ", ..." if len(names) > SHOWN else ""
+    return f"{counted(len(names), 'variable')} ({', '.join(names[:SHOWN])}{more})"
