@@ -97,7 +97,7 @@ REFUSED = {
         register status/global/db/daemon/refreshes/queue/forged
         delete status/global/db/daemon/refreshes/queue/*
         """,
-    "Make a service, a role, a host, or anything beside them; fill what is another's": """
+    "Create a service, role, host or any other znode, or write data below those of another service": """
         make app/new
         make infra/db/new
         make infra/db/db/new
@@ -144,7 +144,7 @@ BY_SERVICES_POSSIBLE = {
         register app/web/web/.party/forged
         delete app/web/web/.party/forged
         """,
-    "As a service, read what is shared: variables, hosts, addresses, status": """
+    "As a service, read shared data: variables, hosts, addresses, status": """
         read variables/region
         names variables
         read infra/db/db/.party/*
@@ -155,12 +155,14 @@ BY_SERVICES_POSSIBLE = {
         """,
     "As a service, read its variables for other hosts": "read app/web/web/variables/h2/own",
     "As a service, read the digests of all identities": "read app/web/web/.acl",
-    "As a service, make what the operator can neither read nor change": "keep status/global/web/kept",
+    "As a service, create znodes that the operator can neither read nor change": """
+        keep status/global/web/kept
+        """,
     "As a service, fill the memory of ZooKeeper": "fill status/global/web",
 }
 BY_STRANGERS_POSSIBLE = {
-    "As a stranger, see whether a name is there, its size and its times": "see variables/secret",
-    "As a stranger, make znodes outside of the deployment, or a quota": """
+    "As a stranger, see whether a znode exists, its size and its times": "see variables/secret",
+    "As a stranger, create znodes outside of the deployment, or a quota": """
         make /elsewhere
         delete /elsewhere
         make /zookeeper/quota/elsewhere
@@ -169,7 +171,7 @@ BY_STRANGERS_POSSIBLE = {
     "As a stranger, end a session whose id it has seen": "end infra/db/db/.party/*",
 }
 # That one takes an ensemble: `integration/test_secured.py` tries it out.
-BY_SERVERS_REFUSED = "As a service, join the quorum as an observer, which is sent everything"
+BY_SERVERS_REFUSED = "As a service, join a quorum with TLS as an observer, to receive all data"
 OUTCOMES = {
     **dict.fromkeys((*REFUSED, *BY_STRANGERS_REFUSED, BY_SERVERS_REFUSED), "refused"),
     **dict.fromkeys({**BY_SERVICES_POSSIBLE, **BY_STRANGERS_POSSIBLE}, "possible"),

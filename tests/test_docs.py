@@ -1,6 +1,6 @@
-"""What the documents say outside of code blocks is true: tables, names, walk-throughs. Sphinx builds them.
+"""Checks the tables, names and walk-throughs of the documents, and builds the pages with Sphinx.
 
-Their code blocks are executed by the file of the same name in `integration/`.
+The file of the same name in `integration/` executes their code blocks.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ def test_sphinx_builds_the_pages_without_a_warning(tmp_path: Path) -> None:
     )
     assert built.returncode == 0, built.stdout
     definition = (tmp_path / "reference/definition.html").read_text(encoding="utf-8")
-    assert "keep_last" in definition  # A table that comes from the code is there.
+    assert "keep_last" in definition  # This table is generated from the code.
 
 
 def test_every_page_is_named_in_the_readme() -> None:
@@ -64,13 +64,13 @@ def test_the_readme_is_short() -> None:
 
 
 @pytest.mark.parametrize("document", [*DOCUMENTS, *PAGES])
-def test_a_document_is_shown_as_it_is_meant(document: str) -> None:
-    """Where docutils has a complaint GitHub shows source text, and PyPI refuses the page."""
+def test_docutils_accepts_a_document(document: str) -> None:
+    """After an error, GitHub shows the source text and PyPI rejects the page."""
     assert parsed(document)[1] == ""
 
 
 @pytest.mark.parametrize("document", [*DOCUMENTS, *PAGES])
-def test_a_picture_is_there(document: str) -> None:
+def test_a_picture_exists(document: str) -> None:
     for image in parsed(document)[0].findall(nodes.image):
         assert ((ROOT / document).parent / image["uri"]).stat().st_size < 150_000
         assert image["alt"]
@@ -80,14 +80,14 @@ def test_a_picture_is_there(document: str) -> None:
 
 
 def variables_read() -> set[str]:
-    """The names of our own variables that `settings` reads."""
+    """The KOLLA_ variables that `settings` reads."""
     tree = ast.parse((PACKAGE / "settings.py").read_text(encoding="utf-8"))
     texts = {node.value for node in ast.walk(tree) if isinstance(node, ast.Constant)}
     return {text for text in texts if isinstance(text, str) and re.fullmatch("KOLLA_[A-Z_]+", text)}
 
 
 def test_every_variable_of_the_environment_is_in_the_table() -> None:
-    """And none that is not there; what stands in for one is one that `settings` knows."""
+    """The table lists no other variables, and only alternatives that `settings` reads."""
     named = [name for row in table(ENVIRONMENT, "variable") for name in literals(row[0])]
     assert len(named) == len(set(named))
     assert {name for name in named if name.startswith("KOLLA_")} == variables_read()
@@ -96,7 +96,7 @@ def test_every_variable_of_the_environment_is_in_the_table() -> None:
 
 
 def defaults() -> Iterator[tuple[str, str]]:
-    """The variables whose default the table gives as a value that one could set."""
+    """The variables with a default in the table that can be set as a value."""
     for variable, default, _ in table(ENVIRONMENT, "variable"):
         names = [name for name in literals(variable) if name.startswith("KOLLA_")]
         values = literals(default) or re.findall("^[0-9]+", default.astext())
@@ -105,8 +105,7 @@ def defaults() -> Iterator[tuple[str, str]]:
 
 
 @pytest.mark.parametrize(("name", "value"), list(defaults()))
-def test_a_default_of_the_environment_is_what_it_is_without_it(name: str, value: str) -> None:
-    """To set it changes nothing."""
+def test_setting_a_variable_to_its_default_changes_nothing(name: str, value: str) -> None:
     assert settings.parse({**REQUIRED, name: value}) == settings.parse(REQUIRED)
 
 
@@ -121,28 +120,28 @@ def test_every_exit_status_has_a_row_that_says_what_to_do() -> None:
     assert sorted(found) == sorted({*statuses, 128})
 
 
-def test_everything_that_explain_reports_has_a_row_that_says_what_to_do() -> None:
+def test_every_kind_of_cause_has_a_row_that_says_what_to_do() -> None:
     rows = table(TROUBLESHOOT, "kind")
     assert [cell.astext() for row in rows for cell in row if not cell.astext()] == []
     assert sorted(cell.astext() for cell, _, _ in rows) == sorted(KINDS)
 
 
 def errors_of(root: type[errors.AgentError]) -> Iterator[type[errors.AgentError]]:
-    """All kinds of error that have a status."""
+    """An error class and all its subclasses."""
     yield root
     for cls in root.__subclasses__():
         yield from errors_of(cls)
 
 
-def test_every_name_that_templates_have_is_in_the_table() -> None:
-    """Variables, functions and filters."""
+def test_every_name_in_templates_is_in_the_table() -> None:
+    """The names are variables, functions and filters."""
     named = {re.split(r"[(\[]", name)[0] for row in table(TEMPLATES, "name") for name in literals(row[0])}
     filters = set(Sandbox()._environment.filters) - set(Environment().filters)
     assert named == BUILTIN | {"api_interface"} | filters
 
 
 def test_every_attack_is_in_the_table_with_its_outcome() -> None:
-    """And what to do about it where it is possible."""
+    """Every possible attack has a remedy."""
     rows = [[cell.astext() for cell in row] for row in table(SECURE, "attack")]
     assert {attack: outcome for attack, outcome, _ in rows} == OUTCOMES
     assert [attack for attack, _, what in rows if what] == [
@@ -154,8 +153,8 @@ def test_every_attack_is_in_the_table_with_its_outcome() -> None:
 
 
 @pytest.mark.parametrize("section", ["How to add a key to the definition", "How to add a kind of readiness"])
-def test_a_walk_through_leads_somewhere(section: str) -> None:
-    """Each file that a step names is there, and holds the names that the step gives."""
+def test_the_files_and_names_of_a_walk_through_exist(section: str) -> None:
+    """Each file that a step names exists, and contains the other names of the step."""
     steps = list(items(CONTRIBUTING, section))
     assert steps
     for step in steps:
@@ -167,6 +166,6 @@ def test_a_walk_through_leads_somewhere(section: str) -> None:
 
 
 def place(name: str) -> Path:
-    """A file as the documents name it."""
+    """The path of a file that the documents name relative to the checkout or the package."""
     (path,) = (base / name for base in (ROOT, PACKAGE) if (base / name).exists())
     return path

@@ -27,6 +27,7 @@ from typing import Callable, NamedTuple
 import pytest
 import yaml
 from kazoo.client import KazooClient
+from kazoo.security import make_digest_acl_credential
 
 from kolla_mesos_start.definition import schema
 from kolla_mesos_start.definition.document import load
@@ -273,6 +274,87 @@ def forgets_a_host(block: Block, ground: Ground) -> None:
     assert agent.ends() == 0
     environ = {"KOLLA_ZK_HOSTS": ground.stranger.hosts, "KOLLA_DEPLOYMENT": "site"}
     assert "removed the records of node1" in ground.stranger.types(block.text, **environ)
+
+
+def rolls_back(block: Block, ground: Ground) -> None:
+    """A change that set one variable and added another one; no container runs, so nothing is waited for."""
+    root = Path(tempfile.mkdtemp(dir=ground.containers.directory))
+    (root / "services/web").mkdir(parents=True)
+    (root / "services/web/definition.yml").write_text("commands: {once: {command: 'true'}}\n")
+    who = {
+        f"GIT_{role}_{key}": "x@example.org" for role in ("AUTHOR", "COMMITTER") for key in ("NAME", "EMAIL")
+    }
+    environ = {"KOLLA_ZK_HOSTS": ground.stranger.hosts, "KOLLA_DEPLOYMENT": "site", **who}
+    (root / "variables.yml").write_text("region: one\n")
+    ground.stranger.types(
+        f"git init --quiet {root} && cd {root} && git add . && git commit -qm one", **environ
+    )
+    (root / "variables.yml").write_text("region: two\nadded: bad\n")
+    ground.stranger.types(f"cd {root} && git commit -qam two && kolla_mesos_ctl publish .", **environ)
+    *typed, waiting = block.text.splitlines()
+    said = ground.stranger.types("\n".join(["set +e", f"cd {root}", *typed]), **environ)
+    assert "only with --prune: removed variables/added" in said
+    assert ground.zk.get("/kolla/site/variables/region")[0] == b"one"
+    assert not ground.zk.exists("/kolla/site/variables/added")
+    assert cli.parser().parse_args(shlex.split(waiting)[1:]).timeout == 600
+
+
+def moves_to_another_ensemble(block: Block, ground: Ground) -> None:
+    """Which is another part of the same one here; a command that is done stays done."""
+    site = Deployment(ground.stranger.hosts, "/kolla", "site")
+    publish(site, "web", {"commands": {"once": {"command": "true", "run_once": True}}})
+    assert ground.containers.start("web", **site.environ("web")).ends() == 0
+    ground.zk.ensure_path("/moved")
+    text = block.text.replace("zk4:2181,zk5:2181", f"{ground.stranger.hosts}/moved")
+    assert "restored " in ground.stranger.types(text)
+    assert ground.zk.get("/moved/kolla/site/status/global/web/once")[0] == b"done"
+    ground.zk.delete("/moved", recursive=True)
+
+
+def changes_a_password(block: Block, ground: Ground) -> None:
+    """In a private MariaDB: after the first block both passwords work, after the second only the new one."""
+    overlap, final = (
+        the_block(f"{GUIDE}/secrets.rst", f"ALTER USER 'nova'@'%' {word}")
+        for word in ("IDENTIFIED VIA", "IDENTIFIED BY")
+    )
+    with tempfile.TemporaryDirectory() as place:
+        statements = Path(place, "statements.sql")
+        script = f"""
+        mariadb-install-db --no-defaults --user={getpass.getuser()} --datadir={place}/data \
+            --skip-test-db --auth-root-authentication-method=socket >{place}/log 2>&1
+        mariadbd --no-defaults --user={getpass.getuser()} --datadir={place}/data --socket={place}/s \
+            --skip-networking --pid-file={place}/pid >>{place}/log 2>&1 &
+        trap 'kill $!; wait $!' EXIT
+        sql="mariadb --no-defaults --socket={place}/s"
+        timeout 60 sh -c "until $sql -e 'SELECT 1' >>{place}/log 2>&1; do sleep 0.1; done"
+        $sql <{statements}
+        for word in old new; do
+            $sql --user=nova --password="$word password" -e "SELECT '$word works'" --skip-column-names || true
+        done
+        """
+        made = "DROP USER IF EXISTS ''@localhost; CREATE USER 'nova'@'%' IDENTIFIED BY 'old password';"
+        works = []
+        for text in (overlap.text, f"{overlap.text}\n{final.text}"):
+            shutil.rmtree(f"{place}/data", ignore_errors=True)
+            statements.write_text(f"{made}\n{text}\n")
+            said = ground.stranger.types(script)
+            works.append([line for line in said.splitlines() if line.endswith(" works")])
+        assert works == [["old works", "new works"], ["new works"]]
+
+
+def makes_a_credential(block: Block, ground: Ground) -> None:
+    """The digest that it prints is that of the credential, with which the example is then published."""
+    ground.stranger.has_typed(README, "python3 -m venv")
+    environ = {"KOLLA_ZK_HOSTS": ground.stranger.hosts, "KOLLA_DEPLOYMENT": "site"}
+    said = ground.stranger.types(block.text, **environ)
+    scheme, user, password = (ground.stranger.checkout / "operator.auth").read_text().strip().split(":")
+    assert f"{scheme}:{user}:{said.splitlines()[0]}" == f"digest:{make_digest_acl_credential(user, password)}"
+    assert "published " in said
+
+
+def is_a_probe_in_a_pod(block: Block, ground: Ground) -> None:
+    """The words behind `--` are a command of the agent; a test in containers has pods with this probe."""
+    assert block.text.rpartition(" -- ")[2] in the_block(AGENT, "kolla_mesos_start check").text
 
 
 def is_in_the_help_of_manifests(block: Block, ground: Ground) -> None:
@@ -645,7 +727,11 @@ CLAIMS: Mapping[str, Mapping[str, Check]] = {
         "kolla_mesos_ctl publish": is_published,
         START: is_started,
     },
-    f"{GUIDE}/secrets.rst": {"mariadb_root_password: ": is_accepted_as_secrets},
+    f"{GUIDE}/secrets.rst": {
+        "mariadb_root_password: ": is_accepted_as_secrets,
+        "ALTER USER 'nova'@'%' IDENTIFIED VIA": changes_a_password,
+        "ALTER USER 'nova'@'%' IDENTIFIED BY": changes_a_password,
+    },
     f"{GUIDE}/kubernetes.rst": {
         MANIFESTS: is_typed,
         "- name: KOLLA_APP_ID": is_in_what_is_made,
@@ -662,14 +748,21 @@ CLAIMS: Mapping[str, Mapping[str, Check]] = {
     f"{GUIDE}/operate.rst": {
         f"export KOLLA_ZK_HOSTS={ENSEMBLE}": shows_who_waits,
         "kolla_mesos_ctl publish": is_published_and_waited_for,
+        "git revert": rolls_back,
         "kolla_mesos_ctl rerun": makes_it_run_again,
         "kolla_mesos_ctl reset": forgets_a_host,
+        "kolla_mesos_ctl snapshot": moves_to_another_ensemble,
     },
     f"{GUIDE}/live-change.rst": {
         "service:": is_parsed,
         "kolla_mesos_start refresh": is_one_of_the_agents_commands,
     },
-    f"{GUIDE}/secure.rst": {"operator: ": fits_the_example, "serverCnxnFactory=": secures_an_ensemble},
+    f"{GUIDE}/secure.rst": {
+        "operator: ": fits_the_example,
+        "umask 077": makes_a_credential,
+        "serverCnxnFactory=": secures_an_ensemble,
+    },
+    f"{GUIDE}/troubleshoot.rst": {"kubectl exec": is_a_probe_in_a_pod},
     f"{REFERENCE}/definition.rst": {'{"name": ': is_a_definition},
     f"{REFERENCE}/launch.rst": {"tag: ": places_the_containers},
     AGENT: {"kolla_mesos_start check": is_typed_in_a_container},

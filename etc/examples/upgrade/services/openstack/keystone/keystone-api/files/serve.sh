@@ -1,5 +1,5 @@
-# Runs uwsgi so that no request is lost when it is stopped: at SIGTERM the file goes for which HAProxy asks, so that
-# HAProxy sends nothing more; a little later uwsgi finishes what it has, and ends.
+# Runs uwsgi so that no request is lost when it is stopped: SIGTERM removes the file that HAProxy checks, so that
+# HAProxy sends no new requests; then uwsgi finishes its requests and exits.
 set -eu
 
 ini=$1 in_service=$2
