@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     import subprocess
     from collections.abc import Mapping, Sequence
 
-    from kolla_mesos_start.accounts import Ids
+    from kolla_mesos_start.host.accounts import Ids
     from kolla_mesos_start.loop import Loop
 
 log = Logger(__name__)

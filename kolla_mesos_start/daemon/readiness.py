@@ -175,7 +175,7 @@ class CommandCheck:
         except OSError as error:
             if error.filename is None:  # Not the program: a change of the user, for example.
                 raise
-            from kolla_mesos_start.refusals import execution
+            from kolla_mesos_start.files.permissions import execution
 
             return execution(error.errno or 0, self._program, self._argv[0], self._env.get("PATH"))
         try:

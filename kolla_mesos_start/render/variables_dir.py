@@ -71,7 +71,7 @@ def _value(path: str) -> str:
 
 
 def _why(path: str, error: OSError) -> str:
-    from kolla_mesos_start.refusals import reading
+    from kolla_mesos_start.files.permissions import reading
 
     return f"{path} can't be read: {reading(path, error)}"
 

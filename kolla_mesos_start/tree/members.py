@@ -10,7 +10,7 @@ import json
 import re
 import socket
 
-from kolla_mesos_start.host import FACTS_LIMIT
+from kolla_mesos_start.host.network import FACTS_LIMIT
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

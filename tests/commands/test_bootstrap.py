@@ -21,7 +21,7 @@ def test_a_command_that_runs_for_long_says_so(
     monkeypatch: pytest.MonkeyPatch, log_lines: LogLines, lines: int
 ) -> None:
     """Every half minute, until it has ended."""
-    monkeypatch.setattr(bootstrap, "RUNS_LONG", 0.05)
+    monkeypatch.setattr(bootstrap, "PROGRESS_INTERVAL", 0.05)
     bootstrap.wait_long(Loop(), sync(9), lambda: len(log_lines()) == lines, now() + LIMIT)
     assert [line.message for line in log_lines()] == [
         "db/sync: has been running for 0 s (timeout 9 s)"
@@ -32,7 +32,7 @@ def test_a_command_that_nothing_will_end_is_named_as_one(
     monkeypatch: pytest.MonkeyPatch, log_lines: LogLines
 ) -> None:
     """What hangs and has no timeout hangs for ever."""
-    monkeypatch.setattr(bootstrap, "RUNS_LONG", 0.05)
+    monkeypatch.setattr(bootstrap, "PROGRESS_INTERVAL", 0.05)
     bootstrap.wait_long(Loop(), sync(None), lambda: log_lines(), now() + LIMIT)
     said = "db/sync: has been running for 0 s; it has no `timeout`: if it hangs, kill its process there, and"
     assert log_lines()[0].message.startswith(said)

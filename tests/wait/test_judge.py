@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from kolla_mesos_start.wait import SUPERSEDED, Blocked, Progress, Runnable, judge
+from kolla_mesos_start.wait.judge import SUPERSEDED, Blocked, Progress, Runnable, judge
 from tests.tree.test_states import SYNC, ZNODES, Tree, once_view, one_time
 
 V1 = {f"{SYNC}/generations/v1": b"7 3"}
