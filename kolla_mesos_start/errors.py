@@ -217,11 +217,14 @@ def cause(error: Exception) -> str:
 
 
 def where(defect: Exception) -> list[str]:
-    """Where in the code a defect was met, in lines. Its message is left out: that may hold a value."""
-    import traceback
-
-    frames = "".join(traceback.format_tb(defect.__traceback__)).splitlines()
-    return ["Traceback (most recent call last):", *frames, type(defect).__name__]
+    """Where in the code a defect occurred, as lines. Its message is left out: it may contain a value."""
+    # Without the `traceback` module: a process without a free descriptor can't import it.
+    lines, here = ["Traceback (most recent call last):"], defect.__traceback__
+    while here:
+        code = here.tb_frame.f_code
+        lines.append(f'  File "{code.co_filename}", line {here.tb_lineno}, in {code.co_name}')
+        here = here.tb_next
+    return [*lines, type(defect).__name__]
 
 
 def causes(by_server: Mapping[str, str]) -> str:

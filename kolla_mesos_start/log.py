@@ -164,6 +164,8 @@ def configure(level: str, json_lines: bool) -> None:
 
     May be called again; the last call counts.
     """
+    if json_lines:
+        import json  # noqa: F401 (now: later no descriptor may be free for the import)
     OUTPUT.level, OUTPUT.json_lines = LEVELS.index(level), json_lines
 
 

@@ -52,10 +52,12 @@ def main(fd: int) -> NoReturn:
     try:
         serve(fd)
     except Exception as defect:
-        import traceback
-
-        # Its message is left out: that may hold a value of an environment.
-        traceback.print_tb(defect.__traceback__)
+        # As in `errors.where`. Its message is left out: it may contain a value of an environment.
+        here = defect.__traceback__
+        while here:
+            code = here.tb_frame.f_code
+            print(f'  File "{code.co_filename}", line {here.tb_lineno}, in {code.co_name}', file=sys.stderr)
+            here = here.tb_next
         print(f"this is a defect of the guard: {type(defect).__name__}", file=sys.stderr, flush=True)
         os._exit(DEFECT)
     os._exit(0)  # The agent waits for this exit, and there is nothing to clean up.

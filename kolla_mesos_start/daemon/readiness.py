@@ -221,6 +221,7 @@ class Readiness:
         self.ready = False
         self._failure = ""
         self._check, self._probe, self._start = check, probe, start
+        self._name = _name(check)  # Now: later no descriptor may be free for its import.
         self._notified, self._results = Notified(), Results()
         self._stopped = False  # not by itself
         self._task: Task | None = None
@@ -318,7 +319,7 @@ class Readiness:
                 why = f"no answer within {self._check.timeout:g} s"
             else:
                 why = cause(error) if error else self._task.result
-            self._failure = why and f"{_name(self._check)}{why}"
+            self._failure = why and f"{self._name}{why}"
             self._results = self._results.after(not self._failure, self._check.fall)
             self._passed = self._passed if self._failure else self._begun
             self._task = None

@@ -120,8 +120,12 @@ class Refresher:
 
     def close(self) -> None:
         """The daemon has ended: so does the refresh."""
-        self._loop.ignore(self._socket.fileno())
+        with contextlib.suppress(KeyError):  # `_accept` may have paused it.
+            self._loop.ignore(self._socket.fileno())
         self._socket.close()
+        self._kill_child()
+
+    def _kill_child(self) -> None:
         if self._child is not None:
             for kill in (os.killpg, os.kill):  # It may have no group of its own yet.
                 with contextlib.suppress(ProcessLookupError):
@@ -189,11 +193,22 @@ class Refresher:
         return listening
 
     def _accept(self) -> None:
-        with contextlib.suppress(BlockingIOError):
+        try:
             connection, _ = self._socket.accept()
-            connection.setblocking(False)
-            self._asking.append(connection)
-            self._due = now()
+        except BlockingIOError:
+            return
+        except OSError:
+            # No descriptor is free. The socket stays readable: without a pause the loop would spin.
+            self._loop.ignore(self._socket.fileno())
+            self._loop.call_at(now() + FIRST_RETRY, self._accept_again)
+            return
+        connection.setblocking(False)
+        self._asking.append(connection)
+        self._due = now()
+
+    def _accept_again(self) -> None:
+        if self._socket.fileno() >= 0:
+            self._loop.listen(self._socket.fileno(), self._accept)
 
     def _answer(self, status: int, text: str) -> None:
         for connection in self._served:
@@ -233,19 +248,23 @@ class Refresher:
         )
         self._stage, self._due, self._first = RENDERING, math.inf, math.inf
         self._served, self._asking = self._asking, []
-        order, report = os.memfd_create("order"), os.memfd_create("report")
-        ordered = (dict(self._order.listed), self._order.started, self._untold, os.getpid())
-        os.write(order, marshal.dumps(ordered))
-        os.lseek(order, 0, os.SEEK_SET)
+        fds: list[int] = []
         try:
-            self._child = _spawn(self._order.environ, [order, report])
+            for name in ("order", "report"):
+                fds.append(os.memfd_create(name))
+            order, report = fds
+            ordered = (dict(self._order.listed), self._order.started, self._untold, os.getpid())
+            os.write(order, marshal.dumps(ordered))
+            os.lseek(order, 0, os.SEEK_SET)
+            self._child = _spawn(self._order.environ, fds)
             pidfd = os.pidfd_open(self._child)
         except OSError as error:
-            os.close(report)
+            for fd in fds:
+                os.close(fd)
+            self._kill_child()
             self._try_again(1, f"it can't be started: {error.strerror}")
             return
-        finally:
-            os.close(order)
+        os.close(order)
         self.reason, self.code = "its files are being refreshed", REFRESH_RUNNING
         self._loop.listen(pidfd, partial(self._on_end, pidfd, report))
 
@@ -358,14 +377,16 @@ def complete(run_dir: str) -> str:
     """Complete what a refresh was doing to the files; in words, empty if it was not replacing any."""
     if not os.path.lexists(f"{run_dir}/{JOURNAL}"):
         return ""
-    from kolla_mesos_start.files.journal import recover  # Few are killed.
-
     try:
+        from kolla_mesos_start.files.journal import recover  # Few are killed.
+
         recover(run_dir, wait=False)
     except BlockingIOError:
         return "; another process completes the files that it was replacing"
     except CannotWrite as error:
         return f"; of the files that it was replacing only some are new: {error.reason}"
+    except OSError:  # No descriptor is free, not even for the import.
+        return "; the next refresh completes the files that it was replacing"
     return "; the files that it was replacing are all in place now"
 
 

@@ -112,6 +112,7 @@ class Supervisor:
         handoff = self._handoff
         try:
             pid = guard.start(handoff.argv, handoff.check_env, handoff.check_ids)
+            pidfd = os.pidfd_open(pid)
         except OSError as error:
             kind = NotFound if error.errno in (errno.ENOENT, errno.ENOTDIR) else CannotExecute
             self._failure = kind(f"it can't be started again, with its new files: {error.strerror}")
@@ -121,7 +122,7 @@ class Supervisor:
         self._loop.remove(self._daemon)
         self._daemon = Daemon(pid, handoff.stop_grace)
         self._loop.add(self._daemon)
-        self._registrar.renew(pid, os.pidfd_open(pid))
+        self._registrar.renew(pid, pidfd)
 
     def _is_withdrawn(self) -> bool:
         # Without a connection nothing can be withdrawn in time.
