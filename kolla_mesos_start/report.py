@@ -34,7 +34,7 @@ MAX_REASON = 1024  # characters
 MAX_OUTSIDE = 32  # external services that are named
 
 
-class Shown(NamedTuple):
+class StatusZnode(NamedTuple):
     """The znode that says it: its path, what it always holds (a JSON object), and when it may be written.
 
     `write_after` is an instant of `loop.now`.
@@ -81,7 +81,7 @@ class Report:
             self._ephemeral.data = self._text()
         self.state_file.write(stage, command if stage == "bootstrapping" else reason)
 
-    def show(self, ephemerals: Ephemerals, shown: Shown) -> Ephemeral:
+    def show(self, ephemerals: Ephemerals, shown: StatusZnode) -> Ephemeral:
         """Say it in ZooKeeper too from now on; the ephemeral that does."""
         if self._ephemeral is None:
             self._ephemeral = ephemerals.keep(shown.path, b"")
@@ -103,9 +103,9 @@ class Report:
         return self._ephemeral
 
     @property
-    def shown(self) -> Shown:
+    def shown(self) -> StatusZnode:
         """What another process needs to go on with it."""
-        return Shown(self.ephemeral.path, self._facts, self.ephemeral.write_after)
+        return StatusZnode(self.ephemeral.path, self._facts, self.ephemeral.write_after)
 
     def _text(self) -> bytes:
         return with_texts(
@@ -123,9 +123,9 @@ def _cut(reason: str) -> str:
     return reason if len(reason) <= MAX_REASON else f"{reason[: MAX_REASON - 3]}..."
 
 
-def shown_by(host: str, definition: int, digest: str, generation: str | None, path: str) -> Shown:
+def status_znode(host: str, definition: int, digest: str, generation: str | None, path: str) -> StatusZnode:
     """For a container of `host` that has rendered nothing yet; the arguments are those of `facts_of`."""
-    return Shown(path, facts_of(host, definition, digest, generation), now() + FIRST)
+    return StatusZnode(path, facts_of(host, definition, digest, generation), now() + FIRST)
 
 
 def facts_of(

@@ -36,12 +36,13 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:  # Importing typing would make the guard's start half as long again.
     from typing import Any, Callable, NoReturn
 
-TICK = 0.05  # Seconds between looks at a deadline: poll's own clock stops in suspend and in the freezer.
-LINGER = 0.25  # Seconds for the command's helper processes to end by themselves: `tee` writes its last lines.
-KILL_TIMEOUT = 10.0  # Seconds after KILL; a process that is still there is reported as unkillable.
-LATE_TIMEOUT = 0.2  # The same after the deadline: it must be reported before others may start the command.
+# All in seconds.
+TICK = 0.05  # between checks of a deadline: poll's own clock stops during suspend and in the freezer
+LEFTOVER_GRACE = 0.25  # for helper processes of the command to end: `tee` writes its last lines
+KILL_TIMEOUT = 10.0  # after KILL; a process that still exists is reported as unkillable
+LATE_TIMEOUT = 0.2  # the same after the deadline: reported before others may start the command
 NEVER = float("inf")
-DEFECT = 70  # exit status; nobody looks at it but who looks for the defect
+DEFECT = 70  # exit status
 DEFAULT_PATH = b"/usr/local/bin:/usr/bin:/bin"
 PR_SET_PDEATHSIG, PR_SET_DUMPABLE, PR_SET_CHILD_SUBREAPER = 1, 4, 36
 SETTABLE = signal.valid_signals() - {signal.SIGKILL, signal.SIGSTOP}
@@ -187,7 +188,7 @@ class RunningCommand:
         if time >= self.deadline and self.killed_at == NEVER:
             self.reason = "deadline" if self.status is None else self.reason
             self.kill_at = time
-        if time >= self.left_at + LINGER and self.kill_at == NEVER:
+        if time >= self.left_at + LEFTOVER_GRACE and self.kill_at == NEVER:
             self.leftovers = self.terminate(self.stop_grace)
             agent.send("leftovers", self.leftovers)
         if time >= self.kill_at:

@@ -13,7 +13,7 @@ import stat
 from kolla_mesos_start.definition.forms import DAEMON, GLOBAL, LOCAL
 from kolla_mesos_start.health import O_CAREFUL, refuse_strangers, replace
 from kolla_mesos_start.log import Logger
-from kolla_mesos_start.report import shown_by
+from kolla_mesos_start.report import status_znode
 from kolla_mesos_start.tree.presence import Registration
 
 TYPE_CHECKING = False
@@ -46,7 +46,7 @@ def register(
     member, used_before = identity(settings.state_dir, complain)
     ephemerals.parents = [(znodes.containers, b"")]
     path = f"{znodes.containers}/{member}"
-    shown = shown_by(settings.host, tree.definition, tree.graph.digest, settings.generation, path)
+    shown = status_znode(settings.host, tree.definition, tree.graph.digest, settings.generation, path)
     report.show(ephemerals, shown)
     if tree.graph.daemon is None:
         return None

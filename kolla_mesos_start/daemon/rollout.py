@@ -1,12 +1,12 @@
-"""Whose turn it is to refresh: at most so many instances of a service at a time, none after a failure.
+"""Takes turns to refresh: at most `width` instances of a service at a time, and none after a failure.
 
     <status/global/role/daemon>/refreshes/
-      queue/<id>-<number>   who waits, in this order                                  (ephemeral)
-      slots/<id>            who refreshes, until it is ready again; who failed, or died, stays
+      queue/<id>-<number>   an instance that waits, in this order                     (ephemeral)
+      slots/<id>            an instance that refreshes, until it is ready again, or that failed or died
 
-Only the first in the queue looks at the slots, so that one that becomes free wakes one instance. A slot
-that was left by a failure keeps everybody else from going on, until something newer is published: a
-container that dies of its new files must not be followed by the others.
+Only the first instance in the queue watches the slots, so a free slot wakes one instance. The slot of a
+failed instance blocks all others until something newer is published: new files that break one container must
+not reach the others.
 """
 
 from __future__ import annotations
@@ -39,15 +39,14 @@ if TYPE_CHECKING:
 log = Logger(__name__)
 
 EPHEMERAL_SEQUENCE = 3  # flags of a create request
-# How the data of a slot begin whose refresh failed; else with its session's id. The host comes next.
-FAILED = b"failed "
-MAX_SHOWN = 200  # characters of what another instance says
+FAILED = b"failed "  # prefix of a failed slot; otherwise the session's id. The host follows.
+MAX_SHOWN = 200  # characters of another instance's text
 
 
 class Slot(NamedTuple):
-    """The slot of another instance; `failure`: why it will not become free by itself. `since`: a zxid.
+    """The slot of another instance; `failure`: why it will not be released. `since`: a zxid.
 
-    `gone`: its container is not there, so that it may stay for ever. `version` is that of its znode.
+    `gone`: its container does not exist any more. `version` is that of its znode.
     """
 
     name: str
@@ -58,9 +57,9 @@ class Slot(NamedTuple):
 
 
 def blocking_reason(slots: Sequence[Slot], width: int, change: int) -> tuple[str, bool]:
-    """Why another instance can't refresh for what was published at the zxid `change`, or empty text.
+    """Why another instance can't refresh for the publication at the zxid `change`, or empty text.
 
-    And whether that stays so until somebody does something.
+    The second value: whether an operator must do something about it.
     """
     counted = [slot for slot in slots if not slot.failure or slot.since > change]
     failed = [slot for slot in counted if slot.failure]
@@ -74,9 +73,9 @@ def blocking_reason(slots: Sequence[Slot], width: int, change: int) -> tuple[str
 
 
 class Rollout:
-    """The turn of one instance. `on_turn` is called when it has come; `waiting_for` says why it has not.
+    """The turn of one instance. `on_turn` is called when it comes; `waiting_for` says why it has not come.
 
-    `stuck`: it will not come by itself.
+    `stuck`: an operator must do something first.
     """
 
     def __init__(
@@ -90,7 +89,7 @@ class Rollout:
         width: int,
         on_turn: Callable[[], object],
     ) -> None:
-        """`path`: that of `refreshes`; `member`: our id; `party`: where the containers of the service are."""
+        """`path`: the znode `refreshes`; `member`: our id; `party`: the znode of the service's containers."""
         self._session, self._acl, self._path = session, acl, path
         self._host = host.encode()
         self._member, self._party, self._width, self._on_turn = member, party, width, on_turn
@@ -105,12 +104,12 @@ class Rollout:
         session.on_watch(self._fired)
 
     def want(self, change: int) -> None:
-        """Have a turn, for what was published at the zxid `change`."""
+        """Request a turn, for the publication at the zxid `change`."""
         self._change = change
         self._look()
 
     def give_back(self, failure: str = "") -> None:
-        """The refresh is over. After a failure the slot stays, and says why."""
+        """End the turn. After a failure, the slot stays and says why."""
         self._content = b"%s%s: %s" % (FAILED, self._host, failure.encode()[:MAX_SHOWN]) if failure else b""
         self._releasing = not failure
         self._write_slot()
@@ -139,7 +138,7 @@ class Rollout:
         self._look()
 
     def _look(self) -> None:
-        """Look at the queue and, if we are its first, at the slots; again after what happens meanwhile."""
+        """Read the queue and, if we are first, the slots; again after changes in the meantime."""
         if self._change is None or self._releasing or not self._session.connected:
             return
         if self._busy:
@@ -158,7 +157,7 @@ class Rollout:
             self._request(GetChildren(f"{self._path}/queue", False), self._on_queue)
             return
         if value[0].startswith(FAILED):
-            # Left by a failure: nobody goes before us, but where something newer is published others run.
+            # Our slot of a failed refresh: we are first, but other instances may hold slots by now.
             self._look_at_slots(SetData(self._slot, self._own(), -1))
         else:
             self._request(SetData(self._slot, self._own(), -1), self._begin)
@@ -187,7 +186,7 @@ class Rollout:
         self._looked(f"{ahead} instances wait before this one")
 
     def _look_at_slots(self, *take: Any) -> None:
-        """Look at the slots of others; `take` is what it takes to begin."""
+        """Read the slots of others; the operations `take` begin our turn."""
         path = f"{self._path}/slots"
         self._watched.add(path)
         slots: list[Slot] = []
@@ -198,7 +197,7 @@ class Rollout:
                 return
             names = set(value[0]) - {self._member}
             missing = len(names)
-            # Nobody has taken a slot since they were listed.
+            # The version check fails if another instance takes a slot after this read.
             steps = [SetData(path, b"", value[1].version), *take]
             if not missing:
                 self._decide(slots, steps)
@@ -239,12 +238,13 @@ class Rollout:
         if reason:
             self._looked(reason, stuck)
             return
-        # Containers that were replaced leave theirs. One that comes back meanwhile has changed its own.
+        # Delete the slots of replaced containers. One that comes back in the meantime has changed its slot's
+        # version.
         left = [Delete(f"{self._path}/slots/{slot.name}", slot.version) for slot in slots if slot.gone]
         self._request(Transaction([*steps, *left]), self._on_taken)
 
     def _on_taken(self, results: Any) -> None:
-        # Refused if another was quicker, or our contender is gone: then another may be the first.
+        # Refused if another instance was faster, or our contender is gone.
         if any(isinstance(result, Exception) for result in results):
             self._on_changed(None)
         else:
@@ -277,9 +277,9 @@ class Rollout:
         self._request(Create(f"{self._path}/queue", b"", self._acl, 0), self._on_changed)
 
     def _request(self, operation: Any, on_answer: Callable[[Any], object]) -> None:
-        """Request it; the answer is None where there is no such znode, or there is one already.
+        """Send a request; the answer is None if the znode does not exist, or exists already.
 
-        In an outage there is none: everything is read again afterwards.
+        After an outage there is no answer: everything is read again.
         """
         session = self._session.id
 

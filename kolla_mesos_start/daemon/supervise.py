@@ -13,7 +13,7 @@ import os
 import signal
 
 from kolla_mesos_start.commands import guard
-from kolla_mesos_start.commands.guard import LINGER, descendants, try_call
+from kolla_mesos_start.commands.guard import LEFTOVER_GRACE, descendants, try_call
 from kolla_mesos_start.daemon.registrar import Registrar
 from kolla_mesos_start.errors import CannotExecute, NotFound
 from kolla_mesos_start.log import Logger
@@ -131,7 +131,7 @@ class Supervisor:
     def _end_leftovers(self) -> None:
         """What the daemon has started and left behind ends with it, as it would with process 1."""
         daemon = self._daemon
-        if not self._loop.wait(lambda: not daemon.reap(()), now() + LINGER):
+        if not self._loop.wait(lambda: not daemon.reap(()), now() + LEFTOVER_GRACE):
             log.warning("the daemon has ended, processes of it have not: ending them")
             daemon.terminate()
             self._loop.wait(lambda: not daemon.reap(()))

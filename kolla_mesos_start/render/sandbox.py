@@ -17,7 +17,7 @@ from typing import NamedTuple
 
 from kolla_mesos_start.definition.texts import Text
 from kolla_mesos_start.errors import CannotRender
-from kolla_mesos_start.stand_ins import import_without
+from kolla_mesos_start.lean_import import import_without
 
 # Nothing is kept in caches of byte code, nor looked up by digests: a quarter of jinja2's import.
 CACHES = ("BytecodeCache", "FileSystemBytecodeCache", "MemcachedBytecodeCache")

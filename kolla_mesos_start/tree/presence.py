@@ -114,7 +114,7 @@ class Presence:
 
         self._session.request(GetData(path, False), on_read)
 
-    def tell_end(self, ending: bytes) -> None:
+    def write_end(self, ending: bytes) -> None:
         """The daemon ended and was never ready: say so where the next start, and everybody, finds it."""
         path = self._shown.ended
         self.ephemerals.all.pop(path, None)  # That of an earlier start may not be gone yet.

@@ -10,7 +10,7 @@ import errno
 import socket
 
 from kolla_mesos_start.errors import NO_ANSWER, cause, handshake_cause
-from kolla_mesos_start.stand_ins import import_without
+from kolla_mesos_start.lean_import import import_without
 from kolla_mesos_start.zookeeper import NO_LABELS, Labels
 
 # It would bring regular expressions, to make PEM of other formats.

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import struct
 
-from kolla_mesos_start.stand_ins import import_without
+from kolla_mesos_start.lean_import import import_without
 
 import_without("kazoo.security", {"hashlib": (), "base64": ("b64encode",)})
 

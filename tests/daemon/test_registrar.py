@@ -31,7 +31,7 @@ def test_a_daemon_that_is_not_ready_for_long_is_told_in_the_log(
     reporter: StatusReporter, clock: list[float], log_lines: LogLines
 ) -> None:
     """After 10 s, then every 30 s, with what the check met last; no longer once it is ready."""
-    reporter.tell(False, "")
+    reporter.show(False, "")
     told = []
     for _ in range(4):
         clock[0] = reporter.deadline - 0.1
@@ -40,14 +40,14 @@ def test_a_daemon_that_is_not_ready_for_long_is_told_in_the_log(
         clock[0] += 0.1
         reporter.run(False)
         told += log_lines()[before:]
-        reporter.tell(False, "exit status 69")
+        reporter.show(False, "exit status 69")
     assert [line.message for line in told] == [
         "the daemon is not ready for 10 s: its first check has not ended",
         "the daemon is not ready for 40 s: exit status 69",
         "the daemon is not ready for 70 s: exit status 69",
         "the daemon is not ready for 100 s: exit status 69",
     ]
-    reporter.tell(True, "")
+    reporter.show(True, "")
     assert reporter.deadline == math.inf
 
 
@@ -56,8 +56,8 @@ def test_a_stop_that_was_asked_for_is_no_warning(
     reporter: StatusReporter, log_lines: LogLines, stopped: bool, level: str
 ) -> None:
     """A warning asks for action."""
-    reporter.tell(True, "")
-    reporter.tell(False, "it is being stopped", stopped)
+    reporter.show(True, "")
+    reporter.show(False, "it is being stopped", stopped)
     assert log_lines()[-1].level == level
 
 
@@ -65,9 +65,9 @@ def test_so_is_one_that_is_no_longer_ready(
     reporter: StatusReporter, clock: list[float], log_lines: LogLines
 ) -> None:
     """At once, and then from there on."""
-    reporter.tell(True, "")
+    reporter.show(True, "")
     clock[0] += 500
-    reporter.tell(False, "HTTP status 503")
+    reporter.show(False, "HTTP status 503")
     clock[0] += 10
     reporter.run(False)
     assert [line.message for line in log_lines()] == [

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from kolla_mesos_start.stand_ins import import_without
+from kolla_mesos_start.lean_import import import_without
 
 COSTLY = "digest = len\nclass Cache: pass\n"
 
