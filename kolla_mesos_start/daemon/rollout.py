@@ -15,19 +15,7 @@ from functools import partial
 
 from kolla_mesos_start.log import Logger
 from kolla_mesos_start.records import NamedTuple
-from kolla_mesos_start.zookeeper.wire import (
-    OUTAGE,
-    Create,
-    Delete,
-    Exists,
-    GetChildren,
-    GetChildren2,
-    GetData,
-    NodeExistsError,
-    NoNodeError,
-    SetData,
-    Transaction,
-)
+from kolla_mesos_start.zookeeper import wire
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -116,9 +104,9 @@ class Rollout:
 
     def _write_slot(self) -> None:
         if self._releasing:
-            self._request(Delete(self._slot, -1), self._on_released)
+            self._request(wire.Delete(self._slot, -1), self._on_released)
         elif self._content:
-            self._request(SetData(self._slot, self._content, -1), lambda value: None)
+            self._request(wire.SetData(self._slot, self._content, -1), lambda value: None)
 
     def _on_released(self, value: Any) -> None:
         self._releasing = False
@@ -145,7 +133,7 @@ class Rollout:
             self._again = True
             return
         self._busy, self._again, self._watched = True, False, set()
-        self._request(GetData(self._slot, False), self._on_own_slot)
+        self._request(wire.GetData(self._slot, False), self._on_own_slot)
 
     def _looked(self, waiting_for: str, stuck: bool = False) -> None:
         self.waiting_for, self.stuck, self._busy = waiting_for, stuck, False
@@ -154,13 +142,13 @@ class Rollout:
 
     def _on_own_slot(self, value: Any) -> None:
         if value is None:
-            self._request(GetChildren(f"{self._path}/queue", False), self._on_queue)
+            self._request(wire.GetChildren(f"{self._path}/queue", False), self._on_queue)
             return
         if value[0].startswith(FAILED):
             # Our slot of a failed refresh: we are first, but other instances may hold slots by now.
-            self._look_at_slots(SetData(self._slot, self._own(), -1))
+            self._look_at_slots(wire.SetData(self._slot, self._own(), -1))
         else:
-            self._request(SetData(self._slot, self._own(), -1), self._begin)
+            self._request(wire.SetData(self._slot, self._own(), -1), self._begin)
 
     def _on_queue(self, names: Any) -> None:
         if names is None:
@@ -170,15 +158,15 @@ class Rollout:
         own = [name for name in queue if name.startswith(f"{self._member}-")]
         if not own:
             path = f"{self._path}/queue/{self._member}-"
-            self._request(Create(path, b"", self._acl, EPHEMERAL_SEQUENCE), self._on_changed)
+            self._request(wire.Create(path, b"", self._acl, EPHEMERAL_SEQUENCE), self._on_changed)
         elif queue[0] == own[0]:
             # After a lost reply there may be two of ours.
-            leave = [Delete(f"{self._path}/queue/{name}", -1) for name in own]
-            self._look_at_slots(Create(self._slot, self._own(), self._acl, 0), *leave)
+            leave = [wire.Delete(f"{self._path}/queue/{name}", -1) for name in own]
+            self._look_at_slots(wire.Create(self._slot, self._own(), self._acl, 0), *leave)
         else:
             before = f"{self._path}/queue/{queue[queue.index(own[0]) - 1]}"
             self._watched.add(before)
-            self._request(Exists(before, True), partial(self._on_before, queue.index(own[0])))
+            self._request(wire.Exists(before, True), partial(self._on_before, queue.index(own[0])))
 
     def _on_before(self, ahead: int, stat: Any) -> None:
         if stat is None:
@@ -198,7 +186,7 @@ class Rollout:
             names = set(value[0]) - {self._member}
             missing = len(names)
             # The version check fails if another instance takes a slot after this read.
-            steps = [SetData(path, b"", value[1].version), *take]
+            steps = [wire.SetData(path, b"", value[1].version), *take]
             if not missing:
                 self._decide(slots, steps)
 
@@ -211,9 +199,9 @@ class Rollout:
 
             for name in names:
                 self._watched |= {f"{path}/{name}", f"{self._party}/{name}"}
-                self._request(GetData(f"{path}/{name}", True), partial(self._on_slot, name, on_slot))
+                self._request(wire.GetData(f"{path}/{name}", True), partial(self._on_slot, name, on_slot))
 
-        self._request(GetChildren2(path, True), on_names)
+        self._request(wire.GetChildren2(path, True), on_names)
 
     def _on_slot(self, name: str, done: Callable[[Slot | None], object], value: Any) -> None:
         if value is None:
@@ -230,7 +218,7 @@ class Rollout:
                 failure = f"the instance on {said} has not come back from its refresh"
             done(Slot(name, failure, stat.mzxid, owner is None, stat.version))
 
-        self._request(Exists(f"{self._party}/{name}", True), on_owner)
+        self._request(wire.Exists(f"{self._party}/{name}", True), on_owner)
 
     def _decide(self, slots: Sequence[Slot], steps: Sequence[Any]) -> None:
         assert self._change is not None
@@ -240,8 +228,8 @@ class Rollout:
             return
         # Delete the slots of replaced containers. One that comes back in the meantime has changed its slot's
         # version.
-        left = [Delete(f"{self._path}/slots/{slot.name}", slot.version) for slot in slots if slot.gone]
-        self._request(Transaction([*steps, *left]), self._on_taken)
+        left = [wire.Delete(f"{self._path}/slots/{slot.name}", slot.version) for slot in slots if slot.gone]
+        self._request(wire.Transaction([*steps, *left]), self._on_taken)
 
     def _on_taken(self, results: Any) -> None:
         # Refused if another instance was faster, or our contender is gone.
@@ -266,15 +254,15 @@ class Rollout:
     def _create_parents(self) -> None:
         daemon = self._path.rpartition("/")[0]
         self._watched.add(daemon)
-        self._request(Exists(daemon, True), self._on_daemon)
+        self._request(wire.Exists(daemon, True), self._on_daemon)
 
     def _on_daemon(self, stat: Any) -> None:
         if stat is None:  # The container that registers the daemon creates them.
             self._looked("the states of its service were removed from ZooKeeper")
             return
         for path in (self._path, f"{self._path}/slots"):
-            self._session.request(Create(path, b"", self._acl, 0), lambda value, error: None)
-        self._request(Create(f"{self._path}/queue", b"", self._acl, 0), self._on_changed)
+            self._session.request(wire.Create(path, b"", self._acl, 0), lambda value, error: None)
+        self._request(wire.Create(f"{self._path}/queue", b"", self._acl, 0), self._on_changed)
 
     def _request(self, operation: Any, on_answer: Callable[[Any], object]) -> None:
         """Send a request; the answer is None if the znode does not exist, or exists already.
@@ -284,9 +272,9 @@ class Rollout:
         session = self._session.id
 
         def on_reply(value: Any, error: Exception | None) -> None:
-            if isinstance(error, OUTAGE) or self._session.id != session:
+            if isinstance(error, wire.OUTAGE) or self._session.id != session:
                 return
-            if error and not isinstance(error, (NoNodeError, NodeExistsError)):
+            if error and not isinstance(error, (wire.NoNodeError, wire.NodeExistsError)):
                 refusal = f"ZooKeeper refuses a turn in {self._path} ({type(error).__name__})"
                 log.warning("%s", refusal)
                 self._releasing = False

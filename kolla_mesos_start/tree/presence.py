@@ -10,17 +10,8 @@ import time
 
 from kolla_mesos_start.records import NamedTuple
 from kolla_mesos_start.report import utc, with_texts
+from kolla_mesos_start.zookeeper import wire
 from kolla_mesos_start.zookeeper.ephemerals import NONE, OTHER, OURS, Ephemerals
-from kolla_mesos_start.zookeeper.wire import (
-    ACL,
-    OPEN_ACL_UNSAFE,
-    ConnectionLoss,
-    Create,
-    GetChildren,
-    GetData,
-    Id,
-    SetData,
-)
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -58,7 +49,9 @@ class Presence:
     """Keeps what one instance shows of itself true."""
 
     def __init__(self, session: Session, shown: Registration) -> None:
-        acl = [ACL(perms, Id(scheme, name)) for perms, scheme, name in shown.acl] or OPEN_ACL_UNSAFE
+        acl = [
+            wire.ACL(perms, wire.Id(scheme, name)) for perms, scheme, name in shown.acl
+        ] or wire.OPEN_ACL_UNSAFE
         self.ephemerals = Ephemerals(session, acl, shown.parents)
         self._session, self._shown, self.acl = session, shown, acl
         for path, data in shown.presence:
@@ -106,20 +99,22 @@ class Presence:
 
     def _write_state(self, path: str) -> None:
         def on_read(value: Any, error: Exception | None) -> None:
-            if isinstance(error, ConnectionLoss):
+            if isinstance(error, wire.ConnectionLoss):
                 self._states_due = True
             elif not error and value[0] != RUNNING:
                 # If another replica has changed it since, its state is newer; it is for people only.
-                self._session.request(SetData(path, RUNNING, value[1].version), lambda value, error: None)
+                self._session.request(
+                    wire.SetData(path, RUNNING, value[1].version), lambda value, error: None
+                )
 
-        self._session.request(GetData(path, False), on_read)
+        self._session.request(wire.GetData(path, False), on_read)
 
     def write_end(self, ending: bytes) -> None:
         """The daemon ended and was never ready: say so where the next start, and everybody, finds it."""
         path = self._shown.ended
         self.ephemerals.all.pop(path, None)  # That of an earlier start may not be gone yet.
-        self._ask(Create(path, ending, self.acl, 0), lambda value: None)
-        self._ask(SetData(path, ending, -1), lambda value: None)
+        self._ask(wire.Create(path, ending, self.acl, 0), lambda value: None)
+        self._ask(wire.SetData(path, ending, -1), lambda value: None)
 
     def end_states(self) -> None:
         """The daemon has ended: where no other replica is ready its states are `waiting` again."""
@@ -145,17 +140,17 @@ class Presence:
 
         def on_ready(names: Sequence[str]) -> None:
             if versions and not others(names):
-                self._ask(SetData(path, WAITING, versions[0]), lambda value: None)
-                self._ask(GetChildren(ready, False), on_ready_again)
+                self._ask(wire.SetData(path, WAITING, versions[0]), lambda value: None)
+                self._ask(wire.GetChildren(ready, False), on_ready_again)
 
         def on_ready_again(names: Sequence[str]) -> None:
             # One that came between reading and writing has found `running`, and left it at that. One that
             # comes later finds `waiting`.
             if others(names):
-                self._ask(SetData(path, RUNNING, versions[0] + 1), lambda value: None)
+                self._ask(wire.SetData(path, RUNNING, versions[0] + 1), lambda value: None)
 
-        self._ask(GetData(path, False), on_state)
-        self._ask(GetChildren(ready, False), on_ready)
+        self._ask(wire.GetData(path, False), on_state)
+        self._ask(wire.GetChildren(ready, False), on_ready)
 
     def _ask(self, operation: Any, on_answer: Callable[[Any], object]) -> None:
         """Request it; if somebody else has been quicker, or it is not there, there is no answer."""

@@ -20,25 +20,11 @@ from kolla_mesos_start.errors import (
 )
 from kolla_mesos_start.log import Logger
 from kolla_mesos_start.loop import now
+from kolla_mesos_start.zookeeper import wire
 from kolla_mesos_start.zookeeper.ephemerals import Ephemerals
 from kolla_mesos_start.zookeeper.query import Znode
 from kolla_mesos_start.zookeeper.session import MAX_DATA, Session, check_size
 from kolla_mesos_start.zookeeper.watches import Watches
-from kolla_mesos_start.zookeeper.wire import (
-    OUTAGE,
-    AuthFailedError,
-    BadVersionError,
-    Create,
-    GetChildren2,
-    GetData,
-    InvalidACLError,
-    NoAuthError,
-    NodeExistsError,
-    NoNodeError,
-    RolledBackError,
-    RuntimeInconsistency,
-    Transaction,
-)
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -47,10 +33,6 @@ if TYPE_CHECKING:
 
     from kolla_mesos_start.loop import Loop
     from kolla_mesos_start.zookeeper.session import Servers
-    from kolla_mesos_start.zookeeper.wire import (
-        ACL,
-        KazooException,
-    )
 
     # The data at a path (False) or the names below it (True): the zxid of its last change; None: nothing.
     Seen = dict[tuple[str, bool], Optional[int]]
@@ -64,9 +46,9 @@ SHORT_SESSION = 3.0  # seconds
 CLOSE_TIMEOUT = 1.0
 
 # What a request meets when it is not permitted.
-DENIED = (NoAuthError, AuthFailedError, InvalidACLError)
+DENIED = (wire.NoAuthError, wire.AuthFailedError, wire.InvalidACLError)
 # What a request may meet where others write too.
-EXPECTED = (NoNodeError, NodeExistsError, BadVersionError)
+EXPECTED = (wire.NoNodeError, wire.NodeExistsError, wire.BadVersionError)
 
 
 class Outage(Exception):
@@ -88,9 +70,9 @@ class _Reply:
     def __init__(self) -> None:
         self.done = False
         self.value: Any = None
-        self.error: KazooException | None = None
+        self.error: wire.KazooException | None = None
 
-    def arrive(self, value: Any, error: KazooException | None) -> None:
+    def arrive(self, value: Any, error: wire.KazooException | None) -> None:
         self.done, self.value, self.error = True, value, error
 
 
@@ -111,7 +93,7 @@ class Client:
     all that was read by `read` and `children`, and when it had changed last.
     """
 
-    def __init__(self, servers: Servers, timeout: float, acl: Sequence[ACL], loop: Loop) -> None:
+    def __init__(self, servers: Servers, timeout: float, acl: Sequence[wire.ACL], loop: Loop) -> None:
         self.loop, self.acl, self._labels = loop, acl, servers.labels
         self.session = Session(servers, timeout)
         self.watches = Watches(self.session, loop)
@@ -125,7 +107,7 @@ class Client:
         loop.add(self.session)
         loop.add(self.ephemerals)
 
-    def create_with(self, acl: Sequence[ACL]) -> None:
+    def create_with(self, acl: Sequence[wire.ACL]) -> None:
         """Put this ACL on whatever is created from now on."""
         self.acl = self.ephemerals.acl = acl
 
@@ -201,9 +183,9 @@ class Client:
 
     # -- requests -------------------------------------------------------------------------------
 
-    def creation(self, path: str, data: bytes, flags: int = 0) -> Create:
+    def creation(self, path: str, data: bytes, flags: int = 0) -> wire.Create:
         """The operation that creates a znode."""
-        return Create(path, data, self.acl, flags)
+        return wire.Create(path, data, self.acl, flags)
 
     def _overhead(self) -> int:
         """How many bytes a creation takes beside path and data; an ACL may name many services."""
@@ -222,7 +204,7 @@ class Client:
         self.loop.wait(lambda: reply.done)
         if reply.error is None:
             return reply.value
-        if isinstance(reply.error, OUTAGE):
+        if isinstance(reply.error, wire.OUTAGE):
             raise Outage(what) from reply.error
         if isinstance(reply.error, DENIED):
             raise _denied(operation, what, reply.error) from reply.error
@@ -247,13 +229,17 @@ class Client:
         """
         for operation in operations:
             check_size(operation.path, getattr(operation, "data", b""))
-        results: Sequence[Any] = self.attempt(Transaction(operations), what, meanwhile)
+        results: Sequence[Any] = self.attempt(wire.Transaction(operations), what, meanwhile)
         errors = [(result, each.path) for result, each in zip(results, operations) if _is_error(result)]
         for result, operation in zip(results, operations):
             if isinstance(result, DENIED):
                 raise _denied(operation, what, result)
         # An operation that was fine is answered with one of these, since another one was not.
-        causes = [each for each in errors if not isinstance(each[0], (RolledBackError, RuntimeInconsistency))]
+        causes = [
+            each
+            for each in errors
+            if not isinstance(each[0], (wire.RolledBackError, wire.RuntimeInconsistency))
+        ]
         if errors:
             cause, path = (causes or errors)[0]
             if not isinstance(cause, EXPECTED):
@@ -271,14 +257,14 @@ class Client:
 
     def read(self, paths: Iterable[str]) -> dict[str, Znode | None]:
         """The znode at each of `paths`, read together, without a watch."""
-        found: dict[str, Any] = self._together(paths, GetData)
+        found: dict[str, Any] = self._together(paths, wire.GetData)
         for path, got in found.items():
             self.seen[path, False] = got[1].mzxid if got else None
         return {path: Znode(*got) if got else None for path, got in found.items()}
 
     def children(self, paths: Iterable[str]) -> dict[str, Sequence[str] | None]:
         """The sorted names below each of `paths`, read together, without a watch."""
-        found: dict[str, Any] = self._together(paths, GetChildren2)
+        found: dict[str, Any] = self._together(paths, wire.GetChildren2)
         for path, got in found.items():
             self.seen[path, True] = got[1].pzxid if got else None
         return {path: sorted(got[0]) if got else None for path, got in found.items()}
@@ -292,11 +278,11 @@ class Client:
             for path, reply in zip(missing, replies):
                 if reply.error is None:
                     results[path] = reply.value
-                elif isinstance(reply.error, NoNodeError):
+                elif isinstance(reply.error, wire.NoNodeError):
                     results[path] = None
                 elif isinstance(reply.error, DENIED):
                     raise NoRight(path, "read", reply.error)
-                elif not isinstance(reply.error, OUTAGE):
+                elif not isinstance(reply.error, wire.OUTAGE):
                     raise RefusedByServer(path, reply.error)
             missing = [path for path in missing if path not in results]
         return results
@@ -345,9 +331,9 @@ class Client:
                 implied, unknown = {}, list(nodes)  # What we may not create may be there: it was published.
             except Refused as refused:
                 cause, path = refused.cause, refused.path
-                if isinstance(cause, NoNodeError) and _parent(path) not in nodes:
+                if isinstance(cause, wire.NoNodeError) and _parent(path) not in nodes:
                     raise
-                if isinstance(cause, NodeExistsError) and path not in implied:
+                if isinstance(cause, wire.NodeExistsError) and path not in implied:
                     # Another agent has been quicker. It made this one, and most likely what is below it.
                     below = [each for each in absent if each.startswith(path + "/") and each not in implied]
                     unknown = [path, *below]

@@ -12,7 +12,7 @@ from kolla_mesos_start.lean_import import import_without
 
 import_without("kazoo.security", {"hashlib": (), "base64": ("b64encode",)})
 
-from kazoo.exceptions import (  # noqa: E402
+from kazoo.exceptions import (  # noqa: E402, F401
     EXCEPTIONS,
     AuthFailedError,
     BadVersionError,
@@ -27,7 +27,7 @@ from kazoo.exceptions import (  # noqa: E402
     RuntimeInconsistency,
     SessionExpiredError,
 )
-from kazoo.protocol.serialization import (  # noqa: E402
+from kazoo.protocol.serialization import (  # noqa: E402, F401
     Auth,
     CheckVersion,
     Close,
@@ -46,45 +46,7 @@ from kazoo.protocol.serialization import (  # noqa: E402
     ZnodeStat,
     int_struct,
 )
-from kazoo.security import ACL, OPEN_ACL_UNSAFE, Id  # noqa: E402
-
-__all__ = [
-    "ACL",
-    "EXCEPTIONS",
-    "OPEN_ACL_UNSAFE",
-    "OUTAGE",
-    "Auth",
-    "AuthFailedError",
-    "BadVersionError",
-    "CheckVersion",
-    "Close",
-    "Connect",
-    "ConnectionLoss",
-    "Create",
-    "Delete",
-    "Exists",
-    "GetChildren",
-    "GetChildren2",
-    "GetData",
-    "Id",
-    "InvalidACLError",
-    "KazooException",
-    "NoAuthError",
-    "NoNodeError",
-    "NodeExistsError",
-    "OperationTimeoutError",
-    "Ping",
-    "ReplyHeader",
-    "RolledBackError",
-    "RuntimeInconsistency",
-    "SessionExpiredError",
-    "SetData",
-    "Transaction",
-    "Watch",
-    "answer",
-    "decode",
-    "int_struct",
-]
+from kazoo.security import ACL, OPEN_ACL_UNSAFE, Id  # noqa: E402, F401
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
