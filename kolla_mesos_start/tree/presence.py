@@ -1,8 +1,4 @@
-"""What an instance shows of itself in ZooKeeper: its presence, and that it is ready.
-
-What lives here: what is shown when. How the ephemerals are made is `ephemerals`' business, and
-whether the instance is ready is concluded in `readiness`.
-"""
+"""Registers an instance in ZooKeeper: its presence, and that it is ready."""
 
 from __future__ import annotations
 
@@ -24,14 +20,13 @@ RUNNING, WAITING = b"running", b"waiting"
 
 
 class Registration(NamedTuple):
-    """What an instance shows of itself in ZooKeeper, as (path, data).
+    """The znodes of an instance, as (path, data).
 
-    `presence` is there while it runs, `ready` while it is ready (JSON objects; `since` is
-    added). `parents`, outermost first, may be made where they are missing. `states` say
-    `running` for people. `acl`: (permission bits, scheme, id), for all that is made. `past`: what
-    is no longer true once the daemon runs, and `past_when_ready` once it is ready; both are removed.
-    `ended`: the znode that records how the daemon ended, if it never became ready. `turns`: where the
-    instances of the service take turns to refresh.
+    `presence` exists while it runs, `ready` while it is ready (JSON objects; `since` is added). `parents`,
+    outermost first, are created if they are missing. `states` become `running`, for people. `acl`:
+    (permission bits, scheme, id) of all new znodes. `past` is removed once the daemon runs, `past_when_ready`
+    once it is ready. `ended`: the znode that records how a daemon ended that was never ready. `turns`: where
+    instances take turns to refresh.
     """
 
     presence: Sequence[tuple[str, bytes]]
@@ -46,7 +41,7 @@ class Registration(NamedTuple):
 
 
 class Presence:
-    """Keeps what one instance shows of itself true."""
+    """Keeps the registration of one instance up to date."""
 
     def __init__(self, session: Session, shown: Registration) -> None:
         acl = [
@@ -66,22 +61,22 @@ class Presence:
 
     @property
     def member(self) -> tuple[str, str]:
-        """Where its presence is, and its id."""
+        """The znode of its party, and its id."""
         party, _, member = self._shown.presence[0][0].rpartition("/")
         return party, member
 
     @property
     def denied(self) -> str:
-        """Why ZooKeeper refuses to have the daemon shown as ready; empty if it does not."""
+        """Why ZooKeeper refuses to register the daemon as ready; empty if it does not."""
         return next((each.denied for each in self._instances if each.wanted and each.denied), "")
 
     @property
     def withdrawn(self) -> bool:
-        """Whether no ready instance of this daemon can be found any more."""
+        """Whether the ready instances of this daemon are deleted."""
         return all(instance.owner in (NONE, OTHER) for instance in self._instances)
 
     def show(self, ready: bool) -> None:
-        """Show that the daemon is ready, or that it is no longer; call it after whatever has happened."""
+        """Publish whether the daemon is ready; call it after every event."""
         if ready != self._ready:
             self._ready = self._states_due = ready
             if not self.was_ready:
@@ -102,7 +97,7 @@ class Presence:
             if isinstance(error, wire.ConnectionLoss):
                 self._states_due = True
             elif not error and value[0] != RUNNING:
-                # If another replica has changed it since, its state is newer; it is for people only.
+                # If another replica has changed it since, its state is newer. It is only for people.
                 self._session.request(
                     wire.SetData(path, RUNNING, value[1].version), lambda value, error: None
                 )
@@ -110,20 +105,20 @@ class Presence:
         self._session.request(wire.GetData(path, False), on_read)
 
     def write_end(self, ending: bytes) -> None:
-        """The daemon ended and was never ready: say so where the next start, and everybody, finds it."""
+        """Record that the daemon ended and was never ready."""
         path = self._shown.ended
-        self.ephemerals.all.pop(path, None)  # That of an earlier start may not be gone yet.
+        self.ephemerals.all.pop(path, None)  # The record of an earlier start may still be being deleted.
         self._ask(wire.Create(path, ending, self.acl, 0), lambda value: None)
         self._ask(wire.SetData(path, ending, -1), lambda value: None)
 
     def end_states(self) -> None:
-        """The daemon has ended: where no other replica is ready its states are `waiting` again."""
+        """Reset the states of the ended daemon to `waiting`, unless another replica is ready."""
         for path in self._shown.states:
             self._end_state(path)
 
     @property
     def states_ended(self) -> bool:
-        """Whether that is done; what an outage prevents is not."""
+        """Whether all requests of `write_end` and `end_states` are answered."""
         return not self._unanswered
 
     def _end_state(self, path: str) -> None:
@@ -144,8 +139,8 @@ class Presence:
                 self._ask(wire.GetChildren(ready, False), on_ready_again)
 
         def on_ready_again(names: Sequence[str]) -> None:
-            # One that came between reading and writing has found `running`, and left it at that. One that
-            # comes later finds `waiting`.
+            # A replica that became ready between the read and the write has found `running`, and changed
+            # nothing. A later one finds `waiting`.
             if others(names):
                 self._ask(wire.SetData(path, RUNNING, versions[0] + 1), lambda value: None)
 
@@ -153,7 +148,7 @@ class Presence:
         self._ask(wire.GetChildren(ready, False), on_ready)
 
     def _ask(self, operation: Any, on_answer: Callable[[Any], object]) -> None:
-        """Request it; if somebody else has been quicker, or it is not there, there is no answer."""
+        """Send a request; its answer is dropped if another writer was faster, or the znode does not exist."""
 
         def on_reply(value: Any, error: Exception | None) -> None:
             self._unanswered -= 1
