@@ -74,9 +74,8 @@ def staged(content: Content, data: bytes) -> Iterator[Staged | None]:
 def stage(content: Content, run_dir: str) -> tuple[str, int] | None:
     """Write the new content to a temporary file; returns its path, and the descriptor that keeps it locked.
 
-    None if the file is already right. The temporary file is beside dest, with the final owner and mode. For a
-    mount, which can only be rewritten in place, it is a private copy in `run_dir`, unless a check must see
-    it.
+    None if the file is already right. The temporary file is beside dest, with the final owner and mode. A
+    mount can only be rewritten in place: then it is a private copy in `run_dir`, unless a check must see it.
     """
     data = content.data or b""
     with closing(open_directory(content.directory)) as directory:
