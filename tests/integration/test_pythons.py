@@ -40,7 +40,13 @@ GUARD = (
 # All that needs neither the operator's packages nor a server, in parts that take as long as each other.
 PARTS = (
     *(() if PYTHONS[0].minor == sys.version_info.minor else GUARD),
-    ("tests/daemon", "tests/files", "tests/test_health.py", "tests/host", "tests/test_loop.py"),
+    (
+        "tests/daemon",
+        "tests/files",
+        "tests/test_health.py",
+        "tests/host/test_network.py",
+        "tests/test_loop.py",
+    ),
     (
         "tests/definition",
         "tests/render",
