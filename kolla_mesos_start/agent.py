@@ -1,9 +1,9 @@
-"""The agent, from the environment to the daemon: the stages in their order.
+"""The agent, from the environment to the daemon: runs the stages in order.
 
     read -> register -> wait -> render -> bootstrap -> exec
 
-`Agent.run` has one line for each. This is also the only place that catches what ends the agent, says so,
-and exits. Each stage imports what it needs: that happens while ZooKeeper answers, or not at all.
+`Agent.run` has one line for each stage. Only this module catches the errors that end the agent, reports them,
+and exits. Each stage is imported when it is needed, mostly while the agent waits for ZooKeeper.
 """
 
 from __future__ import annotations
@@ -28,8 +28,8 @@ from kolla_mesos_start.errors import (
     Unkillable,
     where,
 )
-from kolla_mesos_start.facts import HostFacts
 from kolla_mesos_start.health import JOURNAL, StateFile
+from kolla_mesos_start.host.facts import HostFacts
 from kolla_mesos_start.log import Logger
 from kolla_mesos_start.loop import Loop, now
 from kolla_mesos_start.processes import hide_memory, reap
@@ -37,12 +37,12 @@ from kolla_mesos_start.report import Report, facts_of
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable
     from typing import NoReturn
 
     from kolla_mesos_start.commands.bootstrap import Bootstrap
     from kolla_mesos_start.definition.model import Command, Dependency, Graph
-    from kolla_mesos_start.files import Content
+    from kolla_mesos_start.files.content import Content
     from kolla_mesos_start.render.prepare import Prepared, Preparer
     from kolla_mesos_start.render.published_generation import Generation
     from kolla_mesos_start.settings import Settings
@@ -50,34 +50,34 @@ if TYPE_CHECKING:
     from kolla_mesos_start.tree.presence import Registration
     from kolla_mesos_start.tree.published import Published
     from kolla_mesos_start.tree.status import StatusTree
-    from kolla_mesos_start.wait import Runnable
+    from kolla_mesos_start.wait.judge import Runnable
     from kolla_mesos_start.zookeeper.client import Client
 
 log = Logger(__name__)
 
 STOP_SIGNALS = (signal.SIGTERM, signal.SIGINT)
-# Most starts are over by then; one that waits longer has the time to collect garbage.
-IN_A_HURRY = 1.0
+# Seconds: most starts are over by then; a longer one can afford garbage collection.
+COLLECT_GARBAGE_AFTER = 1.0
 
 
 def main(verb: str = "run", show: bool = False) -> NoReturn:
-    """Start the container, or `check` what a start would do, and exit with what the operator expects."""
-    _conduct(lambda agent: agent.check(show) if verb == "check" else agent.run())
+    """Start the container, or `check` what a start would do; exit with the documented status."""
+    _run_to_exit(lambda agent: agent.check(show) if verb == "check" else agent.run())
 
 
 def refresh(order: int, report: int) -> NoReturn:
     """Refresh the daemon's files; the registrar starts this. `order` and `report` are descriptors."""
-    _conduct(lambda agent: agent.refresh(order, report))
+    _run_to_exit(lambda agent: agent.refresh(order, report))
 
 
-def _conduct(work: Callable[[Agent], int]) -> NoReturn:
+def _run_to_exit(work: Callable[[Agent], int]) -> NoReturn:
     agent = Agent()
     try:
         status = work(agent)
     except AgentError as error:
         status = agent.end(error)
     except Exception as defect:
-        # The operator learns of it as of any other end.
+        # Reported to the operator like any other failure.
         log.error("please report this")
         for line in where(defect):
             log.error("%s", line)
@@ -86,7 +86,7 @@ def _conduct(work: Callable[[Agent], int]) -> NoReturn:
 
 
 def refuse(usage: str) -> NoReturn:
-    """End because of words that mean nothing to the agent; the last line is written as at every end."""
+    """Exit because of unknown arguments; the last log line is written as for any other failure."""
     agent = Agent()
     agent.stage = "usage"
     agent.configure_log()
@@ -94,7 +94,7 @@ def refuse(usage: str) -> NoReturn:
 
 
 def _exit(status: int) -> NoReturn:
-    # A reader that is gone must not change the status.
+    # A closed pipe must not change the status.
     for stream in (sys.stdout, sys.stderr):
         with contextlib.suppress(OSError):
             stream.flush()
@@ -104,9 +104,8 @@ def _exit(status: int) -> NoReturn:
 class Agent:
     """One start of one container.
 
-    `stage` is how far it has come, `command` what it deals with there. `client` is None until a
-    connection is begun, `bootstrap` until commands may run. `exported` is what they and the daemon find
-    in their environment.
+    `stage` and `command`: what it is doing. `client` is None until it begins to connect, `bootstrap` until
+    commands may run.
     """
 
     def __init__(self) -> None:
@@ -120,13 +119,12 @@ class Agent:
         self.facts: HostFacts | None = None
         self.registration: Registration | None = None
         self.ended: Ended | None = None
-        self.exported: Mapping[str, str] = {}
         self.begins_again = False
 
     def run(self) -> int:
-        """All stages. Returns the exit status of a task; a daemon takes this process over instead."""
+        """Run all stages. Returns the exit status of a task; a daemon replaces this process instead."""
         settings = self._read_environment()
-        _warn_of_open_files(settings)
+        _warn_of_world_readable(settings)
         report = self.report = Report(StateFile.take(settings.run_dir))
         _complete_refresh(settings.run_dir)
         preparer = self._connect(
@@ -147,11 +145,11 @@ class Agent:
                 self.bootstrap, self.command, self.begins_again = None, None, True
 
     def _run_graph(self, settings: Settings, preparer: Preparer, report: Report) -> int:
-        """The stages from `read` on, with what is published now."""
+        """Run the stages from `read` on, for the definition that is published now."""
         tree = self._read(settings, preparer, report)
         registration = self._register(settings, tree, preparer, report)
 
-        from kolla_mesos_start.wait import Waiting
+        from kolla_mesos_start.wait.waiting import Waiting
 
         self._reach("wait")
         waiting = Waiting(
@@ -174,15 +172,15 @@ class Agent:
         return self._finish(settings, report)
 
     def check(self, show: bool) -> int:
-        """Say what a start would do to this container's files; write nothing at all. 1: some would change."""
+        """Print what a start would do to this container's files. Writes nothing. 1: a file would change."""
         settings = self._read_environment()
-        _warn_of_open_files(settings)
-        self.termination_log = None  # It is for the end of the container, not for a check of it.
+        _warn_of_world_readable(settings)
+        self.termination_log = None  # It is only for the end of the container.
         preparer = self._connect(settings, lambda cause: None)
         self.stage = "read"
         graph, _ = preparer.read_graph(preparer.published.definition())
 
-        from kolla_mesos_start.check import check
+        from kolla_mesos_start.render.check import check
 
         self.stage = "render"
         changes = check(graph, preparer, show)
@@ -190,7 +188,7 @@ class Agent:
         return 1 if changes else 0
 
     def refresh(self, order: int, report: int) -> int:
-        """Render the files of the running daemon again, place and tell; write a Refreshed."""
+        """Render the files of the running daemon again, replace them, and write a Refreshed to `report`."""
         import marshal
 
         from kolla_mesos_start.daemon.handoff import Refreshed, plain
@@ -198,42 +196,42 @@ class Agent:
         from kolla_mesos_start.files.journal import recover
 
         with open(order, "rb") as file:
-            listed, started, untold, registrar = marshal.load(file)
+            listed, started, not_notified, registrar = marshal.load(file)
 
         def write(found: Refreshed) -> None:
             with open(report, "wb") as file:
                 file.write(marshal.dumps(plain(found)))
 
         try:
-            # Like the daemon, its files stand an outage of any length.
+            # A refresh waits for ZooKeeper as long as the daemon runs.
             settings = self._read_environment()._replace(connect_timeout=None)
             wanted = end_with(self.loop, registrar)
             recover(settings.run_dir)
             preparer = self._connect(settings, lambda cause: None)
             self.stage = "refresh"
-            write(refresh(preparer, settings, self.exported, listed, started, untold, wanted))
+            write(refresh(preparer, settings, listed, started, not_notified, wanted))
         except AgentError as error:
             write(Refreshed(self.client.seen if self.client else {}, error.reason))
             raise
         finally:
-            self.termination_log = None  # It is for the end of the container.
+            self.termination_log = None  # It is only for the end of the container.
         self.close()
         return 0
 
     # -- the stages -----------------------------------------------------------------------------
 
     def configure_log(self) -> None:
-        """Where to say what is wrong, even if that is the environment."""
+        """Set up the log so that errors in the environment can be reported."""
         logs.configure("info", json_lines=os.environ.get("KOLLA_LOG_FORMAT") == "json")
         self.termination_log = environment.termination_log(os.environ)
 
     def _read_environment(self) -> Settings:
-        """The environment as settings; signals are heard from here on."""
+        """Parse the environment. Signals are handled from here on."""
         for signum in STOP_SIGNALS:
             self.loop.on_signal(signum, self._on_stop)
-        # Orphans come to process 1, and to the parent that a dead guard leaves behind.
+        # Process 1 and the parent of a dead guard get orphans.
         self.loop.on_signal(signal.SIGCHLD, lambda signum: reap())
-        self.loop.call_at(now() + IN_A_HURRY, _collect_garbage_again)
+        self.loop.call_at(now() + COLLECT_GARBAGE_AFTER, _collect_garbage_again)
         self.configure_log()
         settings = environment.parse(os.environ)
         logs.configure(settings.loglevel, settings.json_logs)
@@ -243,22 +241,18 @@ class Agent:
         return settings
 
     def _connect(self, settings: Settings, report: Callable[[str], object]) -> Preparer:
-        """Connect to ZooKeeper; host facts are collected, and the stages imported, meanwhile.
+        """Connect to ZooKeeper. Meanwhile a child collects host facts, and the next stages are imported.
 
-        `report` gets what is in the way.
+        `report` is called with the cause of each failed attempt.
         """
         facts = self.facts = HostFacts(settings)
         from kolla_mesos_start.zookeeper.client import Client
 
         self.stage = "connect"
-        acl = environment.zookeeper_acl(settings.acl)
-        client = self.client = Client(settings.servers, settings.session_timeout, acl, self.loop)
+        client = self.client = Client(
+            settings.servers, settings.session_timeout, settings.znode_acl, self.loop
+        )
         client.dial()
-
-        from kolla_mesos_start.child_environ import child_environ, launcher_environ
-
-        # This reads a file that belongs to root once our memory is hidden.
-        self.exported = child_environ(launcher_environ(os.environ), copy_once=settings.copy_once)
         if not hide_memory():
             log.warning(
                 "this Python can't hide the memory of agent and registrar from processes of their user"
@@ -274,13 +268,13 @@ class Agent:
         return preparer
 
     def _read(self, settings: Settings, preparer: Preparer, report: Report) -> StatusTree:
-        """The definition, once it is published, as a graph of commands."""
+        """Wait until the definition is published, and read it as a graph of commands."""
         from kolla_mesos_start.tree.ended import Ended
 
         self.stage = "read"
         published = preparer.published
         definition = published.await_definition(report, settings.wait_timeout)
-        self._create_as_published(settings, published)
+        self._use_recorded_acl(settings, published)
         self.ended = Ended(published.client, published.znodes)
         graph, stamps = preparer.read_graph(definition)
         _warn_of_pods(settings, graph)
@@ -294,43 +288,43 @@ class Agent:
 
         return StatusTree(published.client, published.znodes, graph, definition.zxid, stamps)
 
-    def _create_as_published(self, settings: Settings, published: Published) -> None:
-        """Unless KOLLA_ZK_ACL says it, what was published says who may do what with what we create."""
-        # Who has no credential of its own would lock itself out.
-        if settings.acl == (environment.WORLD,) and (settings.auth or settings.cert):
+    def _use_recorded_acl(self, settings: Settings, published: Published) -> None:
+        """Unless KOLLA_ZK_ACL is set, create znodes with the ACL that was published for this service."""
+        # An agent without an identity would lock itself out.
+        if settings.acl == (environment.WORLD,) and settings.has_identity:
             recorded = published.recorded_acl()
             if recorded:
                 acl = environment.recorded_acl(published.znodes.recorded_acl, recorded)
-                published.client.create_with(environment.zookeeper_acl(acl))
+                published.client.create_with(acl)
 
     def _register(
         self, settings: Settings, tree: StatusTree, preparer: Preparer, report: Report
     ) -> Registration | None:
-        """Claim the role, and make this container known."""
+        """Claim the role, and register this container."""
         self.stage = "register"
         tree.start(meanwhile=lambda: _import_what_follows(tree.graph))
         if tree.graph.commands:
             from kolla_mesos_start.commands.bootstrap import Bootstrap
 
-            self.bootstrap = Bootstrap(tree, self.exported)
+            self.bootstrap = Bootstrap(tree)
             self.bootstrap.guard  # noqa: B018 (it starts while we wait)
         from kolla_mesos_start.daemon.identity import register
 
         before, self.registration = self.registration, register(settings, tree, preparer.facts, report)
         if self.registration is None:
             for path, _ in before.presence if before else ():
-                tree.client.ephemerals.discard(path)  # What was published before had a daemon.
+                tree.client.ephemerals.discard(path)  # The previous definition had a daemon.
         return self.registration
 
     def _render(self, settings: Settings, preparer: Preparer, command: Command, report: Report) -> Prepared:
-        """Render the command and place its files, unless an earlier start of this container has."""
+        """Render the command, and write its files unless COPY_ONCE is set and an earlier start wrote them."""
         self.stage, self.command = "render", command.path
         if not command.files:
             return preparer.prepare(command)
         from kolla_mesos_start.files.copy_once import CopyOnce
 
         copied = CopyOnce(settings.state_dir) if settings.copy_once else None
-        # What is published has changed since this start has begun: so may the files have.
+        # If the definition has changed during this start, the files may have changed too.
         if copied and copied.done(command.path) and not self.begins_again:
             prepared = preparer.prepare(command, with_files=False)
             return prepared._replace(read=copied.read(command.path))
@@ -343,7 +337,7 @@ class Agent:
         return prepared
 
     def _place(self, settings: Settings, prepared: Prepared, report: Report) -> None:
-        from kolla_mesos_start.files import place
+        from kolla_mesos_start.files.placement import place
 
         if not any(content.check for content in prepared.contents):
             place(prepared.contents)
@@ -351,10 +345,10 @@ class Agent:
         from kolla_mesos_start.commands.file_checks import FileChecks
 
         guard = self.bootstrap.guard if self.bootstrap else None
-        with FileChecks(self.loop, settings.service_name, prepared, self.exported, guard) as checks:
+        with FileChecks(self.loop, settings.service_name, prepared, guard) as checks:
 
             def check(content: Content, path: str) -> None:
-                # It may take long; what is said until then has come to its end.
+                # A check may take long.
                 what = f"{prepared.step.command.path} waits for the check of its file {content.name}"
                 report.write("waiting", what, prepared.step.command.path)
                 checks.check(content, path)
@@ -362,7 +356,7 @@ class Agent:
             place(prepared.contents, check)
 
     def _run_command(self, prepared: Prepared, runnable: Runnable, report: Report) -> bool:
-        """Run a command to its end; false if it has to wait for its turn again."""
+        """Run a command until it ends; false if it must wait for its lock again."""
         assert self.bootstrap is not None
         self._reach("bootstrap", runnable.command.path)
         if not runnable.already_done:
@@ -370,7 +364,7 @@ class Agent:
         return self.bootstrap.run(prepared, runnable)
 
     def _refuse_retired(self, settings: Settings, tree: StatusTree, report: Report) -> None:
-        """Start no daemon of an image that an upgrade has left behind."""
+        """Refuse to start the daemon if an upgrade has retired this image."""
         self.stage = "exec"
         if tree.graph.daemon is not None and tree.graph.daemon.retired_by is not None:
             from kolla_mesos_start.daemon import retirement  # Few daemons can be retired.
@@ -380,7 +374,7 @@ class Agent:
     def _become_daemon(
         self, settings: Settings, prepared: Prepared, registration: Registration | None, report: Report
     ) -> NoReturn:
-        """Exec the daemon, or stay as its parent."""
+        """Exec the daemon, or become its parent."""
         self._end_guard()
         assert self.client is not None and registration is not None and self.ended is not None
         registration = registration._replace(
@@ -390,11 +384,11 @@ class Agent:
         )
         from kolla_mesos_start.daemon.launch import Launch
 
-        launch = Launch(settings, self.client, report, registration)
-        (launch.supervise if settings.supervise else launch.exec)(prepared, self.exported)
+        launch = Launch(settings, self.client, report, registration, prepared)
+        (launch.supervise if settings.supervise else launch.exec)()
 
     def _finish(self, settings: Settings, report: Report) -> int:
-        """The end of a task: it exits, or idles without a session until it is stopped."""
+        """End a task: exit, or close the session and idle until a signal stops it."""
         assert self.ended is not None
         self.ended.forget()
         self.close()
@@ -410,33 +404,33 @@ class Agent:
     # -- the end --------------------------------------------------------------------------------
 
     def end(self, error: AgentError) -> int:
-        """End unhappily: close everything, say why in the last line, and return the exit status."""
+        """End after a failure: close everything, log the reason in the last line, return the exit status."""
         for signum in STOP_SIGNALS:
-            self.loop.on_signal(signum, lambda signum: None)  # It is ending already.
+            self.loop.on_signal(signum, lambda signum: None)  # It is already ending.
         try:
             self._end_guard()
         except Unkillable as worse:
             error = worse
         error.command = error.command or self.command
         if isinstance(error, AccessDenied):
-            error.reason += self._known_as()
+            error.reason += self._identity_hint()
         ending = logs.ending(self.stage, error)
         if self.ended and not isinstance(error, Stopped):
-            self.ended.tell(str(ending.short()))
+            self.ended.write(str(ending.short()))
         if self.report:
-            # Where we have become the daemon's user already, it may not be ours to say.
+            # After becoming the daemon's user, we may have no right to write the state.
             with contextlib.suppress(CannotWrite):
                 what = f"{error.command}: " if error.command else ""
                 self.report.write("ended", f"{what}{error.reason}")
         self.close(session=not isinstance(error, Unkillable))
         with contextlib.suppress(OSError):
-            sys.stdout.flush()  # What a check has found so far comes before the last line.
-        if self.stage != "refresh":  # Its registrar reports that, and goes on.
+            sys.stdout.flush()  # The output of a check comes before the last line.
+        if self.stage != "refresh":  # Its registrar reports that, and continues.
             logs.last_line(ending, self.termination_log)
         return error.status
 
-    def _known_as(self) -> str:
-        """What an operator has to know who looks for a right that is missing."""
+    def _identity_hint(self) -> str:
+        """Our identity according to the server, for an error about a missing permission."""
         if self.client is None or not self.client.connected:
             return ""
         from kolla_mesos_start.zookeeper.identity import connected_as
@@ -445,13 +439,13 @@ class Agent:
         return connected_as(self.client.known_as())
 
     def _reach(self, stage: str, command: str | None = None) -> None:
-        """Come to a stage; what ended an earlier start before it is past."""
+        """Enter a stage. The record of an earlier start that failed before it is removed."""
         self.stage, self.command = stage, command
         assert self.ended is not None
         self.ended.reached(stage, command)
 
     def close(self, *, session: bool = True) -> None:
-        """End what was begun: first the running command, then the `session` that held its lock."""
+        """Close everything: first the running command, then the `session` that holds its lock."""
         self._end_guard()
         if self.facts is not None:
             self.facts.close()
@@ -471,13 +465,13 @@ class Agent:
 
 
 def _published_generation(preparer: Preparer, dependency: Dependency) -> Generation:
-    from kolla_mesos_start.render.published_generation import published_generation  # Few containers ask.
+    from kolla_mesos_start.render.published_generation import published_generation  # Few containers need it.
 
     return published_generation(preparer, dependency)
 
 
 def _import_what_follows(graph: Graph) -> None:
-    import kolla_mesos_start.wait
+    import kolla_mesos_start.wait.waiting
 
     if graph.commands:
         import kolla_mesos_start.commands.bootstrap
@@ -486,7 +480,7 @@ def _import_what_follows(graph: Graph) -> None:
 
 
 def _facts(settings: Settings, tree: StatusTree, prepared: Prepared) -> bytes:
-    """What the container shows of itself once a command is rendered."""
+    """What the container's znode shows once a command is rendered."""
     # Its registrar watches what the files were rendered from.
     follows = bool(prepared.step.on_change and prepared.seen) and not settings.copy_once
     shown = (settings.host, tree.definition, tree.graph.digest, settings.generation)
@@ -494,7 +488,7 @@ def _facts(settings: Settings, tree: StatusTree, prepared: Prepared) -> bytes:
 
 
 def _raise_if_changed(tree: StatusTree) -> None:
-    """Changed if the definition was read before the last publication: it may need what has been removed."""
+    """Raise Changed if the definition is older than the last publication: it may need what was removed."""
     from kolla_mesos_start.tree.published import Changed
 
     if changed := tree.changed():
@@ -502,7 +496,7 @@ def _raise_if_changed(tree: StatusTree) -> None:
 
 
 def _complete_refresh(run_dir: str) -> None:
-    """Complete what a refresh has begun that was killed together with this container."""
+    """Complete a refresh that was killed together with this container."""
     journal = f"{run_dir}/{JOURNAL}"
     if not os.path.lexists(journal):
         return
@@ -512,14 +506,14 @@ def _complete_refresh(run_dir: str) -> None:
         recover(run_dir)
         log.warning("a refresh was killed while it replaced files: that is completed now")
     except CannotWrite as error:
-        # All files are placed again before the daemon starts.
+        # All files are written again before the daemon starts.
         log.warning("a refresh was killed while it replaced files, some of which are old: %s", error.reason)
         with contextlib.suppress(OSError):
             os.unlink(journal)
 
 
 def _warn_of_pods(settings: Settings, graph: Graph) -> None:
-    """Without the node's name a pod is a host of its own, and nothing outside is ever local to it."""
+    """Without the node's name each pod is a host of its own, and no other pod is local to it."""
     if settings.host_is_pod:
         local = graph.local_dependencies
         log.warning(
@@ -529,11 +523,11 @@ def _warn_of_pods(settings: Settings, graph: Graph) -> None:
         )
 
 
-def _warn_of_open_files(settings: Settings) -> None:
-    if settings.auth or settings.cert:
-        from kolla_mesos_start.open_files import open_files
+def _warn_of_world_readable(settings: Settings) -> None:
+    if settings.has_identity:
+        from kolla_mesos_start.files.permissions import world_readable
 
-        for variable, path, mode in open_files(os.environ):
+        for variable, path, mode in world_readable(os.environ):
             log.warning(
                 "%s: every user in this container can read %s (mode %04o), and then do in ZooKeeper what this"
                 " service may: make it 0440 or 0400 (in Kubernetes by the Secret's defaultMode, and fsGroup"
@@ -545,7 +539,7 @@ def _warn_of_open_files(settings: Settings) -> None:
 
 
 def _warn_of_generations(settings: Settings, graph: Graph) -> None:
-    """Whether this image is the one that a generation asks for is known only if it says which it is."""
+    """Warn if commands are for a generation, but this image does not say which one it has."""
     commands = [command for command in graph.commands if command.generation is not None]
     if commands and settings.generation is None:
         log.warning(

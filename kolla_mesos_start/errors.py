@@ -31,10 +31,7 @@ class AgentError(Exception):
 
 
 class Issues(AgentError):
-    """All that is wrong with one input, in one error.
-
-    `issues` are texts of the form `<name of the bad thing>: <what is wrong>`.
-    """
+    """All issues of one input in one error. Each is a text of the form `<name>: <what is wrong>`."""
 
     subject = "input"
 
@@ -159,15 +156,15 @@ RIGHTS = {
     "deleted": "d (delete)",
     "given another ACL": "a (admin)",
 }
-# What an operation, by its type in kazoo, does to a znode; all others read it.
+# What each of kazoo's operations does to a znode; all others read it.
 DONE = {"Create": "created", "Delete": "deleted", "SetData": "written", "SetACL": "given another ACL"}
 
 
 class NoRight(AccessDenied):
-    """The ACL of a znode does not let us do what has to be done.
+    """The ACL of a znode denies an operation.
 
-    `done` is what can't be done to the znode at `path`: one of RIGHTS. Whether it may be created or deleted,
-    the ACL of the one above it says.
+    `done` is what can't be done to the znode at `path`: one of RIGHTS. The ACL of its parent decides about
+    creation and deletion.
     """
 
     def __init__(self, path: str, done: str, error: Exception) -> None:
@@ -216,20 +213,23 @@ def listed(names: Iterable[str]) -> str:
 
 
 def cause(error: Exception) -> str:
-    """What went wrong, without the number that an OSError prints in front."""
+    """The cause, without the number that OSError puts before it."""
     return getattr(error, "strerror", None) or str(error) or type(error).__name__
 
 
 def where(defect: Exception) -> list[str]:
-    """Where in the code a defect was met, in lines. Its message is left out: that may hold a value."""
-    import traceback
-
-    frames = "".join(traceback.format_tb(defect.__traceback__)).splitlines()
-    return ["Traceback (most recent call last):", *frames, type(defect).__name__]
+    """Where in the code a defect occurred, as lines. Its message is left out: it may contain a value."""
+    # Without the `traceback` module: a process without a free descriptor can't import it.
+    lines, here = ["Traceback (most recent call last):"], defect.__traceback__
+    while here:
+        code = here.tb_frame.f_code
+        lines.append(f'  File "{code.co_filename}", line {here.tb_lineno}, in {code.co_name}')
+        here = here.tb_next
+    return [*lines, type(defect).__name__]
 
 
 def causes(by_server: Mapping[str, str]) -> str:
-    """What the servers met; by server, unless all met the same."""
+    """The causes of several servers; only one text if all have the same cause."""
     servers: dict[str, list[str]] = {}
     for server, what in by_server.items():
         servers.setdefault(what, []).append(server)
@@ -239,11 +239,11 @@ def causes(by_server: Mapping[str, str]) -> str:
 
 
 def handshake_cause(error: OSError, otherwise: str = "its port is for TLS (set KOLLA_ZK_CA)") -> str:
-    """Why a server that was there did not go on with a connection.
+    """Why a server closed a new connection.
 
-    To close it without a word is all that ZooKeeper says of several causes; `otherwise` is one more.
+    ZooKeeper closes it without an answer for several reasons; `otherwise` is another one.
     """
-    # What is met depends on how far the connection had come when the server closed it.
+    # The error depends on when the server closed the connection.
     if not isinstance(error, (ConnectionResetError, BrokenPipeError)) and error.errno != errno.ENOTCONN:
         return cause(error)
     return (

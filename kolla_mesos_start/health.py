@@ -1,20 +1,18 @@
-"""The health of this container: the state that the agent writes, and the probe that reads it.
+"""The health of this container: the state that the agent writes, and the probe (`health`) that reads it.
 
-What lives here: the run directory, the lock and the state in it, and the `health` command. The
-probe runs every few seconds as long as the container exists, so this module imports only what a
-bare Python has loaded already, and `fcntl`: not `typing`, `json`, `re` or `logging`, and never
-ZooKeeper.
+The probe runs every few seconds, so this module imports only what a bare Python has already loaded, and
+`fcntl`: not `typing`, `json`, `re` or `logging`, and never ZooKeeper.
 
     <run_dir>/
-      lock      held by the agent, later by the registrar: held means that one of them runs
+      lock      held by the agent, later by the registrar: one of them is running
       gate      held (flock) while an agent takes the lock
       state     "<stage> <text>", one line
-      journal   there while a refresh replaces files (see files.journal)
+      journal   exists while a refresh replaces files (see files.journal)
 
-Other users may read lock and state, for their probes; but a process that can read a file can flock it. So
-the lock is a write lock of fcntl(2) (F_OFD_SETLK; as flock's, it belongs to the open file), which needs
-the right to write. A reader's read lock would still keep the next agent from it: so each agent makes
-a new file, and locks it before others may open it. They may never open the gate.
+Other users may read lock and state, for their probes; but any process that can read a file can flock it.
+Therefore the lock is a write lock of fcntl(2) (F_OFD_SETLK; it belongs to the open file, like flock's), which
+needs write permission. A reader's read lock would still block the next agent, so each agent creates a new
+file, and locks it before others may open it. Others can never open the gate.
 """
 
 from __future__ import annotations
@@ -32,7 +30,7 @@ if TYPE_CHECKING:
 
     Stage = Literal["waiting", "bootstrapping", "starting", "ready", "unready", "finished", "ended"]
 
-# What a stage means to the two probes while the lock is held: (alive, ready).
+# The results of the two probes in each stage while the lock is held: (alive, ready).
 # `starting` is alive: a liveness probe must not kill a daemon that is still starting.
 VERDICTS: Mapping[str, tuple[bool, bool]] = {
     "waiting": (True, False),
@@ -47,18 +45,18 @@ VERDICTS: Mapping[str, tuple[bool, bool]] = {
 DAEMON_STAGES = ("starting", "ready", "unready")
 
 USAGE = "usage: kolla_mesos_start health [--ready]"
-# The registrar of the container's previous run needs a moment to see that its daemon has ended.
-LOCK_TIMEOUT = 5.0  # seconds
+# seconds; the registrar of the previous run needs a moment to notice that its daemon has ended
+LOCK_TIMEOUT = 5.0
 LOCK_RETRY_INTERVAL = 0.05  # seconds; flock itself can't wait with a time limit
 RUN_DIR_LIMIT = 80  # bytes: the whole path of a socket in it may have 107
-STATE_LIMIT = 16384  # bytes that are read of the state
+STATE_LIMIT = 16384  # bytes of the state
 JOURNAL = "journal"
 # For files in directories where others may write too: follow no link, and do not block on a FIFO.
 O_CAREFUL = os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK
 
 
 def writable_directory(path: str) -> bool:
-    """Whether this user may write in the directory, or may create it if it does not exist."""
+    """Whether this user may write in the directory, or create it."""
     directory = path if os.path.exists(path) else os.path.dirname(path)
     return os.access(directory, os.W_OK | os.X_OK)
 
@@ -70,17 +68,16 @@ def default_run_dir(uid: int, writable: Callable[[str], bool] = writable_directo
 
 
 def bad_run_dir(path: str) -> str | None:
-    """What is expected of KOLLA_RUN_DIR, if that is not it."""
+    """What KOLLA_RUN_DIR should be; None if the path is right."""
     if len(os.fsencode(path)) > RUN_DIR_LIMIT:
         return f"a path of at most {RUN_DIR_LIMIT} bytes, because it holds a socket"
     return None if path.startswith("/") else "an absolute path"
 
 
 class StateFile:
-    """The state of this container as probes see it: a lock that is held, and the current stage.
+    """The state of this container for probes: a lock that is held, and the current stage.
 
-    `fd` is the lock. It is close-on-exec, and the registrar inherits it: the lock belongs to the
-    open file, so it is never free in between.
+    `fd` is the lock. It is close-on-exec; the registrar inherits it, so the lock is never free in between.
     """
 
     def __init__(self, run_dir: str, fd: int) -> None:
@@ -89,7 +86,7 @@ class StateFile:
 
     @classmethod
     def take(cls, run_dir: str, *, timeout: float = LOCK_TIMEOUT) -> StateFile:
-        """Take the lock, and wait up to `timeout` seconds until the previous run has released it.
+        """Take the lock; wait up to `timeout` seconds for the previous run to release it.
 
         Raises BadEnvironment if the directory can't be used, or if another agent keeps the lock.
         """
@@ -109,14 +106,14 @@ class StateFile:
 
     @classmethod
     def inherit(cls, run_dir: str, fd: int) -> StateFile:
-        """Use the lock that the agent took. Programs that are executed from here do not inherit `fd`."""
+        """Use the lock that the agent took. Programs executed from here do not inherit `fd`."""
         os.set_inheritable(fd, False)
         return cls(run_dir, fd)
 
     def write(self, stage: Stage, text: str) -> None:
         """Replace the state; a reader sees the old line or the new one, never a part.
 
-        Raises CannotWrite: probes must not go on reading an outdated state.
+        Raises CannotWrite: probes must not read an outdated state.
         """
         path = f"{self.run_dir}/state"
         line = f"{stage} {text}".replace("\n", " ").rstrip()
@@ -147,7 +144,7 @@ def health(argv: Sequence[str], environ: Mapping[str, str]) -> int:
         return 64
     try:
         if not environ.get("KOLLA_RUN_DIR"):
-            refuse_strangers(run_dir)  # One that is given may be another user's: that of the agent.
+            refuse_strangers(run_dir)  # KOLLA_RUN_DIR may belong to another user: the agent's.
         line, alive, ready = _inspect(run_dir, environ.get("KOLLA_START_MODE") == "supervise")
     except OSError as error:
         line, alive, ready = _described(error, run_dir), False, False
@@ -157,7 +154,7 @@ def health(argv: Sequence[str], environ: Mapping[str, str]) -> int:
 
 def _inspect(run_dir: str, supervised: bool) -> tuple[str, bool, bool]:
     """The line to print, and whether the container is alive and ready."""
-    # The lock first: a change in between can then only make a good container look bad for one probe.
+    # The lock first: then a change in between can only make a healthy container look bad for one probe.
     held = _is_held(f"{run_dir}/lock")
     line = _read_state(f"{run_dir}/state")
     stage = line.partition(" ")[0]
@@ -172,7 +169,7 @@ def _inspect(run_dir: str, supervised: bool) -> tuple[str, bool, bool]:
 
 
 def _is_held(lock: str) -> bool:
-    """Whether a lock keeps readers out: only who may write to the file can hold such a one."""
+    """Whether a write lock is held; that needs write permission."""
     try:
         fd = os.open(lock, os.O_RDONLY | O_CAREFUL)
     except FileNotFoundError:
@@ -196,12 +193,12 @@ def _read_state(path: str) -> str:
         return ""
     with open(fd, "rb") as file:
         line = file.readline(STATE_LIMIT).rstrip(b"\n").decode("ascii", "backslashreplace")
-    # It may be a volume that others write to: nothing in it moves the cursor of who runs the probe by hand.
+    # Others may write to this volume: no control character may reach a terminal.
     return "".join(each if each.isprintable() else "?" for each in line)
 
 
 def replace(path: str, data: bytes) -> None:
-    """Replace a small file of ours that everybody may read; a reader sees the old one or the new one.
+    """Replace a small world-readable file; a reader sees the old one or the new one.
 
     Only one process may do so at a time.
     """
@@ -212,7 +209,7 @@ def replace(path: str, data: bytes) -> None:
 
 
 def _new_file(path: str) -> int:
-    """A new file, which nobody else can open yet; what is there is removed, and never written to."""
+    """Create a file that nobody else can open yet; an existing one is removed, and never written to."""
     try:  # noqa: SIM105 (contextlib would cost every probe its import)
         os.unlink(path)
     except FileNotFoundError:
@@ -232,10 +229,10 @@ def _create(run_dir: str) -> None:
 
 
 def refuse_strangers(directory: str) -> None:
-    """Raise PermissionError if somebody else may have made the directory, or may write in it.
+    """Raise PermissionError if another user may have created the directory, or may write in it.
 
-    That can be where everybody may make one, as in /tmp. Elsewhere it may be a volume, or the image's: then
-    owner and mode are up to who has made it.
+    Only checked where every user may create directories, as in /tmp. Elsewhere it may be a volume or part of
+    the image, which have their own owner and mode.
     """
     directory = os.path.normpath(directory)
     try:
@@ -258,7 +255,7 @@ def refuse_strangers(directory: str) -> None:
 
 
 def _lock(run_dir: str, deadline: float) -> int | None:
-    """The lock, taken; None if another agent holds it until the deadline."""
+    """Take the lock; None if another agent holds it until the deadline."""
     gate = os.open(f"{run_dir}/gate", os.O_RDWR | os.O_CREAT | O_CAREFUL, 0o600)
     try:
         while not _has_passed(gate) or _is_held(f"{run_dir}/lock"):

@@ -1,11 +1,8 @@
-"""The log: how its lines look, where they go, and the last one, which says how the agent ended.
+"""The log: its formats and levels, and its last line, which says how the agent ended.
 
-What lives here: the formats, the levels and the termination log. What a line may say is decided by
-the module that writes it.
-
-Not Python's `logging`: a handler of that blocks while nobody reads the log, and then no command would be
-killed in time. Here a line that can't be written at once is dropped and counted. It also would cost the
-registrar two megabytes for as long as the container lives.
+Not Python's `logging`: its handlers block while nobody reads the log, and then no command would be killed in
+time. Here a line that can't be written at once is dropped and counted. `logging` would also cost each
+registrar two megabytes.
 """
 
 from __future__ import annotations
@@ -21,20 +18,19 @@ if TYPE_CHECKING:
     from kolla_mesos_start.errors import AgentError
 
 LEVELS = ("debug", "info", "warning", "error", "critical")
-PROGRESS_INTERVAL = 30.0  # seconds after which what takes long says so, again and again
-TERMINATION_LOG_LIMIT = 4096  # bytes; Kubernetes cuts there, and would cut the JSON in two
-# A pipe that poll() calls writable takes so many bytes without blocking (PIPE_BUF).
-CHUNK = 4096
-LINE_LIMIT = 60 * 1024  # bytes; a pipe holds 64 KiB, and a longer line could never be written at once
+PROGRESS_INTERVAL = 30.0  # seconds between log lines about a long operation
+TERMINATION_LOG_LIMIT = 4096  # bytes; Kubernetes cuts longer text, which would break the JSON
+CHUNK = 4096  # bytes (PIPE_BUF) that a pipe accepts without blocking once poll() calls it writable
+LINE_LIMIT = 60 * 1024  # bytes; a pipe holds 64 KiB, so a longer line could never be written at once
 LAST_LINE_TIMEOUT = 1.0  # seconds that the last line waits for a reader
-# A newline in a name must not forge a line, nor a carriage return or an escape one on a terminal.
+# Control characters in a name must not forge a line, in the log or on a terminal.
 CONTROLS = {code: repr(chr(code))[1:-1] for code in (*range(32), *range(127, 160), 0x2028, 0x2029)}
 
 
 class Output:
-    """Where the lines of this process go: a descriptor, the least level, the format.
+    """The log of this process: its descriptor, lowest level and format.
 
-    `dropped` counts the lines that could not be written since the last one that could.
+    `dropped` counts the lines that could not be written since the last successful one.
     """
 
     def __init__(self, fd: int = 2) -> None:
@@ -43,10 +39,10 @@ class Output:
         self.json_lines = False
         self.program = ""  # named in each line, in place of its time and its logger
         self.dropped = 0
-        self._torn = False  # The last line could only be begun.
+        self._torn = False  # Only a part of the last line was written.
 
     def write(self, level: str, name: str, message: str) -> None:
-        """Write one line, unless its level is too low or nobody reads."""
+        """Write one line, unless its level is too low or nobody reads the log."""
         if LEVELS.index(level) < self.level:
             return
         self._report_dropped()
@@ -54,7 +50,7 @@ class Output:
             self.dropped += 1
 
     def bare(self, line: str) -> None:
-        """Write a line as it is, in every format; wait a moment for a reader."""
+        """Write a line unchanged, whatever the format; wait a moment for a reader."""
         self._report_dropped(LAST_LINE_TIMEOUT)
         self._put(line, LAST_LINE_TIMEOUT)
 
@@ -64,10 +60,10 @@ class Output:
             self.dropped = 0
 
     def _short_line(self, level: str, name: str, message: str) -> str:
-        """The line, of which a pipe can hold the whole; if need be the message is cut."""
+        """The line, with the message cut if a pipe could not hold it."""
         line, keep = self._line(level, name, message), len(message)
         while (size := len(line.encode("utf-8", "backslashreplace"))) > LINE_LIMIT:
-            keep = keep * LINE_LIMIT // size - 1  # How many bytes a character takes may vary.
+            keep = keep * LINE_LIMIT // size - 1  # Characters vary in size.
             line = self._line(level, name, f"{message[:keep]}... ({len(message)} characters)")
         return line
 
@@ -87,7 +83,7 @@ class Output:
         """Write the line without blocking for longer than `timeout` seconds; false if nobody reads."""
         rest = line.encode("utf-8", "backslashreplace") + b"\n"
         if self._torn:
-            rest = b"\n" + rest  # Or this line would be a part of the one that was only begun.
+            rest = b"\n" + rest  # Otherwise this line would continue the torn one.
         poller = select.poll()
         poller.register(self.fd, select.POLLOUT)
         deadline = time.monotonic() + timeout
@@ -99,7 +95,7 @@ class Output:
                 rest = rest[os.write(self.fd, rest[:CHUNK]) :]
                 self._torn = bool(rest)
         except OSError:
-            return False  # The reader is gone. That must never change what the agent does.
+            return False  # The reader is gone, which must never change the agent's behaviour.
         return True
 
 
@@ -147,34 +143,36 @@ class Ending:
         return json.dumps(self.fields)
 
     def short(self) -> Ending:
-        """The same with its reason cut, if need be, so that the text fits the termination log."""
+        """The same, with the reason cut if the text does not fit the termination log."""
         cut, reason = self, self.fields["reason"]
         keep = len(reason)
         while (excess := len(str(cut)) - TERMINATION_LOG_LIMIT) > 0 and keep:
-            # A character takes up to twelve bytes (two \uXXXX): a twelfth is never too much.
+            # A character takes up to twelve bytes (two \uXXXX), so a twelfth never cuts too much.
             keep -= min(keep, max(1, excess // 12))
             cut = Ending(**{**self.fields, "reason": reason[:keep] + "..."})
         return cut
 
 
 def ending(stage: str, error: AgentError) -> Ending:
-    """How `error` ends the agent, which is in `stage`."""
+    """How `error` ends the agent in `stage`."""
     return Ending(stage, error.command, error.reason, error.retriable, error.status)
 
 
 def configure(level: str, json_lines: bool) -> None:
-    """Write lines from `level` (`debug`, `info`, `warning` or `error`) on, as text or as JSON objects.
+    """Set the lowest level (`debug`, `info`, `warning` or `error`), and the format: text or JSON objects.
 
     May be called again; the last call counts.
     """
+    if json_lines:
+        import json  # noqa: F401 (now: later no descriptor may be free for the import)
     OUTPUT.level, OUTPUT.json_lines = LEVELS.index(level), json_lines
 
 
 def last_line(end: Ending, termination_log: str | None) -> None:
-    """Say how the agent ended, in the last line of the log and in the termination log.
+    """Write how the agent ended, in the last line of the log and in the termination log.
 
-    It is bare in the log whatever the format, so that both places hold the same object. A
-    reason that is too long for the termination log is logged whole in the line before.
+    Both contain the same JSON object, whatever the log's format. A reason that is too long for the
+    termination log is logged completely in the line before.
     """
     short = end.short()
     if short is not end:
@@ -189,6 +187,6 @@ def _write_termination_log(path: str, line: str) -> None:
         with open(path, "w", encoding="ascii") as file:
             file.write(line)
     except OSError as error:
-        # The agent is ending already, and for a better reason than this one.
+        # The agent is already ending, for a more important reason.
         hint = "set KOLLA_TERMINATION_LOG to a writable file"
         Logger(__name__).warning("termination log %s can't be written: %s; %s", path, error.strerror, hint)

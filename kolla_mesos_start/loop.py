@@ -1,8 +1,8 @@
-"""The one poll loop of a process: descriptors, signals and timers. Nothing else blocks.
+"""The poll loop of a process: descriptors, signals and timers. Nothing else blocks.
 
-Everything runs on the one thread there is, inside `wait`: no state needs a lock, and a fork or an
-exec meets no other thread. What a handler raises, `wait` raises. While the process computes for long,
-`compute` does the same now and then.
+Everything runs in a single thread, inside `wait`: no state needs a lock, and fork and exec are safe. `wait`
+raises the exceptions of handlers. `compute` runs a long computation, and interrupts it regularly for the
+loop.
 """
 
 from __future__ import annotations
@@ -28,9 +28,9 @@ if TYPE_CHECKING:
     class Source(Protocol):
         """Something that waits for a descriptor, for an instant, or for both.
 
-        `interest`: the descriptor and events it waits for now. `deadline`: when it must run at
-        the latest (see `now`). `run` does what can be done without blocking; `ready` says whether
-        the events have come. It runs whenever anything happened in the loop.
+        `interest`: the descriptor and events that it waits for. `deadline`: when it must run at the latest
+        (see `now`). `run` is called after every event in the loop, and must not block; `ready`: its own
+        events have come.
         """
 
         @property
@@ -42,17 +42,17 @@ if TYPE_CHECKING:
         def run(self, ready: bool) -> None: ...
 
 
-TICK = 0.2  # seconds that a computation goes on before everything else has its turn
+TICK = 0.2  # seconds after which a computation is interrupted for the loop
 LONGEST_POLL = 3600.0  # seconds; poll() has a limit of its own, and waking early costs nothing
 
 
 def now() -> float:
-    """Seconds on the clock of all deadlines; it goes on while the machine is suspended."""
+    """Seconds on the clock of all deadlines; it continues while the machine is suspended."""
     return time.clock_gettime(time.CLOCK_BOOTTIME)
 
 
 class Interrupted(BaseException):
-    """Brings what a handler has raised out of a computation, which may go on after any Exception."""
+    """Carries a handler's exception out of a computation, which might catch any Exception."""
 
     def __init__(self, error: Exception) -> None:
         self.error = error
@@ -80,32 +80,32 @@ class Loop:
         self._sources.remove(source)
 
     def listen(self, fd: int, handler: Handler) -> None:
-        """Have `handler` run whenever `fd` is readable. `handler` must read what is there."""
+        """Call `handler` whenever `fd` is readable. It must read what is there."""
         self._readers[fd] = handler
 
     def ignore(self, fd: int) -> None:
-        """Take back `listen`; call it before `fd` is closed."""
+        """Undo `listen`; call it before `fd` is closed."""
         del self._readers[fd]
 
     def call_at(self, when: float, handler: Handler) -> None:
-        """Have `handler` run once the clock (see `now`) has reached `when`."""
+        """Call `handler` once the clock (see `now`) has reached `when`."""
         heapq.heappush(self._timers, (when, next(self._order), handler))
 
     def on_signal(self, signum: int, handler: Callable[[int], object]) -> None:
-        """Have `handler(signum)` run inside `wait` when the signal comes."""
+        """Call `handler(signum)` inside `wait` when the signal comes."""
         if self._wakeup < 0:
             self._wakeup = _wakeup_descriptor()
             self.listen(self._wakeup, self._empty_wakeup)
         self._signal_handlers[signum] = handler
         signal.signal(signum, self._note_signal)
-        # A mask is inherited: the launcher may have blocked the signal.
+        # The launcher may have blocked the signal; the mask is inherited.
         signal.pthread_sigmask(signal.SIG_UNBLOCK, {signum})
 
     def wait(self, condition: Callable[[], T], deadline: float = math.inf) -> T:
-        """Run what happens until `condition()` is true or `deadline` (see `now`) has passed.
+        """Run the loop until `condition()` is true or `deadline` (see `now`) has passed.
 
-        What has happened by the deadline counts. Returns the last value of `condition()`; raises
-        whatever a handler raises.
+        Events up to the deadline are handled. Returns the last value of `condition()`; raises whatever a
+        handler raises.
         """
         expired = False
         while True:
@@ -117,15 +117,15 @@ class Loop:
             self._poll(deadline)
 
     def sleep(self, seconds: float) -> None:
-        """Run what happens for so long."""
+        """Run the loop for so long."""
         self.wait(lambda: False, now() + seconds)
 
     def compute(self, work: Callable[[], T]) -> T:
-        """The result of `work`, a computation without effects, while everything else goes on.
+        """The result of `work`, a computation without effects, while the loop continues.
 
-        An alarm interrupts it between two steps of the interpreter: a single long operation, as the
-        repetition of a huge text, is waited for. What a handler raises ends the computation. What it
-        calls must not use the loop, unless it is `uninterrupted`.
+        An alarm interrupts it between two steps of the interpreter; a single long operation, such as
+        repeating a huge text, can't be interrupted. An exception of a handler ends the computation. Functions
+        that it calls must not use the loop, unless they are `uninterrupted`.
         """
         signal.signal(signal.SIGALRM, self._on_alarm)
         signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGALRM})
@@ -139,10 +139,10 @@ class Loop:
         except Interrupted as interrupted:
             raise interrupted.error from None
         finally:
-            signal.setitimer(signal.ITIMER_REAL, 0)  # A program that is executed would inherit it.
+            signal.setitimer(signal.ITIMER_REAL, 0)  # An executed program would inherit it.
 
     def uninterrupted(self, function: Callable[..., T]) -> Callable[..., T]:
-        """`function` as a computation may call it: it may use the loop itself."""
+        """`function` in a form that a computation may call, although it uses the loop."""
 
         def call(*args: object) -> T:
             computing, self._computing = self._computing, False
@@ -170,7 +170,7 @@ class Loop:
             heapq.heappop(self._timers)[2]()
 
     def _poll(self, deadline: float) -> None:
-        """Wait for the next thing to happen, and run it."""
+        """Wait for the next events, and handle them."""
         poller = select.poll()
         for fd in self._readers:
             poller.register(fd, select.POLLIN)
@@ -181,7 +181,7 @@ class Loop:
             deadline = min(deadline, source.deadline)
         if self._timers:
             deadline = min(deadline, self._timers[0][0])
-        # Upwards: a bit too early would mean spinning for the rest of the millisecond.
+        # Rounded up: otherwise the loop would spin for the rest of the millisecond.
         ready = {fd for fd, _ in poller.poll(math.ceil(min(max(0.0, deadline - now()), LONGEST_POLL) * 1000))}
         for fd in ready & self._readers.keys():
             if fd in self._readers:  # An earlier handler may have closed it.
@@ -198,7 +198,7 @@ class Loop:
 
 
 def _wakeup_descriptor() -> int:
-    """A descriptor that becomes readable when a signal comes: poll() alone would go on waiting."""
+    """A descriptor that becomes readable when a signal comes; otherwise poll() would continue to wait."""
     read, write = os.pipe()
     os.set_blocking(read, False)
     os.set_blocking(write, False)

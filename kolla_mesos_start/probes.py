@@ -1,7 +1,7 @@
 """Probes over the network: whether a TCP port accepts connections, and whether a URL answers.
 
-A probe is a generator of steps for a single-threaded loop. It returns why it failed, or an empty text. When
-to probe is decided in `daemon.readiness` for a daemon, and in `outside` for external services.
+A probe is a generator of steps for a single-threaded loop. It returns why it failed, or an empty text.
+`daemon.readiness` probes daemons, `wait.external` probes external services.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
-"""Processes of the agent: start one by fork, reap those that have ended, hide the memory of this one.
+"""Forks, reaps, and hides the memory of the agent's processes.
 
-Commands and daemons are started in `commands.guard`, which must import nothing of this package.
+`commands.guard` starts commands and daemons itself, because it must not import this package.
 """
 
 from __future__ import annotations
@@ -16,10 +16,10 @@ PR_SET_DUMPABLE = 4
 
 
 def fork(work: Callable[[], object]) -> int:
-    """Do `work` in a new process, and return its process id. OSError if no process can be started.
+    """Do `work` in a new process, and return its pid. Raises OSError if no process can be started.
 
-    The process starts with all signals blocked, so that none finds it with our handlers. Its exit status is
-    127, unless `work` executes a program or exits.
+    The process starts with all signals blocked, so that our handlers never run there. Its exit status is 127,
+    unless `work` executes a program or exits.
     """
     mask = signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())
     try:
@@ -52,13 +52,12 @@ def reap() -> list[tuple[int, int]]:
 
 
 def hide_memory() -> bool:
-    """Make this process not dumpable (prctl(2)): of other processes only root's may read or trace it.
+    """Make this process not dumpable (prctl(2)), so that only root can read or trace it, until it execs.
 
-    That is so until it executes another program. Its own files in /proc belong to root then. False where it
-    can't be done: a Python may have been built without libffi.
+    Its files in /proc belong to root then. False if a Python without libffi can't do it.
     """
     try:
-        # Not ctypes around it, which takes up to 2 MB of each registrar, and 10 ms of each start.
+        # Not ctypes, which takes up to 2 MB of each registrar, and 10 ms of each start.
         import _ctypes
     except ImportError:
         return False

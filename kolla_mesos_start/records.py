@@ -1,4 +1,4 @@
-"""NamedTuple without `typing`, whose import every start would pay for, and every registrar for months."""
+"""NamedTuple without `typing`, which would cost every start time, and every registrar memory."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ if TYPE_CHECKING:
 else:
 
     class _Meta(type):
-        """Makes a named tuple of a class's annotations, in their order; values are defaults."""
+        """Makes a named tuple from the annotations of a class; values are defaults."""
 
         def __new__(meta, name, bases, namespace):
             if not bases:

@@ -1,8 +1,6 @@
-"""What this container is doing now: said to the probes on its host, and to everybody in ZooKeeper.
+"""Reports what this container is doing, to probes on its host and in its znode below `.containers`.
 
-What lives here: the text of a container's znode in `.containers`. When that is written is the business
-of `ephemerals`; what there is to say, that of the stages. Each registrar imports this for months, so
-nothing heavy may be imported.
+Each registrar keeps this module in memory for months, so nothing heavy may be imported.
 """
 
 from __future__ import annotations
@@ -19,23 +17,23 @@ if TYPE_CHECKING:
     from kolla_mesos_start.health import Stage, StateFile
     from kolla_mesos_start.zookeeper.ephemerals import Ephemeral, Ephemerals
 
-# What `reason` is about, for programs: they read this code, and never search in the sentence.
+# Codes for programs, which must not parse `reason`.
 CHECK = "check"  # the check of the daemon fails
 REFRESH_PENDING, REFRESH_RUNNING = "refresh-pending", "refresh-running"
-REFRESH_SETTLING = "refresh-settling"  # the daemon has new files, and its check has not passed since
+REFRESH_SETTLING = "refresh-settling"  # the daemon has new files, and has not passed a check yet
 REFRESH_FAILED = "refresh-failed"
 REFRESH_STUCK = "refresh-stuck"  # another instance must become ready first
 NEVER_READY = "never-ready"  # in `ended`: the daemon ended before it was ready
 RESTART = "restart"  # only a restart brings the daemon up to date
 
-# Seconds: most starts are over before the first text is written, and cost their server nothing.
+# Seconds until the first write, and between writes: most starts are over before, and cost the server nothing.
 FIRST, INTERVAL = 0.2, 1.0
 MAX_REASON = 1024  # characters
 MAX_OUTSIDE = 32  # external services that are named
 
 
-class Shown(NamedTuple):
-    """The znode that says it: its path, what it always holds (a JSON object), and when it may be written.
+class StatusZnode(NamedTuple):
+    """The container's znode: its path, its constant fields (a JSON object), and when it may be written.
 
     `write_after` is an instant of `loop.now`.
     """
@@ -46,10 +44,10 @@ class Shown(NamedTuple):
 
 
 class Report:
-    """Says what the container is doing, and goes on saying it until something else is said."""
+    """The current state of the container."""
 
     def __init__(self, state_file: StateFile, command: str = "") -> None:
-        """`command` is what it deals with; empty where that is nothing, or several."""
+        """`command` is the one that the state is about; empty if there is none, or several."""
         self.state_file = state_file
         self._stage: Stage = "waiting"
         self._command, self._reason = command, ""
@@ -66,7 +64,7 @@ class Report:
         code: str = "",
         outside: Mapping[str, str] | None = None,
     ) -> None:
-        """Show this from now on. Raises CannotWrite as `StateFile.write` does.
+        """Report this state. Raises CannotWrite as `StateFile.write` does.
 
         `code` is one of the codes above, or empty. `outside`: why external services have not answered.
         """
@@ -81,8 +79,8 @@ class Report:
             self._ephemeral.data = self._text()
         self.state_file.write(stage, command if stage == "bootstrapping" else reason)
 
-    def show(self, ephemerals: Ephemerals, shown: Shown) -> Ephemeral:
-        """Say it in ZooKeeper too from now on; the ephemeral that does."""
+    def show(self, ephemerals: Ephemerals, shown: StatusZnode) -> Ephemeral:
+        """Report in ZooKeeper too; returns the ephemeral."""
         if self._ephemeral is None:
             self._ephemeral = ephemerals.keep(shown.path, b"")
             self._ephemeral.interval, self._ephemeral.write_after = INTERVAL, shown.write_after
@@ -91,21 +89,21 @@ class Report:
         return self._ephemeral
 
     def renew(self, facts: bytes) -> None:
-        """What it always holds is another text by now."""
+        """Replace the constant fields."""
         self._facts = facts
         if self._ephemeral:
             self._ephemeral.data = self._text()
 
     @property
     def ephemeral(self) -> Ephemeral:
-        """The one that says it."""
+        """The container's znode."""
         assert self._ephemeral is not None
         return self._ephemeral
 
     @property
-    def shown(self) -> Shown:
-        """What another process needs to go on with it."""
-        return Shown(self.ephemeral.path, self._facts, self.ephemeral.write_after)
+    def shown(self) -> StatusZnode:
+        """What another process needs to continue the report."""
+        return StatusZnode(self.ephemeral.path, self._facts, self.ephemeral.write_after)
 
     def _text(self) -> bytes:
         return with_texts(
@@ -119,13 +117,13 @@ class Report:
 
 
 def _cut(reason: str) -> str:
-    """What a probe can print in a line; the log has all of it."""
+    """Shorten a reason to a line for probes; the log has the whole text."""
     return reason if len(reason) <= MAX_REASON else f"{reason[: MAX_REASON - 3]}..."
 
 
-def shown_by(host: str, definition: int, digest: str, generation: str | None, path: str) -> Shown:
-    """For a container of `host` that has rendered nothing yet; the arguments are those of `facts_of`."""
-    return Shown(path, facts_of(host, definition, digest, generation), now() + FIRST)
+def status_znode(host: str, definition: int, digest: str, generation: str | None, path: str) -> StatusZnode:
+    """The znode of a container that has rendered nothing yet; for the arguments see `facts_of`."""
+    return StatusZnode(path, facts_of(host, definition, digest, generation), now() + FIRST)
 
 
 def facts_of(
@@ -136,11 +134,11 @@ def facts_of(
     read: int | None = None,
     follows: bool = False,
 ) -> bytes:
-    """What the znode of a container always holds.
+    """The constant fields of a container's znode.
 
-    `definition` is the mzxid of its definition, `digest` that of its graph, `generation` its image's. `read`
-    is the zxid up to which it has read what it runs from; None: it has rendered nothing yet. `follows`: the
-    files of its daemon are refreshed after a change.
+    `definition` is the mzxid of its definition, `digest` its graph's, `generation` its image's. `read`: its
+    files include every change up to this zxid; None: it has rendered nothing yet. `follows`: the files of its
+    daemon are refreshed after a change.
     """
     import json
 
@@ -156,12 +154,12 @@ def facts_of(
 
 
 def utc(epoch: float) -> str:
-    """Seconds since the epoch as everybody reads them."""
+    """The time in ISO 8601, from seconds since the epoch."""
     return time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(epoch))
 
 
 def with_texts(data: bytes, **texts: str | Mapping[str, str] | None) -> bytes:
-    """The JSON object `data` with these members added. Not by `json`, which a registrar does without."""
+    """The JSON object `data` with these members added. Without `json`, which a registrar does not import."""
     body = data.rstrip()[:-1].rstrip()
     return body + (b"" if body.endswith(b"{") else b", ") + _members(texts) + b"}"
 

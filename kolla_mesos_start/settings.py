@@ -1,10 +1,9 @@
 """Reads the environment variables of the agent into Settings, or raises one error that names every bad one.
 
-Here are the valid values and the default of each variable. No other module reads the environment,
+The valid values and the default of each variable are defined here. No other module reads the environment,
 except `health`, which must start fast.
 
-An empty variable counts as not set, because launchers pass on empty values. The exceptions are in
-NEVER_EMPTY.
+An empty variable counts as not set, because launchers pass on empty values. NEVER_EMPTY lists the exceptions.
 """
 
 from __future__ import annotations
@@ -14,7 +13,6 @@ import os
 import re
 import socket
 
-from kolla_mesos_start.child_environ import CREDENTIALS
 from kolla_mesos_start.definition.forms import GLOBAL, RESERVED, bad_generation, unusable
 from kolla_mesos_start.errors import AccessDenied, BadEnvironment
 from kolla_mesos_start.health import RUN_DIR_LIMIT as RUN_DIR_LIMIT
@@ -28,14 +26,18 @@ if TYPE_CHECKING:
     from typing import TypeVar
 
     from kolla_mesos_start.zookeeper.session import Servers
-    from kolla_mesos_start.zookeeper.wire import ACL
+    from kolla_mesos_start.zookeeper.wire import ACL as ZnodeAcl
 
     T = TypeVar("T")
 
 
 Acl = tuple[str, str, str]
 
-# What others read with the same prefix: Kolla's images and scripts, kolla-mesos, our commands and tools.
+CREDENTIALS = ("KOLLA_ZK_AUTH_FILE", "KOLLA_ZK_CERT", "KOLLA_ZK_KEY")
+COERCED = ("C.UTF-8", "C.utf8", "UTF-8")  # what Python sets LC_CTYPE to if the locale is C
+
+# Variables with our prefix for other readers: Kolla's images and scripts, kolla-mesos, our commands and
+# tools.
 PREFIX = "KOLLA_"
 OF_OTHERS = (
     *("BASE_ARCH", "BASE_DISTRO", "BOOTSTRAP", "CONFIG", "CONFIG_FILE", "DISTRO_PYTHON_VERSION"),
@@ -43,10 +45,10 @@ OF_OTHERS = (
     *("UMASK", "UPGRADE", "UPGRADE_CHECK", "DEPLOYMENT_ID", "DEPLOYMENT"),
     *("FENCING_TOKEN", "PREVIOUS_ATTEMPT"),
 )
-# Kubernetes gives each pod such ones for every service, and a service may be called kolla-something.
+# Kubernetes sets such variables for every service, and a service may be called kolla-something.
 _OF_KUBERNETES = PREFIX + r"\w+_(SERVICE_(HOST|PORT\w*)|PORT(_[0-9]+_(TCP|UDP|SCTP)\w*)?)"
 
-# Security must not be off because a value was forgotten: set but empty is an error for these.
+# These must not be set but empty: a forgotten value must not switch security off.
 NEVER_EMPTY = (*CREDENTIALS, "KOLLA_ZK_CA", "KOLLA_ZK_ACL")
 
 ZOOKEEPER_PORT = 2181
@@ -63,9 +65,9 @@ LABELS = Labels(
 WORLD: Acl = ("world", "anyone", "cdrwa")
 LOGLEVELS = ("debug", "info", "warning", "error")
 TERMINATION_LOG = "/dev/termination-log"
-OS_HOSTNAME = "KOLLA_HOSTNAME (from the hostname)"  # the hostname, read like a variable
+OS_HOSTNAME = "KOLLA_HOSTNAME (from the hostname)"  # the hostname is read like a variable
 INTERFACE_LIMIT = 15  # bytes: the limit of Linux
-SESSION_TIMEOUT_LIMIT = 3600  # seconds: a larger value was probably meant as milliseconds
+SESSION_TIMEOUT_LIMIT = 3600  # seconds; a larger value is probably in milliseconds
 
 
 class Settings(NamedTuple):
@@ -77,7 +79,7 @@ class Settings(NamedTuple):
     deployment_id: str
     service_name: str
     host: str
-    host_is_pod: bool  # the node is not known, so that scope `local` is this pod only
+    host_is_pod: bool  # the node is not known, so scope `local` is this pod only
     address: str | None  # None: the address of the private interface
     ports: tuple[int, ...]
     private_interface: str | None  # None: the interface of the default route
@@ -101,7 +103,8 @@ class Settings(NamedTuple):
     key: str | None  # None with a cert: the key is in the same file
     acl: tuple[Acl, ...]  # (scheme, id, perms); perms are letters of cdrwa
     termination_log: str | None
-    unknown: tuple[str, ...] = ()  # what is wrong with the names of variables that nothing reads
+    environ: Mapping[str, str]  # for commands and daemon: see `child_environ`
+    unknown: tuple[str, ...] = ()  # warnings about variables that nothing reads
 
     @property
     def servers(self) -> Servers:
@@ -119,9 +122,18 @@ class Settings(NamedTuple):
             LABELS,
         )
 
+    @property
+    def has_identity(self) -> bool:
+        """Whether the agent has a credential or a certificate of its own."""
+        return bool(self.auth or self.cert)
 
-def zookeeper_acl(entries: Sequence[Acl]) -> list[ACL]:
-    """The entries in ZooKeeper's form."""
+    @property
+    def znode_acl(self) -> list[ZnodeAcl]:
+        """KOLLA_ZK_ACL in ZooKeeper's form."""
+        return _znode_acl(self.acl)
+
+
+def _znode_acl(entries: Sequence[Acl]) -> list[ZnodeAcl]:
     from kolla_mesos_start.zookeeper.wire import ACL, Id
 
     bits = {"r": 1, "w": 2, "c": 4, "d": 8, "a": 16}
@@ -147,7 +159,7 @@ def _listable(path: str) -> bool:
 
 
 def _tls_issues(ca: str, cert: str | None, key: str | None) -> Sequence[str]:
-    """What keeps TLS from loading the files. Found here: a connection would be tried with them for ever."""
+    """Why TLS can't load the files. Checked here, because connections would be retried for ever."""
     from kolla_mesos_start.zookeeper.tls import UnusableFiles, make_context
 
     try:
@@ -167,6 +179,7 @@ def parse(
     exists: Callable[[str], bool] = os.path.exists,
     uid: Callable[[], int] = os.getuid,
     tls_issues: Callable[[str, str | None, str | None], Sequence[str]] = _tls_issues,
+    first_environ: Callable[[], str] | None = None,
 ) -> Settings:
     """The settings of an environment. Raises BadEnvironment with an issue for each bad variable."""
     variables = _Variables({**environ, OS_HOSTNAME: hostname()})
@@ -174,6 +187,7 @@ def parse(
     hosts, chroot = require("KOLLA_ZK_HOSTS", _ensemble, ("", ""))
     deployment_id, service_name = require("KOLLA_APP_ID", _app_id, ("", ""), ["MARATHON_APP_ID"])
     ca, cert, key = _tls(variables, _file(readable), tls_issues)
+    copy_once = read("KOLLA_CONFIG_STRATEGY", _switch("COPY_ALWAYS", "COPY_ONCE"), False)
     settings = Settings(
         hosts=hosts,
         chroot=chroot,
@@ -186,7 +200,7 @@ def parse(
         ports=read("KOLLA_PORTS", _ports, (), ["PORTS"]),
         private_interface=read("KOLLA_PRIVATE_INTERFACE", _interface, None),
         public_interface=read("KOLLA_PUBLIC_INTERFACE", _interface, None),
-        copy_once=read("KOLLA_CONFIG_STRATEGY", _switch("COPY_ALWAYS", "COPY_ONCE"), False),
+        copy_once=copy_once,
         generation=read("KOLLA_GENERATION", _generation, None),
         variables_dir=read("KOLLA_VARIABLES_DIR", _directory(listable), None),
         supervise=read("KOLLA_START_MODE", _switch("exec", "supervise"), False),
@@ -205,14 +219,40 @@ def parse(
         key=key,
         acl=read("KOLLA_ZK_ACL", _acl, (WORLD,)),
         termination_log=read("KOLLA_TERMINATION_LOG", _path, termination_log({}, exists)),
+        environ=child_environ(environ, copy_once, first_environ or _first_environ),
     )
     if variables.issues:
         raise BadEnvironment(variables.issues)
     return settings._replace(unknown=variables.unknown())
 
 
+def child_environ(
+    environ: Mapping[str, str], copy_once: bool, first_environ: Callable[[], str]
+) -> dict[str, str]:
+    """The environment for commands and daemon: the launcher's, without the agent's credentials.
+
+    In the C locale Python sets LC_CTYPE for itself (PEP 538); a daemon must not inherit that. Kolla's scripts
+    need the config strategy.
+    """
+    kept = {name: value for name, value in environ.items() if name not in CREDENTIALS}
+    if kept.get("LC_CTYPE") in COERCED:
+        del kept["LC_CTYPE"]
+        entries = (entry.partition("=") for entry in first_environ().split("\0"))
+        kept.update((name, value) for name, _, value in entries if name == "LC_CTYPE")
+    return {**kept, "KOLLA_CONFIG_STRATEGY": "COPY_ONCE" if copy_once else "COPY_ALWAYS"}
+
+
+def _first_environ() -> str:
+    """The environment that this process was started with, before Python changed it; empty without /proc."""
+    try:
+        with open("/proc/self/environ", encoding="utf-8", errors="surrogateescape") as file:
+            return file.read()
+    except OSError:
+        return ""
+
+
 def termination_log(environ: Mapping[str, str], exists: Callable[[str], bool] = os.path.exists) -> str | None:
-    """The file that a failure is written to, or None. Read first: a bad environment is written there too."""
+    """The file that a failure is written to, or None. Read first: a bad environment is reported there too."""
     given = environ.get("KOLLA_TERMINATION_LOG")
     if given:
         return given if given.startswith("/") else None
@@ -220,7 +260,10 @@ def termination_log(environ: Mapping[str, str], exists: Callable[[str], bool] = 
 
 
 class _Unexpected(Exception):
-    """A value is not what was expected. With `hidden` the message doesn't show it: it may hold a secret."""
+    """A value is not what was expected.
+
+    With `hidden` the message does not show it: it may contain a secret.
+    """
 
     def __init__(self, expected: str, *, hidden: bool = False) -> None:
         super().__init__(expected)
@@ -229,7 +272,7 @@ class _Unexpected(Exception):
 
 
 class _Variables:
-    """The variables, read one by one; `issues` collects what is wrong with them."""
+    """The variables, read one by one; `issues` collects the errors."""
 
     def __init__(self, environ: Mapping[str, str]) -> None:
         self.environ = environ
@@ -237,7 +280,7 @@ class _Variables:
         self._asked: set[str] = set()
 
     def unknown(self) -> tuple[str, ...]:
-        """The variables with our prefix that nobody has read, each with the nearest name."""
+        """A warning for each variable with our prefix that nobody has read, with the nearest name."""
         ours = {name for name in self.environ if name.startswith(PREFIX)}
         names = sorted(ours.difference(self._asked, {PREFIX + name for name in OF_OTHERS}, {OS_HOSTNAME}))
         if not names:
@@ -252,12 +295,12 @@ class _Variables:
         )
 
     def is_set(self, name: str) -> bool:
-        """Whether the variable counts as set; see the module's docstring for an empty one."""
+        """Whether the variable counts as set; the module's docstring explains empty ones."""
         self._asked.add(name)
         return bool(self.environ.get(name)) or (name in NEVER_EMPTY and name in self.environ)
 
     def read(self, name: str, convert: Callable[[str], T], otherwise: T, fallbacks: Sequence[str] = ()) -> T:
-        """The first of the variables that is set, converted; `otherwise` if none is or its value is bad."""
+        """The first of the variables that is set, converted; `otherwise` if none is, or its value is bad."""
         found = self.first_set(name, fallbacks)
         return self._converted(found, convert, otherwise) if found else otherwise
 
@@ -299,7 +342,7 @@ def _tls(
     file: Callable[[str], str],
     tls_issues: Callable[[str, str | None, str | None], Sequence[str]],
 ) -> tuple[str | None, str | None, str | None]:
-    """The files of the CA, of the client's certificate and of its key, which can be loaded together."""
+    """The files of the CA, the client's certificate and its key, if they can be loaded together."""
     before = len(variables.issues)
     if variables.is_set("KOLLA_ZK_KEY") and not variables.is_set("KOLLA_ZK_CERT"):
         variables.issues.append("KOLLA_ZK_KEY is set, KOLLA_ZK_CERT is not: expected both or none")
@@ -314,17 +357,17 @@ def _tls(
     return ca, cert, key
 
 
-# -- One function for each kind of value: takes the text, returns the value or raises _Unexpected. --
+# -- One function for each kind of value: it takes the text, and returns the value or raises _Unexpected. --
 
 _SERVER = re.compile(r"(?P<host>\[(?P<ipv6>[^]]+)\]|[^]:[]+)(?::(?P<port>[0-9]{1,5}))?")
 _HOST_NAME = re.compile(r"[A-Za-z0-9]([A-Za-z0-9_.-]*[A-Za-z0-9])?")
 _HOST_NAME_LIMIT, _LABEL_LIMIT = 253, 63  # characters: the limits of DNS
-# ZooKeeper refuses these in paths. Ranges, because compiling a regular expression of them takes 1 ms.
+# ZooKeeper refuses these in paths. Ranges, because compiling a regular expression takes 1 ms.
 _NOT_IN_ZNODES = (range(0x20), range(0x7F, 0xA0), range(0xD800, 0xF900), range(0xFFF0, 0x110000))
 _ACL_IDS = {
     "world": "anyone",
     "auth": ".*",
-    "digest": "[^:]+:[A-Za-z0-9+/]{27,}=*",  # Base64: a plain password would match nobody.
+    "digest": "[^:]+:[A-Za-z0-9+/]{27,}=*",  # Base64; a plain password would never match.
 }
 
 
@@ -401,7 +444,7 @@ def _address(text: str) -> str:
 
 
 def _is_host(text: str) -> bool:
-    """A host name or an IPv4 address. Digits and dots only must be a valid address."""
+    """Whether it is a host name or an IPv4 address. Text of only digits and dots must be a valid address."""
     if not text.strip("0123456789."):
         return _is_ip(text, socket.AF_INET)
     labels = text.split(".")
@@ -517,8 +560,8 @@ def _file(readable: Callable[[str], bool]) -> Callable[[str], str]:
 
 
 def _why(path: str) -> str:
-    """Why it can't be read, in brackets."""
-    from kolla_mesos_start.refusals import unreadable
+    """Why the file can't be read, in brackets."""
+    from kolla_mesos_start.files.permissions import unreadable
 
     why = unreadable(path)
     return f" ({why})" if why else ""
@@ -563,10 +606,10 @@ def _acl(text: str) -> tuple[Acl, ...]:
     return tuple(map(_acl_entry, re.split(r",\s*(?=[a-z0-9]+:)", text.strip())))
 
 
-def recorded_acl(path: str, text: str) -> tuple[Acl, ...]:
-    """What publishing has recorded at `path`, in the form of KOLLA_ZK_ACL."""
+def recorded_acl(path: str, text: str) -> list[ZnodeAcl]:
+    """The ACL that publishing has recorded at `path`, in the form of KOLLA_ZK_ACL."""
     try:
-        return _acl(text)
+        return _znode_acl(_acl(text))
     except _Unexpected as error:
         raise AccessDenied(f"{path} holds no ACL: publish the deployment with its acl.yml again") from error
 

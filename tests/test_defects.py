@@ -1,7 +1,7 @@
-"""A defect is told by where in the code it was met, and never with a message, in which a secret may stand.
+"""A defect is reported with its place in the code, but without its message, which may contain a secret.
 
-Here of what runs beside the agent; for the agent itself see `integration/test_endings.py`, for the operator's
-tool `operator_tools/test_cli.py`.
+Here for guard and registrar; `integration/test_endings.py` tests the agent, `operator_tools/test_cli.py` the
+operator's tool.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ main(0)
     ("who", "module", "work"),
     [("guard", "commands.guard", "serve"), ("registrar", "daemon.boot", "_live")],
 )
-def test_a_defect_is_told_without_a_value(who: str, module: str, work: str) -> None:
+def test_the_report_of_a_defect_contains_no_value(who: str, module: str, work: str) -> None:
     """In the container's log."""
     argv = (sys.executable, "-c", SCRIPT.format(module=module, work=work))
     done = subprocess.run(argv, cwd=CHECKOUT, capture_output=True, text=True, timeout=60)

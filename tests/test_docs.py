@@ -106,7 +106,8 @@ def defaults() -> Iterator[tuple[str, str]]:
 
 @pytest.mark.parametrize(("name", "value"), list(defaults()))
 def test_setting_a_variable_to_its_default_changes_nothing(name: str, value: str) -> None:
-    assert settings.parse({**REQUIRED, name: value}) == settings.parse(REQUIRED)
+    given, default = settings.parse({**REQUIRED, name: value}), settings.parse(REQUIRED)
+    assert given._replace(environ={}) == default._replace(environ={})
 
 
 def test_every_exit_status_has_a_row_that_says_what_to_do() -> None:

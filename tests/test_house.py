@@ -26,9 +26,9 @@ NEEDED = {"kazoo", "jinja2", "psutil", "retrying", "six"}
 SHARED = (
     "kolla_mesos_start.definition",
     "kolla_mesos_start.errors",
+    "kolla_mesos_start.files.permissions",
     "kolla_mesos_start.log",
     "kolla_mesos_start.loop",
-    "kolla_mesos_start.open_files",
     "kolla_mesos_start.operator",
     "kolla_mesos_start.processes",
     "kolla_mesos_start.report",
@@ -89,7 +89,15 @@ LEAN = {
 }
 # What decides is apart from what does: the same input has the same output.
 DECIDE = (
-    *("definition/*", "zookeeper/query", "tree/znodes", "tree/states", "render/context", "commands/lease"),
+    *(
+        "definition/*",
+        "zookeeper/query",
+        "tree/znodes",
+        "tree/states",
+        "render/context",
+        "commands/lease",
+        "wait/judge",
+    ),
     *(
         "operator/deployment/acl",
         "operator/live/*cause*",

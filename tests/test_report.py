@@ -8,7 +8,15 @@ from pathlib import Path
 import pytest
 
 from kolla_mesos_start.health import StateFile
-from kolla_mesos_start.report import MAX_OUTSIDE, MAX_REASON, Report, Shown, shown_by, utc, with_texts
+from kolla_mesos_start.report import (
+    MAX_OUTSIDE,
+    MAX_REASON,
+    Report,
+    StatusZnode,
+    status_znode,
+    utc,
+    with_texts,
+)
 from kolla_mesos_start.zookeeper.ephemerals import Ephemeral
 
 PATH = "/kolla/site/shop/.containers/1"
@@ -49,7 +57,7 @@ def report(tmp_path: Path) -> Report:
 
 
 def show(report: Report) -> Ephemeral:
-    return report.show(Ephemerals(), Shown(PATH, b'{"host": "h1"}', 0.0))  # type: ignore[arg-type]
+    return report.show(Ephemerals(), StatusZnode(PATH, b'{"host": "h1"}', 0.0))  # type: ignore[arg-type]
 
 
 def test_what_was_said_before_is_shown(report: Report) -> None:
@@ -115,7 +123,7 @@ def test_a_long_reason_is_cut(report: Report, tmp_path: Path) -> None:
 
 def test_the_definition_is_its_mzxid_in_hex() -> None:
     """As ZooKeeper's shell shows it."""
-    facts = json.loads(shown_by("h1", 0x1F, "d1e5", "2026.1", PATH).facts)
+    facts = json.loads(status_znode("h1", 0x1F, "d1e5", "2026.1", PATH).facts)
     assert facts == {
         "host": "h1",
         "definition": "0x1f",

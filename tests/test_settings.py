@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from kolla_mesos_start.errors import BadEnvironment
 from kolla_mesos_start.health import default_run_dir
-from kolla_mesos_start.settings import NEVER_EMPTY, WORLD, Settings, parse
+from kolla_mesos_start.settings import NEVER_EMPTY, WORLD, Settings, child_environ, parse
 
 NEEDED = {"KOLLA_ZK_HOSTS": "zoo:2181", "KOLLA_APP_ID": "/prod/openstack/keystone"}
 DIGEST = "digest:kolla:Dp2pT+dZUlvZWqBS2vPWBqy0NiM="
@@ -40,6 +40,10 @@ def read(path: str) -> str:
 
 def settings(**environ: str) -> Settings:
     """The settings of these variables and the required ones, on a machine that has only FILES."""
+    return parsed(**environ)._replace(environ={})
+
+
+def parsed(**environ: str) -> Settings:
     return parse(
         {**NEEDED, **environ},
         hostname=lambda: "machine",
@@ -49,6 +53,7 @@ def settings(**environ: str) -> Settings:
         exists=lambda path: False,
         uid=lambda: 42424,
         tls_issues=lambda ca, cert, key: (),
+        first_environ=str,
     )
 
 
@@ -91,6 +96,7 @@ def test_a_variable_that_is_not_set_has_its_default() -> None:
         key=None,
         acl=(WORLD,),
         termination_log=None,
+        environ={},
     )
 
 
@@ -436,3 +442,40 @@ def test_a_variable_that_nothing_reads_has_a_nearest_name(name: str, nearest: st
 def test_what_others_read_is_no_mistake(name: str) -> None:
     """Kolla's images and scripts, kolla-mesos, Kubernetes; ours that are empty count as not set."""
     assert settings(**{name: ""} if name != "KOLLA_ZK_CA" else {name: "/ca"}).unknown == ()
+
+
+def test_commands_inherit_the_environment_without_our_credentials() -> None:
+    mine = {name: f"/{name[9:].lower()}" for name in ("KOLLA_ZK_CA", "KOLLA_ZK_CERT", "KOLLA_ZK_KEY")}
+    assert parsed(**mine, KOLLA_ZK_AUTH_FILE="/auth", PATH="/bin").environ == {
+        **NEEDED,
+        "KOLLA_ZK_CA": "/ca",
+        "PATH": "/bin",
+        "KOLLA_CONFIG_STRATEGY": "COPY_ALWAYS",
+    }
+
+
+@pytest.mark.parametrize(
+    ("given", "effective"), [("COPY_ONCE", "COPY_ONCE"), ("COPY_ALWAYS", "COPY_ALWAYS"), ("", "COPY_ALWAYS")]
+)
+def test_commands_inherit_the_effective_config_strategy(given: str, effective: str) -> None:
+    """Kolla's own script refuses to start without it."""
+    assert parsed(KOLLA_CONFIG_STRATEGY=given).environ["KOLLA_CONFIG_STRATEGY"] == effective
+
+
+@pytest.mark.parametrize(
+    ("now", "first_environ", "expected"),
+    [
+        ({"LC_CTYPE": "C.UTF-8"}, "A=1\0LANG=C\0", {}),
+        ({"LC_CTYPE": "C.utf8"}, "LC_CTYPE=POSIX\0XLC_CTYPE=no\0", {"LC_CTYPE": "POSIX"}),
+        ({"LC_CTYPE": "C.UTF-8"}, "LC_CTYPE=C.UTF-8\0", {"LC_CTYPE": "C.UTF-8"}),
+        ({"LC_CTYPE": "de_DE.UTF-8"}, "", {"LC_CTYPE": "de_DE.UTF-8"}),
+        ({}, "LC_CTYPE=C\0", {}),
+        ({"LC_CTYPE": "C.UTF-8"}, "", {}),  # /proc is not mounted.
+    ],
+)
+def test_commands_inherit_the_locale_of_the_launcher(
+    now: dict[str, str], first_environ: str, expected: dict[str, str]
+) -> None:
+    """Not the one that Python sets for itself in the C locale."""
+    found = child_environ(now, False, lambda: first_environ)
+    assert found == {**expected, "KOLLA_CONFIG_STRATEGY": "COPY_ALWAYS"}

@@ -1,7 +1,7 @@
-"""Run a command to its end: once, under its lease, where it says so; else as it is.
+"""Runs a command until it ends; a one-time command under its lock and lease.
 
-The guard spawns and kills; `record` writes; `lease` says until when. What comes together here is
-one attempt after another, and what cuts an attempt short: its timeout, a signal, a lost lock.
+`guard` starts and kills processes, `tree.attempts` writes the outcome, `lease` says how long the lock is
+ours. Here are the attempts, and what ends one early: its timeout, a signal, or a lost lock.
 """
 
 from __future__ import annotations
@@ -30,15 +30,14 @@ if TYPE_CHECKING:
     from kolla_mesos_start.loop import Loop
     from kolla_mesos_start.render.prepare import Prepared
     from kolla_mesos_start.tree.status import StatusTree
-    from kolla_mesos_start.wait import Runnable
+    from kolla_mesos_start.wait.judge import Runnable
     from kolla_mesos_start.zookeeper.client import Client
 
 
 log = Logger(__name__)
 
 NEVER = float("inf")
-NOT_FOUND = 127  # a shell's status; its output names the program that it did not find
-RUNS_LONG = PROGRESS_INTERVAL
+NOT_FOUND = 127  # a shell's status if it did not find a program
 
 # Variables in the environment of a one-time command.
 TOKEN = "KOLLA_FENCING_TOKEN"
@@ -46,9 +45,9 @@ PREVIOUS = "KOLLA_PREVIOUS_ATTEMPT"
 
 
 class HeldLock:
-    """A lock that is ours, as a source of the loop: it renews its lease while an attempt runs.
+    """A lock that we hold, as a source of the loop: renews its lease while an attempt runs.
 
-    `lost`: the contender is gone, or its session. `on_renewed` runs when the lease is longer.
+    `lost`: the contender or its session is gone. `on_renewed` is called when the lease has changed.
     """
 
     interest = None
@@ -72,7 +71,7 @@ class HeldLock:
         return self.lease.renew_at if self._client.connected and not self._outstanding else float("inf")
 
     def run(self, ready: bool) -> None:
-        """Renew: a transaction of one check proves the session and the lock at once."""
+        """Renew: a transaction with one check proves that session and lock are still ours."""
         if self._client.session.timeout < self.lease.timeout:
             # Another server has granted less, and may end the session sooner.
             self.lease.timeout = self._client.session.timeout
@@ -87,7 +86,7 @@ class HeldLock:
     def _answered(self, sent: float, results: Any, error: Exception | None) -> None:
         self._outstanding = False
         if error is not None:
-            return  # After an outage the next connection, perhaps in time, sends another one.
+            return  # After an outage, another renewal is sent.
         self._gone = self._gone or any(isinstance(result, Exception) for result in results)
         if not self.lost:
             self.lease.acknowledged(sent)
@@ -97,36 +96,33 @@ class HeldLock:
 class Bootstrap:
     """Runs the commands of one container, one at a time."""
 
-    def __init__(self, tree: StatusTree, environ: Mapping[str, str]) -> None:
-        """`environ` is what every command finds in its environment."""
+    def __init__(self, tree: StatusTree) -> None:
         self._client, self._loop = tree.client, tree.client.loop
         self._service = tree.znodes.service_name
         self._guard: Guard | None = None
         self._attempts = Attempts(tree)
-        # A launcher may itself be a one-time command, and hand its own on.
-        self._environ = {name: value for name, value in environ.items() if name not in (TOKEN, PREVIOUS)}
         self._claimed = False
         self._running = False
         self._stopped_by: Stopped | None = None
 
     @property
     def guard(self) -> Guard:
-        """What spawns and kills. Asked for early it is up by the time the first command is."""
+        """The guard process, started on first use."""
         if self._guard is None:
             self._guard = Guard(self._loop, self._service)
         return self._guard
 
     def close(self) -> None:
-        """End the guard, and with it whatever command still runs."""
+        """End the guard, which kills a running command."""
         if self._guard is not None:
             self._guard.close()
             self._guard = None
 
     def on_stop(self, signum: int) -> None:
-        """A stop signal: it ends the agent at once, or goes to the command that runs.
+        """Handle a stop signal: end the agent at once, or pass the signal to the running command.
 
-        The end of that command is awaited, and the outcome of a one-time command written: a
-        success that is not written would be run again.
+        Then the end of the command is awaited, and the outcome of a one-time command written: otherwise a
+        successful command would run again.
         """
         stopped = Stopped(signum, signal.Signals(signum).name)
         if not self._claimed and not self._running:
@@ -137,10 +133,10 @@ class Bootstrap:
             self.guard.signal(signum)
 
     def run(self, prepared: Prepared, turn: Runnable) -> bool:
-        """Run the command until it succeeds, unless it is done; false if it has to wait for its turn again.
+        """Run the command until it succeeds, unless it is done; false if it must wait for its lock again.
 
-        Raises CommandFailed after the last attempt, Stopped where a signal came meanwhile, Changed where
-        something else is published by now.
+        Raises CommandFailed after the last attempt, Stopped after a signal, Changed if the definition has
+        changed.
         """
         command = prepared.step.command
         if turn.already_done:
@@ -180,7 +176,7 @@ class Bootstrap:
         def pause(number: int, elapsed: int) -> int:
             log.warning("%s: next attempt in %g s", command.path, command.delay)
             self._loop.sleep(command.delay)
-            return 0  # The loop has done the waiting: signals and pings went on meanwhile.
+            return 0  # The loop has waited, and handled signals and pings.
 
         pause(0, 0)
         outcome: Outcome = Retrying(
@@ -198,7 +194,7 @@ class Bootstrap:
         outcome = self._execute(prepared, {}, None, last)
         if self._stopped_by is None or self._client.connected:
             self._attempts.end(command, begun, number, outcome)
-        return self._honour_stop(outcome)
+        return self._unless_stopped(outcome)
 
     def _attempt_once(self, prepared: Prepared, contender: str, last: bool) -> Outcome:
         command = prepared.step.command
@@ -218,9 +214,9 @@ class Bootstrap:
         finally:
             self._loop.remove(hold)
             self._claimed = False
-        return self._honour_stop(outcome)
+        return self._unless_stopped(outcome)
 
-    def _honour_stop(self, outcome: Outcome) -> Outcome:
+    def _unless_stopped(self, outcome: Outcome) -> Outcome:
         if self._stopped_by is not None:
             raise self._stopped_by
         return outcome
@@ -230,16 +226,18 @@ class Bootstrap:
     def _execute(
         self, prepared: Prepared, extra: Mapping[str, str], hold: HeldLock | None, last: bool
     ) -> Outcome:
-        """Start the command, await its end and that of all its descendants, and say how it ended."""
+        """Start the command, wait until all its processes have ended, and return how it ended."""
         command = prepared.step.command
         if self._stopped_by is not None:
             return Outcome(ERROR, None, f"{self._stopped_by.reason} before it started")
-        environ = {**prepared.environ(self._environ), **extra}
+        # A launcher may itself be a one-time command, and pass its own variables on.
+        inherited = {name: value for name, value in prepared.environ.items() if name not in (TOKEN, PREVIOUS)}
+        environ = {**inherited, **dict(prepared.step.env), **extra}
         deadline = None if hold is None else hold.lease.kill_at
         if hold is not None and hold.lost:
             raise Lost(f"{command.path}: the lock was lost before it started")
         if self.guard.gone:
-            self.close()  # It was killed under an attempt before; this one gets another.
+            self.close()  # It was killed during an earlier attempt: start another one.
         begun = now()
         self._running = True
         try:
@@ -253,7 +251,8 @@ class Bootstrap:
         ended = self.guard.ended
         assert ended is not None
         if hold is not None and ended.reason == "lost":
-            # It may have ended before its guard did: that is unknown, and the next attempt learns so.
+            # The command may have succeeded before its guard died; the next attempt is told that this is
+            # unknown.
             raise Lost(f"{command.path}: {ended.failure}")
         path = environ.get("PATH")
         outcome = _judge(prepared.step, ended, timed_out, self._stopped_by, last, path)
@@ -267,7 +266,7 @@ class Bootstrap:
         return outcome
 
     def _await_end(self, command: Command, hold: HeldLock | None) -> bool:
-        """Wait until nothing of the command is left; True if it had to be ended for its timeout."""
+        """Wait until all processes of the command have ended; True if it exceeded its timeout."""
 
         def lock_is_lost() -> bool:
             return hold is not None and hold.lost
@@ -299,19 +298,19 @@ class Bootstrap:
 
 
 def wait_long(loop: Loop, command: Command, condition: Callable[[], object], limit: float) -> None:
-    """Wait for a command as `Loop.wait` does, and say every half minute for how long it has run."""
+    """Wait for a command as `Loop.wait` does, and log every half minute how long it has been running."""
     begun = now()
-    due = begun + RUNS_LONG
+    due = begun + PROGRESS_INTERVAL
     more = f"; {NO_TIMEOUT}" if command.timeout is None else f" (timeout {command.timeout:g} s)"
     while not loop.wait(condition, min(limit, due)) and due < limit:
         log.info("%s: has been running for %.0f s%s", command.path, now() - begun, more)
-        due = now() + RUNS_LONG
+        due = now() + PROGRESS_INTERVAL
 
 
 def _judge(
     step: Step, ended: Ended, timed_out: bool, stopped_by: Stopped | None, last: bool, path: str | None
 ) -> Outcome:
-    """What the end of an attempt makes of the command; `path` is the PATH in which its program was sought."""
+    """The outcome of an attempt; `path` is the PATH that was searched for its program."""
     command = step.command
     if ended.reason == "deadline":
         raise Lost(f"{command.path}: killed: its lease could not be renewed in time")
@@ -319,7 +318,7 @@ def _judge(
     if timed_out and ended.reason != "lost":
         return Outcome(failed, ended.status, f"timed out (limit {command.timeout:g} s)")
     if ended.errno is not None and ended.at == "program":
-        from kolla_mesos_start.refusals import execution
+        from kolla_mesos_start.files.permissions import execution
 
         return Outcome(failed, None, execution(ended.errno, step.program, step.argv[0], path))
     if ended.errno is not None:

@@ -1,6 +1,6 @@
-"""Commands about config files: the check of a new file, and the command that notifies a daemon of it.
+"""Runs commands for config files: the check of a new file, and the command that notifies a daemon of it.
 
-They run under a guard, as all commands do: none outlives the agent. Nothing about them is recorded.
+They run under a guard, so none outlives the agent. Nothing about them is written to ZooKeeper.
 """
 
 from __future__ import annotations
@@ -11,20 +11,20 @@ from kolla_mesos_start.loop import now
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Sequence
 
-    from kolla_mesos_start.files import Content
+    from kolla_mesos_start.files.content import Content
     from kolla_mesos_start.loop import Loop
     from kolla_mesos_start.render.prepare import Prepared
 
-TIMEOUT = 60.0  # seconds; a lock of theirs that nobody releases must not hold up a container for ever
+TIMEOUT = 60.0  # seconds; a check that hangs must not block a container for ever
 PLACE = "{}"  # in the command of a check: the path of the new file
 
 
 class FileChecks:
-    """Runs such commands for one prepared command, with its environment and its user.
+    """Runs them with the environment and user of one prepared command.
 
-    To be closed, as a context: that ends its guard, and what still runs.
+    A context: its end kills what still runs.
     """
 
     def __init__(
@@ -32,12 +32,11 @@ class FileChecks:
         loop: Loop,
         service: str,
         prepared: Prepared,
-        exported: Mapping[str, str],
         guard: Guard | None = None,
     ) -> None:
-        """They run under `guard`, else under one of their own; `service` is whose that is, for `ps`."""
+        """Without `guard` they get one of their own; `service` is its name in `ps`."""
         self._loop, self._service = loop, service
-        self._environ, self._ids = prepared.environ(exported), prepared.ids
+        self._environ, self._ids = prepared.environ, prepared.ids
         self._given = guard if guard and not guard.gone else None
         self._own: Guard | None = None
 
@@ -49,7 +48,7 @@ class FileChecks:
             self._own.close()
 
     def check(self, content: Content, path: str) -> None:
-        """CannotRender where the new content of a file, at `path`, does not pass its check."""
+        """Check the new content of a file, at `path`. Raises CannotRender if it does not pass."""
         assert content.check is not None
         argv = [word.replace(PLACE, path) for word in content.check]
         if argv[:2] == ["/bin/sh", "-c"]:

@@ -1,18 +1,19 @@
 """The guard: a small process that runs the agent's commands, and kills them at their deadline.
 
-What lives here: starting one command at a time, its deadline, its end, and the messages between
-agent and guard. What never does: ZooKeeper, logging, any decision on what to run, any import
-outside the standard library (the guard runs with `-I -S`), or one that it can do without.
+It runs with `-I -S`: it imports only what it needs of the standard library, and neither logs nor uses
+ZooKeeper.
 
-Three promises are kept by this file alone:
+This file alone keeps three promises:
 
-1. No command outlives its agent. Only the agent holds the other end of the socketpair. End of
-   file means that the agent has ended, by kill -9 too; the guard then kills the command.
-2. No command outlives its deadline. The deadline is an absolute time, and only the agent extends
-   it: a stopped agent extends nothing. No command is started after its deadline.
-3. A command has ended when all its descendants have ended. The guard is a child subreaper: a
-   process that loses its parent becomes a child of the guard, even after setsid or a double fork.
-   So when waitpid says "no children", no process of the command is left.
+1. No command outlives its agent. Only the agent holds the other end of the socketpair. End of file means that
+   the agent has ended, by kill -9 too; the guard then kills the command.
+2. No command outlives its deadline. The deadline is an absolute time, and only the agent extends it: a
+stopped
+   agent extends nothing. No command is started after its deadline.
+3. A command has ended when all its descendants have ended. The guard is a child subreaper: a process that
+loses
+   its parent becomes a child of the guard, even after setsid or a double fork. So when waitpid says "no
+   children", no process of the command is left.
 
 Messages from the agent: spawn argv env ids deadline stop_grace, extend deadline, signal number, end grace.
 Messages from the guard: ready, broken why, received (after signal and end), leftovers count,
@@ -36,26 +37,29 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:  # Importing typing would make the guard's start half as long again.
     from typing import Any, Callable, NoReturn
 
-TICK = 0.05  # Seconds between looks at a deadline: poll's own clock stops in suspend and in the freezer.
-LINGER = 0.25  # Seconds for the command's helper processes to end by themselves: `tee` writes its last lines.
-KILL_TIMEOUT = 10.0  # Seconds after KILL; a process that is still there is reported as unkillable.
-LATE_TIMEOUT = 0.2  # The same after the deadline: it must be reported before others may start the command.
+# All in seconds.
+TICK = 0.05  # between checks of a deadline: poll's own clock stops during suspend and in the freezer
+LEFTOVER_GRACE = 0.25  # for helper processes of the command to end: `tee` writes its last lines
+KILL_TIMEOUT = 10.0  # after KILL; a process that still exists is reported as unkillable
+LATE_TIMEOUT = 0.2  # the same after the deadline: reported before others may start the command
 NEVER = float("inf")
-DEFECT = 70  # exit status; nobody looks at it but who looks for the defect
+DEFECT = 70  # exit status
 DEFAULT_PATH = b"/usr/local/bin:/usr/bin:/bin"
 PR_SET_PDEATHSIG, PR_SET_DUMPABLE, PR_SET_CHILD_SUBREAPER = 1, 4, 36
 SETTABLE = signal.valid_signals() - {signal.SIGKILL, signal.SIGSTOP}
 
 
 def main(fd: int) -> NoReturn:
-    """The life of the guard process; `fd` is its end of the socketpair."""
+    """Run the guard process; `fd` is its end of the socketpair."""
     try:
         serve(fd)
     except Exception as defect:
-        import traceback
-
-        # Its message is left out: that may hold a value of an environment.
-        traceback.print_tb(defect.__traceback__)
+        # As in `errors.where`. Its message is left out: it may contain a value of an environment.
+        here = defect.__traceback__
+        while here:
+            code = here.tb_frame.f_code
+            print(f'  File "{code.co_filename}", line {here.tb_lineno}, in {code.co_name}', file=sys.stderr)
+            here = here.tb_next
         print(f"this is a defect of the guard: {type(defect).__name__}", file=sys.stderr, flush=True)
         os._exit(DEFECT)
     os._exit(0)  # The agent waits for this exit, and there is nothing to clean up.
@@ -72,7 +76,7 @@ def serve(fd: int) -> None:
     agent.send("ready")
     command: RunningCommand | None = None
     while command or not agent.closed:
-        # After end of file the socket stays readable, and poll would return at once for ever.
+        # After end of file the socket stays readable, and poll would always return at once.
         wait([wakeup] if agent.closed else [wakeup, fd], command.pause() if command else None)
         command = agent.receive(command)
         if command and agent.closed:
@@ -82,7 +86,7 @@ def serve(fd: int) -> None:
 
 
 def prepare(fd: int) -> int:
-    """Make this process a guard; returns a descriptor that is readable after a child has ended."""
+    """Set up the guard process; returns a descriptor that is readable after a child has ended."""
     if os.readlink("/proc/self") != str(os.getpid()):
         raise OSError(errno.EINVAL, "is not that of this pid namespace; mount one", "/proc")
     # Descriptors that the launcher left open must not reach commands. Later ones are close-on-exec.
@@ -93,8 +97,8 @@ def prepare(fd: int) -> int:
     os.set_blocking(fd, False)
     # Leave the agent's process group: a kill -9 of that group must not kill the guard too.
     os.setpgid(0, 0)
-    # The guard acts on no signal but SIGCHLD. All others are blocked and have their default action, even
-    # those that Python ignores: a command then only has to clear the mask.
+    # The guard only handles SIGCHLD. All other signals are blocked and have their default action, even those
+    # that Python ignores: a command then only has to clear the mask.
     signal.pthread_sigmask(signal.SIG_SETMASK, SETTABLE - {signal.SIGCHLD})
     for signum in SETTABLE:
         signal.signal(signum, signal.SIG_DFL)
@@ -104,7 +108,7 @@ def prepare(fd: int) -> int:
     signal.set_wakeup_fd(wake, warn_on_full_buffer=False)
     signal.signal(signal.SIGCHLD, lambda signum, frame: None)
     prctl(PR_SET_CHILD_SUBREAPER, 1)
-    # The environments that it is sent hold secrets. The programs that it starts are as usual again.
+    # It receives environments with secrets. The programs that it executes are dumpable again.
     prctl(PR_SET_DUMPABLE, 0)
     return wakeup
 
@@ -121,7 +125,7 @@ class AgentConnection:
         try_call(os.write, self.fd, frame(message))
 
     def receive(self, command: RunningCommand | None) -> RunningCommand | None:
-        """Do what the agent asks for; returns the command that runs now.
+        """Handle the agent's requests; returns the running command.
 
         After end of file, requests that are still in the buffer are dropped.
         """
@@ -137,10 +141,11 @@ class AgentConnection:
         for verb, *values in [] if self.closed else unframe(self.buffer):
             if verb == "spawn":
                 command = self.spawn(*values)
-            elif command:  # Without one, the request and our `ended` have crossed on the way.
+            elif command:  # Otherwise the request and our `ended` have crossed.
                 command.handle(verb, *values)
             if verb in ("signal", "end"):
-                self.send("received")  # Without it the agent takes the guard for stopped, and kills both.
+                # Otherwise the agent assumes that the guard is stopped, and kills both.
+                self.send("received")
         return command
 
     def spawn(
@@ -160,24 +165,23 @@ class AgentConnection:
 class RunningCommand:
     """A command that was started and has not ended yet.
 
-    Its leader is the process that the guard started; the leader's pid is also the number of its
-    process group.
+    Its leader is the process that the guard started; the leader's pid is also that of the process group.
     """
 
     def __init__(self, argv: Any, env: Any, ids: Any, deadline: float | None, stop_grace: float) -> None:
         self.deadline = NEVER if deadline is None else deadline
         self.stop_grace = stop_grace
         self.reason = "exited"  # Why the leader ended.
-        self.status: int | None = None  # The leader's wait status. While it is None the pid is not reused.
+        self.status: int | None = None  # The leader's wait status. Until it is set the pid is not reused.
         self.left_at = NEVER  # When the leader ended.
         self.leftovers = 0
-        self.kill_at = NEVER  # When to send KILL. If it is set, TERM was sent, or will not be sent.
+        self.kill_at = NEVER  # When to send KILL. Once it is set, TERM was sent, or will not be sent.
         self.killed_at = NEVER  # When KILL was first sent.
         self.reported = False
         self.leader, self.failure = fork(argv, env, ids)
 
     def step(self, agent: AgentConnection) -> bool:
-        """Reap, look at the clock, send the signals that are due. True if all processes have ended."""
+        """Reap, and send the signals that are due. True if all processes have ended."""
         if self.reap():
             self.report(agent, unkillable=False)
             return True
@@ -185,7 +189,7 @@ class RunningCommand:
         if time >= self.deadline and self.killed_at == NEVER:
             self.reason = "deadline" if self.status is None else self.reason
             self.kill_at = time
-        if time >= self.left_at + LINGER and self.kill_at == NEVER:
+        if time >= self.left_at + LEFTOVER_GRACE and self.kill_at == NEVER:
             self.leftovers = self.terminate(self.stop_grace)
             agent.send("leftovers", self.leftovers)
         if time >= self.kill_at:
@@ -219,7 +223,7 @@ class RunningCommand:
             os.close(self.failure)
 
     def handle(self, verb: str, value: Any) -> None:
-        """Do what the agent asks for with this command."""
+        """Handle a request about this command."""
         if verb == "extend":
             self.deadline = value  # Too late once `kill_at` is in the past: the command is being killed.
         elif verb == "signal":
@@ -236,11 +240,11 @@ class RunningCommand:
         return self.signal_all(signal.SIGTERM, signal.SIGCONT)  # A stopped process does not act on TERM.
 
     def signal_all(self, *signums: int) -> int:
-        """Signal each process of the command once, the group in one call: no fork escapes from that."""
+        """Signal each process of the command once. The group in one call, which no fork can escape."""
         for signum in signums:
             self.signal_group(signum)
         found = descendants()
-        # After the leader is reaped its number may be reused. A descendant in that group proves it is not.
+        # After the leader is reaped its pid may be reused, unless a descendant is still in its group.
         group_is_left = self.status is not None and self.leader in found.values()
         for signum in signums:
             if group_is_left:
@@ -255,17 +259,17 @@ class RunningCommand:
 
     def pause(self) -> float | None:
         """Milliseconds until the next step; None if only an event can change anything."""
-        if self.killed_at != NEVER:  # KILL again: soon at first, then less and less often, up to 1 s.
+        if self.killed_at != NEVER:  # Send KILL again, with increasing pauses up to 1 s.
             return 1000 * min(max((now() - self.killed_at) / 4, 0.01), 1.0)
         timed = min(self.deadline, self.left_at, self.kill_at) != NEVER
         return 1000 * min(TICK, max(self.deadline - now(), 0.001)) if timed else None
 
 
 def fork(argv: Any, env: Any, ids: Any) -> tuple[int, int]:
-    """Start a program in a process group of its own.
+    """Start a program in its own process group.
 
-    Returns its pid, and a descriptor. Nothing can be read there if the program was executed; else
-    the errno and what failed ("user" or "program").
+    Returns its pid and a descriptor, from which the errno and the failed step ("user" or "program") can be
+    read if the program was not executed.
     """
     failure, fail = os.pipe()
     guard = os.getpid()
@@ -278,12 +282,12 @@ def fork(argv: Any, env: Any, ids: Any) -> tuple[int, int]:
     if pid == 0:
         become(argv, env, ids, guard, fail)
     os.close(fail)
-    try_call(os.setpgid, pid, pid)  # Parent and child both do it: the group exists when either goes on.
+    try_call(os.setpgid, pid, pid)  # Parent and child both do it: the group exists when either continues.
     return pid, failure
 
 
 def start(argv: Any, environ: Any, ids: Any) -> int:
-    """Start a program as `fork` does; returns its pid once it is executed. OSError where it can't be."""
+    """Start a program as `fork` does; returns its pid once it is executed. Raises OSError if it can't be."""
     mask = signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())
     try:
         pid, failure = fork(
@@ -304,7 +308,7 @@ def start(argv: Any, environ: Any, ids: Any) -> int:
 
 def become(argv: Any, env: Any, ids: Any, guard: int, fail: int) -> None:
     """The child's part of `fork`: execute the program. Does not return."""
-    number, at = errno.EINVAL, "user"  # EINVAL where Python itself refuses: a NUL in argv, a huge uid.
+    number, at = errno.EINVAL, "user"  # EINVAL if Python itself refuses: a NUL in argv, a huge uid.
     try:
         os.setpgid(0, 0)
         if ids:
@@ -314,7 +318,7 @@ def become(argv: Any, env: Any, ids: Any, guard: int, fail: int) -> None:
             os.setuid(uid)
         at = "program"
         # If guard and agent are killed together, the kernel kills at least the leader. After setuid, which
-        # would clear this.
+        # clears this setting.
         prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
         if os.getppid() != guard:
             os._exit(127)
@@ -349,8 +353,8 @@ def execute(argv: list[bytes], env: dict[bytes, bytes]) -> None:
 def descendants() -> dict[int, int]:
     """The pid of every descendant of this process, with the number of its process group.
 
-    The answer is out of date at once: the caller has to ask again until it is empty. (A pid in it
-    does not belong to another process yet: the kernel uses all other pids before it reuses one.)
+    The result is outdated at once: the caller must ask again until it is empty. (No pid in it belongs to
+    another process yet: the kernel uses all other pids before it reuses one.)
     """
     children: dict[int, list[tuple[int, int]]] = {}
     for name in os.listdir("/proc"):
@@ -371,10 +375,7 @@ def descendants() -> dict[int, int]:
 
 
 def try_call(call: Callable[..., object], *args: Any) -> None:
-    """Call it, and ignore that the process or the agent has ended, or belongs to another user.
-
-    The caller looks later at which processes are left.
-    """
+    """Call it, and ignore that the process or the agent has ended, or belongs to another user."""
     with contextlib.suppress(ProcessLookupError, PermissionError, BrokenPipeError, ConnectionResetError):
         call(*args)
 
@@ -388,7 +389,7 @@ def prctl(option: int, value: int) -> None:
 
 @functools.cache
 def libc() -> Callable[[int, int], tuple[int, int]]:
-    """prctl of the C library; it returns its result and errno."""
+    """prctl of the C library; returns its result and errno."""
     import ctypes  # Not at the top: the agent imports this file before it needs prctl.
 
     library = ctypes.CDLL(None, use_errno=True)
@@ -412,7 +413,7 @@ def unframe(buffer: bytearray) -> list[tuple[Any, ...]]:
 
 
 def wait(fds: list[int], milliseconds: float | None) -> None:
-    """Wait until one of `fds` is readable, or the time is over. The first, the wake-up pipe, is emptied."""
+    """Wait until one of `fds` is readable, or the time is over. Empties the first one, the wake-up pipe."""
     poll = select.poll()
     for fd in fds:
         poll.register(fd, select.POLLIN)

@@ -1,12 +1,8 @@
-"""The agent's side of the guard: start a command, extend its deadline, signal it, end it, learn how it ended.
+"""The agent's side of the guard: starts a command, extends its deadline, signals and ends it.
 
-What lives here: starting the guard process, the messages to and from it, and what happens when it
-dies: then the agent itself ends the command. What never does: any decision on what to run, how
-often, or what an exit status means.
-
-While a `Guard` exists, this process is a child subreaper: if the guard is killed, the processes of
-its command become children of this process. `close` ends that, since the setting would survive
-exec and the daemon would be a subreaper. This process has no other children meanwhile: when the
+If the guard dies, the agent itself ends the command: while a `Guard` exists, this process is a child
+subreaper, so the processes of a killed guard's command become its children. `close` ends that, because the
+setting would survive exec and make the daemon a subreaper. This process has no other children then: when the
 guard dies, all children are killed.
 """
 
@@ -31,21 +27,20 @@ if TYPE_CHECKING:
     import subprocess
     from collections.abc import Mapping, Sequence
 
-    from kolla_mesos_start.accounts import Ids
+    from kolla_mesos_start.host.accounts import Ids
     from kolla_mesos_start.loop import Loop
 
 log = Logger(__name__)
 
 # All in seconds.
-START_TIMEOUT = 60.0  # For a guard to start on a busy machine, and to read a long environment.
-SEND_TIMEOUT = 0.1  # For any later message: the socket is full only if the guard process is stopped.
-ANSWER_TIMEOUT = 2.0  # For the guard to confirm a message, on a busy machine.
-OVERDUE = 0.25  # For the guard to report the kill at the deadline; then the agent kills the command.
+START_TIMEOUT = 60.0  # for a guard to start on a busy machine, and to read a long environment
+SEND_TIMEOUT = 0.1  # for any later message: the socket is only full if the guard is stopped
+ANSWER_TIMEOUT = 2.0  # for the guard to confirm a message, on a busy machine
+OVERDUE = 0.25  # for the guard to report the kill at the deadline; then the agent kills the command
 KILLED = 128 + signal.SIGKILL
 
-# Imported, not run as a script: Python keeps no byte code of a script, and would compile it at every start.
-# The path is an argument, since -I and -S leave out site-packages, and the time it takes to find them. What
-# `ps` shows of it is another one.
+# Imported, not run as a script: Python would compile a script at every start. The path is an argument,
+# because -I and -S skip site-packages and the search for it. The second argument is for `ps`.
 BOOT = (
     "import sys; sys.path.append(sys.argv[3]); "
     "from kolla_mesos_start.commands.guard import main; main(int(sys.argv[1]))"
@@ -62,12 +57,12 @@ class Ended(NamedTuple):
     reason: str
     """Why the leader ended.
 
-    `exited`: by itself. `ended`: by `Guard.end`. `deadline`: killed at its deadline, or not started
-    because the deadline had passed (then `signum` is None). `spawn-failed`: see `errno` and `at`.
-    `lost`: the guard died while the command ran, and the agent killed the command.
+    `exited`: on its own. `ended`: by `Guard.end`. `deadline`: killed at its deadline, or not started because
+    the deadline had passed (then `signum` is None). `spawn-failed`: see `errno` and `at`. `lost`: the guard
+    died while the command ran, and the agent killed the command.
     """
     leftovers: int
-    """The number of processes that still ran after the leader, and had to be ended."""
+    """The number of processes that were still running after the leader, and were ended."""
     errno: int | None
     unkillable: bool
     """A process could not be killed; it ends only with the whole container."""
@@ -87,17 +82,17 @@ class Ended(NamedTuple):
 
 
 class Guard:
-    """A guard process, and the one command that it may run at a time.
+    """A guard process, which runs one command at a time.
 
-    `gone`: the guard is closed, or has died. `ended` and `gone` change while `Loop.wait` runs, or in
-    a method of this class that finds the guard dead. Both raise Unkillable if the guard has died and
-    a process of its command can't be killed.
+    `gone`: the guard is closed, or has died. `ended` and `gone` change during `Loop.wait`, or in a method of
+    this class that finds the guard dead. Both raise Unkillable if the guard has died and a process of its
+    command can't be killed.
     """
 
     def __init__(self, loop: Loop, service: str) -> None:
-        """Start the guard process, and do not wait until it is ready. AgentError if it can't be started.
+        """Start the guard process without waiting until it is ready. `service` is its name in `ps`.
 
-        `service` is whose it is, for `ps`.
+        Raises AgentError if it can't be started.
         """
         self.ready = False
         self.gone = False
@@ -118,7 +113,7 @@ class Guard:
                 raise
         self.pid = self._process.pid
         loop.listen(self._socket.fileno(), self._receive)
-        # After the start: importing ctypes takes about as long as the guard takes to start.
+        # After the start: importing ctypes takes about as long as the start of the guard.
         guard.prctl(guard.PR_SET_CHILD_SUBREAPER, 1)
 
     @property
@@ -138,10 +133,9 @@ class Guard:
     ) -> None:
         """Start a command. `ended` is None until the command and all its descendants have ended.
 
-        `argv[0]` is looked up in the PATH of `env`, which is the whole environment. At `deadline` (on
-        the clock of `loop.now`) the command is killed; after it, it is not even started. Processes that
-        still run after the command's leader get TERM and, `stop_grace` seconds later, KILL. `name` is
-        used in log lines.
+        `argv[0]` is looked up in the PATH of `env`, which is the whole environment. The command is killed at
+        `deadline` (on the clock of `loop.now`), and not started after it. Processes that are still running
+        after the command's leader get TERM and, `stop_grace` seconds later, KILL. `name` is for log lines.
         """
         if self._running or self.gone or (self.ended and self.ended.unkillable):
             raise AgentError(f"{name} can't be started: the guard has ended, or another command still runs")
@@ -160,7 +154,7 @@ class Guard:
         )
 
     def extend(self, deadline: float) -> None:
-        """Set a new deadline. Once a deadline has passed, the command is killed all the same."""
+        """Set a new deadline. It has no effect once the old one has passed."""
         if self._running:
             self._set_deadline(deadline)
             self._send("extend", deadline)
@@ -176,9 +170,9 @@ class Guard:
             self._request("end", float(grace))
 
     def close(self) -> None:
-        """End the guard; this process is no subreaper any more. A command that still runs is killed.
+        """End the guard, which kills a running command; this process stops being a subreaper.
 
-        If a process is known to be unkillable, the guard is left running: it goes on sending KILL.
+        If a process is known to be unkillable, the guard is left running, and continues to send KILL.
         """
         if not self.gone:
             self.gone = True
@@ -193,7 +187,7 @@ class Guard:
         guard.prctl(guard.PR_SET_CHILD_SUBREAPER, 0)
 
     def _request(self, *message: object) -> None:
-        """Send a message that the guard confirms at once. Without a confirmation the guard is given up."""
+        """Send a message that the guard must confirm soon; otherwise it is treated as dead."""
         self._sent += 1
         number = self._sent
         self._send(*message)
@@ -205,7 +199,7 @@ class Guard:
             self._lose(f"did not answer for {ANSWER_TIMEOUT:g} s")
 
     def _catch_up(self) -> None:
-        """Read what the guard has sent: if this process was stopped meanwhile, it may wait in the socket."""
+        """Read the guard's messages: if this process was stopped, they may be waiting in the socket."""
         while self._running and select.select([self._socket], [], [], 0)[0]:
             self._receive()
 
@@ -229,7 +223,7 @@ class Guard:
 
     def _receive(self) -> None:
         if self.gone:
-            return  # Another handler has found the guard dead since the loop saw data here.
+            return  # Another handler has found the guard dead since the loop saw data.
         try:
             data = self._socket.recv(65536)
         except ConnectionResetError:
@@ -241,7 +235,7 @@ class Guard:
             self._lose()
 
     def _handle(self, verb: str, values: Sequence[object]) -> None:
-        """Act on one message of the guard."""
+        """Handle one message of the guard."""
         if verb == "ready":
             self.ready = True
         elif verb == "received":
@@ -260,7 +254,7 @@ class Guard:
             self.ended = _ended(*values)  # type: ignore[arg-type]
 
     def _lose(self, why: str = "died") -> None:
-        """The guard is given up or dead: the command is killed here, and only then anything logged.
+        """Kill the command of a dead or stopped guard, and only then log anything.
 
         The dead guard's children are children of this process; those of a stopped one descend from it.
         """
@@ -282,7 +276,7 @@ class Guard:
 
 
 def end_children(until: float) -> None:
-    """Kill and reap all descendants of this process; Unkillable if one is left at `until`."""
+    """Kill and reap all descendants of this process. Raises Unkillable if one is left at `until`."""
     while _has_children():
         for pid in guard.descendants():
             guard.try_call(os.kill, pid, signal.SIGKILL)
@@ -292,7 +286,7 @@ def end_children(until: float) -> None:
 
 
 def _has_children() -> bool:
-    """Whether a child is left, once all that have ended are reaped."""
+    """Reap all children that have ended; whether one is left."""
     try:
         while os.waitpid(-1, os.WNOHANG) != (0, 0):
             pass
@@ -302,7 +296,7 @@ def _has_children() -> bool:
 
 
 def command_line(fd: int, service: str) -> list[str]:
-    """The argv of a guard process that talks over `fd`."""
+    """The argv of a guard process whose socket is `fd`."""
     package = os.path.dirname(os.path.dirname(guard.__file__))
     words = [str(fd), f"guard of {service}", os.path.dirname(package)]
     return [sys.executable, "-I", "-S", "-c", BOOT, *words]
@@ -311,10 +305,10 @@ def command_line(fd: int, service: str) -> list[str]:
 def _start(fd: int, service: str) -> subprocess.Popen[bytes]:
     """Start a guard that inherits `fd` and no other descriptor.
 
-    Its environment holds only the linker's variables, which its interpreter may need: secrets of our
-    environment must not be visible in one more process. (Not os.posix_spawn: the C library's leaves
-    signals 32 and 33 ignored in every process that descends from it. Not os.fork: it copies the
-    agent's page tables, which takes as long as the import of subprocess.)
+    Its environment contains only the linker's variables, which its interpreter may need: secrets must not be
+    visible in another process. (Not os.posix_spawn: the C library's leaves signals 32 and 33 ignored in all
+    descendants. Not os.fork: it copies the agent's page tables, which takes as long as the import of
+    subprocess.)
     """
     import subprocess
 

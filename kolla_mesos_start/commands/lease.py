@@ -1,12 +1,10 @@
 """The lease of a one-time command: when to renew it, and when the command must be killed.
 
-Arithmetic on times that the caller passes in (seconds of `loop.now`). Nothing here sends, waits or
-reads a clock.
+Pure arithmetic on times that the caller passes in (seconds of `loop.now`).
 
-A renewal is a committed transaction that checks the contender: a leader without its quorum can't
-commit it. But one renewal does not prove the session for its whole timeout: the leader learns of a
-client's request only with the next ping reply of the client's server. Two renewals prove it, if there
-is enough time between them.
+A renewal is a committed transaction that checks the contender: a leader without its quorum can't commit it.
+But one renewal does not prove the session for its whole timeout: the leader learns of a client's request only
+with the next ping reply of the client's server. Two renewals prove it, if there is enough time between them.
 """
 
 from __future__ import annotations

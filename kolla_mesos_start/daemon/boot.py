@@ -1,7 +1,7 @@
-"""How the registrar's process begins: its handoff read, its descriptors in order, its loop run.
+"""Starts the registrar's process: reads its handoff, closes inherited descriptors, runs its loop.
 
-The agent starts this process (`handoff`) just before it execs the daemon. It takes the session over as
-soon as the agent's own connection is gone.
+The agent starts this process (`handoff`) just before it execs the daemon. The registrar takes over the
+session once the agent's connection is closed.
 """
 
 from __future__ import annotations
@@ -13,16 +13,15 @@ import signal
 
 from kolla_mesos_start.daemon.handoff import IGNORED_SIGNALS, NO_DAEMON, Handoff
 from kolla_mesos_start.errors import AgentError, where
+from kolla_mesos_start.log import Logger, configure
 from kolla_mesos_start.processes import hide_memory
 
 
 def main(record: int) -> None:
-    """The registrar's whole life; `record` is the descriptor of its handoff."""
+    """Run the registrar; `record` is the descriptor of its handoff."""
     try:
         _live(record)
     except Exception as defect:
-        from kolla_mesos_start.log import Logger
-
         for line in (*where(defect), "this is a defect of the registrar: please report it with these lines"):
             Logger(__name__).error("%s", line)
         os._exit(AgentError.status)
@@ -30,11 +29,11 @@ def main(record: int) -> None:
 
 def _live(record: int) -> None:
     for signum in IGNORED_SIGNALS:
-        # Not ignored: the command of a check would inherit that.
+        # Not SIG_IGN: the command of a check would inherit that.
         signal.signal(signum, lambda number, frame: None)
     with contextlib.suppress(OSError), open("/proc/self/comm", "w") as comm:  # only for `ps`
         comm.write("kolla_registrar")
-    hide_memory()  # From here on that name can't be written.
+    hide_memory()  # After this, the name can't be written.
     with open(record, "rb") as file:
         handoff = Handoff(*marshal.load(file))
     _detach(handoff)
@@ -45,23 +44,21 @@ def _live(record: int) -> None:
     from kolla_mesos_start.daemon.registrar import Registrar
 
     registrar = Registrar(handoff)
-    # While the agent's connection lives, ours would be thrown out by it, and it by ours.
+    # While the agent is connected, the two connections would close each other.
     if os.read(handoff.exec_fd, len(NO_DAEMON)):
-        return  # The agent itself gives back what is registered.
+        return  # The agent itself removes the registration.
     os.close(handoff.exec_fd)
     registrar.run()
 
 
 def _detach(handoff: Handoff) -> None:
-    """Close the files that the agent was started with, and log as it did."""
-    from kolla_mesos_start.log import configure
-
+    """Close the descriptors that the agent was started with, and configure the log."""
     nothing = os.open(os.devnull, os.O_RDWR)
     os.dup2(nothing, 0)
     os.dup2(nothing, 1)
-    # What the agent was started with, perhaps a pipe whose end another process waits for.
+    # One of the others may be a pipe, and another process wait for its end.
     kept = {0, 1, 2, handoff.lock_fd, handoff.pidfd, handoff.notify_fd, handoff.exec_fd}
     for fd in {int(name) for name in os.listdir("/proc/self/fd")} - kept:
-        with contextlib.suppress(OSError):  # the one that listed them is gone already
+        with contextlib.suppress(OSError):  # The descriptor of this listing is already closed.
             os.close(fd)
     configure(handoff.loglevel, handoff.json_logs)

@@ -1,7 +1,6 @@
-"""The handoff: what the agent leaves to the registrar, and how that is started.
+"""Starts the registrar, and defines the records that pass between it and agents.
 
-Plain records and system calls only: the agent imports this on its way to the exec, and the
-registrar for the months that it lives.
+Only records and system calls: the registrar keeps this module in memory for months.
 """
 
 from __future__ import annotations
@@ -28,26 +27,26 @@ if TYPE_CHECKING:
 
 
 NO_DAEMON = b"\0"  # the agent's message to a registrar that is not needed
-IGNORED_SIGNALS = (signal.SIGHUP, signal.SIGINT, signal.SIGTERM)  # they are for the daemon
+IGNORED_SIGNALS = (signal.SIGHUP, signal.SIGINT, signal.SIGTERM)  # They are for the daemon.
 
-# The paths come as arguments: -I and -S keep site-packages, and what it costs to find them, away. The word
+# The import paths are arguments, because -I and -S skip site-packages and the search for it. The argument
 # before them is for `ps`.
 BOOT = (
     "import sys; sys.path += sys.argv[3:]; "
     "from kolla_mesos_start.daemon.boot import main; main(int(sys.argv[1]))"
 )
 
-# All that it keeps of the environment: what its interpreter, resolver and TLS may need, and whose it is.
-# Secrets of the environment must not be visible in one more process.
+# The environment variables that it keeps, for its interpreter, resolver and TLS, and for identification.
+# Secrets in the environment must not be visible in another process.
 KEPT = ("LD_", "LANG", "LC_", "OPENSSL_", "RES_OPTIONS", "LOCALDOMAIN", "KOLLA_RUN_DIR")
 
 
 class Refreshing(NamedTuple):
-    """What it takes to refresh a daemon that has `on_change`.
+    """What the registrar needs to refresh a daemon that has `on_change`.
 
-    `turns` is the znode of those who refresh, at most `width` at a time; this one says that it is on `host`.
-    `seen`: what the daemon's files were rendered from; `listed`: see render.prepare. `environ`: the whole
-    environment of the agent. `started`: a digest of how the daemon was started.
+    `turns` is the znode where instances take turns, at most `width` at a time; this one is on `host`. `seen`:
+    the znodes that the files were rendered from; `listed`: see `render.prepare`. `environ`: the agent's whole
+    environment. `started`: a digest of how the daemon was started.
     """
 
     turns: str
@@ -60,12 +59,11 @@ class Refreshing(NamedTuple):
 
 
 class Refreshed(NamedTuple):
-    """What became of a refresh; all as in Refreshing. `failure`: why it failed, or empty text.
+    """The result of a refresh. `seen` and `listed`: see Refreshing. `failure`: why it failed, or empty text.
 
-    `written`: the names of the files that have changed. `note`: why others have not, or why only a restart
-    brings the daemon up to date (`needs_restart`). `facts`: what the
-    container shows of itself by now (see report.Shown); empty if its daemon would be started otherwise today.
-    `kind` and `signal`: how the daemon is notified (see OnChange); empty if there is nothing to notify it of.
+    `written`: the files that have changed. `note`: why others have not, or why the daemon needs a restart
+    (`needs_restart`). `facts`: see report.StatusZnode; empty if only a restart brings the daemon up to date.
+    `kind` and `signal`: how to notify the daemon (see OnChange); empty if there is nothing to notify it of.
     """
 
     seen: Seen
@@ -80,17 +78,17 @@ class Refreshed(NamedTuple):
 
 
 class Handoff(NamedTuple):
-    """All that the registrar needs, in plain types: it travels by marshal.
+    """Everything that the registrar needs, in plain types for marshal.
 
     `timeout` is the session's, in seconds. `labels` is a zookeeper.Labels, `registration` a Registration,
-    `container` a report.Shown, `service` whose the registrar is, for `ps`, `command` the daemon's path in its
-    definition, `check` a readiness.Check, `check_ids` (uid, gid, groups) or None; `addresses` are our own,
-    where a port is looked for.
-    Descriptors: `lock_fd` holds the lock of `run_dir`, `pidfd` is the daemon's, `notify_fd` its
-    notify socket, `exec_fd` (see `spawn`) is at its end once the agent has become the daemon, or is
-    gone. `daemon` is the daemon's process id, `supervised` whether the registrar becomes its parent;
-    then `stop_grace` is what it gets between TERM and KILL, in seconds, and `argv` starts it again.
-    `refreshing` is a Refreshing, if its files follow what is published.
+    `container` a report.StatusZnode, `check` a readiness.Check, `check_ids` (uid, gid, groups) or None,
+    `refreshing` a Refreshing or None. `service` is its name in `ps`, `command` the daemon's path in its
+    definition. `addresses` are this host's, for checks of a port.
+
+    Descriptors: `lock_fd` holds the lock of `run_dir`, `pidfd` is the daemon's, `notify_fd` its notify
+    socket; `exec_fd` (see `spawn`) reaches its end when the agent has become the daemon or has ended.
+    `supervised`: the registrar is the parent of the process `daemon`; `stop_grace` are the seconds between
+    TERM and KILL, and `argv` restarts it.
     """
 
     hosts: Sequence[tuple[str, int]]
@@ -127,12 +125,11 @@ class Handoff(NamedTuple):
 
 
 def spawn(handoff: Handoff) -> tuple[int, Callable[[], None]]:
-    """Start the registrar. OSError where no process can be started.
+    """Start the registrar. Raises OSError if no process can be started.
 
-    Returns a close-on-exec descriptor that the agent holds until it execs or ends, and what
-    makes sure, or raises OSError, that the registrar is nobody's child. Before the descriptor is
-    closed the registrar leaves the session alone. Where nothing comes of the exec the agent
-    writes NO_DAEMON there.
+    Returns a close-on-exec descriptor, and a function that waits until the registrar is detached from this
+    process (or raises OSError). The registrar does not use the session until the descriptor is closed by the
+    exec or the end of the agent. If the exec fails, the agent writes NO_DAEMON to it.
     """
     exec_fd, held = os.pipe()
     record = _recorded(handoff._replace(exec_fd=exec_fd))
@@ -149,7 +146,7 @@ def spawn(handoff: Handoff) -> tuple[int, Callable[[], None]]:
 
 
 def supervise(handoff: Handoff) -> NoReturn:
-    """Become the registrar that is the daemon's parent. Raises OSError where that can't be."""
+    """Replace this process by the registrar of its child, the daemon. Raises OSError."""
     record = _recorded(handoff)
     for fd in (record, handoff.lock_fd, handoff.pidfd, handoff.notify_fd):
         os.set_inheritable(fd, True)
@@ -174,7 +171,7 @@ def _exec(argv: list[str]) -> NoReturn:
 
 
 def _await_parent(parent: int) -> None:
-    """Wait until the registrar's parent has ended, which started it."""
+    """Wait for the end of the process between agent and registrar."""
     with contextlib.suppress(ChildProcessError):  # the parent of the agent may ignore SIGCHLD
         if os.waitpid(parent, 0)[1] != 0:
             raise OSError(errno.EAGAIN, "no process can be started")
@@ -205,14 +202,14 @@ def _become(argv: list[str], fds: Sequence[int]) -> NoReturn:
 
 
 def plain(value: Any) -> Any:
-    """The same with named tuples as bare ones, which is all that marshal takes."""
+    """The value with plain tuples in place of named ones, because marshal accepts no others."""
     if isinstance(value, (tuple, list)):
         return tuple(plain(item) for item in value)
     return dict(value) if isinstance(value, Mapping) else value
 
 
 def import_paths() -> list[str]:
-    """Where this process has its modules from, for another one."""
+    """The directories from which this process imports packages, for another process."""
     import kazoo
 
     import kolla_mesos_start

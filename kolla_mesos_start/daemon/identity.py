@@ -1,6 +1,6 @@
-"""What this container registers in ZooKeeper: its id, its presence, and its instance.
+"""Registers this container in ZooKeeper: its id, its presence, and its instance.
 
-A restarted container keeps its id, and so replaces what its previous run has left.
+A restarted container keeps its id, and so replaces the registration of its previous run.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import stat
 from kolla_mesos_start.definition.forms import DAEMON, GLOBAL, LOCAL
 from kolla_mesos_start.health import O_CAREFUL, refuse_strangers, replace
 from kolla_mesos_start.log import Logger
-from kolla_mesos_start.report import shown_by
+from kolla_mesos_start.report import status_znode
 from kolla_mesos_start.tree.presence import Registration
 
 TYPE_CHECKING = False
@@ -35,18 +35,18 @@ _MEMBER = re.compile("[0-9a-f]{32}__party__")
 def register(
     settings: Settings, tree: StatusTree, facts: Callable[[], Mapping[str, Any]], report: Report
 ) -> Registration | None:
-    """Show in ZooKeeper what this container does, and its presence if it is to run a daemon.
+    """Register this container's state, and its presence if it will run a daemon; None for a task.
 
-    Both are ephemerals of the agent's session; the rest is registered by the registrar later. None for a
-    task. `facts` are those of the host.
+    Both are ephemerals of the agent's session; the registrar registers the rest later. `facts` are the
+    host's.
     """
     znodes, ephemerals = tree.znodes, tree.client.ephemerals
-    # Tasks are not counted: it is no trouble if one is shown twice for a moment.
+    # Tasks are not counted, so it does not matter if one is shown twice for a moment.
     complain = log.warning if tree.graph.daemon else log.debug
     member, used_before = identity(settings.state_dir, complain)
     ephemerals.parents = [(znodes.containers, b"")]
     path = f"{znodes.containers}/{member}"
-    shown = shown_by(settings.host, tree.definition, tree.graph.digest, settings.generation, path)
+    shown = status_znode(settings.host, tree.definition, tree.graph.digest, settings.generation, path)
     report.show(ephemerals, shown)
     if tree.graph.daemon is None:
         return None
@@ -75,7 +75,7 @@ def _registration(
     }
     data = json.dumps(instance).encode()
     turns = daemons[0].refreshes
-    # A refresh that this container did not come back from is past once its daemon is ready again.
+    # The slot of a refresh that ended this container is removed once its daemon is ready again.
     left = [f"{turns}/slots/{member}"] if tree.graph.daemon and tree.graph.daemon.width else []
     return Registration(
         presence=[(f"{znodes.party(settings.service_name)}/{member}", json.dumps(facts).encode())],
@@ -89,7 +89,7 @@ def _registration(
 
 
 def _parents(znodes: Znodes) -> Sequence[tuple[str, bytes]]:
-    """The znodes above the ephemerals, outermost first: they are created again if they get deleted."""
+    """The znodes above the ephemerals, outermost first; they are created again if they are deleted."""
     parents = [(znodes.containers, b""), (znodes.party(znodes.service_name), b""), (znodes.status, b"")]
     for scope in (GLOBAL, LOCAL):
         daemon = znodes.command(scope, f"{znodes.role}/{DAEMON}")

@@ -1,7 +1,7 @@
-"""The notify socket of a daemon (sd_notify): how it is made, and whose messages count.
+"""The notify socket of a daemon (sd_notify), and whose messages are accepted.
 
-Everybody on the host can send to it: the daemon may be another user than the agent, and may change
-its user as it starts. So each message is judged by its sender, whom the kernel names.
+Every process on the host can write to it, because the daemon may have another user than the agent, and may
+change it. So each message is accepted or refused by its sender, which the kernel names.
 """
 
 from __future__ import annotations
@@ -26,11 +26,11 @@ MOST_ANCESTORS = 32  # are looked at: a stranger can have any number of them
 
 
 def bind(path: str) -> socket.socket:
-    """Make the socket at `path`, in the place of what is there."""
+    """Create the socket at `path`, replacing an existing file."""
     if os.path.lexists(path):
         os.unlink(path)
     notify = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
-    # Before it can be found: of what was sent earlier the sender would not be known.
+    # Before others can find it: the sender of earlier messages would be unknown.
     notify.setsockopt(socket.SOL_SOCKET, socket.SO_PASSCRED, 1)
     before = os.umask(0o111)  # 0666. Not by chmod: that would follow a link put in its place.
     try:
@@ -41,7 +41,7 @@ def bind(path: str) -> socket.socket:
 
 
 class NotifySocket:
-    """The registrar's end of it, which is always drained: a daemon would be blocked by a full one."""
+    """The registrar's end. It is always drained: a full socket would block the daemon."""
 
     def __init__(self, fd: int, senders: Senders) -> None:
         self.fd = fd
@@ -50,7 +50,7 @@ class NotifySocket:
         self._complained = False
 
     def messages(self) -> Iterator[bytes]:
-        """What has come from the daemon."""
+        """The daemon's messages so far."""
         with contextlib.suppress(BlockingIOError):
             for _ in range(DATAGRAMS):
                 message, ancillary, _, _ = self._socket.recvmsg(
@@ -76,20 +76,20 @@ class NotifySocket:
 
 
 class Senders:
-    """Who may notify: root, `uids`, the user that `daemon` is now, and the processes below it."""
+    """Who may notify: root, `uids`, the daemon's current user, and its descendants."""
 
     def __init__(self, daemon: int, uids: Collection[int]) -> None:
         self.uids = uids
         self.daemon = daemon
 
     def trusts(self, pid: int, uid: int) -> bool:
-        """Whether to believe a process; `pid` is 0 for one that our pid namespace does not have."""
+        """Whether to accept messages of a process; `pid` is 0 if it is not in our pid namespace."""
         if uid in (0, *self.uids) and (pid or uid != UNMAPPED):
             return True
         return pid > 0 and (uid in _uids(self.daemon) or self._is_below_daemon(pid))
 
     def _is_below_daemon(self, pid: int) -> bool:
-        # A supervisor inherits what the daemon has left.
+        # A supervisor inherits the daemon's orphans.
         for _ in range(MOST_ANCESTORS):
             if pid in (0, self.daemon, os.getpid()):
                 return pid > 0
@@ -116,7 +116,7 @@ def _uids(pid: int) -> set[int]:
 
 
 def _parent(pid: int) -> int:
-    """The process id of a process's parent; 0 where there is none, or none that can be seen."""
+    """The parent's pid; 0 if there is none, or it is not visible."""
     try:
         with open(f"/proc/{pid}/stat", "rb") as file:
             return int(file.read(1024).rpartition(b")")[2].split()[1])

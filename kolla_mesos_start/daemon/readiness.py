@@ -1,7 +1,6 @@
-"""When a daemon counts as ready.
+"""Decides when a daemon is ready, from notifications, checks and the daemon's age.
 
-Here are the rules that decide it from notifications, checks and the daemon's age (pure), and the check that
-runs a command. Checks over the network are in `probes`. What follows from readiness is in `registrar`.
+Also the check that runs a command; checks over the network are in `probes`.
 """
 
 from __future__ import annotations
@@ -31,8 +30,8 @@ if TYPE_CHECKING:
 ALIVE = 20.0  # seconds after which a daemon that never notifies counts as ready
 MIN_INTERVAL = 0.05  # seconds between checks, at least
 MAX_INTERVAL_UNREADY = 1.0  # seconds between checks of a daemon that is not ready, at most
-# While a daemon is not ready, the interval starts at so many seconds, and grows as a share of its age.
-# Commands are checked less often: each check starts a process.
+# While a daemon is not ready, the interval starts at FIRST_INTERVAL seconds, and grows as a share of its age.
+# Commands run less often: each check starts a process.
 FIRST_INTERVAL, SHARE_OF_AGE = 0.02, 0.25
 FIRST_INTERVAL_COMMAND, SHARE_OF_AGE_COMMAND = 0.1, 0.5
 INTERVAL_UNCONFIRMED = 0.25  # seconds between checks until a daemon has passed one after a refresh
@@ -44,8 +43,8 @@ class Check(NamedTuple):
     """How readiness is checked: `kind` is default, notify, alive, tcp, http or command.
 
     `value`: seconds for alive, the port for tcp, the URL for http, argv for command. `interval` and
-    `timeout` are seconds; after `fall` failures in a row the daemon is no longer ready. `program` is that of
-    a command, if it may be named.
+    `timeout` are seconds; after `fall` failures in a row the daemon is no longer ready. `program`: the
+    program of a command, if messages may name it.
     """
 
     kind: str
@@ -71,7 +70,7 @@ class Results(NamedTuple):
 
 
 class Notified(NamedTuple):
-    """What the daemon has sent by sd_notify. `speaks`: it has sent anything about its start."""
+    """The daemon's sd_notify messages so far. `speaks`: it has sent any about its start."""
 
     speaks: bool = False
     ready: bool = False
@@ -85,7 +84,7 @@ MEANINGS: dict[bytes, dict[str, bool]] = {
     b"STOPPING=1": {"speaks": True, "ready": False, "stopping": True},
     b"RELOADING=1": {"speaks": True, "reloading": True},
 }
-# A daemon that sends these will send READY=1 later: MariaDB does so during a long recovery.
+# A daemon that sends these will send READY=1 later. MariaDB does so during a long recovery.
 SPEAKING = (b"STATUS=", b"EXTEND_TIMEOUT_USEC=")
 
 
@@ -98,7 +97,7 @@ def notified_by(before: Notified, datagram: bytes) -> Notified:
 
 
 def is_ready(check: Check, notified: Notified, results: Results, age: float, before: bool) -> bool:
-    """Whether the daemon is ready now; `age` in seconds, `before`: whether it was ready just before."""
+    """Whether the daemon is ready now; `age` is in seconds, `before`: whether it was ready until now."""
     if notified.stopping:
         return False
     if check.kind == "notify":
@@ -106,7 +105,7 @@ def is_ready(check: Check, notified: Notified, results: Results, age: float, bef
     if check.kind == "alive":
         return age >= _age(check)
     if check.kind == "default":
-        # A daemon that sends its first notification only after it became ready by age stays ready.
+        # A daemon that became ready by its age stays ready after its first notification.
         return notified.ready or ((before or not notified.speaks) and age >= _age(check))
     return results.ready
 
@@ -114,9 +113,8 @@ def is_ready(check: Check, notified: Notified, results: Results, age: float, bef
 def pause(check: Check, ready: bool, age: float) -> float:
     """Seconds until the next check of a daemon of this `age`.
 
-    Others wait for a daemon that is not ready, so it is checked often at first. The interval is a
-    share of its age: the delay stays small beside the time that its start takes, and a daemon that
-    never becomes ready costs little.
+    Others wait for a daemon that is not ready, so it is checked often at first. The interval grows with its
+    age: the delay stays small compared with the start, and a daemon that never becomes ready costs little.
     """
     if ready:
         return max(check.interval, MIN_INTERVAL)
@@ -134,7 +132,7 @@ def _age(check: Check) -> float:
 
 
 class CommandCheck:
-    """Whether a command ends with status 0. When the check ends, its whole process group is killed."""
+    """Checks that a command ends with status 0. When the check ends, its whole process group is killed."""
 
     def __init__(
         self,
@@ -173,9 +171,9 @@ class CommandCheck:
                 **identity,
             )
         except OSError as error:
-            if error.filename is None:  # Not the program: a change of the user, for example.
+            if error.filename is None:  # Not about the program, but about the user, for example.
                 raise
-            from kolla_mesos_start.refusals import execution
+            from kolla_mesos_start.files.permissions import execution
 
             return execution(error.errno or 0, self._program, self._argv[0], self._env.get("PATH"))
         try:
@@ -185,7 +183,7 @@ class CommandCheck:
             finally:
                 os.close(pidfd)
         finally:
-            # Before the leader is reaped: until then its pid can't be reused.
+            # Before the leader is reaped, because its pid can't be reused until then.
             with contextlib.suppress(PermissionError):  # It has changed its user.
                 os.killpg(child.pid, signal.SIGKILL)
             child.poll()
@@ -196,13 +194,13 @@ class CommandCheck:
 
 
 def _name(check: Check) -> str:
-    """The check, as the beginning of a reason; of a URL only the port: the rest may hold a secret."""
+    """The name of the check in messages. Only the port of a URL: the rest may contain a secret."""
     if check.kind == "tcp":
         return f"check tcp port {check.value}: "
     if check.kind == "http":
         from urllib.parse import urlsplit
 
-        with contextlib.suppress(ValueError):  # Not a URL: the reason says so.
+        with contextlib.suppress(ValueError):  # Not a URL; the check itself reports that.
             parts = urlsplit(check.value)
             return f"check http port {parts.port or (443 if parts.scheme == 'https' else 80)}: "
     return f"check {check.kind}: "
@@ -221,8 +219,9 @@ class Readiness:
         self.ready = False
         self._failure = ""
         self._check, self._probe, self._start = check, probe, start
+        self._name = _name(check)  # Now: later no descriptor may be free for its import.
         self._notified, self._results = Notified(), Results()
-        self._stopped = False  # not by itself
+        self._stopped = False  # by `stop`, not on its own
         self._task: Task | None = None
         self._next = start
         self._age_reached = False
@@ -230,13 +229,13 @@ class Readiness:
 
     @property
     def confirmed(self) -> bool:
-        """Whether the daemon is ready, and has been found so after the instant of `confirm`."""
+        """Whether the daemon is ready, and has passed a check since the instant of `confirm`."""
         if self._probe:
             return self.ready and self._passed >= self._after
         return self.ready and now() >= self._after and not self._notified.reloading
 
     def confirm(self, after: float) -> None:
-        """Have a check begin after that instant, and soon."""
+        """Begin a check after that instant, and soon."""
         self._after, self._next = after, max(now(), after)
 
     @property
@@ -249,7 +248,7 @@ class Readiness:
         """When `run` must run at the latest."""
         if self._probe:
             return self._task.deadline if self._task else self._next
-        # After that age only a notification can change anything; a deadline in the past would spin the loop.
+        # After that age only a notification matters; a deadline in the past would make the loop spin.
         if self.ready or self._check.kind == "notify" or self._age_reached:
             return math.inf
         return self._start + _age(self._check)
@@ -287,12 +286,12 @@ class Readiness:
         self._notified = notified_by(self._notified, datagram)
 
     def stop(self) -> None:
-        """The daemon is about to be stopped: it is not ready, unless it sends READY=1 again."""
+        """Mark the daemon as not ready, because it will be stopped, until it sends READY=1 again."""
         self._notified = notified_by(self._notified, b"STOPPING=1")
         self.ready, self._stopped = False, True
 
     def close(self) -> None:
-        """End the check that is running: its command must not outlive the daemon."""
+        """End a running check: its command must not outlive the daemon."""
         if self._task:
             self._task.close()
 
@@ -318,7 +317,7 @@ class Readiness:
                 why = f"no answer within {self._check.timeout:g} s"
             else:
                 why = cause(error) if error else self._task.result
-            self._failure = why and f"{_name(self._check)}{why}"
+            self._failure = why and f"{self._name}{why}"
             self._results = self._results.after(not self._failure, self._check.fall)
             self._passed = self._passed if self._failure else self._begun
             self._task = None

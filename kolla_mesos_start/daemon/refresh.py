@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
     from kolla_mesos_start.definition.model import Graph
-    from kolla_mesos_start.files import Content
+    from kolla_mesos_start.files.content import Content
     from kolla_mesos_start.loop import Loop
     from kolla_mesos_start.render.prepare import Prepared, Preparer
     from kolla_mesos_start.settings import Settings
@@ -47,7 +47,7 @@ def end_with(loop: Loop, registrar: int) -> Callable[[], None]:
 
 
 def refuse_restart(settings: Settings, graph: Graph) -> None:
-    """BadDefinition if `on_change` is a restart, and the agent will not be the parent of the daemon."""
+    """Raise BadDefinition if `on_change` is a restart, but the agent will not be the daemon's parent."""
     on_change = graph.daemon.on_change if graph.daemon else None
     if on_change and on_change.kind == "restart" and not settings.supervise:
         raise BadDefinition(
@@ -61,16 +61,15 @@ def refuse_restart(settings: Settings, graph: Graph) -> None:
 def refresh(
     preparer: Preparer,
     settings: Settings,
-    exported: Mapping[str, str],
     listed: Mapping[str, Sequence[str]],
     started: int,
-    untold: bool,
+    not_notified: bool,
     check_wanted: Callable[[], object],
 ) -> Refreshed:
     """Refresh the daemon's files, and run the command that notifies the daemon, if it has one.
 
-    `listed` and `started` come from the registrar. `untold`: an earlier refresh may have changed
-    files without notifying the daemon. `check_wanted` raises if the registrar is gone. Raises the errors of a
+    `listed` and `started` come from the registrar. `not_notified`: an earlier refresh may have changed files
+    without notifying the daemon. `check_wanted` raises if the registrar is gone. Raises the errors of a
     start; then nothing has changed.
     """
     definition = preparer.published.definition()
@@ -88,7 +87,7 @@ def refresh(
         published = preparer.published
         retirement.check_restart(published.client, published.znodes, graph, settings.generation)
     command = on_change.value if on_change.kind == "command" else None
-    placed = _place(preparer, settings, prepared, exported, command, untold, check_wanted)
+    placed = _place(preparer, settings, prepared, command, not_notified, check_wanted)
     is_same = prepared.step.start_digest == started
     kept = [f"{each.name} {each.absent}" for each in prepared.contents if each.is_kept]
     shown = (settings.host, definition.zxid, graph.digest, settings.generation)
@@ -109,18 +108,17 @@ def _place(
     preparer: Preparer,
     settings: Settings,
     prepared: Prepared,
-    exported: Mapping[str, str],
     command: Sequence[str] | None,
-    untold: bool,
+    not_notified: bool,
     check_wanted: Callable[[], object],
 ) -> Sequence[Content]:
     """Place the files; returns those that changed. Restores them if the daemon can't be notified."""
     loop, service = preparer.published.client.loop, prepared.step.command.path
-    with FileChecks(loop, service, prepared, exported) as checks:
+    with FileChecks(loop, service, prepared) as checks:
         placed = place_all(prepared.contents, settings.run_dir, checks.check)
         try:
             check_wanted()
-            if command and (placed or untold):
+            if command and (placed or not_notified):
                 checks.notify(command)
         except AgentError:
             restore(placed, settings.run_dir)

@@ -1,7 +1,7 @@
 """Refreshes the files of a running daemon when something they are rendered from changes.
 
-Here is when to refresh, and what follows. A full agent is started for each refresh; it renders and places the
-files (`refresh`), so that nothing of it stays in memory. `rollout` decides which instance comes next.
+Decides when to refresh, and what happens afterwards. For each refresh an agent is started that renders and
+places the files (`refresh`), so that its memory is freed. `rollout` decides which instance is next.
 """
 
 from __future__ import annotations
@@ -42,29 +42,29 @@ if TYPE_CHECKING:
     from kolla_mesos_start.zookeeper.session import Session
 
     class DaemonControl(Protocol):
-        """The daemon, as a refresher deals with it."""
+        """What a refresher needs from the registrar of a daemon."""
 
-        def tell(self, kind: str, signame: str) -> str:
-            """Tell it of new files, by a signal or otherwise; why that can't be done."""
+        def notify(self, kind: str, signame: str) -> str:
+            """Notify it of new files by a signal or a restart; returns why that failed, or empty text."""
 
-        def on_facts(self, facts: bytes) -> None:
-            """It runs by a newer definition now: what its container shows of itself."""
+        def set_facts(self, facts: bytes) -> None:
+            """Publish what the container is based on now."""
 
         def confirm(self, after: float) -> None:
-            """Have it checked after that instant."""
+            """Check it after that instant."""
 
         def confirmed(self) -> bool:
-            """Whether it has been found ready since then."""
+            """Whether it has been ready since then."""
 
 
 log = Logger(__name__)
 
-# Seconds: a publication has many znodes, and is over when nothing has changed for so long. An instance or a
-# member comes and goes by itself; a short while is for those that do so together.
+# Seconds without a change until a refresh begins. A publication writes many znodes. Instances and members
+# change one by one; the short time is for several at once. LONGEST limits the delay.
 QUIET, SHORT_QUIET, LONGEST = 1.0, 0.2, 10.0
 FIRST_RETRY, LONGEST_RETRY = 1.0, 60.0  # seconds until a refresh that was killed is tried again
 SETTLE = 1.0  # seconds after which a notified daemon must be ready
-SOCKET = "refresh"  # in the run directory: who connects has a refresh at once
+SOCKET = "refresh"  # in the run directory: a connection starts a refresh at once
 NAME = "kolla_mesos_start refresh"
 
 IDLE, WAITING, RENDERING, SETTLING = "idle", "waiting", "rendering", "settling"
@@ -78,8 +78,8 @@ BOOT = (
 class Refresher:
     """Refreshes one daemon; a source of the loop.
 
-    `reason` describes the last refresh, or the next one; `code`: see `report`. With a `rollout` other
-    instances may go first.
+    `reason` describes the last or the next refresh; `code`: see `report`. With a `rollout`, other instances
+    may be first.
     """
 
     interest = None
@@ -92,18 +92,18 @@ class Refresher:
         self._session, self._loop, self._order, self._daemon = session, loop, order, daemon
         self._run_dir = run_dir
         self._stage = IDLE
-        self._settles_by = -math.inf  # how long the next refresh waits for a notified daemon
-        self._unconfirmed = False  # It was notified, and no check has passed since.
-        self._untold = False  # It may have new files without having been notified.
+        self._settles_by = -math.inf  # until when the next refresh waits for a notified daemon
+        self._unconfirmed = False  # The daemon was notified, and no check has passed since.
+        self._not_notified = False  # The daemon may have new files without having been notified.
         self._killed = 0  # how many refreshes in a row
         self._known: Seen = dict(order.seen)
         self._unsure: set[tuple[str, bool]] = set()  # changed while a refresh runs
-        self._first = self._due = math.inf  # since when something has changed, and when it is over
+        self._first = self._due = math.inf  # when something has first changed, and when to refresh
         self._change = 0  # the zxid of the last change
         self._child: int | None = None
         self._note, self._needs_restart = "", False
-        self._asking: list[socket.socket] = []  # who asks for a refresh by hand,
-        self._served: list[socket.socket] = []  # and who has asked for the one that runs
+        self._asking: list[socket.socket] = []  # clients that ask for a refresh
+        self._served: list[socket.socket] = []  # clients that have asked for the running one
         self._socket = self._listen(f"{run_dir}/{SOCKET}")
         session.on_connected(self._look_at_all)
         session.on_watch(self._fired)
@@ -115,13 +115,17 @@ class Refresher:
 
     @property
     def pid(self) -> int | None:
-        """The process id of the agent that renders now."""
+        """The pid of the agent that is rendering."""
         return self._child
 
     def close(self) -> None:
-        """The daemon has ended: so does the refresh."""
-        self._loop.ignore(self._socket.fileno())
+        """Stop: the daemon has ended."""
+        with contextlib.suppress(KeyError):  # `_accept` may have paused it.
+            self._loop.ignore(self._socket.fileno())
         self._socket.close()
+        self._kill_child()
+
+    def _kill_child(self) -> None:
         if self._child is not None:
             for kill in (os.killpg, os.kill):  # It may have no group of its own yet.
                 with contextlib.suppress(ProcessLookupError):
@@ -141,13 +145,13 @@ class Refresher:
             self._look(path, of_children)
 
     def _look(self, path: str, of_children: bool) -> None:
-        """Read when it has changed last, and set the watch."""
+        """Read when it was last changed, and set a watch."""
         ask = GetChildren2 if of_children else Exists
         self._session.request(ask(path, True), partial(self._on_look, path, of_children))
 
     def _on_look(self, path: str, of_children: bool, value: Any, error: Exception | None) -> None:
         if isinstance(error, NoNodeError) and of_children:
-            # Only this watches for a znode that is not there yet.
+            # Only `exists` sets a watch on a missing znode.
             self._session.request(Exists(path, True), partial(self._on_exists, path))
         elif error is None or isinstance(error, NoNodeError):
             stat = value[1] if value and of_children else value
@@ -164,7 +168,7 @@ class Refresher:
             return
         log.debug("%s has changed", key[0])
         if self._child is not None:
-            self._unsure.add(key)  # What is running may have read this already.
+            self._unsure.add(key)  # The running refresh may have read the new value.
             return
         self._known[key] = zxid
         self._change = max(self._change, self._session.zxid if zxid is None else zxid)
@@ -172,12 +176,12 @@ class Refresher:
         self._first = min(self._first, now())
         self._due = min(max(earlier, now() + quiet_after(key, self._known)), self._first + LONGEST)
 
-    # -- by hand --------------------------------------------------------------------------------
+    # -- on request -----------------------------------------------------------------------------
 
     def _listen(self, path: str) -> socket.socket:
         with contextlib.suppress(FileNotFoundError):
             os.unlink(path)
-        before = os.umask(0o177)  # For its user, and root.
+        before = os.umask(0o177)  # Only for its user and root.
         try:
             listening = socket.socket(socket.AF_UNIX)
             listening.bind(path)
@@ -189,11 +193,22 @@ class Refresher:
         return listening
 
     def _accept(self) -> None:
-        with contextlib.suppress(BlockingIOError):
+        try:
             connection, _ = self._socket.accept()
-            connection.setblocking(False)
-            self._asking.append(connection)
-            self._due = now()
+        except BlockingIOError:
+            return
+        except OSError:
+            # No descriptor is free. The socket stays readable: without a pause the loop would spin.
+            self._loop.ignore(self._socket.fileno())
+            self._loop.call_at(now() + FIRST_RETRY, self._accept_again)
+            return
+        connection.setblocking(False)
+        self._asking.append(connection)
+        self._due = now()
+
+    def _accept_again(self) -> None:
+        if self._socket.fileno() >= 0:
+            self._loop.listen(self._socket.fileno(), self._accept)
 
     def _answer(self, status: int, text: str) -> None:
         for connection in self._served:
@@ -204,7 +219,7 @@ class Refresher:
     # -- a refresh ------------------------------------------------------------------------------
 
     def run(self, ready: bool) -> None:
-        """Begin a refresh that is due; conclude one whose daemon is ready again."""
+        """Begin a refresh that is due; finish one whose daemon is ready again."""
         if self._stage == SETTLING and self._daemon.confirmed():
             self._unconfirmed = False
             self._finish(0, "")
@@ -214,7 +229,7 @@ class Refresher:
         if self._stage == RENDERING or now() < self._settles_by:
             return
         if self._asking:
-            self.start()  # A refresh by hand does not wait for its turn.
+            self.start()  # A requested refresh does not wait for its turn.
         elif now() >= self._due and self.rollout:
             self._stage, self._due, self._first = WAITING, math.inf, math.inf
             self.rollout.want(self._change)
@@ -222,30 +237,34 @@ class Refresher:
             self.start()
 
     def on_turn(self) -> None:
-        """It is our turn. While one that was asked for by hand runs, its end gives the turn back."""
+        """It is our turn. If a requested refresh is running, its end gives the turn back."""
         if self._stage in (IDLE, WAITING):
             self.start()
 
     def start(self) -> None:
-        """Start the agent that renders; a daemon that has not become ready may need just that."""
+        """Start the agent that renders, even if the daemon is not ready: new files may make it ready."""
         self._answer(
             1, "the daemon was notified, and has not become ready since; its files are refreshed again"
         )
         self._stage, self._due, self._first = RENDERING, math.inf, math.inf
         self._served, self._asking = self._asking, []
-        order, report = os.memfd_create("order"), os.memfd_create("report")
-        ordered = (dict(self._order.listed), self._order.started, self._untold, os.getpid())
-        os.write(order, marshal.dumps(ordered))
-        os.lseek(order, 0, os.SEEK_SET)
+        fds: list[int] = []
         try:
-            self._child = _spawn(self._order.environ, [order, report])
+            for name in ("order", "report"):
+                fds.append(os.memfd_create(name))
+            order, report = fds
+            ordered = (dict(self._order.listed), self._order.started, self._not_notified, os.getpid())
+            os.write(order, marshal.dumps(ordered))
+            os.lseek(order, 0, os.SEEK_SET)
+            self._child = _spawn(self._order.environ, fds)
             pidfd = os.pidfd_open(self._child)
         except OSError as error:
-            os.close(report)
+            for fd in fds:
+                os.close(fd)
+            self._kill_child()
             self._try_again(1, f"it can't be started: {error.strerror}")
             return
-        finally:
-            os.close(order)
+        os.close(order)
         self.reason, self.code = "its files are being refreshed", REFRESH_RUNNING
         self._loop.listen(pidfd, partial(self._on_end, pidfd, report))
 
@@ -253,13 +272,13 @@ class Refresher:
         self._loop.ignore(pidfd)
         os.close(pidfd)
         if self._child is None:
-            return  # Its daemon has ended, and it was killed.
+            return  # It was killed, because the daemon has ended.
         status = os.waitstatus_to_exitcode(os.waitpid(self._child, 0)[1])
         self._child = None
         reported, left = read_report(report), complete(self._run_dir)
         is_cut_short = bool(left) or reported is None
-        # It may have placed files without notifying the daemon.
-        self._untold = self._untold or is_cut_short
+        # A killed refresh may have placed files without notifying the daemon.
+        self._not_notified = self._not_notified or is_cut_short
         self._killed = self._killed if is_cut_short else 0
         found = reported or Refreshed({}, ending(status))
         self._adopt(found)
@@ -267,22 +286,22 @@ class Refresher:
             self._try_again(max(status, 1), f"{found.failure}{left}")
         elif found.failure:
             self._finish(max(status, 1), found.failure)
-        elif found.kind and (found.written or self._untold):
-            self._tell(found)
+        elif found.kind and (found.written or self._not_notified):
+            self._notify(found)
         elif self._unconfirmed:
             self._await_ready()
         else:
             self._finish(0, found.note or "nothing has changed in its files")
 
     def _try_again(self, status: int, failure: str) -> None:
-        """It failed for a reason that is not in what is published."""
+        """Finish a refresh that failed for a reason outside the published data, and schedule another one."""
         delay = retry_after(self._killed)
         self._killed += 1
         self._finish(status, f"{failure}; trying again in {delay:g} s")
         self._due = now() + delay
 
     def _adopt(self, found: Refreshed) -> None:
-        """Watch what was read now; after a failure also what was read before, since each of it may help."""
+        """Watch what was read; after a failure also what was read before: a change of any of it may help."""
         before, self._known = self._known, dict(found.seen)
         if found.failure:
             self._known = {**before, **self._known}
@@ -290,15 +309,15 @@ class Refresher:
             self._order = self._order._replace(listed=found.listed)
             self._note, self._needs_restart = found.note, found.needs_restart
             if found.facts:
-                self._daemon.on_facts(found.facts)
+                self._daemon.set_facts(found.facts)
         changed = {key for key, zxid in self._known.items() if before.get(key, -1) != zxid}
         unsure, self._unsure = self._unsure, set()
         for key in (changed | unsure) & self._known.keys():
             self._look(*key)
 
-    def _tell(self, found: Refreshed) -> None:
-        failure = self._daemon.tell(found.kind, found.signal)
-        self._untold = bool(failure)
+    def _notify(self, found: Refreshed) -> None:
+        failure = self._daemon.notify(found.kind, found.signal)
+        self._not_notified = bool(failure)
         if failure:
             self._finish(1, f"{failure}; its new files are placed, and it is notified at the next refresh")
             return
@@ -311,13 +330,13 @@ class Refresher:
         self._await_ready()
 
     def _await_ready(self) -> None:
-        """Wait until the daemon is ready; but not for ever, where something new is published."""
+        """Wait until the daemon is ready. The next refresh does not wait longer than `_settles_by`."""
         self._stage, self.code = SETTLING, REFRESH_SETTLING
         self.reason = "its files were refreshed, and its check has not passed since"
         self._settles_by = now() + LONGEST
 
     def _finish(self, status: int, text: str) -> None:
-        """The refresh is over; with a status other than 0 it failed, and `text` says why."""
+        """End the refresh; a status other than 0 means that it failed, because of `text`."""
         if status:
             log.warning("the refresh of the daemon's files failed: %s", text)
         self._stage, self._settles_by = IDLE, -math.inf
@@ -331,12 +350,12 @@ class Refresher:
 
 
 def retry_after(killed: int) -> float:
-    """The seconds until a killed refresh is tried again, if so many were killed just before it."""
+    """Seconds until a killed refresh is tried again, after so many that were killed before it."""
     return min(FIRST_RETRY * (1 << min(killed, 10)), LONGEST_RETRY)
 
 
 def read_report(report: int) -> Refreshed | None:
-    """What a refresh has reported; None if it was killed before, or meanwhile."""
+    """The report of a refresh; None if it was killed before the report was complete."""
     with open(report, "rb") as file:
         file.seek(0)
         try:
@@ -346,7 +365,7 @@ def read_report(report: int) -> Refreshed | None:
 
 
 def ending(status: int) -> str:
-    """How a refresh has ended that has not reported anything."""
+    """How a refresh without a report has ended."""
     if status >= 0:
         return f"{NAME} ended with status {status}"
     return f"it was killed by signal {-status}" + (
@@ -355,29 +374,31 @@ def ending(status: int) -> str:
 
 
 def complete(run_dir: str) -> str:
-    """Complete what a refresh was doing to the files; in words, empty if it was not replacing any."""
+    """Complete a killed refresh that was replacing files; describes the result, empty if there was none."""
     if not os.path.lexists(f"{run_dir}/{JOURNAL}"):
         return ""
-    from kolla_mesos_start.files.journal import recover  # Few are killed.
-
     try:
+        from kolla_mesos_start.files.journal import recover  # Few are killed.
+
         recover(run_dir, wait=False)
     except BlockingIOError:
         return "; another process completes the files that it was replacing"
     except CannotWrite as error:
         return f"; of the files that it was replacing only some are new: {error.reason}"
+    except OSError:  # No descriptor is free, not even for the import.
+        return "; the next refresh completes the files that it was replacing"
     return "; the files that it was replacing are all in place now"
 
 
 def quiet_after(key: tuple[str, bool], known: Collection[tuple[str, bool]]) -> float:
-    """The seconds without any other change that a refresh waits for once `key` has changed."""
+    """Seconds without another change before a refresh begins, after `key` has changed."""
     path, of_children = key
     is_listed = of_children or (path.rpartition("/")[0], True) in known
     return SHORT_QUIET if is_listed else QUIET
 
 
 def _spawn(environ: Mapping[str, str], fds: Sequence[int]) -> int:
-    """Start the agent that renders, with the container's environment; its output goes to the log."""
+    """Start the agent that renders, with the container's environment. Its output goes to the log."""
     argv = [sys.executable, "-c", BOOT, *map(str, fds), NAME, *import_paths()]
 
     def execute() -> None:

@@ -1,8 +1,7 @@
-"""The small process that stays beside a daemon: it holds the session, and keeps the daemon registered.
+"""The small process beside a daemon: holds the ZooKeeper session, and keeps the daemon registered.
 
-What lives here: what belongs together in its loop. What is registered is `presence`'s, the session
-`session`'s, and whether the daemon is ready is concluded in `readiness`. It stays in every container for
-months: nothing heavy may be imported, and nothing that goes wrong outside may end it.
+It combines `tree.presence`, `readiness`, `refresher` and the session in one loop. It runs in every container
+for months: nothing heavy may be imported, and no external failure may end it.
 """
 
 from __future__ import annotations
@@ -20,7 +19,7 @@ from kolla_mesos_start.health import StateFile
 from kolla_mesos_start.log import PROGRESS_INTERVAL, Logger
 from kolla_mesos_start.loop import Loop, now
 from kolla_mesos_start.probes import http, tcp
-from kolla_mesos_start.report import NEVER_READY, Report, Shown, utc, with_texts
+from kolla_mesos_start.report import NEVER_READY, Report, StatusZnode, utc, with_texts
 from kolla_mesos_start.tree.presence import Presence, Registration
 from kolla_mesos_start.zookeeper import Labels
 from kolla_mesos_start.zookeeper.session import Servers, Session
@@ -36,18 +35,16 @@ if TYPE_CHECKING:
 
 log = Logger(__name__)
 
-LONGEST_SESSION = 6.0  # seconds; so that the instance of a container that was killed goes quickly
-# A daemon that ends so soon may not have got its port; how long that may be asked of a port.
-SHORT_LIFE, ANSWER_TIMEOUT = 30.0, 0.2  # seconds
-WRITE_AGAIN = 2.0  # seconds until the state is written again, after that has failed
-UNREADY_LONG = 10.0  # seconds after which a daemon that is not ready is worth a line; then every half minute
+# All in seconds.
+LONGEST_SESSION = 6.0  # The instance of a killed container disappears after that.
+SHORT_LIFE = 30.0  # A daemon that ends sooner may not have got its port.
+ANSWER_TIMEOUT = 0.2  # to probe that port
+WRITE_AGAIN = 2.0  # until the state is written again after a failure
+UNREADY_LONG = 10.0  # until the first log line about a daemon that is not ready; then every half minute
 
 
 class Registrar:
-    """Keeps a daemon registered until it ends, in one loop that never blocks.
-
-    `ended`: the daemon is gone.
-    """
+    """Keeps a daemon registered until it has `ended`, in one loop that never blocks."""
 
     def __init__(self, handoff: Handoff) -> None:
         self.loop = Loop()
@@ -73,7 +70,7 @@ class Registrar:
         self.readiness = Readiness(self._rules, self._check, self._started)
         state_file = StateFile.inherit(handoff.run_dir, handoff.lock_fd)
         report = Report(state_file, handoff.command)
-        report.show(self.presence.ephemerals, Shown(*handoff.container)).unsure()
+        report.show(self.presence.ephemerals, StatusZnode(*handoff.container)).unsure()
         self.reporter = StatusReporter(report, handoff.command)
         self.ended = False
         self._senders = _senders(handoff)
@@ -87,57 +84,54 @@ class Registrar:
         self.on_restart: Callable[[], object] = lambda: None
 
     def run(self) -> None:
-        """Live as long as the daemon does."""
+        """Run until the daemon has ended."""
         self.loop.wait(self.step)
         self.leave()
 
     @property
     def children(self) -> set[int | None]:
-        """The process ids of children that are waited for: the command of a check, and a refresh."""
+        """The pids of children whose end is awaited: the command of a check, and a refresh."""
         check = self._check.pid if isinstance(self._check, CommandCheck) else None
         return {check, self._refresher.pid if self._refresher else None}
 
     def step(self) -> bool:
-        """Show what has become of the daemon's readiness; to be called after everything that happens.
-
-        Returns whether the daemon has ended.
-        """
+        """Publish the daemon's readiness; called after every event. Returns whether the daemon has ended."""
         if not self.ended:
             self.presence.show(self.readiness.ready)
             if self.readiness.ready and self.presence.denied:
-                self.reporter.tell_denied(self.presence.denied)
+                self.reporter.show_denied(self.presence.denied)
             else:
                 reason, code = self.readiness.reason, self.readiness.code
                 if self._refresher and not reason:
                     reason, code = self._refresher.reason, self._refresher.code
-                self.reporter.tell(self.readiness.ready, reason, self.readiness.stopped, code)
+                self.reporter.show(self.readiness.ready, reason, self.readiness.stopped, code)
         return self.ended
 
     def stop(self) -> None:
-        """The daemon is about to be stopped: withdraw what says that it is ready."""
+        """Deregister the daemon, because it will be stopped."""
         self._stopping = True
         self.withdraw()
 
     def withdraw(self) -> None:
-        """It is not ready until it says or shows so again."""
+        """Deregister the daemon until it becomes ready again."""
         self.readiness.stop()
         self.presence.show(ready=False)
 
     def leave(self, timeout: float = math.inf, status: int | None = None, why: str = "") -> None:
-        """The daemon has ended: of it stays behind only that it ended before it was ready, if it did.
+        """Clean up after the daemon has ended, within `timeout` seconds.
 
-        Takes `timeout` seconds at most. `status` is its exit status; None: only its parent knows it. `why`:
-        that it could not be started again.
+        If it was never ready, that is recorded. `status` is its exit status; None: only its parent knows it.
+        `why`: the reason why it could not be restarted.
         """
         ending = None
-        # Only its parent knows whether it was asked to stop. The message is true in either case.
+        # Only its parent knows whether it was asked to stop; the message is true in both cases.
         if why or not (self.presence.was_ready or self._stopping):
             lived = f"ended {now() - self._started:.1f} s after its start, before it was ready"
             if status is not None and not why:  # Otherwise its launcher says how it ended.
                 log.warning("the daemon %s; exit status %d", lived, status)
             ending = _ending(self.reporter.command, why or lived, status, retriable=not why)
-        if ending and self.session.connected:  # First of all: its container is not shown any more soon.
-            self.presence.tell_end(ending)
+        if ending and self.session.connected:  # First: the container's znode will soon be gone.
+            self.presence.write_end(ending)
             ending = None
         self.readiness.close()
         self.loop.remove(self.readiness)
@@ -148,19 +142,19 @@ class Registrar:
         self._warn_of_another()
         self.loop.ignore(self._notify_socket.fd)
         self._notify_socket.close()
-        # From here on the next container may take the run directory; it can't take our session.
+        # Now the next container may use the run directory; it can't take our session.
         os.close(self.reporter.report.state_file.fd)
         deadline = now() + min(self.session.timeout, timeout)
         if ending:
             self.loop.wait(lambda: self.session.connected, deadline)
-            self.presence.tell_end(ending)
+            self.presence.write_end(ending)
         self.presence.end_states()
         self.loop.wait(lambda: self.presence.states_ended, deadline)
         self.session.close()
         self.loop.wait(lambda: self.session.closed, deadline)
 
     def _warn_of_another(self) -> None:
-        """Tell a daemon that could not get its port from one that died: another process answers there."""
+        """Warn if another process answers on the port of a daemon that ended early."""
         soon = now() < self._started + SHORT_LIFE and not self._stopping
         if not soon or self._rules.kind not in ("tcp", "http"):
             return
@@ -176,7 +170,7 @@ class Registrar:
                 self._rules.kind,
             )
 
-    # -- its files follow what is published -----------------------------------------------------
+    # -- refreshes ------------------------------------------------------------------------------
 
     def _follow(self, handoff: Handoff) -> Refresher:
         from kolla_mesos_start.daemon.refresher import Refresher
@@ -200,7 +194,7 @@ class Registrar:
         self.loop.add(refresher)
         return refresher
 
-    def tell(self, kind: str, signame: str) -> str:
+    def notify(self, kind: str, signame: str) -> str:
         """Notify the daemon of new files by a signal or a restart; returns why that failed, or empty text."""
         if kind == "signal":
             try:
@@ -211,21 +205,21 @@ class Registrar:
             self.on_restart()
         return ""
 
-    def on_facts(self, facts: bytes) -> None:
-        """It runs by a newer definition now."""
+    def set_facts(self, facts: bytes) -> None:
+        """Publish what the container is based on after a refresh."""
         self.reporter.report.renew(facts)
 
     def confirm(self, after: float) -> None:
-        """Have the daemon checked after that instant."""
+        """Check the daemon after that instant."""
         self.readiness.confirm(after)
 
     def confirmed(self) -> bool:
-        """Whether it has been found ready since then."""
+        """Whether it has been ready since then."""
         return self.readiness.confirmed
 
     def renew(self, daemon: int, pidfd: int) -> None:
-        """The daemon was started again, as another process."""
-        if not self.ended:  # Its parent may have reaped it before anybody has looked at the pidfd.
+        """Continue with a restarted daemon, which is another process."""
+        if not self.ended:  # Its parent may have reaped it before the pidfd was read.
             self._note_end()
         os.close(self._pidfd)
         self.ended = self._stopping = False
@@ -247,7 +241,7 @@ class Registrar:
 
 
 class StatusReporter:
-    """Says how ready the daemon is, in the log and where probes and operators look; a source of the loop."""
+    """Reports the daemon's readiness in the log, to probes and in ZooKeeper; a source of the loop."""
 
     interest = None
 
@@ -262,10 +256,10 @@ class StatusReporter:
 
     @property
     def deadline(self) -> float:
-        """When the next line is due, or what could not be written is to be written again."""
+        """When the next log line or another attempt to write the state is due."""
         return min(self._log_at, self._write_at)
 
-    def tell(self, ready: bool, reason: str, stopped: bool = False, code: str = "") -> None:
+    def show(self, ready: bool, reason: str, stopped: bool = False, code: str = "") -> None:
         """Report a change. `reason` is why the daemon is not ready, `stopped`: it was asked to stop."""
         self._was_ready = self._was_ready or ready
         stage: Stage = "ready" if ready else "unready" if self._was_ready else "starting"
@@ -276,27 +270,27 @@ class StatusReporter:
             log.log("info" if stopped else "warning", "the daemon is no longer ready: %s", reason)
             self._unready_since = now()
             self._log_at = self._unready_since + UNREADY_LONG
-        self._show(stage, reason, code)
+        self._set(stage, reason, code)
 
-    def tell_denied(self, why: str) -> None:
-        """The daemon is ready, but others can't find it. It must not be killed for that: it is `starting`."""
-        self._log_at = math.inf  # The ephemeral was refused: that is in the log.
-        self._show("starting", f"not registered: {why}")
+    def show_denied(self, why: str) -> None:
+        """Report a ready daemon that can't be registered. `starting`: it must not be killed for that."""
+        self._log_at = math.inf  # The refusal was logged.
+        self._set("starting", f"not registered: {why}")
 
-    def _show(self, stage: Stage, text: str, code: str = "") -> None:
+    def _set(self, stage: Stage, text: str, code: str = "") -> None:
         if (stage, text, code) != (self._stage, self._text, self._code):
             self._stage, self._text, self._code = stage, text, code
             self._write()
 
     def end(self) -> None:
-        """The daemon has ended."""
+        """Report that the daemon has ended."""
         self._stage, self._text, self._code = "ended", "the daemon has ended", ""
         self._log_at = math.inf
         self._was_ready = False
         self._write()
 
     def run(self, ready: bool) -> None:
-        """Say what takes long; write again what could not be written."""
+        """Log that the daemon is not ready yet; write the state again after a failure."""
         if now() >= self._write_at:
             self._write()
         if now() >= self._log_at:
@@ -309,7 +303,7 @@ class StatusReporter:
         try:
             self.report.write(self._stage, self._text, self.command, self._code)
         except CannotWrite as error:
-            # A full disk is no reason to end; it is written when there is room.
+            # For example, a full disk. Try again.
             self._write_at = now() + WRITE_AGAIN
             if not self._complained:
                 log.warning("%s", error.reason)
@@ -317,7 +311,7 @@ class StatusReporter:
 
 
 def _ending(command: str, reason: str, status: int | None, *, retriable: bool) -> bytes:
-    """What `tree.ended` says of a daemon that was never ready."""
+    """The record in `tree.ended` of a daemon that was never ready."""
     texts = (b"true" if retriable else b"false", b"null" if status is None else b"%d" % status)
     return with_texts(
         b'{"retriable": %s, "status": %s}' % texts,

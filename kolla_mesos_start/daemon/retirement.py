@@ -1,8 +1,8 @@
-"""Whether an upgrade has retired this image, decided right before its daemon is started.
+"""Decides right before the start of a daemon whether an upgrade has retired this image.
 
-The last step of an upgrade (`retired_by`) runs once no container of another generation is there. So first
-this container's znode is written, and then it is read how far that step is: either the one who claims the
-step finds the znode, and gives the claim back, or the claim is found here, and its end is awaited.
+The last step of an upgrade (`retired_by`) runs once no container of another generation exists. So this
+container first writes its znode, and then reads the state of that step: either the container that claims the
+step finds the znode and gives the claim back, or the claim is found here, and its end is awaited.
 """
 
 from __future__ import annotations
@@ -27,15 +27,17 @@ log = Logger(__name__)
 
 
 def check(tree: StatusTree, image: str | None, report: Report) -> None:
-    """Return when the daemon may be started; Retired where it may not, Changed where the definition that
-    would allow it is no longer published."""
+    """Return when the daemon may be started.
+
+    Raises Retired if it may not, Changed if the definition has changed.
+    """
     daemon = tree.graph.daemon
     assert daemon is not None
     if daemon.retired_by is None:
         return
     _appear(tree, report)
     if _is_wanted(tree.graph, image):
-        tree.client.read([tree.znodes.definition])  # Its reply comes after whatever a watch has to say.
+        tree.client.read([tree.znodes.definition])  # Its reply comes after all earlier watch events.
         changed = tree.changed()
         if changed:
             raise Changed(f"{changed} has changed since it was read")
@@ -46,7 +48,7 @@ def check(tree: StatusTree, image: str | None, report: Report) -> None:
 
 
 def check_restart(client: Client, znodes: Znodes, graph: Graph, image: str | None) -> None:
-    """Retired where the daemon that runs is of an image that would not be started any more."""
+    """Raise Retired if the image of the running daemon would not be started any longer."""
     daemon = graph.daemon
     if daemon is None or daemon.retired_by is None or _is_wanted(graph, image):
         return
@@ -67,14 +69,14 @@ def _refuse(client: Client, at: CommandZnodes, daemon: Command, image: str | Non
 
 
 def _appear(tree: StatusTree, report: Report) -> None:
-    """Have the znode of this container written, which others look for, and wait until it is."""
+    """Wait until the znode of this container, which others look for, is written."""
     shown = report.ephemeral
     shown.write_after = 0.0
     tree.client.loop.wait(lambda: tree.client.connected and shown.owner == OURS)
 
 
 def _await_end(tree: StatusTree, at: CommandZnodes, report: Report) -> None:
-    """Wait while a container runs the command at `at`; what is known of it is in the watches afterwards."""
+    """Wait while a container runs the command at `at`; afterwards its state is in the watches."""
     daemon, client, watches = tree.graph.daemon, tree.client, tree.client.watches
     assert daemon is not None
     due = 0.0
@@ -93,11 +95,11 @@ def _await_end(tree: StatusTree, at: CommandZnodes, report: Report) -> None:
 
 
 def _look(client: Client, at: CommandZnodes) -> None:
-    """Have in the watches what it takes to decide."""
+    """Read everything that is needed for the decision into the watches."""
     watches = client.watches
     while True:
         watches.watch(states.retirement_queries(at, watches.results))
         client.loop.wait(watches.fresh)
-        # What has come may ask for more: a new mark's name, for what the mark says.
+        # An answer may require more reads: a new mark's name, then the mark itself.
         if not set(states.retirement_queries(at, watches.results)) - watches.results.keys():
             return

@@ -1,12 +1,12 @@
-"""Whose turn it is to refresh: at most so many instances of a service at a time, none after a failure.
+"""Takes turns to refresh: at most `width` instances of a service at a time, and none after a failure.
 
     <status/global/role/daemon>/refreshes/
-      queue/<id>-<number>   who waits, in this order                                  (ephemeral)
-      slots/<id>            who refreshes, until it is ready again; who failed, or died, stays
+      queue/<id>-<number>   an instance that waits, in this order                     (ephemeral)
+      slots/<id>            an instance that refreshes, until it is ready again, or that failed or died
 
-Only the first in the queue looks at the slots, so that one that becomes free wakes one instance. A slot
-that was left by a failure keeps everybody else from going on, until something newer is published: a
-container that dies of its new files must not be followed by the others.
+Only the first instance in the queue watches the slots, so a free slot wakes one instance. The slot of a
+failed instance blocks all others until something newer is published: new files that break one container must
+not reach the others.
 """
 
 from __future__ import annotations
@@ -15,19 +15,7 @@ from functools import partial
 
 from kolla_mesos_start.log import Logger
 from kolla_mesos_start.records import NamedTuple
-from kolla_mesos_start.zookeeper.wire import (
-    OUTAGE,
-    Create,
-    Delete,
-    Exists,
-    GetChildren,
-    GetChildren2,
-    GetData,
-    NodeExistsError,
-    NoNodeError,
-    SetData,
-    Transaction,
-)
+from kolla_mesos_start.zookeeper import wire
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -39,15 +27,14 @@ if TYPE_CHECKING:
 log = Logger(__name__)
 
 EPHEMERAL_SEQUENCE = 3  # flags of a create request
-# How the data of a slot begin whose refresh failed; else with its session's id. The host comes next.
-FAILED = b"failed "
-MAX_SHOWN = 200  # characters of what another instance says
+FAILED = b"failed "  # prefix of a failed slot; otherwise the session's id. The host follows.
+MAX_SHOWN = 200  # characters of another instance's text
 
 
 class Slot(NamedTuple):
-    """The slot of another instance; `failure`: why it will not become free by itself. `since`: a zxid.
+    """The slot of another instance; `failure`: why it will not be released. `since`: a zxid.
 
-    `gone`: its container is not there, so that it may stay for ever. `version` is that of its znode.
+    `gone`: its container does not exist any more. `version` is that of its znode.
     """
 
     name: str
@@ -58,9 +45,9 @@ class Slot(NamedTuple):
 
 
 def blocking_reason(slots: Sequence[Slot], width: int, change: int) -> tuple[str, bool]:
-    """Why another instance can't refresh for what was published at the zxid `change`, or empty text.
+    """Why another instance can't refresh for the publication at the zxid `change`, or empty text.
 
-    And whether that stays so until somebody does something.
+    The second value: whether an operator must do something about it.
     """
     counted = [slot for slot in slots if not slot.failure or slot.since > change]
     failed = [slot for slot in counted if slot.failure]
@@ -74,9 +61,9 @@ def blocking_reason(slots: Sequence[Slot], width: int, change: int) -> tuple[str
 
 
 class Rollout:
-    """The turn of one instance. `on_turn` is called when it has come; `waiting_for` says why it has not.
+    """The turn of one instance. `on_turn` is called when it comes; `waiting_for` says why it has not come.
 
-    `stuck`: it will not come by itself.
+    `stuck`: an operator must do something first.
     """
 
     def __init__(
@@ -90,7 +77,7 @@ class Rollout:
         width: int,
         on_turn: Callable[[], object],
     ) -> None:
-        """`path`: that of `refreshes`; `member`: our id; `party`: where the containers of the service are."""
+        """`path`: the znode `refreshes`; `member`: our id; `party`: the znode of the service's containers."""
         self._session, self._acl, self._path = session, acl, path
         self._host = host.encode()
         self._member, self._party, self._width, self._on_turn = member, party, width, on_turn
@@ -105,21 +92,21 @@ class Rollout:
         session.on_watch(self._fired)
 
     def want(self, change: int) -> None:
-        """Have a turn, for what was published at the zxid `change`."""
+        """Request a turn, for the publication at the zxid `change`."""
         self._change = change
         self._look()
 
     def give_back(self, failure: str = "") -> None:
-        """The refresh is over. After a failure the slot stays, and says why."""
+        """End the turn. After a failure, the slot stays and says why."""
         self._content = b"%s%s: %s" % (FAILED, self._host, failure.encode()[:MAX_SHOWN]) if failure else b""
         self._releasing = not failure
         self._write_slot()
 
     def _write_slot(self) -> None:
         if self._releasing:
-            self._request(Delete(self._slot, -1), self._on_released)
+            self._request(wire.Delete(self._slot, -1), self._on_released)
         elif self._content:
-            self._request(SetData(self._slot, self._content, -1), lambda value: None)
+            self._request(wire.SetData(self._slot, self._content, -1), lambda value: None)
 
     def _on_released(self, value: Any) -> None:
         self._releasing = False
@@ -139,14 +126,14 @@ class Rollout:
         self._look()
 
     def _look(self) -> None:
-        """Look at the queue and, if we are its first, at the slots; again after what happens meanwhile."""
+        """Read the queue and, if we are first, the slots; again after changes in the meantime."""
         if self._change is None or self._releasing or not self._session.connected:
             return
         if self._busy:
             self._again = True
             return
         self._busy, self._again, self._watched = True, False, set()
-        self._request(GetData(self._slot, False), self._on_own_slot)
+        self._request(wire.GetData(self._slot, False), self._on_own_slot)
 
     def _looked(self, waiting_for: str, stuck: bool = False) -> None:
         self.waiting_for, self.stuck, self._busy = waiting_for, stuck, False
@@ -155,13 +142,13 @@ class Rollout:
 
     def _on_own_slot(self, value: Any) -> None:
         if value is None:
-            self._request(GetChildren(f"{self._path}/queue", False), self._on_queue)
+            self._request(wire.GetChildren(f"{self._path}/queue", False), self._on_queue)
             return
         if value[0].startswith(FAILED):
-            # Left by a failure: nobody goes before us, but where something newer is published others run.
-            self._look_at_slots(SetData(self._slot, self._own(), -1))
+            # Our slot of a failed refresh: we are first, but other instances may hold slots by now.
+            self._look_at_slots(wire.SetData(self._slot, self._own(), -1))
         else:
-            self._request(SetData(self._slot, self._own(), -1), self._begin)
+            self._request(wire.SetData(self._slot, self._own(), -1), self._begin)
 
     def _on_queue(self, names: Any) -> None:
         if names is None:
@@ -171,15 +158,15 @@ class Rollout:
         own = [name for name in queue if name.startswith(f"{self._member}-")]
         if not own:
             path = f"{self._path}/queue/{self._member}-"
-            self._request(Create(path, b"", self._acl, EPHEMERAL_SEQUENCE), self._on_changed)
+            self._request(wire.Create(path, b"", self._acl, EPHEMERAL_SEQUENCE), self._on_changed)
         elif queue[0] == own[0]:
             # After a lost reply there may be two of ours.
-            leave = [Delete(f"{self._path}/queue/{name}", -1) for name in own]
-            self._look_at_slots(Create(self._slot, self._own(), self._acl, 0), *leave)
+            leave = [wire.Delete(f"{self._path}/queue/{name}", -1) for name in own]
+            self._look_at_slots(wire.Create(self._slot, self._own(), self._acl, 0), *leave)
         else:
             before = f"{self._path}/queue/{queue[queue.index(own[0]) - 1]}"
             self._watched.add(before)
-            self._request(Exists(before, True), partial(self._on_before, queue.index(own[0])))
+            self._request(wire.Exists(before, True), partial(self._on_before, queue.index(own[0])))
 
     def _on_before(self, ahead: int, stat: Any) -> None:
         if stat is None:
@@ -187,7 +174,7 @@ class Rollout:
         self._looked(f"{ahead} instances wait before this one")
 
     def _look_at_slots(self, *take: Any) -> None:
-        """Look at the slots of others; `take` is what it takes to begin."""
+        """Read the slots of others; the operations `take` begin our turn."""
         path = f"{self._path}/slots"
         self._watched.add(path)
         slots: list[Slot] = []
@@ -198,8 +185,8 @@ class Rollout:
                 return
             names = set(value[0]) - {self._member}
             missing = len(names)
-            # Nobody has taken a slot since they were listed.
-            steps = [SetData(path, b"", value[1].version), *take]
+            # The version check fails if another instance takes a slot after this read.
+            steps = [wire.SetData(path, b"", value[1].version), *take]
             if not missing:
                 self._decide(slots, steps)
 
@@ -212,9 +199,9 @@ class Rollout:
 
             for name in names:
                 self._watched |= {f"{path}/{name}", f"{self._party}/{name}"}
-                self._request(GetData(f"{path}/{name}", True), partial(self._on_slot, name, on_slot))
+                self._request(wire.GetData(f"{path}/{name}", True), partial(self._on_slot, name, on_slot))
 
-        self._request(GetChildren2(path, True), on_names)
+        self._request(wire.GetChildren2(path, True), on_names)
 
     def _on_slot(self, name: str, done: Callable[[Slot | None], object], value: Any) -> None:
         if value is None:
@@ -231,7 +218,7 @@ class Rollout:
                 failure = f"the instance on {said} has not come back from its refresh"
             done(Slot(name, failure, stat.mzxid, owner is None, stat.version))
 
-        self._request(Exists(f"{self._party}/{name}", True), on_owner)
+        self._request(wire.Exists(f"{self._party}/{name}", True), on_owner)
 
     def _decide(self, slots: Sequence[Slot], steps: Sequence[Any]) -> None:
         assert self._change is not None
@@ -239,12 +226,13 @@ class Rollout:
         if reason:
             self._looked(reason, stuck)
             return
-        # Containers that were replaced leave theirs. One that comes back meanwhile has changed its own.
-        left = [Delete(f"{self._path}/slots/{slot.name}", slot.version) for slot in slots if slot.gone]
-        self._request(Transaction([*steps, *left]), self._on_taken)
+        # Delete the slots of replaced containers. One that comes back in the meantime has changed its slot's
+        # version.
+        left = [wire.Delete(f"{self._path}/slots/{slot.name}", slot.version) for slot in slots if slot.gone]
+        self._request(wire.Transaction([*steps, *left]), self._on_taken)
 
     def _on_taken(self, results: Any) -> None:
-        # Refused if another was quicker, or our contender is gone: then another may be the first.
+        # Refused if another instance was faster, or our contender is gone.
         if any(isinstance(result, Exception) for result in results):
             self._on_changed(None)
         else:
@@ -266,27 +254,27 @@ class Rollout:
     def _create_parents(self) -> None:
         daemon = self._path.rpartition("/")[0]
         self._watched.add(daemon)
-        self._request(Exists(daemon, True), self._on_daemon)
+        self._request(wire.Exists(daemon, True), self._on_daemon)
 
     def _on_daemon(self, stat: Any) -> None:
         if stat is None:  # The container that registers the daemon creates them.
             self._looked("the states of its service were removed from ZooKeeper")
             return
         for path in (self._path, f"{self._path}/slots"):
-            self._session.request(Create(path, b"", self._acl, 0), lambda value, error: None)
-        self._request(Create(f"{self._path}/queue", b"", self._acl, 0), self._on_changed)
+            self._session.request(wire.Create(path, b"", self._acl, 0), lambda value, error: None)
+        self._request(wire.Create(f"{self._path}/queue", b"", self._acl, 0), self._on_changed)
 
     def _request(self, operation: Any, on_answer: Callable[[Any], object]) -> None:
-        """Request it; the answer is None where there is no such znode, or there is one already.
+        """Send a request; the answer is None if the znode does not exist, or exists already.
 
-        In an outage there is none: everything is read again afterwards.
+        After an outage there is no answer: everything is read again.
         """
         session = self._session.id
 
         def on_reply(value: Any, error: Exception | None) -> None:
-            if isinstance(error, OUTAGE) or self._session.id != session:
+            if isinstance(error, wire.OUTAGE) or self._session.id != session:
                 return
-            if error and not isinstance(error, (NoNodeError, NodeExistsError)):
+            if error and not isinstance(error, (wire.NoNodeError, wire.NodeExistsError)):
                 refusal = f"ZooKeeper refuses a turn in {self._path} ({type(error).__name__})"
                 log.warning("%s", refusal)
                 self._releasing = False

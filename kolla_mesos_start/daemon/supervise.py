@@ -1,8 +1,8 @@
-"""Stay as the daemon's parent: pass signals on, reap, withdraw readiness first, end as the daemon does.
+"""The daemon's parent: forwards signals, reaps, deregisters the daemon before it stops, exits with its
+status.
 
-What lives here: the daemon as a child, and the loop. Registering is the registrar's business, which
-runs in this process then. The agent has started the daemon and has exec'd itself into this process,
-so that nothing of what the agent needed stays in memory; all signals are blocked until `run`.
+The registrar runs in the same process. The agent has started the daemon and then replaced itself by this
+process, to free its memory; all signals are blocked until `run`.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import os
 import signal
 
 from kolla_mesos_start.commands import guard
-from kolla_mesos_start.commands.guard import LINGER, descendants, try_call
+from kolla_mesos_start.commands.guard import LEFTOVER_GRACE, descendants, try_call
 from kolla_mesos_start.daemon.registrar import Registrar
 from kolla_mesos_start.errors import CannotExecute, NotFound
 from kolla_mesos_start.log import Logger
@@ -28,18 +28,17 @@ if TYPE_CHECKING:
 
 log = Logger(__name__)
 
-WITHDRAW_TIMEOUT = 1.0  # seconds; then SIGTERM is passed on all the same
-LEAVE_TIMEOUT = 1.0  # seconds; then the session is left to its timeout
-KILLED_AGAIN_AFTER = 0.05  # seconds: who forks while it is being killed
-# Those that a process sends to itself by what it does are nobody else's; the kernel's word that a
-# child has ended is ours.
+WITHDRAW_TIMEOUT = 1.0  # seconds; then SIGTERM is forwarded anyway
+LEAVE_TIMEOUT = 1.0  # seconds; then the session ends with its timeout
+KILLED_AGAIN_AFTER = 0.05  # seconds, because processes may fork while they are being killed
+# Not forwarded: signals about our own children and pipes, and faults of this process.
 OURS = {signal.SIGCHLD, signal.SIGPIPE}
 FAULTS = {signal.SIGSEGV, signal.SIGBUS, signal.SIGFPE, signal.SIGILL, signal.SIGTRAP, signal.SIGSYS}
 PASSED_ON = signal.valid_signals() - {signal.SIGKILL, signal.SIGSTOP} - OURS - FAULTS
 
 
 def run(handoff: Handoff) -> int:
-    """Live as long as the daemon does; returns the exit status that says how it ended."""
+    """Run until the daemon ends; returns the exit status for the container."""
     return Supervisor(handoff).run()
 
 
@@ -53,16 +52,16 @@ class Supervisor:
         self._handoff = handoff
         self._registrar.on_restart = self._restart
         self._restarting = False
-        self._failure: AgentError | None = None  # Why it could not be started again.
-        self._pass_term_at = math.inf  # When SIGTERM is passed on at the latest.
+        self._failure: AgentError | None = None  # Why it could not be restarted.
+        self._pass_term_at = math.inf  # When SIGTERM is forwarded at the latest.
         self._loop.add(self._daemon)
         for signum in (*PASSED_ON, signal.SIGCHLD):
             self._loop.on_signal(signum, self._pass_on)
-        # Those that were blocked so far are heard now too.
+        # Deliver the signals that were blocked so far.
         signal.pthread_sigmask(signal.SIG_SETMASK, ())
 
     def run(self) -> int:
-        """Both loops in one."""
+        """Run both loops in one."""
         self._loop.wait(self._step)
         assert self._daemon.status is not None
         signum = os.WTERMSIG(self._daemon.status)
@@ -88,19 +87,19 @@ class Supervisor:
     def _pass_on(self, signum: int) -> None:
         if signum == signal.SIGTERM:
             self._restarting = False
-            self._registrar.on_restart = lambda: None  # A refresh may be under way.
+            self._registrar.on_restart = lambda: None  # A refresh may be running.
             self._registrar.stop()
             self._stop_daemon()
         elif signum in PASSED_ON:
             self._daemon.signal(signum)
 
     def _stop_daemon(self) -> None:
-        """Pass SIGTERM on once readiness is withdrawn: requests that arrive after it would be refused."""
+        """Forward SIGTERM once the daemon is deregistered: it would refuse requests that arrive later."""
         self._pass_term_at = min(self._pass_term_at, now() + WITHDRAW_TIMEOUT)
         self._loop.call_at(self._pass_term_at, lambda: None)
 
     def _restart(self) -> None:
-        """Its files have changed: stop it, and start it again once it has ended."""
+        """Stop the daemon because its files have changed, and start it again once it has ended."""
         self._restarting = True
         self._registrar.withdraw()
         self._stop_daemon()
@@ -112,6 +111,7 @@ class Supervisor:
         handoff = self._handoff
         try:
             pid = guard.start(handoff.argv, handoff.check_env, handoff.check_ids)
+            pidfd = os.pidfd_open(pid)
         except OSError as error:
             kind = NotFound if error.errno in (errno.ENOENT, errno.ENOTDIR) else CannotExecute
             self._failure = kind(f"it can't be started again, with its new files: {error.strerror}")
@@ -121,25 +121,25 @@ class Supervisor:
         self._loop.remove(self._daemon)
         self._daemon = Daemon(pid, handoff.stop_grace)
         self._loop.add(self._daemon)
-        self._registrar.renew(pid, os.pidfd_open(pid))
+        self._registrar.renew(pid, pidfd)
 
     def _is_withdrawn(self) -> bool:
-        # Without a connection nothing can be withdrawn in time.
+        # Without a connection it can't be deregistered in time.
         return not self._registrar.session.connected or self._registrar.presence.withdrawn
 
     def _end_leftovers(self) -> None:
-        """What the daemon has started and left behind ends with it, as it would with process 1."""
+        """End the processes that the daemon has left behind, as the end of process 1 would."""
         daemon = self._daemon
-        if not self._loop.wait(lambda: not daemon.reap(()), now() + LINGER):
+        if not self._loop.wait(lambda: not daemon.reap(()), now() + LEFTOVER_GRACE):
             log.warning("the daemon has ended, processes of it have not: ending them")
             daemon.terminate()
             self._loop.wait(lambda: not daemon.reap(()))
 
 
 class Daemon:
-    """The daemon and all that it has started. `status`: its wait status once it has ended.
+    """The daemon and all its descendants; a source of the loop. `status`: its wait status once it has ended.
 
-    A source of the loop: at its `deadline` it is killed.
+    It is killed at its `deadline`.
     """
 
     interest = None
@@ -151,12 +151,12 @@ class Daemon:
         self._stop_grace = stop_grace
 
     def signal(self, signum: int) -> None:
-        """To the daemon alone, as if it were process 1 itself."""
+        """Signal only the daemon, as if it were process 1 itself."""
         if self.status is None:
             try_call(os.kill, self._pid, signum)
 
     def terminate(self) -> None:
-        """TERM, and KILL once `stop_grace` is over: to the daemon, or to what it has left."""
+        """Send TERM, and KILL after `stop_grace`, to the daemon, or to the processes it has left behind."""
         if self.status is None:
             self.signal(signal.SIGTERM)
         else:
@@ -164,7 +164,7 @@ class Daemon:
         self.deadline = min(self.deadline, now() + self._stop_grace)
 
     def run(self, ready: bool) -> None:
-        """Kill in time."""
+        """Kill at the deadline."""
         if now() >= self.deadline:
             if self.status is None:
                 log.warning("the daemon has not ended %g s after SIGTERM: killing it", self._stop_grace)
@@ -172,10 +172,7 @@ class Daemon:
             self.deadline = now() + KILLED_AGAIN_AFTER
 
     def reap(self, spared: Collection[int | None]) -> bool:
-        """Reap every child that has ended but those `spared`, which others wait for.
-
-        Returns whether any is left.
-        """
+        """Reap all children that have ended, except those `spared` for others; whether any is left."""
         while True:
             try:
                 ended = os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT)

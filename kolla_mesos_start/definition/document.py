@@ -66,7 +66,7 @@ def load(data: bytes) -> Document:
 
 
 def _plain(said: str) -> str:
-    """What is wrong, in other words than the parser's."""
+    """The parser's message in plainer words."""
     words = {
         "Expecting property name": "expected a name in double quotes; a comma before } has to go",
         "Illegal trailing comma": "a comma before the closing bracket: remove it",
@@ -82,7 +82,7 @@ def _plain(said: str) -> str:
 
 
 def digest(document: Document) -> str:
-    """Tells definitions apart by what an agent reads of them: not by `instances`, which is for launchers."""
+    """A digest of the parts that agents read, without `instances`, which is for launchers."""
     import zlib
 
     service = document.root.get("service")

@@ -1,5 +1,1 @@
-"""Config files in the container, written whole or not at all. Never here: what they hold, or why."""
-
-from kolla_mesos_start.files.content import Content as Content
-from kolla_mesos_start.files.placement import place as place
-from kolla_mesos_start.files.placement import plan as plan
+"""Config files in the container, written whole or not at all. What they contain is decided elsewhere."""

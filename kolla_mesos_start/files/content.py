@@ -1,7 +1,4 @@
-"""What one config file should be, and which files can't be written anywhere.
-
-What lives here: the record, and the checks that write nothing. Never here: a change of the file system.
-"""
+"""The record of a config file, and the checks that need no write."""
 
 from __future__ import annotations
 
@@ -18,10 +15,10 @@ if TYPE_CHECKING:
 class Content(NamedTuple):
     """One config file as it should be in the container.
 
-    `name` is its name in the definition, `dest` an absolute path. `uid` and `gid` None are the
-    agent's own; `mode` holds the permission bits. `data` None: the file has no content, or keeps what it
-    has (`is_kept`), so it is not placed; `absent` says why. `check` is the argv of a command that new
-    content must pass, with `{}` for its path. `link`: where the link leads that was at dest.
+    `name` is its name in the definition, `dest` an absolute path. `uid` and `gid` None: the agent's own.
+    `data` None: the file has no content, or keeps its old content (`is_kept`), so it is not placed; `absent`
+    says why. `check` is the argv of a command that new content must pass, with `{}` for its path. `link`: the
+    target of a link at dest.
     """
 
     name: str
@@ -36,7 +33,7 @@ class Content(NamedTuple):
     link: str | None = None
 
     def __repr__(self) -> str:
-        """Without the data, which may hold secrets: records are shown in tracebacks."""
+        """Without the data, which may contain secrets: tracebacks may show records."""
         return f"Content({self.name!r}, {self.dest!r}, {self.uid}, {self.gid}, {self.mode:04o})"
 
     @property

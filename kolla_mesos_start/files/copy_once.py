@@ -1,7 +1,4 @@
-"""COPY_ONCE: which commands have had their config files written in this container.
-
-What lives here: a marker file for each command, in KOLLA_STATE_DIR. Never here: the config files.
-"""
+"""COPY_ONCE: a marker file in KOLLA_STATE_DIR for each command whose files this container has written."""
 
 from __future__ import annotations
 
@@ -61,7 +58,7 @@ class CopyOnce(NamedTuple):
             write(marker, b"%x" % read)
 
     def read(self, command_path: str) -> int:
-        """The zxid that was recorded with files that are `done`; 0 where the marker holds none."""
+        """The zxid that was recorded with files that are `done`; 0 if the marker contains none."""
         with self._explained(), open(self._marker(command_path), "rb") as marker:
             try:
                 return int(marker.read(), 16)

@@ -1,12 +1,10 @@
-"""Replace several config files as one step, even if the process that does it is killed.
+"""Replaces several config files as one step, even if the process is killed.
 
-    <run_dir>/journal    there while files are being replaced: which ones, and by what
+    <run_dir>/journal    exists while files are being replaced: which ones, and by what
 
-All new files are complete, under temporary names, before the journal is written; it is removed when each is
-in its place. A process that finds a journal does what is left, so that all files are new (`recover`). Without
-a journal nothing is half done. It holds paths, owners and modes, but no content.
-
-The process that replaces files holds a lock on the journal.
+All new files are complete, under temporary names, before the journal is written; it is removed when all are
+in place. A process that finds a journal completes it (`recover`). It contains paths, owners and modes, but no
+content. The process that replaces files holds a lock on it.
 """
 
 from __future__ import annotations
@@ -46,15 +44,15 @@ def is_begun(run_dir: str) -> bool:
 
 
 def clear(run_dir: str) -> None:
-    """Remove what was left there by a process that was killed before it began to replace files."""
+    """Remove temporary files of a process that was killed before it began to replace files."""
     with _writable(run_dir) as directory:
         remove_leftovers(directory, run_dir)
 
 
 def replace_all(steps: Sequence[Step], run_dir: str) -> None:
-    """Do all steps; if this process is killed, all or none. The journal of an earlier call is replaced.
+    """Do all steps; if this process is killed, all or none. Replaces the journal of an earlier call.
 
-    CannotWrite where a step fails: then the journal stays.
+    Raises CannotWrite if a step fails: then the journal stays.
     """
     if not steps:
         with suppress(FileNotFoundError):
@@ -67,9 +65,9 @@ def replace_all(steps: Sequence[Step], run_dir: str) -> None:
 
 
 def recover(run_dir: str, *, wait: bool = True) -> bool:
-    """Do what is left after a process was killed; returns whether there was anything.
+    """Complete the steps of a killed process; returns whether there were any.
 
-    If a living process is doing it, this waits for its end, or raises BlockingIOError. CannotWrite where a
+    If another process is doing them, waits for its end, or raises BlockingIOError. Raises CannotWrite if a
     step fails.
     """
     path = f"{run_dir}/{JOURNAL}"
@@ -126,9 +124,9 @@ def _writable(run_dir: str) -> Iterator[int]:
 
 
 def _finish_in_child(steps: Sequence[Step], run_dir: str) -> None:
-    """Do the steps in a process that survives when this one and its registrar are killed.
+    """Do the steps in a process that survives a kill of this one and its registrar.
 
-    If that process fails, the caller repeats the steps, and so meets the error itself.
+    If that process fails, the caller repeats the steps, and gets the error itself.
     """
     try:
         child = fork(partial(_finish_alone, steps, run_dir))

@@ -1,8 +1,6 @@
-"""Place the config files of one command, or say what placing them would change.
+"""Places the config files of one command, or says what that would change; with advice for each system error.
 
-What lives here: the functions over several files, and the advice for each error of the system. Placing
-all or none is in `together`.
-Never here: what a file holds, who should own it, or whether it is wanted.
+`together` places all or none.
 """
 
 from __future__ import annotations
@@ -22,7 +20,7 @@ if TYPE_CHECKING:
 
     from kolla_mesos_start.files.content import Content
 
-    # Raises where the new content of a file, at this path, is not right.
+    # Raises an error if the new content of a file, at this path, is not valid.
     Check = Callable[[Content, str], object]
 
 _ADVICE = {
@@ -46,10 +44,9 @@ def accept(content: Content, path: str) -> None:
 def place(contents: Sequence[Content], check: Check = accept) -> None:
     """Write the files of one command, each whole or not at all.
 
-    A file that is right already is not touched; `check` may refuse a new one. After an error the other
-    files are still tried, so that the CannotWrite names every file that can't be written, and what to do
-    about it. For an optional file without content nothing is done: the image may have a file of its own
-    at that dest.
+    A file that is already right is not touched; `check` may refuse a new one. After an error the other files
+    are still tried, so that CannotWrite names every file that can't be written. Optional files without
+    content are skipped: the image may have its own file at that dest.
     """
     problems = []
     for content in wanted(contents):
@@ -65,7 +62,7 @@ def place(contents: Sequence[Content], check: Check = accept) -> None:
 
 
 def wanted(contents: Sequence[Content]) -> Sequence[Content]:
-    """Those that have content; CannotWrite where a dest is not possible."""
+    """Those that have content. Raises CannotWrite for an impossible dest."""
     contents = [content for content in contents if content.data is not None]
     check_dests(contents)
     return contents
@@ -80,8 +77,7 @@ def run_check(content: Content, path: str | None, check: Check) -> None:
 def plan(content: Content) -> str:
     """What `place` would do: create, rewrite, owner, mode or unchanged. Writes nothing.
 
-    `owner`: the owner is wrong, and perhaps the mode too. Raises CannotWrite where it is certain
-    that `place` would.
+    `owner`: the owner is wrong, and perhaps the mode too. Raises CannotWrite if `place` certainly would.
     """
     if content.data is None:
         return "unchanged"

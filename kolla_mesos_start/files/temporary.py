@@ -1,7 +1,7 @@
 """Temporary files beside `dest`, each of which is renamed to its `dest` when it is complete.
 
-An agent locks the temporary file that it writes. One without a lock was left by an agent that was
-killed, and the next agent removes it.
+An agent locks the temporary file that it writes. One without a lock is left over from a killed agent, and the
+next agent removes it.
 """
 
 from __future__ import annotations
@@ -14,8 +14,7 @@ from kolla_mesos_start.log import Logger
 
 log = Logger(__name__)
 
-# The name does not contain that of dest: so it is short enough even where dest has the longest name
-# allowed, and it matches no `conf.d/*.conf`.
+# The name does not contain that of dest, so it is always short enough, and matches no `conf.d/*.conf`.
 TEMPORARY_PREFIX = ".kolla_mesos_start-stage-"
 # For files that another process may replace meanwhile: follow no link, and do not block on a FIFO.
 O_CAREFUL = os.O_NOFOLLOW | os.O_NONBLOCK
@@ -37,13 +36,13 @@ def temporary_name() -> str:
 
 
 def _lock(fd: int) -> bool:
-    """Lock a new file; False if another agent in the same directory took it for a left-over first."""
+    """Lock a new file; False if another agent has already removed it as a left-over."""
     try:
         fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
         return False
     except OSError as error:
-        # This file system has no locks: left-overs can't be recognised here, so none are removed.
+        # This file system has no locks: left-overs can't be recognised, and stay.
         log.debug("can't lock a temporary file: %s", strerror(error))
     return os.fstat(fd).st_nlink > 0
 
@@ -71,11 +70,11 @@ def remove_leftovers(directory: int, path: str) -> None:
 
 
 def discard(directory: int | None, name: str) -> None:
-    """Remove a temporary file, unless it is in its place by now."""
+    """Remove a temporary file, unless it has been moved to its place."""
     try:
         os.unlink(name, dir_fd=directory)
     except FileNotFoundError:
         pass
     except OSError as error:
-        # The first error is the one to raise. The next start tries again to remove the file.
+        # An earlier error is being raised. The next start tries again to remove the file.
         log.warning("%s can't be removed: %s", name, strerror(error))

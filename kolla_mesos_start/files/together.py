@@ -1,6 +1,6 @@
-"""Place all the config files of one command, or none: what a refresh does to those of a running daemon.
+"""Places all config files of one command, or none: for the refresh of a running daemon.
 
-What lives here: preparing that, and undoing it. How it survives a kill is in `journal`.
+`journal` makes this safe against kills.
 """
 
 from __future__ import annotations
@@ -23,9 +23,9 @@ if TYPE_CHECKING:
 
 
 def place_all(contents: Sequence[Content], run_dir: str, check: Check = accept) -> Sequence[Content]:
-    """Write all the files of one command, or none of them: as they were, those that have changed.
+    """Write all files of one command, or none; returns the previous state of those that have changed.
 
-    Raises what `place` does, and then has changed nothing. After a kill `journal.recover` completes it.
+    Raises the errors of `place`; then nothing has changed. After a kill `journal.recover` completes it.
     """
     with _staged_all(wanted(contents), run_dir) as steps:
         for step in steps:
@@ -43,14 +43,14 @@ def place_all(contents: Sequence[Content], run_dir: str, check: Check = accept) 
 
 
 def restore(before: Sequence[Content], run_dir: str) -> None:
-    """Undo `place_all`, which has returned this."""
+    """Undo `place_all`, whose result this is."""
     with _staged_all(before, run_dir) as steps:
         replace_all(steps, run_dir)
 
 
 @contextmanager
 def _staged_all(contents: Sequence[Content], run_dir: str) -> Iterator[Sequence[Step]]:
-    """What is to be replaced, with each new file complete; what is not needed is removed again."""
+    """The steps to replace the files, each new file complete; unused temporary files are removed."""
     steps: list[Step] = []
     fds: list[int] = []
     clear(run_dir)

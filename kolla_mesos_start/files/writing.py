@@ -1,12 +1,10 @@
-"""Make one config file ready to be placed: whole, with its owner and mode, or not at all.
+"""Writes one config file completely, with its owner and mode, or not at all.
 
-What lives here: how the file differs from what it should be, and the three ways to make it right:
-change owner and mode, replace it by a rename, or rewrite it in place where it is a mount. How several files
-are replaced as one step is in `journal`.
+There are three ways: change owner and mode, replace the file by a rename, or rewrite it in place if it is a
+mount. `journal` replaces several files as one step.
 
-The last part of a path is never followed if it is a link, and all work on it goes through a
-descriptor of its directory, so no other file than `dest` can be written. Links among the parents
-are followed: /var/run is one.
+If the last part of a path is a link, it is never followed, and all operations use a descriptor of its
+directory: no other file than `dest` can be written. Links among the parents are followed: /var/run is one.
 """
 
 from __future__ import annotations
@@ -41,7 +39,7 @@ log = Logger(__name__)
 
 
 class Staged(NamedTuple):
-    """A file that is ready, to be placed by `commit`. `path`: where its new content is, if it can be read."""
+    """A file that is ready for `commit`. `path`: the new content, if it is in a temporary file."""
 
     path: str | None
     commit: Callable[[], object]
@@ -49,9 +47,9 @@ class Staged(NamedTuple):
 
 @contextmanager
 def staged(content: Content, data: bytes) -> Iterator[Staged | None]:
-    """The file, complete beside its dest, where nobody reads it; None if it is right already.
+    """Prepare the file in a temporary file beside dest; None if it is already right.
 
-    Without a commit nothing has changed. Temporary files that were left there are removed.
+    Without a commit nothing changes. Leftover temporary files are removed.
     """
     with closing(open_directory(content.directory)) as directory:
         remove_leftovers(directory, content.directory)
@@ -61,7 +59,7 @@ def staged(content: Content, data: bytes) -> Iterator[Staged | None]:
             yield None
             return
         if found in ("owner", "mode"):
-            yield Staged(None, partial(_mend, directory, content, data))
+            yield Staged(None, partial(_correct_or_replace, directory, content, data))
             return
         rewrite = partial(_rewrite, directory, content, data)
         is_mounted = found != "create" and is_mount(directory, content.basename)
@@ -74,9 +72,9 @@ def staged(content: Content, data: bytes) -> Iterator[Staged | None]:
 
 
 def stage(content: Content, run_dir: str) -> tuple[str, int] | None:
-    """Write the new content to a temporary file: its path, and the descriptor that keeps it locked.
+    """Write the new content to a temporary file; returns its path, and the descriptor that keeps it locked.
 
-    None if the file is right already. The temporary file is beside dest, with the final owner and mode. A
+    None if the file is already right. The temporary file is beside dest, with the final owner and mode. A
     mount can only be rewritten in place: then it is a private copy in `run_dir`, unless a check must see it.
     """
     data = content.data or b""
@@ -98,11 +96,11 @@ def stage(content: Content, run_dir: str) -> tuple[str, int] | None:
 
 
 def take(content: Content, new: str | None) -> None:
-    """Put the temporary file `new` in its place; None: remove what is there.
+    """Move the temporary file `new` to dest; None: remove the file at dest.
 
-    It may be repeated after a kill. A link is only made here: `new` is the temporary name for it.
+    May be repeated after a kill. A link is only created here, with `new` as its temporary name.
     """
-    # What is missing was put in its place before the kill.
+    # A missing temporary file was moved before the kill.
     with suppress(FileNotFoundError), closing(existing(content.directory)) as directory:
         if new is None:
             os.unlink(content.basename, dir_fd=directory)
@@ -137,7 +135,7 @@ def write(content: Content, data: bytes) -> None:
 
 
 def as_it_is(content: Content) -> Content:
-    """What is at dest now: a file, a link, or nothing."""
+    """The current file or link at dest, or nothing."""
     if os.path.islink(content.dest):
         return content._replace(data=None, link=os.readlink(content.dest))
     try:
@@ -176,12 +174,12 @@ def _holds(directory: int, name: str, data: bytes) -> bool:
     try:
         fd = os.open(name, os.O_RDONLY | O_CAREFUL, dir_fd=directory)
     except PermissionError:
-        return False  # It belongs to another user. Where we may write in the directory, it is replaced.
+        return False  # It belongs to another user. If we may write in the directory, it is replaced.
     with open(fd, "rb") as file:
         return file.read() == data
 
 
-def _mend(directory: int, content: Content, data: bytes) -> None:
+def _correct_or_replace(directory: int, content: Content, data: bytes) -> None:
     """Set owner and mode of a file whose content is right, or else write it again."""
     if _correct(directory, content):
         log.info("%s: owner and mode corrected", content.dest)
@@ -197,14 +195,13 @@ def _correct(directory: int, content: Content) -> bool:
     with closing(os.open(content.basename, os.O_RDONLY | O_CAREFUL, dir_fd=directory)) as fd:
         there = os.fstat(fd)
         if not stat.S_ISREG(there.st_mode):
-            return False  # Another process has put something else there meanwhile.
+            return False  # Another process has replaced it.
         if there.st_nlink > 1 and not is_mount(directory, content.basename):
             return False  # The file has another name, where it must not change.
         try:
             _set_owner_and_mode(fd, content)
         except CannotWrite:
-            # The file belongs to another user. A new file in this directory may work; if not, the error
-            # comes from there.
+            # The file belongs to another user. Creating a new file may work, or raises its own error.
             return False
         os.fsync(fd)
     return True
@@ -212,7 +209,7 @@ def _correct(directory: int, content: Content) -> bool:
 
 @contextmanager
 def _temporary(directory: int, content: Content, data: bytes) -> Iterator[str]:
-    """A temporary file with this content, its owner and mode; removed again unless it is renamed."""
+    """A temporary file with this content, owner and mode; removed unless it is renamed."""
     fd, temporary = _complete(directory, content, data)
     try:
         with closing(fd):  # It stays open, and so locked, until it is renamed.
@@ -222,7 +219,7 @@ def _temporary(directory: int, content: Content, data: bytes) -> Iterator[str]:
 
 
 def _complete(directory: int, content: Content, data: bytes) -> tuple[int, str]:
-    """A new temporary file with this content, its owner and mode: its descriptor, and its name."""
+    """Create a temporary file with this content, owner and mode; returns its descriptor and name."""
     fd, temporary = open_temporary(directory)
     try:
         _set_owner_and_mode(fd, content)
@@ -237,7 +234,7 @@ def _complete(directory: int, content: Content, data: bytes) -> tuple[int, str]:
 
 
 def _rename(directory: int, content: Content, temporary: str, data: bytes) -> None:
-    """Put a temporary file in its place: readers see the old file or the complete new one."""
+    """Move a temporary file to dest: readers see the old file or the complete new one."""
     try:
         os.rename(temporary, content.basename, src_dir_fd=directory, dst_dir_fd=directory)
     except OSError as error:

@@ -20,7 +20,7 @@ from rich.console import Console
 from kolla_mesos_start import settings
 from kolla_mesos_start.definition.forms import bad_segment
 from kolla_mesos_start.errors import AgentError, BadEnvironment, BadUsage, listed
-from kolla_mesos_start.open_files import open_files
+from kolla_mesos_start.files.permissions import world_readable
 from kolla_mesos_start.operator.deployment import container_variables, source
 from kolla_mesos_start.operator.deployment.source import Source
 from kolla_mesos_start.operator.ensemble import connection
@@ -178,7 +178,7 @@ class Invocation:
 
     def _warn_of_readable_files(self) -> None:
         """Warn of credentials and keys that every user can read."""
-        for variable, path, mode in open_files({**self.environ, **connection_options(self.options)}):
+        for variable, path, mode in world_readable({**self.environ, **connection_options(self.options)}):
             text = (
                 f"warning: {variable}: every user of this host can read {path} (mode {mode:04o}), and then"
                 f" has your rights in ZooKeeper: chmod 600 {path}"

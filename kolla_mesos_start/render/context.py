@@ -1,9 +1,9 @@
 """The variables and functions of templates, and the report of those that are missing.
 
-Pure: the values come in a `Context`, some as functions. No message holds a value.
+Pure: the values come in a `Context`, some as functions. No message contains a value.
 
-The facts of a member are what `host.facts` makes, read by `tree.members`; kolla-mesos wrote
-`ansible_hostname`, `api_interface` and `ansible_<interface>` only.
+`tree.members` reads the facts of a member, which `host.network` has made; kolla-mesos only wrote
+`ansible_hostname`, `api_interface` and `ansible_<interface>`.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Prepares one command to run: renders its strings and files from what is published now.
 
-All that a command needs is read together; if something is published meanwhile, it is read again.
-Nothing is written here: `files` places the contents.
+All inputs of a command are read together, and again if something is published meanwhile. Nothing is written
+here: `files` places the contents.
 """
 
 from __future__ import annotations
@@ -23,10 +23,10 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
     from typing import Callable, TypeVar
 
-    from kolla_mesos_start.accounts import Ids
     from kolla_mesos_start.definition.model import Command, File, Graph, Step
     from kolla_mesos_start.definition.texts import Text
-    from kolla_mesos_start.files import Content
+    from kolla_mesos_start.files.content import Content
+    from kolla_mesos_start.host.accounts import Ids
     from kolla_mesos_start.settings import Settings
     from kolla_mesos_start.tree.published import Definition, Facts, Published, Stamp, State, Variables
     from kolla_mesos_start.zookeeper.client import Seen
@@ -38,31 +38,25 @@ log = Logger(__name__)
 
 
 class Prepared(NamedTuple):
-    """A command with all strings rendered, the ids that it runs with, and the contents of its files.
+    """A command with all strings rendered, its user's ids, its environment, and the contents of its files.
 
-    `seen`: what in ZooKeeper all that was made from. `listed`: by file, the services whose instances stand
-    in it. `read`: a zxid; the values and contents include every change up to it.
+    `seen`: the znodes that it was rendered from. `listed`: for each file, the services whose instances it
+    lists. `read`: a zxid; the values and contents include every change up to it.
     """
 
     step: Step
     ids: Ids | None
+    environ: Mapping[str, str]
     contents: Sequence[Content]
     seen: Seen
     listed: Listed
     read: int
 
-    def environ(self, base: Mapping[str, str]) -> dict[str, str]:
-        """The environment of the command: `base`, the account of its user, and its own `env`."""
-        account = {}
-        if self.ids is not None and self.ids.name is not None:
-            account = {"USER": self.ids.name, "LOGNAME": self.ids.name, "HOME": self.ids.home or "/"}
-        return {**base, **account, **dict(self.step.env)}
-
 
 class Inputs(NamedTuple):
-    """What a command is rendered from: the content of each file (None if missing), templates, variables.
+    """The content of each file (None if missing), templates and variables of a command.
 
-    `read` is as in Prepared.
+    `read`: see Prepared.
     """
 
     sources: Mapping[str, bytes | None]
@@ -72,7 +66,7 @@ class Inputs(NamedTuple):
 
 
 class Preparer:
-    """Renders for one container. `facts` returns what this host registers."""
+    """Renders for one container. `facts` returns the facts that this host registers."""
 
     def __init__(self, settings: Settings, published: Published, facts: Callable[[], Facts]) -> None:
         self.published, self.facts = published, facts
@@ -80,9 +74,9 @@ class Preparer:
         self._loop = published.client.loop
 
     def of(self, service: str, *, recorded: bool = False) -> Preparer:
-        """For another service, whose images may be of any generation.
+        """A preparer for another service, whose images may be of any generation.
 
-        `recorded`: with the part of its definition that is recorded for all services.
+        `recorded`: use the part of its definition that is recorded for all services.
         """
         from kolla_mesos_start.tree.published import Published
 
@@ -92,7 +86,7 @@ class Preparer:
         return Preparer(settings, Published(self.published.client, znodes, source), self.facts)
 
     def read_graph(self, definition: Definition) -> tuple[Graph, Mapping[str, Stamp | None]]:
-        """The graph of a definition, and the stamps of the znodes that it comes from, None where none was.
+        """The graph of a definition, and the stamps of the znodes that it was read from (None: no znode).
 
         Its early templates are rendered with the published variables.
         """
@@ -111,8 +105,8 @@ class Preparer:
     def prepare(self, command: Command, with_files: bool = True, listed: Listed | None = None) -> Prepared:
         """Render the strings of a command and, with `with_files`, its files.
 
-        `listed` is that of the files as they are now, if that is known. Raises CannotRender with all that is
-        missing, BadDefinition for results that can't be used.
+        `listed` describes the current files, if known (see Prepared). Raises CannotRender with everything
+        that is missing, BadDefinition for invalid results.
         """
         seen = self.published.client.seen = {}
         files = command.files if with_files else ()
@@ -131,15 +125,16 @@ class Preparer:
             file.name: [name for name, some in renderer.listed(file.name).items() if some] + gone[file.name]
             for file in step.files
         }
-        return Prepared(step, self._ids(step), placed, seen, now, inputs.read)
+        ids = self._ids(step)
+        return Prepared(step, ids, self._environ(step, ids), placed, seen, now, inputs.read)
 
     def _read(self, files: Sequence[File], strings: Sequence[Text]) -> Inputs:
-        """Read all that the files and strings need, again if something is published meanwhile."""
+        """Read everything that the files and strings need, again if something is published meanwhile."""
         client = self.published.client
         if not files and not strings:
             return Inputs({}, (), {}, client.session.zxid)
         while True:
-            # Whatever the server has answered by now, later reads include.
+            # Later reads include everything that the server has answered by now.
             read = client.session.zxid
             before, sources = self._read_sources(files)
             texts = (*strings, *_templates(files, sources))
@@ -158,12 +153,12 @@ class Preparer:
         return found._replace(values={**found.values, **given})
 
     def _looked_at(self, name: str) -> Sequence[str]:
-        """Where a variable may be, the first one wins."""
+        """The places of a variable; the first one that exists wins."""
         given = self._settings.variables_dir
         return [*([] if given is None else [f"{given}/{name}"]), *self._znodes.variable(name)]
 
     def _checked(self, renderer: Renderer, make: Callable[[], T], missing_files: Sequence[str] = ()) -> T:
-        """The result of `make`, which renders. What is missing is reported first: it causes other errors."""
+        """The result of `make`, which renders. Missing values are reported first: they cause other errors."""
         try:
             made = make()
         except BadDefinition:
@@ -183,7 +178,7 @@ class Preparer:
             raise CannotRender("missing: " + ", ".join(missing_files))
 
     def _remedy(self, renderer: Renderer) -> str:
-        """Where else the missing variables have a value, and how to set one."""
+        """For which other hosts the missing variables have a value, and how to set one."""
         names = sorted(
             {each.name for each in renderer.missing if each.is_variable} - {context.IMAGE_GENERATION}
         )
@@ -196,14 +191,14 @@ class Preparer:
         return f"{others}; publish a value, or use `kolla_mesos_ctl set {names[0]}`"
 
     def _read_sources(self, files: Sequence[File]) -> tuple[State, Mapping[str, bytes | None]]:
-        """What was published before, and the content of each file, None if it is missing."""
+        """The state of publication before the read, and the content of each file, None if it is missing."""
         state, published = self.published.files(file.name for file in files if file.mounted is None)
         return state, {
             file.name: published[file.name] if file.mounted is None else _read_mounted(file) for file in files
         }
 
     def _missing_files(self, files: Sequence[File], sources: Mapping[str, bytes | None]) -> Sequence[str]:
-        """The files without content that are not optional, and where it was expected."""
+        """The required files that have no content, and where it was expected."""
         return [
             f"content of file {file.name} ({file.mounted or self._znodes.file(file.name)} does not exist)"
             for file in files
@@ -211,14 +206,14 @@ class Preparer:
         ]
 
     def _renderer(self, variables: Mapping[str, str], texts: Sequence[Text]) -> Renderer:
-        """A renderer for `texts`. The facts of this host are needed only if there is a template."""
+        """A renderer for `texts`. The facts of this host are only collected if there is a template."""
         needed = any(text.is_template for text in texts)
         return Renderer(
             self._context(variables) if needed else None, self._settings.missing_is_empty, self._loop.compute
         )
 
     def _context(self, variables: Mapping[str, str]) -> Context:
-        from kolla_mesos_start import host
+        from kolla_mesos_start.host import network
 
         facts = self.facts()
         interface = facts["private_interface"]
@@ -227,7 +222,7 @@ class Preparer:
             deployment_id=self._znodes.deployment_id,
             service_name=self._znodes.service_name,
             address=facts["private_address"],
-            hostname=host.hostname(),
+            hostname=network.hostname(),
             host=self._znodes.host,
             api_interface=facts["api_interface"],
             variables=variables,
@@ -235,7 +230,7 @@ class Preparer:
             parties=uninterrupted(lambda: self.published.parties(interface)),
             services=uninterrupted(self.published.services),
             ready_instances=uninterrupted(self.published.ready_instances),
-            get_ip_address=partial(host.get_ip_address, self._settings),
+            get_ip_address=partial(network.get_ip_address, self._settings),
             cpu_count=len(os.sched_getaffinity(0)),
             facts=facts,
             image_generation=self._settings.generation,
@@ -244,11 +239,17 @@ class Preparer:
     def _ids(self, step: Step) -> Ids | None:
         if step.user is None:
             return None
-        from kolla_mesos_start import accounts
+        from kolla_mesos_start.host import accounts
 
         ids = accounts.ids(step.user)
-        # Without root a process can't change its ids, and if it is that user already it needn't.
+        # Without root a process can't change its ids, and it need not if it already is that user.
         return None if ids.uid == os.geteuid() != 0 else ids
+
+    def _environ(self, step: Step, ids: Ids | None) -> dict[str, str]:
+        account = {}
+        if ids is not None and ids.name is not None:
+            account = {"USER": ids.name, "LOGNAME": ids.name, "HOME": ids.home or "/"}
+        return {**self._settings.environ, **account, **dict(step.env)}
 
 
 def _templates(files: Sequence[File], sources: Mapping[str, bytes | None]) -> Sequence[Text]:
@@ -264,14 +265,14 @@ def _read_mounted(file: File) -> bytes | None:
     except FileNotFoundError:
         return None
     except OSError as error:
-        from kolla_mesos_start.refusals import reading
+        from kolla_mesos_start.files.permissions import reading
 
         why = reading(file.mounted, error)
         raise CannotRender(f"file {file.name}: {file.mounted} can't be read: {why}") from error
 
 
 def _gone(file: File, listed: Mapping[str, bool], before: Listed | None) -> list[str]:
-    """The services of which no instance is left, where the file shall stay as it was then."""
+    """The services without instances because of which the file keeps its content (`keep_last`)."""
     if not file.keep_last or not os.path.lexists(file.dest):
         return []
     none = [name for name, some in listed.items() if not some]
@@ -281,8 +282,8 @@ def _gone(file: File, listed: Mapping[str, bool], before: Listed | None) -> list
 
 
 def _content(file: File, data: bytes | None, gone: Sequence[str]) -> Content:
-    from kolla_mesos_start import accounts
-    from kolla_mesos_start.files import Content
+    from kolla_mesos_start.files.content import Content
+    from kolla_mesos_start.host import accounts
 
     uid, gid = accounts.owner_ids(file.owner) if file.owner else (None, None)
     check = file.check if isinstance(file.check, tuple) else None

@@ -1,7 +1,6 @@
 """The generation that is published for a one-time command of another service.
 
-Containers that depend on the command ask for it only if the command is done, but not for the generation of
-their own image: it costs a few reads.
+Only read if the command is done, but not for the generation of the container's own image.
 """
 
 from __future__ import annotations
@@ -25,7 +24,7 @@ if TYPE_CHECKING:
 class Generation(NamedTuple):
     """`name` is None if the command has no generation, or if it is not known: then `unknown` says why.
 
-    `stamps` are those of the znodes that it comes from.
+    `stamps` are those of the znodes that it was read from.
     """
 
     name: str | None

@@ -1,9 +1,7 @@
-"""Renders templates with jinja2 in a sandbox, and finds all that they use and that is missing.
+"""Renders templates with jinja2 in a sandbox, and finds all missing values that they use.
 
-jinja2 takes longer to import than the rest of the agent: `context` imports this module, which imports
-jinja2, for the first template.
-
-Messages hold names, expressions of the template and line numbers, never a value.
+jinja2 takes longer to import than the rest of the agent: `context` imports this module for the first
+template. Messages contain names, expressions of the template and line numbers, never a value.
 """
 
 from __future__ import annotations
@@ -17,9 +15,9 @@ from typing import NamedTuple
 
 from kolla_mesos_start.definition.texts import Text
 from kolla_mesos_start.errors import CannotRender
-from kolla_mesos_start.stand_ins import import_without
+from kolla_mesos_start.lean_import import import_without
 
-# Nothing is kept in caches of byte code, nor looked up by digests: a quarter of jinja2's import.
+# Without its byte code caches, which need digests: they are a quarter of jinja2's import.
 CACHES = ("BytecodeCache", "FileSystemBytecodeCache", "MemcachedBytecodeCache")
 import_without("jinja2", {"jinja2.bccache": CACHES, "hashlib": ("sha1",)})
 

@@ -1,6 +1,6 @@
-"""Variables from KOLLA_VARIABLES_DIR: a file for each, by its name, such as a Secret that is mounted.
+"""Variables from KOLLA_VARIABLES_DIR: one file for each, such as a mounted Secret.
 
-It only reads, and reads again each time. No message holds a value.
+No message contains a value.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ LIMIT = 1 << 20  # bytes; a znode has no more either
 
 
 def read(directory: str, names: Set[str] | None = None) -> dict[str, str]:
-    """The values of these variables, or of all, as far as they have a file.
+    """The values of these variables, or of all, if they have a file.
 
     A kubelet replaces all files at once: a user and a password must not be of two versions.
     """
@@ -35,7 +35,7 @@ def read(directory: str, names: Set[str] | None = None) -> dict[str, str]:
 
 
 def _version(directory: str) -> str | None:
-    """Where a kubelet has the files now, to which their names are links."""
+    """The directory in which a kubelet has the current files; their names are links into it."""
     try:
         return os.readlink(f"{directory}/..data")
     except OSError:
@@ -71,7 +71,7 @@ def _value(path: str) -> str:
 
 
 def _why(path: str, error: OSError) -> str:
-    from kolla_mesos_start.refusals import reading
+    from kolla_mesos_start.files.permissions import reading
 
     return f"{path} can't be read: {reading(path, error)}"
 

@@ -1,8 +1,7 @@
-"""What became of a command, written where others read it: the claim and the outcome of a one-time
-command, the states of a plain one.
+"""Writes the progress of commands for others: claim and outcome of a one-time command, states of a plain one.
 
-Every write is one transaction, checked against what was read before it. If a reply is lost, `detail`
-says whether the transaction was applied: each attempt has a name of its own there (`claim`).
+Every write is one transaction that checks the versions that were read before. If a reply is lost, `detail`
+shows whether the transaction was applied: each attempt has its own name there (`claim`).
 """
 
 from __future__ import annotations
@@ -43,11 +42,11 @@ SCOPES = (LOCAL, GLOBAL)
 
 
 class Lost(Exception):
-    """Another container has the lock, or the command was done meanwhile: it waits for its turn again."""
+    """Another container has the lock, or has done the command: wait for the lock again."""
 
 
 class Outcome(NamedTuple):
-    """How an attempt ended. `state` is what the command becomes; `message` is one clause for people."""
+    """How an attempt ended. `state` is the command's new state; `message` is one clause for people."""
 
     state: str
     status: int | None
@@ -55,9 +54,10 @@ class Outcome(NamedTuple):
 
 
 class Claim(NamedTuple):
-    """An attempt of a one-time command that is ours. `token` grows with every attempt.
-    `previous_unfinished`: the previous attempt recorded no outcome. `sent`: when the claim was sent at
-    the earliest (`loop.now`)."""
+    """Our attempt of a one-time command. `token` grows with every attempt. `previous_unfinished`: the
+    previous attempt recorded no outcome. `sent`: the earliest instant at which the claim was sent
+    (`loop.now`).
+    """
 
     detail: Detail
     version: int
@@ -75,13 +75,14 @@ class Attempts:
     # -- one-time commands ------------------------------------------------------------------------
 
     def claim(self, command: Command, contender: str) -> Claim:
-        """Begin an attempt under the lock that `contender` holds; Lost if that may not be done now.
+        """Begin an attempt under the lock that `contender` holds. Raises Lost if it is not allowed any
+        longer.
 
-        What is claimed is what is published at that moment. If that is not what was read, the lock
-        is given back: Changed.
+        If something else is published by now, gives the lock back and raises Changed.
         """
         claim = self._claim(command, contender)
-        # The checks of a claim don't see a znode that was deleted and created again, or a nearer variable.
+        # The transaction's checks miss a znode that was deleted and created again, and a variable with
+        # precedence.
         changed = self._tree.changed()
         unmet = None if changed else self._no_longer_exclusive(command)
         if changed is None and unmet is None:
@@ -94,10 +95,10 @@ class Attempts:
         raise Lost(f"{command.path} was not started: {unmet}")
 
     def _no_longer_exclusive(self, command: Command) -> str | None:
-        """Why an exclusive dependency holds no longer, read after the claim; None where it does.
+        """Why an exclusive dependency is no longer satisfied, read after the claim; None if it is.
 
-        A container that comes later than this finds the claim, and waits for the end of the attempt before it
-        starts its daemon (see `daemon.retirement`).
+        A container that appears later finds the claim, and waits for the end of the attempt before it starts
+        its daemon (see `daemon.retirement`).
         """
         for dependency in command.dependencies:
             if isinstance(dependency, Dependency) and dependency.exclusive:
@@ -119,11 +120,11 @@ class Attempts:
         return Changed(f"{changed} has changed since it was read")
 
     def _claim(self, command: Command, contender: str) -> Claim:
-        """What is watched says whether it is due, if no event is still to be read: had it been done or
-        claimed since, `detail` would have another version, and the claim be refused.
+        """The first try uses the watched znodes if they are up to date: if the command has been done or
+        claimed since, `detail` has another version, and the claim is refused.
 
-        The token floor needs no check of its own: an operator who removes `detail` raises the floor first,
-        and removes our contender too.
+        The token floor needs no check: an operator who removes `detail` raises the floor first, and removes
+        our contender too.
         """
         at = states.once_znodes(command, self._znodes)
         name = os.urandom(16).hex()
@@ -135,7 +136,7 @@ class Attempts:
         if znode is not None:
             self._check_due(command, known)
             floor = known[data_of(self._znodes.token_floor)]
-        # What the claim itself changes need not be read again.
+        # The claim's own changes need not be read.
         watches.watch([data_of(contender)])
         while True:
             if znode is None:
@@ -184,7 +185,7 @@ class Attempts:
         return self._client.transaction(operations, f"{at.detail}: claiming {command.path}")[0]
 
     def _read_once(self, command: Command, at: CommandZnodes, detail: Znode) -> View:
-        """What says whether it is done, and the floor. Read after `detail`: its version guards the claim."""
+        """Read whether it is done, and the floor. After `detail`, whose version protects the claim."""
         view: dict[Query, Any] = {data_of(at.detail): detail}
         if command.generation is not None:
             view[children_of(at.generations)] = self._client.children([at.generations])[at.generations] or ()
@@ -195,17 +196,17 @@ class Attempts:
         return view
 
     def _check_due(self, command: Command, view: View) -> None:
-        """Lost if it has been done meanwhile."""
+        """Raise Lost if the command has been done."""
         if states.is_done(command, self._znodes, view):
             raise Lost(f"{command.path} was done meanwhile")
         if states.superseded_by(command, self._znodes, view, self._tree.definition):
             raise Lost(f"{command.path} was done by a newer definition meanwhile")
 
     def conclude(self, command: Command, claim: Claim, contender: str, outcome: Outcome) -> None:
-        """Write the outcome of a claimed attempt; Lost if another container has claimed since.
+        """Write the outcome of a claimed attempt. Raises Lost if another container has claimed since.
 
-        Final outcomes release the lock. If the lock was lost but no container has claimed since,
-        the outcome is still valid: the command had ended before anybody else could have begun.
+        Final outcomes release the lock. If the lock was lost but no container has claimed since, the outcome
+        is still valid: the command had ended before another container could have begun.
         """
         at = states.once_znodes(command, self._znodes)
         detail = claim.detail._replace(
@@ -235,7 +236,7 @@ class Attempts:
                 raise Lost(f"{command.path} was claimed by another container")
             if found.finished is not None:
                 break
-            # What is missing beside `detail` was deleted under us, by a redeploy or by hand.
+            # Other znodes were deleted, by a redeploy or by hand.
             self._tree.ensure()
             holds_lock = self._client.read([contender])[contender] is not None
             if outcome.state == RETRY and not holds_lock:
@@ -251,17 +252,17 @@ class Attempts:
         if detail.state == DONE and command.generation is not None:
             mark = at.generation(command.generation)
             data = states.encode_mark(claim.token, self._tree.definition)
-            marked = self._client.read([mark])[mark] is not None  # By hand, meanwhile.
+            marked = self._client.read([mark])[mark] is not None  # Created by hand.
             operations.append(SetData(mark, data, -1) if marked else self._client.creation(mark, data))
         return operations + self._shared_writes(
             command, detail.state, self._other_scopes(command, detail.state)
         )
 
     def forget_oldest(self, command: Command) -> None:
-        """Delete the oldest marks, so that some are kept. What can't be deleted stays: it holds nothing up.
+        """Delete the oldest marks, except KEPT_MARKS. Failures are ignored.
 
-        If far too many are left, only some of them are looked at: each that is deleted is older than as many
-        as are kept, and the next generation goes on with the others.
+        If there are far too many, only some of them are read: each deleted mark is older than KEPT_MARKS
+        others, and the next generation continues.
         """
         if command.generation is None:
             return
@@ -279,22 +280,23 @@ class Attempts:
     def _read_detail(self, at: CommandZnodes) -> tuple[Znode, Detail]:
         znode = self._client.read([at.detail])[at.detail]
         if znode is None:
-            # Perhaps nothing else was: then the command would wait for its turn for ever.
+            # If nothing else was deleted, the command would wait for ever.
             self._tree.ensure()
             raise Lost(f"{at.detail} was deleted")
         return znode, states.decode_detail(znode)
 
     def pass_through(self, command: Command) -> None:
-        """A one-time command that is done elsewhere is behind this host too, as far as `local` goes.
+        """Mark a one-time command that is done elsewhere as done in this host's `local` scope.
 
-        One that is once on each host has its own state there, which an operator may have just taken back.
+        A command that runs once on each host has its own state there, which an operator may just have reset.
         """
         if command.run_once == GLOBAL:
             self._write(command, lambda: self._shared_writes(command, DONE, [LOCAL], marks_host=False))
 
     def _other_scopes(self, command: Command, state: str) -> Sequence[str]:
-        """Where the state shows besides where it is decided: a success on one host is one in the deployment,
-        and one in the deployment is behind this host."""
+        """The other scopes that show the state: `global` for a command that runs once on each host; `local`
+        for a success in the deployment.
+        """
         if command.run_once == LOCAL:
             return [GLOBAL]
         return [LOCAL] if state == DONE else []
@@ -302,10 +304,10 @@ class Attempts:
     # -- plain commands -----------------------------------------------------------------------------
 
     def begin(self, command: Command) -> None:
-        """A plain command begins on this host: say so, without waiting until it is written.
+        """Write that a plain command begins on this host, without waiting.
 
-        It is for people only. Requests are answered in their order, so `end` has the last word; what an
-        outage or another replica prevents is not tried again.
+        It is only for people, and not tried again after an outage. Requests are answered in their order, so
+        `end` has the last word.
         """
         detail = Detail(host=self._znodes.host, started=time.time(), state=RUNNING)
         session = self._client.session
@@ -315,13 +317,13 @@ class Attempts:
                 operations = self._plain_writes(command, detail, {scope: Znode(*value)})
                 session.request(Transaction(operations), lambda results, error: None)
 
-        # Each scope by itself: replicas that begin at the same time share the deployment's.
+        # Each scope on its own: replicas that begin at the same time share `global`.
         for scope in SCOPES:
             path = self._znodes.command(scope, command.path).state
             session.request(GetData(path, False), partial(on_read, scope))
 
     def end(self, command: Command, begun: float, attempt: int, outcome: Outcome) -> None:
-        """A plain command has ended on this host. `begun`: seconds since the epoch."""
+        """Write that a plain command has ended on this host. `begun`: seconds since the epoch."""
         detail = Detail(
             attempt=attempt,
             host=self._znodes.host,
@@ -350,14 +352,14 @@ class Attempts:
     def _shared_writes(
         self, command: Command, state: str, scopes: Sequence[str], *, marks_host: bool = True
     ) -> Operations:
-        """The texts in `scopes` by compare-and-set, and on success this host among `hosts/`."""
+        """The state writes in `scopes` (compare-and-set), and after a success this host in `hosts/`."""
         found, marks = self._read_shared(command, state, scopes, marks_host=marks_host)
         return self._text_writes(command, state, found) + marks
 
     def _read_shared(
         self, command: Command, state: str, scopes: Sequence[str], *, marks_host: bool = True
     ) -> tuple[dict[str, Znode | None], Operations]:
-        """The texts in `scopes`, and what marks this host after a success."""
+        """The states in `scopes`, and the operation that marks this host after a success."""
         at = {scope: self._znodes.command(scope, command.path).state for scope in scopes}
         host = f"{self._znodes.command(GLOBAL, command.path).hosts}/{self._znodes.host}"
         marks_host = marks_host and state == DONE
@@ -375,12 +377,12 @@ class Attempts:
         return operations
 
     def _write(self, command: Command, prepare: Callable[[], Operations]) -> None:
-        """Read and write again until no other container wrote between the two, and the connection held."""
+        """Read and write until no other container has written in between, and the connection was not lost."""
         while operations := prepare():
             try:
                 self._client.transaction(operations, f"the state of {command.path}")
                 return
             except (Outage, Refused) as error:
-                # Another replica has changed the same text, or a redeploy has deleted the tree.
+                # Another replica has changed the state, or a redeploy has deleted the tree.
                 log.debug("%s: state not written yet: %s", command.path, error)
                 self._tree.ensure()

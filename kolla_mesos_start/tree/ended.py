@@ -1,8 +1,8 @@
-"""How the last start on this host that went wrong ended.
+"""Records how the last failed start of this service on this host ended.
 
-A start that fails writes it, and the next start that gets past that point removes it. A failure before a
-command begins is visible nowhere else: there was no attempt, and the container is gone. If a daemon ends
-before it was ready, its registrar writes this in the stage DAEMON; only a daemon that is ready removes it.
+A start that fails writes the record; the next start that gets past the same point removes it. A failure
+before any command begins is visible nowhere else. If a daemon ends before it was ready, its registrar writes
+the record with the stage DAEMON; only a ready daemon removes it.
 """
 
 from __future__ import annotations
@@ -24,47 +24,47 @@ if TYPE_CHECKING:
 
 log = Logger(__name__)
 
-# The stages of a start from where its service is known, and what lies past the last one.
+# The stages of a start once its service is known.
 STAGES = ("read", "register", "wait", "render", "bootstrap", "exec")
 PASSED = "passed"
 ORDER = (*STAGES, PASSED)
 
 
 class Ended:
-    """The record of an earlier start, as this start finds it; `path` is its znode."""
+    """The record of an earlier start; `path` is its znode."""
 
     def __init__(self, client: Client, znodes: Znodes) -> None:
         self.path = znodes.ended
         self._client, self._znodes = client, znodes
-        self._there = False
+        self._exists = False
         self._command: str | None = None
         self._stage = ""
         client.session.request(GetData(self.path, False), self._on_read)
 
     @property
     def leftover(self) -> tuple[str, ...]:
-        """The path of what this start comes past once its daemon runs, if there is any."""
-        return (self.path,) if self._there and self._stage != DAEMON else ()
+        """The path of a record to remove once the daemon runs."""
+        return (self.path,) if self._exists and self._stage != DAEMON else ()
 
     @property
     def leftover_until_ready(self) -> tuple[str, ...]:
-        """The path of what this start comes past only once its daemon is ready, if there is any."""
-        return (self.path,) if self._there and self._stage == DAEMON else ()
+        """The path of a record to remove once the daemon is ready."""
+        return (self.path,) if self._exists and self._stage == DAEMON else ()
 
     def reached(self, stage: str, command: str | None = None) -> None:
-        """This start has come to `stage` with `command`: what ended before there is past."""
-        if self._there and self._command == command and self._stage in ORDER[: ORDER.index(stage)]:
+        """This start has reached `stage` with `command`: remove the record of a failure before that."""
+        if self._exists and self._command == command and self._stage in ORDER[: ORDER.index(stage)]:
             self.forget()
 
     def forget(self) -> None:
-        """This start is past everything."""
-        if self._there:
-            self._there = False
+        """Remove the record."""
+        if self._exists:
+            self._exists = False
             self._client.ephemerals.discard(self.path)
             self._client.ephemerals.run()  # Perhaps the session is about to be closed.
 
-    def tell(self, ending: str) -> None:
-        """This start ends: `ending` is its last line. Sent, and not waited for; lost in an outage."""
+    def write(self, ending: str) -> None:
+        """Record that this start failed; `ending` is its last line. Not awaited, and lost in an outage."""
         znodes, request = self._znodes, self._client.session.request
         data = with_texts(ending.encode(), when=utc(time.time()))
         for path, content in (
@@ -73,19 +73,19 @@ class Ended:
             (znodes.owner(LOCAL, znodes.role), znodes.service_name.encode()),
             (self.path, data),
         ):
-            # What is there already stays as it is.
+            # Existing znodes stay as they are.
             request(self._client.creation(path, content), lambda value, error: None)
-        request(SetData(self.path, data, -1), self._on_told)
+        request(SetData(self.path, data, -1), self._on_written)
         self._client.session.flush()
 
-    def _on_told(self, value: Any, error: Exception | None) -> None:
+    def _on_written(self, value: Any, error: Exception | None) -> None:
         if error:
             log.warning("%s can't be written: %s", self.path, type(error).__name__)
 
     def _on_read(self, value: Any, error: Exception | None) -> None:
-        self._there = error is None or isinstance(error, OUTAGE)
+        self._exists = error is None or isinstance(error, OUTAGE)
         try:
             ending = json.loads(value[0] if value else b"")
             self._command, self._stage = ending["command"], ending["stage"]
         except (ValueError, TypeError, KeyError, RecursionError):
-            pass  # Not one of ours, or not read: it goes at the end of a start.
+            pass  # Unreadable, or not read: removed at the end of a successful start.

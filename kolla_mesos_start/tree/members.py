@@ -1,7 +1,7 @@
-"""What other containers have registered: the facts of members and instances, if they fit.
+"""Validates the facts that other containers have registered. Pure.
 
-Pure. They are data from strangers, which templates write into config files: no value may break a line
-of such a file, or an agent that reads it. A message names the field, and never shows its value.
+Templates write them into config files: no value may break a line of such a file, or an agent that reads it.
+Messages name the field, and never show its value.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ import json
 import re
 import socket
 
-from kolla_mesos_start.host import FACTS_LIMIT
+from kolla_mesos_start.host.network import FACTS_LIMIT
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -28,15 +28,14 @@ _ZONE = re.compile("[A-Za-z0-9_.@~+-]{1,15}")  # the interface of a link-local a
 
 
 class InvalidFacts(Exception):
-    """Facts that can't be used: which field, and what was expected there."""
+    """Invalid facts: which field, and what was expected."""
 
 
 def member(data: bytes, private_interface: str) -> Facts:
     """The facts of a member of a party.
 
-    kolla-mesos wrote no `private_address`: then it is the address of the interface that is called
-    `private_interface`, else that of the member's own `api_interface`. Nor did it write the `address` that
-    is registered for others: then it is the private one.
+    kolla-mesos wrote no `private_address`: then it is the address of the interface `private_interface`, else
+    that of the member's own `api_interface`. Without `address`, that is the private one.
     """
     facts = _facts(data, ("ansible_hostname", "api_interface"))
     public = facts.get(f"ansible_{facts['api_interface']}")
@@ -98,7 +97,7 @@ def _is_address(value: Any) -> bool:
 
 
 def _is_host(value: Any) -> bool:
-    """As KOLLA_ADDRESS: what has digits and dots only must be a valid address."""
+    """As KOLLA_ADDRESS: text of only digits and dots must be a valid address."""
     is_name = _is_text(value) and value.strip("0123456789.") and _HOST_NAME.fullmatch(value)
     return bool(is_name) or _is_address(value)
 

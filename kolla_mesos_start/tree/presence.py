@@ -1,8 +1,4 @@
-"""What an instance shows of itself in ZooKeeper: its presence, and that it is ready.
-
-What lives here: what is shown when. How the ephemerals are made is `ephemerals`' business, and
-whether the instance is ready is concluded in `readiness`.
-"""
+"""Registers an instance in ZooKeeper: its presence, and that it is ready."""
 
 from __future__ import annotations
 
@@ -10,17 +6,8 @@ import time
 
 from kolla_mesos_start.records import NamedTuple
 from kolla_mesos_start.report import utc, with_texts
+from kolla_mesos_start.zookeeper import wire
 from kolla_mesos_start.zookeeper.ephemerals import NONE, OTHER, OURS, Ephemerals
-from kolla_mesos_start.zookeeper.wire import (
-    ACL,
-    OPEN_ACL_UNSAFE,
-    ConnectionLoss,
-    Create,
-    GetChildren,
-    GetData,
-    Id,
-    SetData,
-)
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -33,14 +20,13 @@ RUNNING, WAITING = b"running", b"waiting"
 
 
 class Registration(NamedTuple):
-    """What an instance shows of itself in ZooKeeper, as (path, data).
+    """The znodes of an instance, as (path, data).
 
-    `presence` is there while it runs, `ready` while it is ready (JSON objects; `since` is
-    added). `parents`, outermost first, may be made where they are missing. `states` say
-    `running` for people. `acl`: (permission bits, scheme, id), for all that is made. `past`: what
-    is no longer true once the daemon runs, and `past_when_ready` once it is ready; both are removed.
-    `ended`: the znode that records how the daemon ended, if it never became ready. `turns`: where the
-    instances of the service take turns to refresh.
+    `presence` exists while it runs, `ready` while it is ready (JSON objects; `since` is added). `parents`,
+    outermost first, are created if they are missing. `states` become `running`, for people. `acl`:
+    (permission bits, scheme, id) of all new znodes. `past` is removed once the daemon runs, `past_when_ready`
+    once it is ready. `ended`: the znode that records how a daemon ended that was never ready. `turns`: where
+    instances take turns to refresh.
     """
 
     presence: Sequence[tuple[str, bytes]]
@@ -55,10 +41,12 @@ class Registration(NamedTuple):
 
 
 class Presence:
-    """Keeps what one instance shows of itself true."""
+    """Keeps the registration of one instance up to date."""
 
     def __init__(self, session: Session, shown: Registration) -> None:
-        acl = [ACL(perms, Id(scheme, name)) for perms, scheme, name in shown.acl] or OPEN_ACL_UNSAFE
+        acl = [
+            wire.ACL(perms, wire.Id(scheme, name)) for perms, scheme, name in shown.acl
+        ] or wire.OPEN_ACL_UNSAFE
         self.ephemerals = Ephemerals(session, acl, shown.parents)
         self._session, self._shown, self.acl = session, shown, acl
         for path, data in shown.presence:
@@ -73,22 +61,22 @@ class Presence:
 
     @property
     def member(self) -> tuple[str, str]:
-        """Where its presence is, and its id."""
+        """The znode of its party, and its id."""
         party, _, member = self._shown.presence[0][0].rpartition("/")
         return party, member
 
     @property
     def denied(self) -> str:
-        """Why ZooKeeper refuses to have the daemon shown as ready; empty if it does not."""
+        """Why ZooKeeper refuses to register the daemon as ready; empty if it does not."""
         return next((each.denied for each in self._instances if each.wanted and each.denied), "")
 
     @property
     def withdrawn(self) -> bool:
-        """Whether no ready instance of this daemon can be found any more."""
+        """Whether the ready instances of this daemon are deleted."""
         return all(instance.owner in (NONE, OTHER) for instance in self._instances)
 
     def show(self, ready: bool) -> None:
-        """Show that the daemon is ready, or that it is no longer; call it after whatever has happened."""
+        """Publish whether the daemon is ready; call it after every event."""
         if ready != self._ready:
             self._ready = self._states_due = ready
             if not self.was_ready:
@@ -106,29 +94,31 @@ class Presence:
 
     def _write_state(self, path: str) -> None:
         def on_read(value: Any, error: Exception | None) -> None:
-            if isinstance(error, ConnectionLoss):
+            if isinstance(error, wire.ConnectionLoss):
                 self._states_due = True
             elif not error and value[0] != RUNNING:
-                # If another replica has changed it since, its state is newer; it is for people only.
-                self._session.request(SetData(path, RUNNING, value[1].version), lambda value, error: None)
+                # If another replica has changed it since, its state is newer. It is only for people.
+                self._session.request(
+                    wire.SetData(path, RUNNING, value[1].version), lambda value, error: None
+                )
 
-        self._session.request(GetData(path, False), on_read)
+        self._session.request(wire.GetData(path, False), on_read)
 
-    def tell_end(self, ending: bytes) -> None:
-        """The daemon ended and was never ready: say so where the next start, and everybody, finds it."""
+    def write_end(self, ending: bytes) -> None:
+        """Record that the daemon ended and was never ready."""
         path = self._shown.ended
-        self.ephemerals.all.pop(path, None)  # That of an earlier start may not be gone yet.
-        self._ask(Create(path, ending, self.acl, 0), lambda value: None)
-        self._ask(SetData(path, ending, -1), lambda value: None)
+        self.ephemerals.all.pop(path, None)  # The record of an earlier start may still be being deleted.
+        self._ask(wire.Create(path, ending, self.acl, 0), lambda value: None)
+        self._ask(wire.SetData(path, ending, -1), lambda value: None)
 
     def end_states(self) -> None:
-        """The daemon has ended: where no other replica is ready its states are `waiting` again."""
+        """Reset the states of the ended daemon to `waiting`, unless another replica is ready."""
         for path in self._shown.states:
             self._end_state(path)
 
     @property
     def states_ended(self) -> bool:
-        """Whether that is done; what an outage prevents is not."""
+        """Whether all requests of `write_end` and `end_states` are answered."""
         return not self._unanswered
 
     def _end_state(self, path: str) -> None:
@@ -145,20 +135,20 @@ class Presence:
 
         def on_ready(names: Sequence[str]) -> None:
             if versions and not others(names):
-                self._ask(SetData(path, WAITING, versions[0]), lambda value: None)
-                self._ask(GetChildren(ready, False), on_ready_again)
+                self._ask(wire.SetData(path, WAITING, versions[0]), lambda value: None)
+                self._ask(wire.GetChildren(ready, False), on_ready_again)
 
         def on_ready_again(names: Sequence[str]) -> None:
-            # One that came between reading and writing has found `running`, and left it at that. One that
-            # comes later finds `waiting`.
+            # A replica that became ready between the read and the write has found `running`, and changed
+            # nothing. A later one finds `waiting`.
             if others(names):
-                self._ask(SetData(path, RUNNING, versions[0] + 1), lambda value: None)
+                self._ask(wire.SetData(path, RUNNING, versions[0] + 1), lambda value: None)
 
-        self._ask(GetData(path, False), on_state)
-        self._ask(GetChildren(ready, False), on_ready)
+        self._ask(wire.GetData(path, False), on_state)
+        self._ask(wire.GetChildren(ready, False), on_ready)
 
     def _ask(self, operation: Any, on_answer: Callable[[Any], object]) -> None:
-        """Request it; if somebody else has been quicker, or it is not there, there is no answer."""
+        """Send a request; its answer is dropped if another writer was faster, or the znode does not exist."""
 
         def on_reply(value: Any, error: Exception | None) -> None:
             self._unanswered -= 1

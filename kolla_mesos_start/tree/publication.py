@@ -1,7 +1,4 @@
-"""The mark that a publication leaves: who published last, when, and whether that has finished.
-
-Pure. Publishers write it (`operator.publication`); agents and tools read it.
-"""
+"""The mark of the last publication: who published, when, and whether it has finished. Pure."""
 
 from __future__ import annotations
 

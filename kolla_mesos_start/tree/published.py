@@ -1,7 +1,7 @@
-"""What publishers and other containers have put into the tree: definition, variables, files, members.
+"""Reads what publishers and other containers have written: definition, variables, files, members.
 
-Only reads. What belongs together is read between two looks at the definition and at the mark of the last
-publication. If one of them has changed in between, everything is read again.
+Related znodes are read between two reads of the definition and of the mark of the last publication. If one of
+them has changed in between, everything is read again.
 """
 
 from __future__ import annotations
@@ -36,13 +36,12 @@ log = Logger(__name__)
 
 
 PATIENCE = 30.0  # seconds to wait for a publication that has begun
-# Most agents find their definition at once; one that doesn't should say so before half a minute is over.
-SOON = 1.0
-NEAREST = 3  # names that are looked at: one that is like ours may be on the way to a service only
+SOON = 1.0  # seconds until a missing definition is reported
+NEAREST = 3  # similar names that are checked: some may only be parents of services
 
 
 class Changed(Exception):
-    """What is published is not what was read any more: begin again from there."""
+    """Something else is published by now: start again by reading it."""
 
 
 class Definition(NamedTuple):
@@ -54,9 +53,9 @@ class Definition(NamedTuple):
 
 
 class Variables(NamedTuple):
-    """The values of the variables that are there, and the stamp of each znode where one was looked for.
+    """The values of the variables that exist, and the stamp of each znode that was read.
 
-    `state` is what was published afterwards.
+    `state` is the state of publication after the read.
     """
 
     values: Mapping[str, str]
@@ -68,16 +67,16 @@ class Published:
     """One deployment's tree, as one service reads it."""
 
     def __init__(self, client: Client, znodes: Znodes, source: str | None = None) -> None:
-        """`source` is the path of the definition, if that is not the service's own znode."""
+        """`source` is the path of the definition, if it is not the service's own znode."""
         self.client, self.znodes, self.source = client, znodes, source or znodes.definition
         self._watches = client.watches
         self._warnings: set[str] = set()
-        self._given_up = 0  # the zxid of a publication's beginning, after which it was waited for in vain
+        self._given_up = 0  # the zxid of a publication that did not finish in time
 
     def await_definition(self, report: Report, limit: float | None) -> Definition:
-        """The definition, once it is published; an empty one counts as not there yet.
+        """Wait for the definition; an empty one counts as missing.
 
-        Raises DependenciesNotSatisfied past `limit` seconds.
+        Raises DependenciesNotSatisfied after `limit` seconds.
         """
         path = self.znodes.definition
         ancestors = [data_of(self.znodes.deployment)]
@@ -87,7 +86,7 @@ class Published:
         due = begun + SOON
         deadline = float("inf") if limit is None else begun + limit
         marks: list[Any] = []
-        ask = GetData(self.znodes.publication, False)  # before the definition, so it is answered before
+        ask = GetData(self.znodes.publication, False)  # Sent before the definition, so answered before it.
         self.client.session.request(ask, lambda value, error: marks.append(value and Znode(*value)))
         self._watches.kept = frozenset([data_of(path)])
         self._watches.watch(())
@@ -100,7 +99,7 @@ class Published:
                 znode = self._published(path)
             if znode is not None:
                 return Definition(znode.data, znode.stat.mzxid, znode.stat.version)
-            # They are of interest only now: most agents find their definition at once.
+            # Only now, because most agents find their definition at once.
             self._watches.watch(ancestors)
             self.client.loop.wait(
                 lambda: not self.client.connected or self._watches.fresh(), min(deadline, now() + SOON)
@@ -113,7 +112,7 @@ class Published:
             due = PROGRESS_INTERVAL + (begun if due == begun + SOON else due)
 
     def definition(self) -> Definition:
-        """The definition that is published now. BadDefinition if there is none."""
+        """The definition that is published now. Raises BadDefinition if there is none."""
         path = self.source
         znode = self._read_published([self.znodes.publication, path])[path]
         if znode is None or not znode.data.strip():
@@ -121,9 +120,10 @@ class Published:
         return Definition(znode.data, znode.stat.mzxid, znode.stat.version)
 
     def _read_published(self, paths: Iterable[str]) -> dict[str, Znode | None]:
-        """Read these, and the mark of the last publication among them: once it has finished, if that is soon.
+        """Read these paths, which include the mark of the last publication; wait a while for an unfinished
+        one.
 
-        That others publish is no change of what was read.
+        The mark is not recorded in `seen`: another service's publication changes nothing that was read.
         """
         paths, mark = tuple(paths), self.znodes.publication
         while True:
@@ -133,7 +133,7 @@ class Published:
                 return found
 
     def _await_publication(self, mark: Znode | None, report: Report | None = None) -> bool:
-        """Wait for a publication that has not finished, but not for long; whether there was one."""
+        """Wait a while for an unfinished publication; whether there was one."""
         if self._is_over(mark):
             return False
         from kolla_mesos_start.tree.publication import unfinished
@@ -156,7 +156,7 @@ class Published:
 
     @staticmethod
     def _is_over(mark: Znode | None) -> bool:
-        """Most are: nothing is imported for them."""
+        """Whether the publication has finished, as most have; without importing a parser."""
         return mark is None or b'"finished": null' not in mark.data
 
     def _published(self, path: str) -> Znode | None:
@@ -168,7 +168,7 @@ class Published:
         if not self.client.connected:
             return f"no connection to ZooKeeper to read the definition {path}"
         chroot = self.client.session.servers.chroot
-        # What has not been read yet is not known to be absent.
+        # Znodes that have not been read yet may exist.
         if chroot and results.get(data_of("/"), True) is None:
             return f"the chroot {chroot} is not there: correct KOLLA_ZK_HOSTS, or create it (no agent does)"
         if results.get(data_of(self.znodes.deployment), True) is None:
@@ -179,7 +179,7 @@ class Published:
         return f"the definition {path} is not published yet"
 
     def _nearest(self) -> str:
-        """What was perhaps meant: the nearest deployment, or the nearest service that is published."""
+        """A suggestion: the nearest deployment, or the nearest published service."""
         if not self.client.connected:
             return ""
         looking = True
@@ -188,12 +188,12 @@ class Published:
             if looking:
                 raise Outage("what else is published")
 
-        # Requests wait for as long as an outage lasts; this wait may have a limit.
+        # Requests wait as long as an outage lasts; this search has a time limit.
         self.client.loop.call_at(now() + SOON, give_up)
         try:
             return self._found_nearest()
         except (AccessDenied, Outage):
-            return ""  # An agent may be allowed to see no more than its own service.
+            return ""  # An agent may have access to its own service only.
         finally:
             looking = False
 
@@ -211,13 +211,13 @@ class Published:
         return f"; the nearest published service is {published[0]!r}" if published else ""
 
     def recorded_acl(self) -> str | None:
-        """What the deployment was published with for what our agents create, in the form of KOLLA_ZK_ACL."""
+        """The published ACL for znodes that this service's agents create, in the form of KOLLA_ZK_ACL."""
         path = self.znodes.recorded_acl
         znode = self.client.read([path])[path]
         return text(path, znode.data) if znode else None
 
     def files(self, names: Iterable[str]) -> tuple[State, dict[str, bytes | None]]:
-        """What was published before, and the content of each file, None where it isn't published."""
+        """The state of publication before the read, and the content of each file, None if not published."""
         paths = {name: self.znodes.file(name) for name in names}
         found = self._read_published([*self._state_paths(), *paths.values()])
         return self._state(found), {
@@ -225,10 +225,9 @@ class Published:
         }
 
     def variables(self, names: Collection[str]) -> Variables:
-        """Each variable from where it is first there: host before service before deployment."""
+        """Each variable from its first place: host before service before deployment."""
         places = {name: self.znodes.variable(name) for name in names}
-        # Sent in this order, answered in this order: no request of its own is needed to look at what is
-        # published before or after.
+        # Requests are answered in their order, so the state is read after the variables in the same batch.
         wanted = [path for paths in places.values() for path in paths]
         found = self._read_published([*wanted, *self._state_paths()])
         values = {}
@@ -245,17 +244,17 @@ class Published:
         return self.source, self.znodes.publication
 
     def _state(self, found: Mapping[str, Znode | None]) -> State:
-        """What changes with the definition, and with each publication."""
+        """A value that changes with the definition, and with each publication."""
         return tuple(znode.stat.mzxid if (znode := found[path]) else None for path in self._state_paths())
 
     def hosts_with(self, names: Collection[str]) -> Mapping[str, Sequence[str]]:
-        """Those of the variables that this service has a value of for other hosts, and these hosts."""
+        """Variables that have a value for other hosts of this service, with these hosts."""
         above = f"{self.znodes.definition}/variables"
         try:
             hosts = self.client.children([above])[above] or ()
             below = self.client.children(f"{above}/{host}" for host in hosts)
         except AccessDenied:
-            return {}  # An agent may be allowed to see no more than its own variables.
+            return {}  # An agent may have access to its own variables only.
         found = {name: [host for host in hosts if name in (below[f"{above}/{host}"] or ())] for name in names}
         return {name: some for name, some in found.items() if some}
 
@@ -283,7 +282,9 @@ class Published:
         return self._facts((f"{party}/{name}" for name in names), read)
 
     def services(self, role: str) -> Sequence[str]:
-        """The service that has claimed a role; else, as kolla-mesos claimed none, all that have a party."""
+        """The service that has claimed a role; otherwise all with a party, because kolla-mesos claimed no
+        roles.
+        """
         if bad_segment(role):
             return ()
         path = self.znodes.owner(GLOBAL, role)
@@ -294,7 +295,7 @@ class Published:
         return [service for service in self._find_parties() if service.rsplit("/", 1)[-1] == role]
 
     def ready_instances(self, service: str) -> Sequence[Facts]:
-        """What each ready instance of a service's daemon registered, sorted by host and id."""
+        """The facts of each ready instance of a service's daemon, sorted by host and id."""
         from kolla_mesos_start.tree.members import instance
 
         role = service.rsplit("/", 1)[-1]
@@ -304,7 +305,7 @@ class Published:
         return sorted(instances, key=lambda facts: facts["host"])
 
     def _find_parties(self) -> list[str]:
-        """Every service with a party; if not all may be read, every one that has claimed a role."""
+        """Every service with a party; if access is denied, every service that has claimed a role."""
         try:
             return sorted(name for name, children in self._walk() if ".party" in children)
         except AccessDenied:
@@ -315,7 +316,7 @@ class Published:
             return sorted(owner for owner in owners if not bad_service(owner))
 
     def _walk(self) -> Iterator[tuple[str, Sequence[str]]]:
-        """All that may be a service, and what is below it, level by level, each level read together."""
+        """Every possible service, with its children, level by level; each level is read together."""
         level = [""]
         while level:
             below = self.client.children(
@@ -329,13 +330,13 @@ class Published:
             level = deeper
 
     def _facts(self, paths: Iterable[str], read: Callable[[bytes], Facts]) -> list[Facts]:
-        """The facts that fit; others are left out, with one warning for each."""
+        """The valid facts; others are left out, with one warning for each."""
         from kolla_mesos_start.tree.members import InvalidFacts
 
         facts: list[Facts] = []
         for path, znode in self.client.read(paths).items():
             if znode is None:
-                continue  # It left between the two reads.
+                continue  # It was deleted between the two reads.
             try:
                 facts.append(read(znode.data))
             except InvalidFacts as invalid:
@@ -347,10 +348,10 @@ class Published:
 
 
 def stamp(znode: Znode | None) -> Stamp | None:
-    """The version and the mzxid of a znode: a version alone starts again with a new znode."""
+    """The version and mzxid of a znode. The version alone is not enough: it restarts with a new znode."""
     return (znode.stat.version, znode.stat.mzxid) if znode else None
 
 
 def _is_service(parent: str, name: str) -> bool:
-    """Whether a znode below a service or the deployment may be (on the way to) a service."""
+    """Whether a znode below a service or the deployment may be a service, or the parent of one."""
     return name not in RESERVED and not name.startswith(".")

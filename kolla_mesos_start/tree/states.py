@@ -1,6 +1,6 @@
-"""The states of commands: when a dependency is satisfied, when a one-time command is done, and the messages.
+"""Decides whether a dependency is satisfied or a one-time command is done.
 
-Pure decisions on a `query.View` of znodes. Nothing here reads, writes or waits.
+Pure, on a `query.View` of znodes.
 """
 
 from __future__ import annotations
@@ -34,15 +34,16 @@ MAX_DETAIL = 4096  # bytes of the `detail` znode
 MAX_MESSAGE = 1024  # bytes of the message in it
 KEPT_MARKS = 16  # of a command; the oldest are deleted when it is done for another generation
 MAX_MARK = 64  # bytes of the znode of a generation
-MAX_FLOOR = 2**62  # A service may forge its own tokens: above this there is enough room for those of others.
-MAX_STATE = 64  # bytes that are shown of a state's text
-MAX_REGISTERED = 16384  # bytes of what a container says of itself
-MAX_NAME = 64  # characters that are shown of another container's host or generation
+MAX_FLOOR = 2**62  # A service may forge its own tokens; above this, there is enough room for other services.
+MAX_STATE = 64  # bytes of a state that are shown
+MAX_REGISTERED = 16384  # bytes of a container's facts
+MAX_NAME = 64  # characters of another container's host or generation that are shown
 
 
 class Unmet(NamedTuple):
-    """A dependency that isn't satisfied: what was found, since when (seconds since the epoch), and
-    the path of the `detail` znode with the last attempt, or None."""
+    """A dependency that is not satisfied: its state, since when (seconds since the epoch), and the path of
+    the `detail` znode with the last attempt, or None.
+    """
 
     dependency: Dependency | Members | External
     found: str
@@ -64,8 +65,8 @@ class Unmet(NamedTuple):
 class Mark(NamedTuple):
     """The record that a one-time command is done for one generation.
 
-    `name` is the path of its znode, `token` the zxid of the attempt's claim, `definition` the
-    mzxid of the definition that the attempt was made from.
+    `name` is the path of its znode, `token` the zxid of the attempt's claim, `definition` the mzxid of the
+    definition that was used.
     """
 
     name: str
@@ -73,16 +74,16 @@ class Mark(NamedTuple):
     definition: int
 
 
-# What is said of a command that runs for long, and that nothing will end.
+# For a long-running command without a time limit.
 NO_TIMEOUT = "it has no `timeout`: if it hangs, kill its process there, and set one in the definition"
 
 
 class Detail(NamedTuple):
     """The last attempt of a command. `finished` is None while it has no outcome.
 
-    `claim` identifies the attempt, and `token` grows with every attempt: it exceeds `after`, which is the
-    token of the attempt before, or the token floor (see `token_of`). `newest` is the generation of the last
-    attempt before that succeeded. Times are seconds since the epoch, for people only. `message` never holds
+    `claim` identifies the attempt. `token` grows with every attempt: it exceeds `after`, the token of the
+    previous attempt or the token floor (see `token_of`). `newest` is the generation of the last earlier
+    attempt that succeeded. Times are seconds since the epoch, only for people. `message` never contains
     output or command text.
     """
 
@@ -101,7 +102,7 @@ class Detail(NamedTuple):
 
     @property
     def newest_done(self) -> str | None:
-        """The generation that was done last, as far as attempts say it."""
+        """The generation that was last done according to the attempts."""
         return self.generation if self.state == DONE else self.newest
 
     def encoded(self) -> bytes:
@@ -138,7 +139,7 @@ DETAIL_TYPES: dict[str, tuple[type, ...]] = {
 
 
 def decode_detail(znode: Znode | None) -> Detail:
-    """The content of a `detail` znode; empty if there is none, or if it isn't one of ours."""
+    """The content of a `detail` znode; empty if it is missing or invalid."""
     data = znode.data if znode and len(znode.data) <= MAX_DETAIL else b""
     try:
         fields = json.loads(data or b"{}")
@@ -154,33 +155,35 @@ def decode_detail(znode: Znode | None) -> Detail:
 
 
 def _is_huge(value: object) -> bool:
-    return isinstance(value, int) and not 0 <= value < 2**63  # A token is a zxid, or a little more.
+    return isinstance(value, int) and not 0 <= value < 2**63  # A token is a zxid, or slightly more.
 
 
 def printable(text: str) -> str:
-    """What another container wrote, to be shown: no character of it ends a line or moves a cursor."""
+    """Text of another container that is safe to show: it can't end a line or move a cursor."""
     return "".join(each if each.isprintable() else "\N{REPLACEMENT CHARACTER}" for each in text)
 
 
 def token_of(detail: Detail, mzxid: int) -> int:
     """The token of the last attempt; `mzxid` is that of the znode with the `detail`.
 
-    It is the zxid of the claim, which is known once the claim is written; and one more than `after`
-    where that is larger: zxids are smaller after a tree was moved to another ensemble.
+    It is the zxid of the claim, which is only known once the claim is written; or one more than `after` if
+    that is larger: zxids are smaller after a tree was moved to another ensemble.
     """
     return detail.token or max(mzxid, (detail.after or 0) + 1)
 
 
 def largest_token(znode: Znode | None, floor: Znode | None) -> int:
-    """The largest token that any attempt has had, as far as `detail` and the token floor say; 0 before the
-    first attempt."""
+    """The largest token of any attempt according to `detail` and the floor; 0 before the first attempt."""
     detail = decode_detail(znode)
     last = 0 if znode is None or detail.started is None else token_of(detail, znode.stat.mzxid)
     return max(last, decode_floor(floor))
 
 
 def decode_floor(znode: Znode | None) -> int:
-    """The token floor: every later attempt in the deployment has a larger token. Garbage counts as 0."""
+    """The token floor: every later attempt in the deployment gets a larger token.
+
+    Invalid data counts as 0.
+    """
     data = znode.data if znode and len(znode.data) <= MAX_MARK else b""
     try:
         floor = int(data or b"0")
@@ -195,14 +198,14 @@ def cut(message: str, limit: int) -> str:
 
 
 def decode_mark(name: str, znode: Znode | None) -> Mark:
-    """The mark that `encode_mark` wrote; one that isn't ours counts as older than all others."""
+    """The mark that `encode_mark` wrote; an invalid one counts as older than all others."""
     data = znode.data if znode and len(znode.data) <= MAX_MARK else b""
     try:
         number, definition = (int(word) for word in data.split())
     except ValueError:
         number, definition = 0, 0
     if znode is not None and definition > znode.stat.mzxid:
-        definition = 0  # Of another ensemble: this one had not come so far when it was written.
+        definition = 0  # From another ensemble: this one had a smaller zxid when the mark was written.
     return Mark(name, number, definition)
 
 
@@ -211,7 +214,7 @@ def encode_mark(token: int, definition: int) -> bytes:
 
 
 def state_of(view: View, path: str) -> tuple[str | None, float | None]:
-    """The state in the znode `path`, fit to be shown, and since when (seconds since the epoch)."""
+    """The state in the znode `path`, safe to show, and since when (seconds since the epoch)."""
     znode = view.get(data_of(path))
     if znode is None:
         return None, None
@@ -226,10 +229,9 @@ def state_of(view: View, path: str) -> tuple[str | None, float | None]:
 def queries(
     dependency: Dependency | Members, znodes: Znodes, view: View, image: str | None = None
 ) -> list[Query]:
-    """What must be read to decide whether the dependency is satisfied. Grows with what is found.
+    """What to read to decide whether the dependency is satisfied. More may be needed once that is read.
 
-    `image` is the generation of the code in the container that has the dependency, None where that is not
-    known.
+    `image` is the generation of the code in the container that has the dependency, None if unknown.
     """
     if isinstance(dependency, Members):
         return [children_of(znodes.party(dependency.service), dependency.count)]
@@ -240,7 +242,7 @@ def queries(
         return [data_of(at.generation(dependency.generation))]
     if dependency.count is not None:
         return [children_of(znodes.command(GLOBAL, dependency.path).hosts, dependency.count)]
-    # Most commands have no generations: only where the state doesn't say `done` is one looked for.
+    # Most commands have no generations: they are only read if the state is not `done`.
     known = data_of(at.state) in view and state_of(view, at.state)[0] != DONE
     found = [data_of(at.state), *([children_of(at.generations)] if known else [])]
     if image is not None and dependency.generation is None:
@@ -249,7 +251,8 @@ def queries(
 
 
 if TYPE_CHECKING:
-    # By path and scope of a one-time command: its published generation; None if it has none, or is not known.
+    # The published generation of a one-time command, by path and scope; None if it has none, or it is
+    # unknown.
     Published = Mapping[tuple[str, str], Optional[str]]
 
 
@@ -260,9 +263,9 @@ def unmet(
     image: str | None = None,
     published: Published = MappingProxyType({}),
 ) -> Unmet | None:
-    """What is missing for the dependency, or None if it is satisfied.
+    """Why the dependency is not satisfied, or None.
 
-    `image` is the same as in `queries`. `published` must have its command if it `needs_published`.
+    `image`: see `queries`. `published` must contain its command if it `needs_published`.
     """
     if isinstance(dependency, Members):
         return _unmet_members(dependency, view, znodes)
@@ -276,10 +279,10 @@ def unmet(
 
 
 def needs_published(dependency: Dependency | Members, view: View, znodes: Znodes, image: str | None) -> bool:
-    """Whether it is decided by the generation that is published for the command.
+    """Whether the published generation of the command decides about the dependency.
 
-    The command is done, but not for the generation of this image. If that is the published one, this
-    container must not start on what an older generation has left; any other container need not wait.
+    Then the command is done, but not for this image's generation. If that is the published one, this
+    container must wait for it; any other container need not.
     """
     if image is None or not isinstance(dependency, Dependency):
         return False
@@ -340,7 +343,7 @@ def _instance_queries(dependency: Dependency, znodes: Znodes, view: View) -> lis
 
 
 def _names(query: Query, view: View) -> Iterable[str]:
-    """What is below a path; nothing while that is not known."""
+    """The names below a path; empty if unknown."""
     try:
         names: Iterable[str] = view[query]  # Not get(): a view may know it for another number of names.
     except KeyError:
@@ -349,7 +352,7 @@ def _names(query: Query, view: View) -> Iterable[str]:
 
 
 def _containers(dependency: Dependency, znodes: Znodes, view: View) -> str | None:
-    """Where the containers of the service are that owns the dependency's role; None while nobody does."""
+    """The `.containers` znode of the service that owns the dependency's role; None if no service does."""
     znode = view.get(data_of(znodes.owner(GLOBAL, dependency.role)))
     owner = znode.data.decode("utf-8", "replace") if znode else ""
     if bad_service(owner) or owner.rsplit("/", 1)[-1] != dependency.role:
@@ -358,12 +361,12 @@ def _containers(dependency: Dependency, znodes: Znodes, view: View) -> str | Non
 
 
 def _others(dependency: Dependency, view: View, znodes: Znodes) -> str:
-    """Who is in the way of an exclusive dependency: the containers of another generation."""
+    """The containers of other generations that block an exclusive dependency, in words."""
     containers = _containers(dependency, znodes, view)
     if containers is None:
         return f"{znodes.owner(GLOBAL, dependency.role)} does not name the service of this role"
     found = [view.get(data_of(f"{containers}/{name}")) for name in view[children_of(containers)]]
-    shown = [decode_registered(znode) for znode in found if znode is not None]  # None: it is gone by now.
+    shown = [decode_registered(znode) for znode in found if znode is not None]  # None: deleted since.
     others = sorted(
         (each.host, each.generation or "") for each in shown if each.generation != dependency.generation
     )
@@ -376,14 +379,14 @@ def _others(dependency: Dependency, view: View, znodes: Znodes) -> str:
 
 
 class Registered(NamedTuple):
-    """What another container says of itself; `generation` is that of its image, None where it has none."""
+    """The facts of another container; `generation` is its image's, None if it has none."""
 
     host: str
     generation: str | None
 
 
 def decode_registered(znode: Znode | None) -> Registered:
-    """The content of a ready instance, or of a container's znode; what doesn't fit has no generation."""
+    """The content of a ready instance or a container's znode; invalid data has no generation."""
     try:
         facts = json.loads(znode.data) if znode and len(znode.data) <= MAX_REGISTERED else {}
     except (ValueError, RecursionError):
@@ -427,9 +430,9 @@ def _unmet_done(dependency: Dependency, view: View, znodes: Znodes) -> Unmet | N
 
 
 def once_queries(command: Command, znodes: Znodes, view: View) -> list[Query]:
-    """What must be read to decide whether a one-time command is done.
+    """What to read to decide whether a one-time command is done.
 
-    The names of its marks are read first. The marks themselves are of interest only while its own is missing.
+    The names of its marks are read first; the marks themselves only if its own is missing.
     """
     at = once_znodes(command, znodes)
     if command.generation is None:
@@ -440,10 +443,10 @@ def once_queries(command: Command, znodes: Znodes, view: View) -> list[Query]:
 
 
 def mark_queries(at: CommandZnodes, view: View) -> list[Query]:
-    """What must be read to find the newest mark.
+    """What to read to find the newest mark.
 
-    The names do not say which one that is. Where too many marks are left, that of the last attempt that has
-    succeeded is enough: its token is the largest.
+    Its name does not show that. If there are too many marks, the mark of the last successful attempt is
+    enough: its token is the largest.
     """
     names = view.get(children_of(at.generations), ())
     if len(names) > KEPT_MARKS:
@@ -458,7 +461,7 @@ def mark_queries(at: CommandZnodes, view: View) -> list[Query]:
 
 
 def once_znodes(command: Command, znodes: Znodes) -> CommandZnodes:
-    """The znodes of a one-time command: state, lock, marks. `run_once` says in which scope."""
+    """The znodes of a one-time command, in the scope `run_once`."""
     assert command.run_once is not None
     return znodes.command(command.run_once, command.path)
 
@@ -483,7 +486,7 @@ def superseded_by(command: Command, znodes: Znodes, view: View, definition: int)
 
 
 def newest_mark(at: CommandZnodes, view: View) -> Mark | None:
-    """That of the largest token: the last generation for which a command was done."""
+    """The mark with the largest token: the last generation for which a command was done."""
     return max(_marks(at, view), key=lambda mark: mark.token, default=None)
 
 
@@ -493,14 +496,14 @@ def _marks(at: CommandZnodes, view: View) -> list[Mark]:
 
 
 def retirement_queries(at: CommandZnodes, view: View) -> list[Query]:
-    """What must be read to decide whether the command at `at` has retired an image, or is about to."""
+    """What to read to decide whether the command at `at` has retired an image, or is about to."""
     return [*mark_queries(at, view), children_of(at.lock)]
 
 
 def under_way(at: CommandZnodes, view: View) -> str | None:
-    """The host that runs the one-time command now; None if nobody does.
+    """The host that is running the one-time command, or None.
 
-    Where the lock has no contender an attempt without an outcome has ended with its container.
+    If the lock has no contender, an attempt without an outcome has ended with its container.
     """
     detail = decode_detail(view[data_of(at.detail)])
     runs = detail.started is not None and detail.finished is None and view[children_of(at.lock)]
@@ -508,7 +511,7 @@ def under_way(at: CommandZnodes, view: View) -> str | None:
 
 
 def retired_for(image: str | None, at: CommandZnodes, view: View) -> str | None:
-    """The generation for which the command at `at` was done last, if `image` is of another one."""
+    """The generation for which the command at `at` was last done, if it is not `image`."""
     newest = newest_mark(at, view)
     if newest is None or (image is not None and newest.name == at.generation(image)):
         return None
@@ -518,12 +521,12 @@ def retired_for(image: str | None, at: CommandZnodes, view: View) -> str | None:
 
 
 def plain_state(scope: str, current: str | None, new: str) -> str:
-    """The new state of a plain command. In scope `global` `done` stays: it has succeeded at least once."""
+    """The new state of a plain command. In scope `global`, `done` stays: it has succeeded at least once."""
     return DONE if scope == GLOBAL and current == DONE else new
 
 
 def describe(missing: Unmet, detail: Detail, epoch: float) -> str:
-    """What is missing, in which state, since when, and where and why the last attempt failed.
+    """An unmet dependency in words: its state, since when, and where and why the last attempt failed.
 
     `epoch` is the current time, in seconds since the epoch.
     """

@@ -1,4 +1,4 @@
-"""The znodes below `status/` that one definition needs; its role is claimed with them."""
+"""Creates the znodes below `status/` that one definition needs, and claims its role."""
 
 from __future__ import annotations
 
@@ -33,8 +33,8 @@ MAX_OWNER = 200  # bytes of it in a message
 class StatusTree:
     """The status of one service on one host.
 
-    `client`, `znodes` and `graph` are what it is made of. `definition` is the mzxid of the definition
-    that the graph comes from, `stamps` are those of all znodes that it comes from.
+    `definition` is the mzxid of the definition that the graph was read from, `stamps` those of all znodes
+    that it was read from.
     """
 
     def __init__(
@@ -49,7 +49,7 @@ class StatusTree:
         self.definition, self.stamps = definition, stamps
 
     def changed(self) -> str | None:
-        """The path of a znode that the graph comes from and that is another one now, or None."""
+        """The path of a znode that has changed since the graph was read from it, or None."""
         known = self.client.watches.results
         definition = self.znodes.definition
         paths = [path for path in self.stamps if path != definition]
@@ -65,14 +65,14 @@ class StatusTree:
         return None
 
     def ensure(self) -> None:
-        """Create what is absent, after it was deleted."""
+        """Create the znodes that are missing, after they were deleted."""
         nodes, _ = self._nodes()
         self._check_owner(self._create(nodes))
 
     def start(self, meanwhile: Callable[[], object] | None = None) -> None:
-        """A container of the role starts on this host: its plain commands are to be done again.
+        """Create missing znodes at the start of a container, and reset its plain commands.
 
-        `meanwhile` is called while the server writes, if it has to.
+        `meanwhile` is called while the server writes, if it must.
         """
         found = self._create(*self._nodes(), meanwhile)
         self._check_owner(found)
@@ -88,14 +88,14 @@ class StatusTree:
         implied: Mapping[str, str] = MappingProxyType({}),
         meanwhile: Callable[[], object] | None = None,
     ) -> Mapping[str, Znode | None]:
-        """As `Client.ensure`; the deployment itself is never created."""
+        """Like `Client.ensure`, but raises Changed if the deployment is gone; it is never created."""
         try:
             return self.client.ensure(nodes, implied, meanwhile)
         except Refused as refused:
             raise Changed(f"{self.znodes.definition} was deleted") from refused
 
     def _check_owner(self, found: Mapping[str, Znode | None]) -> None:
-        """BadDefinition if another service has claimed the role."""
+        """Raise BadDefinition if another service has claimed the role."""
         path = self.znodes.owner(GLOBAL, self.znodes.role)
         znode = found[path]
         if znode and znode.data and znode.data != self.znodes.service_name.encode():
@@ -111,13 +111,13 @@ class StatusTree:
         try:
             self.client.request(SetData(path, WAITING.encode(), version), f"{path}: waiting")
         except (BadVersionError, NoNodeError):
-            # Another replica on this host has changed it since: its state is newer than ours.
+            # Another replica on this host has changed it: its state is newer.
             log.debug("%s changed meanwhile", path)
 
     def _nodes(self) -> tuple[dict[str, bytes], dict[str, str]]:
-        """What is needed, parents first; and what is always made together with something else."""
+        """The needed znodes, parents first; and those that are always created together with another one."""
         znodes, role = self.znodes, self.znodes.role
-        # The first container of a deployment makes `status` and `status/global` together.
+        # The first container of a deployment creates `status` and `status/global` together.
         nodes, implied = {znodes.status: b""}, {znodes.status: znodes.scope(GLOBAL)}
         for scope in (GLOBAL, LOCAL):
             owner = znodes.owner(scope, role)

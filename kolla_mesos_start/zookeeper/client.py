@@ -1,7 +1,6 @@
-"""The agent's client of ZooKeeper: requests over its one session, awaited in the loop.
+"""The agent's ZooKeeper client: sends requests over one session, and waits for the replies in the loop.
 
-While a reply is awaited, signals, timers and everything else in the loop go on. Bytes become text
-here (`text`).
+Signals, timers and all other sources of the loop continue while it waits.
 """
 
 from __future__ import annotations
@@ -20,25 +19,11 @@ from kolla_mesos_start.errors import (
 )
 from kolla_mesos_start.log import Logger
 from kolla_mesos_start.loop import now
+from kolla_mesos_start.zookeeper import wire
 from kolla_mesos_start.zookeeper.ephemerals import Ephemerals
 from kolla_mesos_start.zookeeper.query import Znode
 from kolla_mesos_start.zookeeper.session import MAX_DATA, Session, check_size
 from kolla_mesos_start.zookeeper.watches import Watches
-from kolla_mesos_start.zookeeper.wire import (
-    OUTAGE,
-    AuthFailedError,
-    BadVersionError,
-    Create,
-    GetChildren2,
-    GetData,
-    InvalidACLError,
-    NoAuthError,
-    NodeExistsError,
-    NoNodeError,
-    RolledBackError,
-    RuntimeInconsistency,
-    Transaction,
-)
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -47,10 +32,6 @@ if TYPE_CHECKING:
 
     from kolla_mesos_start.loop import Loop
     from kolla_mesos_start.zookeeper.session import Servers
-    from kolla_mesos_start.zookeeper.wire import (
-        ACL,
-        KazooException,
-    )
 
     T = TypeVar("T")
     # The data at a path (False) or the names below it (True): the zxid of its last change; None: nothing.
@@ -61,19 +42,18 @@ log = Logger(__name__)
 CREATE_OVERHEAD = 500  # bytes: headers, and an ACL for one
 ENTRY_OVERHEAD = 30  # bytes of each entry of an ACL, beside its id
 SHORT_SESSION = 3.0  # seconds
-# A session that can't be closed in this time ends with its timeout instead.
-CLOSE_TIMEOUT = 1.0
+CLOSE_TIMEOUT = 1.0  # seconds; then the session ends with its timeout instead
 
-# What a request meets when it is not permitted.
-DENIED = (NoAuthError, AuthFailedError, InvalidACLError)
+# The errors of a request that is not permitted.
+DENIED = (wire.NoAuthError, wire.AuthFailedError, wire.InvalidACLError)
 
 
 class Outage(Exception):
-    """The connection went away under a request; whether it was applied is unknown."""
+    """The connection was lost during a request; it is unknown whether it was applied."""
 
 
 class Refused(Exception):
-    """A transaction was refused as a whole; `cause` is what the first bad operation met, at `path`."""
+    """A transaction was refused as a whole; `cause` is the error of the first failed operation, at `path`."""
 
     def __init__(self, cause: Exception, path: str) -> None:
         super().__init__(f"{type(cause).__name__} at {path}")
@@ -82,22 +62,22 @@ class Refused(Exception):
 
 
 class _Reply:
-    """What came of a request, once `done`."""
+    """The result of a request, once `done`."""
 
     def __init__(self) -> None:
         self.done = False
         self.value: Any = None
-        self.error: KazooException | None = None
+        self.error: wire.KazooException | None = None
 
     def is_done(self) -> bool:
         return self.done
 
-    def arrive(self, value: Any, error: KazooException | None) -> None:
+    def arrive(self, value: Any, error: wire.KazooException | None) -> None:
         self.done, self.value, self.error = True, value, error
 
 
 def text(path: str, data: bytes) -> str:
-    """The text of the znode at `path`; CannotRender names the znode if it isn't UTF-8."""
+    """The text of the znode at `path`. Raises CannotRender if it is not UTF-8."""
     import six
 
     try:
@@ -109,14 +89,14 @@ def text(path: str, data: bytes) -> str:
 class Client:
     """One session with an ensemble, its watches and its ephemerals.
 
-    `acl` is put on whatever is created (`create_with`). `timeout` is in seconds, what is asked for. `seen`:
-    all that was read by `read` and `children`, and when it had changed last.
+    New znodes get the ACL `acl`. `timeout` is the requested one, in seconds. `seen`: everything that `read`
+    and `children` have read, with the zxid of its last change.
     """
 
-    # What a request may meet where others write too.
-    expected: tuple[type[Exception], ...] = (NoNodeError, NodeExistsError, BadVersionError)
+    # The errors of a request that competes with other writers.
+    expected: tuple[type[Exception], ...] = (wire.NoNodeError, wire.NodeExistsError, wire.BadVersionError)
 
-    def __init__(self, servers: Servers, timeout: float, acl: Sequence[ACL], loop: Loop) -> None:
+    def __init__(self, servers: Servers, timeout: float, acl: Sequence[wire.ACL], loop: Loop) -> None:
         self.loop, self.acl, self._labels = loop, acl, servers.labels
         self.session = Session(servers, timeout)
         self.watches = Watches(self.session, loop)
@@ -130,8 +110,8 @@ class Client:
         loop.add(self.session)
         loop.add(self.ephemerals)
 
-    def create_with(self, acl: Sequence[ACL]) -> None:
-        """Put this ACL on whatever is created from now on."""
+    def create_with(self, acl: Sequence[wire.ACL]) -> None:
+        """Use this ACL for new znodes."""
         self.acl = self.ephemerals.acl = acl
 
     @property
@@ -140,7 +120,7 @@ class Client:
         return self.session.connected
 
     def dial(self) -> None:
-        """Begin to connect; the answer is not awaited."""
+        """Begin to connect without waiting."""
         self.session.run(False)
         self.loop.sleep(0)
 
@@ -150,9 +130,9 @@ class Client:
         report: Callable[[str], object] = lambda cause: None,
         begun: float | None = None,
     ) -> None:
-        """Wait for the first connection; NoConnection after `limit` seconds (None: for ever).
+        """Wait for the first connection. Raises NoConnection after `limit` seconds (None: no limit).
 
-        `report` is called with what is in the way, whenever that has changed.
+        `report` is called with each new cause of failure.
         """
         begun = now() if begun is None else begun
         deadline = begun + limit if limit is not None else float("inf")
@@ -173,7 +153,7 @@ class Client:
             )
 
     def close(self) -> None:
-        """End the session: its ephemerals go at once. What it is refused meanwhile is of no interest."""
+        """End the session, which deletes its ephemerals at once. Refusals are ignored."""
         self.ignore()
         if self.connected:
             self.session.close()
@@ -181,7 +161,7 @@ class Client:
         self.session.abandon()
 
     def ignore(self) -> None:
-        """What is refused from now on is of no interest."""
+        """Ignore refusals from now on."""
         self._closing = True
         self.watches.kept = frozenset()
         self.watches.watch(())
@@ -212,19 +192,19 @@ class Client:
 
     # -- requests -------------------------------------------------------------------------------
 
-    def creation(self, path: str, data: bytes, flags: int = 0) -> Create:
+    def creation(self, path: str, data: bytes, flags: int = 0) -> wire.Create:
         """The operation that creates a znode."""
-        return Create(path, data, self.acl, flags)
+        return wire.Create(path, data, self.acl, flags)
 
     def _overhead(self) -> int:
-        """How many bytes a creation takes beside path and data; an ACL may name many services."""
+        """The bytes of a creation besides path and data; an ACL may name many services."""
         return CREATE_OVERHEAD + sum(len(entry.id.id) + ENTRY_OVERHEAD for entry in self.acl)
 
     def attempt(self, operation: Any, what: str, meanwhile: Callable[[], object] | None = None) -> Any:
-        """The result of one request, once connected; Outage if nobody knows whether it was applied.
+        """The result of one request, once connected. Raises Outage if it is unknown whether it was applied.
 
-        `what` names the request in an error; expected ones pass through. `meanwhile` is called while the
-        server works.
+        `what` names the request in errors; `expected` ones pass through. `meanwhile` is called after the
+        request is sent.
         """
         (reply,) = self._send([operation])
         if meanwhile:
@@ -233,7 +213,7 @@ class Client:
         self.loop.wait(lambda: reply.done)
         if reply.error is None:
             return reply.value
-        if isinstance(reply.error, OUTAGE):
+        if isinstance(reply.error, wire.OUTAGE):
             raise Outage(what) from reply.error
         if isinstance(reply.error, DENIED):
             raise _denied(operation, what, reply.error) from reply.error
@@ -242,7 +222,7 @@ class Client:
         raise reply.error
 
     def request(self, operation: Any, what: str) -> Any:
-        """The result of a request that may safely be sent again, however long that takes."""
+        """The result of a request that may be sent again, without a time limit."""
         while True:
             try:
                 return self.attempt(operation, what)
@@ -252,19 +232,20 @@ class Client:
     def transaction(
         self, operations: Sequence[Any], what: str, meanwhile: Callable[[], object] | None = None
     ) -> Sequence[Any]:
-        """Apply all `operations` or none.
-
-        Refused if one of them met an error, Outage if nobody knows. See `attempt`.
-        """
+        """Apply all `operations` or none. Raises Refused if one of them failed, Outage if that is unknown."""
         for operation in operations:
             check_size(operation.path, getattr(operation, "data", b""))
-        results: Sequence[Any] = self.attempt(Transaction(operations), what, meanwhile)
+        results: Sequence[Any] = self.attempt(wire.Transaction(operations), what, meanwhile)
         errors = [(result, each.path) for result, each in zip(results, operations) if _is_error(result)]
         for result, operation in zip(results, operations):
             if isinstance(result, DENIED):
                 raise _denied(operation, what, result)
-        # An operation that was fine is answered with one of these, since another one was not.
-        causes = [each for each in errors if not isinstance(each[0], (RolledBackError, RuntimeInconsistency))]
+        # Operations that did not fail themselves have one of these errors.
+        causes = [
+            each
+            for each in errors
+            if not isinstance(each[0], (wire.RolledBackError, wire.RuntimeInconsistency))
+        ]
         if errors:
             cause, path = (causes or errors)[0]
             if not isinstance(cause, self.expected):
@@ -273,7 +254,7 @@ class Client:
         return results
 
     def known_as(self) -> str:
-        """Who the server takes us for; empty where it does not say it soon."""
+        """Our identity according to the server; empty if it does not answer soon."""
         from kolla_mesos_start.zookeeper.identity import ANSWER_TIMEOUT, WhoAmI, names
 
         (reply,) = self._send([WhoAmI()])
@@ -282,14 +263,14 @@ class Client:
 
     def read(self, paths: Iterable[str]) -> dict[str, Znode | None]:
         """The znode at each of `paths`, read together, without a watch."""
-        found: dict[str, Any] = self._together(paths, GetData)
+        found: dict[str, Any] = self._together(paths, wire.GetData)
         for path, got in found.items():
             self.seen[path, False] = got[1].mzxid if got else None
         return {path: Znode(*got) if got else None for path, got in found.items()}
 
     def children(self, paths: Iterable[str]) -> dict[str, Sequence[str] | None]:
         """The sorted names below each of `paths`, read together, without a watch."""
-        found: dict[str, Any] = self._together(paths, GetChildren2)
+        found: dict[str, Any] = self._together(paths, wire.GetChildren2)
         for path, got in found.items():
             self.seen[path, True] = got[1].pzxid if got else None
         return {path: sorted(got[0]) if got else None for path, got in found.items()}
@@ -297,7 +278,7 @@ class Client:
     def _together(self, paths: Iterable[str], kind: Callable[[str, bool], Any]) -> dict[str, Any]:
         results = self.each({path: kind(path, False) for path in paths})
         for path, result in results.items():
-            if isinstance(result, NoNodeError):
+            if isinstance(result, wire.NoNodeError):
                 results[path] = None
             elif isinstance(result, DENIED):
                 raise NoRight(path, "read", result)
@@ -313,7 +294,7 @@ class Client:
             replies = self._send([operations[key] for key in missing])
             self.loop.wait(replies[-1].is_done)  # Replies come in the order of the requests.
             for key, reply in zip(missing, replies):
-                if not isinstance(reply.error, OUTAGE):
+                if not isinstance(reply.error, wire.OUTAGE):
                     results[key] = reply.value if reply.error is None else reply.error
         return results
 
@@ -333,13 +314,12 @@ class Client:
         implied: Mapping[str, str] = MappingProxyType({}),
         meanwhile: Callable[[], object] | None = None,
     ) -> dict[str, Znode | None]:
-        """Create those of `nodes` that are absent, parents first as given; all or none if one request
-        can hold them.
+        """Create the missing ones of `nodes`, parents first as given; all or none if they fit into one
+        request.
 
-        `implied` names for some of them another one, with which they are always created: while that
-        is there they are not read. Returns what was found where it was read; None for what was
-        created just now. `meanwhile` is called while the server writes, if it has to. Raises Refused
-        where a parent is missing.
+        `implied` maps some of them to another one with which they are always created: they are not read if
+        that one exists. Returns the znodes that were read; None for those that were created. `meanwhile` is
+        called while the server writes. Raises Refused if a parent is missing.
         """
         found: dict[str, Znode | None] = {}
         unknown = [path for path in nodes if path not in implied]
@@ -354,26 +334,26 @@ class Client:
                     self.transaction(creations, f"{batch[0]} can't be created", meanwhile)
                 return found
             except Outage:
-                unknown = [path for path in absent if path not in implied]  # Perhaps it was applied.
+                unknown = [path for path in absent if path not in implied]  # It may have been applied.
             except AccessDenied:
                 if not implied:
                     raise
-                implied, unknown = {}, list(nodes)  # What we may not create may be there: it was published.
+                implied, unknown = {}, list(nodes)  # Znodes that we may not create may have been published.
             except Refused as refused:
                 cause, path = refused.cause, refused.path
-                if isinstance(cause, NoNodeError) and _parent(path) not in nodes:
+                if isinstance(cause, wire.NoNodeError) and _parent(path) not in nodes:
                     raise
-                if isinstance(cause, NodeExistsError) and path not in implied:
-                    # Another agent has been quicker. It made this one, and most likely what is below it.
+                if isinstance(cause, wire.NodeExistsError) and path not in implied:
+                    # Another agent was faster. It created this znode, and probably those below it.
                     below = [each for each in absent if each.startswith(path + "/") and each not in implied]
                     unknown = [path, *below]
                 else:
-                    # Some were deleted, or a part of them was there: nothing is implied any more.
+                    # Only some of them exist: nothing is implied now.
                     implied, unknown = {}, list(nodes)
 
 
 def _denied(operation: Any, what: str, error: Exception) -> NoRight:
-    """`what` is named where a transaction is refused as a whole."""
+    """The error of a denied operation; `what` is for a transaction that is denied as a whole."""
     return NoRight(getattr(operation, "path", what), DONE.get(type(operation).__name__, "read"), error)
 
 
@@ -382,7 +362,7 @@ def _is_error(result: object) -> bool:
 
 
 def _batches(paths: Sequence[str], nodes: Mapping[str, bytes], overhead: int) -> Iterator[list[str]]:
-    """The paths in their order, as many at a time as one request may hold."""
+    """The paths in their order, in batches that fit into one request."""
     batch: list[str] = []
     size = 0
     for path in paths:

@@ -1,9 +1,8 @@
-"""Connections made without blocking: a name resolved, a socket connected, TLS agreed on.
+"""Connects without blocking: resolves a name, connects a socket, negotiates TLS.
 
-What lives here: steps for a loop of one thread. Each function is a generator that yields what it
-waits for (a descriptor, and the events of poll()) and returns what it was asked for; it raises
-OSError, or ValueError for a name that can't be one. Time limits are the caller's: closing the
-generator closes whatever it had open.
+Each function is a generator for a single-threaded loop: it yields the descriptor and poll() events that it
+waits for, and returns its result. It raises OSError, or ValueError for an invalid name. The caller sets time
+limits: closing the generator closes everything that it has opened.
 """
 
 from __future__ import annotations
@@ -36,9 +35,9 @@ if TYPE_CHECKING:
 
 
 def look_up(name: bytes, port: int) -> Steps[list[Any]]:
-    """What getaddrinfo says of a name; it blocks for half a minute if the name server is away.
+    """The result of getaddrinfo, which may block for half a minute if the name server does not answer.
 
-    It runs in a child process: a thread must not be there when another part of the agent forks.
+    It runs in a child process: there must be no thread when another part of the agent forks.
     """
     reader, writer = os.pipe()
     try:
@@ -46,7 +45,7 @@ def look_up(name: bytes, port: int) -> Steps[list[Any]]:
             child = fork(partial(_look_up_as_child, name, port, writer))
         finally:
             os.close(writer)
-    except OSError:  # No more processes for now: it is tried again, with the connection.
+    except OSError:  # No more processes are allowed; the connection will be tried again.
         os.close(reader)
         raise
     try:
@@ -68,7 +67,7 @@ def look_up(name: bytes, port: int) -> Steps[list[Any]]:
 
 
 def _look_up_as_child(name: bytes, port: int, writer: int) -> None:
-    # The open files belong to the agent. While they are open here, others do not see that it has ended.
+    # These files are the agent's. While they are open here, others do not notice its end.
     os.closerange(0, writer)
     os.closerange(writer + 1, 1 << 16)
     for signum in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
@@ -83,7 +82,7 @@ def _look_up_as_child(name: bytes, port: int, writer: int) -> None:
 
 
 def _end_child(child: int) -> None:
-    # On SIGCHLD every child is reaped: then it is gone already.
+    # The loop may have reaped it on SIGCHLD.
     with contextlib.suppress(ChildProcessError):
         if os.waitpid(child, os.WNOHANG) == (0, 0):
             os.kill(child, signal.SIGKILL)
@@ -91,15 +90,15 @@ def _end_child(child: int) -> None:
 
 
 def in_ascii(host: str) -> bytes:
-    """The name of a host as name servers and certificates have it.
+    """The name of a host in the form of DNS and certificates.
 
-    Give it to Python as these bytes: for text it loads the tables of all of Unicode, a megabyte.
+    As bytes: for text, Python would load its Unicode tables, a megabyte.
     """
     return host.encode("ascii" if host.isascii() else "idna")
 
 
 def resolve(host: str, port: int) -> Steps[list[Address]]:
-    """The addresses of a host, in random order: one that is dead must not stand first for ever."""
+    """The addresses of a host, in random order: a dead one must not always be first."""
     name = in_ascii(host)
     try:
         found = socket.getaddrinfo(name, port, type=socket.SOCK_STREAM, flags=socket.AI_NUMERICHOST)
@@ -120,8 +119,8 @@ def connect(address: Address) -> Steps[socket.socket]:
             error = connection.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR)
         if error:
             raise OSError(error, os.strerror(error))
-        # Trying a local port again and again where nobody listens, a socket can be given that very
-        # port as its own, and is then connected with itself.
+        # A socket that connects to an unused local port can get that port as its own, and be connected with
+        # itself.
         if connection.getsockname() == connection.getpeername():
             raise OSError(errno.ECONNREFUSED, os.strerror(errno.ECONNREFUSED))
         connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
@@ -132,7 +131,7 @@ def connect(address: Address) -> Steps[socket.socket]:
 
 
 def connect_any(addresses: Iterable[Address]) -> Steps[socket.socket]:
-    """A connection to the first of the addresses that takes it."""
+    """A connection to the first of the addresses that accepts it."""
     refused: OSError | None = None
     for address in addresses:
         try:
@@ -143,7 +142,7 @@ def connect_any(addresses: Iterable[Address]) -> Steps[socket.socket]:
 
 
 def agree_on_tls(connection: socket.socket, context: ssl.SSLContext, host: str) -> Steps[socket.socket]:
-    """The same connection under TLS. It is closed if that fails."""
+    """The connection with TLS. It is closed on failure."""
     import ssl
 
     try:
@@ -167,7 +166,7 @@ def agree_on_tls(connection: socket.socket, context: ssl.SSLContext, host: str) 
 
 
 def would_block(error: OSError) -> bool:
-    """Whether a socket, under TLS or not, only asks for timeout."""
+    """Whether a socket, with TLS or without, would block."""
     return isinstance(error, BlockingIOError) or type(error).__name__ in (
         "SSLWantReadError",
         "SSLWantWriteError",
@@ -175,9 +174,9 @@ def would_block(error: OSError) -> bool:
 
 
 class Task:
-    """Steps that wait for their turn in the loop; they begin with the first `run(True)`.
+    """Runs steps in the loop, beginning with the first `run(True)`.
 
-    `deadline` (see `loop.now`) may be moved while they are under way.
+    `deadline` (see `loop.now`) may be changed while they run.
     """
 
     def __init__(self, steps: Steps[Any], deadline: float = math.inf) -> None:
@@ -189,14 +188,14 @@ class Task:
         self._steps = steps
 
     def run(self, ready: bool) -> None:
-        """Go on if `interest` has come (`ready`); at the deadline end with TimeoutError."""
+        """Continue if the events of `interest` have come (`ready`); end with TimeoutError at the deadline."""
         if ready:
             self._resume()
         elif now() >= self.deadline:
             self.close(TimeoutError(errno.ETIMEDOUT, NO_ANSWER))
 
     def close(self, error: OSError | None = None) -> None:
-        """Give up: everything that the steps had open is closed."""
+        """End early, and close everything that the steps have opened."""
         self._steps.close()
         self._end(error)
 

@@ -1,10 +1,8 @@
-"""Ephemerals kept as they are wanted: made again in every session, and surely gone when given up.
+"""Keeps ephemerals: creates them again in every session, and reliably deletes those that are discarded.
 
-What lives here: what to do next about an ephemeral (a table), and the requests that do it. Nobody
-waits for them: what an outage interrupts goes on at the next connection.
-
-After each connection everything is looked at again: watches are gone by then, and a znode may have
-been deleted, or its session have expired.
+A table decides the next step for each ephemeral. The requests are not awaited: after an outage they continue
+at the next connection. Then everything is read again, because watches are gone, and a znode may have been
+deleted, or its session may have expired.
 """
 
 from __future__ import annotations
@@ -15,21 +13,8 @@ from functools import partial
 from kolla_mesos_start.errors import NoRight
 from kolla_mesos_start.log import Logger
 from kolla_mesos_start.loop import now
+from kolla_mesos_start.zookeeper import wire
 from kolla_mesos_start.zookeeper.session import check_size, jittered
-from kolla_mesos_start.zookeeper.wire import (
-    ConnectionLoss,
-    Create,
-    Delete,
-    Exists,
-    InvalidACLError,
-    NoAuthError,
-    NodeExistsError,
-    NoNodeError,
-    RolledBackError,
-    SessionExpiredError,
-    SetData,
-    Transaction,
-)
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -38,24 +23,23 @@ if TYPE_CHECKING:
 
     from kolla_mesos_start.loop import Interest
     from kolla_mesos_start.zookeeper.session import Session
-    from kolla_mesos_start.zookeeper.wire import KazooException
 
-    Error = Optional[KazooException]
+    Error = Optional[wire.KazooException]
 
 log = Logger(__name__)
 
-SETTLE = 3.0  # seconds after one of ours was deleted: perhaps a whole tree is being removed
+SETTLE = 3.0  # seconds to wait after one of ours was deleted: a whole tree may be being removed
 # Seconds until the next attempt, after ZooKeeper has refused something: the first, and the longest.
 RETRY, LONGEST_RETRY = 5.0, 300.0
 EPHEMERAL = 1  # the flag of a create request
 
-# Which session owns the znode at a path: nobody's is "none", ours "ours"; "former": one that this
-# process had before, or one of an earlier run of this container.
+# The owner of a znode: "none" if it does not exist; "former": an earlier session of this process, or of an
+# earlier run of this container.
 UNKNOWN, NONE, OURS, FORMER, OTHER = "unknown", "none", "ours", "former", "other"
 OUTDATED = "outdated"  # ours, with other data than are wanted
 
-# What to do next about an ephemeral: (wanted, its owner) -> step. If another session has taken its
-# place while we lived, it came later: two that replaced each other would do so for ever.
+# The next step for an ephemeral: (wanted, owner) -> step. Another session that took its place during ours is
+# newer, and is left alone: two sessions that replaced each other would never stop.
 STEPS: dict[tuple[bool, str], str] = {
     (True, UNKNOWN): "look",
     (True, NONE): "create",
@@ -76,7 +60,7 @@ WRITES = ("create", "replace", "write")
 
 
 def owner_of(session: int | None, ours: int, former: Iterable[int], held: bool) -> str:
-    """Who owns a znode with this ephemeralOwner (None: no znode); `held`: whether it was ours before."""
+    """The owner of a znode with this ephemeralOwner (None: no znode); `held`: it was ours before."""
     if session is None:
         return NONE
     if session == ours:
@@ -85,11 +69,11 @@ def owner_of(session: int | None, ours: int, former: Iterable[int], held: bool) 
 
 
 class Ephemeral:
-    """One ephemeral, and what is known of it. Decides what comes next, and does nothing.
+    """One ephemeral, and what is known about it. Only decides the next step.
 
-    `data` may change at any time; `written` is what the server has of it, as far as is known. `interval`:
-    seconds between two writes, at least; `write_after`: when the next one may be. `denied`: why ZooKeeper
-    refused the last step; empty once it is ours.
+    `data` may change at any time; `written` is the server's data, if known. `interval`: the least seconds
+    between two writes; `write_after`: when the next one is allowed. `denied`: why ZooKeeper refused the last
+    step; empty once it is ours.
     """
 
     def __init__(self, path: str, data: bytes, *, wanted: bool, owner: str = UNKNOWN) -> None:
@@ -102,47 +86,47 @@ class Ephemeral:
         self.not_before = 0.0
         self.refusals = 0
         self.denied = ""
-        self.discarded = False  # not to be remembered once it is gone
+        self.discarded = False  # to be forgotten once it is gone
 
     @property
     def step(self) -> str:
-        """What to do next; nothing is done while a request is under way."""
+        """The next step."""
         outdated = self.owner == OURS and self.data != self.written
         return STEPS[self.wanted, OUTDATED if outdated else self.owner]
 
     @property
     def due(self) -> float:
-        """When to do it; infinite while there is nothing to do."""
+        """When to do the next step; infinite if there is nothing to do, or a request is running."""
         if self.busy or self.step == "rest":
             return math.inf
         return max(self.not_before, self.write_after if self.step in WRITES else 0.0)
 
     def begin(self, instant: float) -> str:
-        """The step is taken: which one."""
+        """Begin the next step, and return it."""
         step, self.busy = self.step, True
         if step in WRITES:
             self.written, self.write_after = self.data, instant + self.interval
         return step
 
     def looked(self, session: int | None, ours: int, former: Iterable[int]) -> None:
-        """What the server has said: the session that owns the znode (None: there is no znode)."""
+        """Record the session that owns the znode according to the server (None: no znode)."""
         self.busy = False
         self.owner = owner_of(session, ours, former, self.held)
         if self.owner == OURS:
             self.held, self.refusals, self.denied = True, 0, ""
 
     def unsure(self, not_before: float = 0.0) -> None:
-        """Something has happened to it: find out what, but not before that instant."""
+        """Look at it again, but not before that instant."""
         self.busy, self.owner, self.not_before = False, UNKNOWN, not_before
 
     def refused(self, instant: float) -> None:
-        """ZooKeeper has refused a step: try again, ever more seldom."""
+        """ZooKeeper has refused a step: try again with increasing delay."""
         pause = min(LONGEST_RETRY, RETRY * 2**self.refusals)
         self.refusals = min(self.refusals + 1, 10)
         self.unsure(instant + jittered(pause, 0.2))
 
     def fired(self, instant: float) -> None:
-        """A watch says that it has changed. A busy one is looked at when its reply has come."""
+        """Handle a fired watch. A busy ephemeral is looked at after its reply."""
         if not self.busy:
             self.unsure(instant + SETTLE if self.owner == OURS else 0.0)
 
@@ -150,8 +134,9 @@ class Ephemeral:
 class Ephemerals:
     """All ephemerals of one session, as a source of the loop; one request for each at a time.
 
-    `parents`: (path, data) of what may be created above them if it is missing, outermost first.
-    `on_denied` gets what is to be said when an ACL refuses a step; without it that is logged and tried again.
+    `parents`: (path, data) of the znodes above that may be created if they are missing, outermost first.
+    `on_denied` is called if an ACL refuses a step; without it the refusal is logged, and the step tried
+    again.
     """
 
     interest: Interest = None
@@ -172,19 +157,19 @@ class Ephemerals:
         session.on_watch(self._fired)
 
     def keep(self, path: str, data: bytes) -> Ephemeral:
-        """Have an ephemeral at `path`, in this session and in every later one."""
+        """Keep an ephemeral at `path`, in this session and in every later one."""
         check_size(path, data)
         ephemeral = self.all[path] = Ephemeral(path, data, wanted=True, owner=NONE)
         return ephemeral
 
     def discard(self, path: str) -> None:
-        """Have `path` deleted, and forget it."""
+        """Delete `path`, and forget it."""
         ephemeral = self.all[path] = Ephemeral(path, b"", wanted=False, owner=FORMER)
         ephemeral.discarded = True
 
     @property
     def discarding(self) -> bool:
-        """Whether a discarded one is not known to be gone."""
+        """Whether a discarded ephemeral may still exist."""
         return any(ephemeral.discarded for ephemeral in self.all.values())
 
     @property
@@ -203,25 +188,27 @@ class Ephemerals:
 
     def _send(self, ephemeral: Ephemeral) -> None:
         path, step = ephemeral.path, ephemeral.begin(now())
-        create = Create(path, ephemeral.data, self.acl, EPHEMERAL)
+        create = wire.Create(path, ephemeral.data, self.acl, EPHEMERAL)
         if step == "look":
-            self._session.request(Exists(path, True), partial(self._on_look, ephemeral))
+            self._session.request(wire.Exists(path, True), partial(self._on_look, ephemeral))
         elif step == "create":
             self._session.request(create, partial(self._on_created, ephemeral))
         elif step == "replace":
-            # In one transaction, so that nobody counts two of us, nor none.
-            replace = Transaction([Delete(path, -1), create])
+            # In one transaction, so that others never count two of us, or none.
+            replace = wire.Transaction([wire.Delete(path, -1), create])
             self._session.request(replace, partial(self._on_replaced, ephemeral))
         elif step == "write":
-            self._session.request(SetData(path, ephemeral.data, -1), partial(self._on_written, ephemeral))
+            self._session.request(
+                wire.SetData(path, ephemeral.data, -1), partial(self._on_written, ephemeral)
+            )
         else:
-            self._session.request(Delete(path, -1), partial(self._on_deleted, ephemeral))
+            self._session.request(wire.Delete(path, -1), partial(self._on_deleted, ephemeral))
 
     def _on_look(self, ephemeral: Ephemeral, value: Any, error: Error) -> None:
-        if error and not isinstance(error, NoNodeError):
+        if error and not isinstance(error, wire.NoNodeError):
             self._failed(ephemeral, "read", error)
             return
-        # Not owner_session_id, which takes a znode that isn't ephemeral for none.
+        # Not owner_session_id, which is None for a znode that is not ephemeral.
         owner = None if error else value.ephemeralOwner
         self._found(ephemeral, owner)
         if ephemeral.owner == OTHER and ephemeral.wanted:
@@ -234,43 +221,43 @@ class Ephemerals:
             del self.all[ephemeral.path]
 
     def _on_created(self, ephemeral: Ephemeral, value: Any, error: Error) -> None:
-        # It may be given up by now; what was created is there all the same.
-        if isinstance(error, NoNodeError):
+        # It may have been discarded in the meantime.
+        if isinstance(error, wire.NoNodeError):
             if ephemeral.wanted:
                 self._create_parents(ephemeral)
             else:
                 self._found(ephemeral, None)
-        elif error is None or isinstance(error, NodeExistsError):
+        elif error is None or isinstance(error, wire.NodeExistsError):
             if error:
-                ephemeral.written = None  # Perhaps it is ours, of a request before, with other data.
-            ephemeral.unsure()  # Looking says whose it is, and sets a watch.
+                ephemeral.written = None  # It may be ours, from an earlier request with other data.
+            ephemeral.unsure()  # Looking finds its owner, and sets a watch.
         else:
             self._failed(ephemeral, "created", error)
 
     def _on_deleted(self, ephemeral: Ephemeral, value: Any, error: Error) -> None:
-        if error is None or isinstance(error, NoNodeError):
+        if error is None or isinstance(error, wire.NoNodeError):
             self._found(ephemeral, None)
         else:
             self._failed(ephemeral, "deleted", error)
 
     def _on_written(self, ephemeral: Ephemeral, value: Any, error: Error) -> None:
-        if error and not isinstance(error, NoNodeError):
-            ephemeral.written = None  # Nobody knows.
+        if error and not isinstance(error, wire.NoNodeError):
+            ephemeral.written = None  # Unknown.
             self._failed(ephemeral, "written", error)
         else:
             ephemeral.unsure()  # Our own write has used up the watch.
 
     def _on_replaced(self, ephemeral: Ephemeral, results: Any, error: Error) -> None:
-        # A transaction is answered with what came of each part of it.
+        # A transaction is answered with the result of each part.
         errors = [each for each in results or () if isinstance(each, Exception)]
-        causes = [each for each in errors if not isinstance(each, RolledBackError)]
-        denied = [each for each in causes if isinstance(each, (NoAuthError, InvalidACLError))]
+        causes = [each for each in errors if not isinstance(each, wire.RolledBackError)]
+        denied = [each for each in causes if isinstance(each, (wire.NoAuthError, wire.InvalidACLError))]
         if error or denied:
-            # It is deleted before it is created: where that is refused, the rest was not tried.
+            # If the deletion is refused, the creation was not tried.
             done = "deleted" if denied and results[0] is denied[0] else "created"
             self._failed(ephemeral, done, error or denied[0])
         else:
-            ephemeral.unsure()  # Replaced; or gone meanwhile, by itself.
+            ephemeral.unsure()  # Replaced, or already gone.
 
     def _create_parents(self, ephemeral: Ephemeral) -> None:
         ephemeral.refused(now())
@@ -283,27 +270,27 @@ class Ephemerals:
     def _create_parent(
         self, ephemeral: Ephemeral, above: Sequence[tuple[str, bytes]], *, created: bool
     ) -> None:
-        """The first of these, and then the others; `created`: one before them was."""
+        """Create the first of these, then the others; `created`: an earlier one was created."""
         (path, data), *others = above
 
         def on_reply(value: Any, error: Error) -> None:
-            if isinstance(error, NoNodeError):
-                # The deployment itself is never created by us, and the others would be refused too.
+            if isinstance(error, wire.NoNodeError):
+                # We never create the deployment itself, and the other creations would fail too.
                 self._complain("%s can't be created: the deployment is gone", ephemeral.path)
-            elif not isinstance(error, (ConnectionLoss, SessionExpiredError)):
+            elif not isinstance(error, (wire.ConnectionLoss, wire.SessionExpiredError)):
                 if others:
                     self._create_parent(ephemeral, others, created=created or not error)
                 elif created or not error:
                     ephemeral.unsure()
 
-        self._session.request(Create(path, data, self.acl, 0), on_reply)
+        self._session.request(wire.Create(path, data, self.acl, 0), on_reply)
 
-    def _failed(self, ephemeral: Ephemeral, done: str, error: KazooException) -> None:
-        if isinstance(error, (ConnectionLoss, SessionExpiredError)):
+    def _failed(self, ephemeral: Ephemeral, done: str, error: wire.KazooException) -> None:
+        if isinstance(error, (wire.ConnectionLoss, wire.SessionExpiredError)):
             ephemeral.unsure()
             return
         denied = NoRight(ephemeral.path, done, error)
-        if self._on_denied and isinstance(error, (NoAuthError, InvalidACLError)):
+        if self._on_denied and isinstance(error, (wire.NoAuthError, wire.InvalidACLError)):
             self._on_denied(denied)
         ephemeral.refused(now())
         ephemeral.denied = denied.reason
@@ -316,7 +303,7 @@ class Ephemerals:
 
     def _look_again(self) -> None:
         for ephemeral in self.all.values():
-            if ephemeral.wanted or ephemeral.step != "rest":  # Who is gone doesn't come back by itself.
+            if ephemeral.wanted or ephemeral.step != "rest":
                 ephemeral.unsure()
 
     def _fired(self, path: str) -> None:

@@ -49,5 +49,5 @@ GRANT = "use another credential, or give this one the right (acl.yml, then publi
 
 
 def connected_as(name: str) -> str:
-    """For the end of a message; nothing where the server has not said it."""
+    """For the end of a message; empty if the identity is unknown."""
     return f"; connected as {name}: {GRANT}" if name else ""

@@ -1,8 +1,8 @@
-"""Places in the queues for the locks of one-time commands, named as kazoo's Lock names contenders.
+"""Places in the queues for the locks of one-time commands. Contenders are named like those of kazoo's Lock.
 
-A place is taken only while the agent has nothing else to do, and given back before it runs
-another command, so that a held lock blocks the command that needs it and no other. The lock
-decides who runs; that a command is done is watched elsewhere, so nobody queues to learn it.
+A place is only taken while the agent has nothing else to do, and given back before it runs another command: a
+held lock blocks only the command that needs it. The lock decides who runs a command; whether it is done is
+watched elsewhere.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ _SEQUENCE = re.compile(r"__(?:lock|rlock)__(-?\d{10})$")
 
 
 class Place(NamedTuple):
-    """Our contender, the one right before it (None: it is our turn), and how many are before it."""
+    """Our contender, the one right before it (None: it is our turn), and the number of those before it."""
 
     contender: str
     before: str | None
@@ -37,12 +37,12 @@ class Place(NamedTuple):
 
     @property
     def watched(self) -> str:
-        """While another one is before us, it does not matter what becomes of ours."""
+        """The contender to watch. Ours does not matter while another one is before it."""
         return self.before or self.contender
 
 
 def standing(lock: str, names: Iterable[str], name: str | None) -> Place | None:
-    """The position of the contender `name` among all below `lock`; None if it is not there."""
+    """The position of the contender `name` below `lock`; None if it does not exist."""
     ordered = ((_SEQUENCE.search(each), each) for each in names)
     queue = [each for _, each in sorted((match.group(1), each) for match, each in ordered if match)]
     if name not in queue:
@@ -55,26 +55,26 @@ class Queues:
     """The agent's places, by the path of the lock."""
 
     def __init__(self, client: Client, identifier: str) -> None:
-        """`identifier` is what a contender holds, for people."""
+        """`identifier` is the data of a contender, for people."""
         self._client = client
         self._identifier = identifier.encode()
         self._places: dict[str, Place] = {}
         self._session = client.session.id
 
     def turn(self, lock: str) -> str | None:
-        """The path of our contender once it is first in the queue for `lock`, else None."""
+        """The path of our contender if it is first in the queue for `lock`, else None."""
         self._forget_lost_session()
         place = self._places.get(lock)
         if place is None or self._gone(place.contender):
             place = self._look(lock, place)
         elif self._gone(place.before):
-            # Later contenders come after us. Look again only if there are several before us.
+            # Later contenders are behind us. Look again only if there were several before us.
             place = self._look(lock, place) if place.ahead > 1 else Place(place.contender, None, 0)
         self._places[lock] = place
         return None if place.before else place.contender
 
     def queries(self, lock: str) -> list[Query]:
-        """What must be watched to notice that our turn may have come, or our place is gone."""
+        """What to watch to notice that our turn may have come, or our place is gone."""
         place = self._places.get(lock)
         return [data_of(place.watched)] if place else []
 
@@ -84,14 +84,14 @@ class Queues:
             self.give_back(lock)
 
     def give_back(self, lock: str) -> None:
-        """Give the place for one lock back, where there is one."""
+        """Give back the place for one lock."""
         place = self._places.pop(lock, None)
         if place is not None:
             self._client.watches.forget([place.watched])
             self._client.ephemerals.discard(place.contender)
 
     def released(self, lock: str) -> None:
-        """The contender is deleted already, with the outcome."""
+        """Forget a place whose contender was deleted together with the outcome."""
         place = self._places.pop(lock, None)
         if place is not None:
             self._client.watches.forget([place.watched])
@@ -105,13 +105,13 @@ class Queues:
         return path is not None and self._client.watches.results.get(data_of(path), path) is None
 
     def _look(self, lock: str, place: Place | None) -> Place:
-        """Where we are in the queue; a place that isn't there is taken first."""
+        """Our position in the queue; takes a place first if we have none."""
         prefix = place.contender.rsplit("/", 1)[1] if place else self._enter(lock)
         while True:
             names = self._contenders(lock)
             mine = [name for name in names if name.startswith(prefix)]
-            # The request may have been sent twice, after an outage whose reply was lost: the prefix
-            # says which contenders are ours, and one is enough.
+            # After an outage the request may have been sent twice: the prefix identifies our contenders, and
+            # one is enough.
             for double in mine[1:]:
                 self._client.ephemerals.discard(f"{lock}/{double}")
             found = standing(lock, names, mine[0] if mine else None)
@@ -120,7 +120,7 @@ class Queues:
             prefix = self._enter(lock)
 
     def _enter(self, lock: str) -> str:
-        """Take a place; returns how its name begins."""
+        """Take a place; returns the prefix of its name."""
         prefix = f"{os.urandom(16).hex()}__lock__"
         create = self._client.creation(f"{lock}/{prefix}", self._identifier, EPHEMERAL | SEQUENCE)
         self._client.request(create, f"{lock}: contending")

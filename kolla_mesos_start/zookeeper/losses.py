@@ -1,8 +1,8 @@
-"""Whether the connection is lost again and again because a request is too large for the servers.
+"""Detects that the connection is repeatedly lost because a request is too large for the servers.
 
-A server closes the connection on a request larger than its `jute.maxbuffer`, without an answer. That looks
-like an outage. In an outage the same large request is not the last one before three losses in a row, each
-of them right after it was sent. Pure: who sends requests tells what became of them.
+A server closes the connection on a request larger than its `jute.maxbuffer`, without an answer, which looks
+like an outage. But in an outage, the same large request is not sent right before each of three losses in a
+row. Pure.
 """
 
 from __future__ import annotations
@@ -24,16 +24,16 @@ class Losses:
         self._sizes: dict[str, int] = {}
 
     def lost(self, path: str, size: int, *, soon: bool) -> None:
-        """The connection was lost before the request was answered; `soon` after it was sent, or later."""
+        """Count a loss of the connection before the request was answered; `soon`: right after it was sent."""
         self._counts[path] = self._counts.get(path, 0) + 1 if soon else 0
         self._sizes[path] = size
 
     def answered(self, path: str) -> None:
-        """The request was answered: its size was not the cause."""
+        """Reset the count: the request was answered, so its size is not the cause."""
         self._counts.pop(path, None)
 
     def culprit(self) -> tuple[str, int] | None:
-        """The path and the size of the largest request that was lost too often; then counting starts over."""
+        """The path and size of the largest request that was lost too often; then the counts are reset."""
         found = [path for path, count in self._counts.items() if count >= TIMES]
         if not found:
             return None

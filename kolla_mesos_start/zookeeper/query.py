@@ -1,4 +1,4 @@
-"""What can be asked about a path, and what the server answers. Only records; nothing is asked here."""
+"""Records of queries about a path, and of their results."""
 
 from __future__ import annotations
 
@@ -20,11 +20,10 @@ class Znode(NamedTuple):
 
 
 class Query(NamedTuple):
-    """What can be asked about a path: the Znode there (None where there is none), or the sorted
-    tuple of the names below it (empty where there is none).
+    """A query about a path: for its Znode (None if missing), or the sorted tuple of names below it.
 
     `required`: how many names are waited for. The fewer are missing, the sooner the names are read again.
-    `stat`: only the ZnodeStat, for which no right to read is needed; the agent never asks for it.
+    `stat`: only the ZnodeStat, which needs no read permission; the agent never uses it.
     """
 
     path: str

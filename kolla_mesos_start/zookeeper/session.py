@@ -1,10 +1,7 @@
 """One ZooKeeper session in one thread, on kazoo's wire format.
 
-What lives here: the connection, the session, the requests, and what is logged of an outage. What
-is requested, and what an answer means, is decided elsewhere.
-
-A session is a source of the loop (`loop.Source`). Nothing that happens to the connection is an
-error: it is made again, for ever. What a handler or a callback raises passes through `run`.
+A session is a source of the loop (`loop.Source`). It reconnects for ever: no failure of the connection is an
+error. Exceptions of handlers and callbacks pass through `run`.
 """
 
 from __future__ import annotations
@@ -19,25 +16,9 @@ from functools import partial
 from kolla_mesos_start.errors import AgentError, cause, causes, handshake_cause
 from kolla_mesos_start.log import PROGRESS_INTERVAL, Logger
 from kolla_mesos_start.loop import now
-from kolla_mesos_start.zookeeper import NO_LABELS, Labels
+from kolla_mesos_start.zookeeper import NO_LABELS, Labels, wire
 from kolla_mesos_start.zookeeper.connect import Task, agree_on_tls, connect_any, resolve, would_block
 from kolla_mesos_start.zookeeper.losses import SMALL, SOON, Losses, largest_path, size_of
-from kolla_mesos_start.zookeeper.wire import (
-    EXCEPTIONS,
-    Auth,
-    Close,
-    Connect,
-    ConnectionLoss,
-    Create,
-    KazooException,
-    Ping,
-    ReplyHeader,
-    Transaction,
-    Watch,
-    answer,
-    decode,
-    int_struct,
-)
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -48,32 +29,32 @@ if TYPE_CHECKING:
     from kolla_mesos_start.loop import Interest
     from kolla_mesos_start.zookeeper.connect import Address, Steps
 
-    Done = Callable[[Any, Optional[KazooException]], object]
+    Done = Callable[[Any, Optional[wire.KazooException]], object]
 
 log = Logger(__name__)
 
 WATCH_XID, PING_XID, AUTH_XID = -1, -2, -4
 NO_PASSWORD = b"\0" * 16
-# The server drops the connection on a larger request, which looks like an outage and would be
-# retried for ever; its own limit (jute.maxbuffer) is 1,048,575 bytes for the whole packet.
+# The server closes the connection on a larger request, which looks like an outage and would be retried for
+# ever; its own limit (jute.maxbuffer) is 1,048,575 bytes for the whole packet.
 MAX_DATA = 1_000_000
-LARGEST_FRAME = 64 << 20  # bytes; of a list of children, which jute.maxbuffer does not limit
-READS = 16  # of 64 KiB each before everything else has its turn: some server may never stop sending
+LARGEST_FRAME = 64 << 20  # bytes of a list of children, which jute.maxbuffer does not limit
+READS = 16  # of 64 KiB each before the loop continues: a server may never stop sending
 
-# Shares of the session timeout. A ping after a third of silence, as other clients send it; a frozen
-# server must be left early enough to try two others before the session is over.
+# Shares of the session timeout. A ping after a third, as other clients do; a frozen server must be left early
+# enough to try two others before the session expires.
 PING_AFTER, DEAD_AFTER, FORGOTTEN_AFTER, HANDSHAKE_TIMEOUT = 1 / 3, 0.6, 1 / 2, 1 / 6
-# An election takes less than half a second: with a steeper growth most clients would sleep through its end.
+# An election takes less than half a second: with a steeper growth most clients would sleep past its end.
 BACK_OFF, BACK_OFF_FACTOR, BACK_OFF_MOST = 0.05, 1.25, 0.5  # seconds
-REFUSED, REFUSED_MOST = 1.0, 60.0  # seconds; refused credentials are seldom accepted the next moment
-STABLE = 1.0  # seconds; a connection that ended sooner counts as a failure, so that no loop spins
+REFUSED, REFUSED_MOST = 1.0, 60.0  # seconds after the servers refused the credentials
+STABLE = 1.0  # seconds; a connection that ends sooner counts as a failure, so that no loop spins
 
 
 class Servers:
     """The servers of an ensemble, and how a client authenticates. With `ca` the connection is TLS.
 
     `hosts`: (host, port) of each. `auth`: (scheme, credential) of each identity. `ca`, `cert`,
-    `key`: paths of PEM files. `labels`: what messages call all these.
+    `key`: paths of PEM files. `labels`: the names of all these in messages.
     """
 
     def __init__(
@@ -91,7 +72,7 @@ class Servers:
 
     @property
     def advice(self) -> str:
-        """What to check where no server answers."""
+        """What to check if no server answers."""
         return f"{self.labels.hosts}, and that ZooKeeper runs there"
 
     def __str__(self) -> str:
@@ -112,11 +93,11 @@ class Request:
 
 
 class Session:
-    """A session: a new one (id 0), or one to attach to by its id and password.
+    """A session: a new one (id 0), or an existing one with its id and password.
 
-    `timeout` is in seconds: what is asked for, then what the server granted. `connected`: requests
-    may be sent. `sessions` counts the sessions so far: one that expires is replaced by a new one,
-    and `former` holds the ids of those before. `zxid` is the youngest one seen.
+    `timeout` is in seconds: the requested one, then the one that the server granted. `connected`: requests
+    may be sent. `sessions` counts the sessions so far: an expired one is replaced, and `former` has the ids
+    of earlier ones. `zxid` is the youngest one seen.
     """
 
     def __init__(
@@ -158,19 +139,19 @@ class Session:
         self._progress_at = self._lost_at + PROGRESS_INTERVAL
 
     def on_connected(self, handler: Callable[[], object]) -> None:
-        """Have `handler` run after each connection: watches and unanswered requests are gone by then."""
+        """Call `handler` after each connection: watches and unanswered requests are gone then."""
         self._connected_handlers.append(handler)
 
     def on_watch(self, handler: Callable[[str], object]) -> None:
-        """Have `handler(path)` run when a watch on a path fires."""
+        """Call `handler(path)` when a watch on a path fires."""
         self._watch_handlers.append(handler)
 
     def on_refused(self, handler: Callable[[], object]) -> None:
-        """Have `handler` run when the servers refuse our credentials; the session goes on trying."""
+        """Call `handler` when the servers refuse our credentials; the session keeps trying."""
         self._refused_handlers.append(handler)
 
     def on_too_large(self, handler: Callable[[str, int], object]) -> None:
-        """Have `handler(path, size)` run when the servers drop the connection because of a request's size."""
+        """Call `handler(path, size)` when the servers close the connection because of a request's size."""
         self._too_large_handlers.append(handler)
 
     @property
@@ -182,7 +163,7 @@ class Session:
 
     @property
     def interest(self) -> Interest:
-        """The descriptor and the events of poll() for which `run` should run."""
+        """The descriptor and the poll() events that `run` waits for."""
         if self._task:
             return self._task.interest
         if self._socket:
@@ -201,40 +182,42 @@ class Session:
         return min(self._task.deadline if self._task else self._not_before, self._progress_at)
 
     def run(self, ready: bool) -> None:
-        """Do what can be done now; `ready` says whether `interest` has come."""
+        """Do what is possible without blocking; `ready`: the events of `interest` have come."""
         if not self.closed:
             try:
                 if self._socket:
                     self._converse(self._socket)
                 else:
                     self._connect(ready)
-            # A server that isn't one (another program on its port) sends what can't be read: ValueError.
+            # ValueError: another program on that port sends something unreadable.
             except (OSError, ValueError) as error:
                 self._lose(error)
             self._ran = now()
         # Outside of the clause above: an error of a handler is not one of the connection.
         while self._events:
             self._events.popleft()()
-        self.flush()  # What the handlers have asked for need not wait for another turn of the loop.
+        self.flush()  # The handlers' requests need not wait for another turn of the loop.
 
     def request(self, operation: Any, done: Done) -> None:
-        """Send one of kazoo's operations; `done(value, error)` runs later, with ConnectionLoss if
-        nobody knows whether it was applied."""
+        """Send one of kazoo's operations; `done(value, error)` is called later.
+
+        The error is ConnectionLoss if it is unknown whether the operation was applied.
+        """
         if not self.connected:
-            self._events.append(lambda: done(None, ConnectionLoss()))
+            self._events.append(lambda: done(None, wire.ConnectionLoss()))
             return
         self._xid = self._xid % 0x7FFFFFFF + 1
         rooted = _rooted(self.servers.chroot, operation) if self.servers.chroot else operation
-        self._send(int_struct.pack(self._xid) + int_struct.pack(operation.type), rooted)
+        self._send(wire.int_struct.pack(self._xid) + wire.int_struct.pack(operation.type), rooted)
         self._pending.append(Request(self._xid, operation, self._sent, done))
 
     @property
     def server(self) -> str:
-        """The address of the server that it is connected to, or was last."""
+        """The address of the current or the last server."""
         return _address(*self._host)
 
     def flush(self) -> bool:
-        """Send what has been requested so far; whether nothing is left to be sent."""
+        """Send the requests so far; whether all are sent."""
         if self._socket:
             try:
                 self._flush(self._socket)
@@ -243,10 +226,10 @@ class Session:
         return not self._outbox or not self._socket
 
     def close(self) -> None:
-        """End the session; all that it owns goes with it. `closed` says when that is done."""
+        """End the session, which deletes its ephemerals. `closed` is set when that is done."""
         self._closing = True
         if self.connected:
-            self.request(Close(), self._on_closed)
+            self.request(wire.Close(), self._on_closed)
         elif not self.id:
             self.abandon()
 
@@ -286,11 +269,11 @@ class Session:
             self._hosts = sorted(self.servers.hosts, key=lambda host: os.urandom(8))
         return self._hosts.pop()
 
-    def _shake_hands(self, host: str, port: int) -> Steps[tuple[socket.socket, Connect]]:
+    def _shake_hands(self, host: str, port: int) -> Steps[tuple[socket.socket, wire.Connect]]:
         addresses = yield from resolve(host, port)
         assert self._task is not None
-        # A server that has only begun to start accepts a connection and forgets it. Longer with each
-        # silence all the same: an ensemble that a thousand clients come back to is slow.
+        # A starting server accepts a connection and forgets it. The timeout grows with each silence, because
+        # an ensemble is slow when a thousand clients come back.
         self._task.deadline = now() + self.timeout * min(1.0, HANDSHAKE_TIMEOUT * (1 + self._silences))
         try:
             return (yield from self._open(addresses, host))
@@ -299,7 +282,7 @@ class Session:
         except OSError as error:
             raise ConnectionError(errno.ECONNRESET, self._explained(error)) from error
 
-    def _open(self, addresses: Sequence[Address], host: str) -> Steps[tuple[socket.socket, Connect]]:
+    def _open(self, addresses: Sequence[Address], host: str) -> Steps[tuple[socket.socket, wire.Connect]]:
         connection = yield from connect_any(addresses)
         try:
             servers = self.servers
@@ -315,33 +298,33 @@ class Session:
             raise
 
     def _explained(self, error: OSError) -> str:
-        """Why a server did not become ours."""
+        """Why the connection to a server failed."""
         if self.servers.ca:
             from kolla_mesos_start.zookeeper.tls import explain
 
             return explain(error, has_cert=bool(self.servers.cert), labels=self.servers.labels)
         return handshake_cause(error)
 
-    def _introduce(self, connection: socket.socket) -> Steps[Connect]:
-        # The youngest state seen keeps us from a server that lags behind. But an ensemble that was set up
-        # again from nothing would refuse it for ever. After an outage that long the session is over anyway.
+    def _introduce(self, connection: socket.socket) -> Steps[wire.Connect]:
+        # The zxid keeps us from a server that lags behind. But an ensemble that was set up again from scratch
+        # would refuse it for ever. After an outage this long the session has expired anyway.
         if self._lost and now() - self._lost_at > self.timeout:
             self.zxid = 0
         milliseconds = int(self._asked_timeout * 1000)
         self._inbox, self._outbox = bytearray(), bytearray()
-        self._send(b"", Connect(0, self.zxid, milliseconds, self.id, self.password, False))
+        self._send(b"", wire.Connect(0, self.zxid, milliseconds, self.id, self.password, False))
         while True:
             self._flush(connection)
             heard = self._receive(connection)
             frame = self._frame()
             if frame is not None:
-                return decode(Connect, frame, 0)[0]
+                return wire.decode(wire.Connect, frame, 0)[0]
             if not heard:
                 raise ConnectionResetError(errno.ECONNRESET, "closed by the server")
             yield connection.fileno(), select.POLLIN | (select.POLLOUT if self._outbox else 0)
 
-    def _begin(self, connection: socket.socket, answer: Connect) -> None:
-        """The server has answered: it grants the session, or says that it has expired."""
+    def _begin(self, connection: socket.socket, answer: wire.Connect) -> None:
+        """Handle the server's answer: it grants the session, or it has expired."""
         if answer.time_out <= 0:
             connection.close()
             self._expire()
@@ -352,7 +335,10 @@ class Session:
         self._answered_at = math.inf
         self._causes.clear()
         for scheme, credential in self.servers.auth:
-            self._send(int_struct.pack(AUTH_XID) + int_struct.pack(Auth.type), Auth(0, scheme, credential))
+            self._send(
+                wire.int_struct.pack(AUTH_XID) + wire.int_struct.pack(wire.Auth.type),
+                wire.Auth(0, scheme, credential),
+            )
         log.debug("connected to ZooKeeper, session %#x, timeout %.1f s", self.id, self.timeout)
         if self._lost and not self.quiet:
             log.warning("connected to ZooKeeper again after %.1f s", now() - self._lost_at)
@@ -373,7 +359,7 @@ class Session:
             log.warning("the ZooKeeper session has expired; opening a new one")
 
     def _lose(self, error: Exception) -> None:
-        """The connection, or the attempt to make one, is over."""
+        """Handle the loss of the connection, or a failed attempt to connect."""
         self._causes[_address(*self._host)] = cause(error)
         was_connected = self._socket is not None
         if was_connected and now() - self._opened >= STABLE:
@@ -381,7 +367,7 @@ class Session:
         if was_connected:
             self._lost_at = now()
             self._progress_at = self._lost_at + PROGRESS_INTERVAL
-        # While there are more servers to try, that one is away is no reason to say anything.
+        # No message while there are more servers to try.
         if was_connected or not (self._lost or self._hosts):
             words = "lost the connection to ZooKeeper" if was_connected else "can't connect to ZooKeeper"
             if not (self._closing or self.quiet):
@@ -395,7 +381,7 @@ class Session:
             self._refusals = min(self._refusals + 1, 10)
         elif not was_connected and isinstance(error, TimeoutError):
             self._silences += 1
-            self._not_before = now()  # That was pause enough.
+            self._not_before = now()  # The timeout was pause enough.
         elif not self._hosts:
             delay = min(BACK_OFF_MOST, BACK_OFF * BACK_OFF_FACTOR ** min(self._failures, 20))
             self._not_before = now() + jittered(delay, 0.4)
@@ -403,7 +389,7 @@ class Session:
         self._drop()
 
     def _count_losses(self, closed: bool) -> None:
-        """Find a request that is too large for the servers; `closed`: they have closed the connection."""
+        """Find a request that is too large for the servers; `closed`: they closed the connection."""
         for request in self._pending:
             size = size_of(request.operation)
             if size > SMALL:
@@ -425,14 +411,14 @@ class Session:
         self._pings.clear()
 
     def _fail(self, request: Request) -> None:
-        """Nobody knows what became of the request."""
-        self._events.append(lambda: request.done(None, ConnectionLoss()))
+        """Report that it is unknown whether the request was applied."""
+        self._events.append(lambda: request.done(None, wire.ConnectionLoss()))
 
     # -- conversing -----------------------------------------------------------------------------
 
     def _converse(self, connection: socket.socket) -> None:
         if now() - self._ran > self.timeout:
-            # Stopped, or busy, for longer than the session lives without a ping: ask whether it still does.
+            # After a stop longer than the session timeout: find out whether the session still exists.
             raise TimeoutError(errno.ETIMEDOUT, f"this process did not run for {now() - self._ran:.1f} s")
         heard = self._receive(connection)
         while self._socket and (frame := self._frame()) is not None:
@@ -441,34 +427,34 @@ class Session:
             return  # That was the reply to Close.
         if not heard:
             raise ConnectionError(errno.ECONNRESET, "closed by the server")
-        # Only after reading: the silence may have been ours (a stopped process, a suspended machine).
+        # Only after reading: this process may have been stopped, or the machine suspended.
         if now() >= self._heard + self.timeout * DEAD_AFTER:
             raise TimeoutError(errno.ETIMEDOUT, f"nothing heard for {now() - self._heard:.1f} s")
         self._check_forgotten()
         if now() >= self._sent + self.timeout * PING_AFTER:
-            self._send(int_struct.pack(PING_XID) + int_struct.pack(Ping.type), Ping())
+            self._send(wire.int_struct.pack(PING_XID) + wire.int_struct.pack(wire.Ping.type), wire.Ping())
             self._pings.append(self._sent)
         self._flush(connection)
 
     def _check_forgotten(self) -> None:
-        # A server that is heard all the time, and never comes to the end of a reply.
+        # The server sends data, but never completes a reply.
         if self._pings and now() >= self._pings[0] + self.timeout:
             raise TimeoutError(
                 errno.ETIMEDOUT, f"a ping was left unanswered for {now() - self._pings[0]:.1f} s"
             )
-        # Replies come in the order of the requests. A server may forget a sync in an election, and
-        # go on answering pings.
+        # Replies come in the order of the requests. A server may forget a sync in an election, and still
+        # answer pings.
         if self._pending and self._answered_ping > self._pending[0].sent:
             age = now() - self._pending[0].sent
             if age >= self.timeout * FORGOTTEN_AFTER:
                 raise TimeoutError(errno.ETIMEDOUT, f"a request was left unanswered for {age:.1f} s")
 
     def _read(self, frame: bytes) -> None:
-        header, offset = decode(ReplyHeader, frame, 0)
+        header, offset = wire.decode(wire.ReplyHeader, frame, 0)
         if header.zxid > 0:
             self.zxid = header.zxid
         if header.xid == WATCH_XID:
-            watch, _ = decode(Watch, frame, offset)
+            watch, _ = wire.decode(wire.Watch, frame, offset)
             if watch.path:
                 path = watch.path[len(self.servers.chroot) :] or "/"
                 self._events.extend(partial(handler, path) for handler in self._watch_handlers)
@@ -481,7 +467,7 @@ class Session:
         else:
             self._reply(header, frame, offset)
 
-    def _reply(self, header: ReplyHeader, frame: bytes, offset: int) -> None:
+    def _reply(self, header: wire.ReplyHeader, frame: bytes, offset: int) -> None:
         while self._pending and self._pending[0].xid != header.xid:
             self._fail(self._pending.popleft())  # The server has forgotten it.
         if not self._pending:
@@ -491,20 +477,20 @@ class Session:
         if header.err:
             error = _exception(header.err)
         elif hasattr(request.operation, "deserialize"):
-            value = answer(request.operation, frame, offset)
+            value = wire.answer(request.operation, frame, offset)
             if self.servers.chroot:
                 value = _unrooted(self.servers.chroot, request.operation, value)
-        self._pending.popleft()  # Not before the reply is read: what can't be read is no answer.
+        self._pending.popleft()  # Not earlier: an unreadable reply is no answer.
         self._answered_at = min(self._answered_at, now())
-        if self._losses and size_of(request.operation) > SMALL:  # A read of the same znode says nothing.
+        if self._losses and size_of(request.operation) > SMALL:  # A read of the same znode proves nothing.
             self._losses.answered(largest_path(request.operation))
-        if isinstance(request.operation, Close):
+        if isinstance(request.operation, wire.Close):
             request.done(value, error)
         else:
             self._events.append(lambda: request.done(value, error))
 
-    def _on_closed(self, value: object, error: KazooException | None) -> None:
-        # If the connection is lost instead, the session is attached to once more and closed.
+    def _on_closed(self, value: object, error: wire.KazooException | None) -> None:
+        # If the connection is lost instead, the session is attached again and closed.
         if error is None:
             self.abandon()
 
@@ -512,7 +498,7 @@ class Session:
 
     def _send(self, header: bytes, operation: Any) -> None:
         payload = header + bytes(operation.serialize())
-        self._outbox += int_struct.pack(len(payload)) + payload
+        self._outbox += wire.int_struct.pack(len(payload)) + payload
         self._sent = now()
 
     def _flush(self, connection: socket.socket) -> None:
@@ -524,7 +510,7 @@ class Session:
                 raise
 
     def _receive(self, connection: socket.socket) -> bool:
-        """Read what has come, or a part of it; false at its end."""
+        """Read the available data, or a part of it; false at end of file."""
         try:
             for _ in range(READS):
                 data = connection.recv(65536)
@@ -538,28 +524,28 @@ class Session:
         return True
 
     def _frame(self) -> bytes | None:
-        if len(self._inbox) < int_struct.size:
+        if len(self._inbox) < wire.int_struct.size:
             return None
-        (length,) = int_struct.unpack_from(self._inbox)
+        (length,) = wire.int_struct.unpack_from(self._inbox)
         if not 0 <= length <= LARGEST_FRAME:
             raise ValueError(f"a frame of {length} bytes: not a ZooKeeper server?")
-        end = int_struct.size + length
+        end = wire.int_struct.size + length
         if len(self._inbox) < end:
             return None
-        frame = bytes(self._inbox[int_struct.size : end])
+        frame = bytes(self._inbox[wire.int_struct.size : end])
         del self._inbox[:end]
         return frame
 
 
 def check_size(path: str, data: bytes) -> None:
-    """Refuse what the server would answer by dropping the connection."""
+    """Refuse data on which the server would close the connection."""
     if len(data) > MAX_DATA:
         raise AgentError(f"{path}: {len(data)} bytes are more than ZooKeeper accepts ({MAX_DATA})")
 
 
 def _rooted(chroot: str, operation: Any) -> Any:
     """The operation with its paths below the chroot."""
-    if isinstance(operation, Transaction):
+    if isinstance(operation, wire.Transaction):
         return operation._replace(operations=[_rooted(chroot, each) for each in operation.operations])
     if hasattr(operation, "path"):
         return operation._replace(path=chroot + (operation.path if operation.path != "/" else ""))
@@ -567,21 +553,21 @@ def _rooted(chroot: str, operation: Any) -> Any:
 
 
 def _unrooted(chroot: str, operation: Any, value: Any) -> Any:
-    """What came of the operation, with the paths that it created as they were asked for."""
-    if isinstance(operation, Transaction):
+    """The result of the operation, with the paths of created znodes as they were requested."""
+    if isinstance(operation, wire.Transaction):
         return [_unrooted(chroot, each, result) for each, result in zip(operation.operations, value)]
-    if isinstance(operation, Create) and isinstance(value, str):  # In a transaction it may be an error.
+    if isinstance(operation, wire.Create) and isinstance(value, str):  # In a transaction it may be an error.
         return value[len(chroot) :] or "/"
     return value
 
 
-def _exception(code: int) -> KazooException:
-    kind = EXCEPTIONS.get(code)
-    return kind() if kind else KazooException(f"error {code}")
+def _exception(code: int) -> wire.KazooException:
+    kind = wire.EXCEPTIONS.get(code)
+    return kind() if kind else wire.KazooException(f"error {code}")
 
 
 def jittered(seconds: float, share: float) -> float:
-    """`seconds`, more or less by up to that share of them: not all of a crowd must come at one instant."""
-    # Not `random`: it would cost the process beside every daemon half a megabyte.
+    """`seconds` plus or minus up to that share, so that many clients do not act at the same instant."""
+    # Not `random`, which would cost each registrar half a megabyte.
     chance = int.from_bytes(os.urandom(4), "big") / 2**32
     return seconds * (1 + share * (2 * chance - 1))

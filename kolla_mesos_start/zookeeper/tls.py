@@ -1,7 +1,6 @@
-"""TLS to the ensemble: makes the context of each connection, and says why one failed.
+"""TLS to the ensemble: creates the context of each connection, and explains errors of OpenSSL and alerts.
 
-Here are the trusted CAs, and plain words for the errors of OpenSSL and the alerts of a server. Nothing here
-connects. Import it only where TLS is used: OpenSSL would be a quarter of the registrar's memory.
+Only imported if TLS is used: OpenSSL would be a quarter of the registrar's memory.
 """
 
 from __future__ import annotations
@@ -10,10 +9,10 @@ import errno
 import socket
 
 from kolla_mesos_start.errors import NO_ANSWER, cause, handshake_cause
-from kolla_mesos_start.stand_ins import import_without
+from kolla_mesos_start.lean_import import import_without
 from kolla_mesos_start.zookeeper import NO_LABELS, Labels
 
-# It would bring regular expressions, to make PEM of other formats.
+# base64, which is only for converting to PEM, would import regular expressions.
 import_without("ssl", {"base64": ()})
 
 import ssl  # noqa: E402
@@ -22,14 +21,14 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-# What may be wrong with the server's certificate, by OpenSSL's number (X509_V_ERR_...).
+# Errors in the server's certificate, by OpenSSL's number (X509_V_ERR_...).
 VERIFICATION = {
     9: "is not valid yet (compare the clocks)",
     10: "has expired",
     **dict.fromkeys((2, 18, 19, 20, 21), "is not signed by a CA in {ca}"),
     **dict.fromkeys((62, 64), "is for another host than {hosts} names"),
 }
-# With these alerts a server answers a client that shows no certificate.
+# The alerts with which servers answer a client without a certificate.
 WANTED = ("bad certificate", "certificate required", "certificate unknown", "handshake failure")
 DISAGREE = ("protocol version", "handshake failure", "insufficient security")
 NOT_TLS = ("WRONG_VERSION_NUMBER", "HTTP_REQUEST", "PACKET_LENGTH_TOO_LONG", "RECORD_LAYER_FAILURE")
@@ -50,11 +49,12 @@ class _Encrypted(Exception):
 def make_context(
     ca: str, cert: str | None = None, key: str | None = None, *, labels: Labels = NO_LABELS
 ) -> ssl.SSLContext:
-    """A context that trusts nobody but `ca`, and verifies the host name. Without `key` it is in `cert`.
+    """A context that only trusts `ca`, and verifies the host name. Without `key`, the key is in `cert`.
 
-    All are paths of PEM files, which may be renewed: make one for each connection. Raises UnusableFiles.
+    All are paths of PEM files, which may be renewed: create a context for each connection. Raises
+    UnusableFiles.
     """
-    # Not `create_default_context`: what that refuses differs between the versions of Python.
+    # Not `create_default_context`, which differs between the versions of Python.
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     issues = [*_trust(context, ca, labels), *(_identify(context, cert, key, labels) if cert else ())]
     if issues:
@@ -77,7 +77,7 @@ def _identify(context: ssl.SSLContext, cert: str, key: str | None, labels: Label
         yield f"{holder}: expected a key that is not encrypted; nobody is here to type its password"
     except OSError as error:
         try:
-            # By itself, so that what is missing can be named.
+            # Alone, to find out which of the two is wrong.
             ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT).load_verify_locations(cert)
         except OSError as missing:
             yield f"{labels.cert} is {cert!r}: expected the client's certificate in PEM ({_words(missing)})"
@@ -91,7 +91,7 @@ def _refuse() -> str:
 
 
 def explain(error: OSError, *, has_cert: bool, labels: Labels) -> str:
-    """Why the handshake with a server failed. `has_cert`: we show a certificate."""
+    """Why the handshake with a server failed. `has_cert`: we have a certificate."""
     if isinstance(error, (TimeoutError, socket.timeout)):
         return NO_ANSWER
     if isinstance(error, ssl.SSLCertVerificationError):
@@ -128,5 +128,5 @@ def _failure(error: ssl.SSLError, label: str, has_cert: bool) -> str:
 def _words(error: OSError) -> str:
     if not isinstance(error, ssl.SSLError):
         return cause(error)
-    # Without a reason OpenSSL has met nothing of the kind that it looked for.
+    # Without a reason, OpenSSL has found nothing of the expected kind.
     return error.reason.lower().replace("_", " ") if error.reason else "none is in it"

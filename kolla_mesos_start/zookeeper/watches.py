@@ -1,10 +1,10 @@
-"""What the agent must know of the tree, kept true: the watch is set, then the state is read.
+"""Keeps the results of queries up to date: sets the watch, then reads.
 
-Done again after every event, at every connection and in every new session: watches are gone with the
-connection, and anything may have happened meanwhile. Only reads.
+Everything is read again after every event and at every connection: watches are gone then, and anything may
+have happened. Only reads.
 
-A thousand containers that wait for two hundred names must not all read them two hundred times: while
-many are missing, a list is read again after a pause.
+A thousand containers that wait for two hundred names must not all read them two hundred times: while many
+names are missing, a list is read again after a pause.
 """
 
 from __future__ import annotations
@@ -13,17 +13,9 @@ from functools import partial
 
 from kolla_mesos_start.errors import NoRight, RefusedByServer
 from kolla_mesos_start.loop import now
+from kolla_mesos_start.zookeeper import wire
 from kolla_mesos_start.zookeeper.query import Znode, data_of
 from kolla_mesos_start.zookeeper.session import jittered
-from kolla_mesos_start.zookeeper.wire import (
-    OUTAGE,
-    AuthFailedError,
-    Exists,
-    GetChildren,
-    GetData,
-    NoAuthError,
-    NoNodeError,
-)
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -33,19 +25,16 @@ if TYPE_CHECKING:
     from kolla_mesos_start.loop import Loop
     from kolla_mesos_start.zookeeper.query import Query
     from kolla_mesos_start.zookeeper.session import Session
-    from kolla_mesos_start.zookeeper.wire import (
-        KazooException,
-    )
 
-# Seconds for each name that is missing beside the next one, and at most: with the time to read, the last
-# name is known a quarter of a second after it came.
+# Seconds for each missing name after the first, and at most: together with the read, the last name is known a
+# quarter of a second after it appeared.
 PAUSE, LONGEST_PAUSE = 0.01, 0.24
 
 
 class WatchState:
-    """What is wanted, what the server said of it last, and what is to be read. Decides, and reads nothing.
+    """The wanted queries, their last results, and what to read next. Only decides.
 
-    `results`: what the server said last; `changes` counts replies.
+    `results`: the server's last answers; `changes` counts replies.
     """
 
     def __init__(self) -> None:
@@ -59,13 +48,14 @@ class WatchState:
 
     @property
     def complete(self) -> bool:
-        """Whether all that is wanted is known, as far as watches have fired."""
+        """Whether all results are up to date, as far as watches have fired."""
         return not self._dirty and not self._paused and not self._asked
 
     @property
     def answered(self) -> bool:
-        """Whether all that is wanted was answered once. Some of it may be read again meanwhile, and where
-        several things change all the time there is never an instant at which all is `complete`."""
+        """Whether all wanted queries were answered once. Some may be being read again: if several znodes
+        change all the time, they are never all `complete` at one instant.
+        """
         return not self._unanswered
 
     def is_known(self, query: Query) -> bool:
@@ -73,7 +63,7 @@ class WatchState:
         return query in self.results and query not in self._dirty | self._paused | self._asked
 
     def want(self, queries: Iterable[Query]) -> None:
-        """These, and no others."""
+        """Set the wanted queries."""
         wanted = set(queries)
         for query in self.wanted - wanted:
             self.results.pop(query, None)
@@ -85,21 +75,21 @@ class WatchState:
         self.wanted = wanted
 
     def due(self) -> set[Query]:
-        """What is to be read now: `arrived` or `failed` will follow. Nothing is read twice at a time."""
+        """The queries to read now; `arrived` or `failed` will follow. None is read twice at a time."""
         due = self._dirty - self._asked
         self._dirty -= due
         self._asked |= due
         return due
 
     def changed(self, query: Query) -> None:
-        """The last result may no longer be true."""
+        """The last result may be outdated."""
         if query in self.wanted:
             self._dirty.add(query)
 
     def fired(self, query: Query) -> float:
-        """A watch has: for how long to pause before `resume`, in seconds. 0: it is to be read now.
+        """A watch has fired. Returns the seconds to pause before `resume`; 0: read it now.
 
-        Nothing is lost by a pause, since reading sets the next watch.
+        A pause loses nothing, because reading sets the next watch.
         """
         missing = query.required - len(self.results.get(query, ())) if query.children else 0
         if missing <= 1 or query not in self.wanted:
@@ -123,12 +113,12 @@ class WatchState:
             self.changes += 1
 
     def failed(self, query: Query) -> None:
-        """There will be no answer."""
+        """Record that there will be no answer."""
         self._asked.discard(query)
         self.changed(query)
 
     def connected(self) -> None:
-        """All watches are gone, and anything may have happened meanwhile."""
+        """Read everything again: all watches are gone, and anything may have happened."""
         self._paused.clear()
         self._dirty |= self.wanted
         self._unanswered |= self.wanted
@@ -153,30 +143,30 @@ class Watches:
         return self._watch_state.changes
 
     def watch(self, queries: Iterable[Query]) -> None:
-        """Keep `results` true for these queries and those `kept`, and for no others."""
+        """Keep `results` up to date for these queries and those `kept`, and for no others."""
         self._watch_state.want({*queries, *self.kept})
         self._refresh()
 
     def forget(self, paths: Iterable[str]) -> None:
-        """Stop watching these znodes: what becomes of them is our own doing."""
+        """Stop watching these znodes: we change them ourselves."""
         self.watch(self._watch_state.wanted - {data_of(path) for path in paths})
 
     def fresh(self) -> bool:
-        """Whether `results` are what the server said last, about everything that is watched."""
+        """Whether all `results` are up to date."""
         return self._session.connected and self._watch_state.complete
 
     def answered(self) -> bool:
-        """Whether `results` are an answer of this connection each, though perhaps not the last one."""
+        """Whether each result is an answer from this connection, though perhaps not the latest one."""
         return self._session.connected and self._watch_state.answered
 
     def is_known(self, query: Query) -> bool:
-        """Whether nothing has happened to it since its result, up to the last reply of the server."""
+        """Whether the result of this query is up to date."""
         return self._session.connected and self._watch_state.is_known(query)
 
     def _fired(self, path: str) -> None:
         for query in [query for query in self._watch_state.wanted if query.path == path]:
             if pause := self._watch_state.fired(query):
-                # Up to a fifth sooner: not all who wait for the same should read at one instant.
+                # Up to a fifth sooner, so that many clients do not read at the same instant.
                 self._loop.call_at(now() + jittered(pause * 0.9, 1 / 9), partial(self._resume, query))
         self._refresh()
 
@@ -191,16 +181,18 @@ class Watches:
     def _refresh(self) -> None:
         if self._session.connected:
             for query in self._watch_state.due():
-                ask = GetChildren if query.children else GetData
+                ask = wire.GetChildren if query.children else wire.GetData
                 # Reading sets the watch, so nothing can happen between the two.
                 self._session.request(ask(query.path, True), partial(self._arrived, query))
 
-    def _arrived(self, query: Query, value: Any, error: KazooException | None) -> None:
-        if isinstance(error, NoNodeError):
+    def _arrived(self, query: Query, value: Any, error: wire.KazooException | None) -> None:
+        if isinstance(error, wire.NoNodeError):
             self._watch_for(query)
-        elif isinstance(error, (NoAuthError, AuthFailedError)) and query in self._watch_state.wanted:
+        elif (
+            isinstance(error, (wire.NoAuthError, wire.AuthFailedError)) and query in self._watch_state.wanted
+        ):
             raise NoRight(query.path, "read", error)
-        elif error is not None and not isinstance(error, OUTAGE) and query in self._watch_state.wanted:
+        elif error is not None and not isinstance(error, wire.OUTAGE) and query in self._watch_state.wanted:
             raise RefusedByServer(query.path, error)
         elif error is not None:
             # The connection may be back by the time the failure is known: try again at once.
@@ -214,11 +206,11 @@ class Watches:
         self._refresh()
 
     def _watch_for(self, query: Query) -> None:
-        """Watch for a znode that is not there: only `exists` sets a watch then. Its answer is not awaited."""
+        """Watch for a missing znode: only `exists` sets a watch on it. Its answer is not awaited."""
         if query in self._watch_state.wanted:
-            self._session.request(Exists(query.path, True), partial(self._looked_for, query))
+            self._session.request(wire.Exists(query.path, True), partial(self._looked_for, query))
 
-    def _looked_for(self, query: Query, value: Any, error: KazooException | None) -> None:
+    def _looked_for(self, query: Query, value: Any, error: wire.KazooException | None) -> None:
         # An error in an outage, after which everything is read again anyway.
         if error is None:
             self._watch_state.changed(query)

@@ -1,18 +1,18 @@
 """kazoo's wire format, its errors and its ACLs, without the rest of kazoo.
 
-`kazoo.security` imports hashlib and base64 to make the digests of ACLs, which nobody does here. The OpenSSL
-that comes with them would be a quarter of the registrar, and a tenth of every start.
+`kazoo.security` imports hashlib and base64 for the digests of ACLs, which we do not need. hashlib imports
+OpenSSL, which would be a quarter of the registrar's memory, and a tenth of every start.
 """
 
 from __future__ import annotations
 
 import struct
 
-from kolla_mesos_start.stand_ins import import_without
+from kolla_mesos_start.lean_import import import_without
 
 import_without("kazoo.security", {"hashlib": (), "base64": ("b64encode",)})
 
-from kazoo.exceptions import (  # noqa: E402
+from kazoo.exceptions import (  # noqa: E402, F401
     EXCEPTIONS,
     AuthFailedError,
     BadVersionError,
@@ -28,7 +28,7 @@ from kazoo.exceptions import (  # noqa: E402
     RuntimeInconsistency,
     SessionExpiredError,
 )
-from kazoo.protocol.serialization import (  # noqa: E402
+from kazoo.protocol.serialization import (  # noqa: E402, F401
     Auth,
     CheckVersion,
     Close,
@@ -50,50 +50,7 @@ from kazoo.protocol.serialization import (  # noqa: E402
     ZnodeStat,
     int_struct,
 )
-from kazoo.security import ACL, OPEN_ACL_UNSAFE, Id  # noqa: E402
-
-__all__ = [
-    "ACL",
-    "EXCEPTIONS",
-    "OPEN_ACL_UNSAFE",
-    "OUTAGE",
-    "Auth",
-    "AuthFailedError",
-    "BadVersionError",
-    "CheckVersion",
-    "Close",
-    "Connect",
-    "ConnectionLoss",
-    "Create",
-    "Delete",
-    "Exists",
-    "GetACL",
-    "GetChildren",
-    "GetChildren2",
-    "GetData",
-    "Id",
-    "InvalidACLError",
-    "KazooException",
-    "NoAuthError",
-    "NoNodeError",
-    "NodeExistsError",
-    "NotEmptyError",
-    "OperationTimeoutError",
-    "Ping",
-    "ReplyHeader",
-    "RolledBackError",
-    "RuntimeInconsistency",
-    "SessionExpiredError",
-    "SetACL",
-    "SetData",
-    "Sync",
-    "Transaction",
-    "Watch",
-    "ZnodeStat",
-    "answer",
-    "decode",
-    "int_struct",
-]
+from kazoo.security import ACL, OPEN_ACL_UNSAFE, Id  # noqa: E402, F401
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -104,12 +61,12 @@ EXCEPTIONS.default_factory = lambda: KazooException
 
 UNREADABLE = "it has sent what can't be read: not a ZooKeeper server?"
 
-# What a request meets when the connection goes away.
+# The errors of a request whose connection is lost.
 OUTAGE = (ConnectionLoss, SessionExpiredError, OperationTimeoutError)
 
 
 def decode(kind: Any, frame: bytes, offset: int) -> Any:
-    """What `kind`, a class of kazoo's, reads in a frame. ValueError where it can't."""
+    """What a class of kazoo reads from a frame. Raises ValueError if it can't."""
     try:
         return kind.deserialize(frame, offset)
     except (struct.error, ValueError) as error:
@@ -117,9 +74,9 @@ def decode(kind: Any, frame: bytes, offset: int) -> Any:
 
 
 def answer(operation: Any, frame: bytes, offset: int) -> Any:
-    """What a request is answered. ValueError for what is no answer to this one.
+    """The answer to a request. Raises ValueError if the frame is no answer to it.
 
-    Who has made a znode without data, as `create PATH` of zkCli does, has made an empty one.
+    A znode without data (`create PATH` in zkCli) counts as empty.
     """
     value = decode(operation, frame, offset)
     if isinstance(operation, GetData):

@@ -37,7 +37,7 @@ from kolla_mesos_start.tree.presence import Presence, Registration
 from kolla_mesos_start.tree.published import Published
 from kolla_mesos_start.tree.status import StatusTree
 from kolla_mesos_start.tree.znodes import Znodes
-from kolla_mesos_start.wait import Waiting
+from kolla_mesos_start.wait.waiting import Waiting
 from kolla_mesos_start.zookeeper import client as clients
 from kolla_mesos_start.zookeeper.ephemerals import OURS
 from kolla_mesos_start.zookeeper.session import PING_XID, Servers, Session
@@ -171,7 +171,7 @@ class Container:
         graph, versions = preparer.read_graph(definition)
         tree = StatusTree(client, znodes, graph, definition.zxid, versions)
         tree.start()
-        bootstrap = Bootstrap(tree, {})
+        bootstrap = Bootstrap(tree)
         bootstrap._guard = Timer(client.loop, self._work)  # type: ignore[assignment]
         registration = register(settings, tree, self._facts, report)
         assert registration is not None

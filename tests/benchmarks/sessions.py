@@ -32,7 +32,7 @@ from kolla_mesos_start.tree.published import Published
 from kolla_mesos_start.tree.states import DONE
 from kolla_mesos_start.tree.status import StatusTree
 from kolla_mesos_start.tree.znodes import Znodes
-from kolla_mesos_start.wait import Waiting
+from kolla_mesos_start.wait.waiting import Waiting
 from kolla_mesos_start.zookeeper.client import Client
 from kolla_mesos_start.zookeeper.session import Servers
 

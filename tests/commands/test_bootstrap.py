@@ -1,4 +1,4 @@
-"""What is said of a command while it runs."""
+"""Log lines about a running command."""
 
 from __future__ import annotations
 
@@ -17,28 +17,28 @@ def sync(timeout: float | None) -> Command:
 
 
 @pytest.mark.parametrize("lines", [0, 1, 3])
-def test_a_command_that_runs_for_long_says_so(
+def test_a_long_running_command_is_logged(
     monkeypatch: pytest.MonkeyPatch, log_lines: LogLines, lines: int
 ) -> None:
     """Every half minute, until it has ended."""
-    monkeypatch.setattr(bootstrap, "RUNS_LONG", 0.05)
+    monkeypatch.setattr(bootstrap, "PROGRESS_INTERVAL", 0.05)
     bootstrap.wait_long(Loop(), sync(9), lambda: len(log_lines()) == lines, now() + LIMIT)
     assert [line.message for line in log_lines()] == [
         "db/sync: has been running for 0 s (timeout 9 s)"
     ] * lines
 
 
-def test_a_command_that_nothing_will_end_is_named_as_one(
+def test_a_long_running_command_without_a_timeout_is_logged_as_such(
     monkeypatch: pytest.MonkeyPatch, log_lines: LogLines
 ) -> None:
-    """What hangs and has no timeout hangs for ever."""
-    monkeypatch.setattr(bootstrap, "RUNS_LONG", 0.05)
+    """If it hangs, it hangs for ever."""
+    monkeypatch.setattr(bootstrap, "PROGRESS_INTERVAL", 0.05)
     bootstrap.wait_long(Loop(), sync(None), lambda: log_lines(), now() + LIMIT)
     said = "db/sync: has been running for 0 s; it has no `timeout`: if it hangs, kill its process there, and"
     assert log_lines()[0].message.startswith(said)
 
 
-def test_one_that_reaches_its_limit_is_waited_for_no_longer(log_lines: LogLines) -> None:
-    """It is said elsewhere what comes of that."""
+def test_waiting_ends_at_the_limit_of_the_command(log_lines: LogLines) -> None:
+    """The caller reports the result."""
     bootstrap.wait_long(Loop(), sync(None), lambda: False, now() + 0.05)
     assert log_lines() == []

@@ -20,11 +20,11 @@ from unittest.mock import Mock
 import psutil
 import pytest
 
-from kolla_mesos_start.accounts import Ids
 from kolla_mesos_start.commands import guard as guard_module
 from kolla_mesos_start.commands import guard_client
 from kolla_mesos_start.commands.guard_client import Ended, Guard
 from kolla_mesos_start.errors import AgentError
+from kolla_mesos_start.host.accounts import Ids
 from kolla_mesos_start.loop import Loop, now
 from kolla_mesos_start.processes import reap
 from tests.guarded import HANDSHAKE_TIMEOUT, PATH, SLEEP, TREES, lives, state

@@ -30,21 +30,23 @@ KNOWN = {(READY, True), (f"{READY}/1", False), ("/kolla/site/variables/port", Fa
         (("/kolla/site/variables/port", False), QUIET),
     ],
 )
-def test_instances_are_followed_sooner_than_a_publication(key: tuple[str, bool], expected: float) -> None:
-    """They come and go by themselves, and load balancers should know soon."""
+def test_a_changed_instance_is_refreshed_sooner_than_a_publication(
+    key: tuple[str, bool], expected: float
+) -> None:
+    """A publication has many znodes; load balancers should learn of an instance soon."""
     assert quiet_after(key, KNOWN) == expected
 
 
 @pytest.mark.parametrize(("killed", "seconds"), [(0, 1), (1, 2), (5, 32), (6, 60), (10_000, 60)])
-def test_a_refresh_that_is_killed_again_and_again_is_tried_ever_less_often(
+def test_a_refresh_that_is_killed_repeatedly_is_tried_with_increasing_delay(
     killed: int, seconds: float
 ) -> None:
     """It costs a full agent each time."""
     assert retry_after(killed) == seconds
 
 
-def test_a_report_that_was_cut_off_by_a_kill_is_none() -> None:
-    """Whatever part of it was written."""
+def test_an_incomplete_report_counts_as_none() -> None:
+    """A kill may cut it off at any byte."""
     whole = marshal.dumps(plain(Refreshed({("/a", True): 1}, "no")))
     for size in range(len(whole) + 1):
         report = os.memfd_create("report")

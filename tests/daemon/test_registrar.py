@@ -1,4 +1,4 @@
-"""What a registrar says of a daemon that is not ready, and when."""
+"""What a registrar logs about a daemon that is not ready, and when."""
 
 from __future__ import annotations
 
@@ -27,47 +27,47 @@ def reporter(tmp_path: Path, clock: list[float]) -> StatusReporter:
     return StatusReporter(Report(StateFile(str(tmp_path), -1)), "shop/daemon")
 
 
-def test_a_daemon_that_is_not_ready_for_long_is_told_in_the_log(
+def test_a_daemon_that_is_not_ready_for_long_is_logged(
     reporter: StatusReporter, clock: list[float], log_lines: LogLines
 ) -> None:
-    """After 10 s, then every 30 s, with what the check met last; no longer once it is ready."""
-    reporter.tell(False, "")
-    told = []
+    """After 10 s, then every 30 s, with the last result of the check, until it is ready."""
+    reporter.show(False, "")
+    logged = []
     for _ in range(4):
         clock[0] = reporter.deadline - 0.1
         reporter.run(False)
         before = len(log_lines())
         clock[0] += 0.1
         reporter.run(False)
-        told += log_lines()[before:]
-        reporter.tell(False, "exit status 69")
-    assert [line.message for line in told] == [
+        logged += log_lines()[before:]
+        reporter.show(False, "exit status 69")
+    assert [line.message for line in logged] == [
         "the daemon is not ready for 10 s: its first check has not ended",
         "the daemon is not ready for 40 s: exit status 69",
         "the daemon is not ready for 70 s: exit status 69",
         "the daemon is not ready for 100 s: exit status 69",
     ]
-    reporter.tell(True, "")
+    reporter.show(True, "")
     assert reporter.deadline == math.inf
 
 
 @pytest.mark.parametrize(("stopped", "level"), [(False, "warning"), (True, "info")])
-def test_a_stop_that_was_asked_for_is_no_warning(
+def test_a_requested_stop_is_not_a_warning(
     reporter: StatusReporter, log_lines: LogLines, stopped: bool, level: str
 ) -> None:
     """A warning asks for action."""
-    reporter.tell(True, "")
-    reporter.tell(False, "it is being stopped", stopped)
+    reporter.show(True, "")
+    reporter.show(False, "it is being stopped", stopped)
     assert log_lines()[-1].level == level
 
 
-def test_so_is_one_that_is_no_longer_ready(
+def test_a_daemon_that_is_no_longer_ready_is_logged(
     reporter: StatusReporter, clock: list[float], log_lines: LogLines
 ) -> None:
-    """At once, and then from there on."""
-    reporter.tell(True, "")
+    """At once, and then again from that instant."""
+    reporter.show(True, "")
     clock[0] += 500
-    reporter.tell(False, "HTTP status 503")
+    reporter.show(False, "HTTP status 503")
     clock[0] += 10
     reporter.run(False)
     assert [line.message for line in log_lines()] == [

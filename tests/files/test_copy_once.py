@@ -6,8 +6,9 @@ import os
 import signal
 from pathlib import Path
 
-from kolla_mesos_start.files import Content, place
+from kolla_mesos_start.files.content import Content
 from kolla_mesos_start.files.copy_once import CopyOnce
+from kolla_mesos_start.files.placement import place
 from tests.files.children import (
     NOBODY,
     SECRET,

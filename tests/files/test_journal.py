@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from kolla_mesos_start.errors import CannotWrite
-from kolla_mesos_start.files import Content
+from kolla_mesos_start.files.content import Content
 from kolla_mesos_start.files.journal import is_begun, recover
 from kolla_mesos_start.files.together import place_all, restore
 from tests.files.children import (

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from kolla_mesos_start.errors import CannotWrite
-from kolla_mesos_start.files import place, plan
+from kolla_mesos_start.files.placement import place, plan
 from tests.files.children import (
     SECRET,
     Mount,

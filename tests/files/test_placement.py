@@ -11,7 +11,7 @@ import pytest
 
 from kolla_mesos_start import log
 from kolla_mesos_start.errors import CannotWrite
-from kolla_mesos_start.files import place, plan
+from kolla_mesos_start.files.placement import place, plan
 from kolla_mesos_start.files.temporary import TEMPORARY_PREFIX
 from tests.files.children import (
     NOBODY,

@@ -9,7 +9,8 @@ from pathlib import Path
 import pytest
 
 from kolla_mesos_start.errors import CannotRender
-from kolla_mesos_start.files import Content, place
+from kolla_mesos_start.files.content import Content
+from kolla_mesos_start.files.placement import place
 from kolla_mesos_start.files.together import place_all, restore
 from tests.files.children import NOBODY, SECRET, content, in_child, own, write
 

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from kolla_mesos_start.files import place, plan
+from kolla_mesos_start.files.placement import place, plan
 from kolla_mesos_start.files.temporary import TEMPORARY_PREFIX
 from tests.files.children import (
     NOBODY,

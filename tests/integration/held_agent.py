@@ -27,7 +27,7 @@ OTHERS = tuple(
     os.path.join("kolla_mesos_start", *path)
     for path in (("daemon", "retirement.py"), ("tree", "attempts.py"))
 )
-LAST_STEPS = (BEGIN, "_handle_pending_signals", "_become", "_take_back", "_tell_not_started")
+LAST_STEPS = (BEGIN, "_handle_pending_signals", "_report_not_started")
 
 
 def on_lines(happens: Callable[[str], None], others: tuple[str, ...] = ()) -> None:

@@ -1,4 +1,4 @@
-"""The ensemble at boot: an agent may be there long before ZooKeeper is, and has to come to it by itself."""
+"""Boot: an agent may start long before ZooKeeper, and must connect as soon as it can."""
 
 from __future__ import annotations
 
@@ -43,10 +43,10 @@ def gives_up(agent: Agent) -> None:
     assert agent.ending["retriable"]
 
 
-def test_a_server_that_starts_later_is_found(
+def test_an_agent_connects_to_a_server_that_starts_later(
     deployment: Deployment, containers: Containers, link: Link
 ) -> None:
-    """The agent says that it waits, is alive to the probes, and goes on when the server is there."""
+    """Until then it reports that it waits, and its liveness probe succeeds."""
     publish(deployment, "web", RUNS)
     link.kill()
     agent = containers.start("web", KOLLA_ZK_HOSTS=link.hosts)
@@ -57,7 +57,7 @@ def test_a_server_that_starts_later_is_found(
     assert time.monotonic() - begun < SOON
 
 
-def test_an_ensemble_without_a_leader_is_waited_for(
+def test_an_agent_waits_for_an_ensemble_without_a_leader(
     ensemble: Ensemble, ensemble_deployment: Deployment, tmp_path: Path
 ) -> None:
     """One server of three takes connections and serves nobody; with the second one there is a quorum.
@@ -82,15 +82,15 @@ def test_an_ensemble_without_a_leader_is_waited_for(
 
 @pytest.fixture
 def silent() -> Iterator[str]:
-    """A host that takes a connection and never says a word."""
+    """A host that accepts a connection and never sends anything."""
     with socket.create_server((HOST, 0), backlog=16) as listening:
         yield f"{HOST}:{listening.getsockname()[1]}"
 
 
-def test_dead_and_silent_hosts_among_others_cost_seconds_not_the_start(
+def test_dead_and_silent_hosts_only_delay_the_connection(
     deployment: Deployment, containers: Containers, silent: str
 ) -> None:
-    """Whichever is tried first: refused connections, names that nobody knows, and one that hangs."""
+    """Hosts that refuse connections, that have unknown names, and one that hangs, in any order."""
     publish(deployment, "web", RUNS)
     dead = f"{HOST}:{free_port()}"
     hosts = ",".join([dead, "nowhere.invalid:2181", silent, deployment.hosts])
@@ -102,27 +102,27 @@ def test_dead_and_silent_hosts_among_others_cost_seconds_not_the_start(
         passes(agent)
 
 
-def test_a_server_that_forgets_a_connection_in_its_start_is_asked_again(
+def test_a_server_that_forgets_a_connection_during_its_start_is_tried_again(
     zookeeper: Server, deployment: Deployment, containers: Containers
 ) -> None:
-    """Long before a session would be over, which may be one that its server keeps."""
+    """Long before the session timeout."""
     publish(deployment, "web", RUNS)
     with forgetful(zookeeper, forgets=1) as port:
         agent = containers.start("web", KOLLA_ZK_HOSTS=f"{HOST}:{port}", KOLLA_ZK_SESSION_TIMEOUT="20")
         assert agent.ends(SOON) == 0  # measured: 2 s
 
 
-def test_a_host_that_never_answers_is_not_waited_for_any_longer(
+def test_the_time_limit_also_applies_to_a_host_that_never_answers(
     deployment: Deployment, containers: Containers, silent: str
 ) -> None:
-    """The limit is kept in the middle of an attempt, which may take as long as a session timeout."""
+    """Even in the middle of an attempt, which may take as long as a session timeout."""
     gives_up(containers.start("web", KOLLA_ZK_HOSTS=silent, KOLLA_ZK_CONNECT_TIMEOUT="1"))
 
 
-def test_a_name_that_does_not_resolve_yet_is_asked_for_again(
+def test_a_name_that_does_not_resolve_yet_is_tried_again(
     zookeeper: Server, deployment: Deployment, containers: Containers, tmp_path: Path
 ) -> None:
-    """Names come to a resolver as late as servers do; the agent has a view of /etc/hosts of its own."""
+    """DNS may know a server as late as it starts. The agent has its own /etc/hosts."""
     publish(deployment, "web", RUNS)
     names = tmp_path / "hosts"
     names.write_text("127.0.0.1 localhost\n")
@@ -135,10 +135,10 @@ def test_a_name_that_does_not_resolve_yet_is_asked_for_again(
     passes(agent)
 
 
-def test_many_agents_come_back_at_different_instants(
+def test_many_agents_reconnect_at_different_instants(
     zookeeper: Server, zk: KazooClient, deployment: Deployment, containers: Containers, link: Link
 ) -> None:
-    """The back-off has a jitter: a server that starts is not hit by all in the same instant."""
+    """The back-off has jitter, to protect a server that starts."""
     publish(deployment, "web", {"commands": {"go": {"command": "true", "dependencies": ["db/sync"]}}})
     agents = [containers.start("web", f"web{n}", KOLLA_ZK_HOSTS=link.hosts) for n in range(8)]
     for agent in agents:

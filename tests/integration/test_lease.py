@@ -563,7 +563,7 @@ def test_the_session_is_not_closed_while_a_command_lives(
     monkeypatch.setattr(guard, "KILL_TIMEOUT", 0.3)
     start = Start()
     start.client = client
-    start.bootstrap = Bootstrap(bench.tree, {})
+    start.bootstrap = Bootstrap(bench.tree)
     start.bootstrap.guard.spawn(["sleep", "1000"], PATH)
     above = psutil.Process(start.bootstrap.guard.pid)
     eventually(above.children, "it runs")

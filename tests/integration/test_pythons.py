@@ -40,8 +40,21 @@ GUARD = (
 # All that needs neither the operator's packages nor a server, in parts that take as long as each other.
 PARTS = (
     *(() if PYTHONS[0].minor == sys.version_info.minor else GUARD),
-    ("tests/daemon", "tests/files", "tests/test_health.py", "tests/test_host.py", "tests/test_loop.py"),
-    ("tests/definition", "tests/render", "tests/tree", "tests/test_log.py", "tests/test_settings.py"),
+    (
+        "tests/daemon",
+        "tests/files",
+        "tests/test_health.py",
+        "tests/host/test_network.py",
+        "tests/test_loop.py",
+    ),
+    (
+        "tests/definition",
+        "tests/render",
+        "tests/tree",
+        "tests/wait",
+        "tests/test_log.py",
+        "tests/test_settings.py",
+    ),
 )
 
 

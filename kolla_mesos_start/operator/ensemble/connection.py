@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 from kolla_mesos_start.errors import DONE, AccessDenied, AgentError, BadDefinition, NoRight
 from kolla_mesos_start.loop import Loop, now
 from kolla_mesos_start.operator.deployment.acl import NODE, Acl, Plan, joined, parse
-from kolla_mesos_start.settings import LABELS, Settings, zookeeper_acl
+from kolla_mesos_start.settings import LABELS, Settings
 from kolla_mesos_start.tree.znodes import Znodes
 from kolla_mesos_start.zookeeper.client import DENIED, Client, Outage, Refused
 from kolla_mesos_start.zookeeper.lock import Queues
@@ -61,7 +61,7 @@ class OperatorClient(Client):
     def __init__(self, settings: Settings, loop: Loop) -> None:
         servers = settings.servers
         servers.labels = LABELS._replace(hosts="--hosts or KOLLA_ZK_HOSTS")
-        super().__init__(servers, settings.session_timeout, zookeeper_acl(settings.acl), loop)
+        super().__init__(servers, settings.session_timeout, settings.znode_acl, loop)
         self._deployment = Znodes(settings.prefix, settings.deployment_id, "", "").deployment
         self._plans: list[Plan | None] = []
 

@@ -1,7 +1,6 @@
-"""Probes external services while a command waits for them.
+"""Probes external services while a command waits for them: when a service is probed, and its last answer.
 
-Here is when a service is probed, and its last answer. The probes are in `probes`; `wait` decides
-what follows. Imported only if a definition has an external dependency.
+The probes themselves are in `probes`. Only imported if a definition has an external dependency.
 """
 
 from __future__ import annotations
@@ -23,53 +22,50 @@ if TYPE_CHECKING:
     from kolla_mesos_start.loop import Interest, Loop
     from kolla_mesos_start.zookeeper.connect import Steps
 
-FIRST_PAUSE = 0.1  # seconds until what has not answered is asked again; then twice as long each time
-SHARE = 0.2  # of a pause, by which it is shorter or longer: many containers ask the same
-ANSWER_TIMEOUT = 10.0  # seconds; a name server may be dead, and the next one is asked after five
-SOON = 0.5  # seconds until it is said that there is no answer yet
+FIRST_PAUSE = 0.1  # seconds until the second probe; the pause doubles after each failure
+JITTER = 0.2  # share of a pause: many containers probe the same service
+ANSWER_TIMEOUT = 10.0  # seconds; a resolver asks its second name server after five
+SOON = 0.5  # seconds until "no answer yet" is reported
 
 
 class Answer(NamedTuple):
-    """Why something has not answered, empty if it has; and since when (seconds since the epoch)."""
+    """Why a service has not answered, empty if it has; and since when (seconds since the epoch)."""
 
     failure: str
     since: float
 
 
-class Outside:
-    """Asks all that is waited for."""
+class ExternalProbes:
+    """Probes all external services that are waited for."""
 
     def __init__(self, loop: Loop) -> None:
         self._loop = loop
-        self._questions: dict[External, Question] = {}
+        self._probes: dict[External, ExternalProbe] = {}
 
     @property
     def answers(self) -> Mapping[External, Answer]:
-        """The last answer of each that is asked, as far as there is one."""
-        return {external: each.answer for external, each in self._questions.items() if each.answer}
+        """The last answer of each service that has one."""
+        return {external: each.answer for external, each in self._probes.items() if each.answer}
 
     @property
     def settled(self) -> bool:
-        """Whether each has answered, or has been asked for so long that this is said of it."""
-        return all(each.answer for each in self._questions.values())
+        """Whether there is an answer for each service, or it is overdue."""
+        return all(each.answer for each in self._probes.values())
 
-    def ask(self, externals: Sequence[External]) -> None:
-        """Ask these, the first time at once, and no others any more."""
-        for external in self._questions.keys() - set(externals):
-            question = self._questions.pop(external)
-            self._loop.remove(question)
-            question.close()
+    def probe(self, externals: Sequence[External]) -> None:
+        """Probe these services from now on, and no others."""
+        for external in self._probes.keys() - set(externals):
+            probe = self._probes.pop(external)
+            self._loop.remove(probe)
+            probe.close()
         for external in externals:
-            if external not in self._questions:
-                self._questions[external] = Question(external)
-                self._loop.add(self._questions[external])
+            if external not in self._probes:
+                self._probes[external] = ExternalProbe(external)
+                self._loop.add(self._probes[external])
 
 
-class Question:
-    """Asks one thing outside again and again; a source of the loop.
-
-    `answer` is the last one, None before the first.
-    """
+class ExternalProbe:
+    """Probes one service repeatedly; a source of the loop. `answer` is None before the first one."""
 
     def __init__(self, external: External) -> None:
         self.answer: Answer | None = None
@@ -80,22 +76,19 @@ class Question:
 
     @property
     def interest(self) -> Interest:
-        """The descriptor and the poll() events on which `run` must run."""
         return self._task.interest if self._task else None
 
     @property
     def deadline(self) -> float:
-        """When `run` must run at the latest."""
         deadline = self._task.deadline if self._task else self._next
         return deadline if self.answer else min(deadline, self._begun + SOON)
 
     def close(self) -> None:
-        """Ask no more; nothing stays open."""
         if self._task:
             self._task.close()
 
     def run(self, ready: bool) -> None:
-        """Go on with the question, or ask it again."""
+        """Continue the probe, or begin the next one."""
         if self._task is None:
             if now() < self._next:
                 return
@@ -116,12 +109,12 @@ class Question:
             pause, self._pause = self._pause, min(2 * self._pause, interval)
         else:
             pause, self._pause = interval, FIRST_PAUSE
-        self._next = now() + jittered(pause, SHARE)
+        self._next = now() + jittered(pause, JITTER)
 
 
 def _steps(external: External) -> Steps[str]:
     if external.kind == "http":
-        return http(external.value)  # Whether it answers is asked, not who it is.
+        return http(external.value)  # Only whether it answers matters: certificates are not verified.
     host, _, port = external.value.rpartition(":")
     return tcp([host.strip("[]")], int(port))
 

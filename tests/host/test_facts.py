@@ -1,4 +1,4 @@
-"""The facts that a child finds: the same ones, the same errors, and no child that stays."""
+"""Host facts from a child: the same facts and errors as without it, and no child is left."""
 
 from __future__ import annotations
 
@@ -9,14 +9,15 @@ from pathlib import Path
 PROGRAM = """
 import os, signal, sys, time
 sys.path.insert(0, {repository!r})
-from kolla_mesos_start import facts, settings
+from kolla_mesos_start import settings
+from kolla_mesos_start.host.facts import HostFacts
 given = settings.parse({{"KOLLA_ZK_HOSTS": "zk", "KOLLA_APP_ID": "/site/web", **{environ!r}}})
 {before}
-await_facts = facts.HostFacts(given)
+facts = HostFacts(given)
 {between}
 try:
-    found = await_facts()
-    print(found["address"], "psutil" in sys.modules, await_facts() is found)
+    found = facts()
+    print(found["address"], "psutil" in sys.modules, facts() is found)
 except Exception as error:
     print(type(error).__name__, error)
 try:
@@ -26,11 +27,12 @@ except ChildProcessError:
     print("no child is left")
 print(sorted(os.listdir("/proc/self/fd")) == ["0", "1", "2", "3"])
 """
+LOOPBACK = {"KOLLA_PRIVATE_INTERFACE": "lo", "KOLLA_PUBLIC_INTERFACE": "lo"}
 
 
 def run(environ: dict[str, str], before: str = "", between: str = "") -> list[str]:
-    """What a process says that has its facts found by a child."""
-    repository = str(Path(__file__).parent.parent)
+    """The output of a process that collects its facts in a child."""
+    repository = str(Path(__file__).parents[2])
     program = PROGRAM.format(repository=repository, environ=environ, before=before, between=between)
     done = subprocess.run(
         [sys.executable, "-c", program], capture_output=True, text=True, timeout=60, check=True
@@ -39,32 +41,26 @@ def run(environ: dict[str, str], before: str = "", between: str = "") -> list[st
     return done.stdout.splitlines()
 
 
-LOOPBACK = {"KOLLA_PRIVATE_INTERFACE": "lo", "KOLLA_PUBLIC_INTERFACE": "lo"}
-
-
-def test_a_child_finds_them_so_that_the_agent_never_imports_psutil() -> None:
-    """Its import runs beside kazoo's; what it has found is asked for once."""
+def test_the_agent_itself_does_not_import_psutil() -> None:
     assert run(LOOPBACK) == ["127.0.0.1 False True", "no child is left", "True"]
 
 
-def test_what_the_child_met_is_met_again() -> None:
-    """Its error is raised where the facts are wanted, as if there were no child."""
+def test_an_error_in_the_child_is_raised_in_the_agent() -> None:
     error, *rest = run({**LOOPBACK, "KOLLA_PRIVATE_INTERFACE": "nosuch0"})
     assert error.startswith("BadEnvironment environment: 1 issue: KOLLA_PRIVATE_INTERFACE=nosuch0")
     assert rest == ["no child is left", "True"]
 
 
-def test_it_does_without_a_child_that_somebody_has_stopped() -> None:
-    """A frozen child must not keep the container from starting; it is ended."""
+def test_a_stopped_child_is_killed_and_not_waited_for() -> None:
     before = (
         "fork = os.fork\ndef stopped():\n    child = fork()\n    if not child: os.kill(os.getpid(), 19)\n"
+        "    return child\nos.fork = stopped"
     )
-    before += "    return child\nos.fork = stopped"
     assert run(LOOPBACK, before) == ["127.0.0.1 True True", "no child is left", "True"]
 
 
-def test_it_does_without_a_child_that_somebody_has_reaped_or_killed() -> None:
-    """SIGCHLD is answered by reaping whoever has ended; and anybody can be killed."""
+def test_a_child_may_be_killed_and_reaped_by_others() -> None:
+    """The loop reaps all children on SIGCHLD."""
     for signum in (9, 15):
         between = f"child = int(open('/proc/thread-self/children').read())\nos.kill(child, {signum})\n"
         between += "os.waitpid(child, 0)"
@@ -73,7 +69,7 @@ def test_it_does_without_a_child_that_somebody_has_reaped_or_killed() -> None:
         assert rest == ["no child is left", "True"]
 
 
-def test_it_does_without_a_process_where_there_is_no_room_for_one() -> None:
-    """A limit on processes is met where it matters, not here."""
+def test_without_a_child_the_agent_collects_the_facts_itself() -> None:
+    """No more processes may be allowed."""
     before = "def fork():\n    raise BlockingIOError(11, 'no room')\nos.fork = fork"
     assert run(LOOPBACK, before) == ["127.0.0.1 True True", "no child is left", "True"]

@@ -17,14 +17,14 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 from kazoo.protocol.states import ZnodeStat
 
-from kolla_mesos_start import wait
 from kolla_mesos_start.commands.lease import Lease
 from kolla_mesos_start.daemon.readiness import Check, Notified, Results, is_ready, notified_by
 from kolla_mesos_start.definition import schema
 from kolla_mesos_start.definition.document import load
 from kolla_mesos_start.tree.states import encode_mark
 from kolla_mesos_start.tree.znodes import Znodes
-from kolla_mesos_start.wait import Blocked, Progress, Runnable, judge
+from kolla_mesos_start.wait import judge as wait
+from kolla_mesos_start.wait.judge import Blocked, Progress, Runnable, judge
 from kolla_mesos_start.zookeeper.ephemerals import FORMER, NONE, SETTLE, UNKNOWN, Ephemeral, owner_of
 from kolla_mesos_start.zookeeper.lock import standing
 from kolla_mesos_start.zookeeper.query import Query, Znode, children_of, data_of

@@ -1,6 +1,8 @@
-"""Why a program can't be executed or a file can't be read, and what to do about it.
+"""Explains why a file can't be read or a program can't be executed; finds credentials that every user can
+read.
 
-Imported only after a failure. A program whose name comes from a template is not named: it may be a secret.
+Only imported after a failure, or if there is a credential. A program whose name comes from a template is not
+named: the name may be a secret.
 """
 
 from __future__ import annotations
@@ -11,13 +13,18 @@ import stat
 
 from kolla_mesos_start.errors import cause
 
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping, Sequence
+
 MISSING = (errno.ENOENT, errno.ENOTDIR)
+OTHERS_READ, OTHERS_ENTER = 0o004, 0o001
 
 
 def execution(number: int, program: str | None, word: str, path: str | None) -> str:
-    """Why `word`, the first of an argv, could not be executed.
+    """Why `word`, the first item of an argv, could not be executed.
 
-    `number` is the errno, `program` the name that may be shown, `path` the PATH in which it was looked for.
+    `number` is the errno, `program` the name that may be shown, `path` the PATH that was searched.
     """
     name = f"program {program!r}" if program else "its program"
     if number in MISSING:
@@ -45,7 +52,7 @@ def execution(number: int, program: str | None, word: str, path: str | None) -> 
 
 
 def _mode(word: str, path: str | None) -> int | None:
-    """The permission bits of the file that was tried; None if there is no such file that we can see."""
+    """The permission bits of the file that was found in PATH; None if it can't be seen."""
     places = [""] if "/" in word else (os.defpath if path is None else path).split(os.pathsep)
     for place in places:
         try:
@@ -58,7 +65,7 @@ def _mode(word: str, path: str | None) -> int | None:
 
 
 def reading(path: str, error: OSError) -> str:
-    """Why the file, or directory, can't be read."""
+    """Why the file or directory can't be read."""
     if error.errno != errno.EACCES:
         return cause(error)
     uid = os.geteuid()
@@ -75,9 +82,40 @@ def reading(path: str, error: OSError) -> str:
 
 
 def unreadable(path: str) -> str:
-    """Why an attempt to open the file for reading fails; empty if it succeeds."""
+    """Why the file can't be opened for reading; empty if it can."""
     try:
         os.close(os.open(path, os.O_RDONLY | os.O_NONBLOCK))
     except OSError as error:
         return reading(path, error)
     return ""
+
+
+def world_readable(environ: Mapping[str, str]) -> Iterator[tuple[str, str, int]]:
+    """The credential or key that every user can read: its variable, path and mode.
+
+    Group access is fine: with Kubernetes' fsGroup the agent's own user gets it that way.
+    """
+    key = "KOLLA_ZK_KEY" if environ.get("KOLLA_ZK_KEY") else "KOLLA_ZK_CERT"  # It may contain the key.
+    for variable in ("KOLLA_ZK_AUTH_FILE", key):
+        path = environ.get(variable)
+        try:
+            modes = list(_modes(path)) if path else [0]
+        except OSError:
+            continue  # It was there a moment ago, and is being replaced.
+        if path and others_can_read(modes):
+            yield variable, path, modes[0]
+
+
+def _modes(path: str) -> Iterator[int]:
+    """The mode of the file, and of each directory above it. A mounted Secret is behind links."""
+    place = os.path.realpath(path)
+    yield os.stat(place).st_mode & 0o7777
+    while place != "/":
+        place = os.path.dirname(place)
+        yield os.stat(place).st_mode & 0o7777
+
+
+def others_can_read(modes: Sequence[int]) -> bool:
+    """Whether other users can read a file, given its mode and those of the directories above it."""
+    file, *directories = modes
+    return bool(file & OTHERS_READ) and all(mode & OTHERS_ENTER for mode in directories)

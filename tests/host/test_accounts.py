@@ -8,8 +8,8 @@ import pwd
 
 import pytest
 
-from kolla_mesos_start import accounts
 from kolla_mesos_start.errors import AgentError, CannotExecute, CannotWrite
+from kolla_mesos_start.host import accounts
 
 
 @pytest.fixture(name="nova")

@@ -11,13 +11,14 @@ from typing import Any, Callable
 
 import pytest
 
-from kolla_mesos_start import wait
 from kolla_mesos_start.definition import document, schema
 from kolla_mesos_start.definition.model import External
 from kolla_mesos_start.errors import DependenciesNotSatisfied
-from kolla_mesos_start.outside import Answer
 from kolla_mesos_start.tree.znodes import Znodes
-from kolla_mesos_start.wait import SUPERSEDED, Blocked, Progress, Runnable, Waiting, judge
+from kolla_mesos_start.wait import waiting as module
+from kolla_mesos_start.wait.external import Answer
+from kolla_mesos_start.wait.judge import SUPERSEDED, Blocked, Progress, Runnable, judge
+from kolla_mesos_start.wait.waiting import NEVER, Waiting
 from kolla_mesos_start.zookeeper.query import Query, data_of
 from tests.conftest import LogLines
 from tests.tree.test_states import EPOCH, SYNC, ZNODES, Tree, once_view, one_time, view_of
@@ -117,7 +118,7 @@ class Memory:
                 self.clock = max(self.clock, when)
                 act()
             else:
-                assert deadline != wait.NEVER, "it would wait for ever"
+                assert deadline != NEVER, "it would wait for ever"
                 self.clock = deadline
         return value
 
@@ -140,8 +141,8 @@ class Memory:
             self.changes += found != self.results
             self.results = dict(found)
 
-    def ask(self, externals: Iterable[External]) -> None:
-        """As `outside.Outside` does."""
+    def probe(self, externals: Iterable[External]) -> None:
+        """As `ExternalProbes` does."""
         self.asked.append([external.value for external in externals])
 
     def answer(self, failure: str = "", settled: bool = True) -> None:
@@ -187,9 +188,9 @@ def start(monkeypatch: pytest.MonkeyPatch) -> Start:
         service = {"service": {"daemon": daemon}} if daemon else {}
         memory = Memory({"commands": commands, **service}, tree)
         if any(command.outside for command in memory.graph.steps):
-            monkeypatch.setattr(wait, "_outside", lambda tree: memory)
-        monkeypatch.setattr(wait, "now", lambda: memory.clock)
-        monkeypatch.setattr(wait, "time", SimpleNamespace(time=lambda: EPOCH + memory.clock))
+            monkeypatch.setattr(module, "_external_probes", lambda tree: memory)
+        monkeypatch.setattr(module, "now", lambda: memory.clock)
+        monkeypatch.setattr(module, "time", SimpleNamespace(time=lambda: EPOCH + memory.clock))
         return memory
 
     return start

@@ -1,7 +1,7 @@
 """The interfaces, addresses and hostname of this host, and the facts that it registers for others.
 
-The address of an interface is its first IPv4 address, else its first IPv6 address, a link-local
-one last. psutil is imported only in `interfaces`: the import takes a tenth of the agent's start.
+The address of an interface is its first IPv4 address, else its first IPv6 address, link-local ones last. Only
+`interfaces` imports psutil, which takes a tenth of the agent's start.
 """
 
 from __future__ import annotations
@@ -73,7 +73,7 @@ def default_interface() -> str:
 def address_of(interface: str) -> str:
     """The address of an interface that a template names. Raises CannotRender if it has none."""
     found = interfaces()
-    # The message doesn't show the name: it may be the value of a variable.
+    # The message does not show the name, which may be the value of a variable.
     if interface not in found:
         raise CannotRender(f"no such interface on this host, expected one of {listed(found)}")
     address = found[interface].address
@@ -88,9 +88,9 @@ def hostname() -> str:
 
 
 def get_ip_address(settings: Settings, interface: str | None = None) -> str:
-    """The address of `interface` (as `address_of`), else the one to bind to; never KOLLA_ADDRESS.
+    """The address of `interface` (see `address_of`), or by default the one to bind to; never KOLLA_ADDRESS.
 
-    That is the address of KOLLA_PRIVATE_INTERFACE, else of the default route's interface. Raises
+    The default is the address of KOLLA_PRIVATE_INTERFACE, else of the default route's interface. Raises
     BadEnvironment if there is none.
     """
     if interface is None:
@@ -99,12 +99,11 @@ def get_ip_address(settings: Settings, interface: str | None = None) -> str:
 
 
 def facts(settings: Settings) -> dict[str, Any]:
-    """What this host registers in a party: plain JSON, at most FACTS_LIMIT bytes as json.dumps writes it.
+    """The facts that this host registers in a party: at most FACTS_LIMIT bytes of JSON.
 
-    Each interface with an address is `ansible_<interface>`, as in Ansible:
-    `{"ipv4": {"address"}, "ipv6": [{"address"}, ...]}`. If they don't fit, the private and the
-    public one go first, and a warning names what is left out. Raises BadEnvironment, with an issue
-    for each of these two that has no address.
+    Each interface with an address is `ansible_<interface>`, as in Ansible: `{"ipv4": {"address"}, "ipv6":
+    [{"address"}, ...]}`. If they do not fit, the private and the public one are first, and a warning names
+    those left out. Raises BadEnvironment with an issue for each of these two without address.
     """
     private, public = _chosen(settings)
     facts: dict[str, Any] = {

@@ -1,7 +1,7 @@
-"""The `check` command: read and validate the definition, render all files, write nothing.
+"""The `check` command: validates the definition and renders all files, but writes nothing.
 
-It prints who it is and whom it talks to, and one line for each file: what would change, mode, owner, digest,
-path. `--show` prints the content too, with all secrets.
+It prints the server and our identity, and one line for each file: the change, mode, owner, digest and path.
+`--show` prints the content too, with all secrets.
 """
 
 from __future__ import annotations
@@ -10,18 +10,18 @@ import hashlib
 import sys
 
 from kolla_mesos_start.errors import AgentError, CannotWrite, Stopped, cause
-from kolla_mesos_start.files import plan
+from kolla_mesos_start.files.placement import plan
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from kolla_mesos_start.definition.model import Graph
-    from kolla_mesos_start.files import Content
+    from kolla_mesos_start.files.content import Content
     from kolla_mesos_start.render.prepare import Preparer
     from kolla_mesos_start.zookeeper.client import Client
 
 
-class NobodyReads(CannotWrite):
-    """What is found can't be said."""
+class OutputClosed(CannotWrite):
+    """Standard output can't be written."""
 
 
 def check(graph: Graph, preparer: Preparer, show: bool) -> int:
@@ -38,10 +38,10 @@ def check(graph: Graph, preparer: Preparer, show: bool) -> int:
                 change = plan(content)
                 changes[content.dest] = changes.get(content.dest, False) or change != "unchanged"
                 _print(command.path, content, change, show)
-        except (Stopped, NobodyReads):
+        except (Stopped, OutputClosed):
             raise
         except AgentError as error:
-            # Go on: one check should show all errors.
+            # Continue: one check should show all errors.
             _say(f"{command.path}: {error.reason}")
             error.command = error.command or command.path
             failures.append(error)
@@ -80,4 +80,4 @@ def _say(line: str, data: bytes = b"") -> None:
         sys.stdout.buffer.write(data)
         sys.stdout.flush()
     except OSError as error:
-        raise NobodyReads(f"standard output can't be written: {cause(error)}") from error
+        raise OutputClosed(f"standard output can't be written: {cause(error)}") from error

@@ -1,4 +1,4 @@
-"""A library is imported without what it needs for other purposes, and with it where it can't be."""
+"""A library is imported without modules that we do not need, or with them if it can't be."""
 
 from __future__ import annotations
 
@@ -7,14 +7,14 @@ from pathlib import Path
 
 import pytest
 
-from kolla_mesos_start.stand_ins import import_without
+from kolla_mesos_start.lean_import import import_without
 
 COSTLY = "digest = len\nclass Cache: pass\n"
 
 
 @pytest.fixture(autouse=True)
 def modules(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Where a test writes its modules; they are forgotten afterwards."""
+    """The directory for the modules of a test; they are removed from sys.modules afterwards."""
     (tmp_path / "costly.py").write_text(COSTLY)
     monkeypatch.syspath_prepend(tmp_path)
     for name in ("costly", "library"):
@@ -23,12 +23,12 @@ def modules(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
-def test_what_is_not_used_is_not_imported(modules: Path) -> None:
+def test_unused_modules_are_not_imported(modules: Path) -> None:
     (modules / "library.py").write_text("import costly\nfrom costly import digest, Cache\n")
     import_without("library", {"costly": ("digest", "Cache")})
     library = sys.modules["library"]
     assert (library.digest, library.Cache) == (None, None)
-    # Whoever imports it for itself gets the real one.
+    # A later import gets the real module.
     assert "costly" not in sys.modules
     import costly  # type: ignore[import-not-found]
 

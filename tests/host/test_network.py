@@ -13,14 +13,14 @@ from typing import Any, NamedTuple
 import psutil
 import pytest
 
-from kolla_mesos_start import host
 from kolla_mesos_start.errors import BadEnvironment, CannotRender
+from kolla_mesos_start.host import network
 from kolla_mesos_start.settings import parse
 from tests.conftest import LogLines
 
 PROGRAM = """
 import json, sys
-from kolla_mesos_start import host
+from kolla_mesos_start.host import network
 from kolla_mesos_start.errors import AgentError
 from kolla_mesos_start.settings import parse
 
@@ -33,7 +33,7 @@ except AgentError as error:
 
 
 ENVIRON = {"KOLLA_ZK_HOSTS": "zk", "KOLLA_APP_ID": "/cloud/infra/x/y", "KOLLA_HOSTNAME": "node"}
-ROOT = pathlib.Path(__file__).parent.parent
+ROOT = pathlib.Path(__file__).parents[2]
 
 
 def in_namespace(setup: str, expression: str, **environ: str) -> Any:
@@ -130,15 +130,16 @@ CHOICES = [
 @pytest.mark.parametrize("choice", CHOICES, ids=[choice.name for choice in CHOICES])
 def test_the_default_is_the_default_routes_interface(choice: Choice) -> None:
     """Without any variable set, an agent registers the address that others reach it at."""
-    functions = "host.default_interface(), host.get_ip_address(settings)"
+    functions = "network.default_interface(), network.get_ip_address(settings)"
     assert in_namespace(choice.setup, functions) == [choice.interface, choice.address]
 
 
 def test_a_named_interface_goes_before_the_default_routes() -> None:
     """Private and public are independent; a template's interface is one more."""
     functions = (
-        "host.facts(settings)['private_interface'], host.facts(settings)['api_interface'], "
-        "host.get_ip_address(settings), host.get_ip_address(settings, 'eth0'), host.address_of('eth1')"
+        "network.facts(settings)['private_interface'], network.facts(settings)['api_interface'], "
+        "network.get_ip_address(settings), network.get_ip_address(settings, 'eth0'), "
+        "network.address_of('eth1')"
     )
     assert in_namespace(VIA_ETH0, functions, KOLLA_PRIVATE_INTERFACE="eth1") == [
         *("eth1", "eth0"),
@@ -148,11 +149,11 @@ def test_a_named_interface_goes_before_the_default_routes() -> None:
 
 def test_the_registered_address_is_not_the_one_to_bind_to() -> None:
     """KOLLA_ADDRESS may be the address of the node: no process in this container can bind to it."""
-    functions = "host.get_ip_address(settings), host.facts(settings)['address']"
+    functions = "network.get_ip_address(settings), network.facts(settings)['address']"
     assert in_namespace(VIA_ETH0, functions, KOLLA_ADDRESS="203.0.113.9") == ["192.0.2.7", "203.0.113.9"]
 
 
-@pytest.mark.parametrize("function", ["host.get_ip_address(settings)", "host.facts(settings)"])
+@pytest.mark.parametrize("function", ["network.get_ip_address(settings)", "network.facts(settings)"])
 def test_an_interface_that_is_not_there_is_reported_with_its_variable(function: str) -> None:
     """The message has the name that was set, and the valid ones."""
     with pytest.raises(Refused) as caught:
@@ -165,7 +166,9 @@ def test_an_interface_that_is_not_there_is_reported_with_its_variable(function: 
 def test_two_wrong_interfaces_are_reported_at_once() -> None:
     """One failure, one list."""
     with pytest.raises(Refused) as caught:
-        in_namespace(TWO, "host.facts(settings)", KOLLA_PRIVATE_INTERFACE="a", KOLLA_PUBLIC_INTERFACE="eth0p")
+        in_namespace(
+            TWO, "network.facts(settings)", KOLLA_PRIVATE_INTERFACE="a", KOLLA_PUBLIC_INTERFACE="eth0p"
+        )
     assert caught.value.reason.startswith("environment: 2 issues: KOLLA_PRIVATE_INTERFACE=a: no such")
     assert (
         "KOLLA_PUBLIC_INTERFACE=eth0p: the interface has no address, expected one of eth0, eth1, lo"
@@ -180,7 +183,7 @@ def test_without_a_default_route_the_operator_has_to_choose(setup: str, expected
     """A wrong guess would be registered, and others would connect to it."""
     with pytest.raises(Refused) as caught:
         in_namespace(
-            f"{setup}\nip address flush dev lo" if "down" in setup else setup, "host.facts(settings)"
+            f"{setup}\nip address flush dev lo" if "down" in setup else setup, "network.facts(settings)"
         )
     assert caught.value.kind == BadEnvironment.__name__
     assert caught.value.reason.startswith(
@@ -193,7 +196,7 @@ def test_without_a_default_route_the_operator_has_to_choose(setup: str, expected
 def test_the_message_about_a_templates_interface_does_not_show_its_name(interface: str) -> None:
     """The name may be the value of a variable."""
     with pytest.raises(Refused) as caught:
-        in_namespace(TWO, f"host.get_ip_address(settings, {interface!r})")
+        in_namespace(TWO, f"network.get_ip_address(settings, {interface!r})")
     assert caught.value.kind == CannotRender.__name__
     assert "expected one of eth0, " in caught.value.reason
     assert "ens3" not in caught.value.reason
@@ -204,7 +207,7 @@ def test_the_message_about_a_templates_interface_does_not_show_its_name(interfac
 
 def test_every_interface_is_known_with_its_addresses() -> None:
     """Also one that is down, or has none."""
-    assert in_namespace(TWO, "{name: list(one) for name, one in host.interfaces().items()}") == {
+    assert in_namespace(TWO, "{name: list(one) for name, one in network.interfaces().items()}") == {
         "lo": ["lo", ["127.0.0.1"], ["::1"]],
         "eth0": ["eth0", ["192.0.2.7"], []],
         "eth0p": ["eth0p", [], []],
@@ -238,14 +241,14 @@ def test_a_link_local_address_is_the_last_choice(
     """It is valid on this host only. Otherwise the order of the kernel decides."""
     found = [Address(socket.AF_INET6 if ":" in one else socket.AF_INET, one) for one in addresses]
     monkeypatch.setattr(psutil, "net_if_addrs", lambda: {"eth0": found})
-    assert host.interfaces()["eth0"].address == preferred
+    assert network.interfaces()["eth0"].address == preferred
 
 
 def test_psutil_is_not_imported_before_an_address_is_asked_for() -> None:
     """Its import takes a tenth of the agent's start, and a finished run_once task needs no address."""
     program = (
-        "import sys\nfrom kolla_mesos_start import host\n"
-        "host.hostname()\n"
+        "import sys\nfrom kolla_mesos_start.host import network\n"
+        "network.hostname()\n"
         "assert 'psutil' not in sys.modules\n"
     )
     subprocess.run([sys.executable, "-c", program], check=True, cwd=ROOT)
@@ -257,7 +260,7 @@ def test_psutil_is_not_imported_before_an_address_is_asked_for() -> None:
 def test_facts_are_what_other_members_render_with() -> None:
     """kolla-mesos' keys, and this agent's own."""
     environ = {"KOLLA_PRIVATE_INTERFACE": "eth1", "KOLLA_PORTS": "80,443"}
-    facts = in_namespace(VIA_ETH0, "host.facts(settings)", **environ)
+    facts = in_namespace(VIA_ETH0, "network.facts(settings)", **environ)
     assert facts == {
         "ansible_hostname": socket.gethostname(),
         "api_interface": "eth0",
@@ -275,15 +278,15 @@ def test_facts_are_what_other_members_render_with() -> None:
 
 def test_facts_of_an_ipv6_host_have_no_ipv4() -> None:
     """A template that uses its IPv4 address is refused, because that is missing."""
-    facts = in_namespace(IPV6_ONLY, "host.facts(settings)")
+    facts = in_namespace(IPV6_ONLY, "network.facts(settings)")
     assert facts["ansible_eth0"] == {"ipv6": [{"address": "fd00::5"}, {"address": "fe80::5%eth0"}]}
     assert facts["private_address"] == facts["address"] == "fd00::5"
 
 
 def with_interfaces(monkeypatch: pytest.MonkeyPatch, names: list[str]) -> None:
     """Give this host interfaces with an address each."""
-    found = {name: host.Interface(name, ("192.0.2.1",), ("2001:db8::1",)) for name in names}
-    monkeypatch.setattr(host, "interfaces", lambda: found)
+    found = {name: network.Interface(name, ("192.0.2.1",), ("2001:db8::1",)) for name in names}
+    monkeypatch.setattr(network, "interfaces", lambda: found)
 
 
 def test_facts_are_limited_and_keep_the_private_and_the_public_interface(
@@ -292,7 +295,7 @@ def test_facts_are_limited_and_keep_the_private_and_the_public_interface(
     """All members read them, and a host of containers has hundreds of interfaces."""
     with_interfaces(monkeypatch, [*(f"cali{number:03}" for number in range(500)), "ens1", "ens2"])
     settings = parse({**ENVIRON, "KOLLA_PRIVATE_INTERFACE": "ens2", "KOLLA_PUBLIC_INTERFACE": "ens1"})
-    facts = host.facts(settings)
+    facts = network.facts(settings)
     kept = [key for key in facts if isinstance(facts[key], dict)]
     assert kept[:3] == ["ansible_ens2", "ansible_ens1", "ansible_cali000"]
     assert 16384 - 100 < len(json.dumps(facts).encode()) <= 16384
@@ -304,7 +307,7 @@ def test_facts_are_limited_and_keep_the_private_and_the_public_interface(
 def test_facts_that_have_room_are_complete(monkeypatch: pytest.MonkeyPatch, log_lines: LogLines) -> None:
     """And there is no warning."""
     with_interfaces(monkeypatch, [f"eth{number}" for number in range(100)])
-    facts = host.facts(
+    facts = network.facts(
         parse({**ENVIRON, "KOLLA_PRIVATE_INTERFACE": "eth0", "KOLLA_PUBLIC_INTERFACE": "eth0"})
     )
     assert {f"ansible_eth{number}" for number in range(100)} < set(facts)
@@ -313,4 +316,4 @@ def test_facts_that_have_room_are_complete(monkeypatch: pytest.MonkeyPatch, log_
 
 def test_the_hostname_is_the_machines_not_the_agents() -> None:
     """RabbitMQ's and Galera's node names depend on it."""
-    assert in_namespace("", "host.hostname(), settings.host") == [socket.gethostname(), "node"]
+    assert in_namespace("", "network.hostname(), settings.host") == [socket.gethostname(), "node"]

@@ -1,8 +1,4 @@
-"""Imports a library without modules that it needs only for other purposes than ours.
-
-During the import, empty modules replace those that are expensive and not used. The caller names them, and
-explains why.
-"""
+"""Imports a library without costly modules that we do not need: empty modules stand in for them."""
 
 from __future__ import annotations
 
@@ -15,10 +11,10 @@ if TYPE_CHECKING:
 
 
 def import_without(module: str, unused: Mapping[str, Sequence[str]]) -> None:
-    """Import `module` with stand-ins for the `unused` modules, each with these names in it, all None.
+    """Import `module` with an empty module for each of `unused`, which has the given names, all None.
 
-    What has been imported already stays as it is. A library that does more with them while it is
-    imported gets the real ones.
+    Modules that are already imported stay. A library that uses more of them during its import gets the real
+    ones.
     """
     absent = [name for name in unused if name not in sys.modules]
     for name in absent:

@@ -1,0 +1,1 @@
+"""What the operating system says about this host: its network interfaces and its user accounts."""
