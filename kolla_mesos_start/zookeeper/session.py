@@ -118,6 +118,7 @@ class Session:
         self._connected_handlers: list[Callable[[], object]] = []
         self._watch_handlers: list[Callable[[str], object]] = []
         self._refused_handlers: list[Callable[[], object]] = []
+        self._unreadable_handlers: list[Callable[[], object]] = []
         self._too_large_handlers: list[Callable[[str, int], object]] = []
         self._events: deque[Callable[[], object]] = deque()
         self._xid = 0
@@ -149,6 +150,10 @@ class Session:
     def on_refused(self, handler: Callable[[], object]) -> None:
         """Call `handler` when the servers refuse our credentials; the session keeps trying."""
         self._refused_handlers.append(handler)
+
+    def on_unreadable(self, handler: Callable[[], object]) -> None:
+        """Have `handler` run when a connected server sends what can't be read; the session goes on trying."""
+        self._unreadable_handlers.append(handler)
 
     def on_too_large(self, handler: Callable[[str, int], object]) -> None:
         """Call `handler(path, size)` when the servers close the connection because of a request's size."""
@@ -374,6 +379,8 @@ class Session:
                 advice = "" if was_connected else f"; check {self.servers.advice}"
                 log.warning("%s at %s (%s); retrying%s", words, self.servers, self.error, advice)
             self._lost = True
+        if was_connected and isinstance(error, ValueError):
+            self._events.extend(self._unreadable_handlers)
         if self._pending:
             self._count_losses(closed=isinstance(error, ConnectionError))
         if isinstance(error, PermissionError):

@@ -178,7 +178,7 @@ def test_an_agent_with_such_a_server(name: str, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("name", "status"), [("data of 2 GB", 69), ("empty answers", 69), ("no data", 0), ("access denied", 77)]
+    ("name", "status"), [("data of 2 GB", 69), ("empty answers", 69), ("no data", 69), ("access denied", 77)]
 )
 def test_the_operators_tool_with_such_a_server(name: str, status: int) -> None:
     """It says what is wrong, without a traceback."""

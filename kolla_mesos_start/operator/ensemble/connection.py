@@ -21,6 +21,7 @@ from kolla_mesos_start.zookeeper.lock import Queues
 from kolla_mesos_start.zookeeper.query import Query, Znode
 from kolla_mesos_start.zookeeper.wire import (
     ACL,
+    UNREADABLE,
     BadVersionError,
     CheckVersion,
     Create,
@@ -64,6 +65,10 @@ class OperatorClient(Client):
         super().__init__(servers, settings.session_timeout, settings.znode_acl, loop)
         self._deployment = Znodes(settings.prefix, settings.deployment_id, "", "").deployment
         self._plans: list[Plan | None] = []
+        self.session.on_unreadable(self._refuse_server)
+
+    def _refuse_server(self) -> None:
+        raise UnreadableServer(f"{self.session.server}: {UNREADABLE}")
 
     @property
     def plan(self) -> Plan | None:
@@ -90,6 +95,12 @@ class OperatorClient(Client):
             return self.acl
         is_own = f"{path}/".startswith(f"{self._deployment}/")
         return entries(self.plan.acl(path[len(self._deployment) + 1 :]) if is_own else self.plan.above)
+
+
+class UnreadableServer(AgentError):
+    """The server speaks another protocol."""
+
+    status = 69
 
 
 class Changes:
