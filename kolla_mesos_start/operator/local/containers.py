@@ -140,11 +140,11 @@ class LocalContainer:
 
 def processes_of(directory: Path) -> Iterator[int]:
     """The processes of the containers whose run directory is `directory`, or lies below it."""
-    # Only this variable: a shell that somebody has opened in the directory is not ours.
+    # Not a shell in the directory, nor one with KOLLA_RUN_DIR for the probes: containers have both variables.
     mark = os.fsencode(f"KOLLA_RUN_DIR={directory}")
     for pid in map(int, filter(str.isdigit, os.listdir("/proc"))):
         environ = _environ(pid)
-        if mark + b"/" in environ or mark + b"\0" in environ:
+        if b"KOLLA_STATE_DIR=" in environ and (mark + b"/" in environ or mark + b"\0" in environ):
             yield pid
 
 

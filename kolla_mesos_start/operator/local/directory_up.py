@@ -289,10 +289,9 @@ class DirectoryUp(Up[DirectoryDeployment]):
         names.update(container_variables.environ(self.environ))
         names.update(KOLLA_SYSTEM_PREFIX=self.prefix, KOLLA_DEPLOYMENT=self.name)
         lines = [f"export {name}={shlex.quote(value)}" for name, value in names.items()]
-        path = ":".join(
-            [*programs, environ["PATH"]]
-        )  # Programs that the containers run can be tried out too.
-        lines += [f"PATH={shlex.quote(path)}:$PATH", f"site={shlex.quote(str(self.directory))}"]
+        # The containers' programs too. Ours come last: the checkout's `bin` has one that is called `test`.
+        paths = (shlex.quote(environ["PATH"]), "$PATH", *map(shlex.quote, programs))
+        lines += [f"PATH={':'.join(paths)}", f"site={shlex.quote(str(self.directory))}"]
         file = self.directory / ENVIRONMENT
         file.touch(mode=0o600)
         file.write_text("\n".join(lines) + "\n")

@@ -49,5 +49,5 @@ class LogStream:
         except FileNotFoundError:
             return []
         self._shown[container] += len(whole) + len(end)
-        # A `\r` or a form feed inside of a line is no end of it.
-        return whole.decode(errors="replace").split("\n") if end else []
+        # Only `\n` ends a line; of a line that ends in `\r\n`, a terminal would show nothing.
+        return [line.rstrip("\r") for line in whole.decode(errors="replace").split("\n")] if end else []

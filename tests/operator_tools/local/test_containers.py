@@ -33,14 +33,14 @@ def test_a_checkout_runs_its_own_agent_and_an_installed_tool_the_installed_one(t
 
 
 def test_only_what_runs_in_a_container_is_ended(tmp_path: Path) -> None:
-    """Not the shell that somebody has opened in its directory, nor a container of another directory."""
+    """Not a shell in its directory, nor one with its KOLLA_RUN_DIR (for `health`), nor another container."""
     ours, theirs = tmp_path / "site", tmp_path / "site-2"
     sleep = ("sleep", "300")
-    environ = dict(os.environ)
+    environ = {**os.environ, "KOLLA_STATE_DIR": f"{ours}/web-1/api/state"}
     with (
         subprocess.Popen(sleep, env={**environ, "KOLLA_RUN_DIR": f"{ours}/web-1/api/run"}) as container,
         subprocess.Popen(sleep, env={**environ, "KOLLA_RUN_DIR": f"{theirs}/web-1/api/run"}) as other,
-        subprocess.Popen(sleep, env={**environ, "PWD": f"{ours}/web-1"}) as shell,
+        subprocess.Popen(sleep, env={**os.environ, "KOLLA_RUN_DIR": f"{ours}/web-1/api/run"}) as shell,
     ):
         try:
             assert list(processes_of(ours)) == [container.pid]
@@ -66,7 +66,7 @@ def test_a_container_that_hides_its_environment_is_ended(
 def test_what_does_not_end_by_itself_is_killed(tmp_path: Path) -> None:
     """SIGTERM first, and after the grace SIGKILL."""
     deaf = "from signal import *; signal(SIGTERM, SIG_IGN); print(flush=True); pause()"
-    environ = {**os.environ, "KOLLA_RUN_DIR": f"{tmp_path}/run"}
+    environ = {**os.environ, "KOLLA_RUN_DIR": f"{tmp_path}/run", "KOLLA_STATE_DIR": f"{tmp_path}/state"}
     with subprocess.Popen([sys.executable, "-c", deaf], env=environ, stdout=subprocess.PIPE) as process:
         assert process.stdout is not None
         process.stdout.readline()
@@ -80,7 +80,7 @@ def test_what_has_overwritten_its_environment_is_ended_too(tmp_path: Path) -> No
         "import os; from signal import *; signal(SIGTERM, SIG_IGN); print(os.getpid(), flush=True); pause()"
     )
     parent = "import subprocess, sys; subprocess.run([sys.executable, '-c', sys.argv[1]], env={})"
-    environ = {**os.environ, "KOLLA_RUN_DIR": f"{tmp_path}/run"}
+    environ = {**os.environ, "KOLLA_RUN_DIR": f"{tmp_path}/run", "KOLLA_STATE_DIR": f"{tmp_path}/state"}
     with subprocess.Popen(
         [sys.executable, "-c", parent, deaf], env=environ, stdout=subprocess.PIPE
     ) as process:

@@ -128,7 +128,7 @@ def test_logs_become_one_stream_of_whole_lines(tmp_path: Path) -> None:
     target = io.StringIO()
     stream = LogStream(made, Console(file=target))
     stream.show()
-    made[0].log.write_bytes(b"one [bold]\ntw")
+    made[0].log.write_bytes(b"one [bold]\nSTORED\r\ntw")
     made[1].log.write_bytes(b"\xff \x1b[31mred\x1b[0m\n\n")
     stream.show()
     with made[0].log.open("ab") as log:
@@ -137,6 +137,7 @@ def test_logs_become_one_stream_of_whole_lines(tmp_path: Path) -> None:
     stream.show()
     assert target.getvalue().splitlines() == [
         "db@x  | one [bold]",
+        "db@x  | STORED",
         "web@x | \N{REPLACEMENT CHARACTER} red",
         "web@x | ",
         "db@x  | tw" + "o" * 200,
