@@ -25,6 +25,7 @@ from kolla_mesos_start.zookeeper.client import Client
 from kolla_mesos_start.zookeeper.query import Znode, data_of
 from tests.conftest import Deployment
 from tests.integration.test_session import servers
+from tests.tool import operator_client
 
 SERVICE = "infra/db"
 # More requests than any operation here sends.
@@ -204,10 +205,11 @@ def test_no_claim_reuses_a_token_that_was_removed(
 ) -> None:
     """Another container has claimed and failed, and an operator has reset the command by force."""
     ahead, claimed = 10**12, 0
+    operator = operator_client(zk, bench.znodes.prefix, bench.znodes.deployment_id)
 
     def remove(at: CommandZnodes) -> None:
         zk.set(at.detail, b'{"claim": "theirs", "started": 1, "finished": 2, "token": %d}' % ahead)
-        keep_tokens(zk, bench.znodes, [at.detail])
+        keep_tokens(operator, bench.znodes, [at.detail])
         zk.delete(at.state, recursive=True)
         for path in (at.state, at.detail, at.lock, at.generations, at.hosts):
             zk.create(path, b"")
@@ -223,6 +225,7 @@ def test_no_claim_reuses_a_token_that_was_removed(
             claim = bench.attempts.claim(command, contender)
             assert claim.token > ahead or not client.was_interrupted
             claimed += 1
+    operator.close()
     assert 0 < claimed < PLENTY
 
 

@@ -682,7 +682,7 @@ def places_the_containers(block: Block, ground: Ground) -> None:
     root = Path(tempfile.mkdtemp(dir=ground.containers.directory)) / "openstack"
     shutil.copytree(ROOT / "etc/openstack", root, symlinks=True)
     (root / "launch.yml").write_text(block.text)
-    deployment = directory.read(root)
+    deployment = sources.load(root).deployment
     assert [each for each in validate(deployment) if each.severity == ERROR] == []
     assert deployment.launch.hosts_of("openstack/nova/nova-compute") == ["cmp-1", "cmp-2"]
 
