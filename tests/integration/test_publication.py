@@ -274,7 +274,7 @@ def test_a_snapshot_warns_of_an_unfinished_publication(site: Site) -> None:
     assert "has not finished" not in site.ctl("snapshot", file).stderr
     site.leave_unfinished()
     said = site.ctl("snapshot", file).stderr
-    assert f"publication {UNFINISHED}" in said and f"{file} may hold only a part of it" in said
+    assert f"publication {UNFINISHED}" in said and f"{file} may contain only a part of it" in said
 
 
 def test_nothing_is_published_over_an_unfinished_restore(site: Site) -> None:

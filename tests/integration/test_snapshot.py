@@ -130,7 +130,7 @@ def test_an_attempt_that_runs_is_one_without_an_outcome(site: Site, tmp_path: Pa
     agent = site.start()
     site.running()
     file = str(tmp_path / "site.tar")
-    assert "db/sync runs, or was interrupted" in ctl(site.deployment, "snapshot", file).stderr
+    assert "db/sync is running, or was interrupted" in ctl(site.deployment, "snapshot", file).stderr
     agent.signal(signal.SIGKILL)
     agent.ends()
     site.zk.delete(site.deployment.path, recursive=True)

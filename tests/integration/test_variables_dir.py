@@ -136,7 +136,7 @@ def test_the_operators_tool_can_use_a_directory(
     for command in ("wait", "timeline", "graph"):
         with_it(command)
     setting = ctl(deployment, "set", "password", "other", KOLLA_VARIABLES_DIR=str(secrets)).stderr
-    assert "note: password is in KOLLA_VARIABLES_DIR, whose value containers take\n" in setting
+    assert "note: password is in KOLLA_VARIABLES_DIR; containers use that value\n" in setting
     with_it("rerun", "web/go")
     assert containers.start("web", KOLLA_VARIABLES_DIR=str(secrets)).ends() == 0
 

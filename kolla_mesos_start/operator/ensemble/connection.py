@@ -8,7 +8,7 @@ from __future__ import annotations
 import json
 import logging
 from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import Any, NamedTuple
 
 from kolla_mesos_start.errors import DONE, AccessDenied, AgentError, BadDefinition, NoRight
@@ -437,3 +437,9 @@ def acquire(client: Client, queues: Queues, lock: str, limit: float = 0.0) -> st
         if not client.loop.wait(lambda seen=seen: watches.changes > seen, deadline):  # type: ignore[misc]
             return None
     return contender
+
+
+def release(queues: Queues, lock: str) -> None:
+    """Leave the queue for `lock`. If that is not permitted, our contender ends with the session."""
+    with suppress(NoRight):
+        queues.give_back(lock)
