@@ -95,6 +95,6 @@ def test_the_show_starts_breaks_explains_and_repairs_a_deployment(run: Run) -> N
 
 
 def stuck(shown: Deployment) -> list[dict[str, Any]]:
-    """The causes, once a command has failed and nothing else is wrong: its container may end, or run it again."""
+    """The causes, once only the failed command is left: before, its container may end or run it again."""
     causes: list[dict[str, Any]] = json.loads(run_ctl(shown, "explain", "--format", "json").stdout)["causes"]
     return causes if {cause["kind"] for cause in causes} == {"failed"} else []
