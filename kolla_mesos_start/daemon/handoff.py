@@ -38,7 +38,7 @@ BOOT = (
 
 # The environment variables that it keeps, for its interpreter, resolver and TLS, and for identification.
 # Secrets in the environment must not be visible in another process.
-KEPT = ("LD_", "LANG", "LC_", "OPENSSL_", "RES_OPTIONS", "LOCALDOMAIN", "KOLLA_RUN_DIR")
+KEPT = ("LD_", "LANG", "LC_", "OPENSSL_", "RES_OPTIONS", "LOCALDOMAIN", "KOLLA_RUN_DIR", "KOLLA_STATE_DIR")
 
 
 class Refreshing(NamedTuple):
