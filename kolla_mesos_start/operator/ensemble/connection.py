@@ -68,7 +68,9 @@ class OperatorClient(Client):
         self.session.on_unreadable(self._refuse_server)
 
     def _refuse_server(self) -> None:
-        raise UnreadableServer(f"{self.session.server}: {UNREADABLE}")
+        # Ctrl-C may come in the middle of a frame: what follows in `close` can't be read then.
+        if not self._closing:
+            raise UnreadableServer(f"{self.session.server}: {UNREADABLE}")
 
     @property
     def plan(self) -> Plan | None:
