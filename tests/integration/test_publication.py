@@ -126,7 +126,8 @@ def test_ctrl_c_releases_the_lock_at_once(site: Site) -> None:
     with site.begin("publish", site.root) as run:
         eventually(lambda: site.lock, "it has the lock", every=0.001)
         run.send_signal(signal.SIGINT)
-        assert run.wait(LIMIT) in (0, 130)
+        # It may be over by then: Python itself ends at an interruption of its own end.
+        assert run.wait(LIMIT) in (0, 130, -signal.SIGINT)
     assert site.lock == []
 
 
