@@ -251,8 +251,7 @@ class Bootstrap:
         ended = self.guard.ended
         assert ended is not None
         if hold is not None and ended.reason == "lost":
-            # The command may have succeeded before its guard died; the next attempt is told that this is
-            # unknown.
+            # The command may have succeeded before its guard died: its outcome is unknown.
             raise Lost(f"{command.path}: {ended.failure}")
         path = environ.get("PATH")
         outcome = _judge(prepared.step, ended, timed_out, self._stopped_by, last, path)

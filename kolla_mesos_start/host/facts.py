@@ -37,7 +37,7 @@ class HostFacts:
         try:
             self._child = fork(partial(_collect, settings, writer))
         except OSError:
-            self._child = -1  # No more processes are allowed.
+            self._child = -1  # The process limit is reached.
         os.close(writer)
 
     def __call__(self) -> Mapping[str, Any]:

@@ -216,7 +216,7 @@ def main() -> NoReturn:
 
 
 def _exit(status: int) -> NoReturn:
-    signal.signal(signal.SIGINT, signal.SIG_DFL)  # There is no more output.
+    signal.signal(signal.SIGINT, signal.SIG_DFL)  # All output is written.
     sys.exit(status)
 
 

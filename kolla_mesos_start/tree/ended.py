@@ -1,6 +1,6 @@
 """Records how the last failed start of this service on this host ended.
 
-A start that fails writes the record; the next start that gets past the same point removes it. A failure
+A start that fails writes the record; a later start that succeeds at that stage removes it. A failure
 before any command begins is visible nowhere else. If a daemon ends before it was ready, its registrar writes
 the record with the stage DAEMON; only a ready daemon removes it.
 """

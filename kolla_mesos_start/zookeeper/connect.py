@@ -45,7 +45,7 @@ def look_up(name: bytes, port: int) -> Steps[list[Any]]:
             child = fork(partial(_look_up_as_child, name, port, writer))
         finally:
             os.close(writer)
-    except OSError:  # No more processes are allowed; the connection will be tried again.
+    except OSError:  # The process limit is reached. The session tries to connect again.
         os.close(reader)
         raise
     try:

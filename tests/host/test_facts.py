@@ -70,6 +70,6 @@ def test_a_child_may_be_killed_and_reaped_by_others() -> None:
 
 
 def test_without_a_child_the_agent_collects_the_facts_itself() -> None:
-    """No more processes may be allowed."""
+    """The process limit may be reached."""
     before = "def fork():\n    raise BlockingIOError(11, 'no room')\nos.fork = fork"
     assert run(LOOPBACK, before) == ["127.0.0.1 True True", "no child is left", "True"]
