@@ -15,6 +15,7 @@ is known by the subject of a certificate, and whoever has none can't connect.
 from __future__ import annotations
 
 import socket
+import ssl
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from functools import partial
@@ -129,8 +130,25 @@ class _Handler(SequentialThreadingHandler):  # type: ignore[misc]
     def create_connection(
         self, address: tuple[str, int], timeout: float, hostname: str, **others: object
     ) -> socket.socket:
-        with socket.create_connection(address, timeout) as connection:
-            return make_context(*self._files.values()).wrap_socket(connection, server_hostname=hostname)
+        return connect_with_tls(make_context(*self._files.values()), address, timeout, hostname)
+
+
+def connect_with_tls(
+    context: ssl.SSLContext, address: tuple[str, int], timeout: float, hostname: str
+) -> ssl.SSLSocket:
+    """A connection with TLS.
+
+    The socket is wrapped before it connects: wrapping one that the server has already reset raises an error
+    and leaves it open.
+    """
+    connection = context.wrap_socket(socket.socket(), server_hostname=hostname)
+    try:
+        connection.settimeout(timeout)
+        connection.connect(address)
+    except BaseException:
+        connection.close()
+        raise
+    return connection
 
 
 def shows(directory: Path, certificate: str, trusted: str, kind: str = "ssl") -> dict[str, object]:
@@ -180,11 +198,8 @@ class SecureServer(Server):
     def _connected(self, seconds: float) -> Iterator[socket.socket]:
         files = self._ensemble.environment(OPERATOR)
         context = make_context(*files.values())
-        with (
-            socket.create_connection((HOST, self.port), seconds) as connection,
-            context.wrap_socket(connection, server_hostname=HOST) as wrapped,
-        ):
-            yield wrapped
+        with connect_with_tls(context, (HOST, self.port), seconds, HOST) as connection:
+            yield connection
 
 
 def password(session: int) -> bytes:
