@@ -290,11 +290,13 @@ class Ephemerals:
             ephemeral.unsure()
             return
         denied = NoRight(ephemeral.path, done, error)
-        if self._on_denied and isinstance(error, (wire.NoAuthError, wire.InvalidACLError)):
-            self._on_denied(denied)
+        on_denied = self._on_denied if isinstance(error, (wire.NoAuthError, wire.InvalidACLError)) else None
+        if on_denied:
+            on_denied(denied)
         ephemeral.refused(now())
         ephemeral.denied = denied.reason
-        self._complain("%s; retrying", ephemeral.path, denied.reason)
+        if not on_denied:
+            self._complain("%s; retrying", ephemeral.path, denied.reason)
 
     def _complain(self, message: str, path: str, shown: str = "") -> None:
         if path not in self._complaints:

@@ -422,8 +422,23 @@ def test_a_lock_that_may_not_be_given_back_goes_with_the_session(site: Site, zk:
     site.publish(sync=site.once(gate=None))
     assert site.start().ends() == 0
     zk.set_acls(f"{site.at()}/lock", [make_acl("world", "anyone", read=True, create=True, admin=True)])
-    assert "is marked as not done" in ctl(site.deployment, "rerun", "db/sync").stdout
-    assert site.names(f"{site.at()}/lock") == []
+    done = ctl(site.deployment, "rerun", "db/sync")
+    assert ("is marked as not done" in done.stdout, done.stderr) == (True, "")
+    eventually(lambda: site.names(f"{site.at()}/lock") == [], "the session has ended")
+
+
+def test_a_refusal_to_give_the_lock_back_ends_no_later_request(site: Site, zk: KazooClient) -> None:
+    """It comes with the reply to the request after it."""
+    site.publish(sync=site.once(gate=None))
+    assert site.start().ends() == 0
+    zk.set_acls(f"{site.at()}/lock", [make_acl("world", "anyone", read=True, create=True, admin=True)])
+    with ExitStack() as stack:
+        invocation = Invocation(parser().parse_args(["rerun", "db/sync"]), environ(site.deployment), stack)
+        client = invocation.client
+        with one_time.locked(client, one_time.find(invocation, "db/sync", "")) as contender:
+            assert client.children([f"{site.at()}/lock"]) == {f"{site.at()}/lock": [Path(contender).name]}
+        for _ in range(3):
+            client.children([f"{site.at()}/lock"])
 
 
 @pytest.mark.parametrize("word", ["rerun", "adopt"])

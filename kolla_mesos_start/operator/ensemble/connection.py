@@ -8,7 +8,7 @@ from __future__ import annotations
 import json
 import logging
 from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from typing import Any, NamedTuple
 
 from kolla_mesos_start.errors import DONE, AccessDenied, AgentError, BadDefinition, NoRight
@@ -71,6 +71,9 @@ class OperatorClient(Client):
         # Ctrl-C may come in the middle of a frame: what follows in `close` can't be read then.
         if not self._closing:
             raise UnreadableServer(f"{self.session.server}: {UNREADABLE}")
+
+    def _deny(self, denied: NoRight) -> None:
+        """Ignore it: the only ephemerals here are contenders for locks, and they end with the session."""
 
     @property
     def plan(self) -> Plan | None:
@@ -439,9 +442,3 @@ def acquire(client: Client, queues: Queues, lock: str, limit: float = 0.0) -> st
         if not client.loop.wait(lambda seen=seen: watches.changes > seen, deadline):  # type: ignore[misc]
             return None
     return contender
-
-
-def release(queues: Queues, lock: str) -> None:
-    """Leave the queue for `lock`. If that is not permitted, our contender ends with the session."""
-    with suppress(NoRight):
-        queues.give_back(lock)
