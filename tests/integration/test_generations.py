@@ -138,7 +138,10 @@ def test_a_daemon_waits_for_the_migration_of_its_own_generation(site: Site, befo
     front.release("2.0")
     new = front.start("2.0")
     new.says(ITS_OWN)
-    assert "db/sync <- front/daemon" in run_ctl(site.deployment, "explain").stdout
+    eventually(
+        lambda: "db/sync <- front/daemon" in run_ctl(site.deployment, "explain").stdout,
+        "`explain` shows it as soon as the container's znode says so",
+    )
     old, unknown = front.start("1.0", "web2"), front.start(None, "web3")
     runs_daemon(old)
     runs_daemon(unknown)
