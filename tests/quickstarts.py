@@ -90,6 +90,8 @@ class Quickstart:
 
     def signal(self, signum: int) -> None:
         """Send it what Ctrl-C, or the end of the terminal, sends: to all processes in front of it."""
+        if self.process.poll() is None:  # With a terminal, setsid has to run before there is such a group.
+            eventually(lambda: os.getpgid(self.process.pid) == self.process.pid, "it leads its group")
         os.killpg(self.process.pid, signum)
 
     def ends(self) -> int:
