@@ -19,6 +19,7 @@ import pytest
 
 from kolla_mesos_start.errors import AccessDenied, AgentError, BadUsage, NoConnection
 from kolla_mesos_start.operator import cli
+from kolla_mesos_start.operator.invocation import CONNECT_TIMEOUT
 from kolla_mesos_start.operator.manifests import marathon_api, marathon_post
 from kolla_mesos_start.operator.manifests.marathon_api import NotFinished, Rejected
 from kolla_mesos_start.operator.manifests.marathon_post import NotDeployed
@@ -275,6 +276,25 @@ def test_ctrl_c_leaves_the_deployment_to_marathon(marathon: Marathon, root: Path
 # -- while nobody leads ------------------------------------------------------------------------------
 
 
+class Clock:
+    """A clock on which each pause takes as long as a connection may."""
+
+    def __init__(self) -> None:
+        self._later = 0.0
+
+    def monotonic(self) -> float:
+        return time.monotonic() + self._later
+
+    def sleep(self, seconds: float) -> None:
+        self._later += CONNECT_TIMEOUT
+
+
+@pytest.fixture
+def long_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Have each pause between two requests take as long as a connection may, without waiting for it."""
+    monkeypatch.setattr(marathon_api, "time", Clock())
+
+
 def electing(marathon: Marathon, method: str, path: str, heeded: bool = False) -> None:
     """The first three such requests meet no leader; `heeded`: but it had got them."""
     left = [3]
@@ -317,11 +337,9 @@ def test_a_connection_that_is_lost_is_made_again(marathon: Marathon, root: Path)
     assert post(root, marathon.url) == 0
 
 
-def test_an_election_may_take_longer_than_a_connection(
-    marathon: Marathon, root: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+@pytest.mark.usefixtures("long_pauses")
+def test_an_election_may_take_longer_than_a_connection(marathon: Marathon, root: Path) -> None:
     """Somebody has answered; the limit is that of the deployment."""
-    monkeypatch.setattr(marathon_api, "CONNECT_TIMEOUT", 0.01)
     electing(marathon, "GET", "/v2/groups")
     assert post(root, marathon.url) == 0
 
@@ -334,11 +352,12 @@ def test_what_was_heeded_without_an_answer_is_not_sent_again(marathon: Marathon,
     assert sorted(marathon.apps) == IDS
 
 
+@pytest.mark.usefixtures("long_pauses")
 def test_an_election_without_end_is_one_of_no_connection(marathon: Marathon, root: Path) -> None:
     """With what was met last."""
     marathon.first = lambda request: Answer(503)
     with pytest.raises(NoConnection) as caught:
-        post(root, marathon.url, "--timeout", "0.3")
+        post(root, marathon.url, "--timeout", "30")
     assert caught.value.status == 69
     assert caught.value.reason.startswith(f"no answer from Marathon at {marathon.url}: status 503")
 
@@ -598,9 +617,9 @@ def dripping() -> Iterator[str]:
             thread.join()
 
 
-def test_a_port_that_nobody_listens_on_is_given_up(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.usefixtures("long_pauses")
+def test_a_port_that_nobody_listens_on_is_given_up(root: Path) -> None:
     """Tried again until then: it may be about to start."""
-    monkeypatch.setattr(marathon_api, "CONNECT_TIMEOUT", 0.2)
     url = f"http://127.0.0.1:{free_port()}"
     with pytest.raises(NoConnection, match="Connection refused"):
         post(root, url)
