@@ -9,7 +9,7 @@ from __future__ import annotations
 import select
 
 from kolla_mesos_start.errors import cause
-from kolla_mesos_start.zookeeper.connect import agree_on_tls, connect_any, resolve, would_block
+from kolla_mesos_start.zookeeper.connect import connect_any, connect_with_tls, resolve, would_block
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -40,13 +40,15 @@ def http(url: str) -> Steps[str]:
 
     parts = urlsplit(url)
     host, secure = parts.hostname or "", parts.scheme == "https"
-    connection = yield from connect_any((yield from resolve(host, parts.port or (443 if secure else 80))))
+    addresses = yield from resolve(host, parts.port or (443 if secure else 80))
     if secure:
         import ssl
 
         context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
         context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
-        connection = yield from agree_on_tls(connection, context, host)
+        connection = yield from connect_with_tls(addresses, context, host)
+    else:
+        connection = yield from connect_any(addresses)
     try:
         target = (parts.path or "/") + (f"?{parts.query}" if parts.query else "")
         netloc = parts.netloc.rpartition("@")[2]

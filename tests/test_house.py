@@ -373,13 +373,18 @@ def test_tls_has_no_more_than_openssl(bare: set[str], tmp_path: Path) -> None:
     Authority(tmp_path).issue("web")
     files = [str(tmp_path / name) for name in ("ca.pem", "web.pem", "web.key")]
     begin = f"""
+import select
 import socket
-from kolla_mesos_start.zookeeper.connect import agree_on_tls
+from kolla_mesos_start.zookeeper.connect import connect_with_tls
 from kolla_mesos_start.zookeeper.tls import make_context
-ours, theirs = socket.socketpair()
-ours.setblocking(False)
-shaking_hands = agree_on_tls(ours, make_context(*{files}), "zk1.example.org")
-next(shaking_hands)
+server = socket.create_server(("127.0.0.1", 0))
+address = (socket.AF_INET, server.getsockname())
+connecting = connect_with_tls([address], make_context(*{files}), "zk1.example.org")
+poller = select.poll()
+poller.register(*next(connecting))
+poller.poll()
+next(connecting)
+theirs = server.accept()[0]
 assert theirs.recv(1) == b"\\x16", "the handshake has begun"
 """
     loaded = loaded_by(begin) - bare

@@ -24,7 +24,7 @@ from kolla_mesos_start.processes import fork
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     import ssl
-    from collections.abc import Generator, Iterable
+    from collections.abc import Callable, Generator, Iterable
     from typing import Any, TypeVar
 
     from kolla_mesos_start.loop import Interest
@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     T = TypeVar("T")
     Steps = Generator[tuple[int, int], None, T]
     Address = tuple[int, Any]  # the family, and what connect() needs
+    Wrap = Callable[[socket.socket], socket.socket]
 
 
 def look_up(name: bytes, port: int) -> Steps[list[Any]]:
@@ -108,11 +109,14 @@ def resolve(host: str, port: int) -> Steps[list[Address]]:
     return [(family, address) for family, _, _, _, address in found]
 
 
-def connect(address: Address) -> Steps[socket.socket]:
-    """A connected socket that doesn't block."""
+def connect(address: Address, wrap: Wrap | None = None) -> Steps[socket.socket]:
+    """A connected socket that doesn't block, as it is or wrapped for TLS."""
     connection = socket.socket(address[0], socket.SOCK_STREAM)
     try:
         connection.setblocking(False)
+        if wrap:
+            # Not once it is connected: if the server has reset it by then, Python would leave it open.
+            connection = wrap(connection)
         error = connection.connect_ex(address[1])
         if error == errno.EINPROGRESS:
             yield connection.fileno(), select.POLLOUT
@@ -130,38 +134,37 @@ def connect(address: Address) -> Steps[socket.socket]:
     return connection
 
 
-def connect_any(addresses: Iterable[Address]) -> Steps[socket.socket]:
+def connect_any(addresses: Iterable[Address], wrap: Wrap | None = None) -> Steps[socket.socket]:
     """A connection to the first of the addresses that accepts it."""
     refused: OSError | None = None
     for address in addresses:
         try:
-            return (yield from connect(address))
+            return (yield from connect(address, wrap))
         except OSError as error:
             refused = error
     raise refused or OSError(errno.EHOSTUNREACH, "the name has no address")
 
 
-def agree_on_tls(connection: socket.socket, context: ssl.SSLContext, host: str) -> Steps[socket.socket]:
-    """The connection with TLS. It is closed on failure."""
+def connect_with_tls(
+    addresses: Iterable[Address], context: ssl.SSLContext, host: str
+) -> Steps[socket.socket]:
+    """A connection with TLS to the first of the addresses that accepts a connection."""
     import ssl
 
-    try:
-        name = in_ascii(host)
-        wrapped = context.wrap_socket(connection, server_hostname=name, do_handshake_on_connect=False)
-    except BaseException:
-        connection.close()
-        raise
+    name = in_ascii(host)
+    wrap = partial(context.wrap_socket, server_hostname=name, do_handshake_on_connect=False)
+    connection: Any = yield from connect_any(addresses, wrap)
     try:
         while True:
             try:
-                wrapped.do_handshake()
-                return wrapped
+                connection.do_handshake()
+                return connection  # type: ignore[no-any-return]
             except ssl.SSLWantReadError:
-                yield wrapped.fileno(), select.POLLIN
+                yield connection.fileno(), select.POLLIN
             except ssl.SSLWantWriteError:
-                yield wrapped.fileno(), select.POLLOUT
+                yield connection.fileno(), select.POLLOUT
     except BaseException:
-        wrapped.close()
+        connection.close()
         raise
 
 

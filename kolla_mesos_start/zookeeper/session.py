@@ -17,7 +17,7 @@ from kolla_mesos_start.errors import AgentError, cause, causes, handshake_cause
 from kolla_mesos_start.log import PROGRESS_INTERVAL, Logger
 from kolla_mesos_start.loop import now
 from kolla_mesos_start.zookeeper import NO_LABELS, Labels, wire
-from kolla_mesos_start.zookeeper.connect import Task, agree_on_tls, connect_any, resolve, would_block
+from kolla_mesos_start.zookeeper.connect import Task, connect_any, connect_with_tls, resolve, would_block
 from kolla_mesos_start.zookeeper.losses import SMALL, SOON, Losses, largest_path, size_of
 
 TYPE_CHECKING = False
@@ -288,15 +288,16 @@ class Session:
             raise ConnectionError(errno.ECONNRESET, self._explained(error)) from error
 
     def _open(self, addresses: Sequence[Address], host: str) -> Steps[tuple[socket.socket, wire.Connect]]:
-        connection = yield from connect_any(addresses)
-        try:
-            servers = self.servers
-            if servers.ca:
-                from kolla_mesos_start.zookeeper.tls import make_context
+        servers = self.servers
+        if servers.ca:
+            from kolla_mesos_start.zookeeper.tls import make_context
 
-                # The files are read for each connection: they may have been renewed.
-                context = make_context(servers.ca, servers.cert, servers.key, labels=servers.labels)
-                connection = yield from agree_on_tls(connection, context, host)
+            # The files are read for each connection: they may have been renewed.
+            context = make_context(servers.ca, servers.cert, servers.key, labels=servers.labels)
+            connection = yield from connect_with_tls(addresses, context, host)
+        else:
+            connection = yield from connect_any(addresses)
+        try:
             return connection, (yield from self._introduce(connection))
         except BaseException:
             connection.close()
