@@ -232,10 +232,11 @@ def _discard(stream: TextIO) -> None:
 def run(argv: Sequence[str]) -> int:
     """Run one subcommand; its exit status."""
     options = parser().parse_args(argv)
-    from kolla_mesos_start.operator.invocation import Invocation, Unnamed  # --help does not need it.
+    from kolla_mesos_start.operator.ensemble.interrupts import SIGINT  # --help needs neither.
+    from kolla_mesos_start.operator.invocation import Invocation, Unnamed
 
     if signal.getsignal(signal.SIGINT) == signal.SIG_DFL:  # Before, Ctrl-C ends the imports silently.
-        signal.signal(signal.SIGINT, signal.default_int_handler)
+        signal.signal(signal.SIGINT, SIGINT.handle)
     with ExitStack() as stack:
         invocation = Invocation(options, os.environ, stack)
         try:

@@ -14,6 +14,7 @@ from typing import Any, NamedTuple
 from kolla_mesos_start.errors import DONE, AccessDenied, AgentError, BadDefinition, NoRight
 from kolla_mesos_start.loop import Loop, now
 from kolla_mesos_start.operator.deployment.acl import NODE, Acl, Plan, joined, parse
+from kolla_mesos_start.operator.ensemble.interrupts import SIGINT, InterruptibleLoop
 from kolla_mesos_start.settings import LABELS, Settings
 from kolla_mesos_start.tree.znodes import Znodes
 from kolla_mesos_start.zookeeper.client import DENIED, Client, Outage, Refused
@@ -68,9 +69,15 @@ class OperatorClient(Client):
         self.session.on_unreadable(self._refuse_server)
 
     def _refuse_server(self) -> None:
-        # Ctrl-C may come in the middle of a frame: what follows in `close` can't be read then.
         if not self._closing:
             raise UnreadableServer(f"{self.session.server}: {UNREADABLE}")
+
+    def close(self) -> None:
+        SIGINT.call(super().close, deferred=True)
+
+    def _send(self, operations: Sequence[Any]) -> list[Any]:
+        send = super()._send
+        return SIGINT.call(lambda: send(operations), deferred=True)
 
     def _deny(self, denied: NoRight) -> None:
         """Ignore it: the only ephemerals here are contenders for locks, and they end with the session."""
@@ -133,7 +140,7 @@ def connect(settings: Settings, loop: Loop | None = None) -> OperatorClient:
 
     Raises NoConnection past KOLLA_ZK_CONNECT_TIMEOUT. Refused credentials are met by the first request.
     """
-    client, limit = OperatorClient(settings, loop or Loop()), settings.connect_timeout
+    client, limit = OperatorClient(settings, loop or InterruptibleLoop()), settings.connect_timeout
     begun = now()
     client.session.quiet = True  # Only an outage is worth a line.
     try:

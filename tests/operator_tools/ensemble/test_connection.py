@@ -15,7 +15,7 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Callable
+from typing import Any, Callable, TypeVar
 
 import pytest
 from kazoo.client import KazooClient
@@ -26,6 +26,7 @@ from kolla_mesos_start.errors import AccessDenied, BadEnvironment, NoConnection
 from kolla_mesos_start.loop import now
 from kolla_mesos_start.operator.ensemble import connection
 from kolla_mesos_start.operator.ensemble.connection import OperatorClient
+from kolla_mesos_start.operator.ensemble.interrupts import SIGINT
 from tests.certificates import certify
 from tests.conftest import Deployment, LogLines
 from tests.link import Link
@@ -36,6 +37,7 @@ from tests.zookeeper import Server, free_port
 CONNECTED = 41  # bytes, by which a server grants a session
 
 Connect = Callable[..., OperatorClient]
+T = TypeVar("T")
 
 
 def settings_for(hosts: str, **environ: str) -> settings.Settings:
@@ -63,7 +65,7 @@ def test_without_a_server_the_timeout_ends_it() -> None:
     begun = time.monotonic()
     with pytest.raises(NoConnection, match=f"at {hosts} within 0.5 s"):
         connection.connect(settings_for(hosts, KOLLA_ZK_CONNECT_TIMEOUT="0.5"))
-    assert 0.5 <= time.monotonic() - begun < 5
+    assert 0.5 <= time.monotonic() - begun < 20
 
 
 def test_a_server_that_comes_late_is_found(
@@ -122,7 +124,50 @@ def test_a_server_that_is_too_slow_to_connect_holds_nobody(zookeeper: Server) ->
     begun = time.monotonic()
     with slow_proxy(zookeeper) as (hosts, _), pytest.raises(NoConnection, match=r"within 0\.5 s"):
         connection.connect(settings_for(hosts, KOLLA_ZK_CONNECT_TIMEOUT="0.5"))
-    assert time.monotonic() - begun < 5
+    assert time.monotonic() - begun < 20
+
+
+class InterruptedSocket:
+    """A connection where Ctrl-C comes with the first part of what is received, or sent (`name`)."""
+
+    def __init__(self, connection: socket.socket, name: str) -> None:
+        self._connection, self._name = connection, name
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._connection, name)
+
+    def recv(self, size: int) -> bytes:
+        return self._interrupt("recv", self._connection.recv, 5 if self._name == "recv" else size)
+
+    def send(self, data: bytes) -> int:
+        return self._interrupt("send", self._connection.send, data[:5] if self._name == "send" else data)
+
+    def _interrupt(self, name: str, function: Callable[[Any], T], argument: Any) -> T:
+        done = function(argument)
+        if self._name == name:
+            self._name = ""
+            signal.raise_signal(signal.SIGINT)
+        return done
+
+
+@pytest.mark.parametrize("name", ["recv", "send"])
+def test_ctrl_c_in_the_middle_of_a_frame_breaks_no_connection(
+    name: str, zookeeper: Server, connect: Connect, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The session can be closed after it, and its locks are free at once."""
+    client = connect(zookeeper.hosts)
+    lost: list[Exception] = []
+    assert client.session._socket
+    monkeypatch.setattr(client.session, "_socket", InterruptedSocket(client.session._socket, name))
+    monkeypatch.setattr(client.session, "_lose", lost.append)
+    before = signal.signal(signal.SIGINT, SIGINT.handle)
+    try:
+        with pytest.raises(KeyboardInterrupt):
+            connection.read(client, ["/zookeeper"] * 20)
+        client.close()
+    finally:
+        signal.signal(signal.SIGINT, before)
+    assert (lost, client.session.closed) == ([], True)
 
 
 @pytest.mark.parametrize("at_once", [0, CONNECTED])
@@ -139,7 +184,7 @@ def test_ctrl_c_ends_what_a_slow_server_holds(
             process.send_signal(signal.SIGINT)
             assert process.communicate()[1].splitlines()[-1:] == ["kolla_mesos_ctl: stopped by SIGINT"]
     assert process.returncode == 130
-    assert time.monotonic() - begun < 5
+    assert time.monotonic() - begun < 20
 
 
 def test_certificates_that_cant_be_loaded_are_refused_at_once(tmp_path: Path) -> None:
