@@ -67,9 +67,9 @@ def test_before_the_first_publication_everything_is_new(
     assert "created variables/region: 'one'\ncreated web\n" in done.stdout
     assert done.stdout.endswith("2 to create, 0 to update\n")
     assert (
-        f"there is no deployment at {deployment.path} (did you mean 'site'?): everything is new"
-        in done.stderr
-    )
+        f"there is no deployment at {deployment.path} (did you mean 'site'? there are: site):"
+        " everything is new"
+    ) in done.stderr
     assert not zk.exists(deployment.path)
 
 
