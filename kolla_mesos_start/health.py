@@ -165,6 +165,9 @@ def _inspect(run_dir: str, supervised: bool) -> tuple[str, bool, bool]:
         return line or "no state yet", alive, ready
     if stage in DAEMON_STAGES and not supervised:  # The supervisor's daemon has ended with it.
         return "daemon runs, unregistered", False, False
+    if stage == "ended":
+        text = line.partition(" ")[2] or stage
+        return f"no agent runs here; {text}: start the container again", False, False
     return f"no agent runs here; its last state: {line or f'nothing in {run_dir}'}", False, False
 
 

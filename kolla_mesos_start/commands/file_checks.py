@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from kolla_mesos_start.render.prepare import Prepared
 
 TIMEOUT = 60.0  # seconds; a check that hangs must not block a container for ever
+NO_NEWLINE = " (the content has no newline at its end: a template loses its last one, so end it with two)"
 PLACE = "{}"  # in the command of a check: the path of the new file
 
 
@@ -57,9 +58,10 @@ class FileChecks:
             argv[2] = content.check[2].replace(PLACE, shlex.quote(path))
         failure = self._run(f"the check of {content.name}", argv)
         if failure:
+            hint = NO_NEWLINE if content.data and not content.data.endswith(b"\n") else ""
             raise CannotRender(
                 f"config file {content.name}: its check refuses the new content: {failure};"
-                " see its output in the container's log"
+                f" see its output in the container's log, and correct its template or variables{hint}"
             )
 
     def notify(self, argv: Sequence[str]) -> None:

@@ -26,7 +26,7 @@ from kolla_mesos_start.operator.deployment.source import Source
 from kolla_mesos_start.operator.ensemble import connection
 from kolla_mesos_start.operator.ensemble.connection import OperatorClient
 from kolla_mesos_start.operator.terminal.confirmation import confirmed
-from kolla_mesos_start.operator.terminal.suggestions import NotThere, nearest
+from kolla_mesos_start.operator.terminal.suggestions import NotThere, existing
 from kolla_mesos_start.settings import Settings
 from kolla_mesos_start.tree.znodes import Znodes
 from kolla_mesos_start.zookeeper.identity import connected_as
@@ -121,10 +121,8 @@ class Invocation:
             raise NotThere(f"the chroot {found.chroot} does not exist: correct --hosts or KOLLA_ZK_HOSTS")
         if nodes[znodes.deployment] is None:
             below = f", below the chroot {found.chroot}" if found.chroot else ""
-            others = _deployments(self.client, found.prefix)
-            raise NotThere(
-                f"there is no deployment at {znodes.deployment}{below}{nearest(znodes.deployment_id, others)}"
-            )
+            others = existing(znodes.deployment_id, _deployments(self.client, found.prefix))
+            raise NotThere(f"there is no deployment at {znodes.deployment}{below}{others}")
         return znodes
 
     def list_deployments(self) -> str:

@@ -67,9 +67,9 @@ def test_before_the_first_publication_everything_is_new(
     assert "created variables/region: 'one'\ncreated web\n" in done.stdout
     assert done.stdout.endswith("2 to create, 0 to update\n")
     assert (
-        f"there is no deployment at {deployment.path} (did you mean 'site'?): everything is new"
-        in done.stderr
-    )
+        f"there is no deployment at {deployment.path} (did you mean 'site'? there are: site):"
+        " everything is new"
+    ) in done.stderr
     assert not zk.exists(deployment.path)
 
 
@@ -86,6 +86,21 @@ def test_publish_dry_run_is_diff(deployment: Deployment, root: Path) -> None:
     done = ctl("publish", root, deployment, "--dry-run", "--prune", status=1)
     assert done.stdout == "removed web\n0 to create, 0 to update, 1 znode to remove\n"
     assert ctl("diff", root, deployment).stdout.startswith("only with --prune: removed web\n")
+
+
+def test_a_removal_that_services_need_names_them(deployment: Deployment, tmp_path: Path) -> None:
+    """A value of an earlier --set is not in the directory."""
+    write_files(
+        tmp_path,
+        services__web__definition_yml="service: {daemon: {command: 'web {{ root }}'}}",
+        services__api__definition_yml="service: {daemon: {command: api}}",
+    )
+    ctl("publish", tmp_path, deployment, "--set", "root=/srv", "--set", "spare=1")
+    assert ctl("diff", tmp_path, deployment).stdout.splitlines() == [
+        "only with --prune: removed variables/root, which is used by web",
+        "only with --prune: removed variables/spare",
+        "0 to create, 0 to update, 2 znodes only --prune would remove",
+    ]
 
 
 def test_differences_are_shown_and_nothing_is_written(

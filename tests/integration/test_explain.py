@@ -82,7 +82,7 @@ def test_the_reason_that_an_agent_writes_is_the_cause(deployment: Deployment, co
     )
     assert lines[1] == "  blocks    tasks/user"
     assert re.match(r"ROOT CAUSE  web/daemon on h3 ended .* in stage exec, exit status 127: ", lines[2])
-    assert lines[3:] == ["  blocks    web/daemon"]
+    assert len(lines) == 3
 
 
 def test_a_missing_definition_is_named(deployment: Deployment, containers: Containers) -> None:
@@ -190,7 +190,7 @@ def test_a_start_whose_wait_timed_out_shows_its_dependency(
     said = tool(deployment, "explain", status=1).splitlines()
     assert re.match(r"ROOT CAUSE  web/daemon on h2 ended \d+ s ago in stage wait, exit status 75: ", said[0])
     assert said[0].endswith(": waited 1 s for db/daemon (0 of 1 instances ready)")
-    assert said[1:] == ["  blocks    web/daemon", "up          db 1 of 1"]
+    assert said[1:] == ["up          db 1 of 1"]
 
 
 def test_an_unknown_service_suggests_the_nearest(deployment: Deployment) -> None:

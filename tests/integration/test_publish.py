@@ -154,8 +154,12 @@ def test_nothing_is_removed_unless_it_is_asked_for(
     zk.create(f"{deployment.path}/status/global/db/sync", b"done", makepath=True)
     (root / "services/a/db/variables/web1/size").unlink()
     write_files(root, variables_yml="empty:\n")
-    assert publish(root, deployment).stdout.endswith("0 removed, 4 unchanged\n")
+    plain = publish(root, deployment)
+    assert plain.stdout.endswith("0 removed, 4 unchanged\n")
+    left = "a/db/variables/web1/size, variables/region; --prune removes them\n"
+    assert f"note: still published, but not in {root}: {left}" in plain.stderr
     done = publish(root, deployment, "--prune")
+    assert "still published" not in done.stderr
     assert done.stdout.endswith("3 removed, 4 unchanged\n")
     assert not zk.exists(f"{deployment.path}/variables/region")
     assert not zk.exists(f"{deployment.path}/a/db/variables/web1")

@@ -362,7 +362,8 @@ def test_a_restart_needs_supervise(web: Web, containers: Containers) -> None:
         (
             "new",
             {"check": "grep -q old {}"},
-            "its check refuses the new content: exit status 1; see its output in the container's log",
+            "its check refuses the new content: exit status 1; see its output in the container's log, and"
+            " correct its template or variables (the content has no newline at its end",
         ),
         ("new", {"dest": "/proc/web.conf"}, "/proc/web.conf can't be written"),
     ],

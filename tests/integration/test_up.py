@@ -73,7 +73,8 @@ class Run:
         status = self.process.wait(120)
         assert "Traceback" not in self.said
         assert list(processes_of(self.place)) == []
-        assert list((self.place / "tmp").iterdir()) == []
+        left = [path.name for path in (self.place / "tmp").iterdir()]
+        assert all(name.startswith("kolla-up-logs-") for name in left), left
         return status
 
 
@@ -182,10 +183,15 @@ def test_what_ends_too_early_ends_the_start(up: Start, place: Path) -> None:
     assert "start it again" not in run.said
     assert "\n--- db@node-1: ended with status 2" in run.said
     assert "No such file" in run.said
-    assert "their logs are removed now: --in PLACE would keep them" in run.said
+    (log,) = (place / "tmp").glob("kolla-up-logs-*/db@node-1")
+    assert f"; the end of {log}:\n" in run.said
+    assert "No such file" in log.read_text()
+    assert f"kolla_mesos_ctl: all logs are in {log.parent}; remove them when you have read them" in run.said
+    assert log.parent.stat().st_mode & 0o077 == 0
     kept = up("--in", "kept")
     assert kept.ends() == 1
-    assert "--in PLACE" not in kept.said
+    assert f"; the end of {place}/kept/site/node-1/db/log:\n" in kept.said
+    assert "all logs are in" not in kept.said
 
 
 def test_a_start_that_takes_too_long_ends_with_its_cause(up: Start, place: Path) -> None:
@@ -206,6 +212,8 @@ def test_what_would_be_waited_for_in_vain_is_refused(up: Start, place: Path) -> 
     assert run.ends() == 65
     assert "services/a/web/definition.yml:7: " in run.said
     assert "no service has the role 'dbs' (did you mean 'db'?)" in run.said
+    assert run.said.endswith("\nkolla_mesos_ctl: nothing was started\n")
+    assert "-- " not in run.said
     write_files(place / "site", services__a__web__definition_yml="[]")
     assert up().ends() == 65
     (place / "site/services/a/web/definition.yml").unlink()
@@ -234,6 +242,13 @@ def test_variables_can_be_given_and_what_runs_is_what_is_wanted(up: Start, place
     run.says("-- up; Ctrl-C ends it")
     load = f". {place}/kept/site/env"
     assert "a/web  2 of 2 ready" in shell(f"{load}; kolla_mesos_ctl status").stdout
+    ports = f"{load}; for h in node-1 node-2; do kolla_mesos_ctl get port --service web --host $h; done"
+    before = shell(ports).stdout
+    assert len(before.split()) == 2
+    pruned = shell(f"{load}; kolla_mesos_ctl publish {place}/site --set greeting=bye --prune")
+    assert pruned.returncode == 0, pruned.stderr
+    assert shell(ports).stdout == before
+    assert "--prune" not in shell(f"{load}; kolla_mesos_ctl diff {place}/site --set greeting=bye").stdout
     assert run.ends(signal.SIGINT) == 0
     assert (place / "kept/site/node-2/web/srv/index.html").read_text().startswith("bye from ")
 

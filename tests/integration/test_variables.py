@@ -177,7 +177,10 @@ def test_it_says_whom_to_restart(zk: KazooClient, site: Deployment) -> None:
     assert "restart web" not in followed
     other = ctl(site, "set", "levl", "debug")
     assert "restart" not in other.stdout
-    assert f"note: no template of a service below {site.path} uses levl" in other.stderr
+    assert (
+        f"note: no template of a service below {site.path} uses levl (did you mean 'level'?)" in other.stderr
+    )
+    assert "; `kolla_mesos_ctl unset levl` removes it" in other.stderr
 
 
 def test_a_value_that_a_service_needs_is_not_removed(zk: KazooClient, site: Deployment) -> None:

@@ -97,7 +97,8 @@ def _add_arguments(parser: argparse.ArgumentParser) -> None:
         dest="place",
         metavar="PLACE",
         type=Path,
-        help="keep the containers' directories here; by default they are removed at the end",
+        help="keep the containers' directories here; by default they are removed at the end, and after a failed start"
+        " only the logs are kept",
     )
 
 
@@ -107,7 +108,9 @@ Run the whole deployment of a directory on this machine, to try it out: each con
 processes with its own directory, and all start at the same moment. ZooKeeper is a private one, unless --hosts
 or KOLLA_ZK_HOSTS is given. The deployment's name is that of the directory unless --deployment gives another
 one. The command runs until Ctrl-C or SIGTERM, which end everything. Once all are up, a container that ends is
-restarted: after 1 s, with a delay that grows to 10 s if it ends again soon.
+restarted: after 1 s, with a delay that grows to 10 s if it ends again soon. This includes one whose status is
+final (78, for example), because a change of the published data may have cured it. If a start fails, all logs
+are kept in a directory that is printed at the end.
 
 Templates find two more variables: `root`, the directory that is the container's /, with which the `dest` of
 each file has to begin, and `port`, a free port of the container. Both replace those in DIR, which are for

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import os
+import shlex
 import sys
 from collections.abc import Container
 from getpass import getpass
@@ -181,10 +182,18 @@ def _print_readers(
     """Print which containers have read the old value; warn if no template uses the variable."""
     if not changed.readers:
         what = changed.znodes.service_name or f"a service below {changed.znodes.deployment}"
-        invocation.err.print(f"note: no template of {what} uses {changed.name}", markup=False)
+        remedy = "" if invocation.options.run is run_unset else f"; {_unset_command(changed)} removes it"
+        note = f"note: no template of {what} uses {changed.name}{nearest(changed.name, changed.used)}{remedy}"
+        invocation.err.print(note, markup=False)
     for service in changed.readers:
         for line in changed.effects(service, why) if service.name not in without else ():
             print(line)
+
+
+def _unset_command(changed: ChangedVariable) -> str:
+    service, host = changed.znodes.service_name, changed.znodes.host
+    words = [changed.name, *(("--service", service) if service else ()), *(("--host", host) if host else ())]
+    return f"`kolla_mesos_ctl unset {shlex.join(words)}`"
 
 
 # -- the command line -----------------------------------------------------------------------------

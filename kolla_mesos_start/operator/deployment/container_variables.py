@@ -11,7 +11,7 @@ from pathlib import Path
 from kolla_mesos_start.render import variables_dir
 
 NAME = "KOLLA_VARIABLES_DIR"
-HINT = f"; if containers find it in {NAME}, set that here too"
+HINT = f"if containers find it in {NAME}, set that here too"
 
 
 def environ(environ: Mapping[str, str]) -> dict[str, str]:

@@ -89,7 +89,7 @@ def load(options: argparse.Namespace, name: str, given: Mapping[str, str] = Mapp
     """
     root: Path = options.directory
     if not root.is_dir():
-        raise NotThere(f"{root} is not a directory")
+        raise NotThere(f"{root} is not a directory: give the directory of a deployment, which has services/")
     try:
         chosen = _chosen(options)
         deployment, findings = _read(root, chosen, name)

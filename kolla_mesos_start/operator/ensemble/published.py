@@ -11,11 +11,13 @@ from typing import NamedTuple
 
 from kolla_mesos_start.operator.deployment import directory
 from kolla_mesos_start.operator.deployment.directory import FILES, VARIABLES, Deployment, Service, Values
+from kolla_mesos_start.operator.ensemble import connection, containers
 from kolla_mesos_start.operator.ensemble.connection import OperatorClient
-from kolla_mesos_start.operator.ensemble.view import read_tree
+from kolla_mesos_start.operator.ensemble.view import json_object, read_tree
 from kolla_mesos_start.tree.znodes import Znodes
 
 Nodes = Mapping[str, bytes]
+OF_UP = "up_variables"  # in the data of a deployment that `up` runs: the names of the variables that it sets
 
 
 def nodes(client: OperatorClient, znodes: Znodes) -> dict[str, bytes]:
@@ -100,6 +102,12 @@ class Removals(NamedTuple):
     def services(self) -> Sequence[str]:
         return [node for node in (*self.removed, *self.emptied) if not _parts(node)[1]]
 
+    def written(self, nodes: Nodes) -> list[str]:
+        """Those that somebody has written: not the mere parents of others."""
+        found = [*self.removed, *self.emptied]
+        above = {node.rpartition("/")[0] for node in found}
+        return [node for node in found if nodes[node] or node not in above]
+
     def without(self, services: Set[str]) -> Removals:
         """These, except all that belongs to the given services."""
         removed = [node for node in self.removed if _parts(node)[0] not in services]
@@ -123,21 +131,40 @@ def gone(nodes: Nodes, own: Deployment) -> frozenset[str]:
     }
 
 
-def removals(nodes: Nodes, own: Deployment, services: Set[str]) -> Removals:
-    """What to remove: `services`, and variables and files that are not in the directory.
+def prunable(
+    client: OperatorClient, znodes: Znodes, nodes: Nodes, own: Deployment
+) -> tuple[Removals, Sequence[str]]:
+    """What --prune removes, and the services that stay although they are not in the directory, because they
+    have containers."""
+    missing = gone(nodes, own)
+    busy = containers.read(client, znodes, missing).keys()
+    found = removals(nodes, own, missing - busy, _of_up(client, znodes, nodes))
+    return found, sorted(busy)
+
+
+def _of_up(client: OperatorClient, znodes: Znodes, nodes: Nodes) -> set[str]:
+    """The values that `up` has set for its containers, which are not in any directory."""
+    names = connection.read(client, [znodes.deployment])[znodes.deployment]
+    found = json_object(names or b"").get(OF_UP) or ()
+    return {node for node in nodes if len(_parts(node)[2]) == 2 and _parts(node)[2][1] in found}
+
+
+def removals(nodes: Nodes, own: Deployment, services: Set[str], needed: Set[str] = frozenset()) -> Removals:
+    """What to remove: `services`, and variables and files that are not in the directory, nor in `needed`.
 
     Nothing is removed below a path without a definition: somebody else may have published it.
     """
-    planned = {**directory.nodes(own), **directory.definitions(own)}
-    stays = set(chain.from_iterable(map(_with_parents, planned)))
+    planned = [*directory.nodes(own), *directory.definitions(own)]
     known = {"", *(service.name for service in directory.enabled(own))}
+    planned += (node for node in needed if _parts(node)[0] in known)
+    stays = set(chain.from_iterable(map(_with_parents, planned)))
     # The parents of all variables and of all files stay where their service does.
     stays.update(node for node in nodes if _parts(node)[0] in known and not _parts(node)[2])
     found = {node for node in nodes if node not in stays and _parts(node)[0] in known | services}
-    needed = set(chain.from_iterable(_with_parents(node) for node in nodes if node not in found))
+    above = set(chain.from_iterable(_with_parents(node) for node in nodes if node not in found))
     return Removals(
-        sorted(found - needed, key=lambda node: (-node.count("/"), node)),
-        sorted(services & (needed | stays)),
+        sorted(found - above, key=lambda node: (-node.count("/"), node)),
+        sorted(services & (above | stays)),
     )
 
 

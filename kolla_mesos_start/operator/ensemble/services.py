@@ -11,7 +11,7 @@ from kolla_mesos_start.definition.texts import Text
 from kolla_mesos_start.errors import BadUsage, CannotRender
 from kolla_mesos_start.operator.ensemble.connection import OperatorClient
 from kolla_mesos_start.operator.ensemble.view import read_tree
-from kolla_mesos_start.operator.terminal.suggestions import NotThere, nearest
+from kolla_mesos_start.operator.terminal.suggestions import NotThere, existing
 from kolla_mesos_start.render.context import file_text, variable_names
 from kolla_mesos_start.tree.znodes import RESERVED, Znodes
 
@@ -52,7 +52,7 @@ def chosen(name: str, published: Iterable[str], where: str) -> str:
     if len(found) > 1:
         raise BadUsage(f"{name!r} is the role of several services, give one's name: {', '.join(found)}")
     if not found:
-        raise NotThere(f"{where} has no service {name!r}{nearest(name, [*names, *by_role])}")
+        raise NotThere(f"{where} has no service {name!r}{existing(name, names, by_role)}")
     return found[0]
 
 

@@ -6,7 +6,7 @@ the differences, and hides secrets.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence, Set
+from collections.abc import Iterable, Mapping, Sequence, Set
 from typing import Any, Callable, NamedTuple
 
 from rich.text import Text
@@ -16,7 +16,7 @@ from kolla_mesos_start.operator.deployment.changes import CREATED, Change, Mask
 from kolla_mesos_start.operator.deployment.directory import VARIABLES, Deployment
 from kolla_mesos_start.operator.deployment.findings import counted
 from kolla_mesos_start.operator.deployment.source import Source
-from kolla_mesos_start.operator.ensemble import containers, publication, published
+from kolla_mesos_start.operator.ensemble import publication, published, services
 from kolla_mesos_start.operator.ensemble.connection import OperatorClient
 from kolla_mesos_start.operator.ensemble.published import Nodes
 from kolla_mesos_start.operator.ensemble.publisher import check_chroot
@@ -34,10 +34,11 @@ COLOURS = {"+": "green", "-": "red", "@": "cyan"}
 
 class Difference(NamedTuple):
     """All differences. `only_prune` would be removed by --prune, `kept` would not, because it has
-    containers."""
+    containers. `users` are the services whose templates use a variable that --prune would remove."""
 
     changed: Sequence[Change]
     only_prune: Sequence[str]
+    users: Mapping[str, Sequence[str]]
     kept: Sequence[str]
     running_old: Sequence[OutdatedContainer]
     mask: Mask
@@ -81,15 +82,22 @@ def difference(
     """What publishing the directory would change. `secrets` are names of more variables to hide."""
     after = {**directory.nodes(deployment), **directory.definitions(deployment)}
     changed = changes.changes(before, after)
-    gone = published.gone(before, deployment)
-    kept = containers.read(client, znodes, gone).keys()
-    removals = published.removals(before, deployment, gone - kept)
-    nodes = [*removals.removed, *removals.emptied]
-    above = {node.rpartition("/")[0] for node in nodes}
-    # Nobody has written a znode that is only the parent of others.
-    only_prune = [node for node in nodes if before[node] or node not in above]
+    removals, kept = published.prunable(client, znodes, before, deployment)
+    only_prune = removals.written(before)
+    users = {node: _users(node, deployment) for node in only_prune if changes.is_variable(node)}
     old = outdated.outdated(client, znodes, deployment, (change.node for change in changed))
-    return Difference(changed, only_prune, sorted(kept), old, Mask(before, after, secrets=secrets))
+    return Difference(changed, only_prune, users, kept, old, Mask(before, after, secrets=secrets))
+
+
+def _users(node: str, deployment: Deployment) -> list[str]:
+    """The services whose templates use the variable at a node."""
+    place, _, name = node.rpartition("/")
+    return [
+        service.name
+        for service in directory.enabled(deployment)
+        if (place == VARIABLES or f"{place}/".startswith(f"{service.name}/{VARIABLES}/"))
+        and name in services.used_variables(service.definition, service.files)
+    ]
 
 
 # -- printing -------------------------------------------------------------------------------------
@@ -127,7 +135,7 @@ def _print(invocation: Invocation, found: Difference, prune: bool) -> None:
     for change in found.changed:
         for line in _lines(change, found.mask):
             say(Text(line, COLOURS.get(line.strip()[:1], "")))
-    for words in _removals(found.only_prune):
+    for words in _removals(found):
         say(Text(f"removed {words}", "red") if prune else Text(f"only with --prune: removed {words}", "dim"))
     for service in found.kept:
         say(Text(f"not even with --prune: {service}, which has containers", "dim"))
@@ -140,14 +148,19 @@ def _print(invocation: Invocation, found: Difference, prune: bool) -> None:
     say(f"{created} to create, {len(found.changed) - created} to update{more}")
 
 
-def _removals(nodes: Sequence[str]) -> list[str]:
-    """The nodes; many values of single hosts in one line, because `up` publishes some for each host."""
+def _removals(found: Difference) -> list[str]:
+    """The nodes, with the services that use them; many values of single hosts in one line."""
+    nodes = found.only_prune
     values = {node: node.rsplit("/", 3) for node in nodes if f"/{VARIABLES}/" in node.rpartition("/")[0]}
     if len(values) <= FEW:
-        return list(nodes)
-    services, _, _, names = (", ".join(dict.fromkeys(parts)) for parts in zip(*values.values()))
-    of_hosts = f"{len(values)} values of single hosts of {services}: {names}"
-    return [*(node for node in nodes if node not in values), of_hosts]
+        return [_used(node, found.users.get(node)) for node in nodes]
+    owners, _, _, names = (", ".join(dict.fromkeys(parts)) for parts in zip(*values.values()))
+    of_hosts = f"{len(values)} values of single hosts of {owners}: {names}"
+    return [*(_used(node, found.users.get(node)) for node in nodes if node not in values), of_hosts]
+
+
+def _used(node: str, users: Sequence[str] | None) -> str:
+    return f"{node}, which is used by {', '.join(users)}" if users else node
 
 
 def _lines(change: Change, mask: Mask) -> Iterable[str]:

@@ -12,7 +12,7 @@ from typing import Any, Callable
 from kolla_mesos_start.operator.deployment.findings import counted
 from kolla_mesos_start.operator.ensemble.containers import Container
 from kolla_mesos_start.operator.live import causes
-from kolla_mesos_start.operator.live.cause import MAY_SEEM, Cause
+from kolla_mesos_start.operator.live.cause import MAY_SEEM, Cause, service_node
 from kolla_mesos_start.operator.live.model import LiveDeployment, LiveService
 from kolla_mesos_start.operator.terminal.lines import Line
 
@@ -36,7 +36,8 @@ def lines(
     for cause in found:
         head, style = ("ROOT CAUSE", "bold red") if cause.is_stuck else (cause.kind, "cyan")
         yield _line(head, style, cause.text)
-        for number, chain in enumerate(cause.blocks):
+        chains = [chain for chain in cause.blocks if not _is_own(chain, cause, deployment)]
+        for number, chain in enumerate(chains):
             steps = " <- ".join(_label(path, deployment) for path in chain)
             yield _line("" if number else "  blocks", "yellow", steps)
     touched = frozenset().union(*(cause.touches for cause in found))
@@ -46,6 +47,12 @@ def lines(
     up = [f"{service.role} {service.ready} of {service.wanted}" for service in services if service.is_up]
     if up:  # In one line: a hundred lines would move the causes off the screen.
         yield _line("up", "green", ", ".join(up))
+
+
+def _is_own(chain: Sequence[str], cause: Cause, deployment: LiveDeployment) -> bool:
+    """Whether a chain is only a step of the service where the cause is."""
+    service = deployment.roles[chain[0].partition("/")[0]]
+    return len(chain) == 1 and service_node(service.name) in cause.nodes
 
 
 def _line(head: str, style: str, text: str) -> Line:

@@ -6,7 +6,7 @@ Nothing is written before everything is valid, and unchanged znodes are not writ
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from functools import partial
 from typing import NamedTuple
 
@@ -20,7 +20,6 @@ from kolla_mesos_start.operator.deployment.source import Source
 from kolla_mesos_start.operator.ensemble import (
     acls,
     connection,
-    containers,
     publication,
     published,
     removal,
@@ -33,7 +32,7 @@ from kolla_mesos_start.operator.validation.refusal import refuse
 from kolla_mesos_start.operator.validation.rules import validate
 from kolla_mesos_start.tree.publication import RESTORE, Mark
 
-SHOWN = 5  # variables, in a message
+SHOWN = 5  # names, in a message
 
 
 class UnfinishedRestore(AgentError):
@@ -43,10 +42,14 @@ class UnfinishedRestore(AgentError):
 
 
 class Change(NamedTuple):
-    """A prepared publication: `source` is written, `old` is removed, and `plan` has the ACLs."""
+    """A prepared publication: `source` is written, `old` is removed, and `plan` has the ACLs.
+
+    `left` is neither in the directory nor removed.
+    """
 
     source: Source
     old: Removals
+    left: Sequence[str]
     plan: Plan | None
 
 
@@ -78,6 +81,11 @@ class Publishing:
             lock.left = _left_over(lock.interrupted, before, change)
             publisher = Publisher(client, znodes, before, lock)
             self._write(publisher, change)
+        if change.left:
+            names = _first(change.left)
+            self._note(
+                f"note: still published, but not in {self._options.directory}: {names}; --prune removes them"
+            )
         return publisher
 
     def wider_acls(self) -> dict[str, Acl]:
@@ -97,22 +105,20 @@ class Publishing:
                 f"no value for {listed(source.generated)}: give --secrets FILE;"
                 " generated values are added to it"
             )
-        old = self._old(before, source) if self._options.prune else NOTHING
+        unused, busy = published.prunable(self._client, self._znodes, before, source.deployment)
+        old, left = unused, []
+        if self._options.prune:
+            for service in busy:
+                self._note(f"kept {service}: it is not in the directory, but it has containers")
+        else:
+            old, left = NOTHING, [*unused.written(before), *busy]
         if not self._options.no_validate:
             self._validate(source, before, old)
         # Without an acl.yml the last one stays in force.
         plan = source.deployment.acl or self._client.plan
         services = {service.name for service in directory.enabled(source.deployment)}
         services |= {each.name for each in published.deployment(before).services if each.definition}
-        return Change(source, old, plan and plan.only(services - set(old.services)))
-
-    def _old(self, before: Nodes, source: Source) -> Removals:
-        """What --prune removes. A service that has containers stays."""
-        gone = published.gone(before, source.deployment)
-        busy = containers.read(self._client, self._znodes, gone).keys()
-        for service in sorted(busy):
-            self._note(f"kept {service}: it is not in the directory, but it has containers")
-        return published.removals(before, source.deployment, gone - busy)
+        return Change(source, old, left, plan and plan.only(services - set(old.services)))
 
     def _validate(self, source: Source, before: Nodes, old: Removals) -> None:
         """Check the directory together with published services that stay."""
@@ -192,5 +198,8 @@ def _by_all(rights: Acl) -> bool:
 def _named(paths: Iterable[str]) -> str:
     """The number of variables, and some of their names."""
     names = sorted({path.rpartition("/")[2] for path in paths})
-    more = ", ..." if len(names) > SHOWN else ""
-    return f"{counted(len(names), 'variable')} ({', '.join(names[:SHOWN])}{more})"
+    return f"{counted(len(names), 'variable')} ({_first(names)})"
+
+
+def _first(names: Sequence[str]) -> str:
+    return ", ".join(names[:SHOWN]) + (", ..." if len(names) > SHOWN else "")

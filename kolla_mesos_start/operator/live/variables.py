@@ -35,7 +35,8 @@ def node(znodes: Znodes, path: str) -> str:
 class ChangedVariable(NamedTuple):
     """A variable that is changed at the place of `znodes`. `nodes` are the published values.
 
-    The templates of `readers` use it; `hosts` has the hosts of their present containers by service.
+    The templates of `readers` use it; `hosts` has the hosts of their present containers by service. `used`
+    are all variables that templates use there.
     """
 
     znodes: Znodes
@@ -43,6 +44,7 @@ class ChangedVariable(NamedTuple):
     nodes: published.Nodes
     readers: Sequence[Service]
     hosts: Mapping[str, Sequence[str]]
+    used: frozenset[str] = frozenset()
 
     @property
     def path(self) -> str:
@@ -84,14 +86,15 @@ class ChangedVariable(NamedTuple):
 def changed(client: OperatorClient, znodes: Znodes, name: str) -> ChangedVariable:
     """Read the services that use a variable at this place."""
     nodes = published.nodes(client, znodes)
-    readers = [
-        service
+    uses = [
+        (service, services.used_variables(service.definition, service.files))
         for service in published.deployment(nodes).services
         if service.definition and znodes.service_name in ("", service.name)
-        if name in services.used_variables(service.definition, service.files)
     ]
+    readers = [service for service, names in uses if name in names]
+    used = frozenset().union(*(names for _, names in uses))
     hosts = containers.hosts(client, znodes, [each.name for each in readers])
-    return ChangedVariable(znodes, name, nodes, readers, hosts)
+    return ChangedVariable(znodes, name, nodes, readers, hosts, used)
 
 
 def unknown_host(client: OperatorClient, znodes: Znodes) -> str:

@@ -27,7 +27,6 @@ from kolla_mesos_start.operator.deployment import container_variables, directory
 from kolla_mesos_start.operator.deployment.directory import Deployment, Service
 from kolla_mesos_start.operator.deployment.instances import with_instances
 from kolla_mesos_start.operator.deployment.launch import LaunchFile, bad_host, hosts_from
-from kolla_mesos_start.operator.ensemble.connection import OperatorClient
 from kolla_mesos_start.operator.ensemble.services import used_variables
 from kolla_mesos_start.operator.invocation import Invocation, connection_options
 from kolla_mesos_start.operator.local.containers import AGENT, LocalContainer, end_all
@@ -260,25 +259,38 @@ class DirectoryUp(Up[DirectoryDeployment]):
         self._console, self._quiet = invocation.out, options.quiet
         self._stream: LogStream | None = None
         self._is_kept = options.place is not None
-        if not self._is_kept:
-            self.about_logs = "their logs are removed now: --in PLACE would keep them"
+        self._logs: Path | None = None
 
-    def deployment(self, client: OperatorClient, environ: Mapping[str, str]) -> DirectoryDeployment:
-        if self._quiet:  # Its view says so.
-            client.session.quiet = True
+    def deployment(self, environ: Mapping[str, str]) -> DirectoryDeployment:
         environ = {**environ, **container_variables.environ(self.environ)}
         if self._contents.launch.tag:
             environ["KOLLA_GENERATION"] = self._contents.launch.tag
-        where = (self.source, self.directory, client, environ, self.prefix, self.name)
+        where = (self.source, self.directory, None, environ, self.prefix, self.name)
         made = DirectoryDeployment(self._contents, self._planned, *where)
         self._write_environment(environ)
         return made
 
     def view(self, deployment: DirectoryDeployment, *, known: bool) -> ProgressDisplay:
         if self._quiet:
+            deployment.client.session.quiet = True  # The view shows the loss of the connection.
             return super().view(deployment, known=known)
         self._stream = self._stream or LogStream(deployment.containers, self._console)
         return self._stream
+
+    def keep_logs(self, deployment: DirectoryDeployment) -> Mapping[LocalContainer, Path]:
+        """Copies of the logs, which outlast a temporary place."""
+        if self._is_kept:
+            return super().keep_logs(deployment)
+        self._logs = Path(tempfile.mkdtemp(prefix=f"{PREFIX}logs-"))
+        logs = {container: self._logs / container.name for container in deployment.containers}
+        for container, copy in logs.items():
+            shutil.copyfile(container.log, copy)
+        return logs
+
+    def end(self) -> None:
+        super().end()
+        if self._logs:
+            self.complain(f"all logs are in {self._logs}; remove them when you have read them")
 
     # -- what can be tried next ---------------------------------------------------------------------
 

@@ -36,19 +36,21 @@ class LocalDeployment:
     """The deployment `id` below `prefix`, from the directory `source`; its containers live in `directory`.
 
     `environ` is in the environment of every container; KOLLA_ZK_HOSTS is part of it, and `client`
-    is connected to the same servers.
+    is connected to the same servers. It may be set later: `prepare` does not need it.
     """
 
     def __init__(
         self,
         source: Path,
         directory: Path,
-        client: OperatorClient,
+        client: OperatorClient | None,
         environ: Mapping[str, str],
         prefix: str,
         id: str,
     ) -> None:
-        self.source, self.directory, self.client = source, directory, client
+        self.source, self.directory = source, directory
+        if client is not None:
+            self.client = client
         self.prefix, self.id = prefix, id
         self.environ = {**LOOPBACK, **environ, "KOLLA_SYSTEM_PREFIX": prefix}
         self.containers: list[LocalContainer] = []
@@ -56,6 +58,7 @@ class LocalDeployment:
         self.started_at = 0.0  # seconds since the epoch
         self._own_values: dict[LocalContainer, Mapping[str, object]] = {}
         self._graphs: dict[LocalContainer, Graph] = {}
+        self._prepared: Deployment | None = None
 
     @property
     def path(self) -> str:
@@ -85,12 +88,22 @@ class LocalDeployment:
         """Variables of the deployment, besides those of its directory; they take precedence."""
         return {}
 
-    def publish(self) -> Counts:
-        """Publish the directory, with the values of this machine added."""
-        deployment = self.with_values(self.read())
+    @property
+    def own_names(self) -> list[str]:
+        """The variables that single containers get."""
+        return sorted({name for values in self._own_values.values() for name in values})
+
+    def prepare(self) -> Deployment:
+        """The directory with the values of this machine. Raises BadDefinition for errors in it."""
+        deployment = self._prepared = self.with_values(self.read())
         self.check(deployment)
         self._read_definitions(deployment)
         self.check_files(deployment)
+        return deployment
+
+    def publish(self) -> Counts:
+        """Publish what was prepared."""
+        deployment = self._prepared or self.prepare()
         znodes = Znodes(self.prefix, self.id, "", "")
         with publication.locked(self.client, znodes) as lock:
             before = published.nodes(self.client, znodes)

@@ -8,6 +8,7 @@ awaited: `end` then knows everything that was started.
 
 from __future__ import annotations
 
+import json
 import logging
 import math
 import os
@@ -36,6 +37,7 @@ from kolla_mesos_start.errors import (
 from kolla_mesos_start.loop import Loop, now
 from kolla_mesos_start.operator.ensemble import connection
 from kolla_mesos_start.operator.ensemble.connection import ChangedMeanwhile, OperatorClient
+from kolla_mesos_start.operator.ensemble.published import OF_UP
 from kolla_mesos_start.operator.ensemble.publisher import check_chroot
 from kolla_mesos_start.operator.live import explanation
 from kolla_mesos_start.operator.live.mirror import Mirror
@@ -45,9 +47,10 @@ from kolla_mesos_start.operator.local.containers import LocalContainer, end_all
 from kolla_mesos_start.operator.local.local_deployment import LocalDeployment
 from kolla_mesos_start.operator.local.private_zookeeper import HOST, PrivateZooKeeper
 from kolla_mesos_start.operator.local.progress import ProgressRow, ProgressView, row, terminal
+from kolla_mesos_start.operator.manifests.model import FINAL
 from kolla_mesos_start.operator.terminal.folding import wrapped
 from kolla_mesos_start.operator.timeline import critical_path
-from kolla_mesos_start.settings import RUN_DIR_LIMIT
+from kolla_mesos_start.settings import RUN_DIR_LIMIT, Settings
 from kolla_mesos_start.tree.znodes import Znodes
 from kolla_mesos_start.zookeeper.wire import NodeExistsError
 
@@ -117,11 +120,14 @@ class Up(ABC, Generic[D]):
 
     # -- for subclasses ---------------------------------------------------------------------
 
-    about_logs = ""  # printed when a start has failed
-
     @abstractmethod
-    def deployment(self, client: OperatorClient, environ: Mapping[str, str]) -> D:
-        """The deployment to run, with all its containers; `environ` is that of each of them."""
+    def deployment(self, environ: Mapping[str, str]) -> D:
+        """The deployment to run, with all its containers; `environ` is that of each of them. It has no client
+        yet."""
+
+    def keep_logs(self, deployment: D) -> Mapping[LocalContainer, Path]:
+        """After a failed start: the logs that stay when everything has ended."""
+        return {container: container.log for container in deployment.containers}
 
     def view(self, deployment: D, *, known: bool) -> ProgressDisplay:
         """The display of the containers: during the start, and (`known`) once all are up."""
@@ -165,6 +171,8 @@ class Up(ABC, Generic[D]):
         except Issues as error:
             for issue in error.issues:
                 self.complain(f"{error.subject}: {issue}")
+            if self.client is None:
+                self.complain("nothing was started")
             return error.status
         except AgentError as error:
             self.complain(error.reason)
@@ -186,8 +194,15 @@ class Up(ABC, Generic[D]):
         self.directory.mkdir(parents=True, mode=0o755)
         self.check_signals()
         environ = self._zookeeper_environ()
-        client = self._connect(environ)
-        deployment = self._publish(client, {**environ, "PATH": os.environ["PATH"]})
+        config = self._settings(environ)
+        self.prefix = config.prefix
+        own = {"HOME": str(self.directory), "LANG": "C.UTF-8", "PATH": os.environ["PATH"]}
+        deployment = self.deployment({**own, **environ})
+        deployment.prepare()
+        self.running = deployment
+        self._start_zookeeper(environ["KOLLA_ZK_HOSTS"])
+        deployment.client = self._connect(config)
+        self._publish(deployment)
         self._start(deployment)
         self.is_up = True
         say("the timeline of the start")
@@ -201,46 +216,50 @@ class Up(ABC, Generic[D]):
     # -- the stages -------------------------------------------------------------------------------
 
     def _zookeeper_environ(self) -> Mapping[str, str]:
-        """The variables for the servers of KOLLA_ZK_HOSTS, or else of a private one, which is started."""
+        """The variables for the servers of KOLLA_ZK_HOSTS, or else of a private one."""
         environ = {name: value for name, value in self.environ.items() if name.startswith("KOLLA_ZK_")}
-        if environ.get("KOLLA_ZK_HOSTS"):
-            say(f"ZooKeeper: {environ['KOLLA_ZK_HOSTS']}")
-            return environ
-        self.zookeeper = server = PrivateZooKeeper(self.directory / "zookeeper")
-        say(f"ZooKeeper: a private one at {server.hosts}")
-        print(f"  its log: {short(server.log)}", flush=True)
-        server.start()
-        if not self.until(lambda: server.serves, ZOOKEEPER_TIMEOUT):
-            raise AgentError(f"ZooKeeper does not serve after {ZOOKEEPER_TIMEOUT:g} s; {server.last_lines()}")
-        return {**environ, "KOLLA_ZK_HOSTS": server.hosts}
+        if not environ.get("KOLLA_ZK_HOSTS"):
+            self.zookeeper = PrivateZooKeeper(self.directory / "zookeeper")
+            environ["KOLLA_ZK_HOSTS"] = self.zookeeper.hosts
+        return environ
 
-    def _connect(self, environ: Mapping[str, str]) -> OperatorClient:
+    def _settings(self, environ: Mapping[str, str]) -> Settings:
         own = {
             "KOLLA_APP_ID": f"/{self.name}/{self.name}",
             "KOLLA_HOSTNAME": self.name,
             "KOLLA_ZK_CONNECT_TIMEOUT": "10",
             "KOLLA_SYSTEM_PREFIX": self.environ.get("KOLLA_SYSTEM_PREFIX", ""),
         }
-        config = settings.parse({**own, **environ})
-        self.prefix = config.prefix
+        return settings.parse({**own, **environ})
+
+    def _start_zookeeper(self, hosts: str) -> None:
+        """Start the private ZooKeeper, unless another one is given."""
+        server = self.zookeeper
+        if server is None:
+            say(f"ZooKeeper: {hosts}")
+            return
+        say(f"ZooKeeper: a private one at {hosts}")
+        print(f"  its log: {short(server.log)}", flush=True)
+        server.start()
+        if not self.until(lambda: server.serves, ZOOKEEPER_TIMEOUT):
+            raise AgentError(f"ZooKeeper does not serve after {ZOOKEEPER_TIMEOUT:g} s; {server.last_lines()}")
+
+    def _connect(self, config: Settings) -> OperatorClient:
         self.client = client = connection.connect(config, self.loop)
         self.aside(lambda: check_chroot(client, config))
         return client
 
-    def _publish(self, client: OperatorClient, environ: Mapping[str, str]) -> D:
-        path = f"{self.prefix}/{self.name}"
-        self.aside(lambda: self._claim(client, path))
-        own = {"HOME": str(self.directory), "LANG": "C.UTF-8"}
-        self.running = deployment = self.deployment(client, {**own, **environ})
-        say(f"publish {short(deployment.source)} to {path}")
+    def _publish(self, deployment: D) -> None:
+        self.aside(lambda: self._claim(deployment))
+        say(f"publish {short(deployment.source)} to {deployment.path}")
         print(f"  {self.aside(deployment.publish)}")
-        return deployment
 
-    def _claim(self, client: OperatorClient, path: str) -> None:
+    def _claim(self, deployment: D) -> None:
         """Create the deployment's znode. Of two concurrent runs only one succeeds."""
+        client, path = deployment.client, deployment.path
         above = connection.create_parents(client, [path])
         try:
-            connection.create(client, path)
+            connection.create(client, path, json.dumps({OF_UP: deployment.own_names}).encode())
         except NodeExistsError as error:
             raise BadUsage(
                 f"{path} exists already in ZooKeeper: give another name (--deployment), or"
@@ -276,8 +295,8 @@ class Up(ABC, Generic[D]):
             )
         )
         lines = explanation.lines(seen, found, ())
-        said = [what, *(line.whole().plain for line in lines), *_log_ends(deployment)]
-        return "\n".join([*said, self.about_logs] if self.about_logs else said)
+        logs = self.keep_logs(deployment)
+        return "\n".join([what, *(line.whole().plain for line in lines), *_log_ends(deployment, logs)])
 
     def rows(self) -> list[ProgressRow]:
         """A row for each container, and one for ZooKeeper if the connection was ever lost."""
@@ -313,7 +332,7 @@ class Up(ABC, Generic[D]):
         while True:
             view.show()
             for container in deployment.broken:
-                if restarts.is_due(container.name):
+                if restarts.is_due(container.name, container.status):
                     container.restart()
             if self.zookeeper and self.zookeeper.has_ended and restarts.is_due("ZooKeeper"):
                 self.zookeeper.start()
@@ -418,14 +437,15 @@ class Restarts:
         self._due: dict[str, float] = {}
         self._started: dict[str, float] = {}
 
-    def is_due(self, name: str) -> bool:
-        """Whether `name`, which has ended, should be started now; call it until it is true."""
+    def is_due(self, name: str, status: int | None = None) -> bool:
+        """Whether `name`, which has ended with `status`, should be started now; call it until it is true."""
         instant = self._clock()
         if name not in self._due:
             is_steady = instant - self._started.get(name, -math.inf) > STEADY
             delay = RESTART_DELAY if is_steady else min(2 * self._delays[name], LONGEST_DELAY)
             self._delays[name], self._due[name] = delay, instant + delay
-            print(f"  {name}: starting it again in {delay:g} s", flush=True)
+            why = f" (status {status} is final unless the published data change)" if status in FINAL else ""
+            print(f"  {name}: starting it again in {delay:g} s{why}", flush=True)
         if instant < self._due[name]:
             return False
         del self._due[name]
@@ -450,12 +470,12 @@ def _with_statuses(seen: LiveDeployment, containers: Sequence[LocalContainer]) -
     return seen._replace(services=services)
 
 
-def _log_ends(deployment: LocalDeployment) -> Iterator[str]:
+def _log_ends(deployment: LocalDeployment, logs: Mapping[LocalContainer, Path]) -> Iterator[str]:
     """The ends of the logs of the first containers that are broken."""
     for container in deployment.broken[:LOGS_SHOWN]:
         seen = row(container)
         log = re.sub(r"\n\{\"stage\": .*\}\n\Z", "\n", container.log_end())  # The cause is printed above.
-        yield f"--- {seen.name}: {seen.stage} {seen.text}; the end of {container.log}:\n{log}"
+        yield f"--- {seen.name}: {seen.stage} {seen.text}; the end of {logs[container]}:\n{log}"
 
 
 def say(text: str) -> None:

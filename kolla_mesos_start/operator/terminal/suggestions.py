@@ -8,6 +8,7 @@ from collections.abc import Iterable
 from kolla_mesos_start.errors import AgentError
 
 SHORTEST_SLIP = 5  # letters; shorter names are too similar
+LISTED = 10  # existing names, in a message
 
 
 class NotThere(AgentError):
@@ -20,6 +21,23 @@ def nearest(name: str, others: Iterable[str]) -> str:
     """The most similar name, for the end of a message; empty if none is similar."""
     found = difflib.get_close_matches(name, list(others), n=1)
     return f" (did you mean {found[0]!r}?)" if found else ""
+
+
+def existing(name: str, names: Iterable[str], others: Iterable[str] = ()) -> str:
+    """The existing names, the most similar ones first, for the end of a message.
+
+    `others` may be meant too, and are not listed.
+    """
+
+    def likeness(other: str) -> float:
+        texts = (other, other.rpartition("/")[2])  # a service may be named by its role
+        return max(difflib.SequenceMatcher(None, name, text).ratio() for text in texts)
+
+    found = sorted(sorted(names), key=likeness, reverse=True)
+    meant = nearest(name, [*found, *others]).strip(" ()")
+    more = f" and {len(found) - LISTED} more" if len(found) > LISTED else ""
+    there = f"there are: {', '.join(found[:LISTED])}{more}" if found else "there is none"
+    return f" ({meant}{' ' if meant else ''}{there})"
 
 
 def slip(name: str, others: Iterable[str]) -> str:

@@ -513,9 +513,9 @@ class _OnHost:
         own = self.service.variables.hosts
         where = f" for host {self.host}" if any(name in values for values in own.values()) else ""
         near = _nearest_variable(name, self.known)
-        return (
-            f"needs the variable {name!r}, which has no value{where}{near}{'' if self.reader.given else HINT}"
-        )
+        define = f"define it, for example in variables.yml, or give --set {name}=VALUE"
+        hint = "" if self.reader.given else f"; {HINT}"
+        return f"needs the variable {name!r}, which has no value{where}{near}: {define}{hint}"
 
     def check_truths(self, template: Template, node: str, label: str) -> None:
         for name, line in template.truths:

@@ -471,7 +471,7 @@ def test_no_example_has_an_error(services: Path) -> None:
 def test_a_directory_that_is_not_there(tmp_path: Path) -> None:
     done = run(tmp_path / "none")
     assert (done.returncode, done.stdout) == (66, "")
-    assert "is not a directory" in done.stderr
+    assert "none is not a directory: give the directory of a deployment" in done.stderr
 
 
 def test_what_only_containers_are_given_is_found_in_a_directory_of_theirs(tmp_path: Path) -> None:
@@ -493,7 +493,10 @@ def test_what_only_containers_are_given_is_found_in_a_directory_of_theirs(tmp_pa
         )
         return done.stdout + done.stderr
 
-    hint = "which has no value; if containers find it in KOLLA_VARIABLES_DIR, set that here too"
+    hint = (
+        "which has no value: define it, for example in variables.yml, or give --set token=VALUE;"
+        " if containers find it in KOLLA_VARIABLES_DIR, set that here too"
+    )
     assert f"needs the variable 'token', {hint}" in said()
     given = said(KOLLA_VARIABLES_DIR=str(tmp_path / "secrets"))
     assert "token" not in given

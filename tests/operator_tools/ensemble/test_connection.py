@@ -390,7 +390,8 @@ def test_a_deployment_that_is_missing_is_looked_for_below_the_chroot(deployment:
     """Which is shown: with another one it may be there."""
     within = deployment._replace(hosts=f"{deployment.hosts}{deployment.prefix}", prefix="/")
     assert ctl(within, "status", "--deployment", "nothing", status=66).stderr == (
-        f"kolla_mesos_ctl: there is no deployment at /nothing, below the chroot {deployment.prefix}\n"
+        f"kolla_mesos_ctl: there is no deployment at /nothing, below the chroot {deployment.prefix}"
+        f" (there are: {deployment.id})\n"
     )
 
 

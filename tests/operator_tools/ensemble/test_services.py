@@ -47,7 +47,8 @@ def test_a_service_is_found_by_its_name_or_role(given: str, name: str) -> None:
 
 
 def test_an_unknown_or_ambiguous_service_is_refused() -> None:
-    with pytest.raises(NotThere, match=r"/kolla/site has no service 'wbe' .did you mean 'web'"):
+    expected = "/kolla/site has no service 'wbe' .did you mean 'web'. there are: shop/web, "
+    with pytest.raises(NotThere, match=expected):
         chosen("wbe", PUBLISHED, "/kolla/site")
     with pytest.raises(BadUsage, match=r"'api' is the role of several services, .*: web/api, other/api$"):
         chosen("api", PUBLISHED, "/kolla/site")

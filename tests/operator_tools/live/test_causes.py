@@ -629,6 +629,13 @@ def test_an_invalid_definition_blocks_its_dependents() -> None:
     ]
 
 
+def test_a_daemon_that_only_blocks_itself_has_no_line_for_that() -> None:
+    """The line would repeat the name. A dependent has one."""
+    tree = {"web": definition(), "status/web1/web/ended": CRASHED}
+    assert [line.partition(" on ")[0] for line in explained(tree)] == ["ROOT CAUSE  web/daemon"]
+    assert explained({**tree, "api": definition("web/daemon")})[1] == "  blocks    web/daemon <- api/daemon"
+
+
 @pytest.mark.parametrize(("seconds", "final"), [(9, False), (11, True)])
 def test_an_ended_daemon_is_final_if_nobody_starts_it_again(seconds: float, final: bool) -> None:
     """A launcher may be about to."""

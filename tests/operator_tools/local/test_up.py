@@ -34,8 +34,8 @@ class Small(Up[LocalDeployment]):
         super().__init__(directory, "small", stays=False)
         self.source = source
 
-    def deployment(self, client: KazooClient, environ: Mapping[str, str]) -> LocalDeployment:
-        made = LocalDeployment(self.source, self.directory, client, environ, self.prefix, self.name)
+    def deployment(self, environ: Mapping[str, str]) -> LocalDeployment:
+        made = LocalDeployment(self.source, self.directory, None, environ, self.prefix, self.name)
         for role in ("base", "needy"):
             made.add(f"small/{role}", "here")
         return made
@@ -139,6 +139,11 @@ def test_what_ends_again_and_again_is_started_ever_later(capsys: pytest.CaptureF
             instant += 0.5
         return instant - ended
 
+    assert not restarts.is_due("job@here", 78)
+    said = capsys.readouterr().out
+    assert (
+        said == "  job@here: starting it again in 1 s (status 78 is final unless the published data change)\n"
+    )
     assert [waited() for _ in range(6)] == [1, 2, 4, 8, 10, 10]
     assert not restarts.is_due("web@here")
     instant += 31

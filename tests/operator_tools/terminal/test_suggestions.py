@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from kolla_mesos_start.operator.terminal.suggestions import slip
+from kolla_mesos_start.operator.terminal.suggestions import existing, slip
 
 
 @pytest.mark.parametrize("name", ["web_pprt", "webport", "web_portt", "web_prot"])
@@ -19,3 +19,23 @@ def test_one_letter_that_is_wrong_missing_too_many_or_swapped(name: str) -> None
 def test_names_that_may_both_be_meant(name: str, other: str) -> None:
     """Numbers, one and many, short words."""
     assert slip(name, [other]) == slip(other, [name]) == slip(name, [name]) == ""
+
+
+@pytest.mark.parametrize(
+    ("others", "expected"),
+    [
+        (["db", "web", "cache"], " (did you mean 'web'? there are: web, db, cache)"),
+        (["db", "cache"], " (there are: db, cache)"),
+        ([], " (there is none)"),
+    ],
+)
+def test_existing_names_are_listed_nearest_first(others: list[str], expected: str) -> None:
+    assert existing("webb", others) == expected
+
+
+def test_of_many_existing_names_the_nearest_are_listed() -> None:
+    names = [f"web-{number}" for number in range(50)]
+    found = existing("web-49x", names)
+    assert found.startswith(" (did you mean 'web-49'? there are: web-49, ")
+    assert found.endswith(" and 40 more)")
+    assert found.count(",") == 9
