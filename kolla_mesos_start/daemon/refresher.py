@@ -33,7 +33,7 @@ from kolla_mesos_start.zookeeper.wire import Exists, GetChildren2, NoNodeError
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Collection, Mapping, Sequence
+    from collections.abc import Callable, Collection, Mapping, Sequence
     from typing import Any, Protocol
 
     from kolla_mesos_start.daemon.rollout import Rollout
@@ -75,6 +75,53 @@ BOOT = (
 )
 
 
+class RefreshProcess:
+    """The agent that renders and places the files."""
+
+    def __init__(self, loop: Loop, environ: Mapping[str, str]) -> None:
+        self.pid: int | None = None
+        self._loop, self._environ = loop, environ
+
+    def start(self, order: tuple[Any, ...], on_end: Callable[[int, Refreshed | None], object]) -> None:
+        """Start it. Raises OSError.
+
+        `on_end` is called with its exit status and its report (see `read_report`), unless it is killed here.
+        """
+        fds: list[int] = []
+        try:
+            for name in ("order", "report"):
+                fds.append(os.memfd_create(name))
+            ordered, report = fds
+            os.write(ordered, marshal.dumps(order))
+            os.lseek(ordered, 0, os.SEEK_SET)
+            self.pid = _spawn(self._environ, fds)
+            pidfd = os.pidfd_open(self.pid)
+        except OSError:
+            for fd in fds:
+                os.close(fd)
+            self.kill()
+            raise
+        os.close(ordered)
+        self._loop.listen(pidfd, partial(self._on_end, pidfd, report, on_end))
+
+    def kill(self) -> None:
+        """Kill it, if it runs."""
+        if self.pid is not None:
+            for kill in (os.killpg, os.kill):  # It may have no group of its own yet.
+                with contextlib.suppress(ProcessLookupError):
+                    kill(self.pid, signal.SIGKILL)
+            os.waitpid(self.pid, 0)
+            self.pid = None
+
+    def _on_end(self, pidfd: int, report: int, on_end: Callable[[int, Refreshed | None], object]) -> None:
+        self._loop.ignore(pidfd)
+        os.close(pidfd)
+        if self.pid is not None:  # Otherwise it was killed, because the daemon has ended.
+            status = os.waitstatus_to_exitcode(os.waitpid(self.pid, 0)[1])
+            self.pid = None
+            on_end(status, read_report(report))
+
+
 class Refresher:
     """Refreshes one daemon; a source of the loop.
 
@@ -100,7 +147,7 @@ class Refresher:
         self._unsure: set[tuple[str, bool]] = set()  # changed while a refresh runs
         self._first = self._due = math.inf  # when something has first changed, and when to refresh
         self._change = 0  # the zxid of the last change
-        self._child: int | None = None
+        self._process = RefreshProcess(loop, order.environ)
         self._note, self._needs_restart = "", False
         self._asking: list[socket.socket] = []  # clients that ask for a refresh
         self._served: list[socket.socket] = []  # clients that have asked for the running one
@@ -116,22 +163,14 @@ class Refresher:
     @property
     def pid(self) -> int | None:
         """The pid of the agent that is rendering."""
-        return self._child
+        return self._process.pid
 
     def close(self) -> None:
         """Stop: the daemon has ended."""
         with contextlib.suppress(KeyError):  # `_accept` may have paused it.
             self._loop.ignore(self._socket.fileno())
         self._socket.close()
-        self._kill_child()
-
-    def _kill_child(self) -> None:
-        if self._child is not None:
-            for kill in (os.killpg, os.kill):  # It may have no group of its own yet.
-                with contextlib.suppress(ProcessLookupError):
-                    kill(self._child, signal.SIGKILL)
-            os.waitpid(self._child, 0)
-            self._child = None
+        self._process.kill()
 
     # -- what changes ---------------------------------------------------------------------------
 
@@ -167,7 +206,7 @@ class Refresher:
         if self._known.get(key, zxid) == zxid:
             return
         log.debug("%s has changed", key[0])
-        if self._child is not None:
+        if self.pid is not None:
             self._unsure.add(key)  # The running refresh may have read the new value.
             return
         self._known[key] = zxid
@@ -248,34 +287,16 @@ class Refresher:
         )
         self._stage, self._due, self._first = RENDERING, math.inf, math.inf
         self._served, self._asking = self._asking, []
-        fds: list[int] = []
+        order = (dict(self._order.listed), self._order.started, self._not_notified, os.getpid())
         try:
-            for name in ("order", "report"):
-                fds.append(os.memfd_create(name))
-            order, report = fds
-            ordered = (dict(self._order.listed), self._order.started, self._not_notified, os.getpid())
-            os.write(order, marshal.dumps(ordered))
-            os.lseek(order, 0, os.SEEK_SET)
-            self._child = _spawn(self._order.environ, fds)
-            pidfd = os.pidfd_open(self._child)
+            self._process.start(order, self._on_end)
         except OSError as error:
-            for fd in fds:
-                os.close(fd)
-            self._kill_child()
             self._try_again(1, f"it can't be started: {error.strerror}")
             return
-        os.close(order)
         self.reason, self.code = "its files are being refreshed", REFRESH_RUNNING
-        self._loop.listen(pidfd, partial(self._on_end, pidfd, report))
 
-    def _on_end(self, pidfd: int, report: int) -> None:
-        self._loop.ignore(pidfd)
-        os.close(pidfd)
-        if self._child is None:
-            return  # It was killed, because the daemon has ended.
-        status = os.waitstatus_to_exitcode(os.waitpid(self._child, 0)[1])
-        self._child = None
-        reported, left = read_report(report), complete(self._run_dir)
+    def _on_end(self, status: int, reported: Refreshed | None) -> None:
+        left = complete(self._run_dir)
         is_cut_short = bool(left) or reported is None
         # A killed refresh may have placed files without notifying the daemon.
         self._not_notified = self._not_notified or is_cut_short
