@@ -1,0 +1,97 @@
+"""The records of elections in a deployment: which services have one, and which of its znodes outlive it.
+
+    status/global/<role>/election/
+      turn, decision, members/<host>    kept: they say which hosts have the data of the cluster
+      candidates/<host>, running/<host> ephemeral
+      override                          for one epoch
+
+The records belong to the data on the disks of the hosts, which no operation of this tool removes or restores.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable, Mapping, Sequence
+
+from kolla_mesos_start.definition.forms import GLOBAL
+from kolla_mesos_start.operator.ensemble import connection
+from kolla_mesos_start.operator.ensemble.connection import ChangedMeanwhile, OperatorClient
+from kolla_mesos_start.operator.ensemble.view import read_tree
+from kolla_mesos_start.tree.znodes import Znodes
+from kolla_mesos_start.zookeeper.query import Znode
+
+ELECTION = "election"
+EPHEMERAL = ("candidates", "running")  # the parents of what containers create
+PATIENCE = 30.0  # seconds
+
+
+def places(znodes: Znodes, role: str) -> list[str]:
+    """The znodes below which the containers of a role create ephemerals in an election."""
+    return [f"{_path(znodes, role)}/{name}" for name in EPHEMERAL]
+
+
+def is_ephemeral(znodes: Znodes, path: str) -> bool:
+    """Whether a container that takes part in an election holds the znode at this path."""
+    parts = path[len(znodes.status) + 1 :].split("/")
+    return len(parts) == 5 and parts[0] == GLOBAL and parts[2] == ELECTION and parts[3] in EPHEMERAL
+
+
+def role_of(path: str) -> str | None:
+    """The role to whose election a path below the deployment belongs; None if it belongs to none."""
+    parts = path.split("/")
+    is_part = len(parts) > 3 and parts[1] == GLOBAL and parts[3] == ELECTION
+    return parts[2] if is_part else None
+
+
+def roles(paths: Iterable[str]) -> set[str]:
+    """The roles whose elections have one of these paths, which are below the deployment."""
+    return {role for role in map(role_of, paths) if role is not None}
+
+
+def roots(client: OperatorClient, znodes: Znodes) -> dict[str, str]:
+    """The znode of each election by its role."""
+    scope = znodes.scope(GLOBAL)
+    found = {role: _path(znodes, role) for role in connection.children(client, [scope])[scope]}
+    there = connection.read(client, found.values())
+    return {role: path for role, path in found.items() if there[path] is not None}
+
+
+def members(client: OperatorClient, znodes: Znodes) -> dict[str, Sequence[str]]:
+    """The hosts that are recorded as members, by the role; without elections that have none."""
+    places = {f"{path}/members": role for role, path in roots(client, znodes).items()}
+    names = connection.children(client, places)
+    return {role: names[path] for path, role in places.items() if names[path]}
+
+
+def records(client: OperatorClient, roots: Iterable[str]) -> dict[str, bytes]:
+    """The lasting znodes of the elections at these paths that have had a decision, each of one moment."""
+    found: dict[str, bytes] = {}
+    left, begun = list(roots), time.monotonic()
+    while left:
+        if time.monotonic() > begun + PATIENCE:
+            raise ChangedMeanwhile(f"{left[0]} keeps changing while it is read; try again later")
+        turns = [f"{root}/turn" for root in left]
+        before = connection.mzxids(client, turns)  # Every transition changes it.
+        nodes = read_tree(client, left)
+        after = connection.mzxids(client, turns)
+        for root in left:
+            if before[f"{root}/turn"] == after[f"{root}/turn"]:
+                found.update(_lasting(root, nodes))
+        left = [root for root in left if before[f"{root}/turn"] != after[f"{root}/turn"]]
+    return found
+
+
+def _lasting(root: str, nodes: Mapping[str, Znode]) -> dict[str, bytes]:
+    decision = nodes.get(f"{root}/decision")
+    if decision is None or not decision.data:
+        return {}
+    left_out = tuple(f"{root}/{name}/" for name in EPHEMERAL)
+    return {
+        path: znode.data
+        for path, znode in nodes.items()
+        if f"{path}/".startswith(f"{root}/") and not path.startswith(left_out) and path != f"{root}/override"
+    }
+
+
+def _path(znodes: Znodes, role: str) -> str:
+    return f"{znodes.owner(GLOBAL, role)}/{ELECTION}"
