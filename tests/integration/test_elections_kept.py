@@ -29,7 +29,7 @@ def site(deployment: Deployment, zk: KazooClient) -> Deployment:
 
 def formed(zk: KazooClient, site: Deployment, epoch: int, *members: str) -> dict[str, bytes]:
     """Record an election of infra/db that these members have won together, as agents do."""
-    positions = {host: f"group:{epoch}" for host in members}
+    positions = dict.fromkeys(members, f"group:{epoch}")
     decision = {"epoch": epoch, "winner": members[0], "group": "group", "value": epoch, "state": "formed"}
     nodes = {
         ROLE: b"infra/db",

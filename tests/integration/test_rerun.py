@@ -7,7 +7,7 @@ import os
 import signal
 import sys
 import time
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from pathlib import Path
 from typing import Any, Callable
 
@@ -17,16 +17,18 @@ from kazoo.recipe.lock import Lock
 from kazoo.security import make_acl
 
 from kolla_mesos_start.operator.cli import parser
+from kolla_mesos_start.operator.ensemble import connection
 from kolla_mesos_start.operator.ensemble.connection import ChangedMeanwhile
 from kolla_mesos_start.operator.invocation import Invocation
 from kolla_mesos_start.operator.live import one_time
 from kolla_mesos_start.tree.states import Detail
+from kolla_mesos_start.zookeeper.lock import Queues
 from tests import lossy_proxy
 from tests.agents import Containers
 from tests.conftest import Deployment
 from tests.integration.test_one_time import SERVICE, Site
 from tests.publishing import publish
-from tests.tool import ctl, environ, run_ctl
+from tests.tool import ctl, environ, operator_client, run_ctl
 from tests.waiting import eventually
 from tests.zookeeper import HOST, Process, Server, free_port
 
@@ -424,6 +426,21 @@ def test_a_lock_that_may_not_be_given_back_goes_with_the_session(site: Site, zk:
     zk.set_acls(f"{site.at()}/lock", [make_acl("world", "anyone", read=True, create=True, admin=True)])
     assert "is marked as not done" in ctl(site.deployment, "rerun", "db/sync").stdout
     assert site.names(f"{site.at()}/lock") == []
+
+
+def test_a_lock_that_may_not_be_given_back_fails_no_later_request(site: Site, zk: KazooClient) -> None:
+    """ZooKeeper's refusal may come at any time after the attempt."""
+    lock = f"{site.deployment.path}/lock"
+    zk.create(lock, acl=[make_acl("world", "anyone", read=True, create=True, admin=True)])
+    client = operator_client(zk, site.deployment.prefix, site.deployment.id)
+    try:
+        queues = Queues(client, "test")
+        assert connection.acquire(client, queues, lock)
+        connection.release(client, queues, lock)
+        with suppress(AssertionError):
+            eventually(lambda: connection.read(client, [lock]) == {}, "never", seconds=1.0)
+    finally:
+        client.close()
 
 
 @pytest.mark.parametrize("word", ["rerun", "adopt"])

@@ -441,7 +441,8 @@ def acquire(client: Client, queues: Queues, lock: str, limit: float = 0.0) -> st
     return contender
 
 
-def release(queues: Queues, lock: str) -> None:
+def release(client: Client, queues: Queues, lock: str) -> None:
     """Leave the queue for `lock`. If that is not permitted, our contender ends with the session."""
-    with suppress(NoRight):
-        queues.give_back(lock)
+    queues.give_back(lock)
+    with suppress(NoRight):  # It must not be raised by a later request.
+        client.loop.wait(lambda: not client.ephemerals.discarding, now() + QUIET)

@@ -230,7 +230,7 @@ def locked(
         if held.is_begun:
             log.warning("the %s of %s has not finished: start it again", what, znodes.deployment)
         raise  # The lock goes with the session: to release it would take as long as an outage does.
-    connection.release(queues, mark)
+    connection.release(client, queues, mark)
 
 
 def _wait(client: OperatorClient, queues: Queues, path: str, limit: float) -> str:

@@ -213,7 +213,7 @@ def locked(client: OperatorClient, one: OneTime) -> Iterator[str]:
         raise CommandRuns(f"{one.what} runs now, or is about to{_holder(client, one)}; nothing was changed")
     yield contender
     # After an error the session's end releases it: to release it here may take as long as an outage.
-    connection.release(queues, one.at.lock)
+    connection.release(client, queues, one.at.lock)
 
 
 def _holder(client: OperatorClient, one: OneTime) -> str:
