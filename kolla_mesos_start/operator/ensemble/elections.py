@@ -13,21 +13,21 @@ from __future__ import annotations
 import time
 from collections.abc import Iterable, Mapping, Sequence
 
-from kolla_mesos_start.definition.forms import GLOBAL
+from kolla_mesos_start.definition.forms import ELECTION, GLOBAL
 from kolla_mesos_start.operator.ensemble import connection
 from kolla_mesos_start.operator.ensemble.connection import ChangedMeanwhile, OperatorClient
 from kolla_mesos_start.operator.ensemble.view import read_tree
-from kolla_mesos_start.tree.znodes import Znodes
+from kolla_mesos_start.tree.znodes import ElectionZnodes, Znodes
 from kolla_mesos_start.zookeeper.query import Znode
 
-ELECTION = "election"
 EPHEMERAL = ("candidates", "running")  # the parents of what containers create
 PATIENCE = 30.0  # seconds
 
 
 def places(znodes: Znodes, role: str) -> list[str]:
     """The znodes below which the containers of a role create ephemerals in an election."""
-    return [f"{_path(znodes, role)}/{name}" for name in EPHEMERAL]
+    election = znodes._replace(service_name=role).election
+    return [election.candidates, election.running]
 
 
 def is_ephemeral(znodes: Znodes, path: str) -> bool:
@@ -51,7 +51,8 @@ def roles(paths: Iterable[str]) -> set[str]:
 def roots(client: OperatorClient, znodes: Znodes) -> dict[str, str]:
     """The znode of each election by its role."""
     scope = znodes.scope(GLOBAL)
-    found = {role: _path(znodes, role) for role in connection.children(client, [scope])[scope]}
+    names = connection.children(client, [scope])[scope]
+    found = {role: znodes._replace(service_name=role).election.top for role in names}
     there = connection.read(client, found.values())
     return {role: path for role, path in found.items() if there[path] is not None}
 
@@ -70,28 +71,24 @@ def records(client: OperatorClient, roots: Iterable[str]) -> dict[str, bytes]:
     while left:
         if time.monotonic() > begun + PATIENCE:
             raise ChangedMeanwhile(f"{left[0]} keeps changing while it is read; try again later")
-        turns = [f"{root}/turn" for root in left]
+        turns = [ElectionZnodes(root).turn for root in left]
         before = connection.mzxids(client, turns)  # Every transition changes it.
         nodes = read_tree(client, left)
         after = connection.mzxids(client, turns)
-        for root in left:
-            if before[f"{root}/turn"] == after[f"{root}/turn"]:
-                found.update(_lasting(root, nodes))
-        left = [root for root in left if before[f"{root}/turn"] != after[f"{root}/turn"]]
+        for root, turn in zip(left, turns):
+            if before[turn] == after[turn]:
+                found.update(_lasting(ElectionZnodes(root), nodes))
+        left = [root for root, turn in zip(left, turns) if before[turn] != after[turn]]
     return found
 
 
-def _lasting(root: str, nodes: Mapping[str, Znode]) -> dict[str, bytes]:
-    decision = nodes.get(f"{root}/decision")
+def _lasting(at: ElectionZnodes, nodes: Mapping[str, Znode]) -> dict[str, bytes]:
+    decision = nodes.get(at.decision)
     if decision is None or not decision.data:
         return {}
-    left_out = tuple(f"{root}/{name}/" for name in EPHEMERAL)
+    left_out = (f"{at.candidates}/", f"{at.running}/")
     return {
         path: znode.data
         for path, znode in nodes.items()
-        if f"{path}/".startswith(f"{root}/") and not path.startswith(left_out) and path != f"{root}/override"
+        if f"{path}/".startswith(f"{at.top}/") and not path.startswith(left_out) and path != at.override
     }
-
-
-def _path(znodes: Znodes, role: str) -> str:
-    return f"{znodes.owner(GLOBAL, role)}/{ELECTION}"

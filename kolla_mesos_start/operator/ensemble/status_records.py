@@ -8,10 +8,9 @@ from __future__ import annotations
 from collections.abc import Container, Iterable, Iterator, Sequence
 from typing import NamedTuple
 
-from kolla_mesos_start.definition.forms import GLOBAL
+from kolla_mesos_start.definition.forms import ELECTION, GLOBAL
 from kolla_mesos_start.operator.ensemble import connection
 from kolla_mesos_start.operator.ensemble.connection import OperatorClient
-from kolla_mesos_start.operator.ensemble.elections import ELECTION
 from kolla_mesos_start.tree.states import DONE
 from kolla_mesos_start.tree.znodes import CommandZnodes, Znodes
 
