@@ -1,4 +1,4 @@
-"""The records of elections in a deployment: which services have one, and which of its znodes outlive it.
+"""The records of elections in a deployment: which of them are lasting, and how an operator changes them.
 
     status/global/<role>/election/
       turn, decision, members/<host>    kept: they say which hosts have the data of the cluster
@@ -6,6 +6,7 @@
       override                          for one epoch
 
 The records belong to the data on the disks of the hosts, which no operation of this tool removes or restores.
+Each change is one transaction, which checks and sets `turn`, as the transitions of agents do.
 """
 
 from __future__ import annotations
@@ -14,8 +15,14 @@ import time
 from collections.abc import Iterable, Mapping, Sequence
 
 from kolla_mesos_start.definition.forms import ELECTION, GLOBAL
+from kolla_mesos_start.election.records import Override, encode
 from kolla_mesos_start.operator.ensemble import connection
-from kolla_mesos_start.operator.ensemble.connection import ChangedMeanwhile, OperatorClient
+from kolla_mesos_start.operator.ensemble.connection import (
+    ChangedMeanwhile,
+    Changes,
+    OperatorClient,
+    Unanswered,
+)
 from kolla_mesos_start.operator.ensemble.view import read_tree
 from kolla_mesos_start.tree.znodes import ElectionZnodes, Znodes
 from kolla_mesos_start.zookeeper.query import Znode
@@ -92,3 +99,50 @@ def _lasting(at: ElectionZnodes, nodes: Mapping[str, Znode]) -> dict[str, bytes]
         for path, znode in nodes.items()
         if f"{path}/".startswith(f"{at.top}/") and not path.startswith(left_out) and path != at.override
     }
+
+
+# -- changes ----------------------------------------------------------------------------------------------
+
+
+def override(client: OperatorClient, at: ElectionZnodes, turn: int, wanted: Override) -> None:
+    """Write the operator's word for the next decision."""
+    transaction = _transition(client, at, turn)
+    if wanted.winner is not None:
+        transaction.check(at.candidate(wanted.winner), -1)
+    if connection.read(client, [at.override])[at.override] is None:
+        transaction.create(at.override, encode(wanted))
+    else:
+        transaction.set_data(at.override, encode(wanted))
+    _commit(transaction)
+
+
+def withdraw(client: OperatorClient, at: ElectionZnodes, turn: int) -> None:
+    """Remove the operator's word."""
+    transaction = _transition(client, at, turn)
+    transaction.delete(at.override)
+    _commit(transaction)
+
+
+def forget(client: OperatorClient, at: ElectionZnodes, turn: int, host: str) -> None:
+    """Remove a member."""
+    transaction = _transition(client, at, turn)
+    transaction.delete(at.member(host))
+    _commit(transaction)
+
+
+def _transition(client: OperatorClient, at: ElectionZnodes, turn: int) -> Changes:
+    """A transaction that fails if another transition has been made after `turn`."""
+    transaction = Changes(client)
+    transaction.set_data(at.turn, b"", turn)
+    return transaction
+
+
+def _commit(transaction: Changes) -> None:
+    try:
+        connection.commit(transaction, "the election is left as it is")
+    except ChangedMeanwhile as error:
+        raise ChangedMeanwhile(
+            "the election has changed meanwhile: look at it again; nothing was changed"
+        ) from error
+    except Unanswered as error:
+        raise Unanswered(f"{error.reason}: look at it again to see whether it was changed") from error
