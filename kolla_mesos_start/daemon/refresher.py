@@ -253,7 +253,14 @@ class Refresher:
             for name in ("order", "report"):
                 fds.append(os.memfd_create(name))
             order, report = fds
-            ordered = (dict(self._order.listed), self._order.started, self._not_notified, os.getpid())
+            election = dict(self._order.election) if self._order.election else None
+            ordered = (
+                dict(self._order.listed),
+                self._order.started,
+                self._not_notified,
+                os.getpid(),
+                election,
+            )
             os.write(order, marshal.dumps(ordered))
             os.lseek(order, 0, os.SEEK_SET)
             self._child = _spawn(self._order.environ, fds)

@@ -39,6 +39,7 @@ RUNS = "election-runs"  # `hosts` run, and none is ready: they join, or end
 ANSWER = "election-answer"  # an instance is ready, and has not answered this candidate yet
 OTHER = "election-other"  # `hosts` (the winner) is about to start
 NO_WINNER = "election-no-winner"  # `hosts`, the winner by the operator's word, is no candidate
+EXPIRY = "election-expiry"  # the session of an earlier container on this host
 POSITION = "election-position"  # the position command has failed; only the host itself knows that
 
 # Codes of refusals. Each ends when the operator, or one of the hosts, changes something.
