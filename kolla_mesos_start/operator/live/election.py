@@ -26,12 +26,12 @@ Verdict = Union[Wait, Refused, Elected]
 
 READY, REFUSED, ELECTING = "ready", "refused", "electing"  # of an election
 NOT_FORMED = "not formed"  # the cluster, before the first decision
-CANDIDATE, MISSING, ABSENT = "candidate", "missing", "not a candidate"  # of a host
+CANDIDATE, MISSING, ABSENT, NOT_READY = "candidate", "missing", "not a candidate", "not ready"  # of a host
 
 
 class ElectionHost(NamedTuple):
-    """One host. `part` is CANDIDATE, `starting` or READY (its daemon runs), ABSENT (its container is no
-    candidate yet), or MISSING.
+    """One host. `part` is CANDIDATE, `starting`, READY or NOT_READY (its daemon runs), ABSENT (its container
+    is no candidate yet), or MISSING.
 
     `position` is as printed; None if it is unknown. `member`: its state as a member; None if it is none.
     `since`: when it became a candidate, or its daemon was started (seconds since the epoch); for a missing
@@ -252,7 +252,10 @@ class _Hosts:
         container = self.existing.get(host)
         reason = container.reason if container and not container.ready else ""
         since = _made(self.view.znode(self.znodes.election.runner(host)))
-        return ElectionHost(host, self.found.running[host].state, position, None, since, reason)
+        # Its record stays `ready` when it is no longer ready.
+        was_ready = self.found.running[host].state == records.READY
+        part = READY if host in self.found.ready else NOT_READY if was_ready else records.STARTING
+        return ElectionHost(host, part, position, None, since, reason)
 
     def absent(self, host: str) -> ElectionHost:
         container = self.existing[host]

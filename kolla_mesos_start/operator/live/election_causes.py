@@ -24,8 +24,8 @@ def find(service: LiveService, now: float) -> Iterator[Cause]:
         return
     for each in service.containers:
         if each.code == decide.POSITION:
-            text = f"{service.daemon} on {each.host} has been no candidate for {lasting(now - each.since)}"
-            yield Cause(NO_POSITION, f"{text}: {each.reason}; see the log of {service.name} there", where)
+            text = f"{service.name} on {each.host} for {lasting(now - each.since)}: {each.reason}"
+            yield Cause(NO_POSITION, f"{text}; see its log", where)
     for refusal in election.refused:
         yield Cause(REFUSED, f"{service.daemon}: {refusal}", where)
     if election.ready or not election.refused:

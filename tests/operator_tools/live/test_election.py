@@ -332,13 +332,11 @@ def test_a_refusal_is_stuck_and_stays_so() -> None:
 
 
 def test_a_position_that_is_not_known_is_a_cause() -> None:
-    said = container("waiting", "db/position: exit status 1", host="h3", code="election-position")
+    reason = "db/position: exit status 1; this host is no candidate yet"
+    said = container("waiting", reason, host="h3", code="election-position")
     tree = {"infra/db": DEFINITION, **FORMED, **TWO, "infra/db/.containers/h3": said}
     kinds = {each.kind: each.text for each in causes.find(deployment(tree), LATER)}
-    assert kinds["no position"] == (
-        f"db/daemon on h3 has been no candidate for {SINCE}: db/position: exit status 1;"
-        " see the log of infra/db there"
-    )
+    assert kinds["no position"] == f"infra/db on h3 for {SINCE}: {reason}; see its log"
 
 
 def test_status_has_one_line_for_it() -> None:
