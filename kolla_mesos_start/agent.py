@@ -42,6 +42,7 @@ if TYPE_CHECKING:
 
     from kolla_mesos_start.commands.bootstrap import Bootstrap
     from kolla_mesos_start.definition.model import Command, Dependency, Graph
+    from kolla_mesos_start.election.candidacy import Candidacy, Result
     from kolla_mesos_start.files.content import Content
     from kolla_mesos_start.render.prepare import Prepared, Preparer
     from kolla_mesos_start.render.published_generation import Generation
@@ -155,7 +156,14 @@ class Agent:
         waiting = Waiting(
             tree, report, settings.wait_timeout, settings.generation, partial(_published_generation, preparer)
         )
+        candidacy = self._candidacy(settings, tree, registration, report)
+        result: Result | None = None
         for runnable in waiting:
+            if candidacy and runnable.command.is_daemon:
+                self._refuse_retired(settings, tree, report)
+                self.stage, self.command = "election", runnable.command.path
+                result = candidacy.elect()
+                preparer.election = result.values
             try:
                 prepared = self._render(settings, preparer, runnable.command, report)
             except (BadDefinition, CannotRender):
@@ -164,10 +172,17 @@ class Agent:
             report.renew(_facts(settings, tree, prepared))
             if runnable.command.is_daemon:
                 self._refuse_retired(settings, tree, report)
-                self._become_daemon(settings, prepared, registration, report)
+                self._become_daemon(settings, prepared, registration, report, candidacy, result)
+            elif candidacy and runnable.command.path == candidacy.position_command:
+                self._reach("bootstrap", runnable.command.path)
+                candidacy.read_position(prepared)
+                waiting.passed(runnable.command)
+                self._reach("passed", runnable.command.path)
             elif self._run_command(prepared, runnable, report):
                 waiting.passed(runnable.command)
                 self._reach("passed", runnable.command.path)
+                if candidacy:
+                    candidacy.forget_position()
             self.stage, self.command = "wait", None
         return self._finish(settings, report)
 
@@ -179,6 +194,10 @@ class Agent:
         preparer = self._connect(settings, lambda cause: None)
         self.stage = "read"
         graph, _ = preparer.read_graph(preparer.published.definition())
+        if graph.daemon and graph.daemon.election:
+            from kolla_mesos_start.election.candidacy import example
+
+            preparer.election = example()
 
         from kolla_mesos_start.render.check import check
 
@@ -196,7 +215,7 @@ class Agent:
         from kolla_mesos_start.files.journal import recover
 
         with open(order, "rb") as file:
-            listed, started, not_notified, registrar = marshal.load(file)
+            listed, started, not_notified, registrar, election = marshal.load(file)
 
         def write(found: Refreshed) -> None:
             with open(report, "wb") as file:
@@ -208,6 +227,7 @@ class Agent:
             wanted = end_with(self.loop, registrar)
             recover(settings.run_dir)
             preparer = self._connect(settings, lambda cause: None)
+            preparer.election = election
             self.stage = "refresh"
             write(refresh(preparer, settings, listed, started, not_notified, wanted))
         except AgentError as error:
@@ -363,6 +383,20 @@ class Agent:
             report.write("bootstrapping", "", runnable.command.path)
         return self.bootstrap.run(prepared, runnable)
 
+    def _candidacy(
+        self, settings: Settings, tree: StatusTree, registration: Registration | None, report: Report
+    ) -> Candidacy | None:
+        """This container's part in the election of its daemon's cluster; None without an election."""
+        daemon = tree.graph.daemon
+        if daemon is None or daemon.election is None:
+            return None
+        from kolla_mesos_start.election.candidacy import Candidacy
+
+        assert self.bootstrap is not None and registration is not None  # It has a command for the position.
+        container = registration.presence[0][0].rpartition("/")[2]
+        run = partial(self.bootstrap.run_for_output, path=f"{settings.run_dir}/position")
+        return Candidacy(tree, daemon.election, container, report, run)
+
     def _refuse_retired(self, settings: Settings, tree: StatusTree, report: Report) -> None:
         """Refuse to start the daemon if an upgrade has retired this image."""
         self.stage = "exec"
@@ -372,9 +406,15 @@ class Agent:
             retirement.check(tree, settings.generation, report)
 
     def _become_daemon(
-        self, settings: Settings, prepared: Prepared, registration: Registration | None, report: Report
+        self,
+        settings: Settings,
+        prepared: Prepared,
+        registration: Registration | None,
+        report: Report,
+        candidacy: Candidacy | None,
+        result: Result | None,
     ) -> NoReturn:
-        """Exec the daemon, or become its parent."""
+        """Exec the daemon, or become its parent. Raises Changed if the election is over without it."""
         self._end_guard()
         assert self.client is not None and registration is not None and self.ended is not None
         registration = registration._replace(
@@ -384,7 +424,13 @@ class Agent:
         )
         from kolla_mesos_start.daemon.launch import Launch
 
-        launch = Launch(settings, self.client, report, registration, prepared)
+        if candidacy and result:
+            prepared = prepared._replace(environ={**prepared.environ, **result.environ})
+            membership = candidacy.membership(result, prepared.step.command.stop_grace)
+            check = partial(candidacy.check, result)
+            launch = Launch(settings, self.client, report, registration, prepared, membership, check)
+        else:
+            launch = Launch(settings, self.client, report, registration, prepared)
         (launch.supervise if settings.supervise else launch.exec)()
 
     def _finish(self, settings: Settings, report: Report) -> int:

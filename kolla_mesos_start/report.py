@@ -63,10 +63,12 @@ class Report:
         command: str = "",
         code: str = "",
         outside: Mapping[str, str] | None = None,
+        election: Mapping[str, str] | None = None,
     ) -> None:
         """Report this state. Raises CannotWrite as `StateFile.write` does.
 
-        `code` is one of the codes above, or empty. `outside`: why external services have not answered.
+        `code` is one of the codes above or of `election.decide`, or empty. `outside`: why external services
+        have not answered. `election`: what the code is about.
         """
         if (stage, command) != (self._stage, self._command):
             self._since = time.time()
@@ -75,6 +77,8 @@ class Report:
         self._fields = {"code": code} if code else {}
         if outside:
             self._fields["outside"] = dict(list(outside.items())[:MAX_OUTSIDE])
+        if election:
+            self._fields["election"] = dict(list(election.items())[:MAX_OUTSIDE])
         if self._ephemeral:
             self._ephemeral.data = self._text()
         self.state_file.write(stage, command if stage == "bootstrapping" else reason)

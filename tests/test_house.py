@@ -25,6 +25,7 @@ NEEDED = {"kazoo", "jinja2", "psutil", "retrying", "six"}
 # stages are for a process that execs.
 SHARED = (
     "kolla_mesos_start.definition",
+    "kolla_mesos_start.election",
     "kolla_mesos_start.errors",
     "kolla_mesos_start.files.permissions",
     "kolla_mesos_start.log",
@@ -91,6 +92,10 @@ LEAN = {
 DECIDE = (
     *(
         "definition/*",
+        "election/decide",
+        "election/position",
+        "election/records",
+        "election/words",
         "zookeeper/query",
         "tree/znodes",
         "tree/states",

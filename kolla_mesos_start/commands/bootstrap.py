@@ -6,6 +6,8 @@ ours. Here are the attempts, and what ends one early: its timeout, a signal, or 
 
 from __future__ import annotations
 
+import contextlib
+import os
 import signal
 import time
 
@@ -37,6 +39,7 @@ if TYPE_CHECKING:
 log = Logger(__name__)
 
 NEVER = float("inf")
+MAX_OUTPUT = 4096  # bytes of an output that are read, from its end
 NOT_FOUND = 127  # a shell's status if it did not find a program
 
 # Variables in the environment of a one-time command.
@@ -169,6 +172,22 @@ class Bootstrap:
             raise CommandFailed(outcome.message + times, command=command.path)
         return True
 
+    def run_for_output(self, prepared: Prepared, path: str) -> tuple[str, bytes]:
+        """Run a plain command once: why it failed, or empty text; and the end of its standard output.
+
+        `path`: a file for the output, which is deleted.
+        """
+        try:
+            outcome = self._attempt_plain(prepared, 1, False, path)
+            if outcome.state != DONE:
+                return outcome.message, b""
+            with open(path, "rb") as file:
+                file.seek(-min(MAX_OUTPUT, os.fstat(file.fileno()).st_size), os.SEEK_END)
+                return "", file.read()
+        finally:
+            with contextlib.suppress(OSError):
+                os.unlink(path)
+
     def _retry(self, attempt: Callable[[], Outcome], command: Command) -> Outcome:
         """The outcome of the last of the further attempts."""
         from retrying import Retrying  # Most commands succeed at once.
@@ -187,11 +206,13 @@ class Bootstrap:
         ).call(attempt)
         return outcome
 
-    def _attempt_plain(self, prepared: Prepared, number: int, last: bool) -> Outcome:
+    def _attempt_plain(
+        self, prepared: Prepared, number: int, last: bool, output: str | None = None
+    ) -> Outcome:
         command = prepared.step.command
         begun = time.time()
         self._attempts.begin(command)
-        outcome = self._execute(prepared, {}, None, last)
+        outcome = self._execute(prepared, {}, None, last, output)
         if self._stopped_by is None or self._client.connected:
             self._attempts.end(command, begun, number, outcome)
         return self._unless_stopped(outcome)
@@ -224,7 +245,12 @@ class Bootstrap:
     # -- one process group ------------------------------------------------------------------------
 
     def _execute(
-        self, prepared: Prepared, extra: Mapping[str, str], hold: HeldLock | None, last: bool
+        self,
+        prepared: Prepared,
+        extra: Mapping[str, str],
+        hold: HeldLock | None,
+        last: bool,
+        output: str | None = None,
     ) -> Outcome:
         """Start the command, wait until all its processes have ended, and return how it ended."""
         command = prepared.step.command
@@ -242,7 +268,13 @@ class Bootstrap:
         self._running = True
         try:
             self.guard.spawn(
-                prepared.step.argv, environ, prepared.ids, deadline, command.stop_grace, name=command.path
+                prepared.step.argv,
+                environ,
+                prepared.ids,
+                deadline,
+                command.stop_grace,
+                name=command.path,
+                output=output,
             )
             log.info("%s: starting", command.path)
             timed_out = self._await_end(command, hold)

@@ -149,14 +149,20 @@ class AgentConnection:
         return command
 
     def spawn(
-        self, argv: Any, env: Any, ids: Any, deadline: float | None, stop_grace: float
+        self,
+        argv: Any,
+        env: Any,
+        ids: Any,
+        deadline: float | None,
+        stop_grace: float,
+        output: bytes | None = None,
     ) -> RunningCommand | None:
         """Start a command. Reports its end instead if the deadline has passed, or if fork fails."""
         if deadline is not None and now() >= deadline:
             self.send("ended", None, "deadline", 0, None, None, False)
             return None
         try:
-            return RunningCommand(argv, env, ids, deadline, stop_grace)
+            return RunningCommand(argv, env, ids, deadline, stop_grace, output)
         except OSError as error:
             self.send("ended", None, "spawn-failed", 0, error.errno, "fork", False)
             return None
@@ -168,7 +174,16 @@ class RunningCommand:
     Its leader is the process that the guard started; the leader's pid is also that of the process group.
     """
 
-    def __init__(self, argv: Any, env: Any, ids: Any, deadline: float | None, stop_grace: float) -> None:
+    def __init__(
+        self,
+        argv: Any,
+        env: Any,
+        ids: Any,
+        deadline: float | None,
+        stop_grace: float,
+        output: bytes | None = None,
+    ) -> None:
+        """`output`: a file that its standard output is written to."""
         self.deadline = NEVER if deadline is None else deadline
         self.stop_grace = stop_grace
         self.reason = "exited"  # Why the leader ended.
@@ -178,7 +193,7 @@ class RunningCommand:
         self.kill_at = NEVER  # When to send KILL. Once it is set, TERM was sent, or will not be sent.
         self.killed_at = NEVER  # When KILL was first sent.
         self.reported = False
-        self.leader, self.failure = fork(argv, env, ids)
+        self.leader, self.failure = fork(argv, env, ids, output)
 
     def step(self, agent: AgentConnection) -> bool:
         """Reap, and send the signals that are due. True if all processes have ended."""
@@ -265,7 +280,7 @@ class RunningCommand:
         return 1000 * min(TICK, max(self.deadline - now(), 0.001)) if timed else None
 
 
-def fork(argv: Any, env: Any, ids: Any) -> tuple[int, int]:
+def fork(argv: Any, env: Any, ids: Any, output: bytes | None = None) -> tuple[int, int]:
     """Start a program in its own process group.
 
     Returns its pid and a descriptor, from which the errno and the failed step ("user" or "program") can be
@@ -280,7 +295,7 @@ def fork(argv: Any, env: Any, ids: Any) -> tuple[int, int]:
         os.close(fail)
         raise
     if pid == 0:
-        become(argv, env, ids, guard, fail)
+        become(argv, env, ids, guard, fail, output)
     os.close(fail)
     try_call(os.setpgid, pid, pid)  # Parent and child both do it: the group exists when either continues.
     return pid, failure
@@ -306,11 +321,13 @@ def start(argv: Any, environ: Any, ids: Any) -> int:
     return pid
 
 
-def become(argv: Any, env: Any, ids: Any, guard: int, fail: int) -> None:
+def become(argv: Any, env: Any, ids: Any, guard: int, fail: int, output: bytes | None) -> None:
     """The child's part of `fork`: execute the program. Does not return."""
     number, at = errno.EINVAL, "user"  # EINVAL if Python itself refuses: a NUL in argv, a huge uid.
     try:
         os.setpgid(0, 0)
+        if output is not None:
+            os.dup2(os.open(output, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW, 0o600), 1)
         if ids:
             uid, gid, groups = ids
             os.setgroups(groups)

@@ -130,12 +130,14 @@ class Guard:
         stop_grace: float = 10.0,
         *,
         name: str = "the command",
+        output: str | None = None,
     ) -> None:
         """Start a command. `ended` is None until the command and all its descendants have ended.
 
         `argv[0]` is looked up in the PATH of `env`, which is the whole environment. The command is killed at
         `deadline` (on the clock of `loop.now`), and not started after it. Processes that are still running
         after the command's leader get TERM and, `stop_grace` seconds later, KILL. `name` is for log lines.
+        `output`: a file that its standard output is written to.
         """
         if self._running or self.gone or (self.ended and self.ended.unkillable):
             raise AgentError(f"{name} can't be started: the guard has ended, or another command still runs")
@@ -151,6 +153,7 @@ class Guard:
             ids and (ids.uid, ids.gid, list(ids.groups)),
             deadline,
             stop_grace,
+            output and os.fsencode(output),
         )
 
     def extend(self, deadline: float) -> None:

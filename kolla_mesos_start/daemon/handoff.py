@@ -46,7 +46,7 @@ class Refreshing(NamedTuple):
 
     `turns` is the znode where instances take turns, at most `width` at a time; this one is on `host`. `seen`:
     the znodes that the files were rendered from; `listed`: see `render.prepare`. `environ`: the agent's whole
-    environment. `started`: a digest of how the daemon was started.
+    environment. `started`: a digest of how the daemon was started. `election`: what templates see.
     """
 
     turns: str
@@ -56,6 +56,7 @@ class Refreshing(NamedTuple):
     listed: Mapping[str, Sequence[str]]
     environ: Mapping[str, str]
     started: int
+    election: Mapping[str, str] | None = None
 
 
 class Refreshed(NamedTuple):
@@ -82,8 +83,9 @@ class Handoff(NamedTuple):
 
     `timeout` is the session's, in seconds. `labels` is a zookeeper.Labels, `registration` a Registration,
     `container` a report.StatusZnode, `check` a readiness.Check, `check_ids` (uid, gid, groups) or None,
-    `refreshing` a Refreshing or None. `service` is its name in `ps`, `command` the daemon's path in its
-    definition. `addresses` are this host's, for checks of a port.
+    `refreshing` a Refreshing or None, `election` an election.membership.Membership or None. `service` is its
+    name in `ps`, `command` the daemon's path in its definition. `addresses` are this host's, for checks of a
+    port. `environ`: the agent's whole environment, only with an election.
 
     Descriptors: `lock_fd` holds the lock of `run_dir`, `pidfd` is the daemon's, `notify_fd` its notify
     socket; `exec_fd` (see `spawn`) reaches its end when the agent has become the daemon or has ended.
@@ -122,6 +124,8 @@ class Handoff(NamedTuple):
     stop_grace: float = 0.0
     argv: Sequence[str] = ()
     refreshing: tuple[Any, ...] | None = None
+    election: tuple[Any, ...] | None = None
+    environ: Mapping[str, str] | None = None
 
 
 def spawn(handoff: Handoff) -> tuple[int, Callable[[], None]]:

@@ -20,9 +20,10 @@ from kolla_mesos_start.loop import now
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     import socket
-    from collections.abc import Iterator, Mapping, Sequence
+    from collections.abc import Callable, Iterator, Mapping, Sequence
     from typing import NoReturn
 
+    from kolla_mesos_start.election.membership import Membership
     from kolla_mesos_start.render.prepare import Prepared
     from kolla_mesos_start.report import Report
     from kolla_mesos_start.settings import Settings
@@ -47,11 +48,21 @@ class Launch:
         report: Report,
         registration: Registration,
         prepared: Prepared,
+        membership: Membership | None = None,
+        check: Callable[[], object] = lambda: None,
     ) -> None:
+        """`check` is called right before the start, and raises if the daemon must not be started."""
+        self._membership, self._check = membership, check
         self._settings, self._client, self._loop = settings, client, client.loop
         self._report, self._registration = report, registration
         self._prepared, self._step = prepared, prepared.step
         self._path = prepared.step.command.path
+        election = self._step.election
+        if membership and election and membership.role == "first":
+            assert isinstance(election.start, tuple)
+            self._argv, self._program = election.start, None
+        else:
+            self._argv, self._program = self._step.argv, self._step.program
 
     def exec(self) -> NoReturn:
         """Replace this process by the daemon. Raises NotFound or CannotExecute."""
@@ -72,6 +83,7 @@ class Launch:
             self._report_started()
             with self._needing_registrar():
                 await_registrar()
+            self._check()
             self._handle_pending_signals()
             signal.pthread_sigmask(signal.SIG_SETMASK, ())
             with self._executing(environ):
@@ -80,7 +92,7 @@ class Launch:
                     os.setgroups(ids.groups)
                     os.setgid(ids.gid)
                     os.setuid(ids.uid)
-                os.execvpe(self._step.argv[0], self._step.argv, environ)
+                os.execvpe(self._argv[0], self._argv, environ)
         finally:
             # The registrar and probes must not take this process for the daemon. SIGPIPE must be ignored
             # again: the registrar, or the reader of the log, may be gone.
@@ -98,11 +110,12 @@ class Launch:
         log.info("%s: starting, supervised", self._path)
         try:
             self._report_started()
+            self._check()
             self._handle_pending_signals()
             with self._executing(environ):
                 # As a subreaper we can reap the daemon's orphans, and end them with it.
                 guard.prctl(guard.PR_SET_CHILD_SUBREAPER, 1)
-                daemon = guard.start(self._step.argv, environ, self._ids())
+                daemon = guard.start(self._argv, environ, self._ids())
             try:
                 with self._needing_registrar():
                     pidfd = os.pidfd_open(daemon)
@@ -184,8 +197,10 @@ class Launch:
             loglevel=settings.loglevel,
             json_logs=settings.json_logs,
             daemon=daemon,
-            argv=self._step.argv,
+            argv=self._argv,
             refreshing=self._refreshing(),
+            election=self._membership and tuple(self._membership),
+            environ=dict(os.environ) if self._membership else None,
         )
 
     def _refreshing(self) -> Refreshing | None:
@@ -202,6 +217,7 @@ class Launch:
             listed=self._prepared.listed,
             environ=dict(os.environ),
             started=self._step.start_digest,
+            election=self._membership and {**self._membership.values, "role": "join"},
         )
 
     def _ids(self) -> tuple[int, int, Sequence[int]] | None:
@@ -224,5 +240,5 @@ class Launch:
             from kolla_mesos_start.files.permissions import MISSING, execution
 
             kind = NotFound if error.errno in MISSING else CannotExecute
-            why = execution(error.errno or 0, self._step.program, self._step.argv[0], environ.get("PATH"))
+            why = execution(error.errno or 0, self._program, self._argv[0], environ.get("PATH"))
             raise kind(why, command=self._path) from error

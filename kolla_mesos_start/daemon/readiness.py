@@ -236,7 +236,8 @@ class Readiness:
 
     def confirm(self, after: float) -> None:
         """Begin a check after that instant, and soon."""
-        self._after, self._next = after, max(now(), after)
+        self._after = max(self._after, after)
+        self._next = max(now(), after)
 
     @property
     def interest(self) -> Interest:

@@ -287,7 +287,8 @@ class Refresher:
         )
         self._stage, self._due, self._first = RENDERING, math.inf, math.inf
         self._served, self._asking = self._asking, []
-        order = (dict(self._order.listed), self._order.started, self._not_notified, os.getpid())
+        election = dict(self._order.election) if self._order.election else None
+        order = (dict(self._order.listed), self._order.started, self._not_notified, os.getpid(), election)
         try:
             self._process.start(order, self._on_end)
         except OSError as error:

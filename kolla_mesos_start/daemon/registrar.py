@@ -6,6 +6,7 @@ for months: nothing heavy may be imported, and no external failure may end it.
 
 from __future__ import annotations
 
+import contextlib
 import math
 import os
 import signal
@@ -31,6 +32,7 @@ if TYPE_CHECKING:
     from kolla_mesos_start.daemon.handoff import Handoff
     from kolla_mesos_start.daemon.readiness import Probe
     from kolla_mesos_start.daemon.refresher import Refresher
+    from kolla_mesos_start.election.membership import Participant
     from kolla_mesos_start.health import Stage
 
 log = Logger(__name__)
@@ -73,6 +75,7 @@ class Registrar:
         report.show(self.presence.ephemerals, StatusZnode(*handoff.container)).unsure()
         self.reporter = StatusReporter(report, handoff.command)
         self.ended = False
+        self._participant = self._take_part(handoff) if handoff.election else None
         self._senders = _senders(handoff)
         self._notify_socket = NotifySocket(handoff.notify_fd, self._senders)
         for source in (self.session, self.readiness, self.presence.ephemerals, self.reporter):
@@ -97,7 +100,8 @@ class Registrar:
     def step(self) -> bool:
         """Publish the daemon's readiness; called after every event. Returns whether the daemon has ended."""
         if not self.ended:
-            self.presence.show(self.readiness.ready)
+            admitted = self._participant is None or self._participant.admitted
+            self.presence.show(self.readiness.ready and admitted)
             if self.readiness.ready and self.presence.denied:
                 self.reporter.show_denied(self.presence.denied)
             else:
@@ -127,6 +131,8 @@ class Registrar:
         # Only its parent knows whether it was asked to stop; the message is true in both cases.
         if why or not (self.presence.was_ready or self._stopping):
             lived = f"ended {now() - self._started:.1f} s after its start, before it was ready"
+            if self._participant and self._participant.why:
+                lived += f" ({self._participant.why})"
             if status is not None and not why:  # Otherwise its launcher says how it ended.
                 log.warning("the daemon %s; exit status %d", lived, status)
             ending = _ending(self.reporter.command, why or lived, status, retriable=not why)
@@ -169,6 +175,21 @@ class Registrar:
                 " host have the same port?",
                 self._rules.kind,
             )
+
+    # -- elections ------------------------------------------------------------------------------
+
+    def _take_part(self, handoff: Handoff) -> Participant:
+        from kolla_mesos_start.election.membership import Membership, Participant
+
+        order = Membership(*handoff.election or ())
+        participant = Participant(self.session, self.presence, lambda: self.readiness, order, self._end)
+        self.loop.add(participant)
+        return participant
+
+    def _end(self, kill: bool) -> None:
+        """End the daemon: its parent, or the container, ends its other processes."""
+        with contextlib.suppress(OSError):
+            signal.pidfd_send_signal(self._pidfd, signal.SIGKILL if kill else signal.SIGTERM)
 
     # -- refreshes ------------------------------------------------------------------------------
 

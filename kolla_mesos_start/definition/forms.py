@@ -17,6 +17,7 @@ if TYPE_CHECKING:
 
 DAEMON = "daemon"  # the name of the daemon beside the commands
 ENDED = "ended"  # a znode beside the states of commands, so no command may have this name
+ELECTION = "election"  # another one
 GLOBAL, LOCAL = "global", "local"  # scopes
 RESERVED = ("variables", "status", "files")  # names that the last segment of a service can't have
 ANY = "any"  # of a dependency: any generation that is done is enough

@@ -122,6 +122,22 @@ class OnChange(NamedTuple):
     value: str | tuple[str, ...] | None
 
 
+class Election(NamedTuple):
+    """Which instance of a daemon bootstraps a cluster that is down.
+
+    `position` is the name of a command of the same definition, which prints how new this host's data are.
+    `members`: how many hosts there are. `start`: the winner's command, in place of the daemon's (an argv in
+    a Step). `start_timeout`: seconds that the winner may take to become ready; None: no limit. `give_up`:
+    seconds that a daemon may be not ready while no instance is ready.
+    """
+
+    position: str
+    members: int
+    start: str | tuple[str, ...]
+    start_timeout: float | None
+    give_up: float
+
+
 class Command(NamedTuple):
     """One step of a definition, or its daemon."""
 
@@ -152,6 +168,8 @@ class Command(NamedTuple):
     """None: its files are never rendered again"""
     width: int | None
     """how many instances of the service may refresh at the same time; None: all"""
+    election: Election | None
+    """None: each instance is started with `command`"""
 
     @property
     def inside(self) -> tuple[Dependency | Members, ...]:
@@ -212,6 +230,10 @@ class Step(NamedTuple):
     @property
     def on_change(self) -> OnChange | None:
         return self.command.on_change
+
+    @property
+    def election(self) -> Election | None:
+        return self.command.election
 
 
 class Graph(NamedTuple):

@@ -41,6 +41,8 @@ def _resolve(command: Command, render: Render) -> tuple[Step, list[str]]:
         user=resolver.optional("user", command.user, forms.bad_user),
         ready=command.ready and resolver.ready(command.ready),
         on_change=command.on_change and resolver.on_change(command.on_change),
+        election=command.election
+        and command.election._replace(start=resolver.argv("election.start", command.election.start)),
     )
     program = _program(command.command, line)
     return Step(resolved, line.argv, line.shell, line.lacks_exec, program), resolver.reading.issues

@@ -14,11 +14,12 @@ import json
 from kolla_mesos_start.definition import argv, forms
 from kolla_mesos_start.definition.cycles import check_own_dependencies
 from kolla_mesos_start.definition.document import digest, json_type
-from kolla_mesos_start.definition.fields import Fields, Reading, to_boolean
-from kolla_mesos_start.definition.forms import ANY, DAEMON, ENDED, GLOBAL, LOCAL
+from kolla_mesos_start.definition.fields import Fields, Reading, nearest, to_boolean
+from kolla_mesos_start.definition.forms import ANY, DAEMON, ELECTION, ENDED, GLOBAL, LOCAL
 from kolla_mesos_start.definition.model import (
     Command,
     Dependency,
+    Election,
     External,
     File,
     Graph,
@@ -26,7 +27,7 @@ from kolla_mesos_start.definition.model import (
     OnChange,
     Ready,
 )
-from kolla_mesos_start.definition.texts import Text, labelled, rendered_by, sublabel
+from kolla_mesos_start.definition.texts import SHOWN, Text, labelled, rendered_by, sublabel
 from kolla_mesos_start.errors import BadDefinition
 
 TYPE_CHECKING = False
@@ -80,6 +81,7 @@ def read(document: Document, service_name: str, render: Render) -> tuple[Graph, 
     if not root.raw("commands") and daemon is None:
         reading.report("definition", "has nothing to run: expected commands, or service.daemon")
     graph = Graph(service_name, commands, daemon)
+    _check_position(reading, graph)
     check_own_dependencies(reading, graph)
     return graph, reading.issues
 
@@ -98,7 +100,7 @@ def _commands(root: Fields, role: str) -> Iterator[Command]:
             root.reading.report(
                 label, "is not allowed as the name of a command: the daemon belongs under service"
             )
-        elif name == ENDED:
+        elif name in (ENDED, ELECTION):
             root.reading.report(label, "is not allowed as the name of a command: give it another one")
         elif forms.bad_segment(name):
             root.reading.report(label, forms.bad_segment(name) or "")
@@ -126,6 +128,19 @@ def _daemon(reading: Reading, role: str, value: object) -> Command:
     if path and (path.split("/")[0] == role or path.endswith(f"/{DAEMON}")):
         fields.report("retired_by", "expected a one-time command of another service")
     return daemon
+
+
+def _check_position(reading: Reading, graph: Graph) -> None:
+    """Report a `position` that is not a plain command of the definition."""
+    if not (graph.daemon and graph.daemon.election and graph.daemon.election.position):
+        return
+    name, label = graph.daemon.election.position, f"{graph.daemon.label}.election.position"
+    found = next((command for command in graph.commands if command.path == name), None)
+    if found is None:
+        known = [command.path for command in graph.commands]
+        reading.report(label, f"this definition has no command {name[:SHOWN]!r}{nearest(name, known)}")
+    elif found.run_once is not None:
+        reading.report(label, f"{name}: expected a plain command, which runs at every start, not run_once")
 
 
 def _step(role: str, name: str, values: Mapping[str, Any]) -> Command:
@@ -279,6 +294,16 @@ def on_change(fields: Fields, key: str) -> OnChange | None:
     return OnChange(*found) if found else None
 
 
+def election(fields: Fields, key: str) -> Election | None:
+    """Which instance bootstraps a cluster that is down."""
+    if fields.raw(key) is None:
+        return None
+    inside = fields.nested(key, ELECTION_KEYS)
+    inside.require("position", "role/command, a command of this definition that prints the position")
+    inside.require("members", "how many hosts there are, all of them")
+    return Election(**inside.values(ELECTION_KEYS))
+
+
 def ready(fields: Fields, key: str) -> Ready:
     """When a daemon is ready."""
     inside = fields.nested(key, {**CHECKS, **TUNING})
@@ -322,6 +347,14 @@ DAEMON_KEYS: Table = {
     "retired_by": (Fields.text, None, forms.bad_path),
     "on_change": (on_change,),
     "width": (Fields.integer, None, 1),
+    "election": (election,),
+}
+ELECTION_KEYS: Table = {
+    "position": (Fields.text, "", forms.bad_path),
+    "members": (Fields.integer, 1, 1),
+    "start": (command,),
+    "start_timeout": (Fields.seconds, None, LEAST),
+    "give_up": (Fields.seconds, 20.0, LEAST),
 }
 FILE_KEYS: Table = {
     "dest": (Fields.template, "", forms.bad_file),

@@ -78,6 +78,9 @@ SUBCOMMANDS = (
     ListedCommand("graph", "graph.SUBCOMMAND", "print the dependencies between commands and daemons"),
     ListedCommand("rerun", "rerun.SUBCOMMAND", "make a one-time command run once more"),
     ListedCommand("adopt", "adopt.SUBCOMMAND", "record a one-time command as done without running it"),
+    ListedCommand(
+        "elect", "elect.SUBCOMMAND", "show which host bootstraps a cluster, or decide it after a loss"
+    ),
     ListedCommand("get", "variables.GET", "print the value of a variable as an agent would find it"),
     ListedCommand(
         "set", "variables.SET", "set a variable of the deployment, of a service, or of a service on a host"
@@ -118,7 +121,7 @@ class NotInstalled(AgentError):
 
 
 # Never suggested, because they delete something: users follow suggestions without reading the help.
-DELETING = ("--prune", "--force", "--absent-hosts")
+DELETING = ("--prune", "--force", "--absent-hosts", "--winner", "--without", "--forget", "--accept-empty")
 
 
 class Help(argparse.HelpFormatter):

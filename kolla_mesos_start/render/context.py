@@ -28,12 +28,14 @@ log = Logger(__name__)
 
 
 IMAGE_GENERATION = "image_generation"
+ELECTION = "election"
 PARTIES = frozenset({"groups", "hostvars"})
 # Names that win over a znode of the same name. `api_interface` does not.
 BUILTIN = PARTIES | {
     "ansible_hostname",
     "cpu_count",
     "deployment_id",
+    ELECTION,
     "get_hostname",
     "get_ip_address",
     IMAGE_GENERATION,
@@ -53,7 +55,8 @@ class Context(NamedTuple):
     returns the facts of the members of one service, `parties` those of all services, `services` the
     services that have a role, `ready_instances` what the instances of one service registered, sorted by
     id. `facts` are this host's own, for `hostvars`, also while it has not registered them.
-    `image_generation` is that of the code in this image; None where it is not known.
+    `image_generation` is that of the code in this image; None where it is not known. `election`: the result
+    of the election that the command's service has, if any.
     """
 
     deployment_id: str
@@ -71,6 +74,7 @@ class Context(NamedTuple):
     cpu_count: int
     facts: Facts
     image_generation: str | None
+    election: Mapping[str, str] | None = None
 
 
 def at_once(work: Callable[[], T]) -> T:
@@ -270,6 +274,8 @@ def _values(context: Context, text: Text, sandbox: Sandbox) -> dict[str, object]
     )
     if context.image_generation is not None:
         values[IMAGE_GENERATION] = context.image_generation
+    if context.election is not None:
+        values[ELECTION] = context.election
     if _may_use_parties(text):
         parties = _Parties(context)
         if PARTIES & sandbox.used_whole(text):

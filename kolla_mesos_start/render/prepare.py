@@ -66,10 +66,14 @@ class Inputs(NamedTuple):
 
 
 class Preparer:
-    """Renders for one container. `facts` returns the facts that this host registers."""
+    """Renders for one container. `facts` returns the facts that this host registers.
+
+    `election`: what templates of the daemon see, once it is known.
+    """
 
     def __init__(self, settings: Settings, published: Published, facts: Callable[[], Facts]) -> None:
         self.published, self.facts = published, facts
+        self.election: Mapping[str, str] | None = None
         self._settings, self._znodes = settings, published.znodes
         self._loop = published.client.loop
 
@@ -234,6 +238,7 @@ class Preparer:
             cpu_count=len(os.sched_getaffinity(0)),
             facts=facts,
             image_generation=self._settings.generation,
+            election=self.election,
         )
 
     def _ids(self, step: Step) -> Ids | None:

@@ -78,19 +78,38 @@ class Presence:
     def show(self, ready: bool) -> None:
         """Publish whether the daemon is ready; call it after every event."""
         if ready != self._ready:
-            self._ready = self._states_due = ready
-            if not self.was_ready:
-                self.was_ready = True
-                for path in self._shown.past_when_ready:
-                    self.ephemerals.discard(path)
-            for instance, (_, data) in zip(self._instances, self._shown.ready):
-                instance.wanted, instance.not_before = ready, 0.0
-                instance.data = with_texts(data, since=utc(time.time()))
+            self._change(ready, self.ready_data())
         self.ephemerals.run()
         if self._states_due and self._session.connected and all(e.owner == OURS for e in self._instances):
             self._states_due = False
             for path in self._shown.states:
                 self._write_state(path)
+
+    def ready_data(self) -> dict[str, bytes]:
+        """The znodes of a daemon that is ready now, in `global` and in `local`."""
+        return {path: with_texts(data, since=utc(time.time())) for path, data in self._shown.ready}
+
+    def adopt(self, data: dict[str, bytes]) -> None:
+        """The ready instances were created by a transaction of this session: keep them."""
+        self._change(True, data)
+        for instance in self._instances:
+            instance.unsure()
+            instance.written = instance.data
+
+    def write_again(self) -> None:
+        """Write the ready instances again, to prove to others that the daemon is ready now."""
+        for instance in self._instances:
+            instance.written = None
+
+    def _change(self, ready: bool, data: dict[str, bytes]) -> None:
+        self._ready = self._states_due = ready
+        if not self.was_ready:
+            self.was_ready = True
+            for path in self._shown.past_when_ready:
+                self.ephemerals.discard(path)
+        for instance in self._instances:
+            instance.wanted, instance.not_before = ready, 0.0
+            instance.data = data[instance.path]
 
     def _write_state(self, path: str) -> None:
         def on_read(value: Any, error: Exception | None) -> None:

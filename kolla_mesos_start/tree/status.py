@@ -138,6 +138,11 @@ class StatusTree:
                 nodes[at.state] = WAITING.encode()
                 nodes[at.ready] = b""
                 implied[at.ready] = at.state
+            if scope == GLOBAL and self.graph.daemon and self.graph.daemon.election:
+                election = znodes.election
+                below = [election.turn, election.members, election.candidates, election.running]
+                nodes.update(dict.fromkeys([election.top, *below], b""))
+                implied.update(dict.fromkeys(below, election.top))
             if scope == GLOBAL and self.graph.daemon:
                 party = znodes.party(znodes.service_name)
                 nodes[party] = b""

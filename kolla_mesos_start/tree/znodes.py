@@ -25,13 +25,20 @@
         ready/<id>                          a ready instance of a daemon      (ephemeral)
         refreshes/queue/<id>-<number>       an instance that waits to refresh (ephemeral; under global)
         refreshes/slots/<id>                one that refreshes, or has failed
+      status/global/<role>/election         which instance of a daemon bootstraps its cluster
+        turn                                its version moves with every transition
+        decision                            the winner, and whether its cluster was formed
+        members/<host>                      a host that must be present when the cluster is bootstrapped
+        candidates/<host>                   a host that waits for the decision        (ephemeral)
+        running/<host>                      a host whose daemon runs, or is started   (ephemeral)
+        override                            the operator's word, for one epoch
 
 Only paths are made here; `zookeeper.client` reads and writes them.
 """
 
 from __future__ import annotations
 
-from kolla_mesos_start.definition.forms import ENDED, GLOBAL, LOCAL
+from kolla_mesos_start.definition.forms import ELECTION, ENDED, GLOBAL, LOCAL
 from kolla_mesos_start.definition.forms import RESERVED as RESERVED
 from kolla_mesos_start.records import NamedTuple
 
@@ -75,6 +82,46 @@ class CommandZnodes(NamedTuple):
         encoded = quote(name, safe="")
         # ZooKeeper refuses `.` and `..` as names, and quote() leaves dots alone.
         return f"{self.generations}/{encoded.replace('.', '%2E') if encoded in ('.', '..') else encoded}"
+
+
+class ElectionZnodes(NamedTuple):
+    """The znodes of an election."""
+
+    top: str
+
+    @property
+    def turn(self) -> str:
+        return f"{self.top}/turn"
+
+    @property
+    def decision(self) -> str:
+        return f"{self.top}/decision"
+
+    @property
+    def override(self) -> str:
+        return f"{self.top}/override"
+
+    @property
+    def members(self) -> str:
+        return f"{self.top}/members"
+
+    @property
+    def candidates(self) -> str:
+        return f"{self.top}/candidates"
+
+    @property
+    def running(self) -> str:
+        return f"{self.top}/running"
+
+    def member(self, host: str) -> str:
+        return f"{self.members}/{host}"
+
+    def candidate(self, host: str) -> str:
+        return f"{self.candidates}/{host}"
+
+    def runner(self, host: str) -> str:
+        """The znode of a host in `running`."""
+        return f"{self.running}/{host}"
 
 
 class Znodes(NamedTuple):
@@ -148,6 +195,10 @@ class Znodes(NamedTuple):
     @property
     def ended(self) -> str:
         return f"{self.owner(LOCAL, self.role)}/{ENDED}"
+
+    @property
+    def election(self) -> ElectionZnodes:
+        return ElectionZnodes(f"{self.owner(GLOBAL, self.role)}/{ELECTION}")
 
     def command(self, scope: str, path: str) -> CommandZnodes:
         """`path` is `role/command`."""

@@ -50,6 +50,19 @@ def daemon(**keys: ANY) -> Command:
     return found
 
 
+def election(**keys: ANY) -> dict[str, ANY]:
+    """A definition whose daemon has an election with these keys."""
+    wanted = {"position": "keystone-api/position", "members": 3, "start": ["db", "--new"], **keys}
+    commands = {"position": {"command": "a"}, "once": {"command": "a", "run_once": True}}
+    return {**with_daemon(election=wanted), "commands": commands}
+
+
+def with_election(**keys: ANY) -> Command:
+    found = built(election(**keys)).daemon
+    assert found is not None
+    return found
+
+
 def ready(**keys: ANY) -> Ready:
     found = daemon(ready=keys).ready
     assert found is not None

@@ -14,6 +14,7 @@ from kolla_mesos_start.definition.document import load
 from kolla_mesos_start.definition.model import (
     Command,
     Dependency,
+    Election,
     External,
     File,
     Graph,
@@ -32,6 +33,7 @@ from tests.definition.examples import (
     command,
     daemon,
     dependencies,
+    election,
     file,
     issues_of,
     ready,
@@ -39,6 +41,7 @@ from tests.definition.examples import (
     unrendered,
     with_command,
     with_daemon,
+    with_election,
     with_file,
 )
 
@@ -66,6 +69,7 @@ def test_a_command_needs_no_key_but_its_command() -> None:
         retired_by=None,
         on_change=None,
         width=None,
+        election=None,
     )
 
 
@@ -158,6 +162,10 @@ GOOD: list[tuple[ANY, ANY]] = [
     (daemon(on_change={"restart": True}).on_change, OnChange("restart", None)),
     (daemon(on_change={"restart": True}, width=2).width, 2),
     (daemon(on_change=None).on_change, None),
+    (daemon(election=None).election, None),
+    (with_election().election, Election("keystone-api/position", 3, ("db", "--new"), None, 20.0)),
+    (with_election(members="5", start="db --new", start_timeout=9, give_up="8").election,
+     Election("keystone-api/position", 5, "db --new", 9.0, 8.0)),
 ]  # fmt: skip
 
 
@@ -203,6 +211,7 @@ BAD: list[tuple[ANY, list[str]]] = [
     # names
     ({"commands": {"daemon": {"command": "a"}}}, ["commands.daemon:", "service"]),
     ({"commands": {"ended": {"command": "a"}}}, ["commands.ended:", "another"]),
+    ({"commands": {"election": {"command": "a"}}}, ["commands.election:", "another"]),
     ({"commands": {"a/b": {"command": "a"}}}, ["commands.a/b:", "one segment"]),
     ({"commands": {"": {"command": "a"}}}, ["commands.'':", "one segment"]),
     ({"commands": {"..": {"command": "a"}}}, ["commands...:", "one segment"]),
@@ -336,6 +345,17 @@ BAD: list[tuple[ANY, list[str]]] = [
     (with_daemon(on_change={"restart": False}), ["on_change.restart: expected true"]),
     (with_daemon(on_change={"command": []}), ["on_change.command: is empty"]),
     (with_daemon(on_change={"sginal": "HUP"}), ["on_change.sginal: unknown key", "'signal'"]),
+    # election
+    (with_command(election={}), ["db_sync.election: is only allowed in service.daemon"]),
+    (election(position="keystone-api/posit"), ["position: this definition has no command", "nearest"]),
+    (election(position="other/position"), ["election.position: this definition has no command"]),
+    (election(position="keystone-api/once"), ["election.position: keystone-api/once: expected a plain"]),
+    (election(position="position"), ["service.daemon.election.position: expected role/command"]),
+    (election(members=0), ["service.daemon.election.members: expected a whole number from 1"]),
+    (election(start=[]), ["service.daemon.election.start: is empty"]),
+    (election(give_up=0), ["service.daemon.election.give_up: expected a number of seconds from 0.001"]),
+    (election(start_timeout=0), ["service.daemon.election.start_timeout: expected a number of seconds"]),
+    (election(member=3), ["service.daemon.election.member: unknown key", "'members'"]),
     (with_daemon(width=2), ["service.daemon.width: is only allowed with on_change"]),
     (with_daemon(on_change={"signal": "HUP"}, width=0), ["width: expected a whole number from 1"]),
     # ready
@@ -666,3 +686,13 @@ def test_no_commands_end_in_anything_but_a_graph_or_bad_definition(commands: ANY
 def test_no_json_ends_in_anything_but_a_graph_or_bad_definition(definition: ANY, rendered: str) -> None:
     """The same for any JSON at all."""
     check_outcome(definition, rendered)
+
+
+def test_an_election_needs_three_keys() -> None:
+    """The other two have defaults."""
+    issues = issues_of(with_daemon(election={}))
+    assert [issue.partition(":")[0].rpartition(".")[2] for issue in issues] == [
+        "position",
+        "members",
+        "start",
+    ]

@@ -63,6 +63,7 @@ def one_time(scope: str = "global", generation: str | None = None) -> Command:
         retired_by=None,
         on_change=None,
         width=None,
+        election=None,
     )
 
 

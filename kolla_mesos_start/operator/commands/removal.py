@@ -8,8 +8,17 @@ from __future__ import annotations
 import argparse
 from collections.abc import Sequence
 
+from kolla_mesos_start.definition.forms import GLOBAL
 from kolla_mesos_start.errors import AgentError
-from kolla_mesos_start.operator.ensemble import acls, hosts, publication, published, services, status_records
+from kolla_mesos_start.operator.ensemble import (
+    acls,
+    elections,
+    hosts,
+    publication,
+    published,
+    services,
+    status_records,
+)
 from kolla_mesos_start.operator.ensemble.publication import Held
 from kolla_mesos_start.operator.ensemble.removal import (
     InUse,
@@ -51,6 +60,9 @@ def _remove(invocation: Invocation) -> int:
     owners = [path for path, owner in status_records.roles(client, znodes).items() if owner == name]
     found = status_records.states(client, znodes, owners)
     places = places_of(znodes, [name], found)
+    if znodes.owner(GLOBAL, znodes.role) in owners:
+        places += elections.places(znodes, znodes.role)
+        _print_members(invocation, znodes)
     tree = Tree(znodes, [*parts, *owners], places, [name], [znodes.definition])
     _require_no_dependents(invocation, znodes)
     if not _may_go(invocation, tree, f"remove the service {name} from {znodes.deployment}", found):
@@ -58,6 +70,14 @@ def _remove(invocation: Invocation) -> int:
     count = remove(client, tree, force=invocation.options.force) + remove_service(client, znodes)
     print(f"removed {name} from {znodes.deployment}: {count} znodes")
     return 0
+
+
+def _print_members(invocation: Invocation, znodes: Znodes) -> None:
+    """Say that the record of an election is removed too."""
+    members = elections.members(invocation.client, znodes).get(znodes.role)
+    if members:
+        what = f"the record of its election is removed too (members: {', '.join(members)})"
+        invocation.err.print(f"{what}: the next election trusts the data of every host", markup=False)
 
 
 def run_reset(invocation: Invocation) -> int:
@@ -82,6 +102,8 @@ def _reset(invocation: Invocation, lock: Held) -> int:
         lock.begin()  # The restore can't be continued, and definitions may be missing.
     then = "publish again: a restore has not finished" if is_half else "its services are published as before"
     print(f"reset {znodes.deployment}: {count} znodes; {then}")
+    if elected := sorted(elections.members(client, znodes)):
+        print(f"kept the records of elections, which belong to the data of the hosts: {', '.join(elected)}")
     return 0
 
 
@@ -167,9 +189,9 @@ def _add_remove(parser: argparse.ArgumentParser) -> None:
 
 REMOVE = Subcommand(
     description="""\
-Remove a service: its definition, variables and files, and the records of its containers. Asks for
-confirmation first. The status is 1, and nothing is changed, while the service has containers or other
-services depend on it.
+Remove a service: its definition, variables and files, and the records of its containers and of its election.
+Asks for confirmation first. The status is 1, and nothing is changed, while the service has containers or
+other services depend on it.
 """,
     example="kolla_mesos_ctl remove openstack/keystone/keystone-api",
     add_arguments=_add_remove,
@@ -190,13 +212,15 @@ def _add_reset(parser: argparse.ArgumentParser) -> None:
 
 RESET = Subcommand(
     description="""\
-Remove all records of the deployment's containers: every one-time command runs again. Published znodes stay.
+Remove all records of the deployment's containers: every one-time command runs again. Published znodes stay,
+and so do the records of elections (members and last decision): they belong to the data on the hosts' disks.
 Asks for confirmation first. The status is 1, and nothing is changed, while there are containers.
 
 With --host or --absent-hosts, remove only the records of hosts that are gone, for example of pods, each of
 which is a host without NODE_NAME. If such a host comes back, commands that run once on each host run there
-again. A dependency that counts the hosts on which a command has succeeded (`count`) may become unsatisfied. A
-host that has lost its connection to ZooKeeper looks absent.
+again. A dependency that counts the hosts on which a command has succeeded (`count`) may become unsatisfied.
+The host remains a member of elections: see `elect --forget`. A host that has lost its connection to ZooKeeper
+looks absent.
 """,
     example="kolla_mesos_ctl reset --absent-hosts --deployment site",
     add_arguments=_add_reset,

@@ -18,7 +18,13 @@ from kolla_mesos_start.operator.ensemble.archive import Snapshot
 from kolla_mesos_start.operator.ensemble.connection import ChangedMeanwhile
 from kolla_mesos_start.operator.ensemble.publication import Held
 from kolla_mesos_start.operator.ensemble.publisher import check_chroot
-from kolla_mesos_start.operator.ensemble.restoration import is_status_there, old_tree, plan_of, write
+from kolla_mesos_start.operator.ensemble.restoration import (
+    is_status_there,
+    old_tree,
+    plan_of,
+    with_elections,
+    write,
+)
 from kolla_mesos_start.operator.ensemble.snapshots import counted, done_commands, take
 from kolla_mesos_start.operator.invocation import Invocation, Subcommand
 from kolla_mesos_start.operator.terminal.confirmation import DECLINED, add_yes
@@ -51,6 +57,7 @@ def run(invocation: Invocation) -> int:
 def _restore(invocation: Invocation, lock: Held, wanted: Snapshot) -> int:
     client, znodes, file = invocation.client, invocation.znodes, invocation.options.file
     found = take(client, znodes)
+    wanted = with_elections(wanted, found)
     same = (found.published, found.recorded) == (wanted.published, wanted.recorded)
     same = same and found.floor >= wanted.floor
     if same and wanted.acl in (b"", found.acl):
@@ -58,7 +65,11 @@ def _restore(invocation: Invocation, lock: Held, wanted: Snapshot) -> int:
         print(f"{znodes.deployment} is already as in {file}: {counted(wanted)}")
         return 0
     plan = plan_of(client, file, wanted)
-    tree = old_tree(client, znodes, found) if found.published or is_status_there(client, znodes) else None
+    tree = (
+        old_tree(client, znodes, found, wanted)
+        if found.published or is_status_there(client, znodes)
+        else None
+    )
     if tree:
         there = removal.who_is_there(client, tree)
         if there:

@@ -20,6 +20,7 @@ from kolla_mesos_start.definition.forms import DAEMON
 from kolla_mesos_start.errors import BadUsage
 from kolla_mesos_start.operator.ensemble.containers import Container
 from kolla_mesos_start.operator.invocation import Invocation, Subcommand, add_format
+from kolla_mesos_start.operator.live import election
 from kolla_mesos_start.operator.live.explanation import not_current
 from kolla_mesos_start.operator.live.mirror import Mirror, mirror, named
 from kolla_mesos_start.operator.live.model import LiveDeployment, LiveService, LiveStep
@@ -167,8 +168,9 @@ def _brief(service: LiveService, width: int, now: float) -> Line:
     doing = Counter(row.doing for row in _rows(service, now) if row.cells[1] not in ("ready", "finished"))
     if service.graph is None or not doing:
         return head
-    stages = _stages(service)
-    return head._replace(rest=f"  {stages}{stages and ': '}{doing.most_common(1)[0][0]}")
+    stages, found = _stages(service), service.election
+    most = found.progress if found and found.is_going_on else doing.most_common(1)[0][0]
+    return head._replace(rest=f"  {stages}{stages and ': '}{most}")
 
 
 def _stages(service: LiveService) -> str:
@@ -208,6 +210,7 @@ class StatusRow(NamedTuple):
 
 
 def _rows(service: LiveService, now: float) -> Iterator[StatusRow]:
+    yield from _election(service, now)
     for container in sorted(service.containers, key=lambda each: (_numbered(each.host), each.id)):
         yield _container(service, container, now)
     if service.is_up:
@@ -223,6 +226,15 @@ def _rows(service: LiveService, now: float) -> Iterator[StatusRow]:
         yield StatusRow((ended.host, "ended", lasting(now - ended.at), ""), doing, "red")
     for step in service.steps:
         yield from _attempts(step, now)
+
+
+def _election(service: LiveService, now: float) -> Iterator[StatusRow]:
+    """An election that is going on, or a host that may not take part."""
+    found = service.election
+    if found and found.is_going_on:
+        since = "" if found.since is None else lasting(now - found.since)
+        style = "red" if found.refused else COLOURS["waiting"]
+        yield StatusRow(("election", found.state, since, ""), found.progress, style)
 
 
 def _numbered(name: str) -> Sequence[tuple[str, int]]:
@@ -300,6 +312,7 @@ def _service_data(service: LiveService) -> dict[str, Any]:
             if not step.command.is_daemon
         ],
         "ended": [ended._asdict() for ended in service.ended],
+        "election": service.election and election.as_data(service.election),
     }
 
 

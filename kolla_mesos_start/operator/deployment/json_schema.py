@@ -12,7 +12,17 @@ from typing import Any, Callable
 
 from kolla_mesos_start.definition import forms, schema
 from kolla_mesos_start.definition.fields import MAX_NUMBER, Fields
-from kolla_mesos_start.definition.forms import DAEMON, ENDPOINT, EXTERNAL_URL, GLOBAL, LOCAL, SIGNALS, URL
+from kolla_mesos_start.definition.forms import (
+    DAEMON,
+    ELECTION,
+    ENDED,
+    ENDPOINT,
+    EXTERNAL_URL,
+    GLOBAL,
+    LOCAL,
+    SIGNALS,
+    URL,
+)
 
 OBJECTS: Mapping[str, Mapping[str, tuple[Any, ...]]] = {
     "shared": schema.SHARED_KEYS,
@@ -25,6 +35,7 @@ OBJECTS: Mapping[str, Mapping[str, tuple[Any, ...]]] = {
     "target": schema.EXTERNAL_KINDS,
     "ready": {**schema.CHECKS, **schema.TUNING},
     "on_change": schema.REACTIONS,
+    "election": schema.ELECTION_KEYS,
 }
 TIMEOUT = "Seconds to wait for it; then the agent exits with status 75."
 URL_MEANING = "A URL that must answer with a status of 2xx or 3xx."
@@ -55,6 +66,8 @@ MEANINGS: Mapping[str, Mapping[str, str]] = {
         "on_change": "How the daemon is notified of changed files: see *on_change*. Without it, its files"
         " never change.",
         "width": "How many instances may refresh their files at the same time. Default: all.",
+        "election": "Which instance bootstraps a cluster that is down: see *election*. Default: each instance"
+        " is started with ``command``.",
     },
     "file": {
         "dest": "Where the file is written: an absolute path.",
@@ -102,6 +115,16 @@ MEANINGS: Mapping[str, Mapping[str, str]] = {
         "command": "A command that is run in the daemon's container.",
         "restart": "true: the daemon is stopped and started again. Needs ``KOLLA_START_MODE=supervise``.",
     },
+    "election": {
+        "position": "``role/command`` of this definition, without ``run_once``. The last line of its output"
+        " is ``GROUP:NUMBER``, ``NUMBER``, or ``none`` if the host has no data.",
+        "members": "How many hosts there are, all of them.",
+        "start": "The command of the instance that bootstraps the cluster, in place of ``command``.",
+        "start_timeout": "Seconds that this instance may take to become ready; then it is ended. Default: no"
+        " limit.",
+        "give_up": "Seconds that a daemon may be not ready while no instance is ready; then it is ended, so"
+        " that all hosts can be candidates again.",
+    },
 }
 # Defaults that the parser determines in another way.
 DEFAULTS = {("command", "run_once"): False, ("command", "succeeds"): [0], ("dependency", "count"): 1}
@@ -117,7 +140,12 @@ def default_of(kind: str, key: str) -> Any:
     if (kind, key) in DEFAULTS:
         return DEFAULTS[kind, key]
     default = (*OBJECTS[kind][key][1:], None)[0]
-    if default == "" or kind == "on_change" or (kind == "ready" and key in schema.CHECKS):
+    if (
+        default == ""
+        or (kind, key) == ("election", "members")
+        or kind == "on_change"
+        or (kind == "ready" and key in schema.CHECKS)
+    ):
         return None
     return int(default) if isinstance(default, float) and default.is_integer() else default
 
@@ -246,6 +274,7 @@ READERS: Mapping[Any, Callable[..., Schema]] = {
     Fields.text: lambda default, form, secret=False: FORMS[form],
     schema.command: lambda *default: COMMAND,
     schema.dependencies: _dependencies,
+    schema.election: lambda: _or_null(_object(_properties("election"), ["position", "members", "start"])),
     schema.env: lambda: _or_null(_mapping("^[^=]+$", {"type": ["string", "number", "boolean", "null"]})),
     schema.external: lambda: _one_of(_properties("target"), schema.EXTERNAL_KINDS),
     schema.files: lambda: _or_null(
@@ -291,7 +320,7 @@ DEFINITION: Schema = {
             "name": {"description": "The service for which it is published.", "type": "string"},
             "commands": {
                 "description": "Commands that run before the daemon, each after its dependencies.",
-                **_or_null(_mapping(f"^(?!{DAEMON}$){SEGMENT}$", STEP)),
+                **_or_null(_mapping(f"^(?!({DAEMON}|{ENDED}|{ELECTION})$){SEGMENT}$", STEP)),
             },
             "service": SERVICE,
         },

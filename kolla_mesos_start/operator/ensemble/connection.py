@@ -329,14 +329,14 @@ def create_parents(
 
     Only absent ones are written: operators may only have the right to read the upper ones.
     """
-    found = read(client, set(_parents(paths)) - existing)
+    found = read(client, set(parents(paths)) - existing)
     absent = [path for path, data in found.items() if data is None]
     for depth in sorted({path.count("/") for path in absent}):
         create_each(client, {path: b"" for path in absent if path.count("/") == depth})
     return absent
 
 
-def _parents(paths: Iterable[str]) -> Iterator[str]:
+def parents(paths: Iterable[str]) -> Iterator[str]:
     """The ancestors of `paths`, without the root."""
     for path in paths:
         while (path := path.rpartition("/")[0]) != "":

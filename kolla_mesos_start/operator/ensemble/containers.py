@@ -18,6 +18,7 @@ from typing import Any, NamedTuple
 
 from kolla_mesos_start.definition.forms import DAEMON, GLOBAL, LOCAL
 from kolla_mesos_start.operator.deployment.acl import BY_AGENTS
+from kolla_mesos_start.operator.ensemble import elections
 from kolla_mesos_start.operator.ensemble.connection import OperatorClient
 from kolla_mesos_start.operator.ensemble.status_records import State
 from kolla_mesos_start.operator.ensemble.view import View, read_all
@@ -140,7 +141,8 @@ def exists_while_container_does(znodes: Znodes, path: str) -> bool:
     parent = path.rsplit("/", 2)[1]
     if path.startswith(f"{znodes.status}/"):
         # scope, role, command, parent, name: a role may have the name of such a parent.
-        return path[len(znodes.status) :].count("/") == 5 and parent in HELD
+        is_held = path[len(znodes.status) :].count("/") == 5 and parent in HELD
+        return is_held or elections.is_ephemeral(znodes, path)
     return parent in NAMES
 
 

@@ -14,12 +14,20 @@ from typing import NamedTuple
 from kolla_mesos_start.errors import AgentError
 from kolla_mesos_start.operator.deployment import acl
 from kolla_mesos_start.operator.deployment.directory import FILES, VARIABLES
-from kolla_mesos_start.operator.ensemble import acls, connection, containers, services, status_records
+from kolla_mesos_start.operator.ensemble import (
+    acls,
+    connection,
+    containers,
+    elections,
+    services,
+    status_records,
+)
 from kolla_mesos_start.operator.ensemble.connection import (
     ChangedMeanwhile,
     Changes,
     OperatorClient,
     Unanswered,
+    parents,
 )
 from kolla_mesos_start.operator.ensemble.containers import exists_while_container_does, on_hosts
 from kolla_mesos_start.operator.ensemble.status_records import State
@@ -43,7 +51,7 @@ class Tree(NamedTuple):
     """What is removed: `roots` with everything below them, and the content of `definitions`.
 
     Containers of `services` create ephemerals in `places`. The znodes in `kept` stay, without their children:
-    agents have no right to create them.
+    agents have no right to create them. Those in `elections` stay, with everything below them.
     """
 
     znodes: Znodes
@@ -52,16 +60,18 @@ class Tree(NamedTuple):
     services: Sequence[str]
     definitions: Sequence[str] = ()
     kept: Set[str] = frozenset()
+    elections: Set[str] = frozenset()
 
 
 # -- trees --------------------------------------------------------------------------------------
 
 
 def status_tree(client: OperatorClient, znodes: Znodes, found: Iterable[State]) -> Tree:
-    """Everything that is recorded; `found` are the states in it."""
+    """Everything that is recorded, except elections; `found` are the states in it."""
     names = list(services.definitions(client, znodes))
     places = places_of(znodes, names, found)
-    return Tree(znodes, [znodes.status], places, names, kept=acls.made(client, znodes))
+    elected = frozenset(elections.roots(client, znodes).values())
+    return Tree(znodes, [znodes.status], places, names, kept=acls.made(client, znodes), elections=elected)
 
 
 def parts_of(client: OperatorClient, znodes: Znodes) -> tuple[Znodes, list[str]]:
@@ -229,5 +239,7 @@ def _are_places_removed(client: OperatorClient, tree: Tree) -> bool:
 
 def listed(client: OperatorClient, tree: Tree, force: bool) -> list[str]:
     """The existing znodes of the tree, children first; without `force` none that a container holds."""
-    paths = [path for path in reversed(read_tree(client, tree.roots)) if path not in tree.kept]
+    kept = {*tree.kept, *parents(tree.elections)}
+    found = read_tree(client, tree.roots, lambda path: path not in tree.elections)
+    paths = [path for path in reversed(found) if path not in kept]
     return paths if force else [path for path in paths if not exists_while_container_does(tree.znodes, path)]

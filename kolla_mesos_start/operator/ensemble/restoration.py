@@ -1,6 +1,8 @@
 """Restores a snapshot into a deployment's tree.
 
-What belongs here: what is removed first, and the order in which the rest is written.
+What belongs here: what is removed first, and the order in which the rest is written. A record of an election
+that exists is kept: it belongs to the data on the hosts' disks, which `restore` does not change, and an older
+one may lack the member with the newest data.
 """
 
 from __future__ import annotations
@@ -10,7 +12,15 @@ from itertools import groupby
 from pathlib import Path
 
 from kolla_mesos_start.operator.deployment.acl import Plan
-from kolla_mesos_start.operator.ensemble import acls, archive, connection, published, removal, status_records
+from kolla_mesos_start.operator.ensemble import (
+    acls,
+    archive,
+    connection,
+    elections,
+    published,
+    removal,
+    status_records,
+)
 from kolla_mesos_start.operator.ensemble.archive import Snapshot
 from kolla_mesos_start.operator.ensemble.connection import ChangedMeanwhile, OperatorClient
 from kolla_mesos_start.operator.ensemble.publication import Held
@@ -25,11 +35,32 @@ def is_status_there(client: OperatorClient, znodes: Znodes) -> bool:
     return connection.read(client, [znodes.status])[znodes.status] is not None
 
 
-def old_tree(client: OperatorClient, znodes: Znodes, found: Snapshot) -> removal.Tree:
-    """What is removed first, while no container exists: what is recorded, and all definitions."""
+def with_elections(wanted: Snapshot, found: Snapshot) -> Snapshot:
+    """The snapshot `wanted`, with the records of elections that exist now, as in `found`."""
+    kept = _common_elections(wanted, found)
+    current = {path: data for path, data in found.recorded.items() if elections.role_of(path) in kept}
+    above = {path: found.recorded[path] for path in connection.parents(current) if path not in current}
+    others = {path: data for path, data in wanted.recorded.items() if elections.role_of(path) not in kept}
+    return wanted._replace(recorded=dict(sorted({**above, **others, **current}.items())))
+
+
+def _common_elections(wanted: Snapshot, found: Snapshot) -> set[str]:
+    """The roles whose record of an election stays as it is in `found`."""
+    services = {name.rpartition("/")[2] for name in wanted.definitions}
+    return (services | elections.roles(wanted.recorded)) & elections.roles(found.recorded)
+
+
+def old_tree(client: OperatorClient, znodes: Znodes, found: Snapshot, wanted: Snapshot) -> removal.Tree:
+    """What is removed first, while no container exists: what is recorded, and all definitions.
+
+    The elections that `wanted` and `found` have in common stay: see `with_elections`.
+    """
     states = status_records.states(client, znodes, status_records.roles(client, znodes))
     definitions = [znodes.service(name) for name in found.definitions]
-    return removal.status_tree(client, znodes, states)._replace(definitions=definitions)
+    tree = removal.status_tree(client, znodes, states)
+    common = _common_elections(wanted, found)
+    kept = {path for role, path in elections.roots(client, znodes).items() if role in common}
+    return tree._replace(definitions=definitions, elections=kept)
 
 
 def write(client: OperatorClient, znodes: Znodes, lock: Held, wanted: Snapshot, plan: Plan | None) -> None:

@@ -14,7 +14,7 @@ from typing import Any
 from kolla_mesos_start.definition.forms import GLOBAL
 from kolla_mesos_start.operator.deployment import acl
 from kolla_mesos_start.operator.deployment.directory import FILES, VARIABLES
-from kolla_mesos_start.operator.ensemble import connection, status_records
+from kolla_mesos_start.operator.ensemble import connection, elections, status_records
 from kolla_mesos_start.operator.ensemble.archive import Snapshot, is_definition
 from kolla_mesos_start.operator.ensemble.connection import ChangedMeanwhile, OperatorClient
 from kolla_mesos_start.operator.ensemble.published import is_published
@@ -119,11 +119,12 @@ def _recorded(client: OperatorClient, znodes: Znodes) -> dict[str, bytes]:
     once = {state.path for state in found if state.is_one_time}
     # A command that runs once on each host has a global state too, with the hosts on which it is done.
     kept = [state for state in found if state.path in once and (state.is_one_time or state.scope == GLOBAL)]
-    nodes = {znodes.status: b""} if kept else {}
-    for state in kept:
-        owner = state.at.state.rpartition("/")[0]
-        nodes.update({owner.rpartition("/")[0]: b"", owner: owners[owner].encode()})
-    nodes.update(_states(client, kept))
+    nodes = dict(_states(client, kept))
+    nodes.update(elections.records(client, elections.roots(client, znodes).values()))
+    depth = znodes.status.count("/") + 3  # of a role
+    for owner in {"/".join(path.split("/")[:depth]) for path in nodes}:
+        own = owners.get(owner, "").encode()
+        nodes.update({znodes.status: b"", owner.rpartition("/")[0]: b"", owner: own})
     return {path[len(znodes.deployment) + 1 :]: data for path, data in sorted(nodes.items())}
 
 

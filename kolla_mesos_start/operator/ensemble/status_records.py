@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Container, Iterable, Iterator, Sequence
 from typing import NamedTuple
 
-from kolla_mesos_start.definition.forms import GLOBAL
+from kolla_mesos_start.definition.forms import ELECTION, GLOBAL
 from kolla_mesos_start.operator.ensemble import connection
 from kolla_mesos_start.operator.ensemble.connection import OperatorClient
 from kolla_mesos_start.tree.states import DONE
@@ -45,7 +45,7 @@ def roles(client: OperatorClient, znodes: Znodes) -> dict[str, str]:
 
 def states(client: OperatorClient, znodes: Znodes, owners: Iterable[str]) -> list[State]:
     """The states of all commands below these role znodes."""
-    paths = _below(client, list(owners))
+    paths = [path for path in _below(client, list(owners)) if not path.endswith(f"/{ELECTION}")]
     names = connection.children(client, paths)
     found = []
     for path in paths:

@@ -36,12 +36,16 @@ KINDS: Mapping[str, tuple[bool, bool]] = {
     "refreshing": (False, False),
     "claimed": (True, True),
     "cycle": (True, True),
+    "no position": (True, False),
+    "electing": (False, False),
+    "election waits": (True, False),
+    "election refused": (True, True),
     "publishing": (False, False),
     "unfinished": (True, True),
 }
 OF_ALL = ("publishing", "unfinished")  # kinds that concern every service
 # Kinds that a single look may find by mistake: znodes that change together are read one after the other.
-MAY_SEEM = frozenset(("absent", "abandoned", "elsewhere", "gone"))
+MAY_SEEM = frozenset(("absent", "abandoned", "elsewhere", "gone", "election waits", "election refused"))
 CLOCK_STEP = 1.0  # seconds; containers write times in whole ones
 SHOWN = 3  # names in a line
 

@@ -11,6 +11,7 @@ from typing import NamedTuple
 from kolla_mesos_start.definition.forms import DAEMON
 from kolla_mesos_start.definition.model import Command, Graph
 from kolla_mesos_start.operator.ensemble.containers import Container
+from kolla_mesos_start.operator.live.election import LiveElection
 from kolla_mesos_start.report import NEVER_READY
 from kolla_mesos_start.tree.publication import Mark
 from kolla_mesos_start.tree.states import Detail, Unmet
@@ -86,7 +87,7 @@ class LiveStep(NamedTuple):
 class LiveService(NamedTuple):
     """`definition` is its mzxid (0: nothing is published), `issues` say why it has no graph. `begun`: at
     least one container has started, ever; `tells`: its containers write what they are doing. `owner` is the
-    service that has claimed the role."""
+    service that has claimed the role. `election` is that of its daemon, if it has one."""
 
     name: str
     definition: int
@@ -100,6 +101,7 @@ class LiveService(NamedTuple):
     tells: bool
     owner: str
     gone: tuple[GoneContainer, ...]
+    election: LiveElection | None = None
 
     @property
     def role(self) -> str:

@@ -15,7 +15,7 @@ from kolla_mesos_start.operator.ensemble import containers
 from kolla_mesos_start.operator.ensemble.containers import Container, text
 from kolla_mesos_start.operator.ensemble.services import is_service_part
 from kolla_mesos_start.operator.ensemble.view import View, walk
-from kolla_mesos_start.operator.live import steps
+from kolla_mesos_start.operator.live import election, steps
 from kolla_mesos_start.operator.live.definitions import Definitions, PublishedDefinition
 from kolla_mesos_start.operator.live.model import (
     EndedStart,
@@ -58,6 +58,9 @@ class DeploymentReader:
             if published.graph:
                 existing = containers.containers(znodes, view)
                 found.update(steps.queries(znodes, published.graph, existing, view))
+                daemon = published.graph.daemon
+                if daemon and daemon.election:
+                    found.update(election.queries(znodes, daemon.election, view))
                 found.update(self._unread.queries(znodes, published.graph, existing, view))
                 found.update(_gone_queries(znodes, published, len(existing), view))
         return {each if each.required == 1 else each._replace(required=1) for each in found}
@@ -133,6 +136,11 @@ class DeploymentReader:
         # With acl.yml it is `publish` that claims the role.
         is_secured = RECORDED_ACL in view.names(znodes.definition)
         recorded = any(step.attempts for step in found) if is_secured else owner is not None
+        daemon = graph.daemon if graph else None
+        elected = None
+        if daemon and daemon.election:
+            how = {each.host: each.how() for each in ended}
+            elected = election.live_election(znodes, daemon.election, compared, how, view)
         return LiveService(
             name=znodes.service_name,
             definition=definition.stat.mzxid if definition and definition.data.strip() else 0,
@@ -146,6 +154,7 @@ class DeploymentReader:
             tells=containers.says_what_it_does(znodes, view),
             owner=printable(owner.data.decode("utf-8", "replace")) if owner else "",
             gone=tuple(_gone(znodes, compared, view)),
+            election=elected,
         )
 
     def _generations(self, znodes: Znodes, view: View) -> Iterator[tuple[tuple[str, str], str]]:

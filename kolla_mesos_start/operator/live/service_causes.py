@@ -10,6 +10,7 @@ from collections.abc import Iterator, Sequence, Set
 
 from kolla_mesos_start.definition.forms import DAEMON
 from kolla_mesos_start.operator.ensemble.containers import BEGUN, IMAGE, PRESENT, Container
+from kolla_mesos_start.operator.live import election_causes
 from kolla_mesos_start.operator.live.cause import CLOCK_STEP, Cause, listed, on_hosts, service_node
 from kolla_mesos_start.operator.live.model import Attempt, EndedStart, GoneContainer, LiveService, LiveStep
 from kolla_mesos_start.operator.terminal.durations import lasting
@@ -42,10 +43,13 @@ def find(service: LiveService, now: float, with_images: bool) -> Iterator[Cause]
     else:
         yield from _of_refreshes(service, now)
         yield from _of_restarts(service, now, with_images)
+        elected = list(election_causes.find(service, now))
+        yield from elected
         if not service.is_up:
             steps = [step for step in service.steps if not step.done]
             found = [cause for step in steps for cause in _of_step(service, step, now)]
             yield from found
+            found += elected
             yield from _of_containers(service, {cause.kind for cause in found}, now)
 
 
@@ -180,16 +184,19 @@ def _of_containers(service: LiveService, found: Set[str], now: float) -> Iterato
     recent = set(sorted(left, key=lambda host: -left[host])[: max(missing, 0)])
     ended = {each.host for each in service.ended}
     gone = [each for each in service.gone if each.host in recent - ended and each.why != "refresh"]
+    # Then the election names the missing hosts.
+    is_named = election_causes.WAITS in found
     for each in ends(service):
         # A command that has failed has a cause of its own.
-        is_known = each.stage == "bootstrap" and found & {"failed", "failing"}
-        if not is_known and (each.host in hosts or each.host in recent):
+        has_failed = each.stage == "bootstrap" and found & {"failed", "failing"}
+        if not has_failed and (each.host in hosts or each.host in recent):
             yield _of_end(service, each, now)
-    yield from _of_gone(service, gone, now)
+    yield from _of_gone(service, [] if is_named else gone, now)
     is_held = any(attempt.contenders for step in service.steps for attempt in step.attempts)
     # A container that holds a lock exists, although it writes what it is doing a moment later.
     missing -= is_held and not live
-    if missing > len(recent) and "failed" not in found and (service.tells or not is_held):
+    is_known = is_named or "failed" in found
+    if missing > len(recent) and not is_known and (service.tells or not is_held):
         yield Cause("absent", _absence(service, len(live)), (service_node(service.name),))
 
 

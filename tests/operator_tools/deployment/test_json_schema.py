@@ -121,6 +121,39 @@ def changed(path: tuple[Any, ...], value: Any) -> Any:
     return definition
 
 
+ELECTION: dict[str, Any] = {
+    "name": SERVICE,
+    "commands": {"position": {"command": "x"}},
+    "service": {
+        "daemon": {
+            "command": "x",
+            "election": {
+                "position": f"{SERVICE.rpartition('/')[2]}/position",
+                "members": 3,
+                "start": ["x"],
+                "start_timeout": 5,
+                "give_up": 8,
+            },
+        }
+    },
+}
+
+
+@pytest.mark.parametrize("key", parser.ELECTION_KEYS)
+def test_both_accept_the_same_elections(key: str) -> None:
+    """Which command is the right one for the position is not known to a schema."""
+    values = [value for value in VALUES if key != "position" or not isinstance(value, str)]
+    definition = copy.deepcopy(ELECTION)
+    found = definition["service"]["daemon"]["election"]
+    assert parser_accepts(definition)
+    assert schema_accepts(definition)
+    for value in values:
+        found[key] = value
+        assert parser_accepts(definition) == schema_accepts(definition), value
+    del found[key]
+    assert parser_accepts(definition) == schema_accepts(definition)
+
+
 def test_the_schema_is_one() -> None:
     jsonschema.Draft7Validator.check_schema(json_schema.DEFINITION)
 

@@ -1,0 +1,429 @@
+"""This host's part in an election, up to the start of its daemon: position, candidate, decision, check.
+
+`decide` has the rules. Each transition is one transaction that checks and sets `turn`, so that all
+transitions of all hosts are one line. After a lost reply, the znodes show whether a transition was made: an
+ephemeral of our session is ours, and nobody else creates one there.
+"""
+
+from __future__ import annotations
+
+import math
+
+from kolla_mesos_start.definition.forms import DAEMON, GLOBAL
+from kolla_mesos_start.election import decide, records, words
+from kolla_mesos_start.election.decide import Elected, Join, Refused, Snapshot, Wait
+from kolla_mesos_start.election.membership import Membership
+from kolla_mesos_start.election.position import Position, last_line, parse
+from kolla_mesos_start.election.records import FIRST, JOIN, STARTING, BadRecord, Candidate, Running, encode
+from kolla_mesos_start.errors import BadDefinition
+from kolla_mesos_start.log import PROGRESS_INTERVAL, Logger
+from kolla_mesos_start.loop import now
+from kolla_mesos_start.records import NamedTuple
+from kolla_mesos_start.tree.published import Changed, stamp
+from kolla_mesos_start.tree.states import decode_registered
+from kolla_mesos_start.zookeeper.client import Outage
+from kolla_mesos_start.zookeeper.client import Refused as RefusedTransaction
+from kolla_mesos_start.zookeeper.query import children_of, data_of
+from kolla_mesos_start.zookeeper.wire import CheckVersion, Delete, NoNodeError, SetData
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping, Sequence
+    from typing import Any
+
+    from kolla_mesos_start.definition.model import Election
+    from kolla_mesos_start.render.prepare import Prepared
+    from kolla_mesos_start.report import Report
+    from kolla_mesos_start.tree.status import StatusTree
+    from kolla_mesos_start.zookeeper.query import Query, Znode
+
+log = Logger("kolla_mesos_start.election")
+
+EPHEMERAL = 1  # the flag of a create request
+EXPIRY_TIMEOUTS = 2.5  # session timeouts; then a znode of another session is not one that is about to expire
+LONGEST_SESSION = 10.0  # seconds: another container may have asked for a longer timeout than we have
+
+
+class Result(NamedTuple):
+    """The result of an election for this host: its `role`, and its own position."""
+
+    role: str
+    epoch: int
+    position: Position
+
+    @property
+    def values(self) -> dict[str, str]:
+        """What templates see as `election`."""
+        return values(self.role, str(self.epoch), self.position)
+
+    @property
+    def environ(self) -> dict[str, str]:
+        """Variables in the daemon's environment."""
+        found = self.values
+        names = {"KOLLA_ELECTION": "role", **{f"KOLLA_ELECTION_{each.upper()}": each for each in found}}
+        del names["KOLLA_ELECTION_ROLE"]
+        return {name: found[key] for name, key in names.items()}
+
+
+def values(role: str, epoch: str, position: Position) -> dict[str, str]:
+    """What templates see as `election`; group and position are empty for a host without data."""
+    number = "" if position.value is None else str(position.value)
+    return {"role": role, "epoch": epoch, "group": position.group or "", "position": number}
+
+
+def example() -> dict[str, str]:
+    """What templates see before there is a result."""
+    return values(JOIN, "", Position())
+
+
+class Candidacy:
+    """The part of one container in the election of its daemon's cluster."""
+
+    def __init__(
+        self,
+        tree: StatusTree,
+        election: Election,
+        container: str,
+        report: Report,
+        run: Callable[[Prepared], tuple[str, bytes]],
+    ) -> None:
+        """`container` is the id of this container. `run` runs the position command; it returns why that
+        failed, or empty text, and the end of the output."""
+        self._tree, self._client, self._watches = tree, tree.client, tree.client.watches
+        self._election, self._report, self._run = election, report, run
+        self._container, self._host = container, tree.znodes.host
+        self._at = tree.znodes.election
+        self._ready = tree.znodes.command(GLOBAL, f"{tree.znodes.role}/{DAEMON}").ready
+        self._prepared: Prepared | None = None
+        self._position: Position | None = None
+        self._measured_in = 0  # the session
+        self._said, self._say_at = "", 0.0
+        self._foreign_since: float | None = None
+
+    @property
+    def position_command(self) -> str:
+        """The path of the command."""
+        return self._election.position
+
+    # -- the position ---------------------------------------------------------------------------
+
+    def read_position(self, prepared: Prepared) -> None:
+        """Run the position command until it succeeds."""
+        self._prepared = prepared
+        self._position = self._measure(prepared)
+
+    def forget_position(self) -> None:
+        """Something may have changed the data: run the position command again before a candidacy."""
+        self._position = None
+
+    def _measure(self, prepared: Prepared) -> Position:
+        command = prepared.step.command
+        while True:
+            self._measured_in = self._client.session.id
+            failure, output = self._run(prepared)
+            if not failure:
+                try:
+                    return parse(last_line(output))
+                except ValueError as error:
+                    raise BadDefinition([f"{command.label}: {error}"]) from None  # It may hold a secret.
+            what = f"{command.path}: {failure}; this host is no candidate yet"
+            self._report.write("waiting", what, command.path, code=decide.POSITION)
+            log.warning("%s; next attempt in %g s", what, command.delay)
+            self._client.loop.sleep(command.delay)
+
+    # -- the election ---------------------------------------------------------------------------
+
+    def elect(self) -> Result:
+        """Take part in the election until this host may start its daemon."""
+        assert self._prepared is not None, "the daemon runs after all commands"
+        while True:
+            position = self._position or self._measure(self._prepared)
+            self._position = None  # It holds for one candidacy.
+            result = self._await_decision(position) if self._become_candidate(position) else None
+            if result:
+                log.info("%s %s", self._host, _role_in_words(result))
+                return result
+            log.warning("the session has expired: %s has to become a candidate again", self._host)
+
+    def still_valid(self, result: Result) -> bool:
+        """Commit a transaction which proves, right before the start of the daemon, that it is our turn.
+
+        This process may have been frozen since the decision, and the operator may have decided otherwise.
+        """
+        while True:
+            view = self._look()
+            running, decision = view.get(self._at.runner(self._host)), view.get(self._at.decision)
+            if not self._holds(result, running, decision):
+                return False
+            assert running and decision
+            checks = [
+                CheckVersion(self._at.runner(self._host), running.stat.version),
+                CheckVersion(self._at.decision, decision.stat.version),
+            ]
+            if self._commit(view, checks, "the check before the start"):
+                return True
+
+    def _holds(self, result: Result, running: Znode | None, decision: Znode | None) -> bool:
+        if running is None or decision is None or not self._is_ours(running):
+            return False
+        try:
+            found = records.decode_decision(self._at.decision, decision.data)
+        except BadRecord:
+            return False
+        if found.epoch != result.epoch:
+            return False
+        bootstraps = found.winner == self._host and found.state == records.BOOTSTRAPPING
+        return result.role != FIRST or bootstraps
+
+    def check(self, result: Result) -> None:
+        """Raise Changed if it is not our turn any more."""
+        if not self.still_valid(result):
+            raise Changed(f"the election of epoch {result.epoch} is over for this host: {self._at.top}")
+
+    def membership(self, result: Result, stop_grace: float) -> Membership:
+        """What the registrar of the daemon needs."""
+        return Membership(
+            top=self._at.top,
+            host=self._host,
+            container=self._container,
+            role=result.role,
+            epoch=result.epoch,
+            start_timeout=self._election.start_timeout,
+            give_up=self._election.give_up,
+            stop_grace=stop_grace,
+            values=result.values,
+        )
+
+    # -- transitions ------------------------------------------------------------------------------
+
+    def _become_candidate(self, position: Position) -> bool:
+        """Create our candidate, and delete what an earlier run of this container has left.
+
+        False if the position was measured in an earlier session: another container may have run since.
+        """
+        record = Candidate(position.group, position.value, self._container)
+        path, runner = self._at.candidate(self._host), self._at.runner(self._host)
+        places = {path: records.decode_candidate, runner: records.decode_running}
+        self._foreign_since = None
+        while True:
+            view = self._look()
+            left = [each for each in places if each in view]
+            foreign = [each for each in left if self._is_foreign(view[each], places[each])]
+            if foreign:
+                self._await_expiry(foreign[0])
+                continue
+            if self._client.session.id != self._measured_in:
+                return False
+            changes = [Delete(each, view[each].stat.version) for each in left]
+            changes.append(self._client.creation(path, encode(record), EPHEMERAL))
+            if self._commit(view, changes, f"{path}: becoming a candidate"):
+                return True
+
+    def _await_decision(self, position: Position) -> Result | None:
+        """Wait for the decision; None if our candidate is gone, with its session."""
+        while True:
+            view = self._look()
+            path = self._at.runner(self._host)
+            if path in view and self._is_ours(view[path]):  # Perhaps after a lost reply.
+                found = records.decode_running(path, view[path].data)
+                return Result(found.role, found.epoch, position)
+            candidate = view.get(self._at.candidate(self._host))
+            if candidate is None or not self._is_ours(candidate):
+                return None
+            try:
+                snapshot = self._snapshot(view, candidate)
+            except BadRecord as bad:
+                self._say(f"refused: {bad}", decide.BAD_RECORD, {"znode": bad.path})
+                self._await_change()
+                continue
+            verdict = decide.decide(snapshot, self._host)
+            if isinstance(verdict, Elected):
+                self._commit(view, self._decision(verdict, view), f"{self._at.decision}: the decision")
+            elif isinstance(verdict, Join):
+                self._commit(view, self._join(verdict, view, candidate), f"{self._at.top}: joining")
+            else:
+                self._tell(verdict, snapshot)
+                self._await_change()
+
+    def _decision(self, verdict: Elected, view: Mapping[str, Znode]) -> Sequence[Any]:
+        others = [host for host in verdict.decision.positions if host != self._host]
+        override = view.get(self._at.override)
+        return [
+            *(self._unchanged(self._at.candidate(host), view) for host in others),
+            *self._start_running(Running(verdict.decision.epoch, FIRST, STARTING), view),
+            self._written(self._at.decision, encode(verdict.decision), view),
+            *(
+                self._written(self._at.member(host), encode(member), view)
+                for host, member in verdict.members.items()
+            ),
+            # Its epoch is over now.
+            *([Delete(self._at.override, override.stat.version)] if override else []),
+        ]
+
+    def _join(self, verdict: Join, view: Mapping[str, Znode], candidate: Znode) -> Sequence[Any]:
+        answers = [path for path, znode in self._answers(view) if znode.stat.mzxid > candidate.stat.czxid]
+        return [
+            self._unchanged(answers[0], view),
+            self._unchanged(self._at.decision, view),
+            *self._start_running(verdict.running, view),
+            self._written(self._at.member(self._host), encode(verdict.member), view),
+        ]
+
+    def _start_running(self, running: Running, view: Mapping[str, Znode]) -> Sequence[Any]:
+        """From candidate to running: never both, and never neither while this session lasts."""
+        path = self._at.candidate(self._host)
+        data = encode(running._replace(id=self._container))
+        return [
+            Delete(path, view[path].stat.version),
+            self._client.creation(self._at.runner(self._host), data, EPHEMERAL),
+        ]
+
+    def _unchanged(self, path: str, view: Mapping[str, Znode]) -> Any:
+        return CheckVersion(path, view[path].stat.version)
+
+    def _written(self, path: str, data: bytes, view: Mapping[str, Znode]) -> Any:
+        known = view.get(path)
+        return SetData(path, data, known.stat.version) if known else self._client.creation(path, data)
+
+    def _commit(self, view: Mapping[str, Znode], operations: Sequence[Any], what: str) -> bool:
+        """Make a transition; false if something has changed, or if the reply was lost."""
+        turn = view.get(self._at.turn)
+        if turn is None:
+            self._tree.ensure()
+            return False
+        try:
+            self._client.transaction([SetData(self._at.turn, b"", turn.stat.version), *operations], what)
+        except Outage:
+            log.warning("%s: the reply was lost", what)
+            return False
+        except RefusedTransaction as refused:
+            log.debug("%s: %s", what, refused)
+            if isinstance(refused.cause, NoNodeError):
+                self._tree.ensure()  # The status tree may have been deleted.
+            return False
+        return True
+
+    # -- what is read -----------------------------------------------------------------------------
+
+    def _look(self) -> dict[str, Znode]:
+        """All znodes of the election and all ready instances, as they were at one `turn`."""
+        loop, watches = self._client.loop, self._watches
+        while True:
+            queries = self._queries()
+            watches.watch(queries)
+            if not loop.wait(watches.fresh, self._say_at or math.inf):
+                self._repeat()
+                continue
+            if self._queries() <= watches.results.keys():
+                self._raise_if_changed()
+                found = watches.results
+                return {each.path: found[each] for each in queries if not each.children and found[each]}
+
+    def _queries(self) -> set[Query]:
+        """What to read. More is needed once the names are known."""
+        at, known = self._at, self._watches.results
+        lists = [children_of(path) for path in (at.members, at.candidates, at.running, self._ready)]
+        names = {data_of(f"{each.path}/{name}") for each in lists for name in known.get(each, ())}
+        own = map(data_of, (at.candidate(self._host), at.runner(self._host)))
+        return {data_of(at.turn), data_of(at.decision), data_of(at.override), *lists, *names, *own}
+
+    def _snapshot(self, view: Mapping[str, Znode], candidate: Znode) -> Snapshot:
+        at = self._at
+        answers = self._answers(view)
+        return Snapshot(
+            wanted=self._election.members,
+            turn=view[at.turn].stat.version if at.turn in view else 0,
+            decision=_decoded(records.decode_decision, at.decision, view),
+            members=_below(records.decode_member, at.members, view),
+            candidates=_below(records.decode_candidate, at.candidates, view),
+            running=_below(records.decode_running, at.running, view),
+            override=_decoded(records.decode_override, at.override, view),
+            ready=[decode_registered(znode).host for _, znode in answers],
+            answered=any(znode.stat.mzxid > candidate.stat.czxid for _, znode in answers),
+        )
+
+    def _answers(self, view: Mapping[str, Znode]) -> list[tuple[str, Znode]]:
+        return [(path, znode) for path, znode in view.items() if path.startswith(f"{self._ready}/")]
+
+    def _await_change(self) -> None:
+        seen = self._watches.changes
+        connected = self._client.connected
+        while not self._client.loop.wait(
+            lambda: self._watches.changes != seen or self._client.connected != connected, self._say_at
+        ):
+            self._repeat()
+
+    def _raise_if_changed(self) -> None:
+        """Begin again from the definition if another one is published."""
+        definition = self._tree.znodes.definition
+        known = self._watches.results.get(data_of(definition))
+        if data_of(definition) in self._watches.results and stamp(known) != self._tree.stamps.get(definition):
+            raise Changed(f"{definition} has changed since it was read")
+
+    # -- whose ephemerals ---------------------------------------------------------------------------
+
+    def _is_ours(self, znode: Znode) -> bool:
+        return bool(znode.stat.ephemeralOwner == self._client.session.id)
+
+    def _is_foreign(self, znode: Znode, decode: Callable[[str, bytes], Any]) -> bool:
+        """Whether another container on this host has created it."""
+        session = self._client.session
+        if znode.stat.ephemeralOwner in (session.id, *session.former):
+            return False
+        try:
+            # A restarted container has the id of its earlier run.
+            return bool(decode("", znode.data).id != self._container)
+        except BadRecord:
+            return True
+
+    def _await_expiry(self, path: str) -> None:
+        """Wait for the end of another session; BadDefinition if it is alive."""
+        if self._foreign_since is None:
+            self._foreign_since = now()
+        limit = EXPIRY_TIMEOUTS * max(self._client.session.timeout, LONGEST_SESSION)
+        self._say(f"for the end of an earlier session on this host, which has {path}", decide.EXPIRY, {})
+        if now() >= self._foreign_since + limit:
+            raise BadDefinition(
+                [
+                    f"{self._tree.znodes.service_name}: refused: another container of it on {self._host}"
+                    f" takes part in its election ({path}): an election needs one container on each host"
+                ]
+            )
+        seen = self._watches.changes
+        self._client.loop.wait(lambda: self._watches.changes != seen, self._foreign_since + limit)
+
+    # -- messages -----------------------------------------------------------------------------------
+
+    def _tell(self, verdict: Wait | Refused, snapshot: Snapshot) -> None:
+        self._say(words.describe(verdict, snapshot), verdict.code, words.fields(verdict, snapshot))
+
+    def _say(self, text: str, code: str, fields: Mapping[str, str]) -> None:
+        path = f"{self._tree.znodes.role}/{DAEMON}"
+        self._report.write("waiting", f"{path} waits: {text}", path, code=code, election=fields)
+        self._log(f"{path} waits: {text}")
+
+    def _log(self, text: str) -> None:
+        if text != self._said:
+            self._said = text
+            log.info("%s", text)
+        self._say_at = max(self._say_at, now() + PROGRESS_INTERVAL)
+
+    def _repeat(self) -> None:
+        outage = "" if self._client.connected else "no connection to ZooKeeper; as last known: "
+        log.info("%s%s", outage, self._said)
+        self._say_at = now() + PROGRESS_INTERVAL
+
+
+def _role_in_words(result: Result) -> str:
+    if result.role == FIRST:
+        return f"is elected in epoch {result.epoch}: it bootstraps the cluster, from {result.position}"
+    return f"joins the cluster of epoch {result.epoch}"
+
+
+def _decoded(decode: Callable[[str, bytes], Any], path: str, view: Mapping[str, Znode]) -> Any:
+    return decode(path, view[path].data) if path in view else None
+
+
+def _below(decode: Callable[[str, bytes], Any], path: str, view: Mapping[str, Znode]) -> dict[str, Any]:
+    above = f"{path}/"
+    return {each[len(above) :]: decode(each, view[each].data) for each in view if each.startswith(above)}

@@ -1,0 +1,356 @@
+"""The part of a running daemon in its cluster's election: its registrar keeps `running`, answers candidates,
+records that the cluster was formed, and ends a daemon that waits in vain.
+
+A source of the loop. Requests are not awaited; after an outage everything is read again. Imported when the
+registrar starts, and only if the daemon has an election.
+"""
+
+from __future__ import annotations
+
+import math
+from functools import partial
+
+from kolla_mesos_start.election import records
+from kolla_mesos_start.election.records import (
+    FIRST,
+    FORMED,
+    JOINED,
+    LEFT_OUT,
+    READY,
+    STARTING,
+    BadRecord,
+    Member,
+    Running,
+    encode,
+)
+from kolla_mesos_start.log import Logger
+from kolla_mesos_start.loop import now
+from kolla_mesos_start.records import NamedTuple
+from kolla_mesos_start.tree.znodes import ElectionZnodes
+from kolla_mesos_start.zookeeper import wire
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+    from typing import Any, Optional
+
+    from kolla_mesos_start.daemon.readiness import Readiness
+    from kolla_mesos_start.tree.presence import Presence
+    from kolla_mesos_start.zookeeper.session import Session
+
+    Error = Optional[wire.KazooException]
+
+log = Logger("kolla_mesos_start.election")
+
+EPHEMERAL = 1  # the flag of a create request
+RETRY = 1.0  # seconds until a transition is tried again that was refused
+TERM_SHARE = 0.25  # of give_up: the daemon gets TERM so long before KILL, or `stop_grace` if that is shorter
+END_GRACE = 5.0  # seconds between TERM and KILL for a daemon whose epoch is over
+
+
+class Membership(NamedTuple):
+    """What the registrar needs for an election. `top`: the election's znode; `values`: what templates see.
+
+    `container` is the id of this container. Times are in seconds.
+    """
+
+    top: str
+    host: str
+    container: str
+    role: str
+    epoch: int
+    start_timeout: float | None
+    give_up: float
+    stop_grace: float
+    values: dict[str, str]
+
+
+class Participant:
+    """The running instance of this host, as the election sees it. `admitted`: whether it may be registered
+    as ready: its `running` belongs to this session, and others were told that it is ready."""
+
+    interest = None
+
+    def __init__(
+        self,
+        session: Session,
+        presence: Presence,
+        readiness: Callable[[], Readiness],
+        order: Membership,
+        end: Callable[[bool], object],
+    ) -> None:
+        """`end` ends the daemon: by KILL (True), or by TERM."""
+        self._session, self._presence, self._readiness = session, presence, readiness
+        self._order, self._end = order, end
+        self._at = ElectionZnodes(order.top)
+        self._ready_at = list(presence.ready_data())
+        self.admitted = False
+        self.why = ""  # the reason for which the daemon is ended
+        self._was_ready = False
+        self._recorded_in = session.id  # the session in which `running` is ours; the agent has created it
+        self._busy, self._again_at = False, 0.0
+        self._started = self._alone_since = now()
+        self._others_ready = False  # whether any instance is registered as ready, this one too
+        self._known = False  # whether that was read since the connection was made
+        self._answer_due = False
+        self._kill_at = math.inf
+        self._complained = ""
+        self._data: dict[str, bytes] = {}
+        session.on_connected(self._look)
+        session.on_watch(self._fired)
+
+    # -- for the loop -----------------------------------------------------------------------------
+
+    @property
+    def deadline(self) -> float:
+        """When `run` must run at the latest."""
+        if self.why:
+            return self._kill_at
+        due = min(self._term_at(), self._start_by())
+        if self._session.connected and not self._busy and self._wanted():
+            due = min(due, self._again_at)
+        return due
+
+    def run(self, ready: bool) -> None:
+        """Make the transitions that are due, and end the daemon if it is time."""
+        if self.why:
+            if now() >= self._kill_at:
+                self._kill_at = math.inf
+                self._end(True)
+            return
+        self._answer()
+        if self._session.connected and not self._busy and self._wanted() and now() >= self._again_at:
+            self._transition()
+        if now() >= self._start_by():
+            self._give_up(
+                f"it was not ready within its start_timeout of {self._order.start_timeout:g} s", 0.0
+            )
+        elif now() >= self._term_at():
+            grace = self._grace
+            self._give_up(
+                f"no instance is ready for {now() - self._alone_since:.0f} s: it ends, so that all hosts can"
+                " be candidates for the cluster's bootstrap",
+                grace,
+            )
+
+    # -- giving up ----------------------------------------------------------------------------------
+
+    @property
+    def _grace(self) -> float:
+        return min(self._order.stop_grace, self._order.give_up * TERM_SHARE)
+
+    @property
+    def _is_new_winner(self) -> bool:
+        return self._order.role == FIRST and not self._was_ready
+
+    def _start_by(self) -> float:
+        """When the winner must be ready."""
+        limit = self._order.start_timeout
+        late = self._is_new_winner and limit is not None and not self._readiness().ready
+        return self._started + limit if late and limit is not None else math.inf
+
+    def _term_at(self) -> float:
+        """When to send TERM, so that the daemon has ended after `give_up`."""
+        if self._is_new_winner or self._others_ready or self._readiness().ready:
+            return math.inf
+        if not (self._session.connected and self._known):
+            return math.inf  # Others may be ready.
+        return self._alone_since + self._order.give_up - self._grace
+
+    def _give_up(self, why: str, grace: float) -> None:
+        self.why, self._kill_at = why, now() + grace
+        log.warning("ending the daemon: %s", why)
+        self._readiness().stop()
+        if grace > 0:
+            self._end(False)
+
+    # -- what is watched ------------------------------------------------------------------------------
+
+    def _look(self) -> None:
+        """Read everything again, at each connection."""
+        self._known, self._busy, self._again_at = False, False, 0.0
+        if self._recorded_in != self._session.id:
+            self.admitted = False
+        self._read_ready()
+        self._read_candidates()
+
+    def _fired(self, path: str) -> None:
+        if path == self._ready_list:
+            self._read_ready()
+        elif path == self._at.candidates:
+            self._read_candidates()
+
+    @property
+    def _ready_list(self) -> str:
+        return self._ready_at[0].rpartition("/")[0]
+
+    def _read_ready(self) -> None:
+        self._session.request(wire.GetChildren(self._ready_list, True), self._on_ready)
+
+    def _on_ready(self, names: Any, error: Error) -> None:
+        if isinstance(error, wire.OUTAGE):
+            return
+        if error:  # The status tree was deleted, perhaps; there is no watch then.
+            self._session.request(wire.Exists(self._ready_list, True), lambda value, error: None)
+        was_ready, self._others_ready = self._others_ready, bool(names)
+        # From when one was last seen, or from when that was known again.
+        if was_ready or self._others_ready or not self._known:
+            self._alone_since = max(self._started, now())
+        self._known = True
+
+    def _read_candidates(self) -> None:
+        self._session.request(wire.GetChildren(self._at.candidates, True), self._on_candidates)
+
+    def _on_candidates(self, names: Any, error: Error) -> None:
+        if names:
+            # A candidate trusts only what is written after a check that began now.
+            self._answer_due = True
+            self._readiness().confirm(now())
+
+    def _answer(self) -> None:
+        """Write the ready instance again after a check."""
+        if self._answer_due and self.admitted and self._readiness().confirmed:
+            self._answer_due = False
+            self._presence.write_again()
+
+    # -- transitions ------------------------------------------------------------------------------------
+
+    def _wanted(self) -> str:
+        """The transition that is due: `restore` after the session has expired, or `ready`; or empty."""
+        if self._recorded_in != self._session.id:
+            return "restore"
+        return "ready" if self._readiness().ready and not self.admitted else ""
+
+    def _transition(self) -> None:
+        """Read what the transition depends on; then `_on_read` makes it."""
+        self._busy = True
+        at, host = self._at, self._order.host
+        paths = [at.turn, at.decision, at.member(host), at.runner(host), *self._ready_at]
+        found: dict[str, Any] = {}
+
+        def on_reply(path: str, value: Any, error: Error) -> None:
+            if error is None:
+                found[path] = value
+            elif not isinstance(error, wire.NoNodeError):
+                found["error"] = error
+            if path == paths[-1]:  # Replies come in the order of the requests.
+                self._on_read(found)
+
+        for path in paths:
+            self._session.request(wire.GetData(path, False), partial(on_reply, path))
+
+    def _on_read(self, found: dict[str, Any]) -> None:
+        wanted = self._wanted()
+        if "error" in found or not wanted or self.why:
+            self._again(found.get("error"))
+            return
+        try:
+            self._check_epoch(found)
+            operations = self._operations(wanted, found)
+        except BadRecord as bad:
+            self._complain(str(bad))
+            self._again()
+            return
+        if operations:
+            session = self._session.id
+            self._session.request(wire.Transaction(operations), partial(self._on_done, wanted, session))
+
+    def _check_epoch(self, found: dict[str, Any]) -> None:
+        """End the daemon if the election has moved on without it, by the operator's word."""
+        at, order = self._at, self._order
+        path = at.member(order.host)
+        if at.decision not in found or at.turn not in found:
+            return
+        decision = records.decode_decision(at.decision, found[at.decision][0])
+        member = records.decode_member(path, found[path][0]) if path in found else None
+        if decision.epoch == order.epoch and member and member.state != LEFT_OUT:
+            return
+        if decision.epoch != order.epoch:
+            why = f"it is of epoch {order.epoch}, and the cluster of epoch {decision.epoch}"
+        else:
+            why = "its host is no member of the cluster any more, by the operator's word"
+        self._give_up(
+            f"{why}: it must not serve beside that cluster", 0.0 if self._is_new_winner else END_GRACE
+        )
+
+    def _operations(self, wanted: str, found: dict[str, Any]) -> Sequence[Any]:
+        at, order = self._at, self._order
+        if self.why:
+            return ()
+        if at.turn not in found or at.decision not in found:
+            self._complain(f"{order.top} is gone: this host takes no part in elections until it is back")
+            self._again()
+            return ()
+        path = at.runner(order.host)
+        running = found.get(path)
+        state = READY if wanted == "ready" or self._was_ready else STARTING
+        data = encode(Running(order.epoch, order.role, state, order.container))
+        operations = [wire.SetData(at.turn, b"", found[at.turn][1].version)]
+        if running and running[1].ephemeralOwner == self._session.id:
+            operations.append(wire.SetData(path, data, running[1].version))
+        else:
+            if running and not self._is_own(path, running):
+                self._complain(f"{path} belongs to another container: there must be one on each host")
+                self._again()
+                return ()
+            if running:
+                operations.append(wire.Delete(path, running[1].version))
+            operations.append(wire.Create(path, data, self._presence.acl, EPHEMERAL))
+        if wanted == "ready":
+            operations += self._ready_operations(found)
+        return operations
+
+    def _ready_operations(self, found: dict[str, Any]) -> Sequence[Any]:
+        """The readiness, and that the cluster was formed: all or nothing."""
+        at, order = self._at, self._order
+        decision = records.decode_decision(at.decision, found[at.decision][0])
+        version = found[at.decision][1].version
+        if order.role == FIRST and decision.state != FORMED:
+            formed = encode(decision._replace(state=FORMED, formed=True))
+            operations = [wire.SetData(at.decision, formed, version)]
+        else:
+            operations = [wire.CheckVersion(at.decision, version)]
+        member = at.member(order.host)
+        joined = encode(Member(order.epoch, JOINED))
+        operations.append(wire.SetData(member, joined, found[member][1].version))
+        self._data = self._presence.ready_data()
+        for path, data in self._data.items():
+            if path in found:
+                operations.append(wire.Delete(path, found[path][1].version))
+            operations.append(wire.Create(path, data, self._presence.acl, EPHEMERAL))
+        return operations
+
+    def _is_own(self, path: str, found: Any) -> bool:
+        owner = found[1].ephemeralOwner
+        return owner in self._session.former or (
+            records.decode_running(path, found[0]).id == self._order.container
+        )
+
+    def _on_done(self, wanted: str, session: int, results: Any, error: Error) -> None:
+        failed = error or next((each for each in results if isinstance(each, Exception)), None)
+        if failed or session != self._session.id:
+            # If only the reply was lost, the next attempt finds what it has written.
+            denied = [each for each in results or () if isinstance(each, wire.NoAuthError)]
+            if denied:
+                self._complain(f"{self._order.top}: ZooKeeper denies a change: its ACL lacks rights")
+            self._again(failed)
+            return
+        self._busy, self._recorded_in = False, session
+        if wanted == "ready":
+            if self._order.role == FIRST and not self._was_ready:
+                log.info("the cluster of epoch %d is formed", self._order.epoch)
+            self._was_ready = self.admitted = True
+            self._presence.adopt(self._data)
+        elif self._was_ready:
+            self.admitted = True
+
+    def _again(self, error: object = None) -> None:
+        """Try again soon, and at the next connection."""
+        self._busy = False
+        conflict = isinstance(error, (wire.BadVersionError, wire.RolledBackError, wire.RuntimeInconsistency))
+        self._again_at = now() + (RETRY / 10 if conflict else RETRY)
+
+    def _complain(self, text: str) -> None:
+        if text != self._complained:
+            self._complained = text
+            log.warning("%s", text)
