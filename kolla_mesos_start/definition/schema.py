@@ -17,6 +17,7 @@ from kolla_mesos_start.definition.document import digest, json_type
 from kolla_mesos_start.definition.fields import Fields, Reading, to_boolean
 from kolla_mesos_start.definition.forms import ANY, DAEMON, ENDED, GLOBAL, LOCAL
 from kolla_mesos_start.definition.model import (
+    BeforeStop,
     Command,
     Dependency,
     External,
@@ -45,6 +46,8 @@ UNREAD_KEYS = ("reload_signal",)
 DEFAULT_PERM = "0600"
 DEFAULT_ALIVE = 20.0
 """Without a check, a daemon that never notifies is ready after so many seconds."""
+DEFAULT_BEFORE_STOP = 10.0
+"""Seconds after which the command of `before_stop` is killed."""
 MOST_STATUS = 255
 LEAST = 0.001
 """The least number of seconds if 0 would make no sense."""
@@ -279,6 +282,15 @@ def on_change(fields: Fields, key: str) -> OnChange | None:
     return OnChange(*found) if found else None
 
 
+def before_stop(fields: Fields, key: str) -> BeforeStop | None:
+    """The command that runs before a daemon is stopped: alone, or as an object with its limit."""
+    if fields.raw(key) is None:
+        return None
+    if isinstance(fields.raw(key), dict):
+        return BeforeStop(**fields.nested(key, BEFORE_STOP).values(BEFORE_STOP))
+    return BeforeStop(command(fields, key) or (), DEFAULT_BEFORE_STOP)
+
+
 def ready(fields: Fields, key: str) -> Ready:
     """When a daemon is ready."""
     inside = fields.nested(key, {**CHECKS, **TUNING})
@@ -322,6 +334,12 @@ DAEMON_KEYS: Table = {
     "retired_by": (Fields.text, None, forms.bad_path),
     "on_change": (on_change,),
     "width": (Fields.integer, None, 1),
+    "drain": (Fields.seconds, 0.0),
+    "before_stop": (before_stop,),
+}
+BEFORE_STOP: Table = {
+    "command": (command,),
+    "timeout": (Fields.seconds, DEFAULT_BEFORE_STOP, LEAST),
 }
 FILE_KEYS: Table = {
     "dest": (Fields.template, "", forms.bad_file),

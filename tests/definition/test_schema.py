@@ -66,6 +66,8 @@ def test_a_command_needs_no_key_but_its_command() -> None:
         retired_by=None,
         on_change=None,
         width=None,
+        drain=None,
+        before_stop=None,
     )
 
 

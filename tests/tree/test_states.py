@@ -63,6 +63,8 @@ def one_time(scope: str = "global", generation: str | None = None) -> Command:
         retired_by=None,
         on_change=None,
         width=None,
+        drain=None,
+        before_stop=None,
     )
 
 

@@ -35,6 +35,7 @@ COLOURS = {
     "waiting": "yellow",
     "bootstrapping": "cyan",
     "starting": "cyan",
+    "draining": "cyan",
     RUNNING: "cyan",
     RETRY: "yellow",
 }

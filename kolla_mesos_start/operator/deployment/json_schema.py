@@ -25,6 +25,7 @@ OBJECTS: Mapping[str, Mapping[str, tuple[Any, ...]]] = {
     "target": schema.EXTERNAL_KINDS,
     "ready": {**schema.CHECKS, **schema.TUNING},
     "on_change": schema.REACTIONS,
+    "before_stop": schema.BEFORE_STOP,
 }
 TIMEOUT = "Seconds to wait for it; then the agent exits with status 75."
 URL_MEANING = "A URL that must answer with a status of 2xx or 3xx."
@@ -55,6 +56,9 @@ MEANINGS: Mapping[str, Mapping[str, str]] = {
         "on_change": "How the daemon is notified of changed files: see *on_change*. Without it, its files"
         " never change.",
         "width": "How many instances may refresh their files at the same time. Default: all.",
+        "drain": "Before the daemon is stopped, wait until the services that list it have refreshed, at most"
+        " this many seconds: see *Stopping*.",
+        "before_stop": "A command that runs before the daemon gets SIGTERM: see *Stopping*.",
     },
     "file": {
         "dest": "Where the file is written: an absolute path.",
@@ -101,6 +105,10 @@ MEANINGS: Mapping[str, Mapping[str, str]] = {
         "signal": "The signal that the daemon gets, such as ``HUP``.",
         "command": "A command that is run in the daemon's container.",
         "restart": "true: the daemon is stopped and started again. Needs ``KOLLA_START_MODE=supervise``.",
+    },
+    "before_stop": {
+        "command": "The command. It has the daemon's environment and user.",
+        "timeout": "Seconds; then the command is killed, and the daemon is stopped.",
     },
 }
 # Defaults that the parser determines in another way.
@@ -251,6 +259,7 @@ READERS: Mapping[Any, Callable[..., Schema]] = {
     schema.files: lambda: _or_null(
         _mapping(f"^{SEGMENT}$", _object(_properties("file"), ["dest"], ["source"]))
     ),
+    schema.before_stop: lambda: _or_null(_either(COMMAND, _object(_properties("before_stop"), ["command"]))),
     schema.on_change: lambda: _or_null(_one_of(_properties("on_change"), schema.REACTIONS)),
     schema.perm: lambda default: _text("^([0-7]{3,4}|0o0*[0-7]{1,4})$"),
     schema.ready: lambda: _or_null(_one_of(_properties("ready"), schema.CHECKS, {"maxProperties": 0})),
