@@ -1,7 +1,7 @@
 """A rolling restart of a web service behind HAProxy, which never repeats a request: `drain` loses none.
 
-The load balancer example with real HAProxy, but without its retries, and with health checks that come too late. The
-replicas end as soon as they get SIGTERM. The rate can be set: `ROLLING_RATE=1000`.
+The load balancer example with real HAProxy, without its retries, and with health checks that come too late.
+The replicas end as soon as they get SIGTERM. The rate can be set: `ROLLING_RATE=1000`.
 """
 
 from __future__ import annotations
