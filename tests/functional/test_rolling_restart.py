@@ -49,12 +49,12 @@ class Plain(Edge):
                 definition["service"]["daemon"]["drain"] = self.drain
             if service.name == HAPROXY:
                 files["haproxy.cfg"], count = HIDES.subn(b"", files["haproxy.cfg"])
-                assert count == 6, files["haproxy.cfg"].decode()
+                assert count == 5, files["haproxy.cfg"].decode()
                 files["haproxy.cfg"] = files["haproxy.cfg"].replace(
                     b"mode http\n", b"mode http\n    retries 0\n"
                 )
             services.append(service._replace(definition=json.dumps(definition).encode(), files=files))
-        variables = {**found.variables, "web_linger": b"0", "server_options": b"check inter 60s"}
+        variables = {**found.variables, "server_options": b"check inter 60s"}
         return found._replace(services=services, variables=variables)
 
     def restart_each(self) -> float:
