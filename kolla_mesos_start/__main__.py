@@ -43,6 +43,13 @@ changed, and notify the daemon as its `on_change` says. Does not wait for
 other instances. Returns when the daemon is ready again. Run it in the
 container, as the agent's user or root.
 """
+STOP = """\
+Drain this container's daemon, run its `before_stop`, send it SIGTERM, and
+wait until it has ended. The daemon is no longer registered then. For a hook
+that a launcher runs before it sends SIGTERM itself, add --no-term. The exit
+status is 1 if a service that lists the instance has not refreshed in time,
+or if `before_stop` failed.
+"""
 
 
 def main() -> None:
@@ -53,17 +60,21 @@ def main() -> None:
 
         _exit(health(arguments[1:], os.environ))
     _fill_standard_descriptors()
-    verb, show = ("run", False) if not arguments else _parse(arguments)
+    verb, option = ("run", False) if not arguments else _parse(arguments)
     if verb == "refresh":
         from kolla_mesos_start.daemon.refresh_client import ask
 
         _exit(ask(os.environ))
+    if verb == "stop":
+        from kolla_mesos_start.daemon.stop_client import stop
+
+        _exit(stop(os.environ, with_term=not option))
 
     # Imports leave no garbage; looking for it would take a tenth of the start.
     gc.disable()
     from kolla_mesos_start import agent
 
-    agent.main(verb, show)
+    agent.main(verb, option)
 
 
 def _exit(status: int) -> NoReturn:
@@ -122,6 +133,16 @@ def _parse(arguments: list[str]) -> tuple[str, bool]:
         description=REFRESH,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
+    stop = commands.add_parser(
+        "stop",
+        help="drain and stop the running daemon",
+        description=STOP,
+        epilog="example, as a preStop hook:\n  kolla_mesos_start stop --no-term",
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    stop.add_argument(
+        "--no-term", action="store_true", help="do not send SIGTERM: the launcher does so afterwards"
+    )
     health = commands.add_parser(
         "health",
         help="exit 0 if this container is healthy (for probes)",
@@ -133,7 +154,7 @@ def _parse(arguments: list[str]) -> tuple[str, bool]:
         "--ready", action="store_true", help="exit 0 only if its daemon is ready, or its task has finished"
     )
     parsed = parser.parse_args(arguments)
-    return parsed.verb or "run", getattr(parsed, "show", False)
+    return parsed.verb or "run", getattr(parsed, "show", False) or getattr(parsed, "no_term", False)
 
 
 if __name__ == "__main__":

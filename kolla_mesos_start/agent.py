@@ -530,7 +530,8 @@ def _facts(settings: Settings, tree: StatusTree, prepared: Prepared) -> bytes:
     # Its registrar watches what the files were rendered from.
     follows = bool(prepared.step.on_change and prepared.seen) and not settings.copy_once
     shown = (settings.host, tree.definition, tree.graph.digest, settings.generation)
-    return facts_of(*shown, prepared.read, follows)
+    lists = tree.znodes.lists(prepared.seen) if follows else {}
+    return facts_of(*shown, prepared.read, follows, lists)
 
 
 def _raise_if_changed(tree: StatusTree) -> None:

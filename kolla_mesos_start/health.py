@@ -28,7 +28,9 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
     from typing import Literal
 
-    Stage = Literal["waiting", "bootstrapping", "starting", "ready", "unready", "finished", "ended"]
+    Stage = Literal[
+        "waiting", "bootstrapping", "starting", "ready", "unready", "draining", "finished", "ended"
+    ]
 
 # The results of the two probes in each stage while the lock is held: (alive, ready).
 # `starting` is alive: a liveness probe must not kill a daemon that is still starting.
@@ -38,11 +40,13 @@ VERDICTS: Mapping[str, tuple[bool, bool]] = {
     "starting": (True, False),
     "ready": (True, True),
     "unready": (False, False),
+    # A liveness probe must not kill it: it still serves.
+    "draining": (True, False),
     "finished": (True, True),
     "ended": (False, False),
 }
 # In these stages the registrar holds the lock: if the lock is free, the registrar has died.
-DAEMON_STAGES = ("starting", "ready", "unready")
+DAEMON_STAGES = ("starting", "ready", "unready", "draining")
 
 USAGE = "usage: kolla_mesos_start health [--ready]"
 # seconds; the registrar of the previous run needs a moment to notice that its daemon has ended

@@ -30,6 +30,7 @@ RESTART = "restart"  # only a restart brings the daemon up to date
 FIRST, INTERVAL = 0.2, 1.0
 MAX_REASON = 1024  # characters
 MAX_OUTSIDE = 32  # external services that are named
+NOTHING: Mapping[str, int] = {}
 
 
 class StatusZnode(NamedTuple):
@@ -137,16 +138,17 @@ def facts_of(
     generation: str | None,
     read: int | None = None,
     follows: bool = False,
+    lists: Mapping[str, int] = NOTHING,
 ) -> bytes:
     """The constant fields of a container's znode.
 
     `definition` is the mzxid of its definition, `digest` its graph's, `generation` its image's. `read`: its
     files include every change up to this zxid; None: it has rendered nothing yet. `follows`: the files of its
-    daemon are refreshed after a change.
+    daemon are refreshed after a change. `lists`: the instances that they list, see `Znodes.lists`.
     """
     import json
 
-    facts = {
+    facts: dict[str, object] = {
         "host": host,
         "definition": f"{definition:#x}",
         "digest": digest,
@@ -154,6 +156,8 @@ def facts_of(
         "read": None if read is None else f"{read:#x}",
         "follows": follows,
     }
+    if lists:
+        facts["lists"] = {name: f"{zxid:#x}" for name, zxid in lists.items()}
     return json.dumps(facts).encode()
 
 

@@ -61,6 +61,7 @@ STAGES: list[tuple[Stage, int, int, str]] = [
     ("starting", 0, 1, "daemon runs, unregistered"),
     ("ready", 0, 0, "daemon runs, unregistered"),
     ("unready", 1, 1, "daemon runs, unregistered"),
+    ("draining", 0, 1, "daemon runs, unregistered"),
     ("finished", 0, 0, "no agent runs here; its last state: finished on mariadb"),
     ("ended", 1, 1, "no agent runs here; on mariadb: start the container again"),
 ]

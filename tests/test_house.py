@@ -85,8 +85,8 @@ LEAN = {
     "kolla_mesos_start.zookeeper.session": NO_TYPES,
     "kolla_mesos_start.zookeeper.ephemerals": NO_TYPES,
     "kolla_mesos_start.tree.presence": NO_TYPES,
-    "kolla_mesos_start.daemon.registrar": {"json", "six", "random"},
-    "kolla_mesos_start.daemon.supervise": {"json", "six", "random"},
+    "kolla_mesos_start.daemon.registrar": {"json", "six", "random", "kolla_mesos_start.daemon.drain"},
+    "kolla_mesos_start.daemon.supervise": {"json", "six", "random", "kolla_mesos_start.daemon.drain"},
 }
 # What decides is apart from what does: the same input has the same output.
 DECIDE = (

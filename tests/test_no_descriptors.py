@@ -52,6 +52,20 @@ from kolla_mesos_start.probes import http
 url = "http://127.0.0.1:1/"
 readiness = Readiness(Check("http", url, 1.0, 1.0, 1), lambda: http(url), now())
 """
+DRAIN = """
+from types import SimpleNamespace as Record
+from kolla_mesos_start.daemon.drain import Drain
+from kolla_mesos_start.daemon.handoff import Stopping
+from kolla_mesos_start.loop import Loop, now
+class Session:
+    connected = False
+    def on_connected(self, handler): pass
+    def on_watch(self, handler): pass
+loop = Loop()
+handoff = Record(run_dir={run_dir!r}, service="s/web", check_env={{}}, check_ids=None, supervised=True)
+presence = Record(member=("/k/d/s/web/.party", "m"), withdrawn=False)
+drain = Drain(handoff, Stopping(0.0, ["true"], 60.0, 1.0), Session(), loop, presence, print, print)
+"""
 LOG = """
 from kolla_mesos_start import log
 log.configure("info", json_lines=True)
@@ -81,6 +95,11 @@ CASES = {
         + "from kolla_mesos_start.daemon.refresher import complete\nopen({run_dir!r} + '/journal', 'w')",
         "print(complete({run_dir!r}))",
         "the next refresh completes",
+    ),
+    "a command before the stop is not started": (
+        DRAIN,
+        "drain.begin()\ndrain.run(False)\nprint(drain.is_over, drain.failure)",
+        "True before_stop failed: Too many open files",
     ),
     "nobody can ask for a refresh": (
         REFRESHER

@@ -55,10 +55,13 @@ def _detach(handoff: Handoff) -> None:
     """Close the descriptors that the agent was started with, and configure the log."""
     nothing = os.open(os.devnull, os.O_RDWR)
     os.dup2(nothing, 0)
-    os.dup2(nothing, 1)
+    if not handoff.supervised:  # A daemon that is started again needs the output of the first one.
+        os.dup2(nothing, 1)
     # One of the others may be a pipe, and another process wait for its end.
     kept = {0, 1, 2, handoff.lock_fd, handoff.pidfd, handoff.notify_fd, handoff.exec_fd}
     for fd in {int(name) for name in os.listdir("/proc/self/fd")} - kept:
         with contextlib.suppress(OSError):  # The descriptor of this listing is already closed.
             os.close(fd)
+    for fd in kept - {-1, 0, 1, 2}:
+        os.set_inheritable(fd, False)  # Programs that are started from here must not get it.
     configure(handoff.loglevel, handoff.json_logs)

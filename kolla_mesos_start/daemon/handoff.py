@@ -59,6 +59,18 @@ class Refreshing(NamedTuple):
     election: Mapping[str, str] | None = None
 
 
+class Stopping(NamedTuple):
+    """What precedes SIGTERM: up to `drain` seconds of waiting, and a command for up to `timeout` seconds.
+
+    `argv` is empty if there is no command. `stop_grace`: see Handoff.
+    """
+
+    drain: float
+    argv: Sequence[str]
+    timeout: float
+    stop_grace: float
+
+
 class Refreshed(NamedTuple):
     """The result of a refresh. `seen` and `listed`: see Refreshing. `failure`: why it failed, or empty text.
 
@@ -83,9 +95,10 @@ class Handoff(NamedTuple):
 
     `timeout` is the session's, in seconds. `labels` is a zookeeper.Labels, `registration` a Registration,
     `container` a report.StatusZnode, `check` a readiness.Check, `check_ids` (uid, gid, groups) or None,
-    `refreshing` a Refreshing or None, `election` an election.membership.Membership or None. `service` is its
-    name in `ps`, `command` the daemon's path in its definition. `addresses` are this host's, for checks of a
-    port. `environ`: the agent's whole environment, only with an election.
+    `refreshing` a Refreshing or None, `stopping` a Stopping or None, `election` an
+    election.membership.Membership or None. `service` is its name in `ps`, `command` the daemon's path in its
+    definition. `addresses` are this host's, for checks of a port. `environ`: the agent's whole environment,
+    only with an election.
 
     Descriptors: `lock_fd` holds the lock of `run_dir`, `pidfd` is the daemon's, `notify_fd` its notify
     socket; `exec_fd` (see `spawn`) reaches its end when the agent has become the daemon or has ended.
@@ -126,6 +139,7 @@ class Handoff(NamedTuple):
     refreshing: tuple[Any, ...] | None = None
     election: tuple[Any, ...] | None = None
     environ: Mapping[str, str] | None = None
+    stopping: tuple[Any, ...] | None = None
 
 
 def spawn(handoff: Handoff) -> tuple[int, Callable[[], None]]:

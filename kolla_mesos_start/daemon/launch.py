@@ -12,7 +12,7 @@ import os
 import signal
 
 from kolla_mesos_start.daemon import handoff, notify_socket
-from kolla_mesos_start.daemon.handoff import Handoff, Refreshing
+from kolla_mesos_start.daemon.handoff import Handoff, Refreshing, Stopping
 from kolla_mesos_start.errors import BadEnvironment, CannotExecute, CannotWrite, NotFound, Stopped
 from kolla_mesos_start.log import Logger
 from kolla_mesos_start.loop import now
@@ -201,7 +201,16 @@ class Launch:
             refreshing=self._refreshing(),
             election=self._membership and tuple(self._membership),
             environ=dict(os.environ) if self._membership else None,
+            stopping=self._stopping(),
         )
+
+    def _stopping(self) -> Stopping | None:
+        command = self._step.command
+        if not command.drains:
+            return None
+        before = command.before_stop
+        argv, timeout = (before.command, before.timeout) if before else ((), 0.0)
+        return Stopping(command.drain or 0.0, list(argv), timeout, command.stop_grace)
 
     def _refreshing(self) -> Refreshing | None:
         if self._step.on_change is None:

@@ -91,13 +91,14 @@ def refresh(
     is_same = prepared.step.start_digest == started
     kept = [f"{each.name} {each.absent}" for each in prepared.contents if each.is_kept]
     shown = (settings.host, definition.zxid, graph.digest, settings.generation)
+    lists = preparer.published.znodes.lists(prepared.seen)
     return Refreshed(
         seen=prepared.seen,
         failure="",
         listed=prepared.listed,
         written=[content.name for content in placed],
         note="; ".join([*kept, *([] if is_same else [CHANGED])]),
-        facts=facts_of(*shown, prepared.read, bool(prepared.seen)) if is_same else b"",
+        facts=facts_of(*shown, prepared.read, bool(prepared.seen), lists) if is_same else b"",
         kind=on_change.kind,
         signal=str(on_change.value) if on_change.kind == "signal" else "",
         needs_restart=not is_same,

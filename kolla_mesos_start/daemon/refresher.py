@@ -11,11 +11,11 @@ import marshal
 import math
 import os
 import signal
-import socket
 import sys
 from functools import partial
 
 from kolla_mesos_start.daemon.handoff import Refreshed, Refreshing, import_paths
+from kolla_mesos_start.daemon.request_socket import RequestSocket
 from kolla_mesos_start.errors import CannotWrite
 from kolla_mesos_start.health import JOURNAL
 from kolla_mesos_start.log import Logger
@@ -33,6 +33,7 @@ from kolla_mesos_start.zookeeper.wire import Exists, GetChildren2, NoNodeError
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    import socket
     from collections.abc import Callable, Collection, Mapping, Sequence
     from typing import Any, Protocol
 
@@ -151,7 +152,7 @@ class Refresher:
         self._note, self._needs_restart = "", False
         self._asking: list[socket.socket] = []  # clients that ask for a refresh
         self._served: list[socket.socket] = []  # clients that have asked for the running one
-        self._socket = self._listen(f"{run_dir}/{SOCKET}")
+        self._socket = RequestSocket(f"{run_dir}/{SOCKET}", loop, self._on_connection)
         session.on_connected(self._look_at_all)
         session.on_watch(self._fired)
 
@@ -167,8 +168,6 @@ class Refresher:
 
     def close(self) -> None:
         """Stop: the daemon has ended."""
-        with contextlib.suppress(KeyError):  # `_accept` may have paused it.
-            self._loop.ignore(self._socket.fileno())
         self._socket.close()
         self._process.kill()
 
@@ -217,37 +216,9 @@ class Refresher:
 
     # -- on request -----------------------------------------------------------------------------
 
-    def _listen(self, path: str) -> socket.socket:
-        with contextlib.suppress(FileNotFoundError):
-            os.unlink(path)
-        before = os.umask(0o177)  # Only for its user and root.
-        try:
-            listening = socket.socket(socket.AF_UNIX)
-            listening.bind(path)
-        finally:
-            os.umask(before)
-        listening.listen()
-        listening.setblocking(False)
-        self._loop.listen(listening.fileno(), self._accept)
-        return listening
-
-    def _accept(self) -> None:
-        try:
-            connection, _ = self._socket.accept()
-        except BlockingIOError:
-            return
-        except OSError:
-            # No descriptor is free. The socket stays readable: without a pause the loop would spin.
-            self._loop.ignore(self._socket.fileno())
-            self._loop.call_at(now() + FIRST_RETRY, self._accept_again)
-            return
-        connection.setblocking(False)
+    def _on_connection(self, connection: socket.socket) -> None:
         self._asking.append(connection)
         self._due = now()
-
-    def _accept_again(self) -> None:
-        if self._socket.fileno() >= 0:
-            self._loop.listen(self._socket.fileno(), self._accept)
 
     def _answer(self, status: int, text: str) -> None:
         for connection in self._served:

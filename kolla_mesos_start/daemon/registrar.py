@@ -12,7 +12,7 @@ import os
 import signal
 import time
 
-from kolla_mesos_start.daemon.handoff import Refreshing
+from kolla_mesos_start.daemon.handoff import Refreshing, Stopping
 from kolla_mesos_start.daemon.notify_socket import NotifySocket, Senders
 from kolla_mesos_start.daemon.readiness import Check, CommandCheck, Readiness
 from kolla_mesos_start.errors import CannotWrite, TooLarge
@@ -29,6 +29,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from kolla_mesos_start.daemon.drain import Drain
     from kolla_mesos_start.daemon.handoff import Handoff
     from kolla_mesos_start.daemon.readiness import Probe
     from kolla_mesos_start.daemon.refresher import Refresher
@@ -85,6 +86,8 @@ class Registrar:
         self.loop.listen(self._notify_socket.fd, self._listen)
         self._refresher = self._follow(handoff) if handoff.refreshing else None
         self.on_restart: Callable[[], object] = lambda: None
+        self.on_terminate: Callable[[], object] = self._terminate
+        self.drain = self._prepare_drain(handoff) if handoff.stopping else None
 
     def run(self) -> None:
         """Run until the daemon has ended."""
@@ -95,14 +98,18 @@ class Registrar:
     def children(self) -> set[int | None]:
         """The pids of children whose end is awaited: the command of a check, and a refresh."""
         check = self._check.pid if isinstance(self._check, CommandCheck) else None
-        return {check, self._refresher.pid if self._refresher else None}
+        refresh = self._refresher.pid if self._refresher else None
+        return {check, refresh, self.drain.pid if self.drain else None}
 
     def step(self) -> bool:
         """Publish the daemon's readiness; called after every event. Returns whether the daemon has ended."""
         if not self.ended:
             admitted = self._participant is None or self._participant.admitted
-            self.presence.show(self.readiness.ready and admitted)
-            if self.readiness.ready and self.presence.denied:
+            draining = self.drain.reason if self.drain else ""
+            self.presence.show(self.readiness.ready and admitted and not draining)
+            if draining:
+                self.reporter.show_draining(draining)
+            elif self.readiness.ready and self.presence.denied:
                 self.reporter.show_denied(self.presence.denied)
             else:
                 reason, code = self.readiness.reason, self.readiness.code
@@ -144,6 +151,9 @@ class Registrar:
         if self._refresher:
             self._refresher.close()
             self.loop.remove(self._refresher)
+        if self.drain:
+            self.drain.close()
+            self.loop.remove(self.drain)
         self.reporter.end()
         self._warn_of_another()
         self.loop.ignore(self._notify_socket.fd)
@@ -215,6 +225,29 @@ class Registrar:
         self.loop.add(refresher)
         return refresher
 
+    # -- draining -------------------------------------------------------------------------------
+
+    def _prepare_drain(self, handoff: Handoff) -> Drain:
+        from kolla_mesos_start.daemon.drain import Drain
+
+        drain = Drain(
+            handoff,
+            Stopping(*handoff.stopping or ()),
+            self.session,
+            self.loop,
+            self.presence,
+            self.stop,
+            lambda: self.on_terminate(),
+        )
+        self.loop.add(drain)
+        return drain
+
+    def _terminate(self) -> None:
+        with contextlib.suppress(ProcessLookupError):
+            signal.pidfd_send_signal(self._pidfd, signal.SIGTERM)
+
+    # -- for the refresher ----------------------------------------------------------------------
+
     def notify(self, kind: str, signame: str) -> str:
         """Notify the daemon of new files by a signal or a restart; returns why that failed, or empty text."""
         if kind == "signal":
@@ -249,6 +282,8 @@ class Registrar:
         self.readiness = Readiness(self._rules, self._check, self._started)
         self.readiness.confirm(self._started)
         self.loop.add(self.readiness)
+        if self.drain:
+            self.drain.reset()
         self._senders.daemon = daemon
         self.loop.listen(pidfd, self._note_end)
 
@@ -292,6 +327,13 @@ class StatusReporter:
             self._unready_since = now()
             self._log_at = self._unready_since + UNREADY_LONG
         self._set(stage, reason, code)
+
+    def show_draining(self, reason: str) -> None:
+        """Report a daemon that is about to be stopped."""
+        if self._stage != "draining":
+            log.info("the daemon is no longer ready: it is about to be stopped")
+            self._log_at = math.inf
+        self._set("draining", reason)
 
     def show_denied(self, why: str) -> None:
         """Report a ready daemon that can't be registered. `starting`: it must not be killed for that."""

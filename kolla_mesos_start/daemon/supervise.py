@@ -30,6 +30,7 @@ log = Logger(__name__)
 
 WITHDRAW_TIMEOUT = 1.0  # seconds; then SIGTERM is forwarded anyway
 LEAVE_TIMEOUT = 1.0  # seconds; then the session ends with its timeout
+NEVER = 1e18  # an instant; unlike infinity it means that a signal waits to be forwarded
 KILLED_AGAIN_AFTER = 0.05  # seconds, because processes may fork while they are being killed
 # Not forwarded: signals about our own children and pipes, and faults of this process.
 OURS = {signal.SIGCHLD, signal.SIGPIPE}
@@ -51,9 +52,11 @@ class Supervisor:
         self._daemon = Daemon(handoff.daemon, handoff.stop_grace)
         self._handoff = handoff
         self._registrar.on_restart = self._restart
+        self._registrar.on_terminate = lambda: self._pass_on(signal.SIGTERM)
         self._restarting = False
         self._failure: AgentError | None = None  # Why it could not be restarted.
-        self._pass_term_at = math.inf  # When SIGTERM is forwarded at the latest.
+        self._pass_term_at = math.inf  # When the signal is forwarded at the latest.
+        self._stopped_by: int | None = None  # The signal that stops the container.
         self._loop.add(self._daemon)
         for signum in (*PASSED_ON, signal.SIGCHLD):
             self._loop.on_signal(signum, self._pass_on)
@@ -78,14 +81,17 @@ class Supervisor:
         self._registrar.step()
         if self._pass_term_at < math.inf and (now() >= self._pass_term_at or self._is_withdrawn()):
             self._pass_term_at = math.inf
-            self._daemon.terminate()
+            self._daemon.terminate(self._stopped_by or signal.SIGTERM)
         self._daemon.reap(self._registrar.children)
         if self._daemon.status is not None and self._restarting:
             self._start_again()
         return self._daemon.status is not None
 
     def _pass_on(self, signum: int) -> None:
-        if signum == signal.SIGTERM:
+        if signum == signal.SIGTERM or (signum == signal.SIGINT and self._registrar.drain):
+            if self._stopped_by and self._registrar.drain:
+                self._registrar.drain.cut_short()
+            self._stopped_by = signum
             self._restarting = False
             self._registrar.on_restart = lambda: None  # A refresh may be running.
             self._registrar.stop()
@@ -94,7 +100,11 @@ class Supervisor:
             self._daemon.signal(signum)
 
     def _stop_daemon(self) -> None:
-        """Forward SIGTERM once the daemon is deregistered: it would refuse requests that arrive later."""
+        """Forward the signal once the daemon is deregistered or drained: it would refuse later requests."""
+        if self._registrar.drain:
+            self._registrar.drain.begin()
+            self._pass_term_at = NEVER
+            return
         self._pass_term_at = min(self._pass_term_at, now() + WITHDRAW_TIMEOUT)
         self._loop.call_at(self._pass_term_at, lambda: None)
 
@@ -124,6 +134,8 @@ class Supervisor:
         self._registrar.renew(pid, pidfd)
 
     def _is_withdrawn(self) -> bool:
+        if self._registrar.drain:
+            return self._registrar.drain.is_over
         # Without a connection it can't be deregistered in time.
         return not self._registrar.session.connected or self._registrar.presence.withdrawn
 
@@ -132,7 +144,7 @@ class Supervisor:
         daemon = self._daemon
         if not self._loop.wait(lambda: not daemon.reap(()), now() + LEFTOVER_GRACE):
             log.warning("the daemon has ended, processes of it have not: ending them")
-            daemon.terminate()
+            daemon.terminate(signal.SIGTERM)
             self._loop.wait(lambda: not daemon.reap(()))
 
 
@@ -155,12 +167,12 @@ class Daemon:
         if self.status is None:
             try_call(os.kill, self._pid, signum)
 
-    def terminate(self) -> None:
-        """Send TERM, and KILL after `stop_grace`, to the daemon, or to the processes it has left behind."""
+    def terminate(self, signum: int) -> None:
+        """Send a signal, and KILL after `stop_grace`, to the daemon, or to the processes it left behind."""
         if self.status is None:
-            self.signal(signal.SIGTERM)
+            self.signal(signum)
         else:
-            _signal_all(signal.SIGTERM)
+            _signal_all(signum)
         self.deadline = min(self.deadline, now() + self._stop_grace)
 
     def run(self, ready: bool) -> None:

@@ -138,6 +138,17 @@ class Election(NamedTuple):
     give_up: float
 
 
+class BeforeStop(NamedTuple):
+    """A command that runs before a daemon is stopped, and after `timeout` seconds is killed.
+
+    In a Step, `command` is an argv; `program` is then that of the command, as in `Ready`.
+    """
+
+    command: str | tuple[str, ...]
+    timeout: float
+    program: str | None = None
+
+
 class Command(NamedTuple):
     """One step of a definition, or its daemon."""
 
@@ -170,6 +181,9 @@ class Command(NamedTuple):
     """how many instances of the service may refresh at the same time; None: all"""
     election: Election | None
     """None: each instance is started with `command`"""
+    drain: float | None
+    """how long a stop waits, at most, until all that list the instance have refreshed"""
+    before_stop: BeforeStop | None
 
     @property
     def inside(self) -> tuple[Dependency | Members, ...]:
@@ -184,6 +198,17 @@ class Command(NamedTuple):
     @property
     def is_daemon(self) -> bool:
         return self.name == DAEMON
+
+    @property
+    def stop_seconds(self) -> float:
+        """How long a stop may take: with all that precedes SIGTERM, and `stop_grace`."""
+        before = self.before_stop.timeout if self.before_stop else 0.0
+        return (self.drain or 0.0) + before + self.stop_grace
+
+    @property
+    def drains(self) -> bool:
+        """Whether something precedes SIGTERM."""
+        return bool(self.drain or self.before_stop)
 
     @property
     def label(self) -> str:

@@ -10,7 +10,7 @@ from kolla_mesos_start.errors import BadDefinition
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from kolla_mesos_start.definition.model import Command, File, OnChange, Ready
+    from kolla_mesos_start.definition.model import BeforeStop, Command, File, OnChange, Ready
     from kolla_mesos_start.definition.texts import Render
 
 
@@ -43,6 +43,7 @@ def _resolve(command: Command, render: Render) -> tuple[Step, list[str]]:
         on_change=command.on_change and resolver.on_change(command.on_change),
         election=command.election
         and command.election._replace(start=resolver.argv("election.start", command.election.start)),
+        before_stop=command.before_stop and resolver.before_stop(command.before_stop),
     )
     program = _program(command.command, line)
     return Step(resolved, line.argv, line.shell, line.lacks_exec, program), resolver.reading.issues
@@ -105,3 +106,7 @@ class _Resolver:
         if on_change.kind == "command" and on_change.value is not None:
             return on_change._replace(value=self.argv("on_change.command", on_change.value))
         return on_change
+
+    def before_stop(self, before_stop: BeforeStop) -> BeforeStop:
+        line = self.command_line("before_stop", self.command("before_stop", before_stop.command))
+        return before_stop._replace(command=line.argv, program=_program(before_stop.command, line))

@@ -17,6 +17,7 @@ from kolla_mesos_start.definition.document import digest, json_type
 from kolla_mesos_start.definition.fields import Fields, Reading, nearest, to_boolean
 from kolla_mesos_start.definition.forms import ANY, DAEMON, ELECTION, ENDED, GLOBAL, LOCAL
 from kolla_mesos_start.definition.model import (
+    BeforeStop,
     Command,
     Dependency,
     Election,
@@ -46,6 +47,8 @@ UNREAD_KEYS = ("reload_signal",)
 DEFAULT_PERM = "0600"
 DEFAULT_ALIVE = 20.0
 """Without a check, a daemon that never notifies is ready after so many seconds."""
+DEFAULT_BEFORE_STOP = 10.0
+"""Seconds after which the command of `before_stop` is killed."""
 MOST_STATUS = 255
 LEAST = 0.001
 """The least number of seconds if 0 would make no sense."""
@@ -304,6 +307,15 @@ def election(fields: Fields, key: str) -> Election | None:
     return Election(**inside.values(ELECTION_KEYS))
 
 
+def before_stop(fields: Fields, key: str) -> BeforeStop | None:
+    """The command that runs before a daemon is stopped: alone, or as an object with its limit."""
+    if fields.raw(key) is None:
+        return None
+    if isinstance(fields.raw(key), dict):
+        return BeforeStop(**fields.nested(key, BEFORE_STOP).values(BEFORE_STOP))
+    return BeforeStop(command(fields, key) or (), DEFAULT_BEFORE_STOP)
+
+
 def ready(fields: Fields, key: str) -> Ready:
     """When a daemon is ready."""
     inside = fields.nested(key, {**CHECKS, **TUNING})
@@ -348,6 +360,8 @@ DAEMON_KEYS: Table = {
     "on_change": (on_change,),
     "width": (Fields.integer, None, 1),
     "election": (election,),
+    "drain": (Fields.seconds, 0.0),
+    "before_stop": (before_stop,),
 }
 ELECTION_KEYS: Table = {
     "position": (Fields.text, "", forms.bad_path),
@@ -355,6 +369,10 @@ ELECTION_KEYS: Table = {
     "start": (command,),
     "start_timeout": (Fields.seconds, None, LEAST),
     "give_up": (Fields.seconds, 20.0, LEAST),
+}
+BEFORE_STOP: Table = {
+    "command": (command,),
+    "timeout": (Fields.seconds, DEFAULT_BEFORE_STOP, LEAST),
 }
 FILE_KEYS: Table = {
     "dest": (Fields.template, "", forms.bad_file),

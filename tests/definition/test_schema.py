@@ -70,6 +70,8 @@ def test_a_command_needs_no_key_but_its_command() -> None:
         on_change=None,
         width=None,
         election=None,
+        drain=None,
+        before_stop=None,
     )
 
 

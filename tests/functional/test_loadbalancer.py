@@ -172,12 +172,10 @@ class Load:
 
 
 @contextmanager
-def load(edge: Edge, *options: str) -> Iterator[Load]:
-    """Meanwhile there are `RATE` requests a second; `options` are those of `hey`."""
-    rate = ("-z", f"{LONGEST}s", "-c", f"{CLIENTS}", "-q", f"{RATE // CLIENTS}")
-    hey = subprocess.Popen(
-        ("hey", *rate, *options, f"http://{edge.address}/"), stdout=subprocess.PIPE, text=True
-    )
+def load(edge: Edge, *options: str, rate: int = RATE) -> Iterator[Load]:
+    """Meanwhile there are `rate` requests a second; `options` are those of `hey`."""
+    words = ("-z", f"{LONGEST}s", "-c", f"{CLIENTS}", "-q", f"{rate // CLIENTS}", *options)
+    hey = subprocess.Popen(("hey", *words, f"http://{edge.address}/"), stdout=subprocess.PIPE, text=True)
     found = Load()
     try:
         yield found

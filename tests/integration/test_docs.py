@@ -407,7 +407,12 @@ def is_typed_in_a_container(block: Block, ground: Ground) -> None:
         "web",
         {
             "service": {
-                "daemon": {"command": "sleep 300", "ready": {"alive": 0.1}, "on_change": {"signal": "HUP"}}
+                "daemon": {
+                    "command": "sleep 300",
+                    "ready": {"alive": 0.1},
+                    "on_change": {"signal": "HUP"},
+                    "drain": 30,
+                }
             }
         },
     )
@@ -416,7 +421,9 @@ def is_typed_in_a_container(block: Block, ground: Ground) -> None:
     container = {name: value for name, value in agent.environ.items() if name.startswith("KOLLA_")}
     said = ground.stranger.types(block.text, **container)
     told = [line for line in said.splitlines() if not line.startswith("connected to ")]
-    assert told == [*[CHECKED] * 2, *["ready"] * 2, "nothing has changed in its files"]
+    refreshed = "nothing has changed in its files"
+    stopped = ["drained", "drained; the daemon has ended"]
+    assert told == [*[CHECKED] * 2, *["ready"] * 2, refreshed, *stopped]
 
 
 def is_what_a_run_leaves(block: Block, ground: Ground) -> None:
@@ -754,7 +761,8 @@ CLAIMS: Mapping[str, Mapping[str, Check]] = {
         "kolla_mesos_ctl snapshot": moves_to_another_ensemble,
     },
     f"{GUIDE}/live-change.rst": {
-        "service:": is_parsed,
+        "service:\n  daemon:\n    command: haproxy": is_parsed,
+        "service:\n  daemon:\n    command: [nova-api]": is_parsed,
         "kolla_mesos_start refresh": is_one_of_the_agents_commands,
     },
     f"{GUIDE}/secure.rst": {

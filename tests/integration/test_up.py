@@ -15,6 +15,7 @@ from typing import Callable
 
 import psutil
 import pytest
+import yaml
 from kazoo.client import KazooClient
 
 from kolla_mesos_start.operator.local.containers import processes_of
@@ -415,3 +416,15 @@ def test_what_is_wrong_is_named(
     assert run.ends() == status
     assert expected in run.said
     assert zk.get(f"{deployment.prefix}/x")[0] == b"theirs"
+
+
+def test_it_drains_before_it_ends_a_daemon(up: Start, place: Path) -> None:
+    """SIGTERM waits for `before_stop`, whatever the usual grace is."""
+    web = yaml.safe_load(WEB)
+    before_stop = {"command": f"sleep 0.5 && touch {place}/stopped", "timeout": 60}
+    web["service"]["daemon"].update(drain=60, before_stop=before_stop)
+    write_files(place / "site", services__a__web__definition_yml=yaml.safe_dump(web))
+    run = up()
+    run.says("-- up; Ctrl-C ends it")
+    assert run.ends(signal.SIGINT) == 0
+    assert (place / "stopped").exists()

@@ -64,6 +64,8 @@ def one_time(scope: str = "global", generation: str | None = None) -> Command:
         on_change=None,
         width=None,
         election=None,
+        drain=None,
+        before_stop=None,
     )
 
 

@@ -36,6 +36,7 @@ COLOURS = {
     "waiting": "yellow",
     "bootstrapping": "cyan",
     "starting": "cyan",
+    "draining": "cyan",
     RUNNING: "cyan",
     RETRY: "yellow",
 }

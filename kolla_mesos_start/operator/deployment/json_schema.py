@@ -36,6 +36,7 @@ OBJECTS: Mapping[str, Mapping[str, tuple[Any, ...]]] = {
     "ready": {**schema.CHECKS, **schema.TUNING},
     "on_change": schema.REACTIONS,
     "election": schema.ELECTION_KEYS,
+    "before_stop": schema.BEFORE_STOP,
 }
 TIMEOUT = "Seconds to wait for it; then the agent exits with status 75."
 URL_MEANING = "A URL that must answer with a status of 2xx or 3xx."
@@ -68,6 +69,9 @@ MEANINGS: Mapping[str, Mapping[str, str]] = {
         "width": "How many instances may refresh their files at the same time. Default: all.",
         "election": "Which instance bootstraps a cluster that is down: see *election*. Default: each instance"
         " is started with ``command``.",
+        "drain": "Before the daemon is stopped, wait until the services that list it have refreshed, at most"
+        " this many seconds: see *Stopping*.",
+        "before_stop": "A command that runs before the daemon gets SIGTERM: see *Stopping*.",
     },
     "file": {
         "dest": "Where the file is written: an absolute path.",
@@ -124,6 +128,10 @@ MEANINGS: Mapping[str, Mapping[str, str]] = {
         " limit.",
         "give_up": "Seconds that a daemon may be not ready while no instance is ready; then it is ended, so"
         " that all hosts can be candidates again.",
+    },
+    "before_stop": {
+        "command": "The command. It has the daemon's environment and user.",
+        "timeout": "Seconds; then the command is killed, and the daemon is stopped.",
     },
 }
 # Defaults that the parser determines in another way.
@@ -280,6 +288,7 @@ READERS: Mapping[Any, Callable[..., Schema]] = {
     schema.files: lambda: _or_null(
         _mapping(f"^{SEGMENT}$", _object(_properties("file"), ["dest"], ["source"]))
     ),
+    schema.before_stop: lambda: _or_null(_either(COMMAND, _object(_properties("before_stop"), ["command"]))),
     schema.on_change: lambda: _or_null(_one_of(_properties("on_change"), schema.REACTIONS)),
     schema.perm: lambda default: _text("^([0-7]{3,4}|0o0*[0-7]{1,4})$"),
     schema.ready: lambda: _or_null(_one_of(_properties("ready"), schema.CHECKS, {"maxProperties": 0})),

@@ -36,8 +36,9 @@ from kolla_mesos_start.zookeeper.query import Query, Znode, children_of, data_of
 
 PARTY, CONTAINERS = NAMES = BY_AGENTS  # below a service
 HELD = ("lock", "ready")  # below a command: where containers contend, and where they are ready
+DRAINING = "draining"
 PRESENT = "present"  # the stage of a container that does not say what it is doing
-BEGUN = ("starting", "unready", "ready")  # stages of a container that has started its daemon
+BEGUN = ("starting", "unready", "ready", DRAINING)  # stages of a container that has started its daemon
 UNKNOWN_HOST = "?"
 SHOWN_HOSTS = 5  # in a message
 SUFFIX = "__party__"  # Names of older agents end with it.

@@ -18,6 +18,7 @@ KINDS: Mapping[str, tuple[bool, bool]] = {
     "abandoned": (True, False),
     "not ready": (True, False),
     "starting": (False, False),
+    "draining": (False, False),
     "ended": (True, True),
     "gave up": (True, False),
     "absent": (True, False),

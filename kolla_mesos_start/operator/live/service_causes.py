@@ -9,7 +9,7 @@ from collections import defaultdict
 from collections.abc import Iterator, Sequence, Set
 
 from kolla_mesos_start.definition.forms import DAEMON
-from kolla_mesos_start.operator.ensemble.containers import BEGUN, IMAGE, PRESENT, Container
+from kolla_mesos_start.operator.ensemble.containers import BEGUN, DRAINING, IMAGE, PRESENT, Container
 from kolla_mesos_start.operator.live import election_causes
 from kolla_mesos_start.operator.live.cause import CLOCK_STEP, Cause, listed, on_hosts, service_node
 from kolla_mesos_start.operator.live.model import Attempt, EndedStart, GoneContainer, LiveService, LiveStep
@@ -45,6 +45,7 @@ def find(service: LiveService, now: float, with_images: bool) -> Iterator[Cause]
         yield from _of_restarts(service, now, with_images)
         elected = list(election_causes.find(service, now))
         yield from elected
+        yield from _of_draining(service, now)
         if not service.is_up:
             steps = [step for step in service.steps if not step.done]
             found = [cause for step in steps for cause in _of_step(service, step, now)]
@@ -90,6 +91,14 @@ def _of_restarts(service: LiveService, now: float, with_images: bool) -> Iterato
         if what:
             text = f"{path} on {on_hosts(containers)} runs {' and '.join(what)}: {remedy}"
             yield Cause("restart", text, (path,), at=since)
+
+
+def _of_draining(service: LiveService, now: float) -> Iterator[Cause]:
+    """Containers that are about to be stopped."""
+    for each in service.containers:
+        if each.stage == DRAINING:
+            text = f"{service.daemon} on {each.host} has been draining for {lasting(now - each.since)}"
+            yield Cause("draining", f"{text}: {each.reason}", (service.daemon,))
 
 
 def of_older_definitions(service: LiveService) -> Iterator[Cause]:
@@ -234,7 +243,7 @@ def _is_past(container: Container, ended: EndedStart) -> bool:
     """
     if ended.retriable and ended.stage in ("wait", "bootstrap"):
         return True
-    past = ("unready", "ready") if ended.stage == DAEMON else BEGUN
+    past = ("unready", "ready", DRAINING) if ended.stage == DAEMON else BEGUN
     return container.stage in past and container.since + CLOCK_STEP >= ended.at
 
 

@@ -114,6 +114,19 @@ class LocalContainer:
         end_all(self.run_dir)
         self.start()
 
+    def begin_stop(self) -> subprocess.Popen[bytes]:
+        """Begin to drain and stop its daemon, with the agent's own command, which ends when that is done."""
+        with self.log.open("ab") as log:
+            return subprocess.Popen(
+                (*AGENT, "stop"),
+                env=self.environ,
+                cwd="/",
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=subprocess.STDOUT,
+                start_new_session=True,
+            )
+
     def wait(self, seconds: float = 60.0) -> int:
         """Wait for its end; the exit status."""
         assert self._process is not None, f"{self.name} was not started"

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 import random
+import subprocess
 import time
 from collections import Counter
 from collections.abc import Iterator, Mapping
@@ -29,6 +30,7 @@ from kolla_mesos_start.operator.validation.rules import build_graph, known_graph
 from kolla_mesos_start.tree.znodes import Znodes
 from kolla_mesos_start.zookeeper.query import Znode
 
+STOP_MARGIN = 5.0  # seconds beyond the limits of a definition
 LOOPBACK = {"KOLLA_PRIVATE_INTERFACE": "lo", "KOLLA_PUBLIC_INTERFACE": "lo"}
 
 
@@ -206,6 +208,21 @@ class LocalDeployment:
     def processes(self) -> list[int]:
         """All processes of all containers."""
         return list(processes_of(self.directory))
+
+    def drain(self) -> None:
+        """Drain and stop the daemons that have `drain` or `before_stop`, while the others still run."""
+        asked = []
+        for container in self.containers:
+            graph = self._graphs.get(container)
+            if container.running and graph and graph.daemon and graph.daemon.drains:
+                limit = graph.daemon.stop_seconds + STOP_MARGIN
+                asked.append((container.begin_stop(), time.monotonic() + limit))
+        for client, deadline in asked:
+            try:
+                client.wait(max(deadline - time.monotonic(), 0))
+            except subprocess.TimeoutExpired:  # It is ended with all others.
+                client.kill()
+                client.wait()
 
     def end(self, grace: float = 0.0) -> None:
         """End all processes of all containers: TERM, after `grace` seconds KILL."""

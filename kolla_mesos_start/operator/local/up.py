@@ -348,6 +348,8 @@ class Up(ABC, Generic[D]):
                 say("ending all containers")
             # Without ZooKeeper, closing a session takes until its timeout.
             try:
+                if self._is_connected():
+                    self.running.drain()
                 self.running.end(GRACE if self._is_connected() else SHORT_GRACE)
             except AgentError as error:
                 self.complain(error.reason)

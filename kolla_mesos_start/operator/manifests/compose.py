@@ -9,12 +9,13 @@ No container waits for another: the agents keep the order.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
+from kolla_mesos_start.errors import listed
 from kolla_mesos_start.operator.deployment import formats
 from kolla_mesos_start.operator.manifests import per_host
-from kolla_mesos_start.operator.manifests.model import HEALTH, Manifests, Model, filled
+from kolla_mesos_start.operator.manifests.model import HEALTH, STOP, Manifests, Model, filled
 from kolla_mesos_start.operator.manifests.per_host import Mount, PerHostContainer
 from kolla_mesos_start.operator.manifests.quadlet import cpu_shares
 
@@ -26,7 +27,16 @@ def manifests(model: Model) -> Manifests:
     """A file for each host."""
     hosts = per_host.by_host(model)
     files = {f"{host}.yml": formats.dumped([project(containers)]) for host, containers in hosts.items()}
-    return Manifests(files, per_host.notes(hosts))
+    return Manifests(files, [*per_host.notes(hosts), *_notes(model)])
+
+
+def _notes(model: Model) -> Iterator[str]:
+    services = listed(each.service for each in model.workloads if each.needs_hook)
+    if services:
+        yield (
+            "stop the containers with `docker compose` 2.30 or newer: only that runs `pre_stop`. For"
+            f" podman-compose set KOLLA_START_MODE to supervise in launch.yml: {services}"
+        )
 
 
 def project(containers: Sequence[PerHostContainer]) -> Document:
@@ -59,6 +69,7 @@ def service(container: PerHostContainer) -> Document:
         "cpu_shares": cpu_shares(workload.cpu) if workload.cpu else None,
         # No condition of Compose knows exit statuses.
         "restart": "on-failure" if workload.is_task else "always",
+        "pre_stop": [{"command": list(STOP)}] if workload.needs_hook else None,
         "stop_grace_period": f"{workload.grace}s",
         "healthcheck": None if workload.is_task else HEALTH_CHECK,
     }

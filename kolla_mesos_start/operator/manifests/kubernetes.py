@@ -25,6 +25,7 @@ from kolla_mesos_start.operator.manifests.model import (
     FINAL,
     HEALTH,
     READY,
+    STOP,
     UNAVAILABLE,
     Manifests,
     Model,
@@ -219,6 +220,7 @@ class _Objects:
                 # A container that waits is healthy and not ready, however long: no startupProbe is needed.
                 "livenessProbe": _probe(HEALTH, periodSeconds=10, failureThreshold=3) if is_daemon else None,
                 "readinessProbe": _probe(READY, periodSeconds=5) if is_daemon else None,
+                "lifecycle": {"preStop": {"exec": {"command": list(STOP)}}} if workload.needs_hook else None,
                 "terminationMessagePolicy": "File",
                 "resources": filled({"requests": requests, "limits": memory}),
                 "securityContext": filled(security),

@@ -159,6 +159,8 @@ def _notes_of(workload: Workload) -> Iterator[str]:
     kept = ", ".join(workload.data(volume.path) for volume in workload.of_kind(KEPT))
     if kept:
         yield f"make {kept} on {_hosts([workload])}, for the user of {workload.service} to write"
+    if workload.needs_hook and "KOLLA_START_MODE" in workload.env:
+        yield f"{workload.service} is not drained: Marathon has no preStop; set KOLLA_START_MODE to supervise"
     if kept and not workload.hosts:
         yield f"give {workload.service} a `placement`: its data stay on the host where it has started first"
     for file in workload.mounted:
@@ -251,8 +253,10 @@ class _Maker:
 
     def env(self) -> Mapping[str, str]:
         """The environment. Values of launch.yml take precedence."""
-        stays = {"KOLLA_TASK_END": "stay"} if self.workload.is_task else {}
-        return {**stays, **self.workload.environ}
+        own = {"KOLLA_TASK_END": "stay"} if self.workload.is_task else {}
+        if self.workload.drains:  # Marathon has no hook that runs before SIGTERM.
+            own["KOLLA_START_MODE"] = "supervise"
+        return {**own, **self.workload.environ}
 
     def upgrade(self) -> App:
         workload, count = self.workload, max(self.workload.instances, 1)

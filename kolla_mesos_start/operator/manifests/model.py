@@ -47,6 +47,7 @@ LONGEST_VARIABLE = (128 << 10) - 1  # bytes of NAME=value, Linux's limit
 ARGV = ("kolla_mesos_start",)
 HEALTH = (*ARGV, "health")
 READY = (*HEALTH, "--ready")
+STOP = (*ARGV, "stop", "--no-term")
 # Where a launcher mounts the secrets.
 VARIABLES_DIR, CREDENTIAL_DIR = "/etc/kolla-variables", "/etc/kolla-zookeeper"
 CREDENTIAL = "auth"  # the file in the second
@@ -99,6 +100,7 @@ class Workload(NamedTuple):
     hosts: Sequence[str]
     generations: Sequence[str]
     stop_grace: float
+    drains: bool
     ports: Sequence[int]
     volumes: Sequence[Volume]
     mounted: Sequence[Mounted]
@@ -154,6 +156,11 @@ class Workload(NamedTuple):
         if self.credential:
             places["KOLLA_ZK_AUTH_FILE"] = f"{CREDENTIAL_DIR}/{CREDENTIAL}"
         return {**self.env, **{name: value for name, value in places.items() if name not in self.env}}
+
+    @property
+    def needs_hook(self) -> bool:
+        """Whether the launcher must drain it before SIGTERM; in supervise mode the agent does so itself."""
+        return self.drains and self.env.get("KOLLA_START_MODE") != "supervise"
 
     @property
     def grace(self) -> int:
@@ -308,7 +315,8 @@ class _WorkloadReader:
             is_each=settings.replicas == EACH,
             hosts=self.launch.hosts_of(self.service.name),
             generations=sorted({each.generation for each in graph.steps if each.generation}),
-            stop_grace=max((step.stop_grace for step in graph.steps), default=0),
+            stop_grace=max((step.stop_seconds for step in graph.steps), default=0),
+            drains=bool(graph.daemon and graph.daemon.drains),
             ports=ports,
             volumes=settings.volumes or (),
             mounted=_mounted(graph, self.service.files),

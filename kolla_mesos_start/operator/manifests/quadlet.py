@@ -12,7 +12,7 @@ import re
 from collections.abc import Iterator, Sequence
 
 from kolla_mesos_start.operator.manifests import per_host
-from kolla_mesos_start.operator.manifests.model import FINAL, HEALTH, Manifests, Model
+from kolla_mesos_start.operator.manifests.model import FINAL, HEALTH, STOP, Manifests, Model
 from kolla_mesos_start.operator.manifests.per_host import PerHostContainer
 from kolla_mesos_start.operator.validation.refusal import InvalidDirectory
 
@@ -118,6 +118,9 @@ def _service(container: PerHostContainer) -> Iterator[str]:
     yield f"RestartSec={AGAIN}"
     yield f"RestartPreventExitStatus={' '.join(map(str, FINAL))}"
     yield f"TimeoutStartSec={PULL}"
+    if container.workload.needs_hook:
+        # Before podman's own command, which sends SIGTERM. "-": the container may have ended.
+        yield f"ExecStop=-/usr/bin/podman exec {word(container.full_name)} {words(STOP)}"
     yield f"TimeoutStopSec={container.workload.grace + REMOVE}"
 
 

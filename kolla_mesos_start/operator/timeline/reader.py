@@ -31,7 +31,7 @@ from kolla_mesos_start.zookeeper.query import Query, data_of
 STARTED_AGAIN, READY_AGAIN, RUN_AGAIN = "started again", "ready again", "run again"
 READY_BEFORE = "ready before"
 BEGINNING = 1.0  # seconds at most between a container's first writes for its host, and its presence
-BEGUN = (DONE, "starting", "unready")  # In other states it waits, or does not say what it does.
+BEGUN = (DONE, "starting", "unready", "draining")  # In other states it waits, or does not say what it does.
 
 
 class HistoryReader(DeploymentReader):

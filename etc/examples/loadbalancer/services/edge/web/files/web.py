@@ -1,8 +1,6 @@
-"""A web service whose answer is the name of its host. Before it ends, it lets load balancers leave.
+"""A web service whose answer is the name of its host.
 
-web.py PORT LINGER
-
-GET /health    200; from SIGTERM on 404, while all else is served for LINGER seconds more
+web.py PORT
 """
 
 import asyncio
@@ -24,24 +22,21 @@ class Web:
             while keep:
                 request, *_ = (await reader.readuntil(b"\r\n\r\n")).decode("latin-1").splitlines()
                 keep = request.endswith("HTTP/1.1") and not self.ending.is_set()
-                writer.write(self.answer(request, keep).encode())
+                writer.write(self.answer(keep).encode())
         except (asyncio.IncompleteReadError, ConnectionError):
             pass  # The client has gone.
         finally:
             writer.close()
 
-    def answer(self, request, keep):
-        is_leaving = self.ending.is_set() and request.split()[1] == "/health"
-        status = "404 Not Found" if is_leaving else "200 OK"
+    def answer(self, keep):
         connection = "keep-alive" if keep else "close"
-        return f"HTTP/1.1 {status}\r\nContent-Length: {len(HOST)}\r\nConnection: {connection}\r\n\r\n{HOST}"
+        return f"HTTP/1.1 200 OK\r\nContent-Length: {len(HOST)}\r\nConnection: {connection}\r\n\r\n{HOST}"
 
-    async def serve(self, port, linger):
+    async def serve(self, port):
         asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, self.ending.set)
         async with await asyncio.start_server(self.connection, port=port):
             await self.ending.wait()
-            await asyncio.sleep(linger)
 
 
 if __name__ == "__main__":
-    asyncio.run(Web().serve(int(sys.argv[1]), float(sys.argv[2])))
+    asyncio.run(Web().serve(int(sys.argv[1])))
