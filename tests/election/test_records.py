@@ -92,7 +92,7 @@ VALID: dict[Any, Any] = {
 }
 
 
-@pytest.mark.parametrize(("decode", "change"), BAD, ids=str)
+@pytest.mark.parametrize(("decode", "change"), BAD, ids=lambda each: getattr(each, "__name__", str(each)))
 def test_a_wrong_field_is_named(decode: Any, change: dict[str, Any]) -> None:
     """One wrong field makes the whole record invalid: half a decision is none."""
     valid = VALID[decode]._asdict()
