@@ -84,7 +84,7 @@ class Publishing:
         if change.left:
             names = _first(change.left)
             self._note(
-                f"note: still published, but not in {self._options.directory}: {names}; --prune removes them"
+                f"note: still published, but not in {self._options.directory}: {names}; --prune would remove them"
             )
         return publisher
 
