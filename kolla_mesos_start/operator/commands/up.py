@@ -97,8 +97,8 @@ def _add_arguments(parser: argparse.ArgumentParser) -> None:
         dest="place",
         metavar="PLACE",
         type=Path,
-        help="keep the containers' directories here; by default they are removed at the end, and after a failed start"
-        " only the logs are kept",
+        help="keep the containers' directories here; by default they are removed at the end, and"
+        " after a failed start only the logs are kept",
     )
 
 
