@@ -320,9 +320,15 @@ def test_a_connection_that_is_lost_is_made_again(marathon: Marathon, root: Path)
 def test_an_election_may_take_longer_than_a_connection(
     marathon: Marathon, root: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Somebody has answered; the limit is that of the deployment."""
-    monkeypatch.setattr(marathon_api, "CONNECT_TIMEOUT", 0.01)
-    electing(marathon, "GET", "/v2/groups")
+    """Once there was an answer, the limit is that of the deployment."""
+    monkeypatch.setattr(marathon_api, "CONNECT_TIMEOUT", limit := 2.0)
+    elected: list[float] = []
+
+    def answer(request: Request) -> Answer | None:
+        elected[:] = elected or [time.monotonic() + limit + 0.1]
+        return Answer(503) if time.monotonic() < elected[0] else None
+
+    marathon.first = answer
     assert post(root, marathon.url) == 0
 
 
