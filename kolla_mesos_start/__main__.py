@@ -1,4 +1,4 @@
-"""The command line: which of its commands the agent runs.
+"""The command line: chooses the command that the agent runs.
 
 `health` comes first and imports nothing else, since it runs as a probe every few seconds. Without
 arguments the agent starts the container, and no parser is imported.

@@ -1,4 +1,4 @@
-"""How the `command` of a definition becomes an argv: run directly, by `/bin/sh -c`, or sourced by bash.
+"""Turns the `command` of a definition into an argv: run directly, by `/bin/sh -c`, or sourced by bash.
 
 Pure: nothing is started here. No message repeats a word of the command: it may hold a secret.
 """
@@ -37,7 +37,7 @@ class CommandLine(NamedTuple):
 
 
 def parse(command: str | tuple[str, ...]) -> CommandLine:
-    """The argv of a rendered command. Raises ValueError that says what is wrong."""
+    """The argv of a rendered command. Raises ValueError with the reason if that is impossible."""
     if not isinstance(command, str):
         line = CommandLine(command, shell=False)
     elif _needs_shell(command):
@@ -76,7 +76,7 @@ def _mask(quoted: re.Match[str]) -> str:
 
 def _split(text: str) -> tuple[str, ...]:
     if text.isprintable() and _QUOTES.isdisjoint(text):
-        return tuple(text.split())  # As shlex does it: no white space but the blank is printable.
+        return tuple(text.split())  # Like shlex: a blank is the only printable white space.
     import shlex  # Few commands need it.
 
     try:

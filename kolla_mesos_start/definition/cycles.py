@@ -33,7 +33,7 @@ def check_own_dependencies(reading: Reading, graph: Graph) -> None:
 
 
 def _why_never(step: Command, dependency: Dependency, by_name: Mapping[str, Command]) -> str | None:
-    """Why the dependency could never be satisfied, without looking at further ones."""
+    """Why the dependency itself could never be satisfied; None if it could."""
     target = by_name.get(dependency.name)
     if target is step:
         return f"{step.name} depends on itself"

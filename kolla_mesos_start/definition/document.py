@@ -91,7 +91,7 @@ def digest(document: Document) -> str:
 
 
 def json_type(value: object) -> str:
-    """What JSON calls a value, for a message that must not repeat it."""
+    """The JSON type of a value, for a message that must not contain the value."""
     if value is None:
         return "null"
     if isinstance(value, bool):

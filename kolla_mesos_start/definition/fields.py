@@ -110,7 +110,7 @@ class Fields:
         return {key: read(self, key, *arguments) for key, (read, *arguments) in table.items()}
 
     def require(self, key: str, expected: str) -> bool:
-        """Whether the object has `key`; reports it if not, unless the value is no object anyway."""
+        """Whether the object has `key`. A missing key is reported, unless the value is not an object."""
         if self._is_object and key not in self._values:
             self.report(key, f"is required: {expected}")
         return key in self._values

@@ -21,7 +21,7 @@ ELECTION = "election"  # another one
 GLOBAL, LOCAL = "global", "local"  # scopes
 RESERVED = ("variables", "status", "files")  # names that the last segment of a service can't have
 ANY = "any"  # of a dependency: any generation that is done is enough
-# Those that a daemon may take for a word to it.
+# Signals that a daemon may handle as a notification.
 SIGNALS = ("HUP", "INT", "QUIT", "USR1", "USR2", "ALRM", "TERM", "CONT", "URG", "WINCH", "IO", "PWR")
 
 # Not compiled here, but by re when a definition first needs one: not every start does.
@@ -126,7 +126,7 @@ def bad_url(text: str) -> str | None:
 
 
 def bad_external_url(text: str) -> str | None:
-    """As `bad_url`, with a port that there can be."""
+    """As `bad_url`; its port must be valid too."""
     if re.fullmatch(EXTERNAL_URL, text):
         return None
     return "expected http[s]://host[:port][/path], a port from 1 to 65535"

@@ -87,7 +87,7 @@ class File(NamedTuple):
     check: str | tuple[str, ...] | None
     """the command that a new file must pass; `{}` in it is the file's temporary path"""
     keep_last: bool
-    """whether it stays as it was while none of the instances that it lists is left"""
+    """whether the old content stays while none of the instances that it lists exists"""
 
     @property
     def mode(self) -> int:
@@ -172,9 +172,9 @@ class Command(NamedTuple):
     stop_grace: float
     user: str | None
     ready: Ready | None
-    """None for all but the daemon, as all that follows"""
+    """only the daemon has this field and the ones below; None for other commands"""
     retired_by: str | None
-    """`role/command`: once that is done for a newer generation, images of an older one start no daemon"""
+    """`role/command`: when it is done for a newer generation, images of an older one start no daemon"""
     on_change: OnChange | None
     """None: its files are never rendered again"""
     width: int | None
@@ -187,12 +187,12 @@ class Command(NamedTuple):
 
     @property
     def inside(self) -> tuple[Dependency | Members, ...]:
-        """Its dependencies on others of the deployment, of which ZooKeeper knows."""
+        """Its dependencies inside the deployment, which are checked in ZooKeeper."""
         return tuple(each for each in self.dependencies if not isinstance(each, External))
 
     @property
     def outside(self) -> tuple[External, ...]:
-        """Its other dependencies, which only itself can ask."""
+        """Its dependencies outside the deployment, which the container checks itself."""
         return tuple(each for each in self.dependencies if isinstance(each, External))
 
     @property

@@ -50,7 +50,7 @@ def _resolve(command: Command, render: Render) -> tuple[Step, list[str]]:
 
 
 def _program(command: str | tuple[str, ...], line: argv.CommandLine) -> str | None:
-    """The one thing of a command's text that is ever named, and not if a template gave it."""
+    """The only part of a command that messages may contain; None if it comes from a template."""
     first = command if isinstance(command, str) else "".join(command[:1])
     named = line.argv and not line.shell and not Text("command", first).is_template
     return line.argv[0] if named else None

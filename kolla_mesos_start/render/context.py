@@ -78,7 +78,7 @@ class Context(NamedTuple):
 
 
 def at_once(work: Callable[[], T]) -> T:
-    """The result of `work`; other ways to compute it let something else go on meanwhile."""
+    """The result of `work`. Replacements let the event loop continue during the computation."""
     return work()
 
 
@@ -118,7 +118,7 @@ def _label(file: str) -> str:
 
 
 class Renderer:
-    """Renders the strings and files of one command, and collects all that is missing.
+    """Renders the strings and files of one command, and collects all missing values.
 
     Without a context it can only handle text that is no template. A template may take long:
     `compute` runs it.
@@ -181,7 +181,7 @@ class Renderer:
 
     @property
     def missing(self) -> tuple[Missing, ...]:
-        """What was missing so far, in the order of its use."""
+        """The missing values so far, in the order in which they were used."""
         return tuple(self._missing)
 
     def check(self, looked_at: Callable[[str], Sequence[str]]) -> None:
@@ -221,7 +221,7 @@ def _by_name(missing: Sequence[Missing]) -> dict[tuple[str, bool], list[str]]:
 
 
 class _Groups(dict[str, list[str]]):
-    """The addresses of the members of each role; an unknown role has none. What is looked up is read."""
+    """The addresses of the members of each role; an unknown role has none. A role is read when it is used."""
 
     def __init__(self, read: Callable[[str], object]) -> None:
         self._read = read
@@ -237,7 +237,7 @@ class _Groups(dict[str, list[str]]):
 
 
 class _HostVars(dict[str, "Facts"]):
-    """The facts of the members by their addresses. What is looked up is read."""
+    """The facts of the members by their addresses. Read when they are used."""
 
     def __init__(self, read: Callable[[], object]) -> None:
         self._read = read

@@ -1,4 +1,4 @@
-"""How a template writes what is missing in a value: `hostvars[a]['b']`.
+"""Finds the expression of a template that has a missing value: `hostvars[a]['b']`.
 
 Imports jinja2: to be imported by `sandbox` only.
 """

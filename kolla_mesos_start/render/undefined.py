@@ -13,7 +13,7 @@ from jinja2 import Undefined, UndefinedError
 
 
 class Recorder(Protocol):
-    """What keeps an account of missing values; `missing_is_empty`: they are rendered as empty text."""
+    """Records missing values; `missing_is_empty`: they are rendered as empty text."""
 
     missing_is_empty: bool
 
@@ -33,7 +33,7 @@ class MissingValue(Undefined):
 
     def _use(self) -> None:
         if self._undefined_exception is not UndefinedError:
-            self._fail_with_undefined_error()  # The sandbox refused it: that is no missing value.
+            self._fail_with_undefined_error()  # Refused by the sandbox: the value is not missing.
         self._recorder.record(self)
 
     def _act(self, action: Callable[..., Any], *operands: Any) -> Any:
@@ -42,7 +42,7 @@ class MissingValue(Undefined):
 
     def __getattr__(self, name: str) -> Any:
         if name.startswith("__"):
-            raise AttributeError(name)  # Python looks for protocol methods; that is no use of the value.
+            raise AttributeError(name)  # Python looks for protocol methods; this does not use the value.
         return self._act(getattr, "", name, self)
 
     def __getitem__(self, key: object) -> Any:
@@ -60,7 +60,7 @@ class MissingValue(Undefined):
         return ""
 
     def __repr__(self) -> str:
-        self._use()  # By the text of a list.
+        self._use()  # str() of a list calls this.
         return repr("")
 
     def __len__(self) -> int:

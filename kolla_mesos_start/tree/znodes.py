@@ -52,7 +52,7 @@ PUBLICATION, TOKEN_FLOOR = ".publication", ".token_floor"
 
 
 class CommandZnodes(NamedTuple):
-    """The znodes of one command in one scope: its state, and what is below it."""
+    """The znodes of one command in one scope: its state and the znodes below it."""
 
     state: str
 

@@ -409,11 +409,13 @@ class Session:
             self._events.extend(partial(handler, *found) for handler in self._too_large_handlers)
 
     def _drop(self) -> None:
-        if self._task:
-            self._task.close()
-        if self._socket:
-            self._socket.close()
-        self._task, self._socket, self.connected = None, None, False
+        # First: Ctrl-C may interrupt the tool here, and the loop can't poll a closed socket afterwards.
+        task, self._task = self._task, None
+        connection, self._socket, self.connected = self._socket, None, False
+        if task:
+            task.close()
+        if connection:
+            connection.close()
         while self._pending:
             self._fail(self._pending.popleft())
         self._pings.clear()

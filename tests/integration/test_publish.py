@@ -156,7 +156,7 @@ def test_nothing_is_removed_unless_it_is_asked_for(
     write_files(root, variables_yml="empty:\n")
     plain = publish(root, deployment)
     assert plain.stdout.endswith("0 removed, 4 unchanged\n")
-    left = "a/db/variables/web1/size, variables/region; --prune removes them\n"
+    left = "a/db/variables/web1/size, variables/region; --prune would remove them\n"
     assert f"note: still published, but not in {root}: {left}" in plain.stderr
     done = publish(root, deployment, "--prune")
     assert "still published" not in done.stderr

@@ -743,6 +743,22 @@ def test_an_invalid_name_is_tried_again(host: str) -> None:
     session.abandon()
 
 
+def test_ctrl_c_while_a_connection_is_closed_leaves_no_closed_socket(zookeeper: Server) -> None:
+    """The tool then runs the loop once more, which can't poll a closed socket."""
+    session = connected(servers(zookeeper.hosts))
+    assert session._socket
+
+    class Interrupting:
+        def close(self) -> None:
+            raise KeyboardInterrupt
+
+    with session._socket:
+        session._socket = Interrupting()  # type: ignore[assignment]
+        with pytest.raises(KeyboardInterrupt):
+            session.abandon()
+    assert session.interest is None and not session.connected
+
+
 # -- credentials, ACLs ----------------------------------------------------------------------------------
 
 

@@ -82,10 +82,8 @@ class Publishing:
             publisher = Publisher(client, znodes, before, lock)
             self._write(publisher, change)
         if change.left:
-            names = _first(change.left)
-            self._note(
-                f"note: still published, but not in {self._options.directory}: {names}; --prune removes them"
-            )
+            left = f"{self._options.directory}: {_first(change.left)}"
+            self._note(f"note: still published, but not in {left}; --prune would remove them")
         return publisher
 
     def wider_acls(self) -> dict[str, Acl]:

@@ -1,6 +1,6 @@
 # database.sh USER DATABASE...    creates them, and gives the user $PASSWORD
 #
-# An empty database gets the table `unfinished`: it tells sync.py that no migration of this database has finished.
+# An empty database gets the table `unfinished`, which shows sync.py that no migration of this database has finished.
 set -eu
 
 user=$1

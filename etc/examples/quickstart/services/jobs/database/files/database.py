@@ -37,7 +37,7 @@ def execute(statement, values=()):
 
 
 def notify(state):
-    """Tell whoever started us, as systemd's sd_notify does."""
+    """Notify the parent process, like systemd's sd_notify."""
     with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as out:
         out.sendto(state, os.environ["NOTIFY_SOCKET"])
 

@@ -1,6 +1,6 @@
-"""Make the services known to Keystone: their users, their entries in the catalog, their endpoints.
+"""Register the services in Keystone: their users, their entries in the catalog, their endpoints.
 
-What is there already stays, but for passwords and URLs, so that this may run again.
+Existing objects stay; only their passwords and URLs are updated. So this may run again.
 """
 
 import openstack
