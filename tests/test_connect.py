@@ -123,8 +123,8 @@ def test_why_a_server_refuses_tls_is_found_though_the_connection_is_reset(
     with socket.create_server((HOST, 0)) as listener:
         thread = threading.Thread(target=serve)
         thread.start()
-        files = [str(tmp_path / name) for name in ("ca.pem", "stranger.pem", "stranger.key")]
-        session, loop = Session(Servers([listener.getsockname()], "", (), *files), LIMIT), Loop()
+        ca, cert, key = (str(tmp_path / name) for name in ("ca.pem", "stranger.pem", "stranger.key"))
+        session, loop = Session(Servers([listener.getsockname()], ca=ca, cert=cert, key=key), LIMIT), Loop()
         loop.add(session)
         try:
             loop.wait(lambda: session.error, now() + LIMIT)
