@@ -320,7 +320,11 @@ class Session:
         self._inbox, self._outbox = bytearray(), bytearray()
         self._send(b"", wire.Connect(0, self.zxid, milliseconds, self.id, self.password, False))
         while True:
-            self._flush(connection)
+            try:
+                self._flush(connection)
+            except OSError:
+                self._receive(connection)  # With TLS 1.3, the server may have said why it refuses us.
+                raise
             heard = self._receive(connection)
             frame = self._frame()
             if frame is not None:

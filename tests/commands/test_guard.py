@@ -450,7 +450,7 @@ def test_nothing_outlives_the_deadline(tree: str) -> None:
         deadline = now() + 0.5
         guard.send("extend", deadline)
         report = guard.ended()
-        assert deadline <= now() < deadline + 5
+        assert deadline <= now() < deadline + 30
         assert (report.status, report.reason, report.unkillable) == (signal.SIGKILL, "deadline", False)
         assert not any(map(lives, pids))
 

@@ -510,7 +510,7 @@ def test_close_leaves_an_unkillable_process_to_the_guard(loop: Loop, guard: Guar
         guard.spawn(["/bin/true"], PATH)
     began = now()
     guard.close()
-    assert now() - began < 5
+    assert now() - began < 30
     os.kill(guard.pid, signal.SIGCONT)
     assert guard._process.wait(HANDSHAKE_TIMEOUT) == 0  # It sees the end of file.
 

@@ -265,7 +265,7 @@ def test_many_replicas_run_it_once_and_continue_at_once(site: Site) -> None:
     done = said_at(agents[holder], "db/sync: done after")
     waits = sorted(said_at(agents[host], "db/sync: already done") - done for host in others)
     print(f"8 waiting replicas went on {waits[0] * 1000:.0f} to {waits[-1] * 1000:.0f} ms after the end")
-    assert waits[-1] < 5
+    assert waits[-1] < 30
     agents[hangs].signal(signal.SIGCONT)
     assert agents[hangs].ends() == 0
     assert [run.host for run in site.runs()] == [holder]

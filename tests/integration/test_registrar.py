@@ -214,7 +214,7 @@ def test_a_daemon_that_ends_at_once_leaves_nothing(container: Container, zk: Kaz
     """Also if it ends before the registrar has attached."""
     container.start(["true"], ALIVE)
     container.process.wait()
-    eventually(gone(zk, container.member), "the member is gone", seconds=5)
+    eventually(gone(zk, container.member), "the member is gone")
     eventually(lambda: not container.registrar, "the registrar has ended")
 
 

