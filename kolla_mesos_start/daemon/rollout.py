@@ -32,9 +32,10 @@ MAX_SHOWN = 200  # characters of another instance's text
 
 
 class Slot(NamedTuple):
-    """The slot of another instance; `failure`: why it will not be released. `since`: a zxid.
+    """The slot of another instance; `failure`: why it will not be released.
 
-    `gone`: its container does not exist any more. `version` is that of its znode.
+    `since`: the zxid at which its turn began: a failure says nothing about later publications. `gone`: its
+    container does not exist any more. `version` is that of its znode.
     """
 
     name: str
@@ -144,11 +145,15 @@ class Rollout:
         if value is None:
             self._request(wire.GetChildren(f"{self._path}/queue", False), self._on_queue)
             return
+        # Created again: its czxid says when this turn has begun.
+        take = [wire.Delete(self._slot, -1), wire.Create(self._slot, self._own(), self._acl, 0)]
         if value[0].startswith(FAILED):
             # Our slot of a failed refresh: we are first, but other instances may hold slots by now.
-            self._look_at_slots(wire.SetData(self._slot, self._own(), -1))
+            self._look_at_slots(*take)
         else:
-            self._request(wire.SetData(self._slot, self._own(), -1), self._begin)
+            # The write to the parent stops others that take this for the slot of a replaced container.
+            write = wire.SetData(f"{self._path}/slots", b"", -1)
+            self._request(wire.Transaction([write, *take]), self._on_taken)
 
     def _on_queue(self, names: Any) -> None:
         if names is None:
@@ -216,7 +221,7 @@ class Rollout:
                 failure = said
             elif owner is None or session != b"%x" % owner.ephemeralOwner:
                 failure = f"the instance on {said} has not come back from its refresh"
-            done(Slot(name, failure, stat.mzxid, owner is None, stat.version))
+            done(Slot(name, failure, stat.czxid, owner is None, stat.version))
 
         self._request(wire.Exists(f"{self._party}/{name}", True), on_owner)
 

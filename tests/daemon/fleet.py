@@ -42,7 +42,7 @@ def render(instance: Instance) -> Refreshed | None:
         return Refreshed(seen, "its check refuses the new content")
     written = ["web.conf"] if text != instance.file else []
     instance.file = text
-    return Refreshed(seen, "", written=written, kind="signal", signal="HUP")
+    return Refreshed(seen, "", written=written, facts=text.encode(), kind="signal", signal="HUP")
 
 
 class Process:

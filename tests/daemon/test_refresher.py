@@ -21,6 +21,7 @@ from kolla_mesos_start.daemon.refresher import (
     retry_after,
 )
 from kolla_mesos_start.report import REFRESH_FAILED, REFRESH_RUNNING, RESTART
+from tests.conftest import LogLines
 from tests.daemon.fleet import FILE, KILLED, SLOTS, Fleet, Instance, render
 from tests.daemon.fleet import fleet as fleet
 
@@ -169,12 +170,13 @@ def test_a_refresh_that_changes_no_file_does_not_notify_the_daemon(fleet: Fleet)
     fleet.publish("old")
     fleet.settle(3)
     assert (web.refreshes, web.heard, web.refresher.reason) == (1, [], "")
+    assert web.facts == b"old"  # The container runs what is published.
 
 
 # -- failures ---------------------------------------------------------------------------------------------
 
 
-def test_a_failed_refresh_is_tried_again_after_the_next_change(fleet: Fleet) -> None:
+def test_a_failed_refresh_is_tried_again_after_the_next_change(fleet: Fleet, log_lines: LogLines) -> None:
     """Of what it has read, or of what was read before."""
     web = fleet.start()
     nowhere = "/kolla/site/variables/nowhere"
@@ -189,6 +191,7 @@ def test_a_failed_refresh_is_tried_again_after_the_next_change(fleet: Fleet) -> 
     fleet.settle(3)
     assert web.refresher.reason == "the refresh of its files failed: missing: nowhere"
     assert web.refresher.code == REFRESH_FAILED
+    assert log_lines()[-1].message == "the refresh of the daemon's files failed: missing: nowhere"
     fleet.publish("three")
     fleet.settle(30)
     assert (web.refreshes, web.heard) == (2, [])

@@ -72,7 +72,7 @@ def test_lost_connections_and_any_order_of_messages_lose_no_refresh(fleet: Fleet
         assert sum(each.is_rendering for each in instances) <= width
         return did
 
-    for text in ("two", "three", "four"):
+    for text in ("two", "poison", "three", "poison", "four"):
         fleet.publish(text)
         fleet.settle(chance.choice((0.5, 1.2, 3.0, 30.0)), step)
     fleet.settle(30.0, step)
@@ -80,7 +80,6 @@ def test_lost_connections_and_any_order_of_messages_lose_no_refresh(fleet: Fleet
         if not each.session.connected:
             each.session.connect()
     fleet.settle(90.0)
-    assert [each.file for each in instances] == ["four"] * 4
     assert [each.heard[-1:] for each in instances] == [["four"]] * 4
     assert (fleet.slots, fleet.servers.children(QUEUE)) == ([], [])
 
@@ -102,6 +101,20 @@ def test_after_a_failed_refresh_no_other_instance_begins(fleet: Fleet) -> None:
     fleet.settle(60)
     assert fleet.heard() == [["fixed"]] * 3
     assert ([each.refresher.reason for each in instances], fleet.slots) == ([""] * 3, [])
+
+
+@pytest.mark.parametrize("reconnect", [False, True])
+def test_failures_with_older_files_do_not_block_a_fix(fleet: Fleet, reconnect: bool) -> None:
+    """Also if they are recorded, or recorded again after an outage, when the fix is published already."""
+    instances = fleet.starts(3, width=2)
+    fleet.publish("poison")
+    fleet.settle(3.0 if reconnect else 1.2)
+    fleet.publish("fixed")
+    for each in instances if reconnect else ():
+        each.session.lose()
+        each.session.connect()
+    fleet.settle(60)
+    assert (fleet.heard(), fleet.slots) == ([["fixed"]] * 3, [])
 
 
 def test_a_failed_instance_may_refresh_again_by_hand(fleet: Fleet) -> None:

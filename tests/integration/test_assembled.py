@@ -16,11 +16,9 @@ from typing import Any
 
 import pytest
 from kazoo.client import KazooClient
-from kazoo.security import OPEN_ACL_UNSAFE, make_acl
 
 from tests.agents import PROGRAM, Agent
 from tests.conftest import Deployment
-from tests.integration.test_one_time import deleted
 from tests.integration.test_refresh import (
     HELD,
     HUP,
@@ -39,7 +37,6 @@ from tests.link import Link
 from tests.tool import tool
 from tests.unprivileged import launcher
 from tests.waiting import LIMIT, eventually
-from tests.zookeeper import Server
 
 FAILED = "the refresh of its files failed"
 
@@ -127,87 +124,6 @@ def test_a_refresh_does_not_restart_a_retired_image(
     assert (agent.directory / "web.conf").read_text() == "new"
 
 
-# -- a daemon that does not become ready ----------------------------------------------------------------
-
-SICK = """
-import os, signal
-def heard(number, frame):
-    word = open("web.conf").read()
-    with open("heard", "a") as file:
-        file.write(word + "\\n")
-    os.rename("well", "sick") if word == "poison" else open("well", "w").close()
-signal.signal(signal.SIGHUP, heard)
-open("well", "w").close()
-open("listens", "w").close()
-while True:
-    signal.pause()
-"""
-
-
-def test_a_daemon_that_its_files_have_broken_gets_the_next_ones(web: Web) -> None:
-    """It is alive but not ready: no other instance is refreshed before it is ready again."""
-    kind: dict[str, Any] = {
-        "command": [sys.executable, "-I", "-S", "-c", SICK],
-        "ready": {"command": "test -e well", "interval": 0.2, "fall": 1},
-        "width": 1,
-    }
-    web.set(word="old")
-    web.publish("{{ word | lower }}", **kind)
-    agents = [web.start(host) for host in ("w1", "w2")]
-    web.set(word="poison")
-    eventually(lambda: any("unready" in agent.state for agent in agents), "one is no longer ready")
-    (sick,) = (agent for agent in agents if "unready" in agent.state)
-    (other,) = (agent for agent in agents if agent is not sick)
-    asking = asks(sick)
-    eventually(lambda: refresher(sick), "it is refreshed again, to no effect", every=0.005)
-    eventually(lambda: not refresher(sick), "the refresh is over")
-    eventually(lambda: "1 of at most 1 instances" in other.state, "the other one waits")
-    web.set(word="fixed")
-    eventually(lambda: heard(other) == ["fixed"], "the other one continues")
-    assert heard(sick) == ["poison", "fixed"]
-    said, complained = asking.communicate(timeout=LIMIT)
-    assert (asking.returncode, "has not become ready since" in said) == (1, True)
-    assert "it takes long" in complained
-
-
-# -- the queue ---------------------------------------------------------------------------------------
-
-
-def test_a_denied_place_in_the_queue_is_reported_and_retried(
-    web: Web, deployment: Deployment, zk: KazooClient
-) -> None:
-    web.publish("old", width=1)
-    agent = web.start()
-    queue = f"{web.site.daemon()}/refreshes/queue"
-    zk.ensure_path(queue)
-    zk.set_acls(queue, [make_acl("world", "anyone", read=True, admin=True)])
-    web.publish("new", width=1)
-    eventually(lambda: "ZooKeeper refuses a turn" in web.reason(), "it is said where everybody sees it")
-    assert "refuses a turn" in tool(deployment, "explain", status=1)
-    zk.set_acls(queue, OPEN_ACL_UNSAFE)
-    web.publish("newer", width=1)
-    eventually(lambda: heard(agent) == ["SIGHUP newer"], "it is notified")
-    eventually(lambda: not web.slots, "no slot is left")
-
-
-def test_a_deleted_deployment_is_waited_for_without_polling(
-    web: Web, deployment: Deployment, zk: KazooClient, zookeeper: Server
-) -> None:
-    """Published again, it is refreshed."""
-    web.publish("old", width=1)
-    agent = web.start()
-    eventually(lambda: deleted(zk, deployment.path), "what the agent writes meanwhile is deleted too")
-    eventually(lambda: "states of its service were removed" in agent.state, "the reason is shown")
-    before = zookeeper.packets()
-    begun = time.monotonic()
-    eventually(lambda: time.monotonic() > begun + 1, "a second has passed")
-    assert zookeeper.packets() - before < 100
-    web.set(directory=str(agent.directory))
-    web.publish("new", width=1)
-    eventually(lambda: heard(agent) == ["SIGHUP new"], "it is notified")
-    eventually(lambda: not web.slots, "no slot is left")
-
-
 # -- the operator's tool --------------------------------------------------------------------------
 
 
@@ -271,38 +187,6 @@ def test_a_missing_directory_of_variables_is_reported(web: Web, tmp_path: Path) 
     assert heard(agent) == ["SIGHUP new secret"]
 
 
-# -- a refresh that is killed -----------------------------------------------------------------------------
-
-
-def test_files_of_a_killed_refresh_are_notified_by_the_next_one(web: Web) -> None:
-    """It begins a second later, and finds nothing to place."""
-    command = {"command": "touch notifying; while [ -e hold ]; do sleep 0.05; done; cat web.conf >>told"}
-    web.publish("old", on_change=command)
-    agent = web.start()
-    hold(agent)
-    web.publish("new", on_change=command)
-    eventually((agent.directory / "notifying").exists, "it is being notified")
-    os.kill(refresher(agent), signal.SIGKILL)
-    agent.says("it was killed by signal 9")
-    let_go(agent)
-    told = agent.directory / "told"
-    eventually(lambda: told.exists() and told.read_text() == "new", "it is notified")
-    assert by_hand(agent).stdout == "nothing has changed in its files\n"
-
-
-def test_a_publication_during_a_killed_refresh_is_not_lost(web: Web) -> None:
-    web.publish("old", HELD)
-    agent = web.start(KOLLA_LOGLEVEL="debug")
-    hold(agent)
-    web.publish("new", HELD)
-    eventually(lambda: is_held(agent), "a refresh runs")
-    web.publish("newer", HELD)
-    eventually(lambda: agent.said.count("files/web.conf has changed") == 2, "it is seen")
-    os.kill(refresher(agent), signal.SIGKILL)
-    let_go(agent)
-    eventually(lambda: heard(agent) == ["SIGHUP newer"], "it is tried again")
-
-
 # -- another on_change ------------------------------------------------------------------------------------
 
 COMMAND = {"command": "cat web.conf >>told"}
@@ -350,20 +234,6 @@ def test_if_on_change_is_removed_the_files_stay(web: Web) -> None:
 
 
 # -- refreshes by hand -----------------------------------------------------------------------------------
-
-
-def test_two_refreshes_by_hand_at_once_both_succeed(web: Web) -> None:
-    web.publish("old", HELD)
-    agent = web.start()
-    hold(agent)
-    web.publish("new", HELD)
-    asking = [asks(agent) for _ in range(2)]
-    eventually(lambda: is_held(agent), "a refresh runs")
-    let_go(agent)
-    for each in asking:
-        said, complained = each.communicate(timeout=LIMIT)
-        assert (each.returncode, complained) == (0, ""), said
-    assert heard(agent) == ["SIGHUP new"]
 
 
 def test_a_refresh_by_hand_can_be_interrupted(web: Web) -> None:

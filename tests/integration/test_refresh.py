@@ -1,6 +1,7 @@
 """Refreshes of a daemon's files: one notification each, all files old or new, `width` instances at a time.
 
-Whole agents with a real ZooKeeper. The daemon records each signal, and the content of its file then.
+Whole agents with a real ZooKeeper; tests/daemon has the decisions. The daemon records each
+signal, and the content of its file then.
 """
 
 from __future__ import annotations
@@ -8,7 +9,6 @@ from __future__ import annotations
 import json
 import os
 import signal
-import socket
 import subprocess
 import sys
 from collections.abc import Sequence
@@ -188,20 +188,6 @@ def test_a_changed_variable_reaches_the_daemon(web: Web, mode: str) -> None:
     eventually(lambda: agent.state == "ready", "it is ready, and nothing else is to say")
 
 
-def test_one_publication_notifies_the_daemon_once(web: Web) -> None:
-    """Variables first, then files, the definition last: the refresh begins when all is quiet."""
-    web.set(**{f"v{number}": "old" for number in range(100)})
-    names = "".join(f"{{{{ v{number} }}}} " for number in range(100))
-    web.publish(names)
-    agent = web.start()
-    web.set(**{f"v{number}": "new" for number in range(100)})
-    web.publish(f"{names}and more", retries=1)
-    refreshed(agent)
-    assert heard(agent) == ["SIGHUP " + "new " * 100 + "and more"]
-    web.set(v0="newer")
-    eventually(lambda: len(heard(agent)) == 2, "the next change is the second that it hears of")
-
-
 def test_without_on_change_nothing_is_rendered_again(web: Web, zk: KazooClient) -> None:
     web.set(greeting="hello")
     web.publish("{{ greeting }}", on_change=None)
@@ -220,29 +206,6 @@ def test_a_change_without_effect_on_the_files_notifies_nobody(web: Web) -> None:
     done = by_hand(agent)
     assert (done.returncode, done.stdout) == (0, "nothing has changed in its files\n")
     assert heard(agent) == []
-
-
-def test_a_new_variable_of_the_host_is_noticed(web: Web, zk: KazooClient, deployment: Deployment) -> None:
-    """It takes precedence over that of the deployment."""
-    web.set(greeting="hello")
-    web.publish("{{ greeting }}")
-    agent = web.start()
-    path = f"{deployment.path}/{SERVICE}/variables/web1/greeting"
-    zk.create(path, b"nearer")
-    eventually(lambda: heard(agent) == ["SIGHUP nearer"], "it is notified")
-    zk.delete(path)
-    eventually(lambda: heard(agent)[1:] == ["SIGHUP hello"], "it is notified again")
-
-
-def test_a_change_between_rendering_and_watching_is_not_lost(web: Web, zk: KazooClient) -> None:
-    """The registrar compares what it finds with what was rendered."""
-    web.set(greeting="hello")
-    web.publish("{{ greeting }}")
-    agent = web.start()
-    os.kill(agent.registrar, signal.SIGSTOP)
-    web.set(greeting="hallo")
-    os.kill(agent.registrar, signal.SIGCONT)
-    eventually(lambda: heard(agent) == ["SIGHUP hallo"], "it is notified")
 
 
 def test_instances_that_a_template_lists_are_watched(
@@ -420,20 +383,6 @@ def test_a_start_that_waits_for_a_check_reports_it(web: Web, containers: Contain
     agent.says("the daemon is ready")
 
 
-def test_a_change_during_a_refresh_leads_to_another_one(web: Web) -> None:
-    check = 'while [ -e hold ]; do sleep 0.05; done; echo checked >> checks; test -s "$1"'
-    file = {"check": ["sh", "-c", check, "sh", "{}"]}
-    web.publish("one", file)
-    agent = web.start()
-    hold(agent)
-    web.publish("two", file)
-    eventually(lambda: "being refreshed" in web.reason(), "a refresh runs")
-    assert web.code() == "refresh-running"
-    web.publish("three", file)
-    let_go(agent)
-    eventually(lambda: heard(agent)[-1:] == ["SIGHUP three"], "the last one has come")
-
-
 def test_a_refresh_ends_with_the_daemon(web: Web) -> None:
     """Also if its check hangs."""
     file = {"check": ["sh", "-c", "[ -e first ] && exec sleep 1000; touch first", "sh", "{}"]}
@@ -545,44 +494,6 @@ def fleet(web: Web, text: str, width: int, **daemon: Any) -> dict[str, Agent]:
     return {host: web.start(host, KOLLA_ZK_SESSION_TIMEOUT="4") for host in ("w1", "w2", "w3")}
 
 
-def test_at_most_width_instances_refresh_at_a_time(web: Web, zk: KazooClient) -> None:
-    """Each holds a slot until it is ready again."""
-    most = 0
-
-    def all_notified() -> bool:
-        nonlocal most
-        most = max(most, len(web.slots))
-        return all(heard(agent) for agent in agents.values())
-
-    agents = fleet(web, "old", 2)
-    web.publish("new", width=2)
-    eventually(all_notified, "all are notified")
-    eventually(lambda: not web.slots, "no slot is left")
-    assert most == 2
-    assert all(heard(agent) == ["SIGHUP new"] for agent in agents.values())
-
-
-def test_if_an_instance_dies_in_its_refresh_no_other_begins(web: Web) -> None:
-    """Until something newer is published."""
-    dying = DAEMON.replace(
-        'with open("heard"',
-        'if open("web.conf").read() == "poison":\n        os._exit(1)\n    with open("heard"',
-    )
-    command = [sys.executable, "-I", "-S", "-c", dying]
-    agents = fleet(web, "old", 1, command=command)
-    web.publish("poison", width=1, command=command)
-    dead = eventually(lambda: [agent for agent in agents.values() if not agent.running], "one has died")
-    eventually(
-        lambda: any("has not come back" in web.reason(host) for host in agents),
-        "another one waits, and says so",
-    )
-    assert len([agent for agent in agents.values() if not agent.running]) == 1
-    alive = [agent for agent in agents.values() if agent not in dead]
-    assert all((agent.directory / "web.conf").read_text() == "old" for agent in alive)
-    web.publish("fixed", width=1, command=command)
-    eventually(lambda: all(heard(agent) == ["SIGHUP fixed"] for agent in alive), "the others continue")
-
-
 def test_others_continue_when_a_killed_instance_is_ready_again(web: Web) -> None:
     web.publish("old", HELD, width=1)
     agents = {host: web.start(host, KOLLA_ZK_SESSION_TIMEOUT="4") for host in ("w1", "w2")}
@@ -627,53 +538,3 @@ def test_after_a_failed_refresh_no_other_begins(web: Web) -> None:
     web.publish("fixed", file, width=1)
     eventually(lambda: all(heard(agent) == ["SIGHUP fixed"] for agent in agents.values()), "all continue")
     eventually(lambda: not web.slots, "no slot is left")
-
-
-# -- outages and garbage -----------------------------------------------------------------------------
-
-
-def test_an_outage_during_a_refresh_loses_nothing(web: Web, link: Link) -> None:
-    """A change during the outage is found afterwards."""
-    file = {"check": ["sh", "-c", "touch checking; while [ -e hold ]; do sleep 0.05; done", "sh", "{}"]}
-    web.publish("old", file)
-    agent = web.start(KOLLA_ZK_HOSTS=link.hosts)
-    (agent.directory / "checking").unlink()
-    hold(agent)
-    web.publish("new", file)
-    eventually((agent.directory / "checking").exists, "a refresh has read what it needs")
-    link.kill()
-    let_go(agent)
-    eventually(lambda: heard(agent) == ["SIGHUP new"], "the daemon is notified of what has been read")
-    web.publish("newer", file)
-    link.launch()
-    eventually(lambda: heard(agent)[1:] == ["SIGHUP newer"], "and what is published afterwards")
-    assert agent.running
-
-
-def test_garbage_in_the_queue_blocks_no_later_publication(web: Web, zk: KazooClient) -> None:
-    """Slots without an instance count as failed."""
-    web.publish("old", width=1)
-    agent = web.start()
-    turns = f"{web.site.daemon()}/refreshes"
-    zk.ensure_path(f"{turns}/slots")
-    zk.ensure_path(f"{turns}/queue")
-    zk.create(f"{turns}/slots/nobody", b"\xff\x00 \x1b[31m")
-    zk.create(f"{turns}/slots/failed", b"failed \xff\x1b[31m\n" + b"x" * 10_000)
-    zk.create(f"{turns}/queue/garbage", b"")
-    web.publish("new", width=1)
-    refreshed(agent)
-    eventually(lambda: not web.slots, "what containers have left that are gone is removed")
-    zk.create(f"{turns}/slots/failed", b"failed \xff\x1b[31m\n" + b"x" * 10_000)
-    zk.delete(f"{turns}/queue/garbage")
-    web.publish("newer", width=1)
-    refreshed(agent, 2)
-
-
-def test_only_the_agents_user_can_ask_for_a_refresh(web: Web) -> None:
-    web.publish("old")
-    agent = web.start()
-    assert (agent.directory / "run/refresh").stat().st_mode & 0o777 == 0o600
-    with socket.socket(socket.AF_UNIX) as idle:
-        idle.connect(str(agent.directory / "run/refresh"))
-        web.publish("new")
-        refreshed(agent)

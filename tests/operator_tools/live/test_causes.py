@@ -465,6 +465,13 @@ CASES: dict[str, tuple[Any, ...]] = {
             ),
         },
     ),
+    "more members than containers": (
+        {
+            **up("db"),
+            **one("web", container("waiting"), definition({"members": "db", "count": 3})),
+        },
+        f"too many: web/daemon waits for 3 members of db, and 1 {WANTED}",
+    ),
     "ready on another host": (
         {
             **ready("db", "1"),
