@@ -360,7 +360,8 @@ def test_a_program_gets_all_of_it() -> None:
         "part": "missing",
         "position": None,
         "member": "joined",
-        "since": NOW,
+        "since": None,
+        "last_seen": NOW,
         "reason": "",
         "refused": "",
     }
@@ -380,3 +381,13 @@ def test_a_program_gets_all_of_it() -> None:
         "since": NOW,
         "override": {"epoch": 2, "winner": "h1", "without": ["h3"]},
     }
+
+
+def test_names_of_hosts_can_not_move_a_cursor() -> None:
+    """The containers of the service make the znodes whose names they are."""
+    found = deployment({"infra/db": DEFINITION, **FORMED, **TWO, f"{AT}/members/h\u202e3": b"{}".decode()})
+    service, election = live({**FORMED, **TWO, f"{AT}/members/h\u202e3": {"epoch": 1, "state": "joined"}})
+    shown = [line.whole().plain for line in elect.lines(service, election, LATER)]
+    said = [cause.text for cause in causes.find(found, LATER)]
+    assert any("h\N{REPLACEMENT CHARACTER}3" in line for line in shown)
+    assert not any("\u202e" in line for line in (*shown, *said))
