@@ -71,11 +71,13 @@ class LiveElection(NamedTuple):
 
     @property
     def missing(self) -> list[ElectionHost]:
-        """The hosts without a container that the decision waits for."""
-        waited = self.verdict.hosts if isinstance(self.verdict, Wait) else ()
-        others = self.verdict.missing if isinstance(self.verdict, Refused) else ()
-        names = set(map(printable, (*waited, *others)))
-        return [each for each in self.hosts if each.part == MISSING and each.host in names]
+        """The members without a container that the decision waits for."""
+        if self.ready or self.state == records.BOOTSTRAPPING:
+            return []
+        override = self.snapshot.valid_override
+        without = set(map(printable, override.without)) if override else set()
+        absent = [each for each in self.hosts if each.part == MISSING and each.member]
+        return [each for each in absent if each.host not in without]
 
     @property
     def unknown(self) -> int:
@@ -116,9 +118,9 @@ class LiveElection(NamedTuple):
         """How far it has come, in a few words."""
         if self.refused:
             return "; ".join(self.refused)
-        if not (isinstance(self.verdict, Wait) and self.verdict.code == decide.MISSING):
-            return self.text
-        found = f"{len(self.candidates)} of {self.snapshot.wanted} candidates"
+        found = self.text
+        if isinstance(self.verdict, Wait) and self.verdict.code == decide.MISSING:
+            found = f"{len(self.candidates)} of {self.snapshot.wanted} candidates"
         names = [each.host for each in self.missing]
         names += [f"{self.unknown} {'more ' if names else ''}of unknown name"] if self.unknown else []
         return f"{found}; missing {', '.join(names)}" if names else found
