@@ -315,7 +315,7 @@ def test_survivors_without_a_ready_instance_give_up(cluster: Cluster) -> None:
 
 
 def held_file(cluster: Cluster) -> dict[str, Any]:
-    """A file of the daemon whose check waits while `held-HOST` exists: after the decision, before the start."""
+    """A file whose check waits while `held-HOST` exists: after the decision, before the start."""
     wait = f"while test -e {cluster.data}/held-{{{{ kolla_hostname }}}}; do sleep 0.02; done"
     path = f"{cluster.deployment.path}/{SERVICE}/files/conf"
     cluster.zk.ensure_path(path)
