@@ -200,7 +200,7 @@ class Launch:
             argv=self._argv,
             refreshing=self._refreshing(),
             election=self._membership and tuple(self._membership),
-            environ=dict(os.environ) if self._membership else None,
+            environ=dict(os.environ) if self._membership and settings.supervise else None,
         )
 
     def _refreshing(self) -> Refreshing | None:

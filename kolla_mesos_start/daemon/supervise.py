@@ -60,7 +60,7 @@ class Supervisor:
         self._daemon = Daemon(handoff.daemon, handoff.stop_grace)
         self._handoff = handoff
         self._registrar.on_restart = self._restart
-        self._restarting = False
+        self._restarting = self._is_stopped = False
         self._failure: AgentError | None = None  # Why it could not be restarted.
         self._pass_term_at = math.inf  # When SIGTERM is forwarded at the latest.
         self._loop.add(self._daemon)
@@ -95,7 +95,7 @@ class Supervisor:
 
     def _pass_on(self, signum: int) -> None:
         if signum == signal.SIGTERM:
-            self._restarting = False
+            self._restarting, self._is_stopped = False, True
             self._registrar.on_restart = lambda: None  # A refresh may be running.
             self._registrar.stop()
             self._stop_daemon()
@@ -138,6 +138,11 @@ class Supervisor:
         """Replace this process by a new agent: a restart passes through the election, like any start."""
         log.info("the daemon has ended: its restart passes through the election")
         self._registrar.leave(LEAVE_TIMEOUT)
+        # A later signal stays pending for the agent.
+        signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM, signal.SIGINT})
+        self._loop.wait(lambda: True)
+        if self._is_stopped:
+            os._exit(_exit_status(self._daemon.status or 0))
         os.dup2(2, 1)  # The output of commands and daemon; ours is closed.
         for fd in [int(name) for name in os.listdir("/proc/self/fd") if int(name) > 2]:
             with contextlib.suppress(OSError):  # The descriptor of this listing is closed already.
