@@ -14,7 +14,8 @@ from typing import Any
 import psutil
 import pytest
 from kazoo.client import KazooClient
-from kazoo.exceptions import NoNodeError
+from kazoo.exceptions import NoAuthError, NoNodeError
+from kazoo.security import make_digest_acl_credential
 
 from tests.agents import Agent, Containers
 from tests.conftest import Deployment
@@ -542,3 +543,37 @@ def test_a_supervised_restart_passes_through_the_election(cluster: Cluster) -> N
     cluster.agents["a"].signal(signal.SIGTERM)
     assert cluster.agents["a"].ends() == 128 + signal.SIGTERM
     eventually(lambda: cluster.names("running") == [], "nothing runs")
+
+
+def test_supervised_members_recover_from_a_blackout(cluster: Cluster) -> None:
+    """The supervisor does the registrar's part."""
+    cluster.publish()
+    cluster.start(KOLLA_START_MODE="supervise")
+    cluster.forms(1)
+    cluster.kill()
+    cluster.put(a="g:5", b="g:5", c="g:6")
+    cluster.start()
+    cluster.forms(2)
+    assert cluster.bootstraps() == ["a", "c"]
+    cluster.agents["a"].signal(signal.SIGTERM)
+    assert cluster.agents["a"].ends() == 128 + signal.SIGTERM
+    eventually(lambda: cluster.names("running") == ["b", "c"], "a is gone at once")
+
+
+def test_only_the_service_may_change_its_election(cluster: Cluster, tmp_path: Path) -> None:
+    """Its znodes have the ACL of everything that its agents create."""
+    auth = tmp_path / "auth"
+    auth.write_text("digest:db:secret\n")
+    auth.chmod(0o600)
+    identity = f"db:{make_digest_acl_credential('db', 'secret').partition(':')[2]}"
+    cluster.publish()
+    acl = f"digest:{identity}:cdrw,world:anyone:rd"  # The test cleans up.
+    cluster.start(KOLLA_ZK_AUTH_FILE=str(auth), KOLLA_ZK_ACL=acl)
+    cluster.forms(1)
+    cluster.kill()
+    cluster.put(a="g:5", b="g:5", c="g:6")
+    cluster.start()
+    cluster.forms(2)
+    for name in ("", "/turn", "/decision", "/members/a", "/running/a"):
+        with pytest.raises(NoAuthError):
+            cluster.zk.set(f"{cluster.at}{name}", b"")
